@@ -1,0 +1,59 @@
+.DEFAULT_GOAL := help
+SHELL := /bin/bash -o pipefail
+
+PYTHON ?= python3.11#           the interpreter that makes the virtual environment
+VENV ?= .venv#                  where it goes
+PYTEST_ARGS ?=#                 e.g. PYTEST_ARGS="tests/unit -k framing"
+
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+##@ Use
+.PHONY: demo
+demo: $(READY) ## The whole path on real input: 336,776 flights from Kafka to an Iceberg table, counted
+	@$(BIN)/python -m devstack demo
+
+.PHONY: up
+up: $(READY) ## Start Kafka, ZooKeeper, S3 and Airflow here, and leave them running
+	@$(BIN)/python -m devstack up
+
+.PHONY: down
+down: $(READY) ## Stop what `make up` started
+	@$(BIN)/python -m devstack down
+
+##@ Develop
+.PHONY: venv
+venv: $(READY) ## Make the virtual environment (done by every other target when needed)
+
+$(READY): requirements.txt requirements-dev.txt pyproject.toml
+	@PYTHON="$(PYTHON)" VENV="$(VENV)" bash include/devstack/make_venv.sh
+	@touch $@
+
+.PHONY: test
+test: $(READY) ## Unit, integration and end-to-end tests; starts the servers it needs
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+.PHONY: lint
+lint: $(READY) ## ruff, mypy (strict on include/), the layers' contract
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+.PHONY: format
+format: $(READY) ## Let ruff put the code in order
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+.PHONY: lock
+lock: $(READY) ## Compile requirements*.txt from requirements*.in
+	@$(BIN)/uv pip compile -q --no-emit-index-url --python-version 3.11 requirements.in -o requirements.txt
+	@$(BIN)/uv pip compile -q --no-emit-index-url --python-version 3.11 requirements-dev.in -o requirements-dev.txt
+
+.PHONY: clean
+clean: ## Remove the virtual environment and the local stack's state
+	@rm -rf $(VENV) .waybill .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+.PHONY: help
+help: ## What can be made
+	@awk 'BEGIN {FS = ":.*##"} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z_-]+:.*##/ {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

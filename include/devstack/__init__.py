@@ -1,0 +1,1 @@
+"""The local stack: Kafka, ZooKeeper, S3 and Airflow as ordinary processes, for the demo and the tests."""

@@ -1,0 +1,168 @@
+"""Every error that Waybill raises on purpose.
+
+One class for each thing that can go wrong and that somebody decides about. `retriable` says whether the same call may
+succeed later without anybody doing anything; retry policies read it. Messages name the thing, the value and the remedy.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+__all__ = [
+    "ChainBroken",
+    "CommitConflict",
+    "ConfigError",
+    "ConnectionMissing",
+    "CoordinationUnavailable",
+    "CorruptBatch",
+    "GenerationConflict",
+    "IngestStopped",
+    "KafkaUnavailable",
+    "LogTruncated",
+    "ObjectAlreadyThere",
+    "ProgressLost",
+    "RetentionGap",
+    "StackError",
+    "StoreUnavailable",
+    "TopicRecreated",
+    "UnsupportedBatch",
+    "WaybillError",
+]
+
+
+class WaybillError(Exception):
+    """Base of all."""
+
+    retriable: ClassVar[bool] = False
+
+
+class ConfigError(WaybillError):
+    """The YAML, a run parameter or an environment variable holds a value that cannot be used."""
+
+
+class ConnectionMissing(ConfigError):
+    """A connection that the config names is defined nowhere."""
+
+
+class StackError(WaybillError):
+    """The local stack could not be started, found or stopped."""
+
+
+# --- the log ----------------------------------------------------------------------------------------------------------
+
+
+class CorruptBatch(WaybillError):
+    """Bytes that should be record batches are not: cut short, or a checksum or a length is wrong.
+
+    `where` names the object (or topic-partition) and `position_bytes` the byte at which the faulty batch starts.
+    """
+
+    def __init__(self, where: str, position_bytes: int, reason: str) -> None:
+        super().__init__(f"{where}, byte {position_bytes:,}: {reason}")
+        self.where = where
+        self.position_bytes = position_bytes
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type[CorruptBatch], tuple[str, int, str]]:
+        # Spark and Airflow carry exceptions between processes by pickle.
+        return type(self), (self.where, self.position_bytes, self.reason)
+
+
+class UnsupportedBatch(CorruptBatch):
+    """A sound batch of a kind that Waybill does not read: message format v0 or v1, or an unknown codec."""
+
+
+# --- services ---------------------------------------------------------------------------------------------------------
+
+
+class KafkaUnavailable(WaybillError):
+    """Kafka did not answer, or refused, for longer than the lane may wait."""
+
+    retriable = True
+
+
+class StoreUnavailable(WaybillError):
+    """S3 did not answer, or its answer leaves the outcome unknown. Calling again gives the same outcome."""
+
+    retriable = True
+
+
+class ObjectAlreadyThere(WaybillError):
+    """Create-if-absent found an object of that name: a rival or an earlier try was first."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"{key} exists already")
+        self.key = key
+
+    def __reduce__(self) -> tuple[type[ObjectAlreadyThere], tuple[str]]:
+        return type(self), (self.key,)
+
+
+class CoordinationUnavailable(WaybillError):
+    """ZooKeeper did not answer, or the session is gone: nothing can be committed."""
+
+    retriable = True
+
+
+class CommitConflict(WaybillError):
+    """The committed offset, or the table's progress, was moved by somebody else since it was read."""
+
+    retriable = True
+
+
+# --- named stops: one topic-partition stands still until somebody decides ---------------------------------------------
+
+
+class IngestStopped(WaybillError):
+    """Base of the named stops. Each stops only its topic-partition."""
+
+
+class RetentionGap(IngestStopped):
+    """Kafka's retention deleted offsets before they were archived."""
+
+    def __init__(self, topic: str, partition: int, committed_offset: int, earliest_offset: int) -> None:
+        lost = earliest_offset - committed_offset
+        super().__init__(
+            f"{topic}/{partition}: offsets {committed_offset}–{earliest_offset - 1} are gone from Kafka (retention) "
+            f"before they were archived: up to {lost:,} messages lost. Ingest of this topic-partition is stopped."
+        )
+        self.topic, self.partition = topic, partition
+        self.committed_offset, self.earliest_offset = committed_offset, earliest_offset
+
+
+class TopicRecreated(IngestStopped):
+    """The topic was deleted and created again: its offsets mean other messages than the chain's."""
+
+    def __init__(self, topic: str, partition: int, recorded_id: str, found_id: str) -> None:
+        super().__init__(
+            f"{topic}/{partition}: the topic was recreated (its id was {recorded_id}, now it is {found_id}). Ingest of "
+            f"this topic-partition is stopped. Raise the stream's generation to archive the new topic in a new chain."
+        )
+        self.topic, self.partition = topic, partition
+
+
+class LogTruncated(IngestStopped):
+    """The log ends before the committed offset, or under another leader epoch: an unclean leader election."""
+
+    def __init__(self, topic: str, partition: int, committed_offset: int, end_offset: int, leader_epoch: int) -> None:
+        super().__init__(
+            f"{topic}/{partition}: the log of leader epoch {leader_epoch} ends at {end_offset}, before the committed "
+            f"offset {committed_offset}: an unclean leader election took back {committed_offset - end_offset:,} "
+            f"archived offsets. Ingest of this topic-partition is stopped."
+        )
+        self.topic, self.partition = topic, partition
+
+
+class ChainBroken(IngestStopped):
+    """A backup object is missing, overlaps its neighbour, or does not hold what its name says."""
+
+
+class GenerationConflict(IngestStopped):
+    """Two streams, or two versions of one, would write the same chain or table."""
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+class ProgressLost(WaybillError):
+    """The table holds rows, but no snapshot in its history says up to which offsets."""
