@@ -1,0 +1,35 @@
+"""The config: one YAML, its models, and how it is loaded and checked."""
+
+from waybill.config.load import CONFIG_VARIABLE, config_path, load_config
+from waybill.config.models import (
+    Config,
+    EventTime,
+    EventTimeFormat,
+    FieldPath,
+    IsolationLevel,
+    JsonParser,
+    PartitionBy,
+    StartPosition,
+    Storage,
+    Stream,
+    TopicRegex,
+    UploadPolicy,
+)
+
+__all__ = [
+    "CONFIG_VARIABLE",
+    "Config",
+    "EventTime",
+    "EventTimeFormat",
+    "FieldPath",
+    "IsolationLevel",
+    "JsonParser",
+    "PartitionBy",
+    "StartPosition",
+    "Storage",
+    "Stream",
+    "TopicRegex",
+    "UploadPolicy",
+    "config_path",
+    "load_config",
+]

@@ -1,0 +1,167 @@
+"""The only code that builds or takes apart an object name, a table name or a ZooKeeper path.
+
+Object names carry what a unit's *start* is, never its end: the first writer of a name wins (docs/protocol.md), and with
+zero-padded offsets a listing walks a chain in order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from waybill.errors import ConfigError
+
+__all__ = [
+    "BackupName",
+    "TopicPartition",
+    "ZkPaths",
+    "backup_prefix",
+    "chain_prefix",
+    "check_stream_name",
+    "check_topic",
+    "data_prefix",
+    "plan_key",
+    "quarantine_table_name",
+    "table_name",
+]
+
+OFFSET_DIGITS = 20
+BACKUP_EXTENSION = "kafka"
+
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_STREAM = re.compile(r"[a-z][a-z0-9_]{0,99}")
+_BACKUP = re.compile(r"(?P<generation>\d+)_(?P<partition>\d+)_(?P<first_offset>\d{20})\.kafka")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicPartition:
+    """A topic-partition, written `topic/partition` wherever a person or a document sees it."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.partition}"
+
+    @classmethod
+    def parse(cls, text: str) -> TopicPartition:
+        """The inverse of `str()`. Raises `ValueError` on anything else."""
+        topic, separator, partition = text.rpartition("/")
+        if not separator or not partition.isdecimal():
+            raise ValueError(f"{text!r} is not of the form topic/partition")
+        return cls(topic, int(partition))
+
+
+def check_topic(topic: str) -> str:
+    """`topic` itself, if Kafka allows it and it is safe as one segment of an object name or a path.
+
+    Raises `ConfigError` otherwise. Kafka's rule: 1 to 249 characters of `[a-zA-Z0-9._-]`, neither `.` nor `..`.
+    """
+    if not _TOPIC.fullmatch(topic) or topic in {".", ".."}:
+        raise ConfigError(
+            f"topic {topic!r} is not a legal Kafka topic name: 1 to 249 characters of [a-zA-Z0-9._-], not '.' or '..'"
+        )
+    return topic
+
+
+def check_stream_name(stream: str) -> str:
+    """`stream` itself, if it can be part of a DAG id, a path and an object name. Raises `ConfigError` otherwise."""
+    if not _STREAM.fullmatch(stream):
+        raise ConfigError(
+            f"stream name {stream!r} is not usable: it starts with a lower-case letter and goes on with up to 99 "
+            f"characters of [a-z0-9_]"
+        )
+    return stream
+
+
+def _join(prefix: str, *segments: str) -> str:
+    return "/".join([*(p for p in prefix.split("/") if p), *segments])
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class BackupName:
+    """What a backup object's name says: its chain and where its range starts."""
+
+    topic: str
+    generation: int
+    partition: int
+    first_offset: int
+
+    def key(self, prefix: str) -> str:
+        """The S3 key below `prefix`: `<prefix>/backup/<topic>/<generation>_<partition>_<first_offset>.kafka`."""
+        return (
+            chain_prefix(prefix, self.topic, self.generation, self.partition)
+            + f"{self.first_offset:0{OFFSET_DIGITS}d}.{BACKUP_EXTENSION}"
+        )
+
+    @classmethod
+    def parse(cls, key: str) -> BackupName:
+        """The name behind an S3 key. Raises `ValueError` if the key is not that of a backup object."""
+        parts = key.split("/")
+        match = _BACKUP.fullmatch(parts[-1])
+        if match is None or len(parts) < 3 or parts[-3] != "backup":
+            raise ValueError(f"{key!r} is not the name of a backup object")
+        return cls(parts[-2], int(match["generation"]), int(match["partition"]), int(match["first_offset"]))
+
+
+def backup_prefix(prefix: str, topic: str) -> str:
+    """What all backup objects of a topic start with."""
+    return _join(prefix, "backup", check_topic(topic), "")
+
+
+def chain_prefix(prefix: str, topic: str, generation: int, partition: int) -> str:
+    """What all objects of one chain start with; what follows is the offset, so listings are in order."""
+    return f"{backup_prefix(prefix, topic)}{generation}_{partition}_"
+
+
+def plan_key(prefix: str, stream: str, generation: int, progress: Mapping[TopicPartition, int]) -> str:
+    """Where the partition run that starts from `progress` keeps its plan: the same start, the same name."""
+    canonical = json.dumps(sorted((str(tp), offset) for tp, offset in progress.items()))
+    digest = hashlib.sha256(canonical.encode()).hexdigest()[:32]
+    return _join(prefix, "plans", check_stream_name(stream), str(generation), f"{digest}.json")
+
+
+def data_prefix(prefix: str, table: str) -> str:
+    """Where a table's data files go, below the warehouse."""
+    return _join(prefix, *table.split("."), "data")
+
+
+def table_name(table: str, generation: int) -> str:
+    """A generation has tables of its own: `analytics.flights` in generation 2 is `analytics.flights_g2`."""
+    return f"{table}_g{generation}"
+
+
+def quarantine_table_name(table: str, generation: int) -> str:
+    """The quarantine that belongs to a table of a generation."""
+    return f"{table}_quarantine_g{generation}"
+
+
+@dataclass(frozen=True, slots=True)
+class ZkPaths:
+    """The ZooKeeper nodes of one stream and generation, below `root`."""
+
+    root: str
+    stream: str
+    generation: int
+
+    @property
+    def base(self) -> str:
+        return f"/{_join(self.root, 'streams', check_stream_name(self.stream), str(self.generation))}"
+
+    @property
+    def offsets(self) -> str:
+        """Parent of the committed offsets: children are topics, theirs are Kafka partitions."""
+        return f"{self.base}/offsets"
+
+    def committed_offset(self, tp: TopicPartition) -> str:
+        return f"{self.offsets}/{check_topic(tp.topic)}/{tp.partition}"
+
+    def lock(self, tp: TopicPartition) -> str:
+        return f"{self.base}/locks/{check_topic(tp.topic)}/{tp.partition}"
+
+    def stop(self, tp: TopicPartition) -> str:
+        """Where a named stop of a topic-partition is journaled."""
+        return f"{self.base}/stops/{check_topic(tp.topic)}/{tp.partition}"
