@@ -1,0 +1,73 @@
+"""`ingest__<stream>`: every minute, what is new in Kafka goes to the archive.
+
+plan → lanes side by side → report. A lane drains several topic-partitions; one that fails does not hold up the others,
+and fails the report. Nothing is retried here: the next run, a minute later, is the retry, and starts where this one
+left the committed offsets.
+"""
+
+from datetime import timedelta
+from typing import Any
+
+from airflow.sdk import DAG, dag, task
+
+from waybill.config import Config, Stream, load_config
+
+
+@task
+def plan(stream: str) -> list[dict[str, Any]]:
+    from waybill.ingest import plan_lanes
+    from waybill.orchestration.environment import export_connections
+
+    config = load_config()
+    export_connections(config)
+    return [lane.model_dump(mode="json") for lane in plan_lanes(config, stream)]
+
+
+@task(map_index_template="{{ lane_name }}")
+def drain(stream: str, lane: dict[str, Any]) -> dict[str, Any]:
+    from airflow.sdk import get_current_context
+
+    from waybill.ingest import Lane, run_lane
+    from waybill.orchestration.environment import export_connections
+
+    config = load_config()
+    export_connections(config)
+    planned = Lane.model_validate(lane)
+    get_current_context()["lane_name"] = ", ".join(str(tp) for tp in planned.topic_partitions)[:250]
+    return run_lane(config, stream, planned).model_dump(mode="json")
+
+
+@task(trigger_rule="all_done")
+def report(lanes: list[dict[str, Any]], reports: Any) -> None:
+    from waybill.ingest import LaneReport
+    from waybill.orchestration.report import report_run
+
+    report_run(len(lanes), [LaneReport.model_validate(r) for r in reports or []])
+
+
+def ingest_dag(name: str, stream: Stream) -> DAG:
+    """The DAG of one stream."""
+
+    @dag(
+        dag_id=f"ingest__{name}",
+        schedule="* * * * *",
+        catchup=False,
+        max_active_runs=1,
+        tags=["waybill", "ingest", name],
+        doc_md=__doc__,
+    )
+    def build() -> None:
+        lanes = plan(name)
+        limit = stream.ingest.budget + timedelta(minutes=2)  # finishing an upload takes a while after the budget's end
+        reports = drain.override(execution_timeout=limit).partial(stream=name).expand(lane=lanes)
+        report(lanes, reports)
+
+    return build()
+
+
+def build_all(config: Config) -> None:
+    for name, stream in config.streams.items():
+        globals()[f"ingest__{name}"] = ingest_dag(name, stream)
+
+
+build_all(load_config())

@@ -1,0 +1,1 @@
+"""What the DAG files share: connections out of Airflow, the Spark operator, the report of an ingest run."""

@@ -1,0 +1,40 @@
+"""Airflow's connections as the environment that Waybill's library reads."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from waybill.config import Config
+from waybill.connections import Connection, variable
+
+__all__ = ["connection_environment", "export_connections"]
+
+
+def connection_environment(config: Config) -> dict[str, str]:
+    """The connections that `config` names and the environment lacks, as `AIRFLOW_CONN_<ID>` variables.
+
+    Call it inside a task: Airflow then asks its secrets backends and the connections of its UI. Raises what Airflow
+    raises for a connection that it does not know (`AirflowNotFoundException`, which names it).
+    """
+    from airflow.sdk import BaseHook
+
+    wanted = {
+        config.storage.connection,
+        config.kafka.connection,
+        config.zookeeper.connection,
+        config.catalog.connection,
+    }
+    missing = sorted(conn_id for conn_id in wanted if variable(conn_id) not in os.environ)
+    return {variable(conn_id): _to_environment(BaseHook.get_connection(conn_id)) for conn_id in missing}
+
+
+def export_connections(config: Config) -> None:
+    """Put `connection_environment` into this process's environment: a task has a process of its own."""
+    os.environ.update(connection_environment(config))
+
+
+def _to_environment(found: Any) -> str:
+    fields = {name: getattr(found, name) for name in ("conn_type", "host", "port", "login", "password", "schema")}
+    given = {name: value for name, value in fields.items() if value is not None}
+    return Connection(conn_id=found.conn_id, extra=found.extra_dejson, **given).to_environment()

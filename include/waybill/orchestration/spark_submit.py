@@ -1,0 +1,39 @@
+"""Airflow's Spark operator, for Waybill's jobs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+
+from waybill.config import Config
+from waybill.orchestration.environment import export_connections
+
+__all__ = ["JOBS", "WaybillSparkSubmit"]
+
+JOBS = Path(__file__).parents[3] / "spark_jobs"
+
+
+class WaybillSparkSubmit(SparkSubmitOperator):
+    """`spark-submit` of one of Waybill's jobs for one stream, with the endpoints that the config names.
+
+    The jobs are idempotent: a retry, or a second submission beside one that still runs, carries out the same plan, and
+    one of the two commits it.
+    """
+
+    def __init__(self, *, job: str, stream: str, config: Config, **kwargs: Any) -> None:
+        super().__init__(
+            application=str(JOBS / f"{job}.py"),
+            application_args=["--stream", stream],
+            conn_id=config.spark.connection,
+            name=f"waybill-{job}-{stream}",
+            **kwargs,
+        )
+        self._config = config
+
+    def execute(self, context: Any) -> None:
+        # Through the environment of spark-submit, not through `env_vars`: on a cluster that puts secrets on a command
+        # line, and the command line into the log.
+        export_connections(self._config)
+        super().execute(context)
