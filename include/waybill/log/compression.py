@@ -1,0 +1,95 @@
+"""The four codecs of Kafka's record batches, through cramjam: compress, and decompress into memory that is there.
+
+What each codec's bytes are in Kafka (`org.apache.kafka.common.compress`): gzip with any number of members; snappy in
+xerial's framing (Java clients) or raw (librdkafka); lz4 frames; zstd frames.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any
+
+import cramjam
+
+from waybill.log.framing import Codec
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = ["BadCompression", "OutputTooSmall", "compress", "decompress_into"]
+
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
+_XERIAL_BLOCK_BYTES = 32 << 10
+_BLOCK_LENGTH = struct.Struct(">i")
+# cramjam tells its errors apart by text only; the unit tests hold these against the installed version.
+_TOO_SMALL = ("failed to write whole buffer", "output buffer")
+
+
+class OutputTooSmall(Exception):
+    """What was compressed does not fit into the output; how large it is, is not known."""
+
+
+class BadCompression(Exception):
+    """The bytes are not what the codec writes."""
+
+
+def compress(codec: Codec, data: Buffer) -> bytes:
+    """Compress a records section as Kafka's Java client does, at the codec's default level."""
+    if codec is Codec.NONE:
+        return bytes(data)
+    if codec is Codec.SNAPPY:
+        return _compress_xerial(memoryview(data))
+    return bytes(_module(codec).compress(data))
+
+
+def decompress_into(codec: Codec, data: memoryview, output: memoryview) -> int:
+    """Decompress a records section into `output` and return how many bytes of it were written.
+
+    Raises `OutputTooSmall` or `BadCompression`; what was written to `output` by then is of no meaning.
+    """
+    try:
+        if codec is Codec.NONE:
+            return _copy(data, output)
+        if codec is Codec.SNAPPY:
+            return _decompress_snappy(data, output)
+        return int(_module(codec).decompress_into(data, output))
+    except cramjam.DecompressionError as error:
+        if any(text in str(error) for text in _TOO_SMALL):
+            raise OutputTooSmall from None
+        raise BadCompression(str(error)) from None
+
+
+def _module(codec: Codec) -> Any:
+    return {Codec.GZIP: cramjam.gzip, Codec.LZ4: cramjam.lz4, Codec.ZSTD: cramjam.zstd}[codec]
+
+
+def _copy(data: memoryview, output: memoryview) -> int:
+    if len(data) > len(output):
+        raise OutputTooSmall
+    output[: len(data)] = data
+    return len(data)
+
+
+def _compress_xerial(data: memoryview) -> bytes:
+    pieces = [_XERIAL_HEADER]
+    for start in range(0, len(data), _XERIAL_BLOCK_BYTES):
+        block = bytes(cramjam.snappy.compress_raw(data[start : start + _XERIAL_BLOCK_BYTES]))
+        pieces += (_BLOCK_LENGTH.pack(len(block)), block)
+    return b"".join(pieces)
+
+
+def _decompress_snappy(data: memoryview, output: memoryview) -> int:
+    """Raw snappy cannot start as xerial's header does: 0x82 'S' would be a length that 'N' then contradicts."""
+    if data[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
+        return int(cramjam.snappy.decompress_raw_into(data, output))
+    # The version fields that follow the magic are ignored, as everybody does: Redpanda writes them little-endian.
+    position, written = len(_XERIAL_HEADER), 0
+    while position < len(data):
+        start = position + _BLOCK_LENGTH.size
+        length = _BLOCK_LENGTH.unpack_from(data, position)[0] if start <= len(data) else -1
+        position = start + length
+        if length < 0 or position > len(data):
+            raise BadCompression("a snappy block is cut short")
+        written += int(cramjam.snappy.decompress_raw_into(data[start:position], output[written:]))
+    return written
