@@ -20,6 +20,7 @@ __all__ = [
     "KafkaUnavailable",
     "LogTruncated",
     "ObjectAlreadyThere",
+    "ObjectMissing",
     "ProgressLost",
     "RetentionGap",
     "StackError",
@@ -95,6 +96,17 @@ class ObjectAlreadyThere(WaybillError):
         self.key = key
 
     def __reduce__(self) -> tuple[type[ObjectAlreadyThere], tuple[str]]:
+        return type(self), (self.key,)
+
+
+class ObjectMissing(WaybillError):
+    """An object that should be there is not."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"{key} does not exist")
+        self.key = key
+
+    def __reduce__(self) -> tuple[type[ObjectMissing], tuple[str]]:
         return type(self), (self.key,)
 
 

@@ -18,6 +18,7 @@ __all__ = [
     "BackupName",
     "TopicPartition",
     "ZkPaths",
+    "archive_prefix",
     "backup_prefix",
     "chain_prefix",
     "check_stream_name",
@@ -105,6 +106,11 @@ class BackupName:
         if match is None or len(parts) < 3 or parts[-3] != "backup":
             raise ValueError(f"{key!r} is not the name of a backup object")
         return cls(parts[-2], int(match["generation"]), int(match["partition"]), int(match["first_offset"]))
+
+
+def archive_prefix(prefix: str) -> str:
+    """What all backup objects start with."""
+    return _join(prefix, "backup", "")
 
 
 def backup_prefix(prefix: str, topic: str) -> str:

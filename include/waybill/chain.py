@@ -1,0 +1,173 @@
+"""The chain of one (generation, topic-partition): which backup objects there are, and where each ends.
+
+An object's name says where its range starts. Where it ends is said by the object after it, which starts there; for the
+last one by the committed offset, or else by its own last record batch (docs/decisions/0001).
+
+What this relies on: a listing that begins after the committed offset was read shows every object that this offset
+counts. So read the committed offset first, then walk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from waybill.errors import ChainBroken, CorruptBatch, ObjectMissing
+from waybill.log import framing
+from waybill.names import BackupName, TopicPartition
+from waybill.store import Store, StoredObject
+
+__all__ = ["ChainObject", "Contents", "end_offset", "inspect", "next_offset", "walk"]
+
+
+@dataclass(frozen=True, slots=True)
+class ChainObject:
+    """One backup object and its range `[name.first_offset, next_offset)`. Readers clip its messages to the range."""
+
+    name: BackupName
+    key: str
+    next_offset: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What a backup object holds, as read from its record batches. Times are milliseconds since 1970 UTC."""
+
+    next_offset: int
+    """The next offset of the last batch."""
+    messages: int
+    batches: int
+    size_bytes: int
+    leader_epoch: int
+    """That of the last batch; -1 if Kafka did not say."""
+    min_timestamp_ms: int
+    """The lowest base timestamp of a batch with messages; -1 if there is none."""
+    max_timestamp_ms: int
+    """The highest timestamp; -1 if there is none."""
+
+
+def walk(
+    store: Store,
+    generation: int,
+    tp: TopicPartition,
+    *,
+    from_offset: int | None = None,
+    committed_offset: int | None = None,
+) -> Iterator[ChainObject]:
+    """The objects of a chain in order, from the one that holds `from_offset` (default: from the first).
+
+    `committed_offset`, read before this call, saves reading the last object for its end.
+
+    Raises `ChainBroken` when the chain starts after `from_offset`, ends before the committed offset, or its last object
+    does not hold what its name says. `ObjectMissing` and `CorruptBatch` do not get out of here.
+    """
+    listed = _listed(store, generation, tp, from_offset, committed_offset)
+    current = next(listed, None)
+    if current is None:
+        if committed_offset is not None and from_offset is not None and from_offset < committed_offset:
+            raise ChainBroken(f"{_chain(generation, tp)}: no object holds offsets {from_offset}–{committed_offset - 1}")
+        return
+    if from_offset is not None and current.name.first_offset > from_offset:
+        raise ChainBroken(
+            f"{_chain(generation, tp)}: no object holds offsets {from_offset}–{current.name.first_offset - 1}"
+        )
+    for following in listed:
+        yield _ranged(current, following.name.first_offset)
+        current = following
+    if committed_offset is not None and committed_offset > current.name.first_offset:
+        last = _ranged(current, committed_offset)
+    else:
+        last = _ranged(current, next_offset(store, current))
+    if from_offset is None or last.next_offset > from_offset:
+        yield last
+
+
+def end_offset(store: Store, generation: int, tp: TopicPartition) -> int | None:
+    """Where the chain ends, from the listing and the last object alone; None if there is no chain.
+
+    Raises `ChainBroken` when the last object does not hold what its name says.
+    """
+    last = None
+    for last in store.list_chain(tp.topic, generation, tp.partition):  # noqa: B007
+        pass
+    return None if last is None else next_offset(store, last)
+
+
+def next_offset(store: Store, last: StoredObject) -> int:
+    """Where an object ends, from its last record batch.
+
+    Raises `ChainBroken` when the object is missing, damaged, or does not reach beyond its own name.
+    """
+    return inspect(store, last.name, last.key).next_offset
+
+
+def inspect(store: Store, name: BackupName, key: str) -> Contents:
+    """Read an object whole, in small memory, checking every CRC and that offsets grow.
+
+    Raises `ChainBroken` when it is missing, damaged, or does not reach beyond its own name.
+    """
+    try:
+        with store.open(key) as stream:
+            contents = _read_contents(framing.read_frames(stream, key), key)
+    except (CorruptBatch, ObjectMissing) as error:
+        raise ChainBroken(f"{name.topic}/{name.partition}: {error}") from error
+    if contents is None or contents.next_offset <= name.first_offset:
+        found = "no record batch" if contents is None else f"only offsets below {contents.next_offset}"
+        raise ChainBroken(f"{name.topic}/{name.partition}: {key} holds {found}")
+    return contents
+
+
+def _read_contents(frames: Iterator[framing.Frame], where: str) -> Contents | None:
+    messages, batches, size_bytes, lowest, highest = 0, 0, 0, -1, -1
+    last = None
+    for frame in frames:
+        framing.check_crc(frame, where)
+        last = frame.header
+        messages += last.record_count
+        batches += 1
+        size_bytes += last.size_bytes
+        highest = max(highest, last.max_timestamp_ms)
+        if last.record_count:
+            lowest = last.base_timestamp_ms if lowest < 0 else min(lowest, last.base_timestamp_ms)
+    if last is None:
+        return None
+    return Contents(last.next_offset, messages, batches, size_bytes, last.leader_epoch, lowest, highest)
+
+
+def _listed(
+    store: Store, generation: int, tp: TopicPartition, from_offset: int | None, committed_offset: int | None
+) -> Iterator[StoredObject]:
+    """From the object that holds `from_offset`. Nearly always an object starts right there: that takes one call."""
+    if from_offset is None:
+        yield from store.list_chain(tp.topic, generation, tp.partition)
+        return
+    listed = store.list_chain(tp.topic, generation, tp.partition, start_after=from_offset - 1 if from_offset else None)
+    first = next(listed, None)
+    if first is None and committed_offset is not None and committed_offset <= from_offset:
+        return
+    if first is None or first.name.first_offset > from_offset:
+        before = _last_up_to(store, generation, tp, from_offset)
+        if before is not None:
+            yield before
+    if first is not None:
+        yield first
+    yield from listed
+
+
+def _last_up_to(store: Store, generation: int, tp: TopicPartition, offset: int) -> StoredObject | None:
+    """S3 lists forwards only: the object before an offset is found from the chain's start."""
+    found = None
+    for entry in store.list_chain(tp.topic, generation, tp.partition):
+        if entry.name.first_offset > offset:
+            break
+        found = entry
+    return found
+
+
+def _ranged(stored: StoredObject, next_offset: int) -> ChainObject:
+    return ChainObject(stored.name, stored.key, next_offset, stored.size_bytes)
+
+
+def _chain(generation: int, tp: TopicPartition) -> str:
+    return f"{tp}, generation {generation}"

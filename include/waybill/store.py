@@ -1,0 +1,466 @@
+"""S3: create-if-absent, streamed uploads, listings.
+
+What the protocol relies on: S3 decides, atomically, whether an object of a name exists (`If-None-Match: *` on
+PutObject and on CompleteMultipartUpload), and a listing shows every object whose creation was acknowledged before it
+began. Both hold on Amazon S3, and must hold on a store that stands in for it.
+
+What it survives: an answer that never arrives. Calls are retried, so a create may be refused because its own first try
+succeeded; `ObjectAlreadyThere` therefore says that *somebody* created the object, and the caller adopts what is there.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import time
+from base64 import b64encode
+from collections.abc import Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from http import HTTPStatus
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+
+import botocore.session
+import crc32c
+from botocore.config import Config as BotoConfig
+from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
+
+from waybill import names
+from waybill.connections import S3Endpoint
+from waybill.errors import ConfigError, ObjectAlreadyThere, ObjectMissing, StoreUnavailable
+from waybill.names import BackupName, TopicPartition
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = ["PART_BYTES", "Chain", "ObjectStream", "Store", "StoredObject", "Upload"]
+
+log = logging.getLogger(__name__)
+
+PART_BYTES = 16 << 20
+"""Size of a part of a multipart upload, and the largest object that is created by a single call."""
+
+UPLOAD_THREADS = 2
+_CONNECT_TIMEOUT_SECONDS = 5
+_READ_TIMEOUT_SECONDS = 60
+_ATTEMPTS = 5
+_CONFLICT_ATTEMPTS = 4
+_CONFLICT_PAUSE_SECONDS = 0.2
+
+_NOT_ALLOWED = frozenset(
+    {
+        "AccessDenied",
+        "AllAccessDisabled",
+        "Forbidden",
+        "InvalidAccessKeyId",
+        "InvalidToken",
+        "SignatureDoesNotMatch",
+        "XAdminUserNotFound",  # versitygw's word for InvalidAccessKeyId
+    }
+)
+_ALREADY_THERE = frozenset({"PreconditionFailed"})
+_IN_FLIGHT = frozenset({"ConditionalRequestConflict"})
+_GONE = frozenset({"NoSuchKey", "NotFound"})
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """A backup object as a listing shows it."""
+
+    name: BackupName
+    key: str
+    size_bytes: int
+    modified: datetime
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Chain:
+    """Which chain: a topic-partition in a generation."""
+
+    tp: TopicPartition
+    generation: int
+
+
+class ObjectStream:
+    """An object's bytes, read like a file. Use it as a context manager.
+
+    Raises `StoreUnavailable` when the connection breaks or the object ends before its announced length.
+    """
+
+    def __init__(self, body: Any, key: str, size_bytes: int) -> None:
+        self._body = body
+        self.key = key
+        self.size_bytes = size_bytes
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Up to `size` bytes, all that is left for -1, b'' at the end."""
+        try:
+            return bytes(self._body.read(None if size < 0 else size))
+        except (BotoCoreError, OSError) as error:
+            raise StoreUnavailable(f"{self.key}: reading was cut off: {error}") from error
+
+    def close(self) -> None:
+        self._body.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Store:
+    """One bucket's archive below a prefix.
+
+    Cheap to keep, not to make: share one in a process. Safe to use from several threads. Close it, or use it as a
+    context manager, to end its upload threads.
+
+    Every method raises `StoreUnavailable` when S3 does not answer or answers with a fault of its own, and
+    `ConfigError` when the bucket does not exist or the credentials do not suffice.
+    """
+
+    def __init__(self, endpoint: S3Endpoint, bucket: str, prefix: str = "", *, part_bytes: int = PART_BYTES) -> None:
+        self.bucket = bucket
+        self.prefix = prefix
+        self.part_bytes = part_bytes
+        self.client = _client(endpoint)
+        self._where = f"bucket {bucket!r}" + (f" at {endpoint.endpoint_url}" if endpoint.endpoint_url else "")
+        self._pool = ThreadPoolExecutor(UPLOAD_THREADS, thread_name_prefix="waybill-upload")
+        self._buffers: queue.SimpleQueue[bytearray] = queue.SimpleQueue()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the upload threads and the connections."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        self.client.close()
+
+    # --- listings ---
+
+    def list_chain(
+        self, topic: str, generation: int, partition: int, start_after: int | None = None
+    ) -> Iterator[StoredObject]:
+        """The objects of a chain in the order of their first offsets.
+
+        With `start_after` only those whose first offset is greater.
+        """
+        prefix = names.chain_prefix(self.prefix, topic, generation, partition)
+        after = None if start_after is None else BackupName(topic, generation, partition, start_after).key(self.prefix)
+        for entry in self._list(prefix, after):
+            try:
+                name = BackupName.parse(entry["Key"])
+            except ValueError:
+                log.warning("s3://%s/%s is not a backup object; ignored", self.bucket, entry["Key"])
+                continue
+            yield StoredObject(name, entry["Key"], int(entry["Size"]), entry["LastModified"])
+
+    def topics(self) -> list[str]:
+        """The topics that have backup objects, sorted."""
+        prefix = names.archive_prefix(self.prefix)
+        pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=prefix, Delimiter="/")
+        found: list[str] = []
+        with self._mapped("list topics"):
+            for page in pages:
+                found += [p["Prefix"].removeprefix(prefix).rstrip("/") for p in page.get("CommonPrefixes", [])]
+        return sorted(found)
+
+    def chains(self, topic: str) -> list[Chain]:
+        """The chains of a topic, sorted. One call a chain: each listing goes on behind the chain that was found."""
+        prefix, found, after = names.backup_prefix(self.prefix, topic), [], None
+        while (entry := next(self._list(prefix, after, page_size=1), None)) is not None:
+            try:
+                name = BackupName.parse(entry["Key"])
+            except ValueError:
+                after = entry["Key"]
+                continue
+            found.append(Chain(TopicPartition(topic, name.partition), name.generation))
+            after = names.chain_prefix(self.prefix, topic, name.generation, name.partition) + "~"
+        return sorted(found)
+
+    def _list(self, prefix: str, after: str | None, page_size: int = 1000) -> Iterator[dict[str, Any]]:
+        start = {} if after is None else {"StartAfter": after}
+        pages = self.client.get_paginator("list_objects_v2").paginate(
+            Bucket=self.bucket, Prefix=prefix, PaginationConfig={"PageSize": page_size}, **start
+        )
+        iterator = iter(pages)
+        while True:
+            with self._mapped(f"list {prefix}"):
+                page = next(iterator, None)
+            if page is None:
+                return
+            yield from page.get("Contents", [])
+
+    # --- reading ---
+
+    def open(self, key: str) -> ObjectStream:
+        """Stream an object. Raises `ObjectMissing` if there is none."""
+        with self._mapped(f"read {key}", key):
+            answer = self.client.get_object(Bucket=self.bucket, Key=key)
+        return ObjectStream(answer["Body"], key, int(answer["ContentLength"]))
+
+    def read(self, key: str) -> bytes:
+        """A whole object. Raises `ObjectMissing` if there is none."""
+        with self.open(key) as stream:
+            return stream.read()
+
+    def metadata(self, key: str) -> dict[str, str]:
+        """The user metadata of an object. Raises `ObjectMissing` if there is none."""
+        with self._mapped(f"look up {key}", key):
+            return dict(self.client.head_object(Bucket=self.bucket, Key=key)["Metadata"])
+
+    def exists(self, key: str) -> bool:
+        """Whether there is an object of that name now."""
+        try:
+            self.metadata(key)
+        except ObjectMissing:
+            return False
+        return True
+
+    # --- creating ---
+
+    def create_if_absent(self, key: str, data: Buffer, metadata: Mapping[str, str] | None = None) -> None:
+        """Create an object by one call, unless one of this name exists.
+
+        Raises `ObjectAlreadyThere` if one does (a rival's, or that of an earlier try of this very call).
+        """
+        body = memoryview(data).cast("B")
+        for pause in _conflict_pauses():
+            with self._mapped(f"create {key}", key, conflict=pause):
+                self.client.put_object(
+                    Bucket=self.bucket,
+                    Key=key,
+                    Body=_body(body),
+                    IfNoneMatch="*",
+                    Metadata=dict(metadata or {}),
+                    ChecksumCRC32C=_checksum(body),
+                )
+                return
+
+    def upload_if_absent(self, key: str, metadata: Mapping[str, str] | None = None) -> Upload:
+        """Begin an object that comes into being when the upload completes, unless one of this name exists by then."""
+        return Upload(self, key, dict(metadata or {}))
+
+    # --- errors ---
+
+    @contextmanager
+    def _mapped(self, what: str, key: str = "", conflict: float | None = None) -> Iterator[None]:
+        """Turn botocore's errors into ours. `conflict`: seconds to wait and pass over a rival's call in flight."""
+        try:
+            yield
+        except ClientError as error:
+            if error.response["Error"].get("Code") in _IN_FLIGHT and conflict is not None:
+                # A 409 means that a rival's create is in flight, not that it won: ask again.
+                time.sleep(conflict)
+                return
+            self._raise(error, what, key)
+        except (NoCredentialsError, PartialCredentialsError) as error:
+            raise ConfigError(f"{self._where}: could not {what}: {error}. Set them in the S3 connection") from error
+        except (BotoCoreError, OSError) as error:
+            raise StoreUnavailable(f"{self._where}: could not {what}: {error}") from error
+
+    def _raise(self, error: ClientError, what: str, key: str) -> NoReturn:
+        code = error.response["Error"].get("Code", "")
+        status = error.response["ResponseMetadata"].get("HTTPStatusCode", 0)
+        if code in _ALREADY_THERE or status == HTTPStatus.PRECONDITION_FAILED:
+            raise ObjectAlreadyThere(key) from error
+        if code in _GONE or (status == HTTPStatus.NOT_FOUND and code == "404"):
+            raise ObjectMissing(key) from error
+        if code == "NoSuchBucket":
+            raise ConfigError(f"{self._where} does not exist: create it, or correct storage.bucket") from error
+        if code in _NOT_ALLOWED or status == HTTPStatus.FORBIDDEN:
+            raise ConfigError(
+                f"{self._where}: not allowed to {what} ({code}): check the keys of the S3 connection and their policy"
+            ) from error
+        raise StoreUnavailable(f"{self._where}: could not {what}: {error}") from error
+
+
+class Upload:
+    """An object in the making. What was written exists nowhere until `complete` returns.
+
+    Bytes are gathered into parts, and parts are sent by the store's threads while the caller goes on writing: at most
+    three parts are in memory. An object of less than a part goes by a single call.
+
+    Not safe to share between threads. End it with `complete` or `abort`; as a context manager it aborts by itself.
+    """
+
+    def __init__(self, store: Store, key: str, metadata: dict[str, str]) -> None:
+        self.key = key
+        self.size_bytes = 0
+        self._store = store
+        self._metadata = metadata
+        self._target = {"Bucket": store.bucket, "Key": key}
+        self._upload_id: str | None = None
+        self._parts: list[Future[dict[str, Any]]] = []
+        self._buffer: bytearray | None = None
+        self._filled = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
+        self.abort()
+
+    def write(self, data: Buffer) -> None:
+        """Append bytes; they are copied. Blocks while every part buffer is being sent.
+
+        Raises `StoreUnavailable` if a part could not be sent.
+        """
+        source = memoryview(data).cast("B")
+        self.size_bytes += len(source)
+        while source:
+            if self._buffer is None:
+                self._buffer = self._take_buffer()
+            taken = min(len(source), self._store.part_bytes - self._filled)
+            self._buffer[self._filled : self._filled + taken] = source[:taken]
+            self._filled += taken
+            source = source[taken:]
+            if self._filled == self._store.part_bytes:
+                self._send_part()
+
+    def complete(self) -> None:
+        """Create the object, unless one of this name exists: the protocol's commit point (step 6).
+
+        Raises `ObjectAlreadyThere` if one does; the parts of this upload are then aborted. Raises `StoreUnavailable`
+        when the outcome is unknown or the upload is lost: begin again, the outcome is the same.
+        """
+        try:
+            if self._upload_id is None:
+                self._create_whole()
+                return
+            if self._filled:
+                self._send_part()
+            parts = [part.result() for part in self._parts]
+            self._complete_parts([{**p, "PartNumber": n} for n, p in enumerate(parts, 1)])
+            self._upload_id = None
+        finally:
+            self.abort()
+
+    def abort(self) -> None:
+        """Forget what was written. Does nothing after `complete`.
+
+        Parts that cannot be aborted now stay behind, invisible and paid for, until a lifecycle rule removes them.
+        """
+        for part in self._parts:
+            part.cancel()
+        for part in self._parts:
+            if not part.cancelled():
+                part.exception()
+        self._parts.clear()
+        self._release_buffer()
+        if self._upload_id is not None:
+            upload_id, self._upload_id = self._upload_id, None
+            try:
+                self._store.client.abort_multipart_upload(**self._target, UploadId=upload_id)
+            except (ClientError, BotoCoreError, OSError) as error:
+                log.warning("%s: upload %s could not be aborted: %s", self.key, upload_id, error)
+
+    def _create_whole(self) -> None:
+        content = memoryview(self._buffer or b"")[: self._filled]
+        try:
+            self._store.create_if_absent(self.key, content, self._metadata)
+        finally:
+            content.release()
+
+    def _complete_parts(self, parts: list[dict[str, Any]]) -> None:
+        store = self._store
+        for pause in _conflict_pauses():
+            try:
+                with store._mapped(f"complete {self.key}", self.key, conflict=pause):
+                    store.client.complete_multipart_upload(
+                        **self._target, UploadId=self._upload_id, IfNoneMatch="*", MultipartUpload={"Parts": parts}
+                    )
+                    return
+            except StoreUnavailable:
+                # Our own first try may have succeeded with its answer lost: then the upload's id is gone.
+                if store.exists(self.key):
+                    raise ObjectAlreadyThere(self.key) from None
+                raise
+
+    def _take_buffer(self) -> bytearray:
+        """A buffer for the next part, once fewer than `UPLOAD_THREADS` are being sent."""
+        while len(sending := [part for part in self._parts if not part.done()]) >= UPLOAD_THREADS:
+            wait(sending, return_when=FIRST_COMPLETED)
+        for part in self._parts:
+            if part.done():
+                part.result()  # a part that failed is reason to stop filling the next
+        try:
+            return self._store._buffers.get_nowait()
+        except queue.Empty:
+            return bytearray(self._store.part_bytes)
+
+    def _send_part(self) -> None:
+        if self._upload_id is None:
+            with self._store._mapped(f"begin {self.key}", self.key):
+                self._upload_id = self._store.client.create_multipart_upload(
+                    **self._target, Metadata=self._metadata, ChecksumAlgorithm="CRC32C", ChecksumType="COMPOSITE"
+                )["UploadId"]
+        assert self._buffer is not None
+        buffer, size, number = self._buffer, self._filled, len(self._parts) + 1
+        self._buffer, self._filled = None, 0
+        part = self._store._pool.submit(self._send, self._upload_id, number, buffer, size)
+        part.add_done_callback(lambda _: self._store._buffers.put(buffer))
+        self._parts.append(part)
+
+    def _send(self, upload_id: str, number: int, buffer: bytearray, size: int) -> dict[str, Any]:
+        with self._store._mapped(f"send part {number} of {self.key}", self.key), memoryview(buffer)[:size] as content:
+            checksum = _checksum(content)
+            answer = self._store.client.upload_part(
+                **self._target,
+                UploadId=upload_id,
+                PartNumber=number,
+                Body=_body(content),
+                ChecksumCRC32C=checksum,
+            )
+        return {"ETag": answer["ETag"], "ChecksumCRC32C": checksum}
+
+    def _release_buffer(self) -> None:
+        if self._buffer is not None:
+            self._store._buffers.put(self._buffer)
+            self._buffer, self._filled = None, 0
+
+
+def _conflict_pauses() -> Iterator[float | None]:
+    """Seconds to wait after each answer 409; None for the last try, whose 409 is raised."""
+    for attempt in range(_CONFLICT_ATTEMPTS - 1):
+        yield _CONFLICT_PAUSE_SECONDS * 2**attempt
+    yield None
+
+
+def _body(content: memoryview) -> Any:
+    """What botocore takes: bytes or a bytearray, the buffer itself where it is whole."""
+    whole = content.obj
+    return whole if isinstance(whole, bytes | bytearray) and len(whole) == len(content) else bytes(content)
+
+
+def _checksum(content: memoryview) -> str:
+    """As S3 wants it: base64 of the big-endian CRC-32C. S3 refuses the body if it arrives as anything else."""
+    return b64encode(crc32c.crc32c(content).to_bytes(4, "big")).decode()
+
+
+def _client(endpoint: S3Endpoint) -> Any:
+    # botocore's own session: boto3's adds resources and transfers that nothing here uses, and a third of a second.
+    session = botocore.session.get_session()
+    return session.create_client(
+        "s3",
+        region_name=endpoint.region or session.get_config_variable("region") or "us-east-1",
+        endpoint_url=endpoint.endpoint_url,
+        aws_access_key_id=endpoint.access_key,
+        aws_secret_access_key=endpoint.secret_key,
+        aws_session_token=endpoint.session_token,
+        config=BotoConfig(
+            connect_timeout=_CONNECT_TIMEOUT_SECONDS,
+            read_timeout=_READ_TIMEOUT_SECONDS,
+            retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
+            max_pool_connections=UPLOAD_THREADS + 2,
+            # Bodies carry a CRC-32C that S3 checks: a SHA-256 of each, for the signature, would cost more than the
+            # whole rest of an upload.
+            s3={"payload_signing_enabled": False, "addressing_style": "path" if endpoint.endpoint_url else "auto"},
+        ),
+    )
