@@ -253,8 +253,11 @@ def measure(
 
 @_compiled
 def _copy(source: Array, start: Int, length: Int, target: Array, position: Int) -> None:
-    for i in range(length):
-        target[position + i] = source[start + i]
+    # Unsigned: a signed index could count from the end, and the check for that keeps the loop from being vectorised
+    # (780 ns for 325 bytes; unsigned 19 ns).
+    first, to = np.uint64(start), np.uint64(position)
+    for i in range(np.uint64(length)):
+        target[to + i] = source[first + i]
 
 
 @_compiled
