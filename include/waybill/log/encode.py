@@ -147,7 +147,7 @@ def _append_bytes(target: bytearray, value: bytes | None) -> None:
 
 
 def _append_varint(target: bytearray, value: int) -> None:
-    """Zigzag, then seven bits a byte, the lowest first (Protocol Buffers' sint64). Wraps around at 64 bits, as Java's."""
+    """Zigzag, then seven bits a byte, the lowest first (Protocol Buffers' sint64). Wraps at 64 bits, as in Java."""
     rest = ((value << 1) ^ (value >> 63)) & _UINT64
     while rest > 0x7F:
         target.append(rest & 0x7F | 0x80)
