@@ -1,0 +1,207 @@
+"""The owner's side of a guardian: start one, find one, and tell it what to do."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from devstack.servers import LOG_FILE, SOCKET_FILE, ServerSpec, ServerState, log_tail
+from waybill.errors import StackError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["GuardianHandle", "GuardianStatus"]
+
+# A stop answers when the server has ended, which takes its grace and a little more.
+_ANSWER_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class GuardianStatus:
+    """One answer of a guardian."""
+
+    pid: int
+    owner_pid: int | None
+    """None: released, `down` stops it."""
+    servers: tuple[ServerState, ...]
+
+    def server(self, name: str) -> ServerState | None:
+        """The server of that name, or None when it was never started."""
+        return next((server for server in self.servers if server.name == name), None)
+
+
+class GuardianHandle:
+    """A running guardian. Every method raises `StackError` when it is gone."""
+
+    def __init__(self, state_dir: Path, *, process: subprocess.Popen[bytes] | None = None, pipe: int | None = None):
+        self._state_dir = state_dir
+        self._process = process
+        self._pipe = pipe
+
+    @classmethod
+    def start(cls, state_dir: Path) -> GuardianHandle:
+        """Start a guardian that this process owns: it stops everything when this process ends in any way.
+
+        Raises `StackError` when one runs already on `state_dir`.
+        """
+        read_end, write_end = os.pipe()
+        try:
+            process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "devstack.guardian", "--state-dir", str(state_dir)),
+                    *("--owner-pipe", str(read_end), "--owner-pid", str(os.getpid())),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=(read_end,),
+                # A terminal's Ctrl-C goes to its whole group: the owner decides what it means, not the servers.
+                start_new_session=True,
+            )
+        except BaseException:
+            os.close(write_end)
+            raise
+        finally:
+            os.close(read_end)
+        handle = cls(state_dir, process=process, pipe=write_end)
+        try:
+            handle._expect_ready()
+        except BaseException:
+            handle._forget()
+            raise
+        return handle
+
+    def _expect_ready(self) -> None:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        with self._process.stdout as output:
+            first = output.readline().decode().strip()
+            if first == "ready":
+                return
+            rest = output.read().decode(errors="replace")
+        if first == "locked":
+            raise StackError(f"a stack runs already in {self._state_dir}. Stop it with `make down`, or use it.")
+        raise StackError(f"the stack's guardian did not start:\n{first}\n{rest}")
+
+    @classmethod
+    def find(cls, state_dir: Path) -> GuardianHandle | None:
+        """The guardian that runs on `state_dir`, or None."""
+        handle = cls(state_dir)
+        try:
+            handle.status()
+        except StackError:
+            return None
+        return handle
+
+    def status(self) -> GuardianStatus:
+        """How each server fares."""
+        return _status(self._ask({"do": "status"}))
+
+    def start_server(self, spec: ServerSpec) -> None:
+        """Start a server; whether it answers is not waited for."""
+        self._ask({"do": "start", "spec": spec.to_json()})
+
+    def restart_server(self, name: str) -> None:
+        """Start an ended server again, as it was."""
+        self._ask({"do": "restart", "name": name})
+
+    def stop_server(self, name: str, *, grace_seconds: float = 5.0) -> None:
+        """SIGTERM, then SIGKILL after `grace_seconds`; 0: SIGKILL at once. Returns once it has ended."""
+        self._ask({"do": "stop", "name": name, "grace_seconds": grace_seconds})
+
+    def signal_server(self, name: str, signum: signal.Signals) -> None:
+        """Send a signal, e.g. SIGSTOP to a server that should hang."""
+        self._ask({"do": "signal", "name": name, "signal": int(signum)})
+
+    def release(self) -> None:
+        """Let the servers outlive this process."""
+        self._ask({"do": "release"})
+        if self._pipe is not None:
+            os.close(self._pipe)
+            self._pipe = None
+        if self._process is not None:
+            self._process.returncode = 0  # not ours to wait for any more
+            self._process = None
+
+    def shutdown(self, *, grace_seconds: float = 5.0) -> None:
+        """Stop all servers and the guardian. Returns once the guardian has ended."""
+        pid = self.status().pid if self._process is None else self._process.pid
+        with contextlib.suppress(StackError):  # gone is what was wanted
+            self._ask({"do": "shutdown", "grace_seconds": grace_seconds})
+        self._wait_for_end(pid, grace_seconds * 2 + 30.0)
+
+    def _wait_for_end(self, pid: int, seconds: float) -> None:
+        if self._process is not None:
+            self._forget(seconds)
+            return
+        with contextlib.suppress(psutil.NoSuchProcess):
+            try:
+                psutil.Process(pid).wait(timeout=seconds)
+            except psutil.TimeoutExpired:
+                raise StackError(
+                    f"the stack's guardian, process {pid}, has not ended after {seconds:.0f} s; "
+                    f"see {self._state_dir / LOG_FILE}"
+                ) from None
+
+    def _forget(self, seconds: float = 30.0) -> None:
+        """Close the pipe, which makes the guardian stop, and wait for its end."""
+        if self._pipe is not None:
+            os.close(self._pipe)
+            self._pipe = None
+        if self._process is None:
+            return
+        try:
+            self._process.wait(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        try:
+            answer = _exchange(self._state_dir, request)
+        except (OSError, ValueError) as error:
+            raise StackError(
+                f"no stack runs in {self._state_dir} ({error}). Start one with `make up`. "
+                f"The end of {self._state_dir / LOG_FILE}:\n{log_tail(self._state_dir / LOG_FILE, lines=5)}"
+            ) from error
+        if "error" in answer:
+            raise StackError(f"the stack's guardian refused {request['do']!r}: {answer['error']}")
+        return answer
+
+
+def _exchange(state_dir: Path, request: dict[str, Any]) -> dict[str, Any]:
+    directory = os.open(state_dir, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(_ANSWER_SECONDS)
+            # Through the descriptor: a socket address holds 108 bytes, a path may be longer.
+            connection.connect(f"/proc/self/fd/{directory}/{SOCKET_FILE}")
+            with connection.makefile("rwb") as stream:
+                stream.write(json.dumps(request).encode() + b"\n")
+                stream.flush()
+                line = stream.readline()
+    finally:
+        os.close(directory)
+    if not line:
+        raise ConnectionResetError("the guardian closed the connection")
+    answer: dict[str, Any] = json.loads(line)
+    return answer
+
+
+def _status(answer: dict[str, Any]) -> GuardianStatus:
+    return GuardianStatus(
+        pid=answer["pid"],
+        owner_pid=answer["owner_pid"],
+        servers=tuple(ServerState(**server) for server in answer["servers"]),
+    )

@@ -1,0 +1,325 @@
+"""The guardian: the one process that starts a stack's servers, and leaves none behind however it ends.
+
+    owner (pytest, the demo, `up`) ── pipe ──▶ guardian ──▶ Kafka, ZooKeeper, S3
+                                                    └─────▶ reaper ──▶ Airflow's components ──▶ tasks ──▶ Spark
+
+What it relies on, all of it Linux: `PR_SET_PDEATHSIG` (servers die with the guardian), `PR_SET_CHILD_SUBREAPER`
+(whatever a server leaves behind becomes the guardian's child), the closing of a dead process's files (the pipe from the
+owner reports its end, whatever the reason), and a file lock (one guardian a state directory).
+
+| what ends | what follows |
+|---|---|
+| the owner closes its stack | it asks; everything stops, then the guardian |
+| the owner is gone (SIGINT, SIGKILL, a crash) | the pipe or the process descriptor says so; the same |
+| the guardian gets SIGTERM | the same |
+| the guardian gets SIGKILL | the kernel kills the servers; a reaper ends Airflow's descendants |
+| a server ends by itself | its exit code is kept for whoever asks; what it left behind is killed |
+
+`up` releases its guardian once all servers answer: from then on it has no owner, and `down` stops it.
+
+It is a single thread on purpose: the kernel ties `PR_SET_PDEATHSIG` to the thread that forked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from devstack.processes import become_subreaper, descendants, die_with_parent, end_descendants
+from devstack.servers import LOCK_FILE, LOG_FILE, SOCKET_FILE, ServerSpec, ServerState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Guardian", "main"]
+
+_OWNER_GONE_GRACE_SECONDS = 5.0
+
+
+@dataclass
+class _Server:
+    spec: ServerSpec
+    process: subprocess.Popen[bytes]
+    log_start_bytes: int
+
+    def state(self) -> ServerState:
+        return ServerState(
+            name=self.spec.name,
+            pid=self.process.pid,
+            exit_code=self.process.returncode,
+            log=str(self.spec.log),
+            log_start_bytes=self.log_start_bytes,
+        )
+
+
+class Guardian:
+    """See the module's docstring. Requests are one line of JSON each, answers too."""
+
+    def __init__(self, state_dir: Path, owner_pipe: int, owner_pid: int) -> None:
+        self._state_dir = state_dir
+        self._pid = os.getpid()
+        self._servers: dict[str, _Server] = {}
+        self._selector = selectors.DefaultSelector()
+        self._owner_watch: list[int] = []
+        self._owner_pid: int | None = owner_pid
+        self._stopping = False
+        self._grace_seconds = _OWNER_GONE_GRACE_SECONDS
+        self._listener = _listen(state_dir)
+        self._selector.register(self._listener, selectors.EVENT_READ, self._answer)
+        self._watch_signals()
+        self._watch_owner(owner_pipe, owner_pid)
+
+    def serve(self) -> None:
+        """Answer requests until told to stop or the owner is gone; then stop everything."""
+        try:
+            while not self._stopping:
+                for key, _ in self._selector.select():
+                    react: Callable[[], None] = key.data
+                    react()
+        finally:
+            self._stop_all(self._grace_seconds)
+            with contextlib.suppress(FileNotFoundError):
+                (self._state_dir / SOCKET_FILE).unlink()
+
+    # --- what it watches ----------------------------------------------------------------------------------------------
+
+    def _watch_signals(self) -> None:
+        read_end, write_end = socket.socketpair()
+        for end in (read_end, write_end):
+            end.setblocking(False)
+        self._signals = (read_end, write_end)
+        signal.set_wakeup_fd(write_end.fileno(), warn_on_full_buffer=False)
+        for signum in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(signum, lambda *_: None)
+        self._selector.register(read_end, selectors.EVENT_READ, self._on_signal)
+
+    def _on_signal(self) -> None:
+        received = self._signals[0].recv(4096)
+        if any(signum != signal.SIGCHLD for signum in received):
+            self._log(f"stopping: received {signal.Signals(received[-1]).name}")
+            self._stopping = True
+        self._reap()
+        self._kill_strays()
+
+    def _watch_owner(self, pipe: int, pid: int) -> None:
+        self._owner_watch.append(pipe)
+        # A child that the owner forked without exec holds the pipe open after the owner's end; this one it cannot hold.
+        with contextlib.suppress(OSError):
+            self._owner_watch.append(os.pidfd_open(pid))
+        for descriptor in self._owner_watch:
+            self._selector.register(descriptor, selectors.EVENT_READ, self._on_owner_gone)
+        if os.getppid() != pid:
+            self._on_owner_gone()
+
+    def _on_owner_gone(self) -> None:
+        self._log(f"stopping: the owner, process {self._owner_pid}, is gone")
+        self._stopping = True
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    def _answer(self) -> None:
+        connection, _ = self._listener.accept()
+        with connection, contextlib.suppress(OSError):
+            connection.settimeout(5.0)
+            with connection.makefile("rwb") as stream:
+                line = stream.readline()
+                if not line:
+                    return
+                try:
+                    answer = self._handle(json.loads(line))
+                except Exception as error:  # the guardian outlives a bad request
+                    self._log(f"request {line!r} failed: {error!r}")
+                    answer = {"error": f"{type(error).__name__}: {error}"}
+                stream.write(json.dumps(answer).encode() + b"\n")
+
+    def _handle(self, request: dict[str, Any]) -> dict[str, Any]:
+        operation = request["do"]
+        if operation == "start":
+            return self._start(ServerSpec.from_json(request["spec"]))
+        if operation == "restart":
+            return self._start(self._servers[request["name"]].spec)
+        if operation == "stop":
+            self._stop([request["name"]], request["grace_seconds"])
+        elif operation == "signal":
+            os.kill(self._servers[request["name"]].process.pid, request["signal"])
+        elif operation == "release":
+            self._release()
+        elif operation == "shutdown":
+            self._log("stopping: asked to")
+            self._stopping, self._grace_seconds = True, request["grace_seconds"]
+        elif operation != "status":
+            raise ValueError(f"unknown request {operation!r}")
+        return self._status()
+
+    def _status(self) -> dict[str, Any]:
+        self._reap()
+        return {
+            "pid": self._pid,
+            "owner_pid": self._owner_pid,
+            "servers": [asdict(server.state()) for server in self._servers.values()],
+        }
+
+    def _release(self) -> None:
+        for descriptor in self._owner_watch:
+            self._selector.unregister(descriptor)
+            os.close(descriptor)
+        self._owner_watch.clear()
+        self._owner_pid = None
+        self._log("released by the owner")
+
+    # --- servers ------------------------------------------------------------------------------------------------------
+
+    def _start(self, spec: ServerSpec) -> dict[str, Any]:
+        present = self._servers.get(spec.name)
+        if present is not None and present.process.returncode is None:
+            raise ValueError(f"{spec.name} runs already, process {present.process.pid}")
+        spec.log.parent.mkdir(parents=True, exist_ok=True)
+        command = list(spec.command)
+        death_signal = signal.SIGKILL
+        if spec.forks:
+            command = [sys.executable, "-m", "devstack.reaper", str(spec.grace_seconds), *command]
+            death_signal = signal.SIGTERM
+        with spec.log.open("ab") as log:
+            log_start = log.seek(0, os.SEEK_END)
+            process = subprocess.Popen(
+                command,
+                cwd=spec.directory,
+                env=os.environ | spec.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                process_group=0,
+                preexec_fn=lambda: die_with_parent(self._pid, death_signal),
+            )
+        self._servers[spec.name] = _Server(spec, process, log_start)
+        self._log(f"started {spec.name}, process {process.pid}")
+        return self._status()
+
+    def _reap(self) -> None:
+        """Collect the exit codes of servers and of the orphans that the guardian adopted."""
+        by_pid = {server.process.pid: server for server in self._servers.values()}
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if (server := by_pid.get(pid)) is not None and server.process.returncode is None:
+                server.process.returncode = os.waitstatus_to_exitcode(status)
+                self._log(f"{server.spec.name} {server.state().how_it_ended()}")
+
+    def _strays(self) -> list[psutil.Process]:
+        """Adopted orphans, with their descendants: what a reaper that was killed had under it."""
+        own = {server.process.pid for server in self._servers.values() if server.process.returncode is None}
+        with contextlib.suppress(psutil.NoSuchProcess):
+            orphans = [each for each in psutil.Process().children() if each.pid not in own]
+            return [each for orphan in orphans for each in [*descendants(orphan.pid), orphan]]
+        return []
+
+    def _kill_strays(self) -> None:
+        if strays := [stray for stray in self._strays() if stray.is_running()]:
+            self._log(f"killing what ended servers left behind: {[stray.pid for stray in strays]}")
+            end_descendants(lambda: [s for s in self._strays() if s.status() != psutil.STATUS_ZOMBIE], self._reap)
+
+    def _stop(self, names: list[str], grace_seconds: float) -> None:
+        """SIGTERM, up to `grace_seconds` of patience, then SIGKILL; no patience: SIGKILL at once."""
+        running = [server for name in names if (server := self._servers[name]).process.returncode is None]
+        if grace_seconds > 0:
+            for server in running:
+                _send(server.process.pid, signal.SIGTERM)
+            self._wait_for(running, grace_seconds)
+        for server in running:
+            if server.process.returncode is None:
+                _send(server.process.pid, signal.SIGKILL)
+        self._wait_for(running, 10.0)
+        self._kill_strays()
+
+    def _wait_for(self, servers: list[_Server], seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while self._reap_any(servers) and time.monotonic() < end:
+            time.sleep(0.02)
+
+    def _reap_any(self, servers: list[_Server]) -> bool:
+        self._reap()
+        return any(server.process.returncode is None for server in servers)
+
+    def _stop_all(self, grace_seconds: float) -> None:
+        """First the servers that use the others, then those; at the end whatever is left."""
+        for forks in (True, False):
+            names = [name for name, server in self._servers.items() if server.spec.forks is forks]
+            # A reaper needs a moment beyond its server's grace, to end the rest of the tree.
+            self._stop(names, grace_seconds + 2.0 if forks and grace_seconds > 0 else grace_seconds)
+        end_descendants(descendants, self._reap)
+        self._log("stopped")
+
+    def _log(self, message: str) -> None:
+        print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}", flush=True)
+
+
+def _send(pid: int, signum: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signum)
+
+
+def _listen(state_dir: Path) -> socket.socket:
+    """A socket in the state directory, whose path may be longer than the 108 bytes that a socket address holds."""
+    (state_dir / SOCKET_FILE).unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    directory = os.open(state_dir, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        listener.bind(f"/proc/self/fd/{directory}/{SOCKET_FILE}")
+    finally:
+        os.close(directory)
+    listener.listen(8)
+    return listener
+
+
+def _lock(state_dir: Path) -> int | None:
+    """The lock that a guardian holds while it lives, or None: another one holds it. Children do not inherit it."""
+    descriptor = os.open(state_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def main() -> int:
+    """`python -m devstack.guardian`, started by `devstack.control` only. Its first line of output says how it went."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--state-dir", type=Path, required=True)
+    parser.add_argument("--owner-pipe", type=int, required=True)
+    parser.add_argument("--owner-pid", type=int, required=True)
+    options = parser.parse_args()
+    if _lock(options.state_dir) is None:
+        print("locked", flush=True)
+        return 3
+    become_subreaper()
+    guardian = Guardian(options.state_dir, options.owner_pipe, options.owner_pid)
+    print("ready", flush=True)
+    log = os.open(options.state_dir / LOG_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for descriptor in (1, 2):
+        os.dup2(log, descriptor)
+    os.close(log)
+    guardian.serve()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,150 @@
+"""Jars from Maven repositories, resolved once into the cache by the Ivy that ships inside pyspark.
+
+Behind a mirror or proxy: `WAYBILL_IVY_SETTINGS` names an Ivy settings file to use instead of Maven Central, and
+`JAVA_TOOL_OPTIONS` reaches the JVM as usual (`-Dhttps.proxyHost=… -Dhttps.proxyPort=…`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from xml.sax.saxutils import quoteattr
+
+from devstack.cache import cached
+from waybill.errors import StackError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from devstack.preflight import Java
+
+__all__ = ["KAFKA", "SPARK", "JarSet", "pyspark_jars", "resolve"]
+
+_RESOLVE_SECONDS = 900
+
+
+@dataclass(frozen=True)
+class JarSet:
+    """Maven coordinates (`group:artifact:version`) that are resolved together, with all they depend on."""
+
+    name: str
+    coordinates: tuple[str, ...]
+    size_mb: int
+    """About what is downloaded, for the user to know."""
+
+    @property
+    def cache_name(self) -> str:
+        """The directory in the cache: it changes with the coordinates."""
+        digest = hashlib.sha256(" ".join(self.coordinates).encode()).hexdigest()[:12]
+        return f"jars-{self.name}-{digest}"
+
+
+# Kafka logs through SLF4J 1.7, and without a binding of that version a broker that fails would say nothing.
+KAFKA = JarSet(
+    "kafka",
+    ("org.apache.kafka:kafka_2.13:4.1.0", "org.apache.logging.log4j:log4j-slf4j-impl:2.24.3"),
+    size_mb=43,
+)
+
+# What Spark needs beside its own jars to read and write the tables: S3A, Iceberg, the SQLite catalog.
+SPARK = JarSet(
+    "spark",
+    (
+        "org.apache.hadoop:hadoop-aws:3.4.2",
+        "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0",
+        "org.xerial:sqlite-jdbc:3.50.3.0",
+    ),
+    size_mb=700,
+)
+
+
+def pyspark_jars() -> Path:
+    """The directory of pyspark's own jars: Spark, Ivy, ZooKeeper."""
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise StackError("pyspark is not installed in this environment. Make it with: make venv")
+    return Path(spec.origin).parent / "jars"
+
+
+def resolve(jar_set: JarSet, java: Java, on_progress: Callable[[str], None] = print) -> Path:
+    """The directory that holds all jars of `jar_set`; downloads them the first time.
+
+    Raises `StackError` with the end of Ivy's output when a download fails.
+    """
+
+    def build(target: Path) -> None:
+        on_progress(f"downloading {jar_set.name}'s jars (about {jar_set.size_mb} MB, half a minute, once)")
+        _run_ivy(jar_set, java, target)
+
+    def on_wait() -> None:
+        on_progress(f"another process is downloading {jar_set.name}'s jars: waiting for it")
+
+    return cached(jar_set.cache_name, build, on_wait)
+
+
+def _run_ivy(jar_set: JarSet, java: Java, target: Path) -> None:
+    # Ivy's own cache is thrown away with this directory: a killed download must not leave a half jar for the next one.
+    with tempfile.TemporaryDirectory(prefix="ivy-", dir=target.parent) as scratch:
+        module = Path(scratch) / "ivy.xml"
+        module.write_text(_ivy_module(jar_set))
+        settings = os.environ.get("WAYBILL_IVY_SETTINGS")
+        if settings is None:
+            settings = str(Path(scratch) / "settings.xml")
+            Path(settings).write_text(_CENTRAL)
+        command = [
+            *(str(java.binary), f"-Divy.cache.dir={scratch}/cache", "-cp", f"{pyspark_jars()}/*"),
+            *("org.apache.ivy.Main", "-settings", settings, "-cache", f"{scratch}/cache", "-ivy", str(module)),
+            *("-retrieve", f"{target}/[artifact]-[revision](-[classifier]).[ext]", "-confs", "default"),
+            *("-types", "jar", "bundle"),
+        ]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_RESOLVE_SECONDS, check=False)
+        except subprocess.TimeoutExpired as error:
+            raise StackError(_failure(jar_set, f"no end after {_RESOLVE_SECONDS} s")) from error
+    # Ivy reports an artifact that it could not download, and then exits with 0.
+    if done.returncode != 0 or "FAILED DOWNLOADS" in done.stdout or not any(target.glob("*.jar")):
+        problems = [line for line in (done.stdout + done.stderr).splitlines() if "ERROR" in line or "FAILED" in line]
+        tail = "\n".join(f"    {line.strip()}" for line in (problems or (done.stdout + done.stderr).splitlines())[-15:])
+        raise StackError(_failure(jar_set, f"Ivy says:\n{tail}"))
+
+
+def _failure(jar_set: JarSet, reason: str) -> str:
+    return (
+        f"could not download {jar_set.name}'s jars ({', '.join(jar_set.coordinates)}): {reason}\n"
+        "Is Maven Central within reach? A mirror goes into an Ivy settings file, named by WAYBILL_IVY_SETTINGS; "
+        "a proxy into JAVA_TOOL_OPTIONS."
+    )
+
+
+_CENTRAL = """<ivysettings>
+  <settings defaultResolver="central"/>
+  <resolvers><ibiblio name="central" m2compatible="true"/></resolvers>
+</ivysettings>
+"""
+
+
+def _ivy_module(jar_set: JarSet) -> str:
+    dependencies = []
+    for coordinate in jar_set.coordinates:
+        group, artifact, version = coordinate.split(":")
+        dependencies.append(
+            f"    <dependency org={quoteattr(group)} name={quoteattr(artifact)} rev={quoteattr(version)}"
+            ' conf="default->default"/>'
+        )
+    return "\n".join(
+        [
+            '<ivy-module version="2.0">',
+            f'  <info organisation="waybill" module={quoteattr(jar_set.name)}/>',
+            '  <configurations><conf name="default"/></configurations>',
+            "  <dependencies>",
+            *dependencies,
+            "  </dependencies>",
+            "</ivy-module>",
+        ]
+    )

@@ -1,0 +1,155 @@
+"""Three Kafka brokers in KRaft mode, each broker and controller at once."""
+
+from __future__ import annotations
+
+import shlex
+import socket
+import uuid
+from base64 import urlsafe_b64encode
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from devstack.log4j import write_log4j_config
+from devstack.servers import ServerSpec
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from devstack.preflight import Java
+
+__all__ = ["BROKER_IDS", "KafkaCluster", "broker_name"]
+
+BROKER_IDS = (1, 2, 3)
+_HEAP_MB = 600
+
+# The same for every broker. Replication as in production; timeouts and rebalances short enough for a demo and tests.
+_SETTINGS: dict[str, str | int] = {
+    "process.roles": "broker,controller",
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    "inter.broker.listener.name": "PLAINTEXT",
+    "controller.listener.names": "CONTROLLER",
+    "auto.create.topics.enable": "false",
+    "default.replication.factor": 3,
+    "min.insync.replicas": 2,
+    "num.partitions": 1,
+    "offsets.topic.replication.factor": 3,
+    "offsets.topic.num.partitions": 3,
+    "transaction.state.log.replication.factor": 3,
+    "transaction.state.log.min.isr": 2,
+    "transaction.state.log.num.partitions": 3,
+    "share.coordinator.state.topic.replication.factor": 3,
+    "share.coordinator.state.topic.min.isr": 2,
+    "share.coordinator.state.topic.num.partitions": 3,
+    "group.initial.rebalance.delay.ms": 0,
+    # Messages stamped long ago (the demo's flights are of 2013) would be deleted minutes after they are produced.
+    "log.retention.ms": -1,
+    # A topic that asks for retention or compaction sees it within seconds.
+    "log.retention.check.interval.ms": 2000,
+    "log.cleaner.backoff.ms": 1000,
+    "log.cleaner.dedupe.buffer.size": 16 * 2**20,
+    # A broker that was killed is fenced, and its partitions get new leaders, after this long.
+    "broker.session.timeout.ms": 6000,
+    "broker.heartbeat.interval.ms": 1000,
+    "num.network.threads": 2,
+    "num.io.threads": 4,
+}
+
+
+def broker_name(node_id: int) -> str:
+    """The server's name: `kafka-1`."""
+    return f"kafka-{node_id}"
+
+
+@dataclass(frozen=True)
+class KafkaCluster:
+    """The brokers, with their state in `directory`. `ports` are pairs of (client port, controller port)."""
+
+    java: Java
+    jars: Path
+    directory: Path
+    ports: tuple[tuple[int, int], ...]
+
+    name = "kafka"
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """E.g. `127.0.0.1:1,127.0.0.1:2,127.0.0.1:3`."""
+        return ",".join(f"127.0.0.1:{client}" for client, _ in self.ports)
+
+    def specs(self, logs: Path) -> tuple[ServerSpec, ...]:
+        """The three processes; writes their configuration."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        return tuple(self._spec(node_id, logs) for node_id in BROKER_IDS)
+
+    def _spec(self, node_id: int, logs: Path) -> ServerSpec:
+        home = self.directory / str(node_id)
+        data = home / "data"
+        home.mkdir(exist_ok=True)
+        config = home / "server.properties"
+        settings = _SETTINGS | self._addresses(node_id) | {"log.dirs": str(data)}
+        config.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        java = [str(self.java.binary), f"-Dlog4j2.configurationFile={write_log4j_config(home)}"]
+        java += ["-cp", f"{self.jars}/*"]
+        format_log = [*java, "-XX:TieredStopAtLevel=1", "kafka.tools.StorageTool", "format"]
+        format_log += ["-t", self._cluster_id(), "-c", str(config)]
+        serve = [*java, f"-Xmx{_HEAP_MB}m", "-Xms256m", "-XX:+UseSerialGC", "kafka.Kafka", str(config)]
+        script = (
+            f"test -f {shlex.quote(str(data / 'meta.properties'))} || {shlex.join(format_log)} || exit 1; "
+            f"exec {shlex.join(serve)}"
+        )
+        return ServerSpec(broker_name(node_id), ("/bin/sh", "-c", script), logs / f"{broker_name(node_id)}.log", home)
+
+    def _addresses(self, node_id: int) -> dict[str, str | int]:
+        client, controller = self.ports[BROKER_IDS.index(node_id)]
+        voters = (f"{voter}@127.0.0.1:{self.ports[index][1]}" for index, voter in enumerate(BROKER_IDS))
+        return {
+            "node.id": node_id,
+            "listeners": f"PLAINTEXT://127.0.0.1:{client},CONTROLLER://127.0.0.1:{controller}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{client}",
+            "controller.quorum.voters": ",".join(voters),
+        }
+
+    def _cluster_id(self) -> str:
+        """Kept in the state directory: the brokers refuse data of another cluster."""
+        file = self.directory / "cluster.id"
+        if not file.exists():
+            file.write_text(urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("="))
+        return file.read_text()
+
+    def missing(self) -> str | None:
+        """None once all brokers and a controller are known to each other; else what is missing."""
+        return self.missing_brokers(BROKER_IDS)
+
+    def missing_brokers(self, expected: tuple[int, ...]) -> str | None:
+        """None once exactly the brokers `expected` serve, and each of them says so itself.
+
+        Asking only one is not enough: for some seconds the others count a killed broker in.
+        """
+        for node_id in expected:
+            address = f"127.0.0.1:{self.ports[BROKER_IDS.index(node_id)][0]}"
+            if (missing := _missing_at(address, sorted(expected))) is not None:
+                return f"{broker_name(node_id)} at {address}: {missing}"
+        return None
+
+
+def _missing_at(address: str, expected: list[int]) -> str | None:
+    from kafka import KafkaAdminClient
+    from kafka.errors import KafkaError
+
+    host, port = address.split(":")
+    try:
+        # A refused connection is reported at once, where the client would go on trying.
+        socket.create_connection((host, int(port)), timeout=1.0).close()
+        admin = KafkaAdminClient(bootstrap_servers=[address], request_timeout_ms=3000, bootstrap_timeout_ms=2000)
+    except (KafkaError, OSError, ValueError) as error:
+        return f"it does not answer ({error})"
+    try:
+        cluster = admin.describe_cluster()
+    except (KafkaError, OSError) as error:
+        return f"it does not describe the cluster ({error})"
+    finally:
+        admin.close()
+    serving = sorted(broker["broker_id"] for broker in cluster["brokers"] if not broker.get("is_fenced"))
+    if serving != expected:
+        return f"it knows the brokers {serving} of {expected}"
+    return None if cluster["controller_id"] in serving else "it knows of no controller"

@@ -1,0 +1,174 @@
+"""The S3 server: versitygw where Go is installed (real, persistent), else moto's (in memory).
+
+Both refuse a put and a multipart completion with `If-None-Match: *` when the object exists, which the commit protocol
+is built on.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from devstack.cache import cache_dir, cached
+from devstack.servers import ServerSpec
+from waybill.errors import StackError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["S3Kind", "S3Server", "choose_server"]
+
+REGION = "us-east-1"
+_VERSITYGW_VERSION = "v1.8.0"
+_BUILD_SECONDS = 900
+
+
+class S3Kind(StrEnum):
+    """Which program serves S3."""
+
+    VERSITYGW = "versitygw"
+    MOTO = "moto"
+
+
+@dataclass(frozen=True)
+class S3Program:
+    """The program to run, and where it is."""
+
+    kind: S3Kind
+    binary: Path
+
+
+def choose_server(on_progress: Callable[[str], None] = print) -> S3Program:
+    """Versitygw, built on the first call (a minute or two), or moto's server. Says which and why."""
+    if "WAYBILL_S3_SERVER" in os.environ:
+        return _named(os.environ["WAYBILL_S3_SERVER"], on_progress)
+    if shutil.which("go") is None and not _built().exists():
+        on_progress("S3 is moto's server, in memory: no `go` on PATH to build versitygw with")
+        return _moto()
+    try:
+        return _versitygw(on_progress)
+    except StackError as error:
+        on_progress(f"S3 is moto's server, in memory: {error}")
+        return _moto()
+
+
+def _named(kind: str, on_progress: Callable[[str], None]) -> S3Program:
+    if kind not in list(S3Kind):
+        raise StackError(f"WAYBILL_S3_SERVER is {kind!r}; it can be {' or '.join(S3Kind)}")
+    return _moto() if kind == S3Kind.MOTO else _versitygw(on_progress)
+
+
+def _moto() -> S3Program:
+    return S3Program(S3Kind.MOTO, Path(sys.executable).with_name("moto_server"))
+
+
+def _cache_name() -> str:
+    return f"versitygw-{_VERSITYGW_VERSION}"
+
+
+def _built() -> Path:
+    return cache_dir() / _cache_name() / "versitygw"
+
+
+def _versitygw(on_progress: Callable[[str], None]) -> S3Program:
+    def build(target: Path) -> None:
+        on_progress(f"building versitygw {_VERSITYGW_VERSION}, the S3 server (a minute or two, once)")
+        _go_install(target)
+
+    def on_wait() -> None:
+        on_progress("another process is building versitygw: waiting for it")
+
+    return S3Program(S3Kind.VERSITYGW, cached(_cache_name(), build, on_wait) / "versitygw")
+
+
+def _go_install(target: Path) -> None:
+    module = f"github.com/versity/versitygw/cmd/versitygw@{_VERSITYGW_VERSION}"
+    try:
+        done = subprocess.run(
+            ["go", "install", module],
+            env=os.environ | {"GOBIN": str(target)},
+            capture_output=True,
+            text=True,
+            timeout=_BUILD_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise StackError(f"`go install {module}` failed: {error}") from error
+    if done.returncode != 0:
+        raise StackError(f"`go install {module}` failed: {done.stderr.strip()[-500:]}")
+
+
+@dataclass(frozen=True)
+class S3Server:
+    """One S3 server with its state in `directory`."""
+
+    program: S3Program
+    directory: Path
+    port: int
+    access_key: str
+    secret_key: str
+    bucket: str
+
+    name = "s3"
+
+    @property
+    def endpoint_url(self) -> str:
+        """E.g. `http://127.0.0.1:23456`."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def specs(self, logs: Path) -> tuple[ServerSpec, ...]:
+        """The one process. Credentials go by environment: a command line is everybody's to read."""
+        data = self.directory / "data"
+        data.mkdir(parents=True, exist_ok=True)
+        if self.program.kind is S3Kind.MOTO:
+            command = [str(self.program.binary), "-H", "127.0.0.1", "-p", str(self.port)]
+        else:
+            command = [str(self.program.binary), "--port", f"127.0.0.1:{self.port}", "--region", REGION]
+            command += ["--quiet", "--keep-alive", "posix", *self._metadata_options(data), str(data)]
+        environment = {"ROOT_ACCESS_KEY": self.access_key, "ROOT_SECRET_KEY": self.secret_key}
+        return (ServerSpec("s3", tuple(command), logs / "s3.log", self.directory, environment),)
+
+    def _metadata_options(self, data: Path) -> list[str]:
+        """Versitygw keeps metadata in extended attributes; some file systems have none, then in files beside."""
+        try:
+            os.setxattr(data, "user.waybill", b"1")
+            os.removexattr(data, "user.waybill")
+        except OSError:
+            sidecar = self.directory / "metadata"
+            sidecar.mkdir(exist_ok=True)
+            return ["--sidecar", str(sidecar)]
+        return []
+
+    def missing(self) -> str | None:
+        """None once it lists buckets and ours is there (created by this call when absent); else what is missing."""
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        client = self._client()
+        try:
+            names = [bucket.get("Name") for bucket in client.list_buckets()["Buckets"]]
+            if self.bucket not in names:
+                client.create_bucket(Bucket=self.bucket)
+        except (BotoCoreError, ClientError) as error:
+            return f"S3 does not list buckets: {error}"
+        finally:
+            client.close()
+        return None
+
+    def _client(self) -> Any:
+        import boto3
+        from botocore.config import Config
+
+        return boto3.client(
+            "s3",
+            endpoint_url=self.endpoint_url,
+            aws_access_key_id=self.access_key,
+            aws_secret_access_key=self.secret_key,
+            region_name=REGION,
+            config=Config(connect_timeout=2, read_timeout=5, retries={"max_attempts": 0}, proxies={}),
+        )

@@ -1,0 +1,87 @@
+"""One ZooKeeper, from the jars inside pyspark."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from devstack.jars import pyspark_jars
+from devstack.log4j import write_log4j_config
+from devstack.servers import ServerSpec
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from devstack.preflight import Java
+
+__all__ = ["ZooKeeper"]
+
+# The server needs a tenth of pyspark's 280 jars, and the JVM opens each jar of its class path.
+_JARS = (
+    "zookeeper-*",
+    "netty-*",
+    "slf4j-api-*",
+    "log4j-api-*",
+    "log4j-core-*",
+    "log4j-slf4j2-impl-*",
+    "snappy-java-*",
+    "metrics-core-*",
+    "commons-io-*",
+    "commons-cli-*",
+)
+
+
+@dataclass(frozen=True)
+class ZooKeeper:
+    """A single ZooKeeper server with its state in `directory`."""
+
+    java: Java
+    directory: Path
+    port: int
+
+    name = "zookeeper"
+
+    @property
+    def hosts(self) -> str:
+        """E.g. `127.0.0.1:23456`."""
+        return f"127.0.0.1:{self.port}"
+
+    def specs(self, logs: Path) -> tuple[ServerSpec, ...]:
+        """The one process; writes its configuration."""
+        data = self.directory / "data"
+        data.mkdir(parents=True, exist_ok=True)
+        settings = {
+            "dataDir": data,
+            "clientPort": self.port,
+            "clientPortAddress": "127.0.0.1",
+            "tickTime": 1000,
+            "minSessionTimeout": 2000,
+            "maxSessionTimeout": 60000,
+            "maxClientCnxns": 0,
+            "4lw.commands.whitelist": "ruok,srvr,stat,mntr,cons",
+            "admin.enableServer": "false",
+            # Processes are killed here, not machines: what was written to the page cache is safe.
+            "forceSync": "no",
+        }
+        config = self.directory / "zoo.cfg"
+        config.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        log4j = write_log4j_config(self.directory)
+        jars = pyspark_jars()
+        class_path = ":".join(str(jar) for pattern in _JARS for jar in sorted(jars.glob(f"{pattern}.jar")))
+        command = (
+            *(str(self.java.binary), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
+            *(f"-Dlog4j2.configurationFile={log4j}", "-Dzookeeper.jmx.log4j.disable=true", "-cp", class_path),
+            *("org.apache.zookeeper.server.quorum.QuorumPeerMain", str(config)),
+        )
+        return (ServerSpec("zookeeper", command, logs / "zookeeper.log", self.directory),)
+
+    def missing(self) -> str | None:
+        """None once it answers `ruok` with `imok`."""
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=2.0) as connection:
+                connection.sendall(b"ruok")
+                answer = connection.recv(16)
+        except OSError as error:
+            return f"ZooKeeper does not answer: {error}"
+        return None if answer == b"imok" else f"ZooKeeper answers {answer!r} to ruok"

@@ -1,0 +1,58 @@
+"""What integration, fault and end-to-end tests share: one real stack per run, started when first asked for."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from devstack import Stack
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(scope="session")
+def stack(pytestconfig: pytest.Config) -> Iterator[Stack]:
+    """Kafka, ZooKeeper and S3 for the whole run, with their connections in the environment.
+
+    A test that hurts it (kills a broker, wipes ZooKeeper) restores it before it ends.
+    """
+    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
+
+    def report(message: str) -> None:
+        with capture.global_and_fixture_disabled():
+            print(f"\nstack: {message}", end="", flush=True)
+
+    state = Path(tempfile.mkdtemp(prefix="waybill-tests-"))
+    before = os.environ.copy()
+    try:
+        started = Stack.start(state / "stack", on_progress=report)
+        try:
+            os.environ.update(started.environment())
+            yield started
+        finally:
+            started.stop(grace_seconds=0.0)
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+        shutil.rmtree(state, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def airflow_stack(stack: Stack) -> Stack:
+    """The same stack, with Airflow."""
+    stack.start_airflow()
+    return stack
+
+
+@pytest.fixture
+def topic_name(request: pytest.FixtureRequest) -> str:
+    """A name that no other test and no earlier run used. The topic is not created."""
+    test = "".join(character if character.isalnum() else "-" for character in request.node.name)
+    return f"{test[:60].strip('-')}-{uuid.uuid4().hex[:8]}"
