@@ -1,15 +1,12 @@
 """The config: one YAML, its models, and how it is loaded and checked."""
 
+from waybill.config.enums import EventTimeFormat, IsolationLevel, PartitionBy, StartPosition
 from waybill.config.load import CONFIG_VARIABLE, config_path, load_config
 from waybill.config.models import (
     Config,
     EventTime,
-    EventTimeFormat,
     FieldPath,
-    IsolationLevel,
     JsonParser,
-    PartitionBy,
-    StartPosition,
     Storage,
     Stream,
     TopicRegex,

@@ -1,0 +1,38 @@
+"""The words that a config chooses from."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+__all__ = ["EventTimeFormat", "IsolationLevel", "PartitionBy", "StartPosition"]
+
+
+class IsolationLevel(StrEnum):
+    """Kafka's isolation level of a fetch."""
+
+    READ_COMMITTED = "read_committed"
+    READ_UNCOMMITTED = "read_uncommitted"
+
+
+class PartitionBy(StrEnum):
+    """Iceberg's transform of the event time."""
+
+    HOUR = "hour"
+    DAY = "day"
+
+
+class StartPosition(StrEnum):
+    """Where a chain starts that does not exist yet."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+class EventTimeFormat(StrEnum):
+    """How an event time is written in a message."""
+
+    ISO8601 = "iso8601"
+    EPOCH_SECONDS = "epoch_s"
+    EPOCH_MILLISECONDS = "epoch_ms"
+    EPOCH_MICROSECONDS = "epoch_us"
+    EPOCH_NANOSECONDS = "epoch_ns"

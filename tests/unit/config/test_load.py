@@ -1,0 +1,450 @@
+"""Every wrong value is refused at load, with file, line, key, value and what is allowed."""
+
+# ruff: noqa: E501 - the messages stay searchable
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from waybill.config import Config, StartPosition, load_config
+from waybill.config.load import DEFAULT_PATH, MAX_FILE_BYTES, config_path
+from waybill.errors import ConfigError
+
+RIGHT = """\
+version: 1
+storage:
+  bucket: archive
+streams:
+  flights:
+    topics: [flights]
+    parser:
+      event_time: {field: time}
+    table: analytics.flights
+"""
+
+KEYS_OF_STREAM = "topics, generation, start, isolation_level, upload, ingest, parser, table, partition_by, partition"
+
+
+def load(tmp_path: Path, text: str) -> Config:
+    file = tmp_path / "streams.yaml"
+    file.write_text(text, encoding="utf-8")
+    return load_config(file)
+
+
+def refusal(tmp_path: Path, text: str) -> str:
+    """The message without the directory that the test happens to run in."""
+    with pytest.raises(ConfigError) as raised:
+        load(tmp_path, text)
+    return str(raised.value).replace(f"{tmp_path}/", "")
+
+
+def test_the_projects_own_config_is_right() -> None:
+    config = load_config(DEFAULT_PATH)
+    assert config.stream("flights").topics == ("flights",)
+
+
+def test_defaults(tmp_path: Path) -> None:
+    config = load(tmp_path, RIGHT)
+    stream = config.stream("flights")
+    assert (stream.generation, stream.start) == (1, StartPosition.EARLIEST)
+    assert stream.upload.max_bytes == 128 << 20
+    assert config.zookeeper.session_timeout == timedelta(seconds=10)
+
+
+def test_what_is_dumped_as_json_can_be_loaded(tmp_path: Path) -> None:
+    config = load(tmp_path, RIGHT)
+    assert Config.model_validate(config.model_dump(mode="json")) == config
+
+
+# What is put where in RIGHT, and the one line that must come of it.
+WRONG_VALUES = [
+    # --- version, storage
+    ("version: 1", "version: 2", "line 1: version: must be 1 (found: 2)"),
+    ("version: 1", "version: true", "line 1: version: must be 1 (found: true)"),
+    ("version: 1", "version: '1'", 'line 1: version: must be 1 (found: "1")'),
+    ("version: 1\n", "", "line 1: version: is required and not there"),
+    ("  bucket: archive", "  bucket: Archive", "line 3: storage.bucket: must be 3 to 63 characters of [a-z0-9.-] that "
+     "start and end with a letter or digit, without '..', and no IP address (found: \"Archive\")"),
+    ("  bucket: archive", "  bucket: 10.0.0.1", "line 3: storage.bucket: must be 3 to 63 characters of [a-z0-9.-] that "
+     "start and end with a letter or digit, without '..', and no IP address (found: \"10.0.0.1\")"),
+    ("  bucket: archive", "  bucket: a..b", "line 3: storage.bucket: must be 3 to 63 characters of [a-z0-9.-] that "
+     "start and end with a letter or digit, without '..', and no IP address (found: \"a..b\")"),
+    ("  bucket: archive", "  bucket: 12345", "line 3: storage.bucket: must be text; put it in quotes (found: 12345)"),
+    ("  bucket: archive", "  bucket:", "line 3: storage.bucket: must not be empty (found: nothing)"),
+    ("  bucket: archive", "  prefix: x", "line 2: storage.bucket: is required and not there"),
+    ("storage:\n  bucket: archive", "storage: archive",
+     'line 2: storage: must be a section with the keys connection, bucket, prefix (found: "archive")'),
+    ("  bucket: archive", "  bucket: archive\n  prefix: /a", "line 4: storage.prefix: must be up to 400 characters: "
+     "segments of [A-Za-z0-9!_.*'()=-], none of them '.' or '..', joined by single slashes (found: \"/a\")"),
+    ("  bucket: archive", "  bucket: archive\n  prefix: a/../b", "line 4: storage.prefix: must be up to 400 "
+     "characters: segments of [A-Za-z0-9!_.*'()=-], none of them '.' or '..', joined by single slashes "
+     '(found: "a/../b")'),
+    ("  bucket: archive", "  bucket: archive\n  connection: 'aws default'", "line 4: storage.connection: must be the id "
+     'of a connection: 1 to 250 characters of [A-Za-z0-9_.-] (found: "aws default")'),
+    # --- unknown keys
+    ("  bucket: archive", "  bucket: archive\n  Prefix: x", "line 4: storage.Prefix: there is no such key; did you mean "
+     "'prefix'? There are: connection, bucket, prefix"),
+    ("    table: ", "    partition-by: day\n    table: ", "line 9: streams.flights.partition-by: there is no such key; "
+     f"did you mean 'partition_by'? There are: {KEYS_OF_STREAM}"),
+    ("    table: ", "    xyzzy: 1\n    table: ",
+     f"line 9: streams.flights.xyzzy: there is no such key. There are: {KEYS_OF_STREAM}"),
+    ("{field: time}", "{feild: time, field: time}", "line 8: streams.flights.parser.event_time.feild: there is no such "
+     "key; did you mean 'field'? There are: field, format"),
+    ("topics: [flights]", "topics: {regex: a, flags: i}",
+     "line 6: streams.flights.topics.flags: there is no such key. There are: regex"),
+    ("storage:", "strage: {}\nstorage:", "line 2: strage: there is no such key; did you mean 'storage'? There are: "
+     "version, storage, kafka, zookeeper, catalog, spark, streams"),
+    # --- streams and topics
+    ("  flights:", "  Flights:", "line 5: streams.Flights: stream name 'Flights' is not usable: it starts with a "
+     "lower-case letter and goes on with up to 99 characters of [a-z0-9_] (found: a section with the keys topics, "
+     "parser, table)"),
+    ("  flights:", "  7:", "line 5: the key 7 is not text: put it in quotes"),
+    ("  flights:", "  true:", "line 5: the key true is not text: put it in quotes"),
+    ("  flights:", "  [a]:", "line 5: a key is text, not a list or a section"),
+    ("topics: [flights]", "topics: flights", "line 6: streams.flights.topics: must be a list of topics "
+     '([orders, payments]) or {regex: …} (found: "flights")'),
+    ("topics: [flights]", "topics: []", "line 6: streams.flights.topics: must name at least one topic, or be "
+     "{regex: …} (found: an empty list)"),
+    ("topics: [flights]", "topics: [flights, 7]",
+     'line 6: streams.flights.topics: a topic is text; put it in quotes (found: ["flights", 7])'),
+    ("topics: [flights]", "topics: [a, b, a]",
+     "line 6: streams.flights.topics: topic 'a' is listed twice (found: [\"a\", \"b\", \"a\"])"),
+    ("topics: [flights]", "topics: ['..']", "line 6: streams.flights.topics: topic '..' is not a legal Kafka topic "
+     "name: 1 to 249 characters of [a-zA-Z0-9._-], not '.' or '..' (found: [\"..\"])"),
+    ("topics: [flights]", "topics: ['a/b']", "line 6: streams.flights.topics: topic 'a/b' is not a legal Kafka topic "
+     "name: 1 to 249 characters of [a-zA-Z0-9._-], not '.' or '..' (found: [\"a/b\"])"),
+    ("topics: [flights]", "topics: {regex: '['}", "line 6: streams.flights.topics.regex: not a regular expression: "
+     'unterminated character set at position 0 (found: "[")'),
+    ("topics: [flights]", "topics: {regex: ''}", "line 6: streams.flights.topics.regex: must be a regular expression "
+     'that the whole topic name matches (found: "")'),
+    # --- numbers
+    ("    table: ", "    generation: 0\n    table: ",
+     "line 9: streams.flights.generation: must be between 1 and 999999 (found: 0)"),
+    ("    table: ", "    generation: 1.5\n    table: ",
+     "line 9: streams.flights.generation: must be a whole number from 1 to 999999 (found: 1.5)"),
+    ("    table: ", "    generation: true\n    table: ",
+     "line 9: streams.flights.generation: must be a whole number from 1 to 999999 (found: true)"),
+    ("    table: ", "    ingest: {lanes: '4'}\n    table: ",
+     'line 9: streams.flights.ingest.lanes: must be a whole number from 1 to 1024 (found: "4")'),
+    ("    table: ", "    ingest: {lanes: 1025}\n    table: ",
+     "line 9: streams.flights.ingest.lanes: must be between 1 and 1024 (found: 1025)"),
+    # --- durations
+    ("    table: ", "    ingest: {budget: 45}\n    table: ", "line 9: streams.flights.ingest.budget: a duration is a "
+     "whole number and a unit: 90s, 10m, 6h or 28d (found: 45)"),
+    ("    table: ", "    ingest: {budget: 1.5h}\n    table: ", "line 9: streams.flights.ingest.budget: a duration is a "
+     'whole number and a unit: 90s, 10m, 6h or 28d (found: "1.5h")'),
+    ("    table: ", "    ingest: {budget: 0s}\n    table: ",
+     'line 9: streams.flights.ingest.budget: must be between 1s and 1h (found: "0s")'),
+    ("    table: ", "    ingest: {budget: 999999999d}\n    table: ", "line 9: streams.flights.ingest.budget: must be "
+     'between 1s and 1h (found: "999999999d")'),
+    ("    table: ", "    upload: {max_age: -1s}\n    table: ", "line 9: streams.flights.upload.max_age: a duration is a "
+     'whole number and a unit: 90s, 10m, 6h or 28d (found: "-1s")'),
+    ("    table: ", "    upload: {max_age: ٣s}\n    table: ", "line 9: streams.flights.upload.max_age: a duration is a "
+     'whole number and a unit: 90s, 10m, 6h or 28d (found: "٣s")'),
+    ("storage:", "zookeeper: {session_timeout: 1s}\nstorage:",
+     'line 2: zookeeper.session_timeout: must be between 2s and 5m (found: "1s")'),
+    # --- sizes
+    ("    table: ", "    upload: {max_bytes: lots}\n    table: ", "line 9: streams.flights.upload.max_bytes: a size is "
+     'a number and a unit: 64MiB, 1GB, or a whole number of bytes (found: "lots")'),
+    ("    table: ", "    upload: {max_bytes: 64 Mbit}\n    table: ", "line 9: streams.flights.upload.max_bytes: a size "
+     'is a number and a unit: 64MiB, 1GB, or a whole number of bytes (found: "64 Mbit")'),
+    ("    table: ", "    upload: {max_bytes: true}\n    table: ", "line 9: streams.flights.upload.max_bytes: a size is "
+     "a number and a unit: 64MiB, 1GB, or a whole number of bytes (found: true)"),
+    ("    table: ", "    upload: {max_bytes: -5}\n    table: ", "line 9: streams.flights.upload.max_bytes: a size is "
+     "a number and a unit: 64MiB, 1GB, or a whole number of bytes (found: -5)"),
+    ("    table: ", "    upload: {max_bytes: 1023}\n    table: ",
+     "line 9: streams.flights.upload.max_bytes: must be between 1KiB and 5GiB (found: 1023)"),
+    ("    table: ", "    upload: {max_bytes: 6GiB}\n    table: ",
+     'line 9: streams.flights.upload.max_bytes: must be between 1KiB and 5GiB (found: "6GiB")'),
+    ("    table: ", "    partition: {task_bytes: 1kB}\n    table: ",
+     'line 9: streams.flights.partition.task_bytes: must be between 1MiB and 16GiB (found: "1kB")'),
+    ("    table: ", "    partition: {memory: 1MiB}\n    table: ",
+     'line 9: streams.flights.partition.memory: must be between 16MiB and 64GiB (found: "1MiB")'),
+    # --- words
+    ("    table: ", "    isolation_level: committed\n    table: ", "line 9: streams.flights.isolation_level: must be "
+     "'read_committed' or 'read_uncommitted' (found: \"committed\")"),
+    ("    table: ", "    partition_by: week\n    table: ",
+     "line 9: streams.flights.partition_by: must be 'hour' or 'day' (found: \"week\")"),
+    ("{field: time}", "{field: time, format: unix}", "line 8: streams.flights.parser.event_time.format: must be "
+     "'iso8601', 'epoch_s', 'epoch_ms', 'epoch_us' or 'epoch_ns' (found: \"unix\")"),
+    ("    parser:", "    parser:\n      name: avro",
+     "line 8: streams.flights.parser.name: must be 'json' (found: \"avro\")"),
+    # --- start, schedule
+    ("    table: ", "    start: yesterday\n    table: ", "line 9: streams.flights.start: must be 'earliest', 'latest' or "
+     'an ISO 8601 time from 1970 on, 2026-01-31T00:00:00Z (found: "yesterday")'),
+    ("    table: ", "    start: 2026-13-45\n    table: ", "line 9: streams.flights.start: must be 'earliest', 'latest' "
+     'or an ISO 8601 time from 1970 on, 2026-01-31T00:00:00Z (found: "2026-13-45")'),
+    ("    table: ", "    start: 0001-01-01T00:00:00+14:00\n    table: ", "line 9: streams.flights.start: must be "
+     "'earliest', 'latest' or an ISO 8601 time from 1970 on, 2026-01-31T00:00:00Z "
+     '(found: "0001-01-01T00:00:00+14:00")'),
+    ("    table: ", "    start: 17\n    table: ", "line 9: streams.flights.start: must be 'earliest', 'latest' or an ISO "
+     "8601 time from 1970 on, 2026-01-31T00:00:00Z (found: 17)"),
+    ("    table: ", "    partition: {schedule: hourly}\n    table: ", "line 9: streams.flights.partition.schedule: must "
+     "be a cron expression of five fields (5 * * * *) or @hourly, @daily, @weekly, @monthly, @quarterly, @yearly "
+     '(found: "hourly")'),
+    ("    table: ", "    partition: {schedule: '0 0 31 2 *'}\n    table: ", "line 9: streams.flights.partition.schedule: "
+     'the cron expression names a time that never comes (found: "0 0 31 2 *")'),
+    # --- parser
+    ("{field: time}", "{field: a..b}", "line 8: streams.flights.parser.event_time.field: a field path is names joined "
+     'by dots (time.scheduled), or a list of names (found: "a..b")'),
+    ("{field: time}", "{field: [a, 1]}", "line 8: streams.flights.parser.event_time.field: a field path is names joined "
+     'by dots (time.scheduled), or a list of names (found: ["a", 1])'),
+    ("{field: time}", "{}", "line 8: streams.flights.parser.event_time.field: is required and not there"),
+    ("{field: time}", "time", "line 8: streams.flights.parser.event_time: must be a section with the keys field, "
+     'format (found: "time")'),
+    # --- table, zookeeper
+    ("analytics.flights", "flights", "line 9: streams.flights.table: must be namespace.table, each a lower-case letter "
+     'and up to 99 characters of [a-z0-9_] (found: "flights")'),
+    ("analytics.flights", "a.b.c", "line 9: streams.flights.table: must be namespace.table, each a lower-case letter "
+     'and up to 99 characters of [a-z0-9_] (found: "a.b.c")'),
+    ("storage:", "zookeeper: {root: zookeeper}\nstorage:", "line 2: zookeeper.root: must be segments of "
+     "[A-Za-z0-9_.-], none of them '.' or '..', joined by single slashes; not 'zookeeper', which is its own "
+     '(found: "zookeeper")'),
+    ("storage:", "zookeeper: {root: /waybill}\nstorage:", "line 2: zookeeper.root: must be segments of [A-Za-z0-9_.-], "
+     "none of them '.' or '..', joined by single slashes; not 'zookeeper', which is its own (found: \"/waybill\")"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new", "line"), WRONG_VALUES, ids=[new.strip() for _, new, _ in WRONG_VALUES])
+def test_a_wrong_value_is_refused_in_one_line(tmp_path: Path, old: str, new: str, line: str) -> None:
+    assert RIGHT.count(old) == 1
+    assert refusal(tmp_path, RIGHT.replace(old, new)) == f"streams.yaml, {line}"
+
+
+def test_a_cron_expression_is_read_as_airflow_reads_it(tmp_path: Path) -> None:
+    message = refusal(tmp_path, RIGHT + "    partition: {schedule: '99 * * * *'}\n")
+    assert message.startswith("streams.yaml, line 10: streams.flights.partition.schedule: not a cron expression: ")
+    config = load(tmp_path, RIGHT + "    partition: {schedule: '*/20 6-22 * * MON-FRI'}\n")
+    assert config.stream("flights").partition.schedule == "*/20 6-22 * * MON-FRI"
+
+
+def test_every_fault_has_a_line_of_its_own(tmp_path: Path) -> None:
+    text = RIGHT.replace("bucket: archive", "bucket: A").replace("[flights]", "x").replace("version: 1", "version: 9")
+    assert [line.split(":")[0] for line in refusal(tmp_path, text).splitlines()] == [
+        "streams.yaml, line 1",
+        "streams.yaml, line 3",
+        "streams.yaml, line 6",
+    ]
+
+
+RIGHT_VALUES = [
+    ("ingest: {budget: 1s}", "ingest.budget", timedelta(seconds=1)),
+    ("ingest: {budget: 60m}", "ingest.budget", timedelta(hours=1)),
+    ("ingest: {budget: 90 s}", "ingest.budget", timedelta(seconds=90)),
+    ("upload: {max_age: 0s}", "upload.max_age", timedelta(0)),
+    ("upload: {max_age: 7d}", "upload.max_age", timedelta(days=7)),
+    ("upload: {max_bytes: 1KiB}", "upload.max_bytes", 1024),
+    ("upload: {max_bytes: 1024}", "upload.max_bytes", 1024),
+    ("upload: {max_bytes: 5GiB}", "upload.max_bytes", 5 << 30),
+    ("upload: {max_bytes: 1.5 MB}", "upload.max_bytes", 1_500_000),
+    ("upload: {max_bytes: 64mib}", "upload.max_bytes", 64 << 20),
+    ("generation: 999999", "generation", 999_999),
+    ("ingest: {lanes: 1024}", "ingest.lanes", 1024),
+    ("start: latest", "start", StartPosition.LATEST),
+    ("start: 2026-01-31", "start", datetime(2026, 1, 31, tzinfo=UTC)),
+    ("start: 2026-01-31T01:00:00+01:00", "start", datetime(2026, 1, 31, tzinfo=UTC)),
+    ("start: 2026-01-31 00:00:00", "start", datetime(2026, 1, 31, tzinfo=UTC)),
+]
+
+
+@pytest.mark.parametrize(("line", "key", "expected"), RIGHT_VALUES, ids=[line for line, _, _ in RIGHT_VALUES])
+def test_values_at_the_limits_are_taken(tmp_path: Path, line: str, key: str, expected: object) -> None:
+    found: object = load(tmp_path, f"{RIGHT}    {line}\n").stream("flights")
+    for part in key.split("."):
+        found = getattr(found, part)
+    assert found == expected
+
+
+def test_words_of_yaml_1_1_are_text(tmp_path: Path) -> None:
+    config = load(tmp_path, RIGHT.replace("[flights]", "[no, on, y, 1e, 0x1f, 1_000, 2026-01-31]"))
+    assert config.stream("flights").topics == ("no", "on", "y", "1e", "0x1f", "1_000", "2026-01-31")
+
+
+def test_field_names_that_hold_a_dot(tmp_path: Path) -> None:
+    config = load(tmp_path, RIGHT.replace("{field: time}", "{field: [meta, created.at]}"))
+    assert config.stream("flights").parser.event_time.field == ("meta", "created.at")
+
+
+# --- streams against each other ---------------------------------------------------------------------------------------
+
+SECOND = """\
+  second:
+    topics: {topics}
+    generation: {generation}
+    parser: {{event_time: {{field: time}}}}
+    table: {table}
+"""
+
+
+@pytest.mark.parametrize(
+    ("topics", "table", "message"),
+    [
+        ("[x, flights]", "a.b", "line 11: streams.second.topics: streams 'flights' and 'second' both archive topic "
+         "'flights' in generation 1: leave it to one of them, or give one another generation"),
+        ("{regex: 'fl.*'}", "a.b", "line 11: streams.second.topics: streams 'flights' and 'second' both archive topic "
+         "'flights' in generation 1: leave it to one of them, or give one another generation"),
+        ("[x]", "analytics.flights", "line 14: streams.second.table: streams 'flights' and 'second' would both write "
+         "the table analytics.flights_g1: give one of them another table or generation"),
+        ("[x]", "analytics.flights_quarantine", "line 14: streams.second.table: streams 'flights' and 'second' would "
+         "both write the table analytics.flights_quarantine_g1: give one of them another table or generation"),
+    ],
+)  # fmt: skip
+def test_two_streams_that_would_write_the_same(tmp_path: Path, topics: str, table: str, message: str) -> None:
+    text = RIGHT + SECOND.format(topics=topics, generation=1, table=table)
+    assert refusal(tmp_path, text) == f"streams.yaml, {message}"
+
+
+def test_the_same_pattern_twice_is_refused_though_no_topic_is_known(tmp_path: Path) -> None:
+    text = RIGHT.replace("[flights]", "{regex: 'f{2}'}") + SECOND.format(
+        topics="{regex: 'f{2}'}", generation=1, table="a.b"
+    )
+    assert "both archive the topics of 'f{2}' in generation 1" in refusal(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("topics", "generation", "table"),
+    [("[flights]", 2, "analytics.flights"), ("{regex: 'flights-.*'}", 1, "a.b"), ("[x]", 1, "analytics.x")],
+)
+def test_two_streams_that_keep_apart(tmp_path: Path, topics: str, generation: int, table: str) -> None:
+    config = load(tmp_path, RIGHT + SECOND.format(topics=topics, generation=generation, table=table))
+    assert list(config.streams) == ["flights", "second"]
+
+
+def test_an_unknown_stream_is_told_which_there_are(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no stream 'flight'; did you mean 'flights'\\? There are: flights"):
+        load(tmp_path, RIGHT).stream("flight")
+
+
+def test_internal_topics_match_no_pattern(tmp_path: Path) -> None:
+    stream = load(tmp_path, RIGHT.replace("[flights]", "{regex: '.*'}")).stream("flights")
+    assert stream.matches("flights")
+    assert not stream.matches("__consumer_offsets")
+
+
+# --- files that are no config -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "streams.yaml: is empty; it needs at least: version, storage, streams"),
+        ("# nothing\n---\n", "streams.yaml: is empty; it needs at least: version, storage, streams"),
+        ("version", "streams.yaml, line 1: the file: must be a section with the keys version, storage, kafka, zookeeper, "
+         'catalog, spark, streams (found: "version")'),
+        ("- a\n- b\n", "streams.yaml, line 1: the file: must be a section with the keys version, storage, kafka, "
+         'zookeeper, catalog, spark, streams (found: ["a", "b"])'),
+        ("version: 1\nversion: 1\n", "streams.yaml, line 2: key 'version' is there twice (first in line 1)"),
+        ("a: {b: 1, c: 2, 'b': 3}\n", "streams.yaml, line 1: key 'b' is there twice (first in line 1)"),
+        ("version: 1\n--- \nversion: 1\n", "streams.yaml, line 2: holds a second document: one file, one document"),
+        ("a: !!python/object/apply:os.system ['true']\n", "streams.yaml, line 1: the tag !!python/object/apply:os.system "
+         "is not allowed: a config holds text, numbers, lists and sections"),
+        ("a: 1\nb: !!binary aGk=\n", "streams.yaml, line 2: the tag !!binary is not allowed: a config holds text, "
+         "numbers, lists and sections"),
+        ("a: !secret x\n", "streams.yaml, line 1: the tag !secret is not allowed: a config holds text, numbers, lists "
+         "and sections"),
+        ("a: &a [*a]\n", "streams.yaml, line 1: *a refers to what it is a part of"),
+        ("a: *b\n", "streams.yaml, line 1: *b refers to an anchor that is not defined before it"),
+        ("a:\n  <<: [1]\n", "streams.yaml, line 2: << takes a section, or a list of sections"),
+        ("a: [1, 2\nb: 3\n", "streams.yaml, line 2: is not YAML: did not find expected ',' or ']'"),
+        ("a:\n\tb: 1\n", "streams.yaml, line 2: is not YAML: found character that cannot start any token; indent with "
+         "spaces, not with tabs"),
+        ("[" * 100_000, "streams.yaml, line 1: is nested deeper than 32 levels"),
+        ("- " * 100_000, "streams.yaml, line 1: is nested deeper than 32 levels"),
+        ("{a: " * 100_000, "streams.yaml, line 1: is nested deeper than 32 levels"),
+        ("a: \x00\n", "streams.yaml, line 1: is not YAML: the character U+0000 is not allowed"),
+    ],
+    ids=lambda value: value[:40].strip() if len(value) < 100 else value[:12],
+)  # fmt: skip
+def test_a_file_that_is_no_config(tmp_path: Path, text: str, message: str) -> None:
+    assert refusal(tmp_path, text) == message
+
+
+def test_aliases_that_stand_for_a_billion_values_are_refused_at_once(tmp_path: Path) -> None:
+    lines = ["a0: &a0 [1,1,1,1,1,1,1,1,1,1]"]
+    lines += [f"a{i}: &a{i} [{','.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 10)]
+    started = time.monotonic()
+    assert "holds more than 1,000,000 values" in refusal(tmp_path, "\n".join(lines))
+    assert time.monotonic() - started < 2
+
+
+def test_anchors_and_merge_keys(tmp_path: Path) -> None:
+    text = RIGHT.replace("    parser:", "    upload: &upload {max_bytes: 1MiB, max_age: 5m}\n    parser: &parser")
+    text += """\
+  second:
+    topics: [x]
+    upload:
+      <<: *upload
+      max_age: 1m
+    parser: *parser
+    table: a.b
+"""
+    second = load(tmp_path, text).stream("second")
+    assert (second.upload.max_bytes, second.upload.max_age) == (1 << 20, timedelta(minutes=1))
+    assert second.parser.event_time.field == ("time",)
+
+
+def test_a_fault_behind_a_merge_key_is_located_where_it_stands(tmp_path: Path) -> None:
+    text = RIGHT.replace("    parser:", "    upload: &upload\n      max_bytes: 1\n    parser:")
+    text += "  second:\n    <<: {topics: [x], table: a.b}\n    parser: {event_time: {field: t}}\n"
+    text += "    upload: {<<: *upload, max_age: 1m}\n"
+    assert [line.partition(": must")[0] for line in refusal(tmp_path, text).splitlines()] == [
+        "streams.yaml, line 8: streams.flights.upload.max_bytes",
+        "streams.yaml, line 8: streams.second.upload.max_bytes",
+    ]
+
+
+def test_a_byte_order_mark_is_no_fault(tmp_path: Path) -> None:
+    assert load(tmp_path, "\ufeff" + RIGHT).version == 1
+
+
+def test_bytes_that_are_not_utf_8(tmp_path: Path) -> None:
+    file = tmp_path / "streams.yaml"
+    file.write_bytes(RIGHT.encode() + b"# caf\xe9\n")
+    with pytest.raises(ConfigError, match=r"streams\.yaml, line 10: is not UTF-8 text"):
+        load_config(file)
+
+
+def test_a_huge_file_is_not_read(tmp_path: Path) -> None:
+    file = tmp_path / "streams.yaml"
+    with file.open("wb") as sparse:
+        sparse.truncate(MAX_FILE_BYTES * 100)
+    with pytest.raises(ConfigError, match="is larger than 16 MiB: this is no config"):
+        load_config(file)
+
+
+def test_the_variable_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(RIGHT)
+    monkeypatch.setenv("WAYBILL_CONFIG", str(file))
+    assert config_path() == file
+    assert load_config().storage.bucket == "archive"
+    assert config_path({}) == DEFAULT_PATH
+
+
+def test_a_variable_that_names_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WAYBILL_CONFIG", str(tmp_path / "none.yaml"))
+    with pytest.raises(ConfigError, match=r"none\.yaml: the config cannot be read \(No such file or directory\); "
+                       "WAYBILL_CONFIG names it"):  # fmt: skip
+        load_config()
+
+
+def test_a_directory_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot be read \(Is a directory\); name another file with WAYBILL_CONFIG"):
+        load_config(tmp_path)
+
+
+def test_fifty_streams_load_fast_enough_for_the_dag_processor(tmp_path: Path) -> None:
+    streams = "".join(
+        f"  s{i}:\n    topics: [t{i}]\n    upload: {{max_bytes: 64MiB, max_age: 10m}}\n"
+        f"    parser: {{event_time: {{field: time}}, message_id: id}}\n    table: a.t{i}\n"
+        for i in range(50)
+    )
+    text = RIGHT.split("  flights:")[0] + streams
+    load(tmp_path, text)
+    started = time.process_time()
+    assert len(load(tmp_path, text).streams) == 50
+    assert time.process_time() - started < 0.2
