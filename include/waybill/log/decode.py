@@ -294,10 +294,13 @@ class _Rows:
 
     def record_batch(self, arena: Bytes, n: int) -> pa.RecordBatch:
         totals, spans = self._totals, self._spans
+        # Copied: Arrow would share the scratch array, which the next call of `measure` writes over.
+        offsets, offset_buffer = _new(n, np.int64)
+        offsets[:] = self._offsets[:n]
         timestamps, timestamp_buffer = _new(n, np.int64)
         kernels.fill_microseconds(self._timestamps, n, _MAX_TIMESTAMP_MS, timestamps)
         columns = [
-            pa.array(self._offsets[:n]),
+            pa.Array.from_buffers(pa.int64(), n, [None, offset_buffer]),
             pa.Array.from_buffers(MESSAGE_SCHEMA.field("timestamp").type, n, [None, timestamp_buffer]),
             _binary(arena, spans[kernels.KEY : kernels.KEY + 2], n, *totals[kernels.KEY_BYTES : kernels.KEY_NULLS + 1]),
             _binary(
