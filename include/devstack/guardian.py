@@ -63,6 +63,7 @@ class _Server:
             exit_code=self.process.returncode,
             log=str(self.spec.log),
             log_start_bytes=self.log_start_bytes,
+            once=self.spec.once,
         )
 
 
@@ -198,7 +199,7 @@ class Guardian:
             process = subprocess.Popen(
                 command,
                 cwd=spec.directory,
-                env=os.environ | spec.environment,
+                env=_environment(spec),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -269,6 +270,11 @@ class Guardian:
 
     def _log(self, message: str) -> None:
         print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}", flush=True)
+
+
+def _environment(spec: ServerSpec) -> dict[str, str]:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(spec.drop_environment)}
+    return inherited | spec.environment
 
 
 def _send(pid: int, signum: int) -> None:

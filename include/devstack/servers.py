@@ -26,8 +26,12 @@ class ServerSpec:
     """Working directory; it must exist."""
     environment: dict[str, str] = field(default_factory=dict)
     """On top of the guardian's own."""
+    drop_environment: tuple[str, ...] = ()
+    """Prefixes of variables of the guardian's environment that this server must not see."""
     forks: bool = False
     """It has children of its own: it runs under a reaper, and is stopped before the servers that it uses."""
+    once: bool = False
+    """It does its work and ends."""
     grace_seconds: float = 5.0
     """Between SIGTERM and SIGKILL."""
 
@@ -44,6 +48,7 @@ class ServerSpec:
                 "log": Path(document["log"]),
                 "directory": Path(document["directory"]),
                 "command": tuple(document["command"]),
+                "drop_environment": tuple(document["drop_environment"]),
             }
         )
 
@@ -59,11 +64,18 @@ class ServerState:
     log: str
     log_start_bytes: int
     """Where in `log` the output of the latest start begins."""
+    once: bool = False
+    """It is meant to end."""
 
     @property
     def running(self) -> bool:
         """Whether the process has not ended."""
         return self.exit_code is None
+
+    @property
+    def dead(self) -> bool:
+        """Whether it has ended, and should not have."""
+        return not self.running and not (self.once and self.exit_code == 0)
 
     def how_it_ended(self) -> str:
         """For messages: `ended with exit code 1`."""

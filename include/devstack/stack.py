@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shlex
 import shutil
 import signal
 import sys
@@ -15,9 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self
 
 from devstack import jars, preflight
+from devstack.airflow import Airflow
 from devstack.control import GuardianHandle, GuardianStatus
 from devstack.kafka import BROKER_IDS, KafkaCluster, broker_name
 from devstack.ports import free_ports
+from devstack.private import write_private
 from devstack.s3 import REGION, S3Kind, S3Program, S3Server, choose_server
 from devstack.servers import ServerSpec, ServerState, log_tail
 from devstack.zookeeper import ZooKeeper
@@ -30,9 +33,9 @@ if TYPE_CHECKING:
 __all__ = ["Endpoints", "Stack", "project_root", "state_dir"]
 
 BUCKET = "waybill"
-_READY_SECONDS = 120.0
+_READY_SECONDS = 180.0
 _POLL_SECONDS = 0.1
-_PORT_COUNT = 2 * len(BROKER_IDS) + 2
+_PORT_COUNT = 2 * len(BROKER_IDS) + 2 + 3
 
 
 def project_root() -> Path:
@@ -68,6 +71,7 @@ class Endpoints:
     s3_binary: str
     s3_access_key: str
     s3_secret_key: str
+    airflow_password: str
 
 
 class Stack:
@@ -104,6 +108,13 @@ class Stack:
             endpoints.s3_secret_key,
             BUCKET,
         )
+        self.airflow = Airflow(
+            state_dir / "airflow",
+            project_root(),
+            (ports[8], ports[9], ports[10]),
+            endpoints.airflow_password,
+            self.environment(),
+        )
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
@@ -128,7 +139,10 @@ class Stack:
         try:
             kafka_jars, program = _programs(java, report)
             stack = cls(state_dir, guardian, java, kafka_jars, _endpoints(state_dir, program), report)
+            write_private(state_dir / ENVIRONMENT_FILE, _exports(stack.environment()))
             report(f"starting {len(BROKER_IDS)} Kafka brokers, ZooKeeper and S3 ({program.kind})")
+            if airflow:  # its database is made while the others start
+                stack._start_migration()
             stack._start_services([stack.kafka, stack.zookeeper, stack.s3])
             if airflow:
                 stack.start_airflow()
@@ -170,8 +184,29 @@ class Stack:
         return self._guardian.status()
 
     def start_airflow(self) -> None:
-        """Start Airflow on a running stack."""
-        raise NotImplementedError
+        """Start Airflow on a running stack; nothing happens when it runs already. Returns when it is healthy."""
+        if self.airflow_runs():
+            return
+        self._on_progress("starting Airflow: scheduler, DAG processor, API server, triggerer")
+        if self.status().server(_MIGRATION) is None:
+            self._start_migration()
+        self._wait_for_migration()
+        self._start_services([self.airflow])
+
+    def airflow_runs(self) -> bool:
+        """Whether Airflow was started on this stack."""
+        return self.status().server("airflow-scheduler") is not None
+
+    def _start_migration(self) -> None:
+        self._guardian.start_server(self.airflow.migration_spec(self.logs))
+
+    def _wait_for_migration(self) -> None:
+        start = time.monotonic()
+        while (state := self.status().server(_MIGRATION)) is not None and state.running:
+            self._check_deadline(start, _MIGRATION, [_MIGRATION], "it still migrates")
+            time.sleep(_POLL_SECONDS)
+        if state is None or state.dead:
+            raise StackError(f"Airflow's database could not be made.\n{_log_excerpt(state) if state else ''}")
 
     # --- endpoints ----------------------------------------------------------------------------------------------------
 
@@ -277,10 +312,11 @@ class Stack:
 
     def restart_ended(self) -> list[str]:
         """Start every server that has ended by itself. Returns their names, once they answer."""
-        ended = [server.name for server in self.status().servers if not server.running]
+        ended = [server.name for server in self.status().servers if server.dead]
         for name in ended:
             self._guardian.restart_server(name)
-        for service in (self.kafka, self.zookeeper, self.s3):
+        services: tuple[Service, ...] = (self.kafka, self.zookeeper, self.s3, self.airflow)
+        for service in services:
             names = [spec.name for spec in service.specs(self.logs)]
             if set(names) & set(ended):
                 self._wait_for(service.name, names, service.missing)
@@ -339,7 +375,9 @@ class Stack:
 
 # --- what is kept -----------------------------------------------------------------------------------------------------
 
+ENVIRONMENT_FILE = "env"
 _ENDPOINTS_FILE = "stack.json"
+_MIGRATION = "airflow-db"
 _VERSION = 1
 
 
@@ -360,8 +398,9 @@ def _endpoints(state_dir: Path, program: S3Program) -> Endpoints:
         s3_binary=str(program.binary),
         s3_access_key=known.s3_access_key if known else "waybill",
         s3_secret_key=known.s3_secret_key if known else secrets.token_hex(16),
+        airflow_password=known.airflow_password if known else secrets.token_urlsafe(9),
     )
-    _write_private(state_dir / _ENDPOINTS_FILE, json.dumps({"v": _VERSION} | asdict(endpoints), indent=2))
+    write_private(state_dir / _ENDPOINTS_FILE, json.dumps({"v": _VERSION} | asdict(endpoints), indent=2))
     return endpoints
 
 
@@ -376,15 +415,6 @@ def _read_endpoints(state_dir: Path) -> Endpoints | None:
         return None
     except (ValueError, KeyError, TypeError) as error:
         raise StackError(f"{path} cannot be used: {error}. Remove {state_dir} and start again.") from error
-
-
-def _write_private(path: Path, text: str) -> None:
-    """Replace a file as a whole, readable by its owner only."""
-    partial = path.with_name(f"{path.name}.partial")
-    partial.unlink(missing_ok=True)
-    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as stream:
-        stream.write(text)
-    partial.replace(path)
 
 
 def _connections(stack: Stack) -> dict[str, str]:
@@ -410,6 +440,11 @@ def _connections(stack: Stack) -> dict[str, str]:
         "SPARK": {"conn_type": "spark", "host": "local[2]", "extra": {"deploy-mode": "client"}},
     }
     return {f"AIRFLOW_CONN_{name}_DEFAULT": json.dumps(connection) for name, connection in connections.items()}
+
+
+def _exports(environment: dict[str, str]) -> str:
+    lines = (f"export {name}={shlex.quote(value)}\n" for name, value in environment.items())
+    return "# source this file, and `waybill` works on the local stack\n" + "".join(lines)
 
 
 def _log_excerpt(state: ServerState) -> str:

@@ -1,0 +1,339 @@
+"""Airflow on SQLite with the LocalExecutor, and a small client of its REST API.
+
+Its four components run as servers of their own, where `airflow standalone` would run them as one: each has its log,
+and the end of one is noticed (`standalone` goes on without a scheduler). Apart from that it is the same Airflow.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+import httpx
+
+from devstack.private import write_private
+from devstack.servers import ServerSpec
+from waybill.errors import StackError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+__all__ = ["Airflow", "AirflowClient", "DagRun", "RunState", "TaskInstance"]
+
+USER = "admin"
+_COMPONENTS = ("scheduler", "dag-processor", "api-server", "triggerer")
+_HEALTH = ("metadatabase", "scheduler", "dag_processor", "triggerer")
+
+
+@dataclass(frozen=True)
+class Airflow:
+    """Airflow with its state in `directory`. `ports`: API server, task log server, trigger log server."""
+
+    directory: Path
+    project: Path
+    """The checkout: its dags/ and plugins/ are used in place."""
+    ports: tuple[int, int, int]
+    password: str
+    connections: Mapping[str, str] = field(repr=False)
+    """Environment of the tasks."""
+
+    name = "airflow"
+
+    @property
+    def url(self) -> str:
+        """Of the UI and the API."""
+        return f"http://127.0.0.1:{self.ports[0]}"
+
+    def client(self) -> AirflowClient:
+        """A client that is logged in at its first request."""
+        return AirflowClient(self.url, USER, self.password)
+
+    def environment(self) -> dict[str, str]:
+        """What makes an `airflow` command work on this Airflow."""
+        local = "127.0.0.1,localhost"
+        bin_directory = os.path.dirname(sys.executable)  # noqa: PTH120 (resolving the link would leave the environment)
+        return {
+            **self.connections,
+            # Spark's scripts are found on PATH, by the provider too.
+            "PATH": f"{bin_directory}:{os.environ.get('PATH', '')}",
+            "NO_PROXY": ",".join(filter(None, [os.environ.get("NO_PROXY"), local])),
+            "no_proxy": ",".join(filter(None, [os.environ.get("no_proxy"), local])),
+            "AIRFLOW_HOME": str(self.directory),
+            "AIRFLOW__CORE__DAGS_FOLDER": str(self.project / "dags"),
+            "AIRFLOW__CORE__PLUGINS_FOLDER": str(self.project / "plugins"),
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
+            "AIRFLOW__CORE__PARALLELISM": "8",
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{USER}:admin",
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(self._passwords()),
+            "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{self.url}/execution/",
+            "AIRFLOW__API__HOST": "127.0.0.1",
+            "AIRFLOW__API__PORT": str(self.ports[0]),
+            "AIRFLOW__API__BASE_URL": self.url,
+            "AIRFLOW__API__WORKERS": "1",
+            "AIRFLOW__LOGGING__COLORED_CONSOLE_LOG": "False",
+            "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(self.ports[1]),
+            "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(self.ports[2]),
+            # A DAG file that is added or changed is seen within seconds (defaults: 300, 5 and 30).
+            "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "10",
+            "AIRFLOW__DAG_PROCESSOR__BUNDLE_REFRESH_CHECK_INTERVAL": "2",
+            "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "15",
+            "AIRFLOW__SCHEDULER__SCHEDULER_HEARTBEAT_SEC": "2",
+        }
+
+    def migration_spec(self, logs: Path) -> ServerSpec:
+        """Makes or upgrades the metadata database; it ends by itself, and must before the components start."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        write_private(self._passwords(), json.dumps({USER: self.password}))
+        return self._spec("db", ("db", "migrate"), logs, once=True)
+
+    def specs(self, logs: Path) -> tuple[ServerSpec, ...]:
+        """The four components."""
+        return tuple(self._spec(component, (component,), logs) for component in _COMPONENTS)
+
+    def _spec(self, name: str, arguments: tuple[str, ...], logs: Path, *, once: bool = False) -> ServerSpec:
+        return ServerSpec(
+            name=f"airflow-{name}",
+            command=(sys.executable, "-m", "airflow", *arguments),
+            log=logs / f"airflow-{name}.log",
+            directory=self.directory,
+            environment=self.environment(),
+            # The user's own Airflow, and its database above all, is none of ours. And without compiled modules kept,
+            # each component and each task compiles all of Airflow again: 30 s of CPU at the start instead of 16.
+            drop_environment=("AIRFLOW__", "PYTHONDONTWRITEBYTECODE"),
+            forks=True,
+            once=once,
+        )
+
+    def _passwords(self) -> Path:
+        return self.directory / "passwords.json"
+
+    def missing(self) -> str | None:
+        """None once the API answers and says that its database and the other three components are healthy."""
+        try:
+            response = httpx.get(f"{self.url}/api/v2/monitor/health", timeout=5.0, trust_env=False)
+            health: dict[str, dict[str, Any]] = response.raise_for_status().json()
+        except (httpx.HTTPError, ValueError) as error:
+            return f"Airflow's API does not answer: {error!r}"
+        unhealthy = [name for name in _HEALTH if health[name]["status"] != "healthy"]
+        return f"Airflow's API says that these are not healthy yet: {', '.join(unhealthy)}" if unhealthy else None
+
+
+# --- the client -------------------------------------------------------------------------------------------------------
+
+
+class RunState(StrEnum):
+    """Of a DAG run."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUCCESS = "success"
+    FAILED = "failed"
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run is over."""
+        return self in (RunState.SUCCESS, RunState.FAILED)
+
+
+@dataclass(frozen=True)
+class DagRun:
+    """One run of a DAG."""
+
+    dag_id: str
+    run_id: str
+    state: RunState
+    start: datetime | None
+    end: datetime | None
+
+
+@dataclass(frozen=True)
+class TaskInstance:
+    """One task of a run; `map_index` is -1 for a task that is not mapped."""
+
+    task_id: str
+    map_index: int
+    state: str | None
+    """Airflow's word; None: not scheduled yet."""
+    try_number: int
+    seconds: float | None
+
+
+class AirflowClient:
+    """What the demo and the tests ask of Airflow's REST API (v2). Not for use by several threads.
+
+    Methods raise `StackError` when Airflow does not answer or refuses.
+    """
+
+    def __init__(self, url: str, user: str, password: str) -> None:
+        self._credentials = {"username": user, "password": password}
+        # No proxy of the environment: this is 127.0.0.1.
+        self._http = httpx.Client(base_url=url, timeout=30.0, trust_env=False)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def __enter__(self) -> AirflowClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def dag_ids(self) -> list[str]:
+        """All DAGs that the DAG processor has found."""
+        answer = self._get("/dags", limit=100)
+        return [dag["dag_id"] for dag in answer["dags"]]
+
+    def import_errors(self) -> dict[str, str]:
+        """Traceback by file, of DAG files that cannot be imported."""
+        answer = self._get("/importErrors", limit=100)
+        return {error["filename"]: error["stack_trace"] for error in answer["import_errors"]}
+
+    def wait_for_dag(self, dag_id: str, *, seconds: float = 60.0) -> None:
+        """Wait until the DAG processor has found `dag_id`. Raises `StackError` with the import errors otherwise."""
+        end = time.monotonic() + seconds
+        while dag_id not in self.dag_ids():
+            errors = self.import_errors()
+            if errors or time.monotonic() > end:
+                details = "\n".join(f"{file}:\n{trace}" for file, trace in errors.items()) or "no import error"
+                raise StackError(f"Airflow has no DAG {dag_id!r} (it has {self.dag_ids()}): {details}")
+            time.sleep(0.5)
+
+    def unpause(self, dag_id: str) -> None:
+        """Let the scheduler start runs of this DAG."""
+        self._request("PATCH", f"/dags/{dag_id}", json={"is_paused": False})
+
+    def pause(self, dag_id: str) -> None:
+        """Start no more runs of this DAG; those that run go on."""
+        self._request("PATCH", f"/dags/{dag_id}", json={"is_paused": True})
+
+    def trigger(self, dag_id: str, conf: dict[str, Any] | None = None) -> str:
+        """Trigger a run with these parameters. Returns its run id. A paused DAG queues it."""
+        body = {"logical_date": None, "conf": conf or {}}
+        answer = self._request("POST", f"/dags/{dag_id}/dagRuns", json=body)
+        return str(answer["dag_run_id"])
+
+    def run(self, dag_id: str, run_id: str) -> DagRun:
+        """One run."""
+        return _dag_run(self._get(f"/dags/{dag_id}/dagRuns/{run_id}"))
+
+    def runs(self, dag_id: str) -> list[DagRun]:
+        """The latest hundred runs, newest first."""
+        answer = self._get(f"/dags/{dag_id}/dagRuns", limit=100, order_by="-run_after")
+        return [_dag_run(document) for document in answer["dag_runs"]]
+
+    def task_instances(self, dag_id: str, run_id: str) -> list[TaskInstance]:
+        """The tasks of a run, mapped ones included (the first thousand)."""
+        found: list[TaskInstance] = []
+        while len(found) < 1000:
+            page = self._get(f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances", limit=100, offset=len(found))
+            found += [_task_instance(document) for document in page["task_instances"]]
+            if not page["task_instances"] or len(found) >= page["total_entries"]:
+                break
+        return found
+
+    def wait_for_run(
+        self,
+        dag_id: str,
+        run_id: str,
+        *,
+        seconds: float,
+        on_progress: Callable[[DagRun, list[TaskInstance]], None] | None = None,
+        interval_seconds: float = 0.5,
+    ) -> DagRun:
+        """Wait until the run ends, whichever way; `on_progress` is called at each look.
+
+        Raises `StackError` when it has not ended after `seconds`.
+        """
+        end = time.monotonic() + seconds
+        while True:
+            run = self.run(dag_id, run_id)
+            if on_progress is not None:
+                on_progress(run, self.task_instances(dag_id, run_id))
+            if run.state.ended:
+                return run
+            if time.monotonic() > end:
+                raise StackError(f"run {run_id} of {dag_id} is still {run.state} after {seconds:.0f} s")
+            time.sleep(interval_seconds)
+
+    def log(self, dag_id: str, run_id: str, task: TaskInstance) -> str:
+        """The log of a task's latest try, as text."""
+        path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task.task_id}/logs/{task.try_number}"
+        answer = self._get(path, map_index=task.map_index, full_content=True)
+        return "\n".join(_log_line(entry) for entry in answer["content"])
+
+    def failure_report(self, dag_id: str, run_id: str, *, lines: int = 30) -> str:
+        """For messages: the end of the log of each failed task."""
+        failed = [task for task in self.task_instances(dag_id, run_id) if task.state == "failed"]
+        reports = []
+        for task in failed:
+            tail = "\n".join(f"    {line}" for line in self.log(dag_id, run_id, task).splitlines()[-lines:])
+            index = f"[{task.map_index}]" if task.map_index >= 0 else ""
+            reports.append(f"{dag_id}.{task.task_id}{index} failed in run {run_id}. The end of its log:\n{tail}")
+        return "\n".join(reports) or f"no task of {dag_id} failed in run {run_id}"
+
+    def _get(self, path: str, **parameters: str | int) -> dict[str, Any]:
+        return self._request("GET", path, params=parameters)
+
+    def _request(self, method: str, path: str, **options: Any) -> dict[str, Any]:
+        try:
+            if "Authorization" not in self._http.headers:
+                self._log_in()
+            response = self._http.request(method, f"/api/v2{path}", **options)
+            if response.status_code == httpx.codes.UNAUTHORIZED:  # the token has expired
+                self._log_in()
+                response = self._http.request(method, f"/api/v2{path}", **options)
+            if response.is_error:
+                raise StackError(f"Airflow refused {method} {path}: {response.status_code} {response.text[:500]}")
+            answer: dict[str, Any] = response.json()
+        except (httpx.HTTPError, ValueError) as error:
+            raise StackError(f"Airflow at {self._http.base_url} does not answer {method} {path}: {error!r}") from error
+        return answer
+
+    def _log_in(self) -> None:
+        response = self._http.post("/auth/token", json=self._credentials)
+        response.raise_for_status()
+        self._http.headers["Authorization"] = f"Bearer {response.json()['access_token']}"
+
+
+def _dag_run(document: dict[str, Any]) -> DagRun:
+    return DagRun(
+        dag_id=document["dag_id"],
+        run_id=document["dag_run_id"],
+        state=RunState(document["state"]),
+        start=_time(document["start_date"]),
+        end=_time(document["end_date"]),
+    )
+
+
+def _task_instance(document: dict[str, Any]) -> TaskInstance:
+    return TaskInstance(
+        task_id=document["task_id"],
+        map_index=document["map_index"],
+        state=document["state"],
+        try_number=document["try_number"],
+        seconds=document["duration"],
+    )
+
+
+def _time(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text).astimezone(UTC) if text else None
+
+
+def _log_line(entry: dict[str, Any] | str) -> str:
+    if isinstance(entry, str):
+        return entry
+    known = [str(entry[key]) for key in ("timestamp", "level", "event") if entry.get(key)]
+    return " ".join([*known, *_error_lines(entry.get("error_detail"))])
+
+
+def _error_lines(details: Any) -> list[str]:
+    return [f"\n{each.get('exc_type')}: {each.get('exc_value')}" for each in details or []]
