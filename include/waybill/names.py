@@ -24,8 +24,10 @@ __all__ = [
     "check_stream_name",
     "check_topic",
     "data_prefix",
+    "is_topic",
     "plan_key",
     "quarantine_table_name",
+    "staged_key",
     "table_name",
 ]
 
@@ -34,7 +36,9 @@ BACKUP_EXTENSION = "kafka"
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _STREAM = re.compile(r"[a-z][a-z0-9_]{0,99}")
-_BACKUP = re.compile(r"(?P<generation>\d+)_(?P<partition>\d+)_(?P<first_offset>\d{20})\.kafka")
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")  # canonical: one number, one name
+_BACKUP = re.compile(rf"({_NUMBER.pattern})_({_NUMBER.pattern})_([0-9]{{{OFFSET_DIGITS}}})\.{BACKUP_EXTENSION}")
+MAX_OFFSET = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -51,9 +55,14 @@ class TopicPartition:
     def parse(cls, text: str) -> TopicPartition:
         """The inverse of `str()`. Raises `ValueError` on anything else."""
         topic, separator, partition = text.rpartition("/")
-        if not separator or not partition.isdecimal():
+        if not separator or not is_topic(topic) or not _NUMBER.fullmatch(partition):
             raise ValueError(f"{text!r} is not of the form topic/partition")
         return cls(topic, int(partition))
+
+
+def is_topic(topic: str) -> bool:
+    """Whether Kafka allows a topic of that name."""
+    return _TOPIC.fullmatch(topic) is not None and topic not in {".", ".."}
 
 
 def check_topic(topic: str) -> str:
@@ -61,7 +70,7 @@ def check_topic(topic: str) -> str:
 
     Raises `ConfigError` otherwise. Kafka's rule: 1 to 249 characters of `[a-zA-Z0-9._-]`, neither `.` nor `..`.
     """
-    if not _TOPIC.fullmatch(topic) or topic in {".", ".."}:
+    if not is_topic(topic):
         raise ConfigError(
             f"topic {topic!r} is not a legal Kafka topic name: 1 to 249 characters of [a-zA-Z0-9._-], not '.' or '..'"
         )
@@ -92,7 +101,12 @@ class BackupName:
     first_offset: int
 
     def key(self, prefix: str) -> str:
-        """The S3 key below `prefix`: `<prefix>/backup/<topic>/<generation>_<partition>_<first_offset>.kafka`."""
+        """The S3 key below `prefix`: `<prefix>/backup/<topic>/<generation>_<partition>_<first_offset>.kafka`.
+
+        Raises `ValueError` for an offset that Kafka cannot have.
+        """
+        if not 0 <= self.first_offset <= MAX_OFFSET:
+            raise ValueError(f"{self.first_offset} is no offset: 0 to {MAX_OFFSET}")
         return (
             chain_prefix(prefix, self.topic, self.generation, self.partition)
             + f"{self.first_offset:0{OFFSET_DIGITS}d}.{BACKUP_EXTENSION}"
@@ -103,9 +117,12 @@ class BackupName:
         """The name behind an S3 key. Raises `ValueError` if the key is not that of a backup object."""
         parts = key.split("/")
         match = _BACKUP.fullmatch(parts[-1])
-        if match is None or len(parts) < 3 or parts[-3] != "backup":
+        if match is None or len(parts) < 3 or parts[-3] != "backup" or not is_topic(parts[-2]):
             raise ValueError(f"{key!r} is not the name of a backup object")
-        return cls(parts[-2], int(match["generation"]), int(match["partition"]), int(match["first_offset"]))
+        generation, partition, first_offset = (int(number) for number in match.groups())
+        if first_offset > MAX_OFFSET:
+            raise ValueError(f"{key!r} is not the name of a backup object: there is no such offset")
+        return cls(parts[-2], generation, partition, first_offset)
 
 
 def archive_prefix(prefix: str) -> str:
@@ -120,14 +137,26 @@ def backup_prefix(prefix: str, topic: str) -> str:
 
 def chain_prefix(prefix: str, topic: str, generation: int, partition: int) -> str:
     """What all objects of one chain start with; what follows is the offset, so listings are in order."""
+    if generation < 0 or partition < 0:
+        raise ValueError(f"generation {generation} and partition {partition} must not be negative")
     return f"{backup_prefix(prefix, topic)}{generation}_{partition}_"
 
 
-def plan_key(prefix: str, stream: str, generation: int, progress: Mapping[TopicPartition, int]) -> str:
-    """Where the partition run that starts from `progress` keeps its plan: the same start, the same name."""
+def plan_key(
+    prefix: str, stream: str, generation: int, table_uuid: str, progress: Mapping[TopicPartition, int]
+) -> str:
+    """Where the partition run that starts from `progress` keeps its plan: the same start, the same name.
+
+    With the table's uuid: a table that was dropped and made anew starts from nothing, but not with the old one's plans.
+    """
     canonical = json.dumps(sorted((str(tp), offset) for tp, offset in progress.items()))
     digest = hashlib.sha256(canonical.encode()).hexdigest()[:32]
-    return _join(prefix, "plans", check_stream_name(stream), str(generation), f"{digest}.json")
+    return _join(prefix, "plans", check_stream_name(stream), str(generation), table_uuid, f"{digest}.json")
+
+
+def staged_key(plan: str) -> str:
+    """Where the run that carried out the plan of this name first says which files it staged."""
+    return plan.removesuffix(".json") + ".staged.json"
 
 
 def data_prefix(prefix: str, table: str) -> str:

@@ -1,0 +1,217 @@
+"""Connections are read as Airflow reads them, and refused without giving a secret away."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from waybill.connections import (
+    CatalogEndpoint,
+    Connection,
+    KafkaEndpoint,
+    S3Endpoint,
+    ZooKeeperEndpoint,
+    connection,
+)
+from waybill.errors import ConfigError, ConnectionMissing
+
+SECRET = "s3cr3t-value"
+
+
+def read(value: object, conn_id: str = "c") -> Connection:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return connection(conn_id, {f"AIRFLOW_CONN_{conn_id.upper()}": text})
+
+
+@pytest.mark.parametrize("environment", [{}, {"AIRFLOW_CONN_KAFKA_DEFAULT": "  "}])
+def test_a_missing_connection_is_named_with_the_remedy(environment: dict[str, str]) -> None:
+    with pytest.raises(ConnectionMissing) as raised:
+        connection("kafka_default", environment)
+    assert str(raised.value) == (
+        "connection 'kafka_default' is not defined: set the environment variable AIRFLOW_CONN_KAFKA_DEFAULT (JSON or "
+        "URI, as Airflow reads it), or add it in Airflow's UI under Admin → Connections. For the local stack: source "
+        ".waybill/env"
+    )
+
+
+def test_the_process_environment_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_MINE", '{"conn_type": "kafka", "host": "h"}')
+    assert connection("mine").host == "h"
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("kafka://h1:19092", {"conn_type": "kafka", "host": "h1", "port": 19092}),
+        ("aws://AK:se%2Fcret@/?region_name=eu", {"login": "AK", "password": "se/cret", "extra": {"region_name": "eu"}}),
+        ("zookeeper://h:2181/chroot%2Fa", {"host": "h", "port": 2181, "path": "chroot/a"}),
+        ("http://https://x.y:1/a", {"conn_type": "http", "host": "https://x.y", "port": 1, "path": "a"}),
+        ("spark://local%5B2%5D", {"conn_type": "spark", "host": "local[2]"}),
+        ("apache-iceberg://h", {"conn_type": "apache_iceberg"}),
+        ("aws://?__extra__=%7B%22a%22%3A1%7D", {"extra": {"a": 1}}),
+        ({"conn_type": "kafka", "port": "9092"}, {"port": 9092}),
+        ({"extra": '{"a": "b"}'}, {"extra": {"a": "b"}}),
+        ({"conn_type": "aws", "description": "ours", "extra": None}, {"conn_type": "aws", "extra": {}}),
+    ],
+)  # fmt: skip
+def test_json_and_uris(value: object, expected: dict[str, object]) -> None:
+    found = read(value)
+    assert {field: getattr(found, field) for field in expected} == expected
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        SECRET,
+        f"{{{SECRET}",
+        f'["{SECRET}"]',
+        f"kafka://h:{SECRET}",
+        f"a://b://c://{SECRET}",
+        f'{{"port": "{SECRET}"}}',
+        f'{{"port": 70000, "password": "{SECRET}"}}',
+        f'{{"extra": "{SECRET}"}}',
+        f'{{"extra": ["{SECRET}"]}}',
+        f'{{"login": {{"{SECRET}": 1}}}}',
+        f"aws://?__extra__={SECRET}",
+    ],
+)
+def test_what_cannot_be_read_is_refused_without_its_value(value: str) -> None:
+    with pytest.raises(ConfigError, match=r"^AIRFLOW_CONN_C is neither a connection's JSON nor its URI") as raised:
+        read(value)
+    assert SECRET not in str(raised.value)
+    assert raised.value.__cause__ is None
+    assert raised.value.__suppress_context__
+
+
+def test_secrets_are_in_no_repr() -> None:
+    found = read({"conn_type": "aws", "login": SECRET, "password": SECRET, "extra": {"aws_session_token": SECRET}})
+    assert SECRET not in repr(found) + repr(S3Endpoint.of(found))
+    catalog = CatalogEndpoint.of(read({"host": f"postgresql://u:{SECRET}@h/db", "extra": {"type": "sql"}}))
+    assert SECRET not in repr(catalog)
+
+
+def test_a_connection_for_another_process_is_read_back() -> None:
+    before = Connection(
+        conn_id="c", conn_type="aws", host="h", port=1, login="l", password=SECRET, path="s", extra={"a": {"b": 1}}
+    )
+    assert read(before.to_environment()) == before
+
+
+# --- endpoints --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "servers"),
+    [
+        ({"extra": {"bootstrap.servers": "h1:1, h2:2,"}}, ("h1:1", "h2:2")),
+        ({"extra": {"bootstrap.servers": "h1,h2:2"}}, ("h1:9092", "h2:2")),
+        ({"host": "h1,h2", "port": 19092}, ("h1:19092", "h2:19092")),
+        ({"host": "h1:1,h2:2"}, ("h1:1", "h2:2")),
+        ({"host": "[::1]"}, ("[::1]:9092",)),
+        ({"host": "[::1]:19092"}, ("[::1]:19092",)),
+        ({"host": "h", "extra": {"security.protocol": "plaintext"}}, ("h:9092",)),
+    ],
+)
+def test_kafka(value: object, servers: tuple[str, ...]) -> None:
+    assert KafkaEndpoint.of(read(value)).bootstrap_servers == servers
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"conn_type": "kafka"}, "connection 'c' has no bootstrap.servers in its extra: set it in AIRFLOW_CONN_C"),
+        ({"host": " , "}, "connection 'c' names no server"),
+        ({"host": "h:port"}, "'h:port' is no address: host:port, several joined by commas"),
+        ({"host": "h:70000"}, "'h:70000' is no address"),
+        ({"host": "http://h:1"}, "'http://h:1' is no address"),
+        ({"extra": {"bootstrap.servers": ["h:1"]}}, "bootstrap.servers in its extra must be text"),
+        ({"host": "h", "extra": {"security.protocol": "SASL_SSL"}}, "security.protocol 'SASL_SSL' is not supported"),
+    ],
+)
+def test_kafka_that_cannot_be_reached_like_that(value: object, message: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        KafkaEndpoint.of(read(value))
+    assert message in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "hosts", "chroot"),
+    [
+        ("zookeeper://h", "h:2181", ""),
+        ("zookeeper://h:99/a", "h:99", "a"),
+        ({"host": "h1,h2:3", "port": 5, "schema": "/a/b/"}, "h1:5,h2:3", "a/b"),
+    ],
+)
+def test_zookeeper(value: object, hosts: str, chroot: str) -> None:
+    endpoint = ZooKeeperEndpoint.of(read(value))
+    assert (endpoint.hosts, endpoint.chroot) == (hosts, chroot)
+
+
+@pytest.mark.parametrize(("value", "message"), [
+    ({"conn_type": "zookeeper"}, "connection 'c' has no host"),
+    ({"host": "h", "schema": "a/../b"}, "schema 'a/../b' is no path of a ZooKeeper node"),
+    ({"host": "h", "schema": "a//b"}, "schema 'a//b' is no path of a ZooKeeper node"),
+])  # fmt: skip
+def test_zookeeper_that_cannot_be_reached_like_that(value: object, message: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        ZooKeeperEndpoint.of(read(value))
+    assert message in str(raised.value)
+
+
+def test_s3_with_nothing_is_boto3s_own_chain() -> None:
+    assert S3Endpoint.of(read("aws://")) == S3Endpoint()
+
+
+def test_s3_with_keys() -> None:
+    extra = {"endpoint_url": "http://h:1", "region_name": "eu-central-1", "aws_session_token": "t"}
+    expected = S3Endpoint(
+        endpoint_url="http://h:1", region="eu-central-1", access_key="a", secret_key="b", session_token="t"
+    )
+    assert S3Endpoint.of(read({"login": "a", "password": "b", "extra": extra})) == expected
+    in_extra = {"aws_access_key_id": "a", "aws_secret_access_key": "b", **extra}
+    assert S3Endpoint.of(read({"extra": in_extra})) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"login": "AK"}, "connection 'c' lacks a secret key (password): give both, or none for boto3's own chain"),
+        ({"password": SECRET}, "connection 'c' lacks an access key (login)"),
+        ({"extra": {"endpoint_url": "h:9000"}}, "endpoint_url 'h:9000' must be http://… or https://…"),
+        ({"extra": {"role_arn": "arn:x"}}, "role_arn in its extra is not supported: run with that role"),
+        ({"extra": {"profile_name": "p"}}, "profile_name in its extra is not supported: set AWS_PROFILE"),
+        ({"extra": {"region_name": 5}}, "region_name in its extra must be text"),
+    ],
+)
+def test_s3_that_would_not_be_what_is_meant(value: object, message: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        S3Endpoint.of(read(value))
+    assert message in str(raised.value)
+    assert SECRET not in str(raised.value)
+
+
+def test_a_catalog() -> None:
+    value = {"host": "sqlite:////tmp/c.db", "extra": {"type": "sql", "warehouse": "s3://b/w", "echo": True, "n": 3}}
+    assert CatalogEndpoint.of(read(value)).properties == {
+        "uri": "sqlite:////tmp/c.db",
+        "type": "sql",
+        "warehouse": "s3://b/w",
+        "echo": "true",
+        "n": "3",
+    }
+    assert CatalogEndpoint.of(read({"extra": {"type": "glue"}})).properties == {"type": "glue"}
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"host": "h"}, "connection 'c' has no 'type' in its extra (sql, rest, glue, hive)"),
+        ({"extra": {"type": "rest"}}, "connection 'c' has no host (the catalog's URI)"),
+        ({"host": "h", "extra": {"type": "sql", "x": {"a": 1}}}, "x in its extra must be text or a number"),
+    ],
+)
+def test_a_catalog_that_cannot_be_opened(value: object, message: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        CatalogEndpoint.of(read(value))
+    assert message in str(raised.value)

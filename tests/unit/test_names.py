@@ -1,0 +1,176 @@
+"""Names: what is built can be taken apart, sorts as it must, and stays where it belongs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from waybill import names
+from waybill.errors import ConfigError
+from waybill.names import BackupName, TopicPartition, ZkPaths
+
+TOPICS = st.from_regex(r"[a-zA-Z0-9._-]{1,249}", fullmatch=True).filter(lambda t: t not in {".", ".."})
+SEGMENTS = st.from_regex(r"[A-Za-z0-9!_.*'()=-]{1,20}", fullmatch=True).filter(lambda s: s not in {".", ".."})
+PREFIXES = st.lists(SEGMENTS, max_size=3).map("/".join)
+NUMBERS = st.integers(0, 10_000)
+OFFSETS = st.integers(0, names.MAX_OFFSET)
+BACKUPS = st.builds(BackupName, TOPICS, NUMBERS, NUMBERS, OFFSETS)
+
+
+@given(BACKUPS, PREFIXES)
+@example(BackupName("backup", 1, 0, 0), "backup/backup")
+def test_a_backup_objects_name_is_read_back(name: BackupName, prefix: str) -> None:
+    assert BackupName.parse(name.key(prefix)) == name
+
+
+@given(BACKUPS, BACKUPS, PREFIXES)
+def test_two_names_have_two_keys(a: BackupName, b: BackupName, prefix: str) -> None:
+    assert (a.key(prefix) == b.key(prefix)) == (a == b)
+
+
+@given(st.text(max_size=60) | st.from_regex(r"backup/t/[0-9]{1,3}_[0-9]{1,3}_[0-9]{20}\.kafka", fullmatch=True))
+def test_a_key_that_is_read_is_the_one_that_would_be_written(key: str) -> None:
+    """One object, one name: a key with another spelling of the same numbers is no backup object."""
+    try:
+        name = BackupName.parse(key)
+    except ValueError:
+        return
+    assert name.key(key[: -len(name.key(""))]) == key
+
+
+@given(TOPICS, NUMBERS, NUMBERS, st.lists(OFFSETS, min_size=2), PREFIXES)
+def test_a_listing_walks_a_chain_in_order(
+    topic: str, generation: int, partition: int, offsets: list[int], prefix: str
+) -> None:
+    keys = [BackupName(topic, generation, partition, offset).key(prefix) for offset in offsets]
+    assert [BackupName.parse(key).first_offset for key in sorted(keys)] == sorted(offsets)
+
+
+@given(BACKUPS, NUMBERS, NUMBERS, PREFIXES)
+@example(BackupName("t", 1, 11, 0), 1, 1, "")
+def test_a_chains_prefix_finds_its_own_objects_alone(
+    name: BackupName, generation: int, partition: int, prefix: str
+) -> None:
+    belongs = (name.generation, name.partition) == (generation, partition)
+    chain = names.chain_prefix(prefix, name.topic, generation, partition)
+    assert name.key(prefix).startswith(chain) == belongs
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "backup/t/1_0_0.kafka",
+        "backup/t/01_0_00000000000000000000.kafka",
+        "backup/t/1_00_00000000000000000000.kafka",
+        "backup/t/1_٣_00000000000000000000.kafka",
+        "backup/t/1_0_00000000000000000000.kafka.tmp",
+        "backup/t/1_0_99999999999999999999.kafka",
+        "backup/../1_0_00000000000000000000.kafka",
+        "other/t/1_0_00000000000000000000.kafka",
+        "t/1_0_00000000000000000000.kafka",
+        "",
+    ],
+)
+def test_what_is_no_backup_objects_name(key: str) -> None:
+    with pytest.raises(ValueError, match="is not the name of a backup object"):
+        BackupName.parse(key)
+
+
+@pytest.mark.parametrize("name", [BackupName("t", 1, 0, -1), BackupName("t", 1, -1, 0), BackupName("t", -1, 0, 0)])
+def test_negative_numbers_have_no_key(name: BackupName) -> None:
+    with pytest.raises(ValueError, match=r"is no offset|must not be negative"):
+        name.key("")
+
+
+# --- hostile topics ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "topic", ["", ".", "..", "a/b", "../../etc", "a b", "a\n", "a\x00", "ä", "t" * 250, "%2e%2e", "a\\b", "a?b", "a#b"]
+)
+def test_a_topic_that_kafka_does_not_allow_gets_no_name(topic: str) -> None:
+    tp = TopicPartition(topic, 0)
+    for build in (
+        lambda: BackupName(topic, 1, 0, 0).key("p"),
+        lambda: names.backup_prefix("p", topic),
+        lambda: ZkPaths("waybill", "s", 1).committed_offset(tp),
+        lambda: ZkPaths("waybill", "s", 1).lock(tp),
+        lambda: ZkPaths("waybill", "s", 1).stop(tp),
+    ):
+        with pytest.raises(ConfigError, match="is not a legal Kafka topic name"):
+            build()
+
+
+@given(TOPICS, PREFIXES)
+@example("." * 249, "a")
+@example("...", "")
+def test_every_legal_topic_stays_below_its_prefix(topic: str, prefix: str) -> None:
+    key = BackupName(topic, 1, 0, 0).key(prefix)
+    start = f"{prefix}/backup/" if prefix else "backup/"
+    assert key.startswith(start)
+    assert key.removeprefix(start).split("/")[0] == topic
+    assert not {"", ".", ".."} & set(key.split("/"))
+    assert len(key.encode()) <= 1024  # S3's limit
+
+
+# --- topic-partitions, tables, plans, nodes ---------------------------------------------------------------------------
+
+
+@given(TOPICS, NUMBERS)
+def test_a_topic_partition_is_read_back(topic: str, partition: int) -> None:
+    tp = TopicPartition(topic, partition)
+    assert TopicPartition.parse(str(tp)) == tp
+
+
+@pytest.mark.parametrize("text", ["", "a", "a/", "/0", "a/b/0", "a/-1", "a/01", "a/٣", "../0", "a/1 "])
+def test_what_is_no_topic_partition(text: str) -> None:
+    with pytest.raises(ValueError, match="is not of the form topic/partition"):
+        TopicPartition.parse(text)
+
+
+def test_a_generation_has_tables_of_its_own() -> None:
+    assert names.table_name("a.flights", 2) == "a.flights_g2"
+    assert names.quarantine_table_name("a.flights", 2) == "a.flights_quarantine_g2"
+    assert names.data_prefix("warehouse", "a.flights_g2") == "warehouse/a/flights_g2/data"
+
+
+@given(st.dictionaries(st.builds(TopicPartition, TOPICS, NUMBERS), OFFSETS, max_size=5), st.randoms())
+def test_the_same_progress_names_the_same_plan_in_any_order(
+    progress: dict[TopicPartition, int], random: object
+) -> None:
+    items = list(progress.items())
+    random.shuffle(items)  # type: ignore[attr-defined]
+    assert names.plan_key("p", "s", 1, "uuid", dict(items)) == names.plan_key("p", "s", 1, "uuid", progress)
+
+
+def test_another_progress_names_another_plan() -> None:
+    tp = TopicPartition("t", 0)
+    plans = {names.plan_key("p", "s", g, u, {tp: o}) for g in (1, 2) for u in ("u", "v") for o in (0, 1)}
+    assert len(plans) == 8
+    assert all(plan.startswith("p/plans/s/") and plan.endswith(".json") for plan in plans)
+
+
+def test_nodes_of_zookeeper() -> None:
+    paths = ZkPaths("waybill/prod", "flights", 2)
+    tp = TopicPartition("f.x", 3)
+    assert paths.committed_offset(tp) == "/waybill/prod/streams/flights/2/offsets/f.x/3"
+    assert paths.lock(tp) == "/waybill/prod/streams/flights/2/locks/f.x/3"
+    assert paths.stop(tp) == "/waybill/prod/streams/flights/2/stops/f.x/3"
+
+
+@pytest.mark.parametrize("stream", ["", "Flights", "1a", "a-b", "a/b", "..", "a" * 101])
+def test_a_stream_that_can_be_no_part_of_a_path(stream: str) -> None:
+    with pytest.raises(ConfigError, match="is not usable: it starts with a lower-case letter"):
+        _ = ZkPaths("waybill", stream, 1).base
+    with pytest.raises(ConfigError, match="is not usable"):
+        names.plan_key("p", stream, 1, "uuid", {})
+
+
+def test_a_plans_name_does_not_change_between_versions() -> None:
+    """A plan outlives the process that made it: a change of this name would leave plans unfound."""
+    progress = {TopicPartition("flights", 1): 7, TopicPartition("flights", 0): 5}
+    assert json.dumps(sorted((str(tp), o) for tp, o in progress.items())) == '[["flights/0", 5], ["flights/1", 7]]'
+    assert names.plan_key("", "flights", 1, "u", progress) == "plans/flights/1/u/78eadfbe929222c18aa1cf71955388b1.json"
