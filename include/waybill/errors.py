@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 __all__ = [
+    "CatalogUnavailable",
     "ChainBroken",
     "CommitConflict",
     "ConfigError",
@@ -18,9 +19,11 @@ __all__ = [
     "GenerationConflict",
     "IngestStopped",
     "KafkaUnavailable",
+    "LockHeld",
     "LogTruncated",
     "ObjectAlreadyThere",
     "ObjectMissing",
+    "PlanUnusable",
     "ProgressLost",
     "RetentionGap",
     "StackError",
@@ -110,8 +113,20 @@ class ObjectMissing(WaybillError):
         return type(self), (self.key,)
 
 
+class CatalogUnavailable(WaybillError):
+    """The Iceberg catalog did not answer, or its database stayed locked. Calling again gives the same outcome."""
+
+    retriable = True
+
+
 class CoordinationUnavailable(WaybillError):
     """ZooKeeper did not answer, or the session is gone: nothing can be committed."""
+
+    retriable = True
+
+
+class LockHeld(WaybillError):
+    """Another lane works on the topic-partition: leave it to that one."""
 
     retriable = True
 
@@ -178,3 +193,7 @@ class GenerationConflict(IngestStopped):
 
 class ProgressLost(WaybillError):
     """The table holds rows, but no snapshot in its history says up to which offsets."""
+
+
+class PlanUnusable(WaybillError):
+    """The plan of a partition run, or what it has staged, cannot be read or is gone."""

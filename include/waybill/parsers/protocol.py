@@ -1,0 +1,60 @@
+"""What every parser takes and gives."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple, Protocol
+
+import pyarrow as pa
+
+__all__ = ["EVENT_TIME_TYPE", "Parsed", "Parser", "Reason", "reason"]
+
+EVENT_TIME_TYPE = pa.timestamp("us", tz="UTC")
+
+
+class Reason(StrEnum):
+    """Why a message is in quarantine: what its `reason` starts with, before a colon and the particulars."""
+
+    NOT_JSON = "not_json"
+    NOT_AN_OBJECT = "not_an_object"
+    EVENT_TIME_MISSING = "event_time_missing"
+    EVENT_TIME_WRONG_TYPE = "event_time_wrong_type"
+    EVENT_TIME_MALFORMED = "event_time_malformed"
+    EVENT_TIME_OUT_OF_RANGE = "event_time_out_of_range"
+    MESSAGE_ID_WRONG_TYPE = "message_id_wrong_type"
+
+
+def reason(kind: Reason, detail: str) -> str:
+    """The text that goes to quarantine: the kind, then what was found."""
+    return f"{kind}: {detail}"
+
+
+class Parsed(NamedTuple):
+    """What a parser makes of a batch of messages: three arrays, each as long as the batch.
+
+    Where `error` is not null the other two mean nothing.
+    """
+
+    event_time: pa.Array
+    """`EVENT_TIME_TYPE`, between years 1 and 9999; null only where there is an error."""
+    message_id: pa.Array
+    """string; null where the message has none and is to be assigned one."""
+    error: pa.Array
+    """string: null, or why the message goes to quarantine."""
+
+
+class Parser(Protocol):
+    """Reads messages. Made once for a task and used for all of its batches; keeps no state from batch to batch.
+
+    The same batch must always give the same answer: a run that is repeated writes the same rows.
+    """
+
+    @property
+    def name(self) -> str:
+        """As the config and the quarantine call it."""
+
+    def parse(self, messages: pa.RecordBatch) -> Parsed:
+        """Read messages of `waybill.log.decode.MESSAGE_SCHEMA`, none of them a tombstone.
+
+        A message that cannot be read gets an error. Nothing that a message holds makes this raise.
+        """

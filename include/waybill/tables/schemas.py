@@ -1,0 +1,196 @@
+"""The two tables of a stream: what was parsed, and the quarantine."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchTableError, TableAlreadyExistsError
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, NullOrder, SortDirection, SortField, SortOrder
+from pyiceberg.transforms import DayTransform, HourTransform, IdentityTransform
+from pyiceberg.types import (
+    BinaryType,
+    IntegerType,
+    ListType,
+    LongType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestamptzType,
+)
+from sqlalchemy.exc import IntegrityError
+
+from waybill import names
+from waybill.config import PartitionBy, Stream
+from waybill.errors import ConfigError
+from waybill.tables.catalog import available
+
+__all__ = ["EVENT_TIME_ID", "QUARANTINE_SCHEMA", "TABLE_SCHEMA", "StreamTables", "ensure_tables", "load_tables"]
+
+log = logging.getLogger(__name__)
+
+EVENT_TIME_ID = 8
+
+_HEADERS = ListType(
+    element_id=11,
+    element_type=StructType(
+        NestedField(12, "key", StringType(), required=True),
+        NestedField(13, "value", BinaryType(), required=False),
+    ),
+    element_required=True,
+)
+
+_ORIGIN = (
+    NestedField(1, "topic", StringType(), required=True, doc="Kafka's topic."),
+    NestedField(2, "partition", IntegerType(), required=True, doc="Kafka's partition."),
+    NestedField(3, "offset", LongType(), required=True, doc="Kafka's offset in topic and partition."),
+    NestedField(
+        4,
+        "kafka_timestamp",
+        TimestamptzType(),
+        required=False,
+        doc="The producer's or the broker's timestamp; null: none, or not between the years 1 and 9999.",
+    ),
+    NestedField(5, "key", BinaryType(), required=False, doc="The message's key."),
+    NestedField(6, "headers", _HEADERS, required=True, doc="The message's headers, in order, repeated keys included."),
+    NestedField(7, "value", BinaryType(), required=False, doc="The message as it was sent; null: a tombstone."),
+)
+
+TABLE_SCHEMA = Schema(
+    *_ORIGIN,
+    NestedField(
+        EVENT_TIME_ID, "event_time", TimestamptzType(), required=True, doc="From the message; a tombstone's is Kafka's."
+    ),
+    NestedField(
+        9, "message_id", StringType(), required=True, doc="From the message, or assigned: topic/partition@offset."
+    ),
+    NestedField(10, "generation", IntegerType(), required=True, doc="The generation of the chain it came from."),
+)
+
+QUARANTINE_SCHEMA = Schema(
+    *_ORIGIN,
+    NestedField(8, "reason", StringType(), required=True, doc="Why: a word, a colon, and what was found."),
+    NestedField(9, "parser", StringType(), required=True, doc="The parser that refused it."),
+    NestedField(14, "quarantined_at", TimestamptzType(), required=True, doc="When the run that found it was planned."),
+    NestedField(10, "generation", IntegerType(), required=True, doc="The generation of the chain it came from."),
+)
+
+_PROPERTIES = {
+    "format-version": "2",
+    "write.parquet.compression-codec": "zstd",
+    # Bounds of whole messages prune nothing, and would be most of a small file's manifest entry.
+    "write.metadata.metrics.column.value": "counts",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "100",
+}
+
+_TRANSFORMS = {PartitionBy.DAY: DayTransform(), PartitionBy.HOUR: HourTransform()}
+
+
+@dataclass(frozen=True, slots=True)
+class StreamTables:
+    """The table of a stream's generation and its quarantine."""
+
+    main: Table
+    quarantine: Table
+
+
+def partition_spec(partition_by: PartitionBy) -> PartitionSpec:
+    """The table's partitioning: hour or day of the event time, named as Spark names it."""
+    return PartitionSpec(PartitionField(EVENT_TIME_ID, 1000, _TRANSFORMS[partition_by], f"event_time_{partition_by}"))
+
+
+def sort_order() -> SortOrder:
+    """The order of rows in a file, which compaction keeps: by event time."""
+    return SortOrder(
+        SortField(EVENT_TIME_ID, IdentityTransform(), SortDirection.ASC, NullOrder.NULLS_FIRST), order_id=1
+    )
+
+
+def ensure_tables(catalog: Catalog, stream: Stream) -> StreamTables:
+    """The tables of a stream, created if they are not there.
+
+    Two drivers may do so at the same time: one creates, the other finds. Raises `ConfigError` when a table of that name
+    is not as this stream needs it, `CatalogUnavailable` when the catalog does not answer.
+    """
+    with available("create the tables"):
+        _ensure_namespace(catalog, stream.table.split(".")[0])
+        main = _ensure_table(
+            catalog,
+            names.table_name(stream.table, stream.generation),
+            TABLE_SCHEMA,
+            partition_spec(stream.partition_by),
+            sort_order(),
+        )
+        quarantine = _ensure_table(
+            catalog,
+            names.quarantine_table_name(stream.table, stream.generation),
+            QUARANTINE_SCHEMA,
+            UNPARTITIONED_PARTITION_SPEC,
+            UNSORTED_SORT_ORDER,
+        )
+    _check(main, TABLE_SCHEMA, partition_spec(stream.partition_by))
+    _check(quarantine, QUARANTINE_SCHEMA, UNPARTITIONED_PARTITION_SPEC)
+    return StreamTables(main, quarantine)
+
+
+def load_tables(catalog: Catalog, stream: Stream) -> StreamTables | None:
+    """The tables of a stream; None before its first partition run."""
+    with available("load the tables"):
+        try:
+            main = catalog.load_table(names.table_name(stream.table, stream.generation))
+            quarantine = catalog.load_table(names.quarantine_table_name(stream.table, stream.generation))
+        except NoSuchTableError:
+            return None
+    return StreamTables(main, quarantine)
+
+
+def _ensure_namespace(catalog: Catalog, namespace: str) -> None:
+    try:
+        catalog.create_namespace_if_not_exists(namespace)
+    except (NamespaceAlreadyExistsError, IntegrityError):
+        log.debug("namespace %s was created by another process just now", namespace)
+
+
+def _ensure_table(catalog: Catalog, name: str, schema: Schema, spec: PartitionSpec, order: SortOrder) -> Table:
+    try:
+        return catalog.load_table(name)
+    except NoSuchTableError:
+        pass
+    try:
+        return catalog.create_table(name, schema, partition_spec=spec, sort_order=order, properties=_PROPERTIES)
+    except TableAlreadyExistsError:
+        return catalog.load_table(name)
+
+
+def _check(table: Table, wanted: Schema, spec: PartitionSpec) -> None:
+    """The table must have our columns, and be partitioned as configured: data files are made to fit both."""
+    name = ".".join(table.name())
+    found = {field.name: field.field_type for field in table.schema().fields}
+    for field in wanted.fields:
+        if str(found.get(field.name)) != str(field.field_type) and not _same_but_for_ids(found.get(field.name), field):
+            raise ConfigError(
+                f"table {name} has {found.get(field.name, 'no column')} for {field.name!r} where {field.field_type} is "
+                f"needed: name another table, or raise the stream's generation"
+            )
+    if [(f.name, str(f.transform)) for f in table.spec().fields] != [(f.name, str(f.transform)) for f in spec.fields]:
+        raise ConfigError(
+            f"table {name} is partitioned by {table.spec().fields or 'nothing'}, the config says {spec.fields}: "
+            f"set partition_by back, or raise the stream's generation"
+        )
+
+
+def _same_but_for_ids(found: object, field: NestedField) -> bool:
+    """Catalogs number nested fields as they like."""
+    return (
+        isinstance(found, ListType)
+        and isinstance(field.field_type, ListType)
+        and isinstance(found.element_type, StructType)
+        and isinstance(field.field_type.element_type, StructType)
+        and [(f.name, f.field_type) for f in found.element_type.fields]
+        == [(f.name, f.field_type) for f in field.field_type.element_type.fields]
+    )
