@@ -33,16 +33,16 @@ def drain(stream: str, lane: dict[str, Any]) -> dict[str, Any]:
     config = load_config()
     export_connections(config)
     planned = Lane.model_validate(lane)
-    get_current_context()["lane_name"] = ", ".join(str(tp) for tp in planned.topic_partitions)[:250]
+    get_current_context()["lane_name"] = ", ".join(str(share.tp) for share in planned.shares)[:250]
     return run_lane(config, stream, planned).model_dump(mode="json")
 
 
 @task(trigger_rule="all_done")
-def report(lanes: list[dict[str, Any]], reports: Any) -> None:
+def report(stream: str, lanes: list[dict[str, Any]], reports: Any) -> None:
     from waybill.ingest import LaneReport
     from waybill.orchestration.report import report_run
 
-    report_run(len(lanes), [LaneReport.model_validate(r) for r in reports or []])
+    report_run(stream, len(lanes), [LaneReport.model_validate(r) for r in reports or []])
 
 
 def ingest_dag(name: str, stream: Stream) -> DAG:
@@ -60,7 +60,7 @@ def ingest_dag(name: str, stream: Stream) -> DAG:
         lanes = plan(name)
         limit = stream.ingest.budget + timedelta(minutes=2)  # finishing an upload takes a while after the budget's end
         reports = drain.override(execution_timeout=limit).partial(stream=name).expand(lane=lanes)
-        report(lanes, reports)
+        report(name, lanes, reports)
 
     return build()
 

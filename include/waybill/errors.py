@@ -17,6 +17,7 @@ __all__ = [
     "CoordinationUnavailable",
     "CorruptBatch",
     "GenerationConflict",
+    "IngestIncomplete",
     "IngestStopped",
     "KafkaUnavailable",
     "LockHeld",
@@ -186,6 +187,10 @@ class ChainBroken(IngestStopped):
 
 class GenerationConflict(IngestStopped):
     """Two streams, or two versions of one, would write the same chain or table."""
+
+
+class IngestIncomplete(WaybillError):
+    """A run archived what it could; some topic-partitions stopped or failed, and the message says which and why."""
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
