@@ -17,7 +17,7 @@ from waybill.log import framing
 from waybill.names import BackupName, TopicPartition
 from waybill.store import Store, StoredObject
 
-__all__ = ["ChainObject", "Contents", "end_offset", "inspect", "next_offset", "walk"]
+__all__ = ["ChainObject", "Contents", "end_offset", "inspect", "last", "next_offset", "walk"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +76,11 @@ def walk(
         yield _ranged(current, following.name.first_offset)
         current = following
     if committed_offset is not None and committed_offset > current.name.first_offset:
-        last = _ranged(current, committed_offset)
+        final = _ranged(current, committed_offset)
     else:
-        last = _ranged(current, next_offset(store, current))
-    if from_offset is None or last.next_offset > from_offset:
-        yield last
+        final = _ranged(current, next_offset(store, current))
+    if from_offset is None or final.next_offset > from_offset:
+        yield final
 
 
 def end_offset(store: Store, generation: int, tp: TopicPartition) -> int | None:
@@ -88,18 +88,24 @@ def end_offset(store: Store, generation: int, tp: TopicPartition) -> int | None:
 
     Raises `ChainBroken` when the last object does not hold what its name says.
     """
-    last = None
-    for last in store.list_chain(tp.topic, generation, tp.partition):  # noqa: B007
+    found = last(store, generation, tp)
+    return None if found is None else next_offset(store, found)
+
+
+def last(store: Store, generation: int, tp: TopicPartition) -> StoredObject | None:
+    """The last object of a chain; None if there is no chain. S3 lists forwards only: a thousand objects a call."""
+    found = None
+    for found in store.list_chain(tp.topic, generation, tp.partition):  # noqa: B007
         pass
-    return None if last is None else next_offset(store, last)
+    return found
 
 
-def next_offset(store: Store, last: StoredObject) -> int:
+def next_offset(store: Store, stored: StoredObject) -> int:
     """Where an object ends, from its last record batch.
 
     Raises `ChainBroken` when the object is missing, damaged, or does not reach beyond its own name.
     """
-    return inspect(store, last.name, last.key).next_offset
+    return inspect(store, stored.name, stored.key).next_offset
 
 
 def inspect(store: Store, name: BackupName, key: str) -> Contents:
@@ -120,19 +126,19 @@ def inspect(store: Store, name: BackupName, key: str) -> Contents:
 
 def _read_contents(frames: Iterator[framing.Frame], where: str) -> Contents | None:
     messages, batches, size_bytes, lowest, highest = 0, 0, 0, -1, -1
-    last = None
+    header = None
     for frame in frames:
         framing.check_crc(frame, where)
-        last = frame.header
-        messages += last.record_count
+        header = frame.header
+        messages += header.record_count
         batches += 1
-        size_bytes += last.size_bytes
-        highest = max(highest, last.max_timestamp_ms)
-        if last.record_count:
-            lowest = last.base_timestamp_ms if lowest < 0 else min(lowest, last.base_timestamp_ms)
-    if last is None:
+        size_bytes += header.size_bytes
+        highest = max(highest, header.max_timestamp_ms)
+        if header.record_count:
+            lowest = header.base_timestamp_ms if lowest < 0 else min(lowest, header.base_timestamp_ms)
+    if header is None:
         return None
-    return Contents(last.next_offset, messages, batches, size_bytes, last.leader_epoch, lowest, highest)
+    return Contents(header.next_offset, messages, batches, size_bytes, header.leader_epoch, lowest, highest)
 
 
 def _listed(

@@ -1,0 +1,358 @@
+"""ZooKeeper: locks, committed offsets, the journal of named stops.
+
+What the protocol relies on: a node's version grows with each write, and a write that names an older version is refused.
+Locks only save work: they keep two lanes from fetching the same data, and nothing is lost or repeated without them.
+The committed offset is a fast copy of what the chain says; without it the chain is asked (docs/protocol.md).
+
+What it survives: a session that expires while a lane sleeps or works. From then on nothing is written any more through
+this coordinator; `CoordinationUnavailable` is raised instead. What a rival committed in the meantime stays, since every
+write names the version that was read.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Self
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import (
+    AuthFailedError,
+    BadVersionError,
+    ConnectionClosedError,
+    ConnectionLoss,
+    KazooException,
+    LockTimeout,
+    NoAuthError,
+    NodeExistsError,
+    NoNodeError,
+    SessionExpiredError,
+)
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.states import KazooState
+from kazoo.retry import KazooRetry
+
+from waybill.connections import ZooKeeperEndpoint
+from waybill.errors import (
+    CommitConflict,
+    ConfigError,
+    CoordinationUnavailable,
+    GenerationConflict,
+    IngestStopped,
+    LockHeld,
+)
+from waybill.names import TopicPartition, ZkPaths
+
+__all__ = ["Committed", "Coordinator", "Stop"]
+
+log = logging.getLogger(__name__)
+
+_VERSION = 1
+_DEFAULT_SESSION_TIMEOUT = timedelta(seconds=10)
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The committed offset of a topic-partition and what was known when it was written."""
+
+    committed_offset: int
+    """The offset that the next backup object will start at."""
+    topic_id: str = ""
+    """The topic's id at that time; '' if Kafka did not say."""
+    leader_epoch: int = -1
+    """The leader epoch of the last archived batch; -1 if Kafka did not say."""
+    object_bytes: int = 0
+    """Size of the last object: with `object_messages` the mean size that lanes are planned by."""
+    object_messages: int = 0
+    committed_at_ms: int = 0
+    """Milliseconds since 1970 UTC."""
+    version: int = -1
+    """The node's version in ZooKeeper; -1: there is no node. Not part of the document."""
+
+    def to_document(self) -> bytes:
+        return _document(
+            committed_offset=self.committed_offset,
+            topic_id=self.topic_id,
+            leader_epoch=self.leader_epoch,
+            object_bytes=self.object_bytes,
+            object_messages=self.object_messages,
+            committed_at=self.committed_at_ms,
+        )
+
+    @classmethod
+    def from_document(cls, data: bytes, version: int, where: str) -> Committed:
+        """Raises `GenerationConflict` for a document of a newer version, `ConfigError` for one that is damaged."""
+        fields = _parsed(data, where)
+        try:
+            return cls(
+                committed_offset=int(fields["committed_offset"]),
+                topic_id=str(fields["topic_id"]),
+                leader_epoch=int(fields["leader_epoch"]),
+                object_bytes=int(fields["object_bytes"]),
+                object_messages=int(fields["object_messages"]),
+                committed_at_ms=int(fields["committed_at"]),
+                version=version,
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise _damaged(where, error) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """A named stop as journaled: which topic-partition stands still, why, and since when."""
+
+    tp: TopicPartition
+    error: str
+    """The name of the error's class."""
+    message: str
+    figures: dict[str, Any]
+    stopped_at_ms: int
+    """Milliseconds since 1970 UTC."""
+
+
+class Coordinator:
+    """One ZooKeeper session, for the nodes of one stream and generation. A context manager: it connects on entry.
+
+    Every method raises `CoordinationUnavailable` when ZooKeeper does not answer or the session is gone, and
+    `ConfigError` when ZooKeeper refuses the credentials.
+    """
+
+    def __init__(
+        self,
+        endpoint: ZooKeeperEndpoint,
+        paths: ZkPaths,
+        session_timeout: timedelta = _DEFAULT_SESSION_TIMEOUT,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.paths = paths
+        self._clock = clock
+        self._hosts = endpoint.hosts
+        self._chroot = f"/{endpoint.chroot}" if endpoint.chroot else ""
+        self._timeout = session_timeout.total_seconds()
+        self._lost = False
+        self._client = KazooClient(
+            hosts=endpoint.hosts,
+            timeout=self._timeout,
+            # Short: a lane that cannot commit within a session's time has nothing to wait for.
+            connection_retry=KazooRetry(max_tries=-1, max_delay=1.0, deadline=self._timeout),
+            command_retry=KazooRetry(
+                max_tries=3, delay=0.1, max_delay=1.0, deadline=self._timeout, ignore_expire=False
+            ),
+        )
+        self._client.add_listener(self._watch_session)
+
+    def __enter__(self) -> Self:
+        try:
+            self._client.start(timeout=self._timeout)
+        except (KazooTimeoutError, ConnectionLoss, OSError) as error:
+            self._client.stop()
+            self._client.close()
+            raise CoordinationUnavailable(
+                f"ZooKeeper at {self._hosts} did not answer within {self._timeout:g} s: nothing can be committed"
+            ) from error
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(KazooException):
+            self._client.stop()
+        self._client.close()
+
+    def _watch_session(self, state: str) -> None:
+        if state == KazooState.LOST:
+            # For good: kazoo would begin a new session, but the locks of this one are gone.
+            self._lost = True
+
+    def check_session(self) -> None:
+        """Raise `CoordinationUnavailable` if the session has ended, and with it every lock."""
+        if self._lost:
+            raise CoordinationUnavailable(
+                f"the ZooKeeper session at {self._hosts} has ended, and its locks with it: nothing more is committed"
+            )
+
+    # --- locks ---
+
+    @contextmanager
+    def lock(self, tp: TopicPartition) -> Iterator[None]:
+        """Hold the lock of a topic-partition. Raises `LockHeld` at once if another has it."""
+        lock = self._client.Lock(self._path(self.paths.lock(tp)))
+        with self._mapped(f"lock {tp}"):
+            if not lock.acquire(blocking=False):
+                raise LockHeld(f"{tp}: another lane holds the lock")
+        try:
+            yield
+        finally:
+            # A session that ended released it already.
+            with suppress(KazooException, KazooTimeoutError):
+                lock.release()
+
+    # --- committed offsets ---
+
+    def read_committed(self, tp: TopicPartition) -> Committed | None:
+        """The committed offset, or None if there is no node (yet, or any more)."""
+        path = self.paths.committed_offset(tp)
+        found = self._get(path)
+        return None if found is None else Committed.from_document(found[0], found[1], path)
+
+    def read_all_committed(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Committed]:
+        """The committed offsets of those topic-partitions that have one. The calls are in flight side by side."""
+        answers = [(tp, self._client.get_async(self._path(self.paths.committed_offset(tp)))) for tp in tps]
+        found = {}
+        for tp, answer in answers:
+            path = self.paths.committed_offset(tp)
+            with self._mapped(f"read {path}", passing=(NoNodeError,)), suppress(NoNodeError):
+                data, stat = answer.get(timeout=self._timeout)
+                found[tp] = Committed.from_document(bytes(data), int(stat.version), path)
+        return found
+
+    def list_committed(self) -> dict[TopicPartition, Committed]:
+        """Every committed offset of the stream and generation."""
+        topics = self._children(self.paths.offsets)
+        tps = [TopicPartition(t, int(p)) for t in topics for p in self._children(f"{self.paths.offsets}/{t}")]
+        return self.read_all_committed(tps)
+
+    def has_committed(self, topic: str) -> bool:
+        """Whether any topic-partition of the topic has a committed offset."""
+        return bool(self._children(f"{self.paths.offsets}/{topic}"))
+
+    def write_committed(self, tp: TopicPartition, committed: Committed, version: int) -> Committed:
+        """Write the committed offset over the version that was read; -1: there was no node.
+
+        Returns what was written, with its new version. Raises `CommitConflict` if somebody wrote since: drop what you
+        know and begin again. An answer that is lost is found out by reading: the outcome is never in doubt.
+        """
+        data = committed.to_document()
+        try:
+            found = self._write(self.paths.committed_offset(tp), data, version)
+        except (BadVersionError, NodeExistsError, NoNodeError):
+            # A retried write is refused when its own first try went through with the answer lost.
+            now = self._get(self.paths.committed_offset(tp))
+            if now is None or now[0] != data or now[1] != version + 1:
+                raise CommitConflict(
+                    f"{tp}: the committed offset was moved by another lane since version {version} was read"
+                ) from None
+            found = now[1]
+        return Committed.from_document(data, found, self.paths.committed_offset(tp))
+
+    def _write(self, path: str, data: bytes, version: int) -> int:
+        path = self._path(path)
+        with self._mapped(f"write {path}", passing=(BadVersionError, NodeExistsError, NoNodeError)):
+            if version < 0:
+                self._client.retry(self._client.create, path, data, makepath=True)
+                return 0
+            return int(self._client.retry(self._client.set, path, data, version=version).version)
+
+    # --- the journal of stops ---
+
+    def record_stop(self, tp: TopicPartition, error: IngestStopped) -> None:
+        """Journal a named stop, unless the same one is there already."""
+        path = self.paths.stop(tp)
+        before = self._get(path)
+        if before is not None and _parsed(before[0], path).get("message") == str(error):
+            return
+        figures = {key: value for key, value in vars(error).items() if isinstance(value, int | str)}
+        data = _document(
+            error=type(error).__name__, message=str(error), figures=figures, stopped_at=int(self._clock() * 1000)
+        )
+        full = self._path(path)
+        with self._mapped(f"journal the stop of {tp}"):
+            self._client.ensure_path(full)
+            self._client.retry(self._client.set, full, data)
+
+    def clear_stop(self, tp: TopicPartition) -> bool:
+        """Take a stop out of the journal, now that its reason is gone. Whether there was one."""
+        path = self._path(self.paths.stop(tp))
+        with self._mapped(f"clear the stop of {tp}", passing=(NoNodeError,)), suppress(NoNodeError):
+            self._client.retry(self._client.delete, path)
+            return True
+        return False
+
+    def list_stops(self) -> list[Stop]:
+        """The journal, sorted by topic-partition."""
+        parent = f"{self.paths.base}/stops"
+        found = []
+        for topic in self._children(parent):
+            for partition in self._children(f"{parent}/{topic}"):
+                tp = TopicPartition(topic, int(partition))
+                node = self._get(self.paths.stop(tp))
+                if node is not None:
+                    found.append(_stop(tp, node[0], self.paths.stop(tp)))
+        return sorted(found, key=lambda stop: stop.tp)
+
+    # --- ZooKeeper ---
+
+    def _path(self, path: str) -> str:
+        return self._chroot + path
+
+    def _get(self, path: str) -> tuple[bytes, int] | None:
+        with self._mapped(f"read {path}", passing=(NoNodeError,)), suppress(NoNodeError):
+            data, stat = self._client.retry(self._client.get, self._path(path))
+            return bytes(data), int(stat.version)
+        return None
+
+    def _children(self, path: str) -> list[str]:
+        with self._mapped(f"list {path}", passing=(NoNodeError,)), suppress(NoNodeError):
+            return sorted(self._client.retry(self._client.get_children, self._path(path)))
+        return []
+
+    @contextmanager
+    def _mapped(self, what: str, passing: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+        """Turn kazoo's errors into ours, but for those in `passing`."""
+        self.check_session()
+        try:
+            yield
+        except passing:
+            raise
+        except (NoAuthError, AuthFailedError) as error:
+            raise ConfigError(
+                f"ZooKeeper at {self._hosts}: not allowed to {what}: check the credentials of its connection"
+            ) from error
+        except (
+            ConnectionClosedError,
+            ConnectionLoss,
+            KazooException,
+            KazooTimeoutError,
+            LockTimeout,
+            SessionExpiredError,
+        ) as error:
+            raise CoordinationUnavailable(
+                f"ZooKeeper at {self._hosts}: could not {what} ({type(error).__name__}): nothing was committed"
+            ) from error
+
+
+def _document(**fields: Any) -> bytes:
+    return json.dumps({"v": _VERSION, **fields}, separators=(",", ":")).encode()
+
+
+def _parsed(data: bytes, where: str) -> dict[str, Any]:
+    try:
+        fields = json.loads(data)
+        version = int(fields["v"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise _damaged(where, error) from None
+    if version > _VERSION:
+        raise GenerationConflict(
+            f"ZooKeeper node {where} was written by a newer Waybill (document version {version}; this one reads up to "
+            f"{_VERSION}). Upgrade this installation, or stop the other one"
+        )
+    return dict(fields)
+
+
+def _damaged(where: str, error: Exception) -> ConfigError:
+    return ConfigError(
+        f"ZooKeeper node {where} does not hold a document of Waybill's ({type(error).__name__}: {error}). Delete the "
+        f"node: its content is rebuilt from the archive"
+    )
+
+
+def _stop(tp: TopicPartition, data: bytes, where: str) -> Stop:
+    fields = _parsed(data, where)
+    try:
+        return Stop(tp, fields["error"], fields["message"], dict(fields["figures"]), int(fields["stopped_at"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise _damaged(where, error) from None

@@ -1,0 +1,106 @@
+"""One backup object in the making: whole record batches in, one immutable S3 object out."""
+
+from __future__ import annotations
+
+from waybill import __version__
+from waybill.log import framing
+from waybill.names import BackupName
+from waybill.store import Store
+
+__all__ = ["BackupObject"]
+
+_FORMAT_VERSION = "1"
+
+
+class BackupObject:
+    """The object that starts at `name.first_offset`. Unless `complete` returns, nothing is left of it.
+
+    Its range ends with the last batch that was taken, archived or left out. The data alone must say so, since S3 fixes
+    an upload's metadata before its end is known: where the last batches were left out, an empty batch stands for them
+    (docs/decisions/0001).
+    """
+
+    def __init__(self, store: Store, name: BackupName, topic_id: str) -> None:
+        self.name = name
+        self.key = name.key(store.prefix)
+        self.next_offset = name.first_offset
+        """Where the range ends so far."""
+        self.messages = 0
+        self.leader_epoch = -1
+        """That of the last batch taken."""
+        self.oldest_ms: int | None = None
+        """Timestamp of the oldest message taken (milliseconds since 1970 UTC, -1: it has none); None: no message."""
+        self.size_bytes = 0
+        self._written_to = name.first_offset
+        self._data = memoryview(b"")
+        self._run_start = self._run_stop = 0
+        self._upload = store.upload_if_absent(self.key, _metadata(name, topic_id))
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether any batch was taken."""
+        return self.next_offset > self.name.first_offset
+
+    def begin_chunk(self, data: memoryview) -> None:
+        """The frames that are taken from now on lie in `data`. Write out those before."""
+        self.flush()
+        self._data = data
+
+    def take(self, frame: framing.Frame, archived: bool) -> None:
+        """Take a checked batch, the next one in the log; with `archived` false only its offsets."""
+        header = frame.header
+        self.next_offset = header.next_offset
+        self.leader_epoch = header.leader_epoch
+        if header.record_count:
+            stamp = _oldest_ms(header)
+            if self.oldest_ms is None or stamp < self.oldest_ms:
+                self.oldest_ms = stamp
+        if not archived:
+            return
+        # Batches that follow each other are copied at one go.
+        if frame.position != self._run_stop:
+            self.flush()
+            self._run_start = frame.position
+        self._run_stop = frame.position + len(frame.data)
+        self._written_to = header.next_offset
+        self.messages += header.record_count
+        self.size_bytes += len(frame.data)
+
+    def flush(self) -> None:
+        """Hand the batches taken so far to the upload. Raises `StoreUnavailable` if a part could not be sent."""
+        if self._run_stop > self._run_start:
+            self._upload.write(self._data[self._run_start : self._run_stop])
+        self._run_start = self._run_stop = 0
+
+    def complete(self) -> None:
+        """Create the object. Raises `ObjectAlreadyThere` or `StoreUnavailable`, as `Upload.complete` says."""
+        self.flush()
+        while self._written_to < self.next_offset:
+            reach = min(self.next_offset, self._written_to + framing.MAX_OFFSETS_IN_BATCH)
+            marker = framing.empty_batch(self._written_to, reach, leader_epoch=self.leader_epoch)
+            self._upload.write(marker)
+            self.size_bytes += len(marker)
+            self._written_to = reach
+        self._upload.complete()
+
+    def abort(self) -> None:
+        """Forget it. Does nothing after `complete`."""
+        self._upload.abort()
+
+
+def _oldest_ms(header: framing.BatchHeader) -> int:
+    """When a batch's oldest message came, as far as its header says."""
+    if header.has_delete_horizon or header.timestamp_type is framing.TimestampType.LOG_APPEND_TIME:
+        return header.max_timestamp_ms
+    return header.base_timestamp_ms
+
+
+def _metadata(name: BackupName, topic_id: str) -> dict[str, str]:
+    """For people and for an inventory; no correctness depends on it."""
+    return {
+        "waybill-format": _FORMAT_VERSION,
+        "waybill-version": __version__,
+        "topic-id": topic_id,
+        "generation": str(name.generation),
+        "first-offset": str(name.first_offset),
+    }

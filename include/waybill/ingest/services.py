@@ -1,0 +1,64 @@
+"""What a lane works with: a source, a store, a coordinator, connected for one stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from waybill.config.models import Config
+from waybill.connections import Connection, KafkaEndpoint, S3Endpoint, ZooKeeperEndpoint, connection
+from waybill.names import ZkPaths
+
+if TYPE_CHECKING:
+    from waybill.coordination import Coordinator
+    from waybill.sources.kafka import KafkaSource
+    from waybill.store import Store
+
+__all__ = ["Services", "connect", "connect_source"]
+
+FindConnection = Callable[[str], Connection]
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """The three services of a lane, connected."""
+
+    source: KafkaSource
+    store: Store
+    coordinator: Coordinator
+
+
+@contextmanager
+def connect(config: Config, stream_name: str, find: FindConnection = connection) -> Iterator[Services]:
+    """Connect a stream's services; `find` looks a connection up by its name.
+
+    Raises `ConfigError`, `KafkaUnavailable` or `CoordinationUnavailable`.
+    """
+    from waybill.store import Store
+
+    with ExitStack() as stack:
+        source, coordinator = stack.enter_context(connect_source(config, stream_name, find))
+        endpoint = S3Endpoint.of(find(config.storage.connection))
+        store = stack.enter_context(Store(endpoint, config.storage.bucket, config.storage.prefix))
+        yield Services(source, store, coordinator)
+
+
+@contextmanager
+def connect_source(
+    config: Config, stream_name: str, find: FindConnection = connection
+) -> Iterator[tuple[KafkaSource, Coordinator]]:
+    """Connect what planning needs: the stream's source and coordinator."""
+    from waybill.coordination import Coordinator
+    from waybill.sources.kafka import KafkaSource
+
+    stream = config.stream(stream_name)
+    paths = ZkPaths(config.zookeeper.root, stream_name, stream.generation)
+    zookeeper = ZooKeeperEndpoint.of(find(config.zookeeper.connection))
+    kafka = KafkaEndpoint.of(find(config.kafka.connection))
+    with (
+        Coordinator(zookeeper, paths, config.zookeeper.session_timeout) as coordinator,
+        KafkaSource(kafka, stream.isolation_level) as source,
+    ):
+        yield source, coordinator

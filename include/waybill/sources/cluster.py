@@ -1,0 +1,271 @@
+"""A Kafka cluster as kafka-python sees it: requests to the leaders of topic-partitions, with failover and deadlines.
+
+kafka-python does the connections (TCP, TLS, SASL, API versions, back-off); its consumer is not used, since it decodes
+records one by one. A request goes to the leader of its topic-partition; an answer that says "not me" refreshes the
+metadata and asks again, until the deadline. Nothing here waits without a timeout.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, NoReturn, Self, TypeVar
+
+from kafka import errors as kafka_errors
+from kafka.net.compat import KafkaNetClient
+from kafka.protocol.metadata import MetadataRequest
+
+from waybill.connections import KafkaEndpoint
+from waybill.errors import ConfigError, KafkaUnavailable
+from waybill.log.framing import DEFAULT_MAX_BATCH_BYTES
+from waybill.names import TopicPartition
+
+__all__ = ["Cluster", "Leader", "Topic", "failure"]
+
+log = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer")
+
+_BACKOFF_SECONDS = 0.1
+_MAX_BACKOFF_SECONDS = 1.0
+_TRIES_FOR_A_TOPIC = 3
+_NOT_ALLOWED = (
+    kafka_errors.AuthorizationError,
+    kafka_errors.SaslAuthenticationFailedError,
+    kafka_errors.UnsupportedSaslMechanismError,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """Who leads a topic-partition."""
+
+    node_id: int
+    """-1: nobody, for now."""
+    epoch: int
+    """-1: Kafka did not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic as the metadata describe it."""
+
+    name: str
+    topic_id: str
+    """'' before Kafka 2.8."""
+    partitions: tuple[int, ...]
+
+
+class Cluster:
+    """Connections to one cluster. A context manager: it connects on entry. For one thread at a time.
+
+    `request_timeout`: how long one broker may take to answer. `patience`: how long answers may stay away, over all
+    retries, until `KafkaUnavailable` is raised.
+    """
+
+    def __init__(self, endpoint: KafkaEndpoint, *, request_timeout: timedelta, patience: timedelta) -> None:
+        self.servers = ",".join(endpoint.bootstrap_servers)
+        self.patience_seconds = patience.total_seconds()
+        self._timeout_ms = int(request_timeout.total_seconds() * 1000)
+        self._leaders: dict[TopicPartition, Leader] = {}
+        self._topics: dict[str, Topic] = {}
+        self._client = KafkaNetClient(
+            bootstrap_servers=list(endpoint.bootstrap_servers),
+            client_id="waybill",
+            request_timeout_ms=self._timeout_ms,
+            socket_connection_setup_timeout_ms=self._timeout_ms,
+            reconnect_backoff_max_ms=int(_MAX_BACKOFF_SECONDS * 1000),
+            receive_message_max_bytes=DEFAULT_MAX_BATCH_BYTES + (1 << 20),
+        )
+        self._manager = self._client._manager
+        self._net = self._manager._net
+
+    def __enter__(self) -> Self:
+        self._net.start()
+        try:
+            self._manager.bootstrap(self._timeout_ms)
+        except kafka_errors.KafkaError as error:
+            self.close()
+            raise_mapped(f"Kafka at {self.servers}: could not connect", error)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._net.stop(timeout_ms=self._timeout_ms)
+        self._client.close()
+
+    # --- metadata ---
+
+    def describe(self, topics: Collection[str] | None) -> dict[str, Topic]:
+        """The topics of those names that exist; all there are for None. Refreshes what is known of their leaders.
+
+        Raises `ConfigError` when a topic may not be described, `KafkaUnavailable` when no broker answers.
+        """
+        wanted = None if topics is None else [MetadataRequest.MetadataRequestTopic(name=topic) for topic in topics]
+        with self._mapped("could not list topics"):
+            for _ in self.tries("could not list topics"):
+                try:
+                    response = self._net.run(self._send, None, _metadata_request(wanted))
+                except kafka_errors.RetriableError as error:
+                    log.debug("metadata: %s", error)
+                    continue
+                self._manager.cluster.update_metadata(response)
+                return dict(self._read_topics(response))
+        raise AssertionError("unreachable")
+
+    def _read_topics(self, response: Any) -> Iterator[tuple[str, Topic]]:
+        for found in response.topics:
+            error = kafka_errors.for_code(found.error_code)
+            if issubclass(error, _NOT_ALLOWED):
+                raise error(found.name)
+            if error is not kafka_errors.NoError:
+                log.debug("topic %s: %s", found.name, error.__name__)
+                continue
+            for partition in found.partitions:
+                epoch = -1 if partition.leader_epoch is None else partition.leader_epoch
+                self._leaders[TopicPartition(found.name, partition.partition_index)] = Leader(
+                    partition.leader_id, epoch
+                )
+            topic_id = "" if found.topic_id is None or not found.topic_id.int else str(found.topic_id)
+            numbers = tuple(sorted(partition.partition_index for partition in found.partitions))
+            self._topics[found.name] = Topic(found.name, topic_id, numbers)
+            yield found.name, self._topics[found.name]
+
+    def leader(self, tp: TopicPartition) -> Leader | None:
+        """Who leads a topic-partition, as last heard; None if nobody does or it is unknown."""
+        leader = self._leaders.get(tp)
+        return None if leader is None or leader.node_id < 0 else leader
+
+    def topic_id(self, topic: str) -> str:
+        """A topic's id as last heard; '' if there is none."""
+        return self._topics[topic].topic_id if topic in self._topics else ""
+
+    # --- requests ---
+
+    def ask_leaders(
+        self,
+        what: str,
+        tps: Iterable[TopicPartition],
+        request: Callable[[list[TopicPartition]], Any],
+        read: Callable[[Any], Iterable[tuple[TopicPartition, int, Answer]]],
+    ) -> dict[TopicPartition, Answer]:
+        """Ask the leader of each topic-partition, until each has answered.
+
+        `request` builds the request to one leader, `read` takes an answer apart into topic-partition, error code and
+        answer. Raises `KafkaUnavailable` when patience ends and `ConfigError` when Kafka refuses access.
+        """
+        missing, answers = set(tps), dict[TopicPartition, Answer]()
+        if not missing:
+            return answers
+        for number, _ in enumerate(self.tries(f"{what} ({_some(missing)})")):
+            if number or any(tp not in self._leaders for tp in missing):
+                topics = {tp.topic for tp in missing}
+                # More than once: a broker that has just started knows fewer topics than there are.
+                if (gone := topics - self.describe(topics).keys()) and number >= _TRIES_FOR_A_TOPIC:
+                    raise KafkaUnavailable(f"Kafka at {self.servers}: {what}: there is no topic {sorted(gone)[0]!r}")
+            for node_id, group in self._by_leader(missing):
+                for tp, code, answer in self._ask(what, node_id, request(group), read):
+                    error = kafka_errors.for_code(code)
+                    if error is kafka_errors.NoError:
+                        answers[tp] = answer
+                        missing.discard(tp)
+                    elif not issubclass(error, kafka_errors.RetriableError):
+                        raise_mapped(f"{what} ({tp})", error())
+            if not missing:
+                return answers
+        raise AssertionError("unreachable")
+
+    def _ask(
+        self, what: str, node_id: int, request: Any, read: Callable[[Any], Iterable[tuple[TopicPartition, int, Answer]]]
+    ) -> Iterable[tuple[TopicPartition, int, Answer]]:
+        try:
+            return read(self._net.run(self._send, node_id, request))
+        except kafka_errors.RetriableError as error:
+            log.debug("%s: node %s: %s", what, node_id, error)
+            return ()
+        except kafka_errors.KafkaError as error:
+            raise_mapped(what, error)
+
+    def _by_leader(self, tps: Iterable[TopicPartition]) -> list[tuple[int, list[TopicPartition]]]:
+        groups: dict[int, list[TopicPartition]] = {}
+        for tp in sorted(tps):
+            leader = self.leader(tp)
+            if leader is not None:
+                groups.setdefault(leader.node_id, []).append(tp)
+        return list(groups.items())
+
+    def send(self, node_id: int, request: Any) -> Future[Any]:
+        """Send a request and go on; the response, or kafka-python's error, comes by the future."""
+        out: Future[Any] = Future()
+        self._manager.call_soon(self._deliver, out, node_id, request)
+        return out
+
+    async def _deliver(self, out: Future[Any], node_id: int, request: Any) -> None:
+        try:
+            out.set_result(await self._send(node_id, request))
+        except BaseException as error:  # it belongs to whoever waits for it
+            out.set_exception(error)
+
+    async def _send(self, node_id: int | None, request: Any) -> Any:
+        return await self._manager.wait_for(self._manager.send(request, node_id=node_id), self._timeout_ms)
+
+    def response(self, future: Future[Any]) -> Any:
+        """Wait for a response. Raises kafka-python's errors."""
+        try:
+            # Its own timeout is the one that counts; this one is in case that the IO thread has died.
+            return future.result(timeout=2 * self._timeout_ms / 1000)
+        except TimeoutError:
+            raise kafka_errors.KafkaTimeoutError("no answer from kafka-python's IO thread") from None
+
+    def tries(self, what: str) -> Iterator[None]:
+        """Yield until patience ends, with pauses; then raise `KafkaUnavailable`."""
+        end, pause = time.monotonic() + self.patience_seconds, _BACKOFF_SECONDS
+        while True:
+            yield
+            if time.monotonic() + pause > end:
+                raise KafkaUnavailable(
+                    f"Kafka at {self.servers}: {what}: no answer of use for {self.patience_seconds:g} s"
+                )
+            time.sleep(pause)
+            pause = min(2 * pause, _MAX_BACKOFF_SECONDS)
+
+    @contextmanager
+    def _mapped(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except kafka_errors.KafkaError as error:
+            raise_mapped(f"Kafka at {self.servers}: {what}", error)
+
+
+def _metadata_request(topics: list[Any] | None) -> Any:
+    return MetadataRequest(
+        topics=topics,
+        allow_auto_topic_creation=False,
+        include_cluster_authorized_operations=False,
+        include_topic_authorized_operations=False,
+    )
+
+
+def failure(what: str, error: kafka_errors.KafkaError) -> ConfigError | KafkaUnavailable:
+    """Our error for kafka-python's."""
+    if isinstance(error, _NOT_ALLOWED):
+        return ConfigError(f"{what}: not allowed ({error}): check the credentials of the Kafka connection and its ACLs")
+    if isinstance(error, kafka_errors.IncompatibleBrokerVersion | kafka_errors.UnsupportedVersionError):
+        return ConfigError(f"{what}: the brokers are too old ({error}): Kafka 2.8 or newer is needed")
+    return KafkaUnavailable(f"{what}: {error}")
+
+
+def raise_mapped(what: str, error: kafka_errors.KafkaError) -> NoReturn:
+    raise failure(what, error) from error
+
+
+def _some(tps: Collection[TopicPartition]) -> str:
+    first = ", ".join(str(tp) for tp in sorted(tps)[:3])
+    return first if len(tps) <= 3 else f"{first} and {len(tps) - 3} more"
