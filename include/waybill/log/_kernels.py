@@ -61,7 +61,7 @@ def _varint(source: Array, position: Int, end: Int, max_bytes: Int) -> tuple[Int
     shift = 0
     stop = min(end, position + max_bytes)
     while position < stop:
-        byte = np.int64(source[position])
+        byte = np.int64(source[np.uint64(position)])  # unsigned: see _copy
         position += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:

@@ -22,6 +22,7 @@ _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES = 32 << 10
 _BLOCK_LENGTH = struct.Struct(">i")
+_MODULES: dict[Codec, Any] = {Codec.GZIP: cramjam.gzip, Codec.LZ4: cramjam.lz4, Codec.ZSTD: cramjam.zstd}
 # cramjam tells its errors apart by text only; the unit tests hold these against the installed version.
 _TOO_SMALL = ("failed to write whole buffer", "output buffer")
 
@@ -40,7 +41,7 @@ def compress(codec: Codec, data: Buffer) -> bytes:
         return bytes(data)
     if codec is Codec.SNAPPY:
         return _compress_xerial(memoryview(data))
-    return bytes(_module(codec).compress(data))
+    return bytes(_MODULES[codec].compress(data))
 
 
 def decompress_into(codec: Codec, data: memoryview, output: memoryview) -> int:
@@ -53,15 +54,11 @@ def decompress_into(codec: Codec, data: memoryview, output: memoryview) -> int:
             return _copy(data, output)
         if codec is Codec.SNAPPY:
             return _decompress_snappy(data, output)
-        return int(_module(codec).decompress_into(data, output))
+        return int(_MODULES[codec].decompress_into(data, output))
     except cramjam.DecompressionError as error:
         if any(text in str(error) for text in _TOO_SMALL):
             raise OutputTooSmall from None
         raise BadCompression(str(error)) from None
-
-
-def _module(codec: Codec) -> Any:
-    return {Codec.GZIP: cramjam.gzip, Codec.LZ4: cramjam.lz4, Codec.ZSTD: cramjam.zstd}[codec]
 
 
 def _copy(data: memoryview, output: memoryview) -> int:

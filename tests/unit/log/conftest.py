@@ -1,4 +1,4 @@
-"""Hypothesis without deadlines: the first call of a compiled loop may compile it. Hangs are pytest-timeout's business."""
+"""Hypothesis without deadlines: the first call of a compiled loop may compile it. pytest-timeout finds hangs."""
 
 from hypothesis import settings
 
