@@ -1,0 +1,70 @@
+"""Airflow on the run's stack, with streams of its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from devstack import Stack
+from devstack.airflow import AirflowClient, DagRun
+
+CONFIG = """
+version: 1
+storage: {bucket: waybill, prefix: e2e}
+zookeeper: {root: e2e}
+streams:
+  orders:
+    topics: {regex: "e2e-orders-.*"}
+    upload: {max_bytes: 1MiB, max_age: 0s}
+    ingest: {lanes: 2, budget: 20s}
+    parser:
+      event_time: {field: at, format: epoch_ms}
+      message_id: id
+    table: e2e.orders
+    partition_by: hour
+  payments:
+    topics: [e2e-payments-sound, e2e-payments-recreated]
+    upload: {max_age: 0s}
+    ingest: {lanes: 1, budget: 20s}
+    parser:
+      event_time: {field: at, format: epoch_ms}
+    table: e2e.payments
+"""
+
+_RUN_SECONDS = 240.0
+
+
+@pytest.fixture(scope="session")
+def airflow(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AirflowClient]:
+    """A client of the run's Airflow, which has the DAGs of `CONFIG`."""
+    config = tmp_path_factory.mktemp("e2e") / "streams.yaml"
+    config.write_text(CONFIG)
+    before = os.environ.get("WAYBILL_CONFIG")
+    os.environ["WAYBILL_CONFIG"] = str(config)
+    try:
+        stack.start_airflow({"WAYBILL_CONFIG": str(config)})
+        with stack.airflow.client() as client:
+            yield client
+    finally:
+        if before is None:
+            del os.environ["WAYBILL_CONFIG"]
+        else:
+            os.environ["WAYBILL_CONFIG"] = before
+
+
+@pytest.fixture
+def run_dag(airflow: AirflowClient) -> Callable[[str], DagRun]:
+    """Has the scheduler run a DAG once, and returns the run when it has ended."""
+
+    def run(dag_id: str) -> DagRun:
+        airflow.wait_for_dag(dag_id)
+        airflow.unpause(dag_id)
+        try:
+            return airflow.wait_for_run(dag_id, airflow.trigger(dag_id), seconds=_RUN_SECONDS)
+        finally:
+            airflow.pause(dag_id)
+
+    return run

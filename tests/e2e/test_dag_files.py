@@ -1,0 +1,78 @@
+"""DAG files are parsed all day: what they make, and that they import nothing heavy."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+PROJECT = Path(__file__).parents[2]
+
+_PARSE = """
+import json, sys
+from airflow.dag_processing.dagbag import DagBag
+before = set(sys.modules)
+bag = DagBag(sys.argv[1])
+heavy = {"pyspark", "pyarrow", "numba", "numpy", "pandas", "boto3", "kafka", "kazoo", "pyiceberg", "great_expectations"}
+print("RESULT" + json.dumps({
+    "errors": bag.import_errors,
+    "tasks": {dag_id: sorted(t.task_id for t in dag.tasks) for dag_id, dag in bag.dags.items()},
+    "heavy": sorted(heavy & (set(sys.modules) - before)),
+}))
+"""
+
+
+def parse_dags(tmp_path: Path, config: str) -> dict[str, Any]:
+    """What Airflow makes of the DAG files under this config, in a process of its own."""
+    path = tmp_path / "streams.yaml"
+    path.write_text(config)
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("AIRFLOW_")} | {
+        "WAYBILL_CONFIG": str(path),
+        "AIRFLOW_HOME": str(tmp_path / "airflow"),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", _PARSE, str(PROJECT / "dags")],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout.rpartition("RESULT")[2])
+    return result
+
+
+def config_of(streams: int) -> str:
+    stream = {"parser": {"event_time": {"field": "at"}}}
+    return yaml.safe_dump(
+        {
+            "version": 1,
+            "storage": {"bucket": "waybill"},
+            "streams": {f"s{i}": {**stream, "topics": [f"t{i}"], "table": f"x.t{i}"} for i in range(streams)},
+        }
+    )
+
+
+def test_fifty_streams_make_a_hundred_dags_and_load_nothing_heavy(tmp_path: Path) -> None:
+    parsed = parse_dags(tmp_path, config_of(50))
+    assert parsed["errors"] == {}
+    assert parsed["heavy"] == []
+    assert len(parsed["tasks"]) == 100
+    assert parsed["tasks"]["ingest__s0"] == ["drain", "plan", "report"]
+    assert parsed["tasks"]["partition__s49"] == ["partition"]
+
+
+@pytest.mark.parametrize("fault", ["version: 2", "streams: {s: {topics: []}}"])
+def test_a_wrong_config_is_an_import_error_that_names_the_file(tmp_path: Path, fault: str) -> None:
+    parsed = parse_dags(tmp_path, fault)
+    assert parsed["tasks"] == {}
+    assert len(parsed["errors"]) == 2
+    assert all("ConfigError" in trace and "streams.yaml, line 1" in trace for trace in parsed["errors"].values())

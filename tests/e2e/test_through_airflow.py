@@ -1,0 +1,99 @@
+"""What a user sees: events in Kafka, DAG runs in Airflow, rows in the table."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from devstack import Stack
+from devstack.airflow import AirflowClient, DagRun, RunState
+
+RunDag = Callable[[str], DagRun]
+
+pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(600)]
+
+
+def create_topic(stack: Stack, topic: str, partitions: int = 2) -> None:
+    admin = AdminClient({"bootstrap.servers": stack.bootstrap_servers})
+    admin.create_topics([NewTopic(topic, partitions, 3)], operation_timeout=30)[topic].result(timeout=60)
+
+
+def produce(stack: Stack, topic: str, ids: range) -> None:
+    producer = Producer({"bootstrap.servers": stack.bootstrap_servers, "compression.type": "zstd", "linger.ms": 20})
+    for i in ids:
+        event = {"id": f"{topic}-{i}", "at": 1_700_000_000_000 + i * 1000, "amount": i}
+        producer.produce(topic, key=str(i), value=json.dumps(event), headers=[("test", b"e2e")])
+    assert producer.flush(60) == 0
+
+
+def waybill(*arguments: str, code: int = 0) -> Any:
+    command = [sys.executable, "-m", "waybill.cli", *arguments, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=os.environ)
+    assert done.returncode == code, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_scheduled_dags_bring_each_message_to_the_table_once(
+    stack: Stack, airflow: AirflowClient, run_dag: RunDag
+) -> None:
+    create_topic(stack, "e2e-orders-eu")
+    produce(stack, "e2e-orders-eu", range(2_000))
+    for dag_id in ("ingest__orders", "partition__orders"):
+        run = run_dag(dag_id)
+        assert run.state is RunState.SUCCESS, airflow.failure_report(dag_id, run.run_id)
+    report = waybill("verify", "orders")
+    assert (report["rows"], report["lost"], report["repeated"]) == (2_000, 0, 0)
+
+    # A topic that matches the pattern, made after the DAGs were, and more messages for the first one.
+    create_topic(stack, "e2e-orders-us", partitions=1)
+    produce(stack, "e2e-orders-us", range(500))
+    produce(stack, "e2e-orders-eu", range(2_000, 2_100))
+    for dag_id in ("ingest__orders", "partition__orders"):
+        run = run_dag(dag_id)
+        assert run.state is RunState.SUCCESS, airflow.failure_report(dag_id, run.run_id)
+    report = waybill("verify", "orders")
+    assert (report["rows"], report["lost"], report["repeated"]) == (2_600, 0, 0)
+
+
+def test_a_run_with_nothing_to_do_succeeds(airflow: AirflowClient, run_dag: RunDag) -> None:
+    run = run_dag("ingest__orders")
+    assert run.state is RunState.SUCCESS, airflow.failure_report("ingest__orders", run.run_id)
+
+
+def test_a_topic_that_stops_fails_the_report_and_no_other_topic(
+    stack: Stack, airflow: AirflowClient, run_dag: RunDag
+) -> None:
+    topics = ("e2e-payments-sound", "e2e-payments-recreated")
+    for topic in topics:
+        create_topic(stack, topic, partitions=1)
+        produce(stack, topic, range(100))
+    run = run_dag("ingest__payments")
+    assert run.state is RunState.SUCCESS, airflow.failure_report("ingest__payments", run.run_id)
+
+    admin = AdminClient({"bootstrap.servers": stack.bootstrap_servers})
+    admin.delete_topics([topics[1]], operation_timeout=30)[topics[1]].result(timeout=60)
+    create_topic(stack, topics[1], partitions=1)
+    for topic in topics:
+        produce(stack, topic, range(100, 150))
+    run = run_dag("ingest__payments")
+
+    assert run.state is RunState.FAILED
+    tasks = {task.task_id: task for task in airflow.task_instances("ingest__payments", run.run_id)}
+    assert {name: task.state for name, task in tasks.items()} == {
+        "plan": "success",
+        "drain": "success",
+        "report": "failed",
+    }
+    log = airflow.log("ingest__payments", run.run_id, tasks["report"])
+    assert "TopicRecreated" in log
+    assert "Raise the stream's generation" in log
+    lags = {row["topic"]: row["lag"] for row in waybill("offsets", "--stream", "payments") if row["topic"] == topics[0]}
+    assert lags == {"e2e-payments-sound": 0}
