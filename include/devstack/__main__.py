@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from devstack.airflow import USER
 from devstack.control import GuardianHandle
@@ -100,12 +99,10 @@ def status() -> None:
     if stack is None:
         console.print(f"No stack runs in {directory}. Start one with: make up")
         raise typer.Exit(1)
-    servers = stack.status().servers
-    table = Table("server", "process", "state", "log")
+    servers = [server for server in stack.status().servers if not server.once]
     for server in servers:
-        if not server.once:
-            table.add_row(server.name, str(server.pid), server.how_it_ended(), server.log)
-    console.print(table)
+        ended = f", see {server.log}" if server.dead else ""
+        _line(server.name, f"process {server.pid} {server.how_it_ended()}{ended}")
     _show(stack)
     if any(server.dead for server in servers):
         raise typer.Exit(1)
@@ -120,21 +117,25 @@ def demo() -> None:
 
 
 def _say(message: str) -> None:
-    console.print(f"  {message}")
+    console.print(f"  {message}", markup=False)
 
 
 def _show(stack: Stack) -> None:
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    console.print()
     if stack.airflow_runs():
-        table.add_row("Airflow", f"{stack.airflow.url}   user {USER}   password {stack.airflow.password}")
-    table.add_row("Kafka", stack.bootstrap_servers)
-    table.add_row("ZooKeeper", f"{stack.zookeeper_hosts}/waybill")
-    table.add_row("S3", f"{stack.s3_endpoint_url}   bucket {stack.bucket}   ({stack.s3.program.kind})")
-    table.add_row("Iceberg", f"{stack.catalog_uri}   warehouse {stack.warehouse}")
-    table.add_row("Logs", str(stack.logs))
-    table.add_row("Shell", f"source {_from_here(stack.state_dir / ENVIRONMENT_FILE)}   (then `waybill` works on it)")
-    table.add_row("Stop", "make down")
-    console.print(table)
+        _line("Airflow", f"{stack.airflow.url}   user {USER}   password {stack.airflow.password}")
+    _line("Kafka", stack.bootstrap_servers)
+    _line("ZooKeeper", f"{stack.zookeeper_hosts}/waybill")
+    _line("S3", f"{stack.s3_endpoint_url}   bucket {stack.bucket}   ({stack.s3.program.kind})")
+    _line("Iceberg", f"{stack.catalog_uri}   warehouse {stack.warehouse}")
+    _line("Logs", str(stack.logs))
+    _line("Shell", f"source {_from_here(stack.state_dir / ENVIRONMENT_FILE)}   (then `waybill` works on it)")
+    _line("Stop", "make down")
+
+
+def _line(name: str, value: str) -> None:
+    # Not a table: a narrow terminal, or a pipe, would cut addresses that are meant to be copied.
+    console.print(f"{name:22}{value}", markup=False)
 
 
 def _from_here(path: Path) -> str:
@@ -154,7 +155,8 @@ def main() -> int:
     try:
         code = app(standalone_mode=False)
     except WaybillError as error:
-        console.print(f"[bold red]error[/]: {_plain(error)}")
+        console.print("error:", style="bold red", end=" ")
+        console.print(str(error), markup=False)
         return 1
     except (KeyboardInterrupt, typer.Abort):
         console.print("Interrupted.")
@@ -162,10 +164,6 @@ def main() -> int:
     except typer.Exit as stop:
         return stop.exit_code
     return code if isinstance(code, int) else 0
-
-
-def _plain(error: Exception) -> str:
-    return str(error).replace("[", "\\[")
 
 
 if __name__ == "__main__":

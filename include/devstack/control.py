@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
-import psutil
 
 from devstack.servers import LOG_FILE, SOCKET_FILE, ServerSpec, ServerState, log_tail
 from waybill.errors import StackError
@@ -134,8 +133,13 @@ class GuardianHandle:
             self._process = None
 
     def shutdown(self, *, grace_seconds: float = 5.0) -> None:
-        """Stop all servers and the guardian. Returns once the guardian has ended."""
-        pid = self.status().pid if self._process is None else self._process.pid
+        """Stop all servers and the guardian. Returns once the guardian has ended, at once if it has already."""
+        if self._process is not None:
+            pid = self._process.pid
+        elif (found := GuardianHandle.find(self._state_dir)) is not None:
+            pid = found.status().pid
+        else:
+            return
         with contextlib.suppress(StackError):  # gone is what was wanted
             self._ask({"do": "shutdown", "grace_seconds": grace_seconds})
         self._wait_for_end(pid, grace_seconds * 2 + 30.0)
@@ -144,14 +148,18 @@ class GuardianHandle:
         if self._process is not None:
             self._forget(seconds)
             return
-        with contextlib.suppress(psutil.NoSuchProcess):
+        # Not psutil: where nobody reaps it, an ended guardian stays a zombie, which only a descriptor tells apart.
+        with contextlib.suppress(ProcessLookupError):
+            descriptor = os.pidfd_open(pid)
             try:
-                psutil.Process(pid).wait(timeout=seconds)
-            except psutil.TimeoutExpired:
+                ended, _, _ = select.select([descriptor], [], [], seconds)
+            finally:
+                os.close(descriptor)
+            if not ended:
                 raise StackError(
                     f"the stack's guardian, process {pid}, has not ended after {seconds:.0f} s; "
                     f"see {self._state_dir / LOG_FILE}"
-                ) from None
+                )
 
     def _forget(self, seconds: float = 30.0) -> None:
         """Close the pipe, which makes the guardian stop, and wait for its end."""

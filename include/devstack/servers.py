@@ -87,7 +87,10 @@ class ServerState:
 
 
 def log_tail(path: Path, *, start_bytes: int = 0, lines: int = 20) -> str:
-    """The last `lines` lines of a log, from `start_bytes` on, indented for a message."""
+    """The last `lines` lines of a log, from `start_bytes` on, indented for a message.
+
+    Java's stack frames are left out: a failing server prints so many that the line which says why is beyond them.
+    """
     try:
         with path.open("rb") as stream:
             stream.seek(0, 2)
@@ -95,5 +98,5 @@ def log_tail(path: Path, *, start_bytes: int = 0, lines: int = 20) -> str:
             text = stream.read().decode(errors="replace")
     except FileNotFoundError:
         return "    (no log was written)"
-    tail = text.splitlines()[-lines:]
+    tail = [line for line in text.splitlines() if not line.startswith("\tat ")][-lines:]
     return "\n".join(f"    {line}" for line in tail) or "    (the log is empty)"

@@ -77,11 +77,11 @@ class ZooKeeper:
         return (ServerSpec("zookeeper", command, logs / "zookeeper.log", self.directory),)
 
     def missing(self) -> str | None:
-        """None once it answers `ruok` with `imok`."""
+        """None once it serves requests: `ruok` says `imok` as soon as the process listens, `srvr` names a mode later."""
         try:
             with socket.create_connection(("127.0.0.1", self.port), timeout=2.0) as connection:
-                connection.sendall(b"ruok")
-                answer = connection.recv(16)
+                connection.sendall(b"srvr")
+                answer = connection.makefile("rb").read()
         except OSError as error:
             return f"ZooKeeper does not answer: {error}"
-        return None if answer == b"imok" else f"ZooKeeper answers {answer!r} to ruok"
+        return None if b"Mode: standalone" in answer else f"ZooKeeper answers {answer[:100]!r} to srvr"

@@ -1,0 +1,218 @@
+"""No orphan in any case: whoever is killed, nothing of a stack is left. Real processes, with `sleep` for servers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from devstack.control import GuardianHandle
+from devstack.servers import ServerSpec
+from waybill.errors import StackError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.integration
+
+# As Airflow does: a child, a grandchild in a session of its own, and one whose parent has ended already.
+FAMILY = "sleep 1000 & setsid sleep 1000 & (setsid sleep 1000 &) ; wait"
+FAMILY_SIZE = 4
+
+
+class Marked:
+    """The processes that carry this test's mark in their environment, wherever they went."""
+
+    def __init__(self) -> None:
+        self.mark = uuid.uuid4().hex
+
+    def processes(self) -> list[psutil.Process]:
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get("STACK_TEST_MARK") == self.mark and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+            except psutil.Error:
+                continue
+        return found
+
+
+@pytest.fixture
+def marked() -> Iterator[Marked]:
+    marked = Marked()
+    yield marked
+    for process in marked.processes():
+        process.kill()
+
+
+@pytest.fixture
+def specs(tmp_path: Path, marked: Marked) -> dict[str, ServerSpec]:
+    def spec(name: str, script: str, *, forks: bool = False) -> ServerSpec:
+        command = ("/bin/sh", "-c", script)
+        environment = {"STACK_TEST_MARK": marked.mark}
+        return ServerSpec(name, command, tmp_path / f"{name}.log", tmp_path, environment, forks=forks, grace_seconds=1)
+
+    return {
+        "plain": spec("plain", "exec sleep 1000"),
+        "family": spec("family", FAMILY, forks=True),
+        "deaf": spec("deaf", "trap '' TERM; while true; do sleep 0.1; done"),
+        "quitter": spec("quitter", f"({FAMILY}) & sleep 0.3; echo enough; exit 7", forks=True),
+    }
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 15.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.05)
+
+
+# plain: one sleep; family: its reaper, shell and three sleeps.
+ALL = 1 + 1 + FAMILY_SIZE
+
+
+@pytest.fixture
+def guardian(tmp_path: Path, specs: dict[str, ServerSpec], marked: Marked) -> Iterator[GuardianHandle]:
+    handle = GuardianHandle.start(tmp_path)
+    handle.start_server(specs["plain"])
+    handle.start_server(specs["family"])
+    wait_until(lambda: len(marked.processes()) == ALL)
+    yield handle
+    handle.shutdown(grace_seconds=0.0)
+
+
+def test_shutdown_leaves_nothing(guardian: GuardianHandle, marked: Marked, tmp_path: Path) -> None:
+    pid = guardian.status().pid
+    guardian.shutdown()
+    assert marked.processes() == []
+    assert not psutil.pid_exists(pid)
+    assert GuardianHandle.find(tmp_path) is None
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL], ids=lambda signum: signum.name)
+def test_end_of_the_guardian_leaves_nothing(guardian: GuardianHandle, marked: Marked, signum: signal.Signals) -> None:
+    os.kill(guardian.status().pid, signum)
+    wait_until(lambda: marked.processes() == [])
+
+
+def test_killed_reaper_leaves_nothing(guardian: GuardianHandle, marked: Marked) -> None:
+    family = guardian.status().server("family")
+    assert family is not None
+    os.kill(family.pid, signal.SIGKILL)
+    wait_until(lambda: len(marked.processes()) == 1)
+    state = guardian.status()
+    assert state.server("family").how_it_ended() == "was ended by signal 9"
+    assert state.server("plain").running
+
+
+def test_server_that_ends_by_itself_leaves_nothing_and_its_exit_code_is_kept(
+    guardian: GuardianHandle, specs: dict[str, ServerSpec], marked: Marked, tmp_path: Path
+) -> None:
+    guardian.start_server(specs["quitter"])
+    wait_until(lambda: not guardian.status().server("quitter").running)
+    assert guardian.status().server("quitter").exit_code == 7
+    assert (tmp_path / "quitter.log").read_text() == "enough\n"
+    wait_until(lambda: len(marked.processes()) == ALL)
+
+
+def test_server_that_ignores_sigterm_is_killed_after_its_grace(
+    guardian: GuardianHandle, specs: dict[str, ServerSpec]
+) -> None:
+    guardian.start_server(specs["deaf"])
+    guardian.stop_server("deaf", grace_seconds=0.3)
+    assert guardian.status().server("deaf").exit_code == -signal.SIGKILL
+
+
+def test_stopped_server_starts_again_as_it_was(guardian: GuardianHandle, marked: Marked) -> None:
+    guardian.stop_server("family")
+    assert len(marked.processes()) == 1
+    with pytest.raises(StackError, match="plain runs already"):
+        guardian.restart_server("plain")
+    guardian.restart_server("family")
+    wait_until(lambda: len(marked.processes()) == ALL)
+
+
+def test_second_guardian_of_a_state_directory_is_refused(guardian: GuardianHandle, tmp_path: Path) -> None:
+    with pytest.raises(StackError, match=r"a stack runs already in .*make down"):
+        GuardianHandle.start(tmp_path)
+
+
+def test_state_directory_of_a_killed_guardian_can_be_used_again(guardian: GuardianHandle, tmp_path: Path) -> None:
+    os.kill(guardian.status().pid, signal.SIGKILL)
+    wait_until(lambda: GuardianHandle.find(tmp_path) is None)
+    GuardianHandle.start(tmp_path).shutdown()
+
+
+def test_path_longer_than_a_socket_address(tmp_path: Path) -> None:
+    deep = tmp_path / ("x" * 120)
+    deep.mkdir()
+    handle = GuardianHandle.start(deep)
+    assert GuardianHandle.find(deep) is not None
+    handle.shutdown()
+
+
+OWNER = """
+import os, sys, time
+from pathlib import Path
+from devstack.control import GuardianHandle
+from devstack.servers import ServerSpec
+directory, mark = Path(sys.argv[1]), sys.argv[2]
+handle = GuardianHandle.start(directory)
+environment = {"STACK_TEST_MARK": mark}
+handle.start_server(ServerSpec("plain", ("sleep", "1000"), directory / "plain.log", directory, environment))
+handle.start_server(
+    ServerSpec("family", ("/bin/sh", "-c", sys.argv[3]), directory / "family.log", directory, environment, forks=True)
+)
+if sys.argv[4] == "forks" and os.fork() == 0:
+    time.sleep(30)  # holds every file of its parent open, the pipe to the guardian included
+    os._exit(0)
+if sys.argv[4] == "releases":
+    handle.release()
+    sys.exit()
+print("ready", flush=True)
+time.sleep(1000)
+"""
+
+
+def start_owner(directory: Path, marked: Marked, manner: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-c", OWNER, str(directory), marked.mark, FAMILY, manner],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda signum: signum.name)
+@pytest.mark.parametrize("manner", ["plain", "forks"])
+def test_end_of_the_owner_leaves_nothing(tmp_path: Path, marked: Marked, signum: signal.Signals, manner: str) -> None:
+    with start_owner(tmp_path, marked, manner) as owner:
+        try:
+            assert owner.stdout is not None
+            owner.stdout.readline()
+            wait_until(lambda: len(marked.processes()) == ALL)
+            owner.send_signal(signum)
+            owner.wait(10)
+            wait_until(lambda: marked.processes() == [])
+            wait_until(lambda: GuardianHandle.find(tmp_path) is None)
+        finally:
+            os.killpg(owner.pid, signal.SIGKILL) if manner == "forks" else owner.kill()
+
+
+def test_released_servers_outlive_their_owner_until_somebody_stops_them(tmp_path: Path, marked: Marked) -> None:
+    with start_owner(tmp_path, marked, "releases") as owner:
+        assert owner.wait(10) == 0
+    found = GuardianHandle.find(tmp_path)
+    assert found is not None
+    assert found.status().owner_pid is None
+    wait_until(lambda: len(marked.processes()) == ALL)
+    found.shutdown()
+    assert marked.processes() == []
