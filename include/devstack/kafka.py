@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 import socket
 import uuid
@@ -113,7 +114,9 @@ class KafkaCluster:
         """Kept in the state directory: the brokers refuse data of another cluster."""
         file = self.directory / "cluster.id"
         if not file.exists():
-            file.write_text(urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("="))
+            # Kafka's own ids do not start with a dash either: its tool would take one for an option.
+            candidates = (urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=") for _ in itertools.count())
+            file.write_text(next(each for each in candidates if not each.startswith("-")))
         return file.read_text()
 
     def missing(self) -> str | None:

@@ -77,7 +77,7 @@ class ZooKeeper:
         return (ServerSpec("zookeeper", command, logs / "zookeeper.log", self.directory),)
 
     def missing(self) -> str | None:
-        """None once it serves requests: `ruok` says `imok` as soon as the process listens, `srvr` names a mode later."""
+        """None once it serves requests: it says `imok` to `ruok` before that, but names its mode only then."""
         try:
             with socket.create_connection(("127.0.0.1", self.port), timeout=2.0) as connection:
                 connection.sendall(b"srvr")
