@@ -1,0 +1,112 @@
+"""The commands and their options. What they do is in the module of each."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from waybill import __version__
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    name="waybill",
+    help="Archive Kafka to S3 without losing or repeating a message, and check that nothing was.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+config_app = typer.Typer(help="Check and describe the config.", no_args_is_help=True)
+app.add_typer(config_app, name="config")
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"waybill {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    del version
+
+
+@config_app.command("check")
+def config_check() -> None:
+    """Say whether the config is right; else what is wrong, a line for each fault, and exit code 1."""
+    from waybill.cli import config
+
+    config.check()
+
+
+@config_app.command("reference")
+def config_reference() -> None:
+    """Print the reference of every key, as Markdown."""
+    from waybill.cli import config
+
+    config.print_reference()
+
+
+@config_app.command("schema")
+def config_schema() -> None:
+    """Print a JSON schema of the config, for editors that complete and check YAML."""
+    from waybill.cli import config
+
+    config.print_schema()
+
+
+@app.command()
+def offsets(
+    stream: Annotated[str | None, typer.Option("--stream", "-s", help="Only this stream.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Committed offset, end of the log and lag of every topic-partition, and which are stopped."""
+    from waybill.cli import offsets as command
+
+    command.run(stream, as_json=as_json)
+
+
+@app.command()
+def ls(
+    stream: Annotated[str, typer.Argument(help="The stream.")],
+    topic: Annotated[str | None, typer.Argument(metavar="[TOPIC[/PARTITION]]", help="Only these chains.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """The backup objects of a stream's chains: range, offsets, bytes, when modified."""
+    from waybill.cli import ls as command
+
+    command.run(stream, topic, as_json=as_json)
+
+
+@app.command()
+def cat(
+    key: Annotated[
+        str, typer.Argument(metavar="KEY|s3://BUCKET/KEY", help="A backup object, as `waybill ls` shows it.")
+    ],
+    from_offset: Annotated[int | None, typer.Option("--from", min=0, help="The first offset.")] = None,
+    to_offset: Annotated[int | None, typer.Option("--to", min=0, help="The last offset.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="At most so many messages.")] = None,
+) -> None:
+    """The messages of a backup object, as JSON lines. Bytes that are not UTF-8 are {"base64": …}."""
+    from waybill.cli import cat as command
+
+    command.run(key, from_offset, to_offset, limit)
+
+
+@app.command()
+def verify(
+    stream: Annotated[str | None, typer.Argument(help="The stream; all there are if left out.")] = None,
+    table: Annotated[bool, typer.Option("--table/--no-table", help="Hold the tables against the chains.")] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Read the whole archive and hold the tables against it: each offset exactly once, or exit code 1."""
+    from waybill.cli import verify as command
+
+    command.run(stream, table=table, as_json=as_json)

@@ -1,0 +1,97 @@
+"""`waybill cat`: the messages of a backup object, as JSON lines."""
+
+from __future__ import annotations
+
+import sys
+from base64 import b64encode
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import IO, Any
+
+import orjson
+import pyarrow as pa
+
+from waybill.cli.services import open_store
+from waybill.config import load_config
+from waybill.errors import ConfigError
+from waybill.log import decode as decoding
+from waybill.log import framing
+from waybill.names import BackupName
+
+__all__ = ["messages", "run"]
+
+_S3 = "s3://"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def run(key: str, from_offset: int | None, to_offset: int | None, limit: int | None) -> None:
+    """Print them; see `waybill cat --help`."""
+    config = load_config()
+    bucket, key = _split(key)
+    first_offset = max(from_offset or 0, _first_offset(key))
+    next_offset = None if to_offset is None else to_offset + 1
+    with open_store(config, bucket) as store, store.open(key) as stream:
+        frames = framing.read_frames(stream, key)
+        found = decoding.decode(frames, where=key, first_offset=first_offset, next_offset=next_offset)
+        _write(sys.stdout.buffer, islice(messages(found), limit))
+
+
+def _split(key: str) -> tuple[str | None, str]:
+    """The bucket, if one is named, and the key."""
+    if not key.startswith(_S3):
+        return None, key
+    bucket, _, rest = key.removeprefix(_S3).partition("/")
+    if not bucket or not rest:
+        raise ConfigError(f"{key!r} names no object: s3://bucket/key")
+    return bucket, rest
+
+
+def _first_offset(key: str) -> int:
+    """A batch that straddles the start of an object's range is kept whole; messages before it are not the object's."""
+    try:
+        return BackupName.parse(key).first_offset
+    except ValueError:
+        return 0  # some other object of record batches, such as a copy
+
+
+def messages(batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
+    """Messages as JSON has them."""
+    for batch in batches:
+        # As integers: a producer can send a timestamp that is in no calendar.
+        microseconds = batch.column("timestamp").cast(pa.int64())
+        columns = [batch.column("offset"), microseconds, *(batch.column(c) for c in ("key", "value", "headers"))]
+        for offset, timestamp, key, value, headers in zip(*(column.to_pylist() for column in columns), strict=True):
+            yield {
+                "offset": offset,
+                "timestamp": _timestamp(timestamp),
+                "key": _text(key),
+                "value": _text(value),
+                "headers": [{"key": header["key"], "value": _text(header["value"])} for header in headers],
+            }
+
+
+def _timestamp(microseconds: int) -> str | int | None:
+    """ISO 8601 to the millisecond; the number of milliseconds for what no calendar has; None for none."""
+    if microseconds == decoding.NO_TIMESTAMP_US:
+        return None
+    try:
+        moment = _EPOCH + timedelta(microseconds=microseconds)
+    except OverflowError:
+        return microseconds // 1000
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _text(data: bytes | None) -> str | dict[str, str] | None:
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": b64encode(data).decode()}
+
+
+def _write(out: IO[bytes], found: Iterator[dict[str, Any]]) -> None:
+    for message in found:
+        out.write(orjson.dumps(message, option=orjson.OPT_APPEND_NEWLINE))
+    out.flush()

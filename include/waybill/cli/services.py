@@ -1,0 +1,43 @@
+"""The services behind a config, opened by connections from the environment."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from waybill.config import Config
+from waybill.connections import CatalogEndpoint, S3Endpoint, ZooKeeperEndpoint, connection
+from waybill.coordination import Coordinator
+from waybill.names import ZkPaths
+from waybill.store import Store
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+__all__ = ["open_catalog", "open_coordinator", "open_store"]
+
+
+def open_store(config: Config, bucket: str | None = None) -> Store:
+    """The archive's bucket, or another one of the same S3."""
+    endpoint = S3Endpoint.of(connection(config.storage.connection))
+    return Store(endpoint, bucket or config.storage.bucket, config.storage.prefix)
+
+
+@contextlib.contextmanager
+def open_catalog(config: Config) -> Iterator[Catalog]:
+    """The Iceberg catalog."""
+    # Here, for the other commands' sake: PyIceberg takes a second to import.
+    from waybill import tables
+
+    endpoint = CatalogEndpoint.of(connection(config.catalog.connection))
+    catalog = tables.open_catalog(endpoint, S3Endpoint.of(connection(config.storage.connection)))
+    with contextlib.closing(catalog):
+        yield catalog
+
+
+def open_coordinator(config: Config, stream: str) -> Coordinator:
+    """ZooKeeper, for the nodes of a stream's generation. To be entered."""
+    endpoint = ZooKeeperEndpoint.of(connection(config.zookeeper.connection))
+    paths = ZkPaths(config.zookeeper.root, stream, config.stream(stream).generation)
+    return Coordinator(endpoint, paths, config.zookeeper.session_timeout)

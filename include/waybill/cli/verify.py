@@ -1,0 +1,100 @@
+"""`waybill verify`: progress while it works, a table of figures, the faults."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from waybill.cli.render import Column, bytes_text, count, print_json, print_table
+from waybill.cli.services import open_catalog, open_coordinator, open_store
+from waybill.config import Config, load_config
+from waybill.verify import Report, verify_stream
+
+__all__ = ["run"]
+
+
+def run(stream: str | None, *, table: bool, as_json: bool) -> None:
+    """Verify, print, and exit with 1 if there are faults; see `waybill verify --help`."""
+    config = load_config()
+    names = [stream] if stream else list(config.streams)
+    for name in names:
+        config.stream(name)
+    reports = [_verify(config, name, table=table) for name in names]
+    if as_json:
+        print_json([report.document() for report in reports])
+    else:
+        _print(reports)
+    if not all(report.is_sound for report in reports):
+        raise typer.Exit(1)
+
+
+def _verify(config: Config, name: str, *, table: bool) -> Report:
+    with (
+        open_store(config) as store,
+        open_coordinator(config, name) as coordinator,
+        open_catalog(config) if table else contextlib.nullcontext() as catalog,
+        _Bar.shown(name) as bar,
+    ):
+        return verify_stream(
+            name,
+            config.stream(name),
+            store=store,
+            committed=coordinator.read_committed,
+            known=coordinator.list_committed().keys(),
+            catalog=catalog,
+            listener=bar,
+        )
+
+
+class _Bar:
+    """A progress bar on stderr; nothing where that is no terminal."""
+
+    def __init__(self, progress: Progress, stream: str) -> None:
+        self._progress = progress
+        self._stream = stream
+        self._task: TaskID | None = None
+
+    @classmethod
+    @contextlib.contextmanager
+    def shown(cls, stream: str) -> Iterator[_Bar]:
+        console = Console(stderr=True)
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.percentage:>3.0f} %"),
+            TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+            yield cls(progress, stream)
+
+    def begin(self, what: str, total: int) -> None:
+        if self._task is not None:
+            self._progress.remove_task(self._task)
+        self._task = self._progress.add_task(f"{self._stream}: {what}", total=max(total, 1))
+
+    def advance(self, steps: int) -> None:
+        if self._task is not None:
+            self._progress.advance(self._task, steps)
+
+
+def _print(reports: list[Report]) -> None:
+    for report in reports:
+        for fault in report.faults:
+            typer.echo(f"{report.stream}: {fault}")
+        for note in report.notes:
+            typer.echo(f"{report.stream}: note: {note}")
+    titles = ("chains", "objects", "messages", "bytes", "rows", "quarantine", "waiting", "lost", "repeated", "foreign")
+    print_table([Column("stream"), *(Column(title, figure=True) for title in titles)], map(_cells, reports))
+    faults = sum(len(report.faults) for report in reports)
+    typer.echo("sound: nothing lost, nothing repeated" if not faults else f"NOT SOUND: {count(faults)} faults")
+
+
+def _cells(report: Report) -> list[str]:
+    figures = report.figures
+    archive = [count(figures.chains), count(figures.objects), count(figures.messages), bytes_text(figures.bytes)]
+    rows = (figures.rows, figures.quarantine, figures.waiting, figures.lost, figures.repeated, figures.foreign)
+    return [report.stream, *archive, *(count(figure) if report.table_checked else "-" for figure in rows)]

@@ -1,0 +1,125 @@
+"""What verifying finds: figures, faults, and notes on what is unusual but right."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol
+
+from waybill.names import TopicPartition
+
+__all__ = ["Fault", "FaultKind", "Figures", "Listener", "Report"]
+
+
+class FaultKind(StrEnum):
+    """What is wrong."""
+
+    MISSING = "missing"
+    """Offsets of a chain are in no object."""
+    OVERLAP = "overlap"
+    """An object reaches beyond the start of the next one."""
+    DAMAGED = "damaged"
+    """An object's bytes are not sound record batches, or not those that its name says."""
+    COMMITTED = "committed"
+    """The committed offset is not where the chain ends."""
+    LOST = "lost"
+    """A message of the chain is in neither table, though progress says that it should be."""
+    REPEATED = "repeated"
+    """A message is in table and quarantine together more than once."""
+    FOREIGN = "foreign"
+    """A row that no message of the chain accounts for."""
+    PROGRESS = "progress"
+    """The table's progress says what cannot be."""
+    UNREADABLE = "unreadable"
+    """A file of the table is missing or damaged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that is wrong, with the offsets it concerns: `[first_offset, next_offset)`, where there are any."""
+
+    kind: FaultKind
+    where: str
+    """The key of the object, or the name of the table, or of the ZooKeeper node's topic-partition."""
+    tp: TopicPartition | None
+    first_offset: int | None
+    next_offset: int | None
+    what: str
+    """What was found and what was expected."""
+
+    def __str__(self) -> str:
+        parts = [str(self.tp)] if self.tp else []
+        if self.first_offset is not None and self.next_offset is not None:
+            one = self.next_offset == self.first_offset + 1
+            parts.append(
+                f"offset {self.first_offset}" if one else f"offsets {self.first_offset}–{self.next_offset - 1}"
+            )
+        subject = " ".join(parts)
+        return f"{self.kind}: {subject}{': ' if subject else ''}{self.what} ({self.where})"
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "kind": str(self.kind),
+            "where": self.where,
+            "topic": self.tp and self.tp.topic,
+            "partition": self.tp and self.tp.partition,
+            "first_offset": self.first_offset,
+            "next_offset": self.next_offset,
+            "what": self.what,
+        }
+
+
+@dataclass(slots=True)
+class Figures:
+    """What was counted."""
+
+    chains: int = 0
+    objects: int = 0
+    messages: int = 0
+    """In the chains, without what transactions aborted and without control records."""
+    bytes: int = 0
+    waiting: int = 0
+    """Messages of the chains beyond the tables' progress: the next partition run takes them."""
+    rows: int = 0
+    quarantine: int = 0
+    """Rows of the quarantine below the table's progress; those beyond are not final."""
+    lost: int = 0
+    repeated: int = 0
+    """Rows too many."""
+    foreign: int = 0
+
+
+@dataclass(slots=True)
+class Report:
+    """All about one stream."""
+
+    stream: str
+    generation: int
+    figures: Figures = field(default_factory=Figures)
+    faults: list[Fault] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    table_checked: bool = False
+
+    @property
+    def is_sound(self) -> bool:
+        return not self.faults
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "stream": self.stream,
+            "generation": self.generation,
+            "sound": self.is_sound,
+            "table_checked": self.table_checked,
+            "figures": asdict(self.figures),
+            "faults": [fault.document() for fault in self.faults],
+            "notes": list(self.notes),
+        }
+
+
+class Listener(Protocol):
+    """Is told how the work goes on. Called by one thread."""
+
+    def begin(self, what: str, total: int) -> None:
+        """A stage of the work begins, of `total` steps."""
+
+    def advance(self, steps: int) -> None: ...
