@@ -38,11 +38,11 @@ def drain(stream: str, lane: dict[str, Any]) -> dict[str, Any]:
 
 
 @task(trigger_rule="all_done")
-def report(stream: str, lanes: list[dict[str, Any]], reports: Any) -> None:
+def report(stream: str, lanes: list[dict[str, Any]] | None, reports: Any) -> None:
     from waybill.ingest import LaneReport
     from waybill.orchestration.report import report_run
 
-    report_run(stream, len(lanes), [LaneReport.model_validate(r) for r in reports or []])
+    report_run(stream, None if lanes is None else len(lanes), [LaneReport.model_validate(r) for r in reports or []])
 
 
 def ingest_dag(name: str, stream: Stream) -> DAG:
