@@ -44,6 +44,7 @@ PART_BYTES = 16 << 20
 """Size of a part of a multipart upload, and the largest object that is created by a single call."""
 
 UPLOAD_THREADS = 2
+_STEP_BYTES = 256 << 10  # copied and checksummed in turn: what was copied is still in the processor's cache
 _CONNECT_TIMEOUT_SECONDS = 5
 _READ_TIMEOUT_SECONDS = 60
 _ATTEMPTS = 5
@@ -239,7 +240,7 @@ class Store:
                     Body=_body(body),
                     IfNoneMatch="*",
                     Metadata=dict(metadata or {}),
-                    ChecksumCRC32C=_checksum(body),
+                    ChecksumCRC32C=_checksum(crc32c.crc32c(body)),
                 )
                 return
 
@@ -300,6 +301,7 @@ class Upload:
         self._parts: list[Future[dict[str, Any]]] = []
         self._buffer: bytearray | None = None
         self._filled = 0
+        self._crc = 0
 
     def __enter__(self) -> Self:
         return self
@@ -317,8 +319,11 @@ class Upload:
         while source:
             if self._buffer is None:
                 self._buffer = self._take_buffer()
-            taken = min(len(source), self._store.part_bytes - self._filled)
-            self._buffer[self._filled : self._filled + taken] = source[:taken]
+            taken = min(len(source), self._store.part_bytes - self._filled, _STEP_BYTES)
+            piece = source[:taken]
+            with memoryview(self._buffer) as buffer:  # a bytearray's own slices would be copied twice
+                buffer[self._filled : self._filled + taken] = piece
+            self._crc = crc32c.crc32c(piece, self._crc)
             self._filled += taken
             source = source[taken:]
             if self._filled == self._store.part_bytes:
@@ -402,15 +407,15 @@ class Upload:
                     **self._target, Metadata=self._metadata, ChecksumAlgorithm="CRC32C", ChecksumType="COMPOSITE"
                 )["UploadId"]
         assert self._buffer is not None
-        buffer, size, number = self._buffer, self._filled, len(self._parts) + 1
-        self._buffer, self._filled = None, 0
-        part = self._store._pool.submit(self._send, self._upload_id, number, buffer, size)
+        buffer, size, crc, number = self._buffer, self._filled, self._crc, len(self._parts) + 1
+        self._buffer, self._filled, self._crc = None, 0, 0
+        part = self._store._pool.submit(self._send, self._upload_id, number, buffer, size, crc)
         part.add_done_callback(lambda _: self._store._buffers.put(buffer))
         self._parts.append(part)
 
-    def _send(self, upload_id: str, number: int, buffer: bytearray, size: int) -> dict[str, Any]:
+    def _send(self, upload_id: str, number: int, buffer: bytearray, size: int, crc: int) -> dict[str, Any]:
+        checksum = _checksum(crc)
         with self._store._mapped(f"send part {number} of {self.key}", self.key), memoryview(buffer)[:size] as content:
-            checksum = _checksum(content)
             answer = self._store.client.upload_part(
                 **self._target,
                 UploadId=upload_id,
@@ -423,7 +428,7 @@ class Upload:
     def _release_buffer(self) -> None:
         if self._buffer is not None:
             self._store._buffers.put(self._buffer)
-            self._buffer, self._filled = None, 0
+            self._buffer, self._filled, self._crc = None, 0, 0
 
 
 def _conflict_pauses() -> Iterator[float | None]:
@@ -439,9 +444,9 @@ def _body(content: memoryview) -> Any:
     return whole if isinstance(whole, bytes | bytearray) and len(whole) == len(content) else bytes(content)
 
 
-def _checksum(content: memoryview) -> str:
+def _checksum(crc: int) -> str:
     """As S3 wants it: base64 of the big-endian CRC-32C. S3 refuses the body if it arrives as anything else."""
-    return b64encode(crc32c.crc32c(content).to_bytes(4, "big")).decode()
+    return b64encode(crc.to_bytes(4, "big")).decode()
 
 
 def _client(endpoint: S3Endpoint) -> Any:

@@ -10,6 +10,7 @@ from waybill.store import Store
 __all__ = ["BackupObject"]
 
 _FORMAT_VERSION = "1"
+_RUN_BYTES = 256 << 10  # checked and copied in turn: what was checked is still in the processor's cache
 
 
 class BackupObject:
@@ -58,7 +59,7 @@ class BackupObject:
         if not archived:
             return
         # Batches that follow each other are copied at one go.
-        if frame.position != self._run_stop:
+        if frame.position != self._run_stop or self._run_stop - self._run_start >= _RUN_BYTES:
             self.flush()
             self._run_start = frame.position
         self._run_stop = frame.position + len(frame.data)

@@ -17,13 +17,14 @@ from datetime import timedelta
 from typing import Any, NoReturn, Self, TypeVar
 
 from kafka import errors as kafka_errors
-from kafka.net.compat import KafkaNetClient
+from kafka.net.selector import NetworkSelector
 from kafka.protocol.metadata import MetadataRequest
 
 from waybill.connections import KafkaEndpoint
 from waybill.errors import ConfigError, KafkaUnavailable
 from waybill.log.framing import DEFAULT_MAX_BATCH_BYTES
 from waybill.names import TopicPartition
+from waybill.sources.transport import DirectConnectionManager
 
 __all__ = ["Cluster", "Leader", "Topic", "failure"]
 
@@ -31,6 +32,7 @@ log = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")
 
+_CLIENT_ID = "waybill"
 _BACKOFF_SECONDS = 0.1
 _MAX_BACKOFF_SECONDS = 1.0
 _TRIES_FOR_A_TOPIC = 3
@@ -74,16 +76,16 @@ class Cluster:
         self._timeout_ms = int(request_timeout.total_seconds() * 1000)
         self._leaders: dict[TopicPartition, Leader] = {}
         self._topics: dict[str, Topic] = {}
-        self._client = KafkaNetClient(
+        self._net = NetworkSelector(client_id=_CLIENT_ID)
+        self._manager = DirectConnectionManager(
+            self._net,
             bootstrap_servers=list(endpoint.bootstrap_servers),
-            client_id="waybill",
+            client_id=_CLIENT_ID,
             request_timeout_ms=self._timeout_ms,
             socket_connection_setup_timeout_ms=self._timeout_ms,
             reconnect_backoff_max_ms=int(_MAX_BACKOFF_SECONDS * 1000),
             receive_message_max_bytes=DEFAULT_MAX_BATCH_BYTES + (1 << 20),
         )
-        self._manager = self._client._manager
-        self._net = self._manager._net
 
     def __enter__(self) -> Self:
         self._net.start()
@@ -99,7 +101,8 @@ class Cluster:
 
     def close(self) -> None:
         self._net.stop(timeout_ms=self._timeout_ms)
-        self._client.close()
+        self._manager.close()
+        self._net.close()
 
     # --- metadata ---
 
