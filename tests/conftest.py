@@ -17,19 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Forgive kafka-python one thing: it drops the socket of a refused connection instead of closing it.
-
-    That happens whenever a broker is down, in whichever test comes next. Such a socket has no address of its own;
-    sockets that our code leaves open have one, and still fail a test.
-    """
-    config.addinivalue_line(
-        "filterwarnings",
-        r"ignore:Exception ignored in. <socket.socket [^>]*laddr=\('0\.0\.0\.0', \d+\)>:"
-        "pytest.PytestUnraisableExceptionWarning",
-    )
-
-
 @pytest.fixture(scope="session")
 def stack(pytestconfig: pytest.Config) -> Iterator[Stack]:
     """Kafka, ZooKeeper and S3 for the whole run, with their connections in the environment.
