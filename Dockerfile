@@ -1,0 +1,35 @@
+# Airflow with Waybill and the JDK that Spark needs; used by docker-compose.yaml.
+FROM python:3.11-slim-bookworm
+
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends openjdk-17-jdk-headless procps \
+    && rm -rf /var/lib/apt/lists/* \
+    && ln -s "$(dirname "$(dirname "$(readlink -f "$(command -v java)")")")" /opt/java
+
+WORKDIR /opt/waybill
+
+# The lock first: a change of the code does not install everything again.
+COPY requirements.txt ./
+RUN pip install --no-cache-dir --no-deps -r requirements.txt \
+    # What Airflow's Postgres needs beyond the lock.
+    && pip install --no-cache-dir --no-deps psycopg2-binary==2.9.13 asyncpg==0.32.0
+
+COPY pyproject.toml requirements.in README.md LICENSE ./
+COPY include ./include
+COPY dags ./dags
+COPY plugins ./plugins
+COPY spark_jobs ./spark_jobs
+RUN pip install --no-cache-dir --no-deps -e . \
+    && useradd --create-home --uid 50000 airflow \
+    && mkdir -p /opt/airflow/logs /var/lib/waybill \
+    && chown -R airflow /opt/airflow /var/lib/waybill
+
+ENV JAVA_HOME=/opt/java \
+    PYSPARK_PYTHON=/usr/local/bin/python \
+    AIRFLOW_HOME=/opt/airflow \
+    AIRFLOW__CORE__DAGS_FOLDER=/opt/waybill/dags \
+    AIRFLOW__CORE__PLUGINS_FOLDER=/opt/waybill/plugins \
+    AIRFLOW__CORE__LOAD_EXAMPLES=False
+USER airflow
+ENTRYPOINT ["airflow"]
+CMD ["version"]
