@@ -1,27 +1,26 @@
 """The plan of a partition run: which ranges of which backup objects, read by which parser.
 
-The plan is an object in S3, named by the progress that it starts from and created if absent. So a rival, or a retry after
-a crash, finds it and does the same, even if the archive has grown or the config has changed in between.
+The plan is an object in S3, named by the progress that it starts from and created if absent. So a rival, or a retry
+after a crash, finds it and does the same, even if the archive has grown or the config has changed in between.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from pydantic import ValidationError
 
-from waybill import names
 from waybill.chain import ChainObject
 from waybill.config import JsonParser
 from waybill.errors import ObjectAlreadyThere, ObjectMissing, PlanUnusable
 from waybill.names import TopicPartition
 from waybill.store import Store
 
-__all__ = ["Plan", "Span", "Task", "find_plan", "make_plan", "pack", "settle_plan"]
+__all__ = ["Plan", "Span", "Task", "clip", "find_plan", "make_plan", "pack", "settle_plan"]
 
 _VERSION = 1
 
@@ -117,7 +116,7 @@ def make_plan(
 
     `chains`: for each topic-partition the objects that hold offsets at or after its start, in order.
     """
-    spans = {tp: tuple(_clip(tp, objects, start.get(tp))) for tp, objects in chains.items()}
+    spans = {tp: tuple(clip(tp, objects, start.get(tp))) for tp, objects in chains.items()}
     end = {**start, **{tp: s[-1].next_offset for tp, s in spans.items() if s}}
     tasks = pack(spans, task_bytes)
     if not tasks:
@@ -128,9 +127,9 @@ def make_plan(
 def pack(spans: Mapping[TopicPartition, Sequence[Span]], task_bytes: int) -> tuple[Task, ...]:
     """Pack spans into tasks of about `task_bytes` of backup.
 
-    Few tasks, each over a short time, make few and full files: every task writes a file for each partition value that it
-    meets. So a task takes the topic-partitions' spans side by side, each at the same share of its backlog, since chains
-    that were written at the same time grow together. Within a topic-partition order is that of offsets.
+    Few tasks, each over a short time, make few and full files: every task writes a file for each partition value that
+    it meets. So a task takes the topic-partitions' spans side by side, each at the same share of its backlog, since
+    chains that were written at the same time grow together. Within a topic-partition order is that of offsets.
     """
     placed: list[tuple[float, TopicPartition, int, Span]] = []
     for tp, chain in sorted(spans.items()):
@@ -177,7 +176,8 @@ def settle_plan(store: Store, key: str, make: Callable[[], Plan | None]) -> Plan
     return plan
 
 
-def _clip(tp: TopicPartition, objects: Iterable[ChainObject], start: int | None) -> Iterable[Span]:
+def clip(tp: TopicPartition, objects: Iterable[ChainObject], start: int | None) -> Iterator[Span]:
+    """The ranges of a chain's objects from `start` on; None: all of them."""
     for found in objects:
         first = max(found.name.first_offset, start or 0)
         if first < found.next_offset:

@@ -1,8 +1,8 @@
 """The commit: data files and progress in one snapshot, or not at all.
 
 PyIceberg retries a refused append by itself, on top of whatever came in between, and so two drivers that did the same
-work would both succeed. Its retries are therefore off here (in memory: a compaction by Spark keeps its own), and after a
-refusal this module looks: progress still where the plan starts, so something else was committed (a compaction, a
+work would both succeed. Its retries are therefore off here (in memory: a compaction by Spark keeps its own), and after
+a refusal this module looks: progress still where the plan starts, so something else was committed (a compaction, a
 deletion): commit again; progress moved on: a rival carried out the plan, and there is nothing left to do.
 """
 
@@ -51,20 +51,20 @@ class Commit:
     """Further properties of the snapshot."""
 
 
-def commit_files(table: Table, commit: Commit, *, strict: bool) -> Outcome:
+def commit_files(table: Table, commit: Commit, *, must_be_at_start: bool = True) -> Outcome:
     """Add the files to the table, and its progress, in one snapshot; refused if the progress is not `commit.start`.
 
-    `strict`: the table's progress must be exactly `commit.start` or `commit.end`, as the main table's always is. The
-    quarantine's may be older, when plans before had nothing for it.
+    Without `must_be_at_start` the table's progress may also be older, as the quarantine's is when the plans before had
+    nothing for it.
 
-    Raises `CommitConflict` when the progress is neither, or others commit faster than this one can;
+    Raises `CommitConflict` when the progress is at none of these, or others commit faster than this one can;
     `CatalogUnavailable` when the catalog does not answer.
     """
     name = ".".join(table.name())
     for attempt in range(_ATTEMPTS):
         with available(f"load {name}"):
             table.refresh()
-        if _is_done(read_progress(table.metadata, name), commit, name, strict=strict):
+        if _is_done(read_progress(table.metadata, name), commit, name, must_be_at_start):
             return Outcome.ADOPTED
         if _try(table, commit, name):
             return Outcome.COMMITTED
@@ -72,20 +72,20 @@ def commit_files(table: Table, commit: Commit, *, strict: bool) -> Outcome:
     raise CommitConflict(f"table {name}: {_ATTEMPTS} commits were refused, each because another came first; run again")
 
 
-def _is_done(found: Progress, commit: Commit, name: str, *, strict: bool) -> bool:
-    if found == commit.end:
-        return True
+def _is_done(found: Progress, commit: Commit, name: str, must_be_at_start: bool) -> bool:
+    """Whether a table at progress `found` has what is to be committed."""
     if found == commit.start:
         return False
-    if any(found.get(tp, -1) > commit.start.get(tp, -1) for tp in commit.end):
-        if strict and any(found.get(tp, -1) < end for tp, end in commit.end.items()):
-            raise CommitConflict(
-                f"table {name} is at {progress_text(found)}, neither where plan {commit.plan} starts nor where it ends"
-            )
+    # Runs of one stream follow each other, each from where one before it ended: at its end or beyond, this one is done.
+    if all(found.get(tp, -1) >= end for tp, end in commit.end.items()):
         return True
-    if strict:
-        raise CommitConflict(f"table {name} was taken back to {progress_text(found)} while plan {commit.plan} ran")
-    return False
+    is_older = all(offset <= commit.start.get(tp, -1) for tp, offset in found.items())
+    if is_older and not must_be_at_start:
+        return False
+    raise CommitConflict(
+        f"table {name} is at {progress_text(found)}, neither where plan {commit.plan} starts nor at its end or beyond: "
+        f"it was rolled back, or written by somebody else, while the plan was carried out. Run again"
+    )
 
 
 def _try(table: Table, commit: Commit, name: str) -> bool:

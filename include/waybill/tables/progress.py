@@ -42,8 +42,8 @@ class _Ancestry:
 def read_progress(metadata: TableMetadata, name: str) -> Progress:
     """The progress that a table's history records; empty for a table without rows.
 
-    Raises `ProgressLost` when the table holds rows and no snapshot says up to which offsets, or one says it in a version
-    of the document that is newer than this code.
+    Raises `ProgressLost` when the table holds rows and no snapshot says up to which offsets, or one says it in a
+    version of the document that is newer than this code.
     """
     for snapshot in _Ancestry(metadata):
         text = snapshot.summary.additional_properties.get(PROGRESS_PROPERTY) if snapshot.summary else None

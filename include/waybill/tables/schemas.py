@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from typing import Any
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchTableError, TableAlreadyExistsError
@@ -11,7 +12,7 @@ from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField,
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, NullOrder, SortDirection, SortField, SortOrder
-from pyiceberg.transforms import DayTransform, HourTransform, IdentityTransform
+from pyiceberg.transforms import DayTransform, HourTransform, IdentityTransform, Transform
 from pyiceberg.types import (
     BinaryType,
     IntegerType,
@@ -88,7 +89,10 @@ _PROPERTIES = {
     "write.metadata.previous-versions-max": "100",
 }
 
-_TRANSFORMS = {PartitionBy.DAY: DayTransform(), PartitionBy.HOUR: HourTransform()}
+_TRANSFORMS: dict[PartitionBy, Transform[Any, Any]] = {
+    PartitionBy.DAY: DayTransform(),
+    PartitionBy.HOUR: HourTransform(),
+}
 
 
 @dataclass(frozen=True, slots=True)

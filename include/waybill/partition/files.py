@@ -1,0 +1,413 @@
+"""Rows to data files: a file for each partition value, in bounded memory however many values there are.
+
+Rows are held until they take `memory_bytes`. When that is reached and more is to come, the rows of each value that make
+a good part of a row group go to that value's file; those that do not are spilled, since a year of history by day would
+otherwise be cut into a small row group, or a small file, for each day each time. At the end each value's file gets what
+was spilled for it, one value after the other. So what is held for a value is a place in a spill file, not a buffer.
+
+Files are made in the executor's scratch directory and then sent to the table's location by a few threads.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from threading import BoundedSemaphore
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.ipc
+import pyarrow.parquet as pq
+from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import (
+    compute_statistics_plan,
+    data_file_statistics_from_parquet_metadata,
+    parquet_path_to_id_mapping,
+    schema_to_pyarrow,
+)
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.transforms import DayTransform
+from pyiceberg.typedef import Record
+
+if TYPE_CHECKING:
+    _Int64s = np.ndarray[Any, np.dtype[np.int64]]
+
+__all__ = ["PartitionedWriter", "TableLayout", "Uploads"]
+
+ROW_GROUP_BYTES = 64 << 20
+"""Rows of a row group before encoding."""
+
+_UNIT_US = {"day": 86_400_000_000, "hour": 3_600_000_000}
+_DICTIONARY_COLUMNS = ("topic", "partition", "generation", "reason", "parser", "quarantined_at")
+_HEADER_KEYS = "headers.list.element.key"
+_MAX_HELD_BYTES = 1 << 30  # Arrow's binary columns have int32 offsets: more could not be put in one piece
+_FULL_SHARE = 8
+_UPLOAD_THREADS = 4
+_WAITING_UPLOADS = 8
+_COPY_BYTES = 8 << 20
+_FIELD_ID = b"PARQUET:field_id"
+
+
+@dataclass(frozen=True, slots=True)
+class TableLayout:
+    """What writing a table's data files takes. Small enough to go to every task; holds no secrets."""
+
+    name: str
+    data_location: str
+    schema: Schema
+    spec: PartitionSpec
+    sort_order_id: int | None
+    properties: dict[str, str]
+
+    @classmethod
+    def of(cls, table: Table) -> TableLayout:
+        """The layout of a table as it is now."""
+        provider = table.location_provider()
+        return cls(
+            ".".join(table.name()),
+            provider.data_path,
+            table.schema(),
+            table.spec(),
+            table.sort_order().order_id or None,
+            dict(table.properties),
+        )
+
+    @property
+    def unit(self) -> str | None:
+        """`day` or `hour` of the event time; None: the table is not partitioned."""
+        if not self.spec.fields:
+            return None
+        return "day" if isinstance(self.spec.fields[0].transform, DayTransform) else "hour"
+
+    def arrow_schema(self, rows: pa.Schema) -> pa.Schema:
+        """`rows` with the table's field ids, by which readers know a column."""
+        columns = {f.name: _small(f) for f in schema_to_pyarrow(self.schema)}
+        return pa.schema([columns[name] for name in rows.names])
+
+    def data_file(self, path: str, size_bytes: int, metadata: pq.FileMetaData, *, is_sorted: bool) -> DataFile:
+        """The manifest entry of a file, with the bounds that engines prune by."""
+        statistics = data_file_statistics_from_parquet_metadata(
+            metadata, compute_statistics_plan(self.schema, self.properties), parquet_path_to_id_mapping(self.schema)
+        )
+        file = DataFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=path,
+            file_format=FileFormat.PARQUET,
+            partition=statistics.partition(self.spec, self.schema),
+            file_size_in_bytes=size_bytes,
+            sort_order_id=self.sort_order_id if is_sorted else None,
+            equality_ids=None,
+            key_metadata=None,
+            **statistics.to_serialized_dict(),
+        )
+        file.spec_id = self.spec.spec_id
+        return file
+
+    def new_path(self, value: int, name: str) -> str:
+        """Where a file of a partition value goes. `name` must be unique."""
+        folder = self.spec.partition_to_path(Record(value), self.schema) + "/" if self.spec.fields else ""
+        return f"{self.data_location}/{folder}{name}.parquet"
+
+
+def _small(found: pa.Field) -> pa.Field:
+    """Without Arrow's 64-bit offsets, which nothing here needs, and with the field id alone as metadata."""
+    metadata = {key: value for key, value in (found.metadata or {}).items() if key == _FIELD_ID}
+    return pa.field(found.name, _small_type(found.type), found.nullable, metadata)
+
+
+def _small_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_large_string(kind):
+        return pa.string()
+    if pa.types.is_large_binary(kind):
+        return pa.binary()
+    if pa.types.is_large_list(kind):
+        return pa.list_(_small(kind.value_field))
+    if pa.types.is_struct(kind):
+        return pa.struct([_small(child) for child in kind])
+    return kind
+
+
+class Uploads:
+    """Sends finished files from the scratch directory to the table's location, a few at a time.
+
+    What was sent, or begun, can be taken back with `discard`: nothing references it before the commit.
+    """
+
+    def __init__(self, io: FileIO) -> None:
+        self._io = io
+        self._pool = ThreadPoolExecutor(_UPLOAD_THREADS, thread_name_prefix="waybill-data-file")
+        self._room = BoundedSemaphore(_WAITING_UPLOADS)
+        self._sent: list[tuple[str, Future[None]]] = []
+
+    def send(self, local: Path, path: str) -> None:
+        """Send a file and remove it here. Blocks while too many wait. Faults come out of `wait`."""
+        self._room.acquire()
+        self._sent.append((path, self._pool.submit(self._copy, local, path)))
+
+    def wait(self) -> None:
+        """Return when everything has arrived. Raises what went wrong with the first that did not."""
+        for _, arrival in self._sent:
+            arrival.result()
+
+    def discard(self) -> None:
+        """Remove what was sent, as far as that is possible."""
+        for path, arrival in self._sent:
+            if not arrival.cancel():
+                arrival.exception()
+            with suppress(Exception):  # whatever stays is removed by maintenance, like any orphan
+                self._io.delete(path)
+
+    def close(self) -> None:
+        """End the threads."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _copy(self, local: Path, path: str) -> None:
+        try:
+            with local.open("rb") as source, self._io.new_output(path).create(overwrite=True) as target:
+                while chunk := source.read(_COPY_BYTES):
+                    target.write(chunk)
+            local.unlink()
+        finally:
+            self._room.release()
+
+
+class _FileInTheMaking:
+    """One Parquet file in the scratch directory."""
+
+    def __init__(self, local: Path, schema: pa.Schema) -> None:
+        self.local = local
+        self.is_sorted = True
+        self._last_us = -(1 << 63)
+        self._writer = pq.ParquetWriter(
+            local,
+            schema,
+            compression="zstd",
+            use_dictionary=[*(n for n in _DICTIONARY_COLUMNS if n in schema.names), _HEADER_KEYS],
+        )
+
+    def write(self, rows: pa.Table, times_us: _Int64s | None) -> None:
+        """Add a row group; `times_us`: its event times, sorted, if the table is kept in their order."""
+        if times_us is not None:
+            self.is_sorted &= bool(times_us[0] >= self._last_us)
+            self._last_us = int(times_us[-1])
+        self._writer.write_table(rows, row_group_size=rows.num_rows)
+
+    def close(self) -> pq.FileMetaData:
+        self._writer.close()
+        return self._writer.writer.metadata
+
+    def abandon(self) -> None:
+        self._writer.close()
+
+
+class _Spill:
+    """Rows of one flush that were too few for a row group, by partition value, in one Arrow file."""
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        self._path = path
+        self._batches = 0
+        self._values: dict[int, int] = {}
+        options = pa.ipc.IpcWriteOptions(compression="lz4")
+        self._writer = pa.ipc.new_file(path, schema, options=options)
+        self._reader: Any = None
+
+    def write(self, value: int, rows: pa.Table) -> None:
+        for batch in rows.combine_chunks().to_batches():
+            self._writer.write_batch(batch)
+            self._values[value] = self._batches
+            self._batches += 1
+
+    def seal(self) -> None:
+        self._writer.close()
+        self._reader = pa.ipc.open_file(pa.memory_map(str(self._path)))
+
+    def take(self, value: int) -> pa.RecordBatch | None:
+        batch = self._values.pop(value, None)
+        return None if batch is None else self._reader.get_batch(batch)
+
+    @property
+    def values(self) -> set[int]:
+        return set(self._values)
+
+
+class PartitionedWriter:
+    """Writes the rows of one task to one table's files, whose names begin with `name`. `finish` or `abandon` it."""
+
+    def __init__(
+        self,
+        layout: TableLayout,
+        rows: pa.Schema,
+        *,
+        memory_bytes: int,
+        scratch: Path,
+        uploads: Uploads,
+        name: str,
+    ) -> None:
+        self._layout = layout
+        self._schema = layout.arrow_schema(rows)
+        self._unit_us = _UNIT_US[layout.unit] if layout.unit else None
+        self._memory_bytes = min(memory_bytes, _MAX_HELD_BYTES)
+        self._full_bytes = min(self._memory_bytes // _FULL_SHARE, ROW_GROUP_BYTES)
+        self._scratch = scratch
+        self._uploads = uploads
+        self._name = name
+        self._held: list[pa.RecordBatch] = []
+        self._held_bytes = 0
+        self._open: dict[int, _FileInTheMaking] = {}
+        self._spills: list[_Spill] = []
+        self._finished: list[DataFile] = []
+        self.rows = 0
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Take rows; they are written when there are enough of them."""
+        if not rows.num_rows:
+            return
+        self.rows += rows.num_rows
+        self._held.append(rows)
+        self._held_bytes += rows.nbytes
+        if self._held_bytes >= self._memory_bytes:
+            self._make_room()
+
+    def finish(self) -> list[DataFile]:
+        """Write what is left. The files have arrived when `Uploads.wait` returns."""
+        last = {group.value: group for group in self._take_held()}
+        for spill in self._spills:
+            spill.seal()
+        values = set(last).union(self._open, *(spill.values for spill in self._spills))
+        for value in sorted(values):
+            for rows in self._full_pieces(value, last.pop(value, None)):
+                self._write(value, rows)
+            self._close(value)
+        return self._finished
+
+    def abandon(self) -> None:
+        """Let go of the open files."""
+        for file in self._open.values():
+            file.abandon()
+        self._open.clear()
+
+    def _make_room(self) -> None:
+        """Write full pieces to their files, and spill the rest."""
+        spill = None
+        for group in self._take_held():
+            if group.size_bytes >= self._full_bytes:
+                for piece in group.pieces(ROW_GROUP_BYTES):
+                    self._write(group.value, piece)
+                continue
+            if spill is None:
+                spill = _Spill(self._scratch / f"{self._new_name()}.arrow", self._schema)
+                self._spills.append(spill)
+            spill.write(group.value, group.rows())
+
+    def _full_pieces(self, value: int, last: _Group | None) -> Iterator[pa.Table]:
+        """All rows of a value that are not in its file yet, in pieces of about a row group."""
+        pieces: list[pa.Table] = []
+        gathered = 0
+        spilled = (spill.take(value) for spill in self._spills)
+        for table in [pa.Table.from_batches([b]) for b in spilled if b is not None]:
+            pieces.append(table)
+            gathered += table.nbytes
+            if gathered >= ROW_GROUP_BYTES:
+                yield self._in_order(pieces)
+                pieces, gathered = [], 0
+        if last is not None and gathered + last.size_bytes <= ROW_GROUP_BYTES:
+            pieces.append(last.rows())
+            last = None
+        if pieces:
+            yield self._in_order(pieces)
+        if last is not None:
+            yield from last.pieces(ROW_GROUP_BYTES)
+
+    def _in_order(self, pieces: list[pa.Table]) -> pa.Table:
+        if len(pieces) == 1:
+            return pieces[0]
+        table = pa.concat_tables(pieces).combine_chunks()
+        times = self._times(table)
+        return table if times is None else table.take(pa.array(np.argsort(times, kind="stable")))
+
+    def _take_held(self) -> Iterator[_Group]:
+        """What is held, by partition value, each in order of event time; then nothing is held."""
+        if not self._held:
+            return
+        held_bytes, self._held_bytes = self._held_bytes, 0
+        table = pa.Table.from_batches(self._held).combine_chunks()
+        self._held = []
+        n = table.num_rows
+        row_bytes = held_bytes / n
+        times = self._times(table)
+        if times is None or self._unit_us is None:
+            yield _Group(0, table, None, 0, n, row_bytes)
+            return
+        order = None if np.all(times[1:] >= times[:-1]) else np.argsort(times, kind="stable")
+        values = (times if order is None else times[order]) // self._unit_us
+        starts = [0, *(np.flatnonzero(values[1:] != values[:-1]) + 1).tolist(), n]
+        for start, end in pairwise(starts):
+            yield _Group(int(values[start]), table, order, start, end, row_bytes)
+
+    def _times(self, table: pa.Table) -> _Int64s | None:
+        if self._unit_us is None:
+            return None
+        column = table.column("event_time").combine_chunks()
+        array = column if isinstance(column, pa.Array) else pa.concat_arrays(column.chunks)
+        return np.asarray(array.cast(pa.int64()))
+
+    def _new_name(self) -> str:
+        # Unique, so that a loser never writes over what a winner committed. The plan's id is for whoever reads a list.
+        return f"{self._name}-{uuid.uuid4().hex}"
+
+    def _write(self, value: int, rows: pa.Table) -> None:
+        file = self._open.get(value)
+        if file is None:
+            file = self._open[value] = _FileInTheMaking(self._scratch / f"{self._new_name()}.parquet", self._schema)
+        file.write(rows, self._times(rows))
+
+    def _close(self, value: int) -> None:
+        file = self._open.pop(value)
+        metadata = file.close()
+        path = self._layout.new_path(value, file.local.stem)
+        self._finished.append(
+            self._layout.data_file(path, file.local.stat().st_size, metadata, is_sorted=file.is_sorted)
+        )
+        self._uploads.send(file.local, path)
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Rows of one partition value: those at `order[start:end]` of `table`, or at `[start, end)` without an order."""
+
+    value: int
+    table: pa.Table
+    order: _Int64s | None
+    start: int
+    end: int
+    row_bytes: float
+
+    @property
+    def size_bytes(self) -> int:
+        return int((self.end - self.start) * self.row_bytes)
+
+    def rows(self) -> pa.Table:
+        return self._between(self.start, self.end)
+
+    def pieces(self, piece_bytes: int) -> Iterator[pa.Table]:
+        """In order, each of about `piece_bytes`, and none much smaller than the others."""
+        n = self.end - self.start
+        count = max(1, round(self.size_bytes / piece_bytes))
+        bounds = [self.start + n * i // count for i in range(count + 1)]
+        for start, end in pairwise(bounds):
+            if start < end:
+                yield self._between(start, end)
+
+    def _between(self, start: int, end: int) -> pa.Table:
+        if self.order is None:
+            return self.table.slice(start, end - start)
+        return self.table.take(pa.array(self.order[start:end]))

@@ -1,0 +1,112 @@
+"""What a partition run says at its end: one line for people, one document for programs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from waybill.partition.plan import Plan
+from waybill.partition.staged import Staged
+from waybill.partition.task import TaskResult
+from waybill.tables import Progress
+
+__all__ = ["Report", "RunOutcome"]
+
+
+class RunOutcome(StrEnum):
+    """How a run ended. Each is a success."""
+
+    NOTHING_NEW = "nothing_new"
+    COMMITTED = "committed"
+    ADOPTED = "adopted"
+    """Another run committed the same plan."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The figures of a partition run."""
+
+    stream: str
+    outcome: RunOutcome
+    plan: str | None
+    start: dict[str, int]
+    """Progress before, by `topic/partition`."""
+    end: dict[str, int]
+    """Progress after."""
+    tasks: int
+    rows: int
+    quarantined: int
+    files: int
+    file_bytes: int
+    quarantine_files: int
+    backup_bytes: int
+    seconds: dict[str, float]
+    """Wall-clock seconds of the driver's steps."""
+    task_seconds: dict[str, float]
+    """Wall-clock seconds of the stages within tasks, summed over the tasks."""
+    peak_memory_bytes: int
+    """The most that an executor's worker process held resident; 0 when no task was carried out by this run."""
+    faults: tuple[str, ...]
+    """Chains that are broken, and were left out from the fault on."""
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        stream: str,
+        outcome: RunOutcome,
+        start: Progress,
+        plan: Plan | None,
+        staged: Staged | None,
+        results: Sequence[TaskResult],
+        faults: tuple[str, ...],
+        seconds: Mapping[str, float],
+    ) -> Report:
+        """Add up what happened."""
+        table_files = staged.table_files if staged else ()
+        return cls(
+            stream=stream,
+            outcome=outcome,
+            plan=plan.id if plan else None,
+            start=_offsets(start),
+            end=_offsets(plan.end if plan else start),
+            tasks=len(plan.tasks) if plan else 0,
+            rows=staged.rows if staged else 0,
+            quarantined=staged.quarantined if staged else 0,
+            files=len(table_files),
+            file_bytes=sum(file.file_size_in_bytes for file in table_files),
+            quarantine_files=len(staged.quarantine_files) if staged else 0,
+            backup_bytes=sum(span.size_bytes for task in plan.tasks for span in task) if plan else 0,
+            seconds={step: round(spent, 3) for step, spent in seconds.items()},
+            task_seconds=_sum_seconds(results),
+            peak_memory_bytes=max((result.peak_memory_bytes for result in results), default=0),
+            faults=faults,
+        )
+
+    def document(self) -> dict[str, Any]:
+        """For a JSON file."""
+        return {"v": 1, **dataclasses.asdict(self)}
+
+    def __str__(self) -> str:
+        spent = f"{self.seconds['total']:.1f} s"
+        if self.outcome is RunOutcome.NOTHING_NEW:
+            return f"partitioned {self.stream}: nothing new, in {spent}"
+        moved = [f"{tp} to {end:,}" for tp, end in self.end.items() if end != self.start.get(tp)]
+        where = ", ".join(moved) if len(moved) <= 4 else f"{len(moved)} topic-partitions"
+        adopted = " (committed by another run)" if self.outcome is RunOutcome.ADOPTED else ""
+        return (
+            f"partitioned {self.stream}: {self.rows:,} rows, {self.quarantined:,} in quarantine, {self.files:,} files "
+            f"{self.file_bytes / 1e6:.1f} MB, {where}, in {spent}{adopted}"
+        )
+
+
+def _offsets(progress: Progress) -> dict[str, int]:
+    return {str(tp): offset for tp, offset in sorted(progress.items())}
+
+
+def _sum_seconds(results: Sequence[TaskResult]) -> dict[str, float]:
+    stages = [dataclasses.asdict(result.seconds) for result in results]
+    return {stage: round(sum(s[stage] for s in stages), 3) for stage in (stages[0] if stages else ())}

@@ -1,0 +1,113 @@
+"""What a run has staged: the data files of a plan, said once and for all before anything of it is committed.
+
+Two tables cannot be committed together, and what a message becomes may depend on the version of the code that reads
+it. So the first run that has carried out a plan writes down its files, in an object that is created if absent. Whoever
+comes after it, a rival or a retry after a crash between the two commits, commits these files and none of its own: a
+message is in the table or in quarantine, whatever has changed in between, and the work is not done twice.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import parquet_file_to_data_file
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
+
+from waybill.errors import ObjectAlreadyThere, ObjectMissing, PlanUnusable
+from waybill.names import staged_key
+from waybill.partition.plan import Plan
+from waybill.store import Store
+from waybill.tables import StreamTables
+
+__all__ = ["Staged", "discard", "find_staged", "record_staged"]
+
+_VERSION = 1
+_THREADS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """The files of a plan, for either table."""
+
+    run_id: str
+    table_files: Sequence[DataFile]
+    quarantine_files: Sequence[DataFile]
+
+    @property
+    def rows(self) -> int:
+        return sum(file.record_count for file in self.table_files)
+
+    @property
+    def quarantined(self) -> int:
+        return sum(file.record_count for file in self.quarantine_files)
+
+
+def find_staged(store: Store, plan: Plan, tables: StreamTables) -> Staged | None:
+    """What was staged for a plan, if a run got that far.
+
+    Raises `PlanUnusable` when a file that was staged is gone: it was taken for an orphan, or the table was rolled back
+    and the file removed since.
+    """
+    key = staged_key(plan.key)
+    try:
+        document = json.loads(store.read(key))
+    except ObjectMissing:
+        return None
+    if document.get("v") != _VERSION:
+        raise PlanUnusable(
+            f"{key} is of version {document.get('v')!r}; this Waybill reads version {_VERSION}: a newer one wrote it"
+        )
+    return Staged(
+        document["run"],
+        _look_up(tables.main, document["table"], key),
+        _look_up(tables.quarantine, document["quarantine"], key),
+    )
+
+
+def record_staged(store: Store, plan: Plan, staged: Staged) -> bool:
+    """Say which files a plan has. False: another run has said so before, and its files count."""
+    document: dict[str, Any] = {
+        "v": _VERSION,
+        "run": staged.run_id,
+        "table": [file.file_path for file in staged.table_files],
+        "quarantine": [file.file_path for file in staged.quarantine_files],
+    }
+    try:
+        store.create_if_absent(staged_key(plan.key), json.dumps(document, separators=(",", ":")).encode())
+    except ObjectAlreadyThere:
+        # It may be our own: a create whose answer was lost is tried again, and refused.
+        return bool(json.loads(store.read(staged_key(plan.key)))["run"] == staged.run_id)
+    return True
+
+
+def discard(io: FileIO, staged: Staged) -> None:
+    """Remove the files of a run that lost. Nothing has ever referenced them."""
+    paths = [file.file_path for file in (*staged.table_files, *staged.quarantine_files)]
+    with ThreadPoolExecutor(_THREADS) as pool:
+        # What cannot be removed now is an orphan, which maintenance removes: no reason to fail.
+        for removal in [pool.submit(io.delete, path) for path in paths]:
+            removal.exception()
+
+
+def _look_up(table: Table, paths: list[str], key: str) -> list[DataFile]:
+    """Manifest entries from the files' own footers."""
+
+    def read(path: str) -> DataFile:
+        file = parquet_file_to_data_file(table.io, table.metadata, path)
+        file.spec_id = table.metadata.default_spec_id
+        return file
+
+    try:
+        with ThreadPoolExecutor(_THREADS) as pool:
+            return list(pool.map(read, paths))
+    except FileNotFoundError as error:
+        raise PlanUnusable(
+            f"{key} names a data file that is gone: {error}. If the plan is to be carried out anew, remove this object "
+            f"and run again"
+        ) from error

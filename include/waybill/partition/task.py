@@ -1,0 +1,191 @@
+"""One task of a partition run, on an executor: read, check, decode, parse, write. Everything stays Arrow.
+
+Endpoints and secrets come from the executor's environment, by the connections' names.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+import pyarrow as pa
+from pyiceberg.manifest import DataFile
+
+from waybill.config import JsonParser, Storage
+from waybill.connections import CatalogEndpoint, S3Endpoint, connection
+from waybill.errors import ChainBroken, ObjectMissing
+from waybill.log.decode import decode
+from waybill.log.framing import Frame, read_frames
+from waybill.parsers import build_parser
+from waybill.partition.files import PartitionedWriter, TableLayout, Uploads
+from waybill.partition.plan import Span, Task
+from waybill.partition.rows import QUARANTINE_ROWS, TABLE_ROWS, RowBuilder
+from waybill.store import Store
+from waybill.tables import file_io
+
+__all__ = ["Job", "TaskResult", "open_store", "read_span", "run_task"]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What all tasks of a run share. It goes to executors and into logs: names of connections, no secrets."""
+
+    plan_id: str
+    run_id: str
+    generation: int
+    planned_at: datetime
+    parser: JsonParser
+    storage: Storage
+    catalog_connection: str
+    table: TableLayout
+    quarantine: TableLayout
+    memory_bytes: int
+    """Of rows that a task holds before it writes them out; see `waybill.partition.files`."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageSeconds:
+    """Wall-clock seconds that a task spent in each stage."""
+
+    read_and_decode: float
+    parse: float
+    write: float
+    """Encoding Parquet, and waiting for uploads."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult:
+    """What a task staged. Nothing of it counts before the commit."""
+
+    table_files: list[DataFile]
+    quarantine_files: list[DataFile]
+    messages: int
+    quarantined: int
+    seconds: StageSeconds
+    peak_memory_bytes: int
+    """The most that the executor's process ever held resident."""
+
+
+def run_task(job: Job, task: Task) -> TaskResult:
+    """Carry out one task. If it fails it takes back what it staged.
+
+    Raises `ChainBroken` when a backup object is missing or does not hold its range, `CorruptBatch` when its bytes are
+    damaged, `StoreUnavailable` when S3 does not answer.
+    """
+    s3 = S3Endpoint.of(connection(job.storage.connection))
+    io = file_io(CatalogEndpoint.of(connection(job.catalog_connection)), s3, job.table.data_location)
+    with (
+        Store(s3, job.storage.bucket, job.storage.prefix) as store,
+        tempfile.TemporaryDirectory(prefix="waybill-", dir=_scratch()) as scratch,
+        closing(Uploads(io)) as uploads,
+    ):
+        run = _Run(job, Path(scratch), uploads)
+        try:
+            return run.carry_out(store, task)
+        except BaseException:
+            run.abandon()
+            uploads.discard()
+            raise
+
+
+def read_span(store: Store, span: Span) -> Iterator[pa.RecordBatch]:
+    """The messages of a span (`waybill.log.decode.MESSAGE_SCHEMA`), streamed: a few megabytes are in memory.
+
+    Raises `ChainBroken` when the object is not there, or ends before the span does: it was cut, or replaced.
+    """
+    end = _End()
+    try:
+        with store.open(span.key) as stream:
+            yield from decode(
+                end.watch(read_frames(stream, span.key)),
+                where=span.key,
+                first_offset=span.first_offset,
+                next_offset=span.next_offset,
+            )
+    except ObjectMissing as error:
+        raise ChainBroken(f"{span.tp}: {error}; it was there when the run was planned") from error
+    if end.next_offset < span.next_offset:
+        raise ChainBroken(
+            f"{span.tp}: {span.key} ends at offset {end.next_offset}, and the chain goes on at {span.next_offset}"
+        )
+
+
+def open_store(storage: Storage) -> Store:
+    """The archive, with the endpoint that the environment names."""
+    return Store(S3Endpoint.of(connection(storage.connection)), storage.bucket, storage.prefix)
+
+
+@dataclass(slots=True)
+class _End:
+    """Notes where the last record batch of an object ends."""
+
+    next_offset: int = 0
+
+    def watch(self, frames: Iterator[Frame]) -> Iterator[Frame]:
+        for frame in frames:
+            self.next_offset = frame.header.next_offset
+            yield frame
+
+
+@dataclass(slots=True)
+class _Stopwatch:
+    """Seconds by stage; `lap` charges the time since the last lap."""
+
+    seconds: dict[str, float] = field(default_factory=lambda: {"read_and_decode": 0.0, "parse": 0.0, "write": 0.0})
+    since: float = field(default_factory=time.perf_counter)
+
+    def lap(self, stage: str) -> None:
+        now = time.perf_counter()
+        self.seconds[stage] += now - self.since
+        self.since = now
+
+
+class _Run:
+    def __init__(self, job: Job, scratch: Path, uploads: Uploads) -> None:
+        self._builder = RowBuilder(build_parser(job.parser), job.generation, job.planned_at)
+        self._uploads = uploads
+        self._watch = _Stopwatch()
+        self._table, self._quarantine = (
+            PartitionedWriter(
+                layout, rows, memory_bytes=job.memory_bytes, scratch=scratch, uploads=uploads, name=job.plan_id
+            )
+            for layout, rows in ((job.table, TABLE_ROWS), (job.quarantine, QUARANTINE_ROWS))
+        )
+
+    def carry_out(self, store: Store, task: Task) -> TaskResult:
+        for span in task:
+            for messages in read_span(store, span):
+                self._watch.lap("read_and_decode")
+                rows = self._builder.build(span.tp, messages)
+                self._watch.lap("parse")
+                self._table.add(rows.table)
+                self._quarantine.add(rows.quarantine)
+                self._watch.lap("write")
+            self._watch.lap("read_and_decode")
+        table_files, quarantine_files = self._table.finish(), self._quarantine.finish()
+        self._uploads.wait()
+        self._watch.lap("write")
+        return TaskResult(
+            table_files,
+            quarantine_files,
+            messages=self._table.rows + self._quarantine.rows,
+            quarantined=self._quarantine.rows,
+            seconds=StageSeconds(**self._watch.seconds),
+            peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10,
+        )
+
+    def abandon(self) -> None:
+        self._table.abandon()
+        self._quarantine.abandon()
+
+
+def _scratch() -> str:
+    """Where Spark lets its executors put temporary files, else the system's place."""
+    return os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or tempfile.gettempdir()

@@ -1,0 +1,1 @@
+"""Spark: the session, tasks carried out by executors, and the data source `waybill_backup`."""

@@ -1,0 +1,62 @@
+"""The one place where a SparkSession is made."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+
+from pyspark import SparkConf
+from pyspark.sql import SparkSession
+
+from waybill.config import Config
+from waybill.connections import variable
+
+__all__ = ["connection_ids", "spark_session"]
+
+_LOCAL_MASTER = "local[2]"
+# What Spark shows of its settings anywhere, it shows without these.
+_REDACTED = "(?i)secret|password|token|access[.]?key|AIRFLOW_CONN_"
+
+
+def connection_ids(config: Config) -> tuple[str, ...]:
+    """The connections that an executor needs."""
+    return (config.storage.connection, config.catalog.connection)
+
+
+def spark_session(
+    app_name: str, connections: Iterable[str] = (), settings: dict[str, str] | None = None
+) -> SparkSession:
+    """A session on the master that `spark-submit` was given; `local[2]` without one.
+
+    `connections`: names of connections that executors need. Local executors inherit this process's environment; for
+    those of a cluster the connections are set in theirs.
+    """
+    # Workers must run the interpreter that the driver runs: another one has other packages.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    conf = SparkConf()
+    if not conf.contains("spark.master"):
+        conf.setMaster(_LOCAL_MASTER)
+    for key, value in {**_defaults(conf.get("spark.master", _LOCAL_MASTER)), **(settings or {})}.items():
+        conf.setIfMissing(key, value)
+    if not conf.get("spark.master", "").startswith("local"):
+        for conn_id in connections:
+            if text := os.environ.get(variable(conn_id)):
+                conf.set(f"spark.executorEnv.{variable(conn_id)}", text)
+    session = SparkSession.builder.appName(app_name).config(conf=conf).getOrCreate()
+    session.sparkContext.setLogLevel("WARN")
+    return session
+
+
+def _defaults(master: str | None) -> dict[str, str]:
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.python.worker.faulthandler.enabled": "true",
+        "spark.redaction.regex": _REDACTED,
+    }
+    if (master or "").startswith("local"):
+        # Asking the network for a name and an address can take seconds, and nobody else connects.
+        settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    return settings

@@ -1,0 +1,117 @@
+"""The data source `waybill_backup`: the archive of a stream as a DataFrame, before any parsing.
+
+    from waybill.spark.source import WaybillBackup
+    spark.dataSource.register(WaybillBackup)
+    spark.read.format("waybill_backup").option("stream", "flights").load()
+
+Columns: topic, partition, offset, kafka_timestamp, key, headers, value. It reads as the partition job does: the same
+chains, checks and decoder. Options:
+
+- `stream`: which one. Required.
+- `config`: path of the YAML; default as everywhere (`WAYBILL_CONFIG`).
+- `from`, `to`: JSON such as `{"flights/0": 1000}`: offsets to begin at (included) and to end at (left out). A
+  topic-partition that is not named is read from its chain's first object to its last.
+
+A chain that is broken raises `ChainBroken`: a DataFrame with a hole would look like one without.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from waybill.config import Storage, load_config
+from waybill.errors import ChainBroken, ConfigError
+from waybill.names import TopicPartition
+from waybill.partition.plan import Span, Task, clip, pack
+from waybill.partition.rows import archive_rows
+from waybill.partition.run import committed_offsets, list_chains
+from waybill.partition.task import open_store, read_span
+
+__all__ = ["WaybillBackup"]
+
+_SCHEMA = (
+    "topic string not null, partition int not null, offset bigint not null, kafka_timestamp timestamp, key binary, "
+    "headers array<struct<key: string, value: binary>> not null, value binary"
+)
+_OPTIONS = frozenset({"stream", "config", "from", "to", "path"})
+
+
+class WaybillBackup(DataSource):
+    """See the module."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "waybill_backup"
+
+    def schema(self) -> str:
+        return _SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002
+        unknown = sorted(set(self.options) - _OPTIONS)
+        if unknown:
+            raise ConfigError(f"waybill_backup has no option {unknown[0]!r}; there are: stream, config, from, to")
+        if "stream" not in self.options:
+            raise ConfigError('waybill_backup needs to know which stream: .option("stream", "…")')
+        path = self.options.get("config")
+        return _Reader(
+            self.options["stream"],
+            Path(path) if path else None,
+            _offsets("from", self.options.get("from")),
+            _offsets("to", self.options.get("to")),
+        )
+
+
+@dataclass(frozen=True)
+class _TaskPartition(InputPartition):
+    storage: Storage
+    spans: Task
+
+
+class _Reader(DataSourceReader):
+    def __init__(
+        self, stream: str, config: Path | None, first: dict[TopicPartition, int], end: dict[TopicPartition, int]
+    ) -> None:
+        self._stream = stream
+        self._config = config
+        self._first = first
+        self._end = end
+
+    def partitions(self) -> Sequence[InputPartition]:
+        config = load_config(self._config)
+        stream = config.stream(self._stream)
+        committed = committed_offsets(config, self._stream)
+        with open_store(config.storage) as store:
+            chains, faults = list_chains(store, stream, self._first, committed)
+        if faults:
+            raise ChainBroken("; ".join(faults))
+        spans = {tp: self._clip_end(clip(tp, objects, self._first.get(tp))) for tp, objects in chains.items()}
+        return [_TaskPartition(config.storage, task) for task in pack(spans, stream.partition.task_bytes)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, _TaskPartition)
+        with open_store(partition.storage) as store:
+            for span in partition.spans:
+                for messages in read_span(store, span):
+                    yield archive_rows(span.tp, messages)
+
+    def _clip_end(self, spans: Iterator[Span]) -> list[Span]:
+        found = [
+            replace(span, next_offset=min(span.next_offset, self._end.get(span.tp, span.next_offset))) for span in spans
+        ]
+        return [span for span in found if span.first_offset < span.next_offset]
+
+
+def _offsets(option: str, text: str | None) -> dict[TopicPartition, int]:
+    try:
+        return {TopicPartition.parse(tp): int(offset) for tp, offset in json.loads(text or "{}").items()}
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f'option {option!r} of waybill_backup is {text!r}: offsets are given as {{"topic/partition": offset}}'
+        ) from error

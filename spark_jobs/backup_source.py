@@ -1,0 +1,39 @@
+"""Register the data source `waybill_backup` with a session: the archive as a DataFrame, before any parsing.
+
+    from backup_source import register
+    register(spark)
+    spark.read.format("waybill_backup").option("stream", "flights").load()
+
+Options and columns: `waybill.spark.source`. Run as a script it counts a stream's messages by topic-partition:
+
+    spark-submit spark_jobs/backup_source.py flights
+"""
+
+from __future__ import annotations
+
+import sys
+
+from pyspark.sql import SparkSession
+
+from waybill.config import load_config
+from waybill.spark.session import connection_ids, spark_session
+from waybill.spark.source import WaybillBackup
+
+
+def register(spark: SparkSession) -> None:
+    """Make the format `waybill_backup` known to a session."""
+    spark.dataSource.register(WaybillBackup)
+
+
+def main(stream: str) -> None:
+    """Print how many messages the archive holds."""
+    spark = spark_session(f"waybill-count-{stream}", connection_ids(load_config()))
+    register(spark)
+    messages = spark.read.format("waybill_backup").option("stream", stream).load()
+    messages.groupBy("topic", "partition").count().orderBy("topic", "partition").show(1000)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: backup_source.py STREAM")
+    main(sys.argv[1])

@@ -1,0 +1,64 @@
+"""Turn what is new in the archive of a stream into table rows.
+
+    spark-submit spark_jobs/partition.py --stream flights [--config streams.yaml] [--report report.json]
+
+Connections come from the environment (`AIRFLOW_CONN_…`). Exit code 1: something needs a decision, or the same command
+again; the last line says which.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from waybill.config import load_config
+from waybill.errors import WaybillError
+from waybill.partition.report import Report
+from waybill.partition.run import run_partition
+from waybill.spark.execute import spark_execute
+from waybill.spark.session import connection_ids, spark_session
+
+log = logging.getLogger("waybill.partition")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The exit code."""
+    parser = argparse.ArgumentParser(description="Turn what is new in the archive of a stream into table rows.")
+    parser.add_argument("--stream", required=True, help="its name in the config")
+    parser.add_argument(
+        "--config", type=Path, help="the YAML; default: WAYBILL_CONFIG, else include/config/streams.yaml"
+    )
+    parser.add_argument("--report", type=Path, metavar="FILE", help="write the run's figures to FILE, as JSON")
+    options = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    try:
+        report = partition(options.stream, options.config)
+    except WaybillError as error:
+        again = " (running again may succeed)" if error.retriable else ""
+        log.error("partition %s: %s: %s%s", options.stream, type(error).__name__, error, again)
+        return 1
+    log.info("%s", report)
+    if options.report:
+        options.report.write_text(json.dumps(report.document(), indent=2) + "\n")
+    for fault in report.faults:
+        log.error("partition %s: left out, the chain is broken: %s", options.stream, fault)
+    return 1 if report.faults else 0
+
+
+def partition(stream: str, path: Path | None) -> Report:
+    """Run the job; the Spark session starts only if there is something to do."""
+    config = load_config(path)
+
+    def session() -> SparkSession:
+        return spark_session(f"waybill-partition-{stream}", connection_ids(config))
+
+    return run_partition(config, stream, spark_execute(session))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
