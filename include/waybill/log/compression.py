@@ -41,6 +41,8 @@ def compress(codec: Codec, data: Buffer) -> bytes:
         return bytes(data)
     if codec is Codec.SNAPPY:
         return _compress_xerial(memoryview(data))
+    if codec is Codec.LZ4:
+        return _compress_lz4(data)
     return bytes(_MODULES[codec].compress(data))
 
 
@@ -66,6 +68,13 @@ def _copy(data: memoryview, output: memoryview) -> int:
         raise OutputTooSmall
     output[: len(data)] = data
     return len(data)
+
+
+def _compress_lz4(data: Buffer) -> bytes:
+    """Kafka's Java client refuses lz4 frames of blocks that depend on each other, which is cramjam's default."""
+    compressor = cramjam.lz4.Compressor(block_linked=False, content_checksum=False)
+    compressor.compress(bytes(data))
+    return bytes(compressor.finish())
 
 
 def _compress_xerial(data: memoryview) -> bytes:

@@ -18,8 +18,8 @@ def output(size: int) -> memoryview:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-@pytest.mark.parametrize("data", [DATA, b"x", b""])
-def test_round_trip_into_exactly_enough_room(codec: Codec, data: bytes) -> None:
+@pytest.mark.parametrize("data", [DATA, b"x", b"", bytearray(DATA), memoryview(DATA)[7:]])
+def test_round_trip_into_exactly_enough_room(codec: Codec, data: bytes | bytearray | memoryview) -> None:
     room = output(len(data))
     assert decompress_into(codec, memoryview(compress(codec, data)), room) == len(data)
     assert room == data
@@ -37,6 +37,12 @@ def test_truncation_is_told_from_too_little_room(codec: Codec) -> None:
     compressed = memoryview(compress(codec, DATA))
     with pytest.raises(BadCompression):
         decompress_into(codec, compressed[:-5], output(2 * len(DATA)))
+
+
+def test_lz4_blocks_are_independent_as_kafkas_java_client_demands() -> None:
+    flags = compress(Codec.LZ4, DATA)[4]
+    assert flags & 0b0010_0000  # bit 5 of a frame's FLG byte
+    assert flags >> 6 == 1  # its version
 
 
 @pytest.mark.parametrize("length", [-1, 2**31 - 1, 0])
