@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 90.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "waited in vain"
@@ -61,7 +61,7 @@ def devstack(*arguments: str, state_dir: Path, **options: Any) -> subprocess.Pop
 
 def run_devstack(*arguments: str, state_dir: Path) -> tuple[int, str]:
     with devstack(*arguments, state_dir=state_dir) as process:
-        output, _ = process.communicate(timeout=120)
+        output, _ = process.communicate(timeout=250)
         return process.returncode, output
 
 
@@ -225,7 +225,7 @@ def test_up_that_is_interrupted_leaves_nothing(tmp_path: Path, signum: signal.Si
         log = tmp_path / "guardian.log"
         wait_until(lambda: log.exists() and "started s3" in log.read_text())
         process.send_signal(signum)
-        process.communicate(timeout=30)
+        process.communicate(timeout=60)
     wait_until(lambda: processes_of(tmp_path) == [])
     assert process.returncode == (130 if signum == signal.SIGINT else -signal.SIGKILL)
 

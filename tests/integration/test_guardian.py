@@ -68,7 +68,7 @@ def specs(tmp_path: Path, marked: Marked) -> dict[str, ServerSpec]:
     }
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 15.0) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "waited in vain"
@@ -200,7 +200,7 @@ def test_end_of_the_owner_leaves_nothing(tmp_path: Path, marked: Marked, signum:
             owner.stdout.readline()
             wait_until(lambda: len(marked.processes()) == ALL)
             owner.send_signal(signum)
-            owner.wait(10)
+            owner.wait(30)
             wait_until(lambda: marked.processes() == [])
             wait_until(lambda: GuardianHandle.find(tmp_path) is None)
         finally:
@@ -209,7 +209,7 @@ def test_end_of_the_owner_leaves_nothing(tmp_path: Path, marked: Marked, signum:
 
 def test_released_servers_outlive_their_owner_until_somebody_stops_them(tmp_path: Path, marked: Marked) -> None:
     with start_owner(tmp_path, marked, "releases") as owner:
-        assert owner.wait(10) == 0
+        assert owner.wait(30) == 0
     found = GuardianHandle.find(tmp_path)
     assert found is not None
     assert found.status().owner_pid is None
