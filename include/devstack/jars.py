@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from devstack.preflight import Java
 
-__all__ = ["KAFKA", "SPARK", "JarSet", "pyspark_jars", "resolve"]
+__all__ = ["KAFKA", "JarSet", "pyspark_jars", "resolve"]
 
 _RESOLVE_SECONDS = 900
 
@@ -50,17 +50,6 @@ KAFKA = JarSet(
     "kafka",
     ("org.apache.kafka:kafka_2.13:4.1.0", "org.apache.logging.log4j:log4j-slf4j-impl:2.24.3"),
     size_mb=43,
-)
-
-# What Spark needs beside its own jars to read and write the tables: S3A, Iceberg, the SQLite catalog.
-SPARK = JarSet(
-    "spark",
-    (
-        "org.apache.hadoop:hadoop-aws:3.4.2",
-        "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0",
-        "org.xerial:sqlite-jdbc:3.50.3.0",
-    ),
-    size_mb=700,
 )
 
 
