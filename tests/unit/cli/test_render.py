@@ -1,0 +1,43 @@
+"""Tables and figures as text."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+
+from waybill.cli.render import Column, bytes_text, count, print_table, time_text
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1.0 KB"),
+        (999_949, "999.9 KB"),
+        (999_951, "1.0 MB"),
+        (18_200_000, "18.2 MB"),
+        (5 * 10**15, "5.0 PB"),
+        (5 * 10**18, "5000.0 PB"),
+    ],
+)
+def test_bytes(size: int, text: str) -> None:
+    assert bytes_text(size) == text
+
+
+def test_figures_and_times() -> None:
+    assert (count(None), count(0), count(1234567)) == ("-", "0", "1,234,567")
+    assert time_text(datetime(2026, 1, 31, 1, 0, 0, 999, timezone(timedelta(hours=1)))) == "2026-01-31T00:00:00Z"
+    assert time_text(datetime(2026, 1, 31, tzinfo=UTC)) == "2026-01-31T00:00:00Z"
+
+
+def test_in_a_pipe_no_cell_is_cut_or_broken(capsys: pytest.CaptureFixture[str]) -> None:
+    key = "backup/" + "x" * 300
+    print_table([Column("key"), Column("offsets", figure=True)], [[key, "1,000,000"], ["[bold]a[/bold]", "1"]])
+    head, first, second = capsys.readouterr().out.splitlines()
+    assert head.split() == ["key", "offsets"]
+    assert first.split() == [key, "1,000,000"]
+    assert second.split() == ["[bold]a[/bold]", "1"]
+    assert first.endswith("1,000,000")
+    assert second.endswith("        1")
