@@ -44,13 +44,6 @@ def stack(pytestconfig: pytest.Config) -> Iterator[Stack]:
         shutil.rmtree(state, ignore_errors=True)
 
 
-@pytest.fixture(scope="session")
-def airflow_stack(stack: Stack) -> Stack:
-    """The same stack, with Airflow."""
-    stack.start_airflow()
-    return stack
-
-
 @pytest.fixture
 def topic_name(request: pytest.FixtureRequest) -> str:
     """A name that no other test and no earlier run used. The topic is not created."""

@@ -113,7 +113,7 @@ def demo() -> None:
     """The whole path on real input, counted."""
     from devstack.demo import main as run
 
-    run()
+    raise typer.Exit(run(console))
 
 
 def _say(message: str) -> None:

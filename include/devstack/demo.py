@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -77,7 +77,8 @@ class Demo:
         with stage(self._console, "Airflow reads the DAGs"):
             for dag_id in (INGEST_DAG, PARTITION_DAG):
                 self._airflow.wait_for_dag(dag_id)
-        before = self._end_offsets()
+        create_topic(self._stack.bootstrap_servers, TOPIC, PARTITIONS)
+        before = sum(row["end_offset"] for row in self._offsets())
         produced = self._produce()
         self._ingest(produced)
         self._partition(produced)
@@ -92,7 +93,6 @@ class Demo:
         )
         title = f"produce: {total:,} messages to topic {TOPIC!r}, {PARTITIONS} partitions, five codecs"
         with self._timed("produce", title, total) as say:
-            create_topic(self._stack.bootstrap_servers, TOPIC, PARTITIONS)
             return produce(self._stack.bootstrap_servers, TOPIC, events, lambda done: say(f"{done:,} of {total:,}"))
 
     def _ingest(self, produced: int) -> None:
@@ -100,7 +100,7 @@ class Demo:
         with self._timed("ingest", f"ingest: Airflow runs {INGEST_DAG}, Kafka → S3", produced) as say:
             for _ in range(_MOST_INGEST_RUNS):
                 self._run_dag(INGEST_DAG, say)
-                lag = sum(row["lag"] for row in self._waybill("offsets", "--stream", STREAM, "--json"))
+                lag = sum(row["lag"] for row in self._offsets())
                 if lag == 0:
                     return
                 say(f"{lag:,} messages to go")
@@ -127,21 +127,22 @@ class Demo:
 
     def _verify(self) -> Counts:
         with self._timed("verify", "verify: each offset exactly once, in the table or in quarantine", 0):
-            report = self._waybill("verify", STREAM, "--json", accept=(0, 1))
+            [report] = self._waybill("verify", STREAM, "--json", accept=(0, 1))
         for fault in report["faults"]:
             self._console.print(f"[red]{fault}[/]")
+        figures = report["figures"]
         return Counts(
-            ok=not report["faults"],
-            archived=report["messages"],
-            rows=report["rows"],
-            quarantined=report["quarantine"],
-            lost=report["lost"],
-            repeated=report["repeated"],
+            ok=report["sound"],
+            archived=figures["messages"],
+            rows=figures["rows"],
+            quarantined=figures["quarantine"],
+            lost=figures["lost"],
+            repeated=figures["repeated"],
         )
 
-    def _end_offsets(self) -> int:
-        """How many messages an earlier demo left in the topic."""
-        return sum(row["end"] for row in self._waybill("offsets", "--stream", STREAM, "--json"))
+    def _offsets(self) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = self._waybill("offsets", "--stream", STREAM, "--json")
+        return rows
 
     def _waybill(self, *arguments: str, accept: tuple[int, ...] = (0,)) -> Any:
         """What the command prints as JSON, run as a user would run it."""
@@ -193,19 +194,26 @@ Where to look next
   docs/your-own-kafka-and-s3.md"""
 
 
-def main() -> int:
+def main(console: Console) -> int:
     """Run the demo on the stack that `make up` started, else on one of its own. Returns the exit code."""
-    console = Console(highlight=False)
     directory = state_dir()
-    stack = Stack.attach(directory)
-    if stack is not None:
-        console.print(f"using the stack that runs in {directory}")
-        return _run(stack, console)
-    with Stack.start(directory, airflow=True, on_progress=console.print) as stack:
-        return _run(stack, console)
+    say = _line_by_line(console)
+    running = Stack.attach(directory, on_progress=say)
+    if running is not None:
+        console.print(f"Using the stack that runs in {directory}")
+        return _run(running, console)
+    with Stack.start(directory, airflow=True, on_progress=say) as stack:
+        code = _run(stack, console)
+        console.print("Stopping what was started …")
+    return code
+
+
+def _line_by_line(console: Console) -> Callable[[str], None]:
+    return lambda text: console.print(f"  {text}", markup=False)
 
 
 def _run(stack: Stack, console: Console) -> int:
+    stack.start_airflow()
     with stack.airflow.client() as airflow:
         intact = Demo(stack, airflow, console).run()
     console.print(_NEXT)

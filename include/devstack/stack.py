@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self
 
@@ -27,7 +27,7 @@ from devstack.zookeeper import ZooKeeper
 from waybill.errors import StackError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
     from types import TracebackType
 
 __all__ = ["Endpoints", "Stack", "project_root", "state_dir"]
@@ -183,10 +183,14 @@ class Stack:
         """How each server fares."""
         return self._guardian.status()
 
-    def start_airflow(self) -> None:
-        """Start Airflow on a running stack; nothing happens when it runs already. Returns when it is healthy."""
+    def start_airflow(self, environment: Mapping[str, str] | None = None) -> None:
+        """Start Airflow on a running stack; nothing happens when it runs already. Returns when it is healthy.
+
+        `environment`: for its tasks, on top of `environment()`; e.g. `WAYBILL_CONFIG`.
+        """
         if self.airflow_runs():
             return
+        self.airflow = replace(self.airflow, connections={**self.environment(), **(environment or {})})
         self._on_progress("starting Airflow: scheduler, DAG processor, API server, triggerer")
         if self.status().server(_MIGRATION) is None:
             self._start_migration()

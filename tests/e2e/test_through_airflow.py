@@ -49,8 +49,8 @@ def test_scheduled_dags_bring_each_message_to_the_table_once(
     for dag_id in ("ingest__orders", "partition__orders"):
         run = run_dag(dag_id)
         assert run.state is RunState.SUCCESS, airflow.failure_report(dag_id, run.run_id)
-    report = waybill("verify", "orders")
-    assert (report["rows"], report["lost"], report["repeated"]) == (2_000, 0, 0)
+    [report] = waybill("verify", "orders")
+    assert (report["figures"]["rows"], report["figures"]["lost"], report["figures"]["repeated"]) == (2_000, 0, 0)
 
     # A topic that matches the pattern, made after the DAGs were, and more messages for the first one.
     create_topic(stack, "e2e-orders-us", partitions=1)
@@ -59,8 +59,8 @@ def test_scheduled_dags_bring_each_message_to_the_table_once(
     for dag_id in ("ingest__orders", "partition__orders"):
         run = run_dag(dag_id)
         assert run.state is RunState.SUCCESS, airflow.failure_report(dag_id, run.run_id)
-    report = waybill("verify", "orders")
-    assert (report["rows"], report["lost"], report["repeated"]) == (2_600, 0, 0)
+    [report] = waybill("verify", "orders")
+    assert (report["figures"]["rows"], report["figures"]["lost"], report["figures"]["repeated"]) == (2_600, 0, 0)
 
 
 def test_a_run_with_nothing_to_do_succeeds(airflow: AirflowClient, run_dag: RunDag) -> None:
