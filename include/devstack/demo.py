@@ -59,6 +59,7 @@ class Counts:
     archived: int
     rows: int
     quarantined: int
+    waiting: int
     lost: int
     repeated: int
 
@@ -136,6 +137,7 @@ class Demo:
             archived=figures["messages"],
             rows=figures["rows"],
             quarantined=figures["quarantine"],
+            waiting=figures["waiting"],
             lost=figures["lost"],
             repeated=figures["repeated"],
         )
@@ -174,6 +176,8 @@ class Demo:
         table.add_row("archived", f"{counts.archived:,}")
         table.add_row("in the table", f"{counts.rows:,}")
         table.add_row("in quarantine", f"{counts.quarantined:,}")
+        if counts.waiting:
+            table.add_row("archived, not in a table yet", f"{counts.waiting:,}", style="red")
         table.add_row("lost", f"{counts.lost:,}", style="green" if counts.lost == 0 else "red")
         table.add_row("repeated", f"{counts.repeated:,}", style="green" if counts.repeated == 0 else "red")
         self._console.print(table)

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from waybill.errors import IngestIncomplete
+from waybill.ingest import LaneReport
+from waybill.ingest.report import ArchivedObject, Failure, Outcome, PartitionReport
+from waybill.orchestration.report import report_run
+
+
+def archived(partition: int, messages: int) -> PartitionReport:
+    made = ArchivedObject(
+        key=f"backup/flights/1_{partition}_{0:020d}.kafka",
+        first_offset=0,
+        next_offset=messages,
+        messages=messages,
+        size_bytes=messages * 100,
+        seconds=1.0,
+    )
+    return PartitionReport(
+        topic="flights",
+        partition=partition,
+        outcome=Outcome.UP_TO_DATE,
+        objects=(made,),
+        committed_offset=messages,
+        end_offset=messages + 5,
+    )
+
+
+STOPPED = PartitionReport(
+    topic="flights",
+    partition=9,
+    outcome=Outcome.STOPPED,
+    failure=Failure(error="RetentionGap", message="flights/9: offsets 10–19 are gone", retriable=False),
+)
+
+
+def lane(*partitions: PartitionReport) -> LaneReport:
+    return LaneReport(stream="flights", lane=0, seconds=2.0, partitions=partitions)
+
+
+def test_the_log_says_in_figures_what_was_archived(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        run = report_run("flights", 2, [lane(archived(0, 1500)), lane(archived(1, 500))])
+    assert run.messages == 2000
+    assert "2,000 messages in 2 new objects, 0.2 MB, from 2 topic-partitions in 2 lanes, 2.0 s, lag 10" in caplog.text
+
+
+def test_a_stopped_topic_partition_fails_the_report_by_name_after_the_figures(caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        caplog.at_level(logging.INFO),
+        pytest.raises(IngestIncomplete, match=r"- RetentionGap: flights/9: offsets 10–19 are gone"),
+    ):
+        report_run("flights", 1, [lane(archived(0, 1500), STOPPED)])
+    assert "1,500 messages" in caplog.text
+
+
+def test_a_lane_without_a_report_is_noticed() -> None:
+    with pytest.raises(IngestIncomplete, match="1 of 2 lanes ended without a report"):
+        report_run("flights", 2, [lane(archived(0, 10))])
+
+
+def test_a_plan_that_failed_is_not_taken_for_nothing_to_do() -> None:
+    with pytest.raises(IngestIncomplete, match="did not begin"):
+        report_run("flights", None, [])
+
+
+def test_nothing_to_do_is_fine() -> None:
+    assert report_run("flights", 0, []).messages == 0
