@@ -36,6 +36,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--report", type=Path, metavar="FILE", help="write the run's figures to FILE, as JSON")
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    for library in ("py4j", "pyiceberg"):
+        logging.getLogger(library).setLevel(logging.WARNING)
     try:
         report = partition(options.stream, options.config)
     except WaybillError as error:

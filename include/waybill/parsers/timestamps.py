@@ -172,8 +172,10 @@ def _epoch(value: Any, numerator: int, denominator: int) -> int:
     number = Decimal(text)
     if number.adjusted() > _MOST_DIGITS:
         raise BadEventTime(out_of_range(value))
-    # A time that small is the epoch; as a ratio it could have a denominator of a thousand digits.
-    top, bottom = number.as_integer_ratio() if number.adjusted() > -_MOST_DIGITS else (0, 1)
+    if number and number.adjusted() < -_MOST_DIGITS:
+        # As a ratio it could have a denominator of a thousand digits. It is the epoch, or just before it.
+        return -1 if number < 0 else 0
+    top, bottom = number.as_integer_ratio()
     return _in_range(top * numerator // (bottom * denominator), value)
 
 

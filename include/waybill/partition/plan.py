@@ -97,7 +97,7 @@ class Plan:
                 end=_progress(document["end"]),
                 tasks=tuple(tuple(_span(fields) for fields in task) for task in document["tasks"]),
             )
-        except (ValueError, KeyError, TypeError, ValidationError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, ValidationError) as error:
             raise PlanUnusable(f"plan {key} cannot be read ({error}): remove the object, and run again") from error
 
 

@@ -47,6 +47,8 @@ class Report:
     """Wall-clock seconds of the driver's steps."""
     task_seconds: dict[str, float]
     """Wall-clock seconds of the stages within tasks, summed over the tasks."""
+    task_cpu_seconds: float
+    """CPU seconds of the executors' processes, summed over the tasks; not those of Spark itself."""
     peak_memory_bytes: int
     """The most that an executor's worker process held resident; 0 when no task was carried out by this run."""
     faults: tuple[str, ...]
@@ -82,6 +84,7 @@ class Report:
             backup_bytes=sum(span.size_bytes for task in plan.tasks for span in task) if plan else 0,
             seconds={step: round(spent, 3) for step, spent in seconds.items()},
             task_seconds=_sum_seconds(results),
+            task_cpu_seconds=round(sum(result.cpu_seconds for result in results), 3),
             peak_memory_bytes=max((result.peak_memory_bytes for result in results), default=0),
             faults=faults,
         )

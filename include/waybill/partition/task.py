@@ -69,6 +69,8 @@ class TaskResult:
     messages: int
     quarantined: int
     seconds: StageSeconds
+    cpu_seconds: float
+    """Of the executor's process, all threads."""
     peak_memory_bytes: int
     """The most that the executor's process ever held resident."""
 
@@ -152,6 +154,7 @@ class _Run:
         self._builder = RowBuilder(build_parser(job.parser), job.generation, job.planned_at)
         self._uploads = uploads
         self._watch = _Stopwatch()
+        self._cpu_before = time.process_time()
         self._table, self._quarantine = (
             PartitionedWriter(
                 layout, rows, memory_bytes=job.memory_bytes, scratch=scratch, uploads=uploads, name=job.plan_id
@@ -178,6 +181,7 @@ class _Run:
             messages=self._table.rows + self._quarantine.rows,
             quarantined=self._quarantine.rows,
             seconds=StageSeconds(**self._watch.seconds),
+            cpu_seconds=time.process_time() - self._cpu_before,
             peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10,
         )
 

@@ -43,14 +43,13 @@ def spark_session(
         for conn_id in connections:
             if text := os.environ.get(variable(conn_id)):
                 conf.set(f"spark.executorEnv.{variable(conn_id)}", text)
-    session = SparkSession.builder.appName(app_name).config(conf=conf).getOrCreate()
-    session.sparkContext.setLogLevel("WARN")
-    return session
+    return SparkSession.builder.appName(app_name).config(conf=conf).getOrCreate()
 
 
 def _defaults(master: str | None) -> dict[str, str]:
     settings = {
         "spark.ui.enabled": "false",
+        "spark.log.level": "WARN",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.python.worker.faulthandler.enabled": "true",

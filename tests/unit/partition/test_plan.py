@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from waybill.chain import ChainObject
+from waybill.config import JsonParser
+from waybill.errors import PlanUnusable
+from waybill.names import BackupName, TopicPartition, plan_key, staged_key
+from waybill.partition.plan import Plan, Span, make_plan, pack
+
+TP0, TP1 = TopicPartition("flights", 0), TopicPartition("flights", 1)
+PARSER = JsonParser.model_validate({"event_time": {"field": "time.scheduled"}, "message_id": "id"})
+
+
+def chain(tp: TopicPartition, *bounds: int, size_bytes: int = 100) -> list[ChainObject]:
+    """Objects between neighbouring bounds."""
+    named = [(BackupName(tp.topic, 1, tp.partition, first), following) for first, following in pairwise(bounds)]
+    return [ChainObject(name, name.key(""), following, size_bytes) for name, following in named]
+
+
+def plan(
+    chains: dict[TopicPartition, list[ChainObject]], start: dict[TopicPartition, int], task_bytes: int = 1000
+) -> Plan | None:
+    return make_plan(
+        "plans/flights/1/uuid/abc.json",
+        stream="flights",
+        generation=1,
+        parser=PARSER,
+        created_at=datetime(2026, 1, 31, 12, 30, tzinfo=UTC),
+        start=start,
+        chains=chains,
+        task_bytes=task_bytes,
+    )
+
+
+def test_a_plan_covers_all_that_is_new_and_ends_where_the_chains_end() -> None:
+    made = plan({TP0: chain(TP0, 0, 10, 25), TP1: chain(TP1, 7, 9)}, {TP0: 0})
+    assert made is not None
+    assert made.start == {TP0: 0}
+    assert made.end == {TP0: 25, TP1: 9}
+    assert sorted((s.tp, s.first_offset, s.next_offset) for task in made.tasks for s in task) == [
+        (TP0, 0, 10),
+        (TP0, 10, 25),
+        (TP1, 7, 9),
+    ]
+
+
+def test_an_object_that_was_read_in_part_is_clipped_to_what_is_left() -> None:
+    made = plan({TP0: chain(TP0, 0, 10, 25)}, {TP0: 4})
+    assert made is not None
+    assert [(s.first_offset, s.next_offset) for task in made.tasks for s in task] == [(4, 10), (10, 25)]
+
+
+def test_a_topic_partition_without_news_keeps_its_progress() -> None:
+    made = plan({TP0: [], TP1: chain(TP1, 0, 5)}, {TP0: 42})
+    assert made is not None
+    assert made.end == {TP0: 42, TP1: 5}
+
+
+def test_nothing_new_is_no_plan() -> None:
+    assert plan({}, {}) is None
+    assert plan({TP0: chain(TP0, 0, 10)}, {TP0: 10}) is None
+
+
+def test_a_plan_reads_back_as_it_was_written() -> None:
+    made = plan({TP0: chain(TP0, 0, 10, 25), TP1: chain(TP1, 7, 9)}, {TP0: 4}, task_bytes=1)
+    assert made is not None
+    assert Plan.from_json(made.key, made.to_json()) == made
+    assert made.id == "abc"
+
+
+@pytest.mark.parametrize("damage", [{"v": 2}, {"tasks": [[["flights"]]]}, {"parser": {"name": "xml"}}, {"start": []}])
+def test_a_plan_that_this_version_did_not_write_is_refused_by_name(damage: dict[str, object]) -> None:
+    made = plan({TP0: chain(TP0, 0, 10)}, {})
+    assert made is not None
+    text = json.dumps(json.loads(made.to_json()) | damage).encode()
+    with pytest.raises(PlanUnusable, match=r"plans/flights/1/uuid/abc\.json"):
+        Plan.from_json(made.key, text)
+
+
+def test_the_start_names_the_plan() -> None:
+    def key(progress: dict[TopicPartition, int], uuid: str = "u1") -> str:
+        return plan_key("p", "flights", 1, uuid, progress)
+
+    assert key({TP0: 1, TP1: 2}) == key({TP1: 2, TP0: 1})
+    assert len({key({}), key({TP0: 0}), key({TP0: 1}), key({TP1: 1}), key({TP0: 1}, "u2")}) == 5
+    assert key({}).startswith("p/plans/flights/1/u1/")
+    assert staged_key("a/b.json") == "a/b.staged.json"
+
+
+sizes = st.lists(st.integers(0, 400), max_size=20)
+
+
+@given(st.dictionaries(st.integers(0, 3), sizes, max_size=4), st.integers(1, 1000))
+def test_packing_keeps_every_span_once_and_each_topic_partition_in_order(
+    chains: dict[int, list[int]], task_bytes: int
+) -> None:
+    spans = {
+        TopicPartition("t", p): [
+            Span(TopicPartition("t", p), f"{p}/{n}", n, n + 1, size) for n, size in enumerate(sized)
+        ]
+        for p, sized in chains.items()
+    }
+    tasks = pack(spans, task_bytes)
+    assert all(tasks)
+    packed = [span for task in tasks for span in task]
+    for tp, expected in spans.items():
+        assert [span for span in packed if span.tp == tp] == expected
+    assert len(packed) == sum(map(len, spans.values()))
+    for task in tasks:
+        if len(task) > 1:
+            assert sum(s.size_bytes for s in task) <= task_bytes + task[-1].size_bytes / 2
+
+
+def test_packing_makes_few_tasks_and_takes_chains_side_by_side() -> None:
+    """A backlog: each task takes the same stretch of every chain, so that it meets few days."""
+    spans = {tp: [Span(tp, f"{tp}/{n}", n, n + 1, 100) for n in range(10)] for tp in (TP0, TP1)}
+    tasks = pack(spans, 400)
+    assert len(tasks) == 5
+    assert [{s.first_offset for s in task} for task in tasks] == [{0, 1}, {2, 3}, {4, 5}, {6, 7}, {8, 9}]
+
+
+def test_a_short_chain_is_spread_over_the_tasks_of_a_long_one() -> None:
+    spans = {
+        TP0: [Span(TP0, f"0/{n}", n, n + 1, 100) for n in range(10)],
+        TP1: [Span(TP1, f"1/{n}", n, n + 1, 10) for n in range(10)],
+    }
+    assert [{s.first_offset for s in task} for task in pack(spans, 550)] == [{0, 1, 2, 3, 4}, {5, 6, 7, 8, 9}]
+
+
+def test_an_object_beyond_the_target_is_a_task_of_its_own() -> None:
+    small = Span(TP0, "a", 0, 1, 10)
+    huge = replace(small, key="b", first_offset=1, next_offset=2, size_bytes=5000)
+    after = replace(small, key="c", first_offset=2, next_offset=3)
+    assert pack({TP0: [small, huge, after]}, 1000) == ((small,), (huge,), (after,))

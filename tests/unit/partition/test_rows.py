@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+
+from waybill.config import JsonParser
+from waybill.log.decode import MESSAGE_SCHEMA, NO_TIMESTAMP_US
+from waybill.names import TopicPartition
+from waybill.parsers import build_parser
+from waybill.partition.rows import QUARANTINE_ROWS, TABLE_ROWS, RowBuilder, Rows
+
+TP = TopicPartition("flights", 3)
+PARSER = JsonParser.model_validate({"event_time": {"field": "at", "format": "epoch_ms"}, "message_id": "id"})
+PLANNED = datetime(2026, 1, 31, tzinfo=UTC)
+MAX_US = 2**63 - 1
+
+
+def message(offset: int, value: bytes | None, timestamp_us: int = 5_000_000, **fields: Any) -> dict[str, Any]:
+    return {"offset": offset, "timestamp": timestamp_us, "key": b"k", "value": value, "headers": []} | fields
+
+
+def build(*messages: dict[str, Any]) -> Rows:
+    batch = pa.RecordBatch.from_pylist(list(messages), schema=MESSAGE_SCHEMA)
+    rows = RowBuilder(build_parser(PARSER), 7, PLANNED).build(TP, batch)
+    assert rows.table.schema.equals(TABLE_ROWS)
+    assert rows.quarantine.schema.equals(QUARANTINE_ROWS)
+    assert rows.table.num_rows + rows.quarantine.num_rows == len(messages)
+    rows.table.validate(full=True)
+    rows.quarantine.validate(full=True)
+    return rows
+
+
+def column(batch: pa.RecordBatch, name: str) -> list[Any]:
+    values = batch.column(name)
+    return (values.cast(pa.int64()) if pa.types.is_timestamp(values.type) else values).to_pylist()
+
+
+def test_a_message_becomes_a_row_with_its_origin() -> None:
+    headers = [{"key": "a", "value": b"1"}, {"key": "a", "value": None}]
+    (row,) = build(message(12, b'{"at": 1, "id": "x"}', key=None, headers=headers)).table.to_pylist()
+    assert row == {
+        "topic": "flights",
+        "partition": 3,
+        "offset": 12,
+        "kafka_timestamp": datetime(1970, 1, 1, 0, 0, 5, tzinfo=UTC),
+        "key": None,
+        "headers": headers,
+        "value": b'{"at": 1, "id": "x"}',
+        "event_time": datetime(1970, 1, 1, 0, 0, 0, 1000, tzinfo=UTC),
+        "message_id": "x",
+        "generation": 7,
+    }
+
+
+def test_a_tombstone_is_a_row_with_kafkas_timestamp_as_event_time() -> None:
+    rows = build(message(1, b'{"at": 1, "id": "x"}'), message(2, None), message(3, b'{"at": 3}'), message(4, None, 0))
+    assert column(rows.table, "value") == [b'{"at": 1, "id": "x"}', None, b'{"at": 3}', None]
+    assert column(rows.table, "event_time") == [1000, 5_000_000, 3000, 0]
+    assert column(rows.table, "message_id") == ["x", "flights/3@2", "flights/3@3", "flights/3@4"]
+
+
+def test_nothing_but_tombstones() -> None:
+    assert column(build(message(1, None), message(2, None)).table, "offset") == [1, 2]
+
+
+def test_an_empty_value_is_no_tombstone() -> None:
+    rows = build(message(1, b""), message(2, None))
+    assert column(rows.table, "offset") == [2]
+    assert column(rows.quarantine, "value") == [b""]
+
+
+def test_the_quarantine_has_the_reason_and_the_bytes() -> None:
+    rows = build(message(1, b"\xff"), message(2, b'{"at": 1}'), message(3, b"[]"))
+    assert column(rows.table, "offset") == [2]
+    assert column(rows.quarantine, "offset") == [1, 3]
+    assert column(rows.quarantine, "value") == [b"\xff", b"[]"]
+    assert [reason.partition(":")[0] for reason in column(rows.quarantine, "reason")] == ["not_json", "not_an_object"]
+    assert rows.quarantine.column("parser").to_pylist() == ["json", "json"]
+    assert rows.quarantine.column("quarantined_at").to_pylist() == [PLANNED, PLANNED]
+    assert column(rows.quarantine, "generation") == [7, 7]
+
+
+def test_kafkas_timestamp_is_null_where_there_is_none_or_none_that_can_be_shown() -> None:
+    times = [NO_TIMESTAMP_US, MAX_US, -MAX_US, 0, -1]
+    rows = build(*[message(n, b'{"at": 1}', time) for n, time in enumerate(times)])
+    assert column(rows.table, "kafka_timestamp") == [None, None, None, 0, -1]
+
+
+def test_a_tombstone_without_a_usable_timestamp_goes_to_quarantine() -> None:
+    rows = build(message(1, None, NO_TIMESTAMP_US), message(2, None, MAX_US), message(3, None))
+    assert column(rows.table, "offset") == [3]
+    assert column(rows.quarantine, "offset") == [1, 2]
+    assert column(rows.quarantine, "kafka_timestamp") == [None, None]
+    assert all(reason.startswith("event_time_out_of_range: ") for reason in column(rows.quarantine, "reason"))
