@@ -58,9 +58,9 @@ MESSAGE_SCHEMA = pa.schema(
 """What `decode` yields.
 
 - `timestamp`: Kafka's, in microseconds, which is what Iceberg's `timestamptz` holds. The batch's own for LogAppendTime,
-  else the record's. "No timestamp" (-1 ms in Kafka) stays -1 ms, that is `NO_TIMESTAMP_US`: a value that no real
-  message carries, since producers refuse negative timestamps. Milliseconds beyond ±9,223,372,036,854,775 (the
-  year 294,247: a producer that took nanoseconds for milliseconds) become that limit; the archive keeps what was sent.
+  else the record's. "No timestamp" (-1 ms in Kafka) stays -1 ms, that is `NO_TIMESTAMP_US`: Java producers
+  refuse every other negative timestamp. Milliseconds beyond ±9,223,372,036,854,775 (the year 294,247: a producer that
+  took nanoseconds for milliseconds) become that limit; the archive keeps what was sent.
 - `key`, `value`: null and empty are two things. A null value is a tombstone.
 - `headers`: in order, with repeated keys; null and empty values are two things. Bytes of a header's key that are not
   UTF-8 become U+FFFD, as in Kafka's Java client.
