@@ -46,7 +46,7 @@ def open_catalog(endpoint: CatalogEndpoint, s3: S3Endpoint) -> Catalog:
     Raises `CatalogUnavailable` when it cannot be reached, `ConfigError` when its properties do not make a catalog.
     """
     properties = {**io_properties(s3), **endpoint.properties}
-    if properties["uri"].startswith("sqlite"):
+    if properties.get("uri", "").startswith("sqlite"):
         properties["uri"] = _patient(properties["uri"])
     for attempt in range(_ATTEMPTS):
         try:
