@@ -40,7 +40,7 @@ def test_no_lane_is_empty() -> None:
 
 
 @given(st.lists(st.integers(0, 1 << 40), max_size=40), st.integers(1, 12))
-def test_packing_keeps_everything_and_is_at_most_a_third_longer_than_needed(sizes: list[int], count: int) -> None:
+def test_packing_keeps_everything_and_no_lane_is_twice_as_long_as_needed(sizes: list[int], count: int) -> None:
     lanes = _pack(shares(*sizes), count)
     assert len(lanes) <= count
     assert [lane.number for lane in lanes] == list(range(len(lanes)))
@@ -49,7 +49,7 @@ def test_packing_keeps_everything_and_is_at_most_a_third_longer_than_needed(size
     if lanes:
         longest = max(lane.estimated_bytes for lane in lanes)
         least = max(sum(sizes) / count, max(sizes))
-        # Longest processing time first: at most 4/3 of the optimum, which is at least `least`; and one for ties.
+        # `least` is at most the optimum; and one byte a topic-partition breaks ties.
         assert longest <= 2 * least + len(sizes)
 
 
