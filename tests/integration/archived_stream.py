@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
 
+from waybill import cli
 from waybill.config import Config, Stream, load_config
 from waybill.connections import CatalogEndpoint, S3Endpoint, ZooKeeperEndpoint, connection
 from waybill.coordination import Coordinator
@@ -155,12 +163,32 @@ class ArchivedStream:
             return [found.key for found in store.list_chain(self.topic, self.stream.generation, partition)]
 
     def waybill(self, *arguments: str, **environment: str | None) -> Ran:
-        """Run the command line, as a user would from a shell."""
+        """Run the command line on this stream's config."""
         return waybill(*arguments, WAYBILL_CONFIG=str(self.file), **environment)
 
 
 def waybill(*arguments: str, **environment: str | None) -> Ran:
-    """Run the command line; an environment variable of None is taken away."""
+    """Run the command line in this process; an environment variable of None is taken away.
+
+    A process of its own, as `waybill_process` makes it, spends seconds on imports.
+    """
+    before = os.environ.copy()
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
+    os.environ.update({name: value for name, value in environment.items() if value is not None})
+    for name in (name for name, value in environment.items() if value is None):
+        os.environ.pop(name, None)
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            cli.run(arguments)
+    except SystemExit as ended:
+        return Ran(int(ended.code or 0), *(stream.buffer.getvalue().decode() for stream in (out, err)))
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def waybill_process(*arguments: str, **environment: str | None) -> Ran:
+    """Run the command line in a process of its own, as a user would from a shell."""
     variables = {**os.environ, "COLUMNS": "80", **environment}
     ran = subprocess.run(
         [WAYBILL, *arguments],
@@ -171,6 +199,40 @@ def waybill(*arguments: str, **environment: str | None) -> Ran:
         check=False,
     )
     return Ran(ran.returncode, ran.stdout, ran.stderr)
+
+
+def add_rows(table: Table, rows: pa.Table) -> None:
+    """Put rows of one day into a table, as another writer could. PyIceberg's own append wants a package more."""
+    path = f"{table.location()}/data/{uuid.uuid4()}.parquet"
+    with table.io.new_output(path).create() as target:
+        # Without the ids of PyIceberg's schema: files that are added have none.
+        plain = [pa.field(f.name, _plain(f.type), f.nullable) for f in rows.schema]
+        pq.write_table(rows.cast(pa.schema(plain)), target)
+    table.add_files([path], check_duplicate_files=False)
+
+
+def remove_rows(table: Table, partition: int, first_offset: int, next_offset: int) -> None:
+    """Take the rows of a range out of a table, by writing the files that hold them anew."""
+    wanted = f"partition = {partition} and offset >= {first_offset} and offset < {next_offset}"
+    files = {task.file.file_path: task.file for task in table.scan(row_filter=wanted).plan_files()}
+    for path, file in files.items():
+        with table.io.new_input(path).open() as source:
+            rows = pq.read_table(source)
+        offset, in_partition = pc.field("offset"), pc.field("partition") == partition
+        kept = rows.filter(~(in_partition & (offset >= first_offset) & (offset < next_offset)))
+        with table.transaction() as transaction, transaction.update_snapshot().overwrite() as overwrite:
+            overwrite.delete_data_file(file)
+        if kept.num_rows:
+            add_rows(table, kept)
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """A type without the metadata of its fields."""
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(pa.field("element", _plain(kind.value_type), kind.value_field.nullable))
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(f.name, _plain(f.type), f.nullable) for f in kind])
+    return kind
 
 
 def _here(job: Job, tasks: Sequence[Task]) -> list[TaskResult]:

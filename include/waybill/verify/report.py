@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from waybill.names import TopicPartition
 
-__all__ = ["Fault", "FaultKind", "Figures", "Listener", "Report"]
+__all__ = ["Fault", "FaultKind", "Figures", "Listener", "Report", "first_line"]
 
 
 class FaultKind(StrEnum):
@@ -123,3 +123,8 @@ class Listener(Protocol):
         """A stage of the work begins, of `total` steps."""
 
     def advance(self, steps: int) -> None: ...
+
+
+def first_line(error: Exception) -> str:
+    """What an error of another library says, without its traceback or advice."""
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

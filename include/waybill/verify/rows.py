@@ -23,7 +23,7 @@ from waybill.names import TopicPartition
 from waybill.store import Store
 from waybill.tables import Progress, StreamTables
 from waybill.verify.archive import Archive, Chain, CheckedObject, object_runs
-from waybill.verify.report import Fault, FaultKind, Listener, Report
+from waybill.verify.report import Fault, FaultKind, Listener, Report, first_line
 from waybill.verify.windows import LAST_OFFSET, offset_windows, ranges_of
 
 if TYPE_CHECKING:
@@ -38,6 +38,9 @@ WINDOW_OFFSETS = 32 << 20
 
 MAX_FAULTS = 20
 """Faults that are listed by kind and topic-partition in a window; figures count all."""
+
+MAX_STRAYS = 1 << 20
+"""Offsets of foreign rows that are kept to be listed as ranges."""
 
 _COLUMNS = ("topic", "partition", "offset", "generation")
 _ABSENT, _PRESENT, _UNKNOWN = 0, 1, 2
@@ -77,6 +80,7 @@ def check_rows(
     checker = _RowChecker(store, archive, tables, progress, report, listener)
     for first, following in windows:
         checker.check(first, following, ranges)
+    checker.finish()
     report.figures.waiting = sum(_waiting(store, chain, progress) for chain in archive.values())
     report.table_checked = True
 
@@ -135,6 +139,8 @@ class _RowChecker:
         self._progress = progress
         self._report = report
         self._listener = listener
+        self._strays: dict[tuple[str, TopicPartition, str], list[Int64s]] = {}
+        self._strays_kept = 0
         self._names = {id(t): ".".join(t.name()) for t in (tables.main, tables.quarantine)}
 
     def check(self, first: int, following: int, ranges: Mapping[TopicPartition, tuple[int, int]]) -> None:
@@ -176,7 +182,7 @@ class _RowChecker:
                 self._listener.advance(batch.num_rows)
         except (FileNotFoundError, pa.ArrowInvalid) as error:
             # Anything else, such as S3 being away, is no fault of the table and ends the check.
-            self._report.faults.append(Fault(FaultKind.UNREADABLE, name, None, None, None, _first_line(error)))
+            self._report.faults.append(Fault(FaultKind.UNREADABLE, name, None, None, None, first_line(error)))
             return False
         return True
 
@@ -224,8 +230,17 @@ class _RowChecker:
         self._foreign(name, tp, offsets[~beyond], "a row of an offset outside of the chain")
 
     def _foreign(self, name: str, tp: TopicPartition, offsets: Int64s, what: str) -> None:
+        """Keep them until all is read: neighbours in a chain lie in different files."""
         self._report.figures.foreign += len(offsets)
-        self._list(FaultKind.FOREIGN, name, tp, np.unique(offsets), what)
+        kept = offsets[: max(0, MAX_STRAYS - self._strays_kept)]
+        if len(kept):
+            self._strays_kept += len(kept)
+            self._strays.setdefault((name, tp, what), []).append(kept)
+
+    def finish(self) -> None:
+        """List the rows that no message accounts for."""
+        for (name, tp, what), offsets in self._strays.items():
+            self._list(FaultKind.FOREIGN, name, tp, np.unique(np.concatenate(offsets)), what)
 
     # --- judging ---
 
@@ -297,7 +312,3 @@ def _groups(batch: pa.RecordBatch) -> Iterator[tuple[TopicPartition, int, Int64s
         if start < end:
             tp = TopicPartition(topics.dictionary[int(topic[start])].as_py(), int(partition[start]))
             yield tp, int(generation[start]), offset[start:end]
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__

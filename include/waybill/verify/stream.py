@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 
 from pyiceberg.catalog import Catalog
 
 from waybill import names
 from waybill.config import Stream
+from waybill.errors import ProgressLost, StoreUnavailable
 from waybill.names import TopicPartition
 from waybill.store import Store
-from waybill.tables import load_tables, read_progress
+from waybill.tables import Progress, StreamTables, load_tables, read_progress
 from waybill.verify.archive import ReadCommitted, check_archive
-from waybill.verify.report import Listener, Report
+from waybill.verify.report import Fault, FaultKind, Listener, Report, first_line
 from waybill.verify.rows import WINDOW_OFFSETS, check_rows
 
 __all__ = ["verify_stream"]
@@ -40,15 +42,41 @@ def verify_stream(
     """
     report = Report(name, stream.generation)
     # The tables before the archive: whatever they hold is then in the listing.
-    tables = load_tables(catalog, stream) if catalog else None
+    tables = _load(catalog, stream, report) if catalog else None
     chains = {*_chains(store, stream), *known}
     archive = check_archive(store, stream.generation, sorted(chains), committed, report, listener)
     if tables is not None:
-        progress = read_progress(tables.main.metadata, ".".join(tables.main.name()))
-        check_rows(store, archive, tables, progress, report, listener, window_offsets=window_offsets)
-    elif catalog is not None:
-        report.notes.append("there is no table yet: the first partition run makes it")
+        with _reachable():
+            check_rows(store, archive, *tables, report, listener, window_offsets=window_offsets)
     return report
+
+
+def _load(catalog: Catalog, stream: Stream, report: Report) -> tuple[StreamTables, Progress] | None:
+    """The tables as they are now, and their progress; None, and the reason in the report, if they cannot be checked."""
+    name = names.table_name(stream.table, stream.generation)
+    try:
+        with _reachable():
+            tables = load_tables(catalog, stream)
+        if tables is None:
+            report.notes.append("there is no table yet: the first partition run makes it")
+            return None
+        return tables, read_progress(tables.main.metadata, name)
+    except FileNotFoundError as error:
+        report.faults.append(Fault(FaultKind.UNREADABLE, name, None, None, None, first_line(error)))
+    except ProgressLost as error:
+        report.faults.append(Fault(FaultKind.PROGRESS, name, None, None, None, str(error)))
+    return None
+
+
+@contextmanager
+def _reachable() -> Iterator[None]:
+    """PyIceberg reads S3 by itself, and says `OSError` where it does not answer."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise StoreUnavailable(f"the tables' files cannot be read: {first_line(error)}") from error
 
 
 def _chains(store: Store, stream: Stream) -> list[TopicPartition]:

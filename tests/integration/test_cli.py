@@ -1,0 +1,217 @@
+"""The commands on the real stack, run as a user runs them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from archived_stream import ArchivedStream, waybill, waybill_process
+
+from devstack import Stack
+from waybill.errors import RetentionGap
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def stream(stack: Stack, tmp_path: Path, topic_name: str) -> ArchivedStream:
+    return ArchivedStream(tmp_path, topic_name)
+
+
+# --- offsets ----------------------------------------------------------------------------------------------------------
+
+
+def test_offsets_before_and_after_a_run(stream: ArchivedStream) -> None:
+    stream.produce_events(10)
+    before = stream.waybill("offsets", "--json").document
+    assert before == [
+        {
+            "stream": "events",
+            "topic": stream.topic,
+            "partition": partition,
+            "committed_offset": None,
+            "earliest_offset": 0,
+            "end_offset": end,
+            "lag": end,
+            "state": "not started",
+            "stop": None,
+        }
+        for partition, end in ((0, 10), (1, 0))
+    ]
+    stream.ingest()
+    stream.produce_events(5, first=10)
+    ran = stream.waybill("offsets", "--stream", "events")
+    assert ran.code == 0, ran.err
+    lines = [line.split() for line in ran.out.splitlines()]
+    assert lines == [
+        ["stream", "topic-partition", "committed", "end", "lag", "state"],
+        ["events", f"{stream.topic}/0", "10", "15", "5", "ok"],
+        ["events", f"{stream.topic}/1", "0", "0", "0", "ok"],
+    ]
+
+
+def test_a_named_stop_is_shown_with_its_figures(stream: ArchivedStream) -> None:
+    stream.produce_events(10)
+    stream.ingest()
+    with stream.coordinator() as coordinator:
+        coordinator.record_stop(stream.tp(), RetentionGap(stream.topic, 0, 10, 25))
+    ran = stream.waybill("offsets")
+    assert ran.code == 0
+    assert "stopped: RetentionGap" in ran.out
+    assert f"RetentionGap: {stream.topic}/0: offsets 10–24 are gone from Kafka" in ran.out
+    (row, _) = stream.waybill("offsets", "--json").document
+    assert row["state"] == "stopped: RetentionGap"
+    assert row["stop"]["figures"]["earliest_offset"] == 25
+
+
+def test_a_lost_committed_offset_is_taken_from_the_chain(stream: ArchivedStream) -> None:
+    stream.produce_events(10)
+    stream.ingest()
+    with stream.coordinator() as coordinator:
+        coordinator._client.delete(coordinator._path(coordinator.paths.committed_offset(stream.tp())))
+    (row, _) = stream.waybill("offsets", "--json").document
+    assert (row["committed_offset"], row["lag"]) == (10, 0)
+    assert row["state"] == "from the chain: ZooKeeper has no committed offset"
+
+
+# --- ls ---------------------------------------------------------------------------------------------------------------
+
+
+def test_ls(stream: ArchivedStream) -> None:
+    for first in (0, 10):
+        stream.produce_events(10, first=first)
+        stream.produce_events(4, partition=1, first=first)
+        stream.ingest()
+    ran = stream.waybill("ls", "events")
+    assert ran.code == 0, ran.err
+    first, *rows = [line.split() for line in ran.out.splitlines()]
+    assert first == ["key", "from", "to", "offsets", "size", "modified"]
+    assert [row[:4] for row in rows] == [
+        [key, *figures]
+        for key, figures in zip(
+            [*stream.object_keys(0), *stream.object_keys(1)],
+            (["0", "9", "10"], ["10", "19", "10"], ["0", "3", "4"], ["4", "7", "4"]),
+            strict=True,
+        )
+    ]
+    assert ran.err.startswith("4 objects, ")
+
+
+@pytest.mark.parametrize(("suffix", "partitions"), [("", [0, 1]), ("/1", [1]), ("/7", [])])
+def test_ls_of_a_topic_or_a_topic_partition(stream: ArchivedStream, suffix: str, partitions: list[int]) -> None:
+    stream.produce_events(3)
+    stream.produce_events(3, partition=1)
+    stream.ingest()
+    found = stream.waybill("ls", "events", stream.topic + suffix, "--json").document
+    assert [entry["partition"] for entry in found] == partitions
+    assert all((entry["first_offset"], entry["next_offset"]) == (0, 3) for entry in found)
+    assert all(entry["bytes"] > 100 and entry["modified"].endswith("Z") for entry in found)
+
+
+def test_ls_goes_without_zookeeper(stream: ArchivedStream) -> None:
+    stream.produce_events(3)
+    stream.ingest()
+    environment = {"WAYBILL_CONFIG": str(stream.file), "AIRFLOW_CONN_ZOOKEEPER_DEFAULT": None}
+    ran = waybill_process("ls", "events", "--json", **environment)
+    assert (ran.code, ran.document[0]["next_offset"]) == (0, 3)
+    assert "Reading the last object of each chain instead" in ran.err
+
+
+# --- cat --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def one_object(stream: ArchivedStream) -> str:
+    """The key of an object of five messages."""
+    producer = stream.producer()
+    headers = [("a", b"1"), ("a", None), ("b", b"\xff")]
+    producer.produce(stream.topic, b"{}", b"k0", 0, timestamp=1_357_016_400_120, headers=headers)
+    producer.produce(stream.topic, b"\xff\x00", None, 0)
+    producer.produce(stream.topic, None, b"k2", 0)
+    producer.produce(stream.topic, b"", b"", 0)
+    producer.produce(stream.topic, "zwölf".encode(), b"k4", 0)
+    assert producer.flush(30) == 0
+    stream.ingest()
+    (key,) = stream.object_keys()
+    return key
+
+
+def test_cat(stream: ArchivedStream, one_object: str) -> None:
+    ran = stream.waybill("cat", one_object)
+    assert ran.code == 0, ran.err
+    messages = [json.loads(line) for line in ran.out.splitlines()]
+    assert [message["offset"] for message in messages] == [0, 1, 2, 3, 4]
+    assert [message["key"] for message in messages] == ["k0", None, "k2", "", "k4"]
+    assert [message["value"] for message in messages] == ["{}", {"base64": "/wA="}, None, "", "zwölf"]
+    assert messages[0]["timestamp"] == "2013-01-01T05:00:00.120Z"
+    assert messages[0]["headers"] == [
+        {"key": "a", "value": "1"},
+        {"key": "a", "value": None},
+        {"key": "b", "value": {"base64": "/w=="}},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "offsets"),
+    [
+        (["--from", "2"], [2, 3, 4]),
+        (["--to", "2"], [0, 1, 2]),
+        (["--from", "1", "--to", "3", "--limit", "2"], [1, 2]),
+        (["-n", "1"], [0]),
+        (["--from", "99"], []),
+    ],
+)
+def test_cat_of_a_part(stream: ArchivedStream, one_object: str, options: list[str], offsets: list[int]) -> None:
+    ran = stream.waybill("cat", f"s3://waybill/{one_object}", *options)
+    assert ran.code == 0, ran.err
+    assert [json.loads(line)["offset"] for line in ran.out.splitlines()] == offsets
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("backup/none", "error: backup/none does not exist\n"),
+        ("s3://no-such-bucket-here/backup/none", "error: bucket 'no-such-bucket-here'"),
+    ],
+)
+def test_cat_of_nothing(stack: Stack, key: str, message: str) -> None:
+    ran = waybill("cat", key)
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err.startswith(message)
+
+
+def test_cat_of_something_else(stream: ArchivedStream) -> None:
+    with stream.store() as store:
+        store.create_if_absent(
+            "notes.txt", b"these are no record batches; there are 61 bytes and more of them, though."
+        )
+    ran = stream.waybill("cat", "notes.txt")
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err.startswith("error: notes.txt, byte 0: ")
+
+
+# --- services that are away -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "command", "message"),
+    [
+        ("KAFKA", '{"host": "127.0.0.1", "port": 1}', "offsets", "Kafka at 127.0.0.1:1"),
+        ("ZOOKEEPER", '{"host": "127.0.0.1", "port": 1}', "verify", "ZooKeeper at 127.0.0.1:1"),
+        (
+            "AWS",
+            '{"login": "a", "password": "b", "extra": {"endpoint_url": "http://127.0.0.1:1", "region_name": "x"}}',
+            "verify",
+            "bucket 'waybill' at http://127.0.0.1:1",
+        ),
+    ],
+)
+def test_a_service_that_is_away_is_one_line(
+    stream: ArchivedStream, variable: str, value: str, command: str, message: str
+) -> None:
+    environment = {f"AIRFLOW_CONN_{variable}_DEFAULT": value, "WAYBILL_CONFIG": str(stream.file)}
+    ran = waybill_process(command, **environment)
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err.startswith(f"error: {message}")
+    assert len(ran.err.splitlines()) == 1

@@ -1,0 +1,396 @@
+"""`waybill verify` finds every kind of damage, names it, and finds none where there is none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from archived_stream import ArchivedStream, add_rows, remove_rows, waybill_process
+
+from devstack import Stack
+from waybill.coordination import Committed
+from waybill.log import framing
+from waybill.names import BackupName
+from waybill.store import Store
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def archived(stack: Stack, tmp_path: Path, topic_name: str) -> ArchivedStream:
+    """Two topic-partitions with a chain of three objects each, in tables."""
+    stream = ArchivedStream(tmp_path, topic_name)
+    for part in range(3):
+        for partition in (0, 1):
+            stream.produce_events(100, partition=partition, first=part * 100)
+        stream.ingest()
+    stream.partition()
+    return stream
+
+
+def faults(stream: ArchivedStream, *arguments: str) -> list[dict[str, Any]]:
+    """The faults that verify lists, as JSON; the exit code must say the same."""
+    ran = stream.waybill("verify", stream.name, "--json", *arguments)
+    assert ran.code in (0, 1), ran.err
+    (report,) = ran.document
+    assert report["sound"] == (ran.code == 0) == (not report["faults"])
+    return list(report["faults"])
+
+
+def figures(stream: ArchivedStream) -> dict[str, int]:
+    (report,) = stream.waybill("verify", stream.name, "--json").document
+    return dict(report["figures"])
+
+
+def put(store: Store, key: str, data: bytes) -> None:
+    """Write over an object, as nothing in Waybill ever does."""
+    store.client.put_object(Bucket=store.bucket, Key=key, Body=data)
+
+
+def test_a_sound_stream(archived: ArchivedStream) -> None:
+    ran = waybill_process("verify", WAYBILL_CONFIG=str(archived.file))
+    assert ran.code == 0, ran.out
+    assert ran.out.splitlines()[-1] == "sound: nothing lost, nothing repeated"
+    assert ran.err == ""
+    found = figures(archived)
+    assert found.pop("bytes") > 1000
+    assert found == {
+        "chains": 2,
+        "objects": 6,
+        "messages": 600,
+        "waiting": 0,
+        "rows": 600,
+        "quarantine": 0,
+        "lost": 0,
+        "repeated": 0,
+        "foreign": 0,
+    }
+
+
+def test_what_is_not_partitioned_yet_is_no_fault(archived: ArchivedStream) -> None:
+    archived.produce_events(50, first=300)
+    archived.ingest()
+    assert faults(archived) == []
+    assert figures(archived)["waiting"] == 50
+
+
+def test_before_the_first_partition_run(stack: Stack, tmp_path: Path, topic_name: str) -> None:
+    stream = ArchivedStream(tmp_path, topic_name)
+    stream.produce_events(10)
+    stream.ingest()
+    ran = stream.waybill("verify")
+    assert ran.code == 0
+    assert "events: note: there is no table yet: the first partition run makes it" in ran.out.splitlines()
+
+
+def test_before_anything_is_archived(stack: Stack, tmp_path: Path, topic_name: str) -> None:
+    stream = ArchivedStream(tmp_path, topic_name)
+    assert faults(stream) == []
+    stream.ingest()  # of an empty topic: committed offsets without a chain
+    assert faults(stream) == []
+
+
+# --- the archive ------------------------------------------------------------------------------------------------------
+
+
+def test_an_object_in_the_middle_is_deleted(archived: ArchivedStream) -> None:
+    key = archived.object_keys()[1]
+    with archived.store() as store:
+        store.client.delete_object(Bucket=store.bucket, Key=key)
+    (fault,) = faults(archived)
+    assert fault["kind"] == "missing"
+    assert (fault["topic"], fault["partition"]) == (archived.topic, 0)
+    assert (fault["first_offset"], fault["next_offset"]) == (100, 200)
+    assert "the chain is broken" in fault["what"]
+
+
+def test_the_last_object_is_deleted(archived: ArchivedStream) -> None:
+    key = archived.object_keys(1)[-1]
+    with archived.store() as store:
+        store.client.delete_object(Bucket=store.bucket, Key=key)
+    found = faults(archived)
+    missing = found[0]
+    assert (missing["kind"], missing["partition"]) == ("missing", 1)
+    assert (missing["first_offset"], missing["next_offset"]) == (200, 300)
+    assert "the committed offset is 300" in missing["what"]
+    assert {fault["kind"] for fault in found[1:]} == {"progress", "foreign"}
+
+
+def test_the_first_object_is_deleted(archived: ArchivedStream) -> None:
+    with archived.store() as store:
+        store.client.delete_object(Bucket=store.bucket, Key=archived.object_keys()[0])
+    (fault,) = faults(archived)
+    assert (fault["kind"], fault["first_offset"], fault["next_offset"]) == ("foreign", 0, 100)
+    assert fault["what"] == "a row of an offset outside of the chain"
+
+
+def test_the_only_objects_are_deleted(archived: ArchivedStream) -> None:
+    with archived.store() as store:
+        for key in archived.object_keys():
+            store.client.delete_object(Bucket=store.bucket, Key=key)
+    (fault,) = faults(archived, "--no-table")
+    assert (fault["kind"], fault["topic"], fault["partition"]) == ("missing", archived.topic, 0)
+    assert fault["what"] == "the committed offset is 300, and there is no object"
+
+
+@pytest.mark.parametrize("position", ["first", "middle", "last"])
+def test_a_byte_is_flipped(archived: ArchivedStream, position: str) -> None:
+    key = archived.object_keys()[0]
+    with archived.store() as store:
+        data = bytearray(store.read(key))
+        at = {"first": 21, "middle": len(data) // 2, "last": len(data) - 1}[position]
+        data[at] ^= 0x01
+        put(store, key, bytes(data))
+    (fault,) = faults(archived)
+    assert (fault["kind"], fault["where"]) == ("damaged", key)
+    assert (fault["first_offset"], fault["next_offset"]) == (0, 100)
+    assert fault["what"].startswith("byte 0: ") or "byte " in fault["what"]
+
+
+@pytest.mark.parametrize("kept", [0, 30, -1])
+def test_an_object_is_truncated(archived: ArchivedStream, kept: int) -> None:
+    key = archived.object_keys()[1]
+    with archived.store() as store:
+        put(store, key, store.read(key)[:kept])
+    (fault,) = faults(archived)
+    assert (fault["kind"], fault["where"], fault["first_offset"], fault["next_offset"]) == ("damaged", key, 100, 200)
+    assert "cut short" in fault["what"] or "no record batch" in fault["what"]
+
+
+def test_an_object_is_cut_between_two_batches(stack: Stack, tmp_path: Path, topic_name: str) -> None:
+    """No byte of it is wrong: only its neighbours show what is missing."""
+    stream = ArchivedStream(tmp_path, topic_name, partitions=1)
+    for first in (0, 10, 20):
+        stream.produce_events(10, first=first)
+    stream.ingest()
+    stream.produce_events(10, first=30)
+    stream.ingest()
+    keys = stream.object_keys()
+    with stream.store() as store:
+        data = store.read(keys[0])
+        frames = list(framing.frames(data, where=""))
+        assert len(frames) >= 3
+        put(store, keys[0], data[: frames[-1].position])
+    (fault,) = faults(stream)
+    assert (fault["kind"], fault["where"], fault["next_offset"]) == ("missing", keys[0], 30)
+    assert fault["first_offset"] == frames[-1].header.base_offset
+
+
+def test_an_object_is_replaced_by_another_one(archived: ArchivedStream) -> None:
+    """Every checksum is right."""
+    first, second, _ = archived.object_keys()
+    with archived.store() as store:
+        put(store, second, store.read(first))
+    (fault,) = faults(archived)
+    assert (fault["kind"], fault["where"]) == ("damaged", second)
+    assert fault["what"] == "the object starts at 100 by its name, and holds offsets below 100 only"
+
+
+def test_an_object_that_overlaps_the_next_one(archived: ArchivedStream) -> None:
+    with archived.store() as store:
+        data = store.read(archived.object_keys()[1])
+        put(store, BackupName(archived.topic, 1, 0, 150).key(store.prefix), data)
+    found = faults(archived, "--no-table")
+    assert [(f["kind"], f["first_offset"], f["next_offset"]) for f in found] == [("overlap", 150, 200)]
+
+
+# --- the committed offset ---------------------------------------------------------------------------------------------
+
+
+def move(stream: ArchivedStream, offset: int) -> None:
+    with stream.coordinator() as coordinator:
+        found = coordinator.read_committed(stream.tp())
+        assert found is not None
+        moved = Committed(offset, object_bytes=found.object_bytes, object_messages=found.object_messages)
+        coordinator.write_committed(stream.tp(), moved, found.version)
+
+
+@pytest.mark.parametrize(
+    ("offset", "kind", "first", "following"),
+    [(301, "missing", 300, 301), (10**15, "missing", 300, 10**15), (250, "committed", 250, 300),
+     (100, "committed", 100, 300)],
+)  # fmt: skip
+def test_the_committed_offset_is_moved(
+    archived: ArchivedStream, offset: int, kind: str, first: int, following: int
+) -> None:
+    move(archived, offset)
+    (fault,) = faults(archived)
+    assert (fault["kind"], fault["topic"], fault["partition"]) == (kind, archived.topic, 0)
+    assert (fault["first_offset"], fault["next_offset"]) == (first, following)
+    assert f"the committed offset is {offset}" in fault["what"]
+
+
+def test_an_upload_that_was_not_committed_is_no_fault(archived: ArchivedStream) -> None:
+    """A lane that died between steps 6 and 7 leaves this behind, and the next run adopts it."""
+    move(archived, 200)
+    ran = archived.waybill("verify")
+    assert ran.code == 0
+    assert f"events: note: {archived.tp()}: the last object is not committed yet; the next run adopts it" in ran.out
+    archived.ingest()
+    assert "note:" not in archived.waybill("verify").out
+
+
+def test_lost_committed_offsets_are_no_fault(archived: ArchivedStream) -> None:
+    with archived.coordinator() as coordinator:
+        coordinator._client.delete(coordinator._path(coordinator.paths.committed_offset(archived.tp())))
+    ran = archived.waybill("verify")
+    assert ran.code == 0
+    assert f"note: {archived.tp()}: ZooKeeper has no committed offset; the next run takes 300 from the chain" in ran.out
+
+
+# --- the tables -------------------------------------------------------------------------------------------------------
+
+
+def rows_of(offset: int, partition: int = 0) -> str:
+    return f"offset = {offset} and partition = {partition}"
+
+
+def test_a_row_is_missing(archived: ArchivedStream) -> None:
+    with archived.tables() as tables:
+        remove_rows(tables.main, 0, 123, 124)
+    (fault,) = faults(archived)
+    assert (fault["kind"], fault["topic"], fault["partition"]) == ("lost", archived.topic, 0)
+    assert (fault["first_offset"], fault["next_offset"]) == (123, 124)
+    assert ".events_g1" in fault["where"]
+    assert archived.object_keys()[1] in fault["where"]
+    assert figures(archived)["lost"] == 1
+
+
+def test_rows_in_a_row_are_one_fault(archived: ArchivedStream) -> None:
+    with archived.tables() as tables:
+        remove_rows(tables.main, 1, 10, 150)
+    (fault,) = faults(archived)
+    assert (fault["kind"], fault["partition"], fault["first_offset"], fault["next_offset"]) == ("lost", 1, 10, 150)
+    assert figures(archived)["lost"] == 140
+
+
+def test_many_faults_are_cut_short_but_counted(archived: ArchivedStream) -> None:
+    with archived.tables() as tables:
+        tables.main.delete("event_time >= '2026-01-03T00:00:00+00:00'")
+    found = faults(archived)
+    assert len(found) == 2 * 21
+    assert "such ranges" in found[20]["what"]
+    assert figures(archived)["lost"] == 360
+
+
+def test_a_row_is_there_twice(archived: ArchivedStream) -> None:
+    with archived.tables() as tables:
+        add_rows(tables.main, tables.main.scan(row_filter=rows_of(42, 1)).to_arrow())
+    (fault,) = faults(archived)
+    assert (fault["kind"], fault["topic"], fault["partition"]) == ("repeated", archived.topic, 1)
+    assert (fault["first_offset"], fault["next_offset"]) == (42, 43)
+    assert fault["what"] == "2 rows where there should be one"
+    assert figures(archived)["repeated"] == 1
+
+
+def test_a_row_beyond_the_progress(archived: ArchivedStream) -> None:
+    archived.produce_events(10, first=300)
+    archived.ingest()
+    with archived.tables() as tables:
+        add_rows(tables.main, _with(tables.main.scan(row_filter=rows_of(42)).to_arrow(), offset=305))
+    (fault,) = faults(archived)
+    assert (fault["kind"], fault["first_offset"], fault["next_offset"]) == ("foreign", 305, 306)
+    assert fault["what"] == "a row beyond the table's progress (300)"
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"topic": "another"}, "a row of a topic-partition that has no chain"),
+        ({"partition": 7}, "a row of a topic-partition that has no chain"),
+        ({"generation": 2}, "a row of generation 2"),
+    ],
+)
+def test_a_row_of_another_chain(archived: ArchivedStream, change: dict[str, Any], what: str) -> None:
+    with archived.tables() as tables:
+        add_rows(tables.main, _with(tables.main.scan(row_filter=rows_of(42)).to_arrow(), **change))
+    (fault,) = faults(archived)
+    assert (fault["kind"], fault["first_offset"], fault["what"]) == ("foreign", 42, what)
+    assert figures(archived)["foreign"] == 1
+
+
+def test_a_data_file_is_missing(archived: ArchivedStream) -> None:
+    with archived.tables() as tables, archived.store() as store:
+        path = next(iter(tables.main.scan().plan_files())).file.file_path
+        store.client.delete_object(Bucket=store.bucket, Key=path.removeprefix(f"s3://{store.bucket}/"))
+    (fault,) = faults(archived)
+    assert fault["kind"] == "unreadable"
+    assert path.rpartition("/")[2] in fault["what"]
+
+
+def _with(rows: Any, **change: Any) -> Any:
+    for name, value in change.items():
+        at = rows.schema.get_field_index(name)
+        rows = rows.set_column(at, rows.schema.field(at), pa.array([value], rows.schema.field(at).type))
+    return rows
+
+
+# --- quarantine, transactions, compaction -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def mixed(stack: Stack, tmp_path: Path, topic_name: str) -> ArchivedStream:
+    """One topic-partition with events, what cannot be parsed, tombstones, and an aborted transaction at each end."""
+    stream = ArchivedStream(tmp_path, topic_name, partitions=1)
+    transactions = stream.producer(**{"transactional.id": topic_name})
+    transactions.init_transactions(30)
+    for commit in (False, True, False):
+        transactions.begin_transaction()
+        for i in range(20):
+            transactions.produce(stream.topic, f'{{"id": "t{i}", "time": "2026-01-01T00:00:00Z"}}'.encode())
+        transactions.flush(30)
+        if commit:
+            transactions.commit_transaction(30)
+        else:
+            transactions.abort_transaction(30)
+    plain = stream.producer()
+    for i in range(10):
+        plain.produce(stream.topic, b"not json" if i % 2 else None, f"k{i}".encode())
+    assert plain.flush(30) == 0
+    stream.ingest()
+    stream.partition()
+    return stream
+
+
+def test_transactions_quarantine_and_tombstones(mixed: ArchivedStream) -> None:
+    assert faults(mixed) == []
+    found = figures(mixed)
+    assert (found["messages"], found["rows"], found["quarantine"]) == (30, 25, 5)
+
+
+def test_a_row_of_an_aborted_transaction(mixed: ArchivedStream) -> None:
+    with mixed.tables() as tables:
+        rows = tables.main.scan().to_arrow()
+        add_rows(tables.main, _with(rows.slice(0, 1), offset=3))
+    (fault,) = faults(mixed)
+    assert (fault["kind"], fault["first_offset"]) == ("foreign", 3)
+    assert fault["what"] == "a row of an offset that is no message in the chain"
+
+
+def test_a_row_in_table_and_quarantine(mixed: ArchivedStream) -> None:
+    with mixed.tables() as tables:
+        refused = tables.quarantine.scan().to_arrow().slice(0, 1)
+        rows = tables.main.scan().to_arrow().slice(0, 1)
+        offset = refused.column("offset")[0].as_py()
+        add_rows(tables.main, _with(rows, offset=offset))
+    (fault,) = faults(mixed)
+    assert (fault["kind"], fault["first_offset"]) == ("repeated", offset)
+
+
+def test_a_quarantine_that_is_ahead_is_no_fault(mixed: ArchivedStream) -> None:
+    """A run that died between its two commits leaves rows there that are not final (docs/protocol.md)."""
+    with mixed.tables() as tables:
+        row = tables.quarantine.scan().to_arrow().slice(0, 1)
+        add_rows(tables.quarantine, _with(row, offset=10**9))
+    assert faults(mixed) == []
+    assert figures(mixed)["quarantine"] == 5
+
+
+def test_a_row_missing_from_quarantine(mixed: ArchivedStream) -> None:
+    with mixed.tables() as tables:
+        offset = tables.quarantine.scan().to_arrow().column("offset")[0].as_py()
+        remove_rows(tables.quarantine, 0, offset, offset + 1)
+    (fault,) = faults(mixed)
+    assert (fault["kind"], fault["first_offset"]) == ("lost", offset)
