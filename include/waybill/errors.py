@@ -11,6 +11,7 @@ from typing import ClassVar
 __all__ = [
     "CatalogUnavailable",
     "ChainBroken",
+    "ChainGap",
     "CommitConflict",
     "ConfigError",
     "ConnectionMissing",
@@ -183,6 +184,10 @@ class LogTruncated(IngestStopped):
 
 class ChainBroken(IngestStopped):
     """A backup object is missing, overlaps its neighbour, or does not hold what its name says."""
+
+
+class ChainGap(ChainBroken):
+    """A backup object ends before the one after it starts: between them an object is missing."""
 
 
 class GenerationConflict(IngestStopped):

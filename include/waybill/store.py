@@ -248,6 +248,11 @@ class Store:
         """Begin an object that comes into being when the upload completes, unless one of this name exists by then."""
         return Upload(self, key, dict(metadata or {}))
 
+    def remove(self, key: str) -> None:
+        """Remove an object, if there is one. For plans that cannot be carried out; never for backup objects."""
+        with self._mapped(f"remove {key}", key):
+            self.client.delete_object(Bucket=self.bucket, Key=key)
+
     # --- errors ---
 
     @contextmanager

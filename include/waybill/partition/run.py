@@ -27,7 +27,7 @@ from waybill.chain import ChainObject
 from waybill.config import Config, Stream
 from waybill.connections import CatalogEndpoint, S3Endpoint, ZooKeeperEndpoint, connection
 from waybill.coordination import Coordinator
-from waybill.errors import ChainBroken, ConnectionMissing, CoordinationUnavailable
+from waybill.errors import ChainBroken, ChainGap, ConnectionMissing, CoordinationUnavailable
 from waybill.names import TopicPartition, ZkPaths, plan_key
 from waybill.partition.files import TableLayout
 from waybill.partition.plan import Plan, Task, make_plan, settle_plan
@@ -170,7 +170,7 @@ class _Run:
         if staged is not None:
             log.info("partition %s: plan %s was carried out by run %s before", self.name, plan.id, staged.run_id)
             return staged
-        self.results = list(self.execute(self._job(plan, tables), plan.tasks))
+        self.results = self._carry_out_tasks(plan, tables)
         self.done("carried_out")
         ours = Staged(
             self.run_id,
@@ -184,6 +184,15 @@ class _Run:
         found = find_staged(self.store, plan, tables)
         assert found is not None
         return found
+
+    def _carry_out_tasks(self, plan: Plan, tables: StreamTables) -> list[TaskResult]:
+        try:
+            return list(self.execute(self._job(plan, tables), plan.tasks))
+        except ChainGap:
+            # The plan took the missing object's range for its neighbour's: nobody can ever carry it out. Once the
+            # object is back, the next run has to plan anew.
+            self.store.remove(plan.key)
+            raise
 
     def _job(self, plan: Plan, tables: StreamTables) -> Job:
         return Job(

@@ -8,6 +8,7 @@ message is in the table or in quarantine, whatever has changed in between, and t
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -51,8 +52,8 @@ class Staged:
 def find_staged(store: Store, plan: Plan, tables: StreamTables) -> Staged | None:
     """What was staged for a plan, if a run got that far.
 
-    Raises `PlanUnusable` when a file that was staged is gone: it was taken for an orphan, or the table was rolled back
-    and the file removed since.
+    Raises `PlanUnusable` when a file that was staged is gone (it was taken for an orphan, or the table was rolled back
+    and the file removed since), or when what was staged is not of this plan.
     """
     key = staged_key(plan.key)
     try:
@@ -62,6 +63,11 @@ def find_staged(store: Store, plan: Plan, tables: StreamTables) -> Staged | None
     if document.get("v") != _VERSION:
         raise PlanUnusable(
             f"{key} is of version {document.get('v')!r}; this Waybill reads version {_VERSION}: a newer one wrote it"
+        )
+    if document["plan"] != _digest(plan):
+        raise PlanUnusable(
+            f"{key} belongs to another plan than {plan.key} is now: one of the two was replaced by hand. Remove "
+            f"{key}, and run again"
         )
     return Staged(
         document["run"],
@@ -74,6 +80,7 @@ def record_staged(store: Store, plan: Plan, staged: Staged) -> bool:
     """Say which files a plan has. False: another run has said so before, and its files count."""
     document: dict[str, Any] = {
         "v": _VERSION,
+        "plan": _digest(plan),
         "run": staged.run_id,
         "table": [file.file_path for file in staged.table_files],
         "quarantine": [file.file_path for file in staged.quarantine_files],
@@ -93,6 +100,10 @@ def discard(io: FileIO, staged: Staged) -> None:
         # What cannot be removed now is an orphan, which maintenance removes: no reason to fail.
         for removal in [pool.submit(io.delete, path) for path in paths]:
             removal.exception()
+
+
+def _digest(plan: Plan) -> str:
+    return hashlib.sha256(plan.to_json()).hexdigest()
 
 
 def _look_up(table: Table, paths: list[str], key: str) -> list[DataFile]:

@@ -20,7 +20,7 @@ from pyiceberg.manifest import DataFile
 
 from waybill.config import JsonParser, Storage
 from waybill.connections import CatalogEndpoint, S3Endpoint, connection
-from waybill.errors import ChainBroken, ObjectMissing
+from waybill.errors import ChainBroken, ChainGap, ObjectMissing
 from waybill.log.decode import decode
 from waybill.log.framing import Frame, read_frames
 from waybill.parsers import build_parser
@@ -100,7 +100,7 @@ def run_task(job: Job, task: Task) -> TaskResult:
 def read_span(store: Store, span: Span) -> Iterator[pa.RecordBatch]:
     """The messages of a span (`waybill.log.decode.MESSAGE_SCHEMA`), streamed: a few megabytes are in memory.
 
-    Raises `ChainBroken` when the object is not there, or ends before the span does: it was cut, or replaced.
+    Raises `ChainBroken` when the object is not there; its subclass `ChainGap` when it ends before the span does.
     """
     end = _End()
     try:
@@ -114,7 +114,7 @@ def read_span(store: Store, span: Span) -> Iterator[pa.RecordBatch]:
     except ObjectMissing as error:
         raise ChainBroken(f"{span.tp}: {error}; it was there when the run was planned") from error
     if end.next_offset < span.next_offset:
-        raise ChainBroken(
+        raise ChainGap(
             f"{span.tp}: {span.key} ends at offset {end.next_offset}, and the chain goes on at {span.next_offset}"
         )
 

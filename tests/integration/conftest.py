@@ -1,0 +1,49 @@
+"""What the integration tests share: one Spark session, and archives to partition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from partition_scenes import Scene
+    from pyspark.sql import SparkSession
+
+    from devstack import Stack
+
+
+@pytest.fixture(scope="session")
+def spark(stack: Stack) -> Iterator[SparkSession]:
+    """One session for the whole run, `local[2]`; its workers find the stack in the environment."""
+    from pyspark import SparkContext
+
+    from waybill.spark.session import spark_session
+
+    session = spark_session("waybill-tests")
+    yield session
+    gateway = SparkContext._gateway
+    session.stop()
+    if gateway is not None:  # else its JVM, a gigabyte, stays until the last test of the run
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait(timeout=30)
+        SparkContext._gateway = SparkContext._jvm = None
+
+
+@pytest.fixture
+def make_scene(stack: Stack) -> Iterator[Callable[..., Scene]]:
+    """Makes streams with an archive and tables of their own; keywords are the stream's settings."""
+    from partition_scenes import new_scene
+
+    made = []
+
+    def make(**stream_settings: Any) -> Scene:
+        made.append(new_scene(**stream_settings))
+        return made[-1]
+
+    yield make
+    for scene in made:
+        scene.store.close()
+        scene.catalog.close()

@@ -1,0 +1,178 @@
+"""Archives, configs and tables for the tests of the partition job: real S3, real catalog, backup objects by hand."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.catalog import Catalog
+from pyiceberg.io.pyarrow import parquet_file_to_data_file
+from pyiceberg.table import Table
+
+from waybill import names
+from waybill.config import Config, Stream
+from waybill.connections import CatalogEndpoint, S3Endpoint, connection
+from waybill.log.encode import Record, encode_batch
+from waybill.log.framing import Codec
+from waybill.names import BackupName, TopicPartition
+from waybill.partition.plan import Task
+from waybill.partition.report import Report
+from waybill.partition.run import Execute, run_partition
+from waybill.partition.task import Job, TaskResult, run_task
+from waybill.store import Store
+from waybill.tables import open_catalog
+
+DAY_MS = 86_400_000
+Message = tuple[str, int, int, int | None, bytes | None, tuple[tuple[str, bytes | None], ...], bytes | None]
+"""Topic, partition, offset, timestamp in ms, key, headers, value."""
+
+
+def in_this_process(job: Job, tasks: Sequence[Task]) -> list[TaskResult]:
+    """Tasks without Spark: the same code, sooner."""
+    return [run_task(job, task) for task in tasks]
+
+
+def event(offset: int, time_ms: int, **fields: Any) -> Record:
+    """A message that the scene's parser reads."""
+    value = f'{{"id": "id-{offset}", "at": {time_ms}}}'.encode()
+    return Record(**{"offset": offset, "timestamp_ms": time_ms + 5, "key": b"key", "value": value} | fields)
+
+
+def junk(offset: int, time_ms: int = 0) -> Record:
+    """A message that no JSON parser reads."""
+    return Record(offset, time_ms, None, b"\xff junk", (("source", b"test"),))
+
+
+@dataclass
+class Scene:
+    """One stream with an archive and tables of its own."""
+
+    config: Config
+    store: Store
+    catalog: Catalog
+    sent: list[Message] = field(default_factory=list)
+    """What was put into the archive, and has to be in table or quarantine."""
+
+    @property
+    def stream(self) -> Stream:
+        return self.config.stream("flights")
+
+    @property
+    def table(self) -> Table:
+        return self.catalog.load_table(names.table_name(self.stream.table, self.stream.generation))
+
+    @property
+    def quarantine(self) -> Table:
+        return self.catalog.load_table(names.quarantine_table_name(self.stream.table, self.stream.generation))
+
+    def put(
+        self, tp: TopicPartition, records: Sequence[Record], *, codec: Codec = Codec.ZSTD, batch: int = 100
+    ) -> None:
+        """One backup object of these messages."""
+        cuts = [records[n : n + batch] for n in range(0, len(records), batch)]
+        self.put_bytes(tp, records[0].offset, b"".join(encode_batch(cut, codec=codec) for cut in cuts), records)
+
+    def put_bytes(self, tp: TopicPartition, first_offset: int, content: bytes, records: Iterable[Record]) -> None:
+        """One backup object of these bytes, which hold `records`."""
+        name = BackupName(tp.topic, self.stream.generation, tp.partition, first_offset)
+        self.store.create_if_absent(name.key(self.store.prefix), content)
+        self.sent += [
+            (tp.topic, tp.partition, r.offset, r.timestamp_ms, r.key, tuple(r.headers), r.value) for r in records
+        ]
+
+    def with_stream(self, **changes: Any) -> Config:
+        """The config with changes to the stream."""
+        document = self.config.model_dump(mode="json")
+        document["streams"]["flights"] |= changes
+        return Config.model_validate(document)
+
+    def run(self, execute: Execute = in_this_process, done: Callable[[str], None] = lambda _: None) -> Report:
+        return run_partition(self.config, "flights", execute, done=done)
+
+    def keys(self, below: str) -> list[str]:
+        """The keys of the scene's objects whose names go on with `below`."""
+        prefix = f"{self.store.prefix}/{below}"
+        pages = self.store.client.get_paginator("list_objects_v2").paginate(Bucket=self.store.bucket, Prefix=prefix)
+        return [o["Key"] for page in pages for o in page.get("Contents", [])]
+
+    def data_files(self) -> set[str]:
+        """The data files that are there, referenced or not."""
+        found: set[str] = set()
+        for table in (self.table, self.quarantine):
+            prefix = table.location().removeprefix(f"s3://{self.store.bucket}/") + "/data/"
+            pages = self.store.client.get_paginator("list_objects_v2").paginate(Bucket=self.store.bucket, Prefix=prefix)
+            found |= {f"s3://{self.store.bucket}/{o['Key']}" for page in pages for o in page.get("Contents", [])}
+        # Arrow leaves an empty object with the folder's name where it removes the last file of a folder.
+        return {path for path in found if not path.endswith("/")}
+
+    def referenced_files(self) -> set[str]:
+        """The data files of the current snapshots."""
+        return {t.file.file_path for table in (self.table, self.quarantine) for t in table.scan().plan_files()}
+
+    def check_exactly_once(self) -> None:
+        """Each message of the archive is once in table or quarantine, as it was sent, and no file is left over."""
+        found = [*messages_in(self.table.scan().to_arrow()), *messages_in(self.quarantine.scan().to_arrow())]
+        assert sorted(found, key=lambda m: m[:3]) == sorted(self.sent, key=lambda m: m[:3])
+
+    def rewrite(self) -> None:
+        """Replace the table's files by others with the same rows in one snapshot, as a compaction does."""
+        table = self.table
+        with table.transaction() as transaction, transaction.update_snapshot().overwrite() as overwrite:
+            for task in table.scan().plan_files():
+                path = task.file.file_path.replace(".parquet", "-rewritten.parquet")
+                with table.io.new_input(task.file.file_path).open() as old, table.io.new_output(path).create() as new:
+                    new.write(old.read())
+                overwrite.delete_data_file(task.file)
+                overwrite.append_data_file(parquet_file_to_data_file(table.io, table.metadata, path))
+
+    def check_no_file_is_left_over(self) -> None:
+        there, referenced = self.data_files(), self.referenced_files()
+        assert there - referenced == set()
+        assert referenced - there == set()
+
+
+def messages_in(rows: pa.Table) -> list[Message]:
+    """The messages that rows of either table came from."""
+    columns = rows.append_column("at_ms", rows.column("kafka_timestamp").cast(pa.int64()))
+    return [
+        (
+            row["topic"],
+            row["partition"],
+            row["offset"],
+            -1 if row["at_ms"] is None else row["at_ms"] // 1000,
+            row["key"],
+            tuple((h["key"], h["value"]) for h in row["headers"]),
+            row["value"],
+        )
+        for row in columns.to_pylist()
+    ]
+
+
+def new_scene(**stream: Any) -> Scene:
+    """A scene with a bucket prefix and tables that no other has."""
+    unique = uuid.uuid4().hex[:12]
+    config = Config.model_validate(
+        {
+            "version": 1,
+            "storage": {"bucket": os.environ["WAYBILL_BUCKET"], "prefix": f"tests/{unique}"},
+            "streams": {
+                "flights": {
+                    "topics": {"regex": r"flights.*"},
+                    "parser": {"name": "json", "event_time": {"field": "at", "format": "epoch_ms"}, "message_id": "id"},
+                    "table": f"tests.flights_{unique}",
+                    "partition_by": "day",
+                }
+                | stream
+            },
+        }
+    )
+    s3 = S3Endpoint.of(connection(config.storage.connection))
+    return Scene(
+        config,
+        Store(s3, config.storage.bucket, config.storage.prefix),
+        open_catalog(CatalogEndpoint.of(connection(config.catalog.connection)), s3),
+    )
