@@ -46,7 +46,7 @@ from waybill.errors import (
     IngestStopped,
     LockHeld,
 )
-from waybill.names import TopicPartition, ZkPaths
+from waybill.names import TopicPartition, ZkPaths, check_topic
 
 __all__ = ["Committed", "Coordinator", "Stop"]
 
@@ -216,9 +216,19 @@ class Coordinator:
         tps = [TopicPartition(t, int(p)) for t in topics for p in self._children(f"{self.paths.offsets}/{t}")]
         return self.read_all_committed(tps)
 
-    def has_committed(self, topic: str) -> bool:
-        """Whether any topic-partition of the topic has a committed offset."""
-        return bool(self._children(f"{self.paths.offsets}/{topic}"))
+    def first_partitions(self, topic: str, count: int) -> int:
+        """How many partitions the topic had when a chain of it was first begun; it has `count` now.
+
+        The first call writes that down, whoever makes it. 0 if chains were begun and nobody knows with how many.
+        """
+        path = f"{self.paths.offsets}/{check_topic(topic)}"
+        try:
+            self._write(path, _document(partitions=count), version=-1)
+        except NodeExistsError:
+            found = self._get(path)
+            fields = _parsed(found[0], path) if found and found[0] else {}
+            return int(fields.get("partitions", 0))
+        return count
 
     def write_committed(self, tp: TopicPartition, committed: Committed, version: int) -> Committed:
         """Write the committed offset over the version that was read; -1: there was no node.

@@ -56,7 +56,6 @@ def test_lock_is_one_lanes_at_a_time(one: Coordinator, two: Coordinator) -> None
 
 def test_commit_moves_only_from_the_version_that_was_read(one: Coordinator, two: Coordinator) -> None:
     assert one.read_committed(TP) is None
-    assert not one.has_committed("t")
     first = one.write_committed(TP, Committed(10, "id", 3, 500, 5, 77), version=-1)
     assert first == Committed(10, "id", 3, 500, 5, 77, version=0)
     with pytest.raises(CommitConflict, match="t/0: the committed offset was moved"):
@@ -65,7 +64,6 @@ def test_commit_moves_only_from_the_version_that_was_read(one: Coordinator, two:
     with pytest.raises(CommitConflict):
         one.write_committed(TP, Committed(30), first.version)
     assert one.read_committed(TP) == second
-    assert one.has_committed("t")
 
 
 def test_commit_whose_answer_was_lost_is_found_out(one: Coordinator) -> None:
@@ -90,6 +88,13 @@ def test_all_committed_offsets_at_once(one: Coordinator) -> None:
         zip(tps, range(6), strict=True)
     )
     assert one.read_all_committed([tps[3], TP]) == {tps[3]: one.read_committed(tps[3])}
+
+
+def test_first_number_of_partitions_is_written_down_once(one: Coordinator, two: Coordinator) -> None:
+    assert one.first_partitions("t", 3) == 3
+    assert two.first_partitions("t", 5) == 3
+    one.write_committed(TopicPartition("rebuilt", 0), Committed(7), version=-1)
+    assert one.first_partitions("rebuilt", 2) == 0
 
 
 @pytest.mark.parametrize(

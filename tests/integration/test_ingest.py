@@ -287,20 +287,22 @@ def test_young_messages_wait_until_they_are_old_enough(stack: Stack, cluster: Cl
     assert_same_messages(archive, cluster, tp)
 
 
-def test_start_at_the_latest_offset_is_fixed_by_the_first_run(
-    stack: Stack, cluster: Cluster, tp: TopicPartition
-) -> None:
-    archive = Archive(stack, tp.topic, [tp.topic], {"start": "latest"})
-    cluster.produce(tp, numbered(0, 4))
+def test_start_at_the_latest_offset_is_fixed_by_the_first_run(stack: Stack, cluster: Cluster, topic_name: str) -> None:
+    archive = Archive(stack, topic_name, [topic_name], {"start": "latest"})
+    cluster.create(topic_name, partitions=2)
+    there = [TopicPartition(topic_name, number) for number in (0, 1)]
+    for tp in there:
+        cluster.produce(tp, numbered(0, 4))
     assert archive.run().messages == 0
-    cluster.produce(tp, numbered(4, 9))
-    cluster.add_partitions(tp.topic, 2)
-    added = TopicPartition(tp.topic, 1)
+    for tp in there:
+        cluster.produce(tp, numbered(4, 9))
+    cluster.add_partitions(topic_name, 3)
+    added = TopicPartition(topic_name, 2)
     cluster.produce(added, numbered(0, 3))
 
-    assert archive.run().messages == 8
+    assert archive.run().messages == 13
 
-    assert archive.ranges(tp) == [(4, 9)]
+    assert [archive.ranges(tp) for tp in there] == [[(4, 9)], [(4, 9)]]
     assert archive.ranges(added) == [(0, 3)], "a partition that was added starts with its first message"
 
 

@@ -53,7 +53,7 @@ def test_offsets_of_many_topic_partitions(source: KafkaSource, cluster: Cluster,
     assert source.offsets(tps) == {tp: LogRange(2 if tp.partition == 5 else 0, tp.partition) for tp in tps}
     assert source.offsets([]) == {}
     assert topic_name in source.topics()
-    assert uuid.UUID(source.topic_id(topic_name)).int
+    assert uuid.UUID(source.topic(topic_name).topic_id).int
 
 
 def test_end_is_the_last_stable_offset_under_read_committed(
@@ -138,7 +138,7 @@ def test_epoch_that_the_log_does_not_have_is_a_truncation(
 
 def test_topic_that_is_another_one_now_is_not_read(source: KafkaSource, cluster: Cluster, tp: TopicPartition) -> None:
     cluster.produce(tp, [(None, b"old")] * 3)
-    before = source.topic_id(tp.topic)
+    before = source.topic(tp.topic).topic_id
     cluster.delete(tp.topic)
     cluster.create(tp.topic)
     cluster.produce(tp, [(None, b"new")] * 10)

@@ -39,6 +39,7 @@ from waybill.ingest.services import Services
 from waybill.ingest.transactions import archived_frames
 from waybill.log import framing
 from waybill.names import BackupName, TopicPartition
+from waybill.sources.cluster import Topic
 from waybill.sources.kafka import Chunk, LogRange
 
 __all__ = ["Clock", "PartitionRun"]
@@ -126,8 +127,9 @@ class PartitionRun:
     def _locked(self) -> Outcome:
         held = self._source.offsets([self.tp])[self.tp]
         self._end = held.end
-        self._topic_id = self._source.topic_id(self.tp.topic)
-        committed = self._committed = self._read_committed(held)
+        topic = self._source.topic(self.tp.topic)
+        self._topic_id = topic.topic_id
+        committed = self._committed = self._read_committed(held, topic)
         self._check_log(committed, held)
         if self._coordinator.clear_stop(self.tp):
             log.info("%s: its stop is resolved", self.tp)
@@ -150,11 +152,11 @@ class PartitionRun:
 
     # --- step 2: where to start ---
 
-    def _read_committed(self, held: LogRange) -> Committed:
+    def _read_committed(self, held: LogRange, topic: Topic) -> Committed:
         found = self._coordinator.read_committed(self.tp)
         if found is not None:
             return found
-        rebuilt = self._rebuilt() or self._start(held)
+        rebuilt = self._rebuilt() or self._start(held, topic)
         return self._coordinator.write_committed(self.tp, rebuilt, version=-1)
 
     def _rebuilt(self) -> Committed | None:
@@ -173,11 +175,14 @@ class PartitionRun:
             committed_at_ms=self._clock.now_ms(),
         )
 
-    def _start(self, held: LogRange) -> Committed:
-        """The configured start. It is written down before anything is archived: `latest` moves from run to run."""
+    def _start(self, held: LogRange, topic: Topic) -> Committed:
+        """The configured start. It is written down before anything is archived: `latest` moves from run to run.
+
+        A partition that was added to a topic that we archive starts with its first message, whatever is configured.
+        """
         start = self._stream.start
-        if start is StartPosition.EARLIEST or self._coordinator.has_committed(self.tp.topic):
-            # A topic-partition that was added to a topic we archive begins with its first message, whatever the start.
+        added = self.tp.partition >= self._coordinator.first_partitions(self.tp.topic, len(topic.partitions))
+        if start is StartPosition.EARLIEST or added:
             offset = held.earliest
         elif isinstance(start, datetime):
             at = self._source.offset_at(self.tp, int(start.timestamp() * 1000))

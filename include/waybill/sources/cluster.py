@@ -115,7 +115,7 @@ class Cluster:
         with self._mapped("could not list topics"):
             for _ in self.tries("could not list topics"):
                 try:
-                    response = self._net.run(self._send, None, _metadata_request(wanted))
+                    response = self._ask_node(None, _metadata_request(wanted))
                 except kafka_errors.RetriableError as error:
                     log.debug("metadata: %s", error)
                     continue
@@ -189,7 +189,7 @@ class Cluster:
         self, what: str, node_id: int, request: Any, read: Callable[[Any], Iterable[tuple[TopicPartition, int, Answer]]]
     ) -> Iterable[tuple[TopicPartition, int, Answer]]:
         try:
-            return read(self._net.run(self._send, node_id, request))
+            return read(self._ask_node(node_id, request))
         except kafka_errors.RetriableError as error:
             log.debug("%s: node %s: %s", what, node_id, error)
             return ()
@@ -204,20 +204,30 @@ class Cluster:
                 groups.setdefault(leader.node_id, []).append(tp)
         return list(groups.items())
 
-    def send(self, node_id: int, request: Any) -> Future[Any]:
+    def send(self, node_id: int | None, request: Any) -> Future[Any]:
         """Send a request and go on; the response, or kafka-python's error, comes by the future."""
         out: Future[Any] = Future()
-        self._manager.call_soon(self._deliver, out, node_id, request)
+        try:
+            self._manager.call_soon(self._deliver, out, node_id, request)
+        except Exception as error:  # the IO thread has ended: it raises whatever ended it
+            out.set_exception(kafka_errors.KafkaConnectionError(error))
         return out
 
-    async def _deliver(self, out: Future[Any], node_id: int, request: Any) -> None:
+    async def _deliver(self, out: Future[Any], node_id: int | None, request: Any) -> None:
         try:
             out.set_result(await self._send(node_id, request))
         except BaseException as error:  # it belongs to whoever waits for it
             out.set_exception(error)
 
     async def _send(self, node_id: int | None, request: Any) -> Any:
-        return await self._manager.wait_for(self._manager.send(request, node_id=node_id), self._timeout_ms)
+        try:
+            return await self._manager.wait_for(self._manager.send(request, node_id=node_id), self._timeout_ms)
+        except OSError as error:  # a name that does not resolve, for one
+            raise kafka_errors.KafkaConnectionError(error) from error
+
+    def _ask_node(self, node_id: int | None, request: Any) -> Any:
+        """Send a request and wait for the response. Raises kafka-python's errors."""
+        return self.response(self.send(node_id, request))
 
     def response(self, future: Future[Any]) -> Any:
         """Wait for a response. Raises kafka-python's errors."""

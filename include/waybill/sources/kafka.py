@@ -11,7 +11,6 @@ one refuses it, and the caller gets `TopicRecreated` or `LogTruncated` instead o
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import uuid
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -26,10 +25,10 @@ from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest, OffsetForL
 
 from waybill.config import IsolationLevel, Stream
 from waybill.connections import KafkaEndpoint
-from waybill.errors import LogTruncated, RetentionGap, TopicRecreated
+from waybill.errors import KafkaUnavailable, LogTruncated, RetentionGap, TopicRecreated
 from waybill.log import framing
 from waybill.names import TopicPartition
-from waybill.sources.cluster import Cluster, failure
+from waybill.sources.cluster import Cluster, Topic, failure
 
 __all__ = ["FETCH_BYTES", "AbortedTransaction", "Chunk", "EpochEnd", "KafkaSource", "LogRange"]
 
@@ -135,10 +134,12 @@ class KafkaSource:
         matching = (topic for name, topic in sorted(found.items()) if stream.matches(name))
         return [TopicPartition(topic.name, number) for topic in matching for number in topic.partitions]
 
-    def topic_id(self, topic: str) -> str:
-        """A topic's id as it is now; '' if Kafka has none or the topic does not exist."""
-        found = self._cluster.describe([topic]).get(topic)
-        return found.topic_id if found else ""
+    def topic(self, name: str) -> Topic:
+        """A topic as it is now. Raises `KafkaUnavailable` if it does not exist."""
+        found = self._cluster.describe([name]).get(name)
+        if found is None:
+            raise KafkaUnavailable(f"Kafka at {self._cluster.servers}: there is no topic {name!r}")
+        return found
 
     def offsets(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, LogRange]:
         """What each topic-partition holds now."""
@@ -215,11 +216,7 @@ class KafkaSource:
         Raises `RetentionGap` or `LogTruncated` when the next offset is not in the log, `TopicRecreated` when the topic
         is another one.
         """
-        reader = _Reader(self, tp, from_offset, end_offset, leader_epoch, topic_id, first_batch_only)
-        try:
-            yield from reader.chunks()
-        finally:
-            reader.close()
+        yield from _Reader(self, tp, from_offset, end_offset, leader_epoch, topic_id, first_batch_only).chunks()
 
     def _fetch(self, reader: _Reader) -> Future[Any] | None:
         """Send a fetch request to the leader; None if there is none for now."""
@@ -318,13 +315,6 @@ class _Reader:
             yield chunk
             if self.first_batch_only:
                 return
-
-    def close(self) -> None:
-        """Take the fetch in flight off the connection's hands: nobody waits for it any more."""
-        if self._pending is not None:
-            with contextlib.suppress(Exception):
-                self._source._cluster.response(self._pending)
-            self._pending = None
 
     def _tries(self) -> Iterator[None]:
         return self._source._cluster.tries(f"{self._where}: could not fetch from offset {self.position}")
