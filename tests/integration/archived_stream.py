@@ -26,7 +26,7 @@ from pyiceberg.table import Table
 from waybill import cli
 from waybill.config import Config, Stream, load_config
 from waybill.connections import CatalogEndpoint, S3Endpoint, ZooKeeperEndpoint, connection
-from waybill.coordination import Coordinator
+from waybill.coordination import Committed, Coordinator
 from waybill.ingest import LaneReport, plan_lanes, run_lane
 from waybill.names import TopicPartition, ZkPaths
 from waybill.partition.plan import Task
@@ -165,6 +165,46 @@ class ArchivedStream:
     def waybill(self, *arguments: str, **environment: str | None) -> Ran:
         """Run the command line on this stream's config."""
         return waybill(*arguments, WAYBILL_CONFIG=str(self.file), **environment)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """An archived stream as it is now, to be brought back after a test has damaged it. Kafka is left alone."""
+
+    stream: ArchivedStream
+    objects: dict[str, bytes]
+    committed: dict[TopicPartition, Committed]
+    tables: dict[str, str]
+    """Where each table's metadata is."""
+
+    @classmethod
+    def of(cls, stream: ArchivedStream, partitions: int) -> Checkpoint:
+        with stream.store() as store, stream.coordinator() as coordinator, stream.tables() as tables:
+            keys = [key for partition in range(partitions) for key in stream.object_keys(partition)]
+            return cls(
+                stream,
+                {key: store.read(key) for key in keys},
+                coordinator.list_committed(),
+                {".".join(table.name()): table.metadata_location for table in (tables.main, tables.quarantine)},
+            )
+
+    def restore(self) -> None:
+        """Bring it back."""
+        with self.stream.store() as store:
+            for chain in store.chains(self.stream.topic):
+                for key in self.stream.object_keys(chain.tp.partition):
+                    if key not in self.objects:
+                        store.client.delete_object(Bucket=store.bucket, Key=key)
+            for key, data in self.objects.items():
+                store.client.put_object(Bucket=store.bucket, Key=key, Body=data)
+        with self.stream.coordinator() as coordinator:
+            for tp, committed in self.committed.items():
+                found = coordinator.read_committed(tp)
+                coordinator.write_committed(tp, committed, found.version if found else -1)
+        with self.stream.catalog() as catalog:
+            for name, location in self.tables.items():
+                catalog.drop_table(name)
+                catalog.register_table(name, location)
 
 
 def waybill(*arguments: str, **environment: str | None) -> Ran:

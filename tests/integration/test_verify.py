@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from archived_stream import ArchivedStream, add_rows, remove_rows, waybill_process
+from archived_stream import ArchivedStream, Checkpoint, add_rows, remove_rows, waybill_process
 
 from devstack import Stack
 from waybill.coordination import Committed
@@ -18,16 +20,23 @@ from waybill.store import Store
 pytestmark = pytest.mark.integration
 
 
-@pytest.fixture
-def archived(stack: Stack, tmp_path: Path, topic_name: str) -> ArchivedStream:
+@pytest.fixture(scope="module")
+def checkpoint(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
     """Two topic-partitions with a chain of three objects each, in tables."""
-    stream = ArchivedStream(tmp_path, topic_name)
+    stream = ArchivedStream(tmp_path_factory.mktemp("verify"), f"verify-{uuid.uuid4().hex[:8]}")
     for part in range(3):
         for partition in (0, 1):
             stream.produce_events(100, partition=partition, first=part * 100)
         stream.ingest()
     stream.partition()
-    return stream
+    return Checkpoint.of(stream, 2)
+
+
+@pytest.fixture
+def archived(checkpoint: Checkpoint) -> Iterator[ArchivedStream]:
+    """The same for each test: what one has damaged is brought back."""
+    yield checkpoint.stream
+    checkpoint.restore()
 
 
 def faults(stream: ArchivedStream, *arguments: str) -> list[dict[str, Any]]:
@@ -311,13 +320,37 @@ def test_a_row_of_another_chain(archived: ArchivedStream, change: dict[str, Any]
     assert figures(archived)["foreign"] == 1
 
 
-def test_a_data_file_is_missing(archived: ArchivedStream) -> None:
+@pytest.mark.parametrize("what", ["data", "manifest", "metadata"])
+def test_a_file_of_the_table_is_missing(archived: ArchivedStream, what: str) -> None:
     with archived.tables() as tables, archived.store() as store:
-        path = next(iter(tables.main.scan().plan_files())).file.file_path
-        store.client.delete_object(Bucket=store.bucket, Key=path.removeprefix(f"s3://{store.bucket}/"))
-    (fault,) = faults(archived)
-    assert fault["kind"] == "unreadable"
+        snapshot = tables.main.current_snapshot()
+        assert snapshot is not None
+        path = {
+            "data": next(iter(tables.main.scan().plan_files())).file.file_path,
+            "manifest": snapshot.manifests(tables.main.io)[0].manifest_path,
+            "metadata": tables.main.metadata_location,
+        }[what]
+        key = path.removeprefix(f"s3://{store.bucket}/")
+        data = store.read(key)
+        store.client.delete_object(Bucket=store.bucket, Key=key)
+        try:
+            (fault,) = faults(archived)
+        finally:
+            put(store, key, data)
+    assert (fault["kind"], fault["where"]) == ("unreadable", ".".join(tables.main.name()))
     assert path.rpartition("/")[2] in fault["what"]
+
+
+def test_a_table_that_forgot_its_progress(archived: ArchivedStream) -> None:
+    """Somebody made it anew with rows in it: nothing says which offsets they should be."""
+    with archived.tables() as tables, archived.catalog() as catalog:
+        rows = tables.main.scan(row_filter=rows_of(42)).to_arrow()
+        schema, spec = tables.main.schema(), tables.main.spec()
+        catalog.drop_table(tables.main.name())
+        add_rows(catalog.create_table(tables.main.name(), schema, partition_spec=spec), rows)
+    (fault,) = faults(archived)
+    assert fault["kind"] == "progress"
+    assert "no snapshot in its history has the property waybill.progress" in fault["what"]
 
 
 def _with(rows: Any, **change: Any) -> Any:
