@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import warnings
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -14,14 +16,30 @@ if TYPE_CHECKING:
     from devstack import Stack
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # PySpark leaves the sockets that results come through to the garbage collector.
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
+
+
+@pytest.fixture
+def spark(spark_session: SparkSession) -> Iterator[SparkSession]:
+    """The run's Spark session."""
+    yield spark_session
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()  # here, and not in the middle of another test
+
+
 @pytest.fixture(scope="session")
-def spark(stack: Stack) -> Iterator[SparkSession]:
+def spark_session(stack: Stack) -> Iterator[SparkSession]:
     """One session for the whole run, `local[2]`; its workers find the stack in the environment."""
     from pyspark import SparkContext
 
-    from waybill.spark.session import spark_session
+    from waybill.spark.session import spark_session as start
 
-    session = spark_session("waybill-tests")
+    session = start("waybill-tests")
     yield session
     gateway = SparkContext._gateway
     session.stop()

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 from partition_scenes import DAY_MS, Scene, event, in_this_process, junk
@@ -158,6 +163,33 @@ def test_a_driver_that_dies_after_any_step_is_made_good_by_the_next(scene: Scene
         assert scene.run().quarantined == 1
     scene.check_exactly_once()
     assert scene.run().outcome is RunOutcome.NOTHING_NEW
+
+
+def test_a_driver_that_is_killed_between_the_two_commits(scene: Scene, tmp_path: Path) -> None:
+    """A real process, a real SIGKILL: nothing gets to clean up."""
+    config = tmp_path / "config.json"
+    config.write_text(scene.config.model_dump_json())
+    script = """
+import os, signal, sys
+from pathlib import Path
+from partition_scenes import in_this_process
+from waybill.config import Config
+from waybill.partition.run import run_partition
+
+def die(step):
+    if step == "quarantine_committed":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+run_partition(Config.model_validate_json(Path(sys.argv[1]).read_text()), "flights", in_this_process, done=die)
+"""
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+    killed = subprocess.run([sys.executable, "-c", script, config], env=environment, timeout=120, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert scene.table.metadata.snapshots == []
+    assert len(scene.quarantine.metadata.snapshots) == 1
+    assert scene.run().outcome is RunOutcome.COMMITTED
+    scene.check_exactly_once()
+    scene.check_no_file_is_left_over()
 
 
 def test_work_that_was_staged_is_not_done_twice(scene: Scene) -> None:

@@ -13,8 +13,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -22,27 +21,25 @@ from typing import TypeVar
 
 from pyiceberg.catalog import Catalog
 
-from waybill import chain
-from waybill.chain import ChainObject
 from waybill.config import Config, Stream
-from waybill.connections import CatalogEndpoint, S3Endpoint, ZooKeeperEndpoint, connection
-from waybill.coordination import Coordinator
-from waybill.errors import ChainBroken, ChainGap, ConnectionMissing, CoordinationUnavailable
-from waybill.names import TopicPartition, ZkPaths, plan_key
+from waybill.connections import CatalogEndpoint, S3Endpoint, connection
+from waybill.errors import ChainGap
+from waybill.names import plan_key
+from waybill.partition.backlog import committed_offsets, list_chains
 from waybill.partition.files import TableLayout
 from waybill.partition.plan import Plan, Task, make_plan, settle_plan
+from waybill.partition.reading import open_store
 from waybill.partition.report import Report, RunOutcome
 from waybill.partition.staged import Staged, discard, find_staged, record_staged
-from waybill.partition.task import Job, TaskResult, open_store
+from waybill.partition.task import Job, TaskResult
 from waybill.store import Store
 from waybill.tables import Commit, Outcome, Progress, StreamTables, commit_files, ensure_tables, open_catalog
 from waybill.tables import read_progress as progress_of
 
-__all__ = ["Execute", "Step", "committed_offsets", "list_chains", "run_partition"]
+__all__ = ["Execute", "Step", "run_partition"]
 
 log = logging.getLogger(__name__)
 
-_LISTING_THREADS = 8
 _T = TypeVar("_T")
 
 Execute = Callable[[Job, Sequence[Task]], Iterable[TaskResult]]
@@ -75,46 +72,6 @@ def run_partition(
         closing(open_catalog(CatalogEndpoint.of(connection(config.catalog.connection)), s3)) as catalog,
     ):
         return _Run(config, name, stream, store, catalog, execute, now, done).carry_out()
-
-
-def list_chains(
-    store: Store, stream: Stream, start: Progress, committed: Mapping[TopicPartition, int]
-) -> tuple[dict[TopicPartition, list[ChainObject]], list[str]]:
-    """The objects of all of the stream's chains that hold offsets at or after `start`, and what is broken.
-
-    A chain is listed up to where it is broken. `committed`: the committed offsets, which save reading each chain's last
-    object for its end; read before this call.
-    """
-    topics = [topic for topic in store.topics() if stream.matches(topic)]
-    with ThreadPoolExecutor(_LISTING_THREADS) as pool:
-        found = [c.tp for chains in pool.map(store.chains, topics) for c in chains if c.generation == stream.generation]
-        tps = sorted({*found, *start})
-        walked = list(pool.map(lambda tp: _walk(store, stream.generation, tp, start.get(tp), committed.get(tp)), tps))
-    objects = {tp: found for tp, (found, _) in zip(tps, walked, strict=True)}
-    return objects, [fault for _, fault in walked if fault]
-
-
-def _walk(
-    store: Store, generation: int, tp: TopicPartition, start: int | None, committed: int | None
-) -> tuple[list[ChainObject], str]:
-    objects: list[ChainObject] = []
-    try:
-        objects.extend(chain.walk(store, generation, tp, from_offset=start, committed_offset=committed))
-    except ChainBroken as error:
-        return objects, str(error)
-    return objects, ""
-
-
-def committed_offsets(config: Config, name: str) -> dict[TopicPartition, int]:
-    """The committed offsets, or none if ZooKeeper cannot be asked: the chains say the same, for more reading."""
-    try:
-        endpoint = ZooKeeperEndpoint.of(connection(config.zookeeper.connection))
-        paths = ZkPaths(config.zookeeper.root, name, config.stream(name).generation)
-        with Coordinator(endpoint, paths, config.zookeeper.session_timeout) as coordinator:
-            return {tp: found.committed_offset for tp, found in coordinator.list_committed().items()}
-    except (CoordinationUnavailable, ConnectionMissing) as error:
-        log.warning("going on without the committed offsets: %s", error)
-        return {}
 
 
 @dataclass(slots=True)

@@ -9,28 +9,24 @@ import os
 import resource
 import tempfile
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-import pyarrow as pa
 from pyiceberg.manifest import DataFile
 
 from waybill.config import JsonParser, Storage
 from waybill.connections import CatalogEndpoint, S3Endpoint, connection
-from waybill.errors import ChainBroken, ChainGap, ObjectMissing
-from waybill.log.decode import decode
-from waybill.log.framing import Frame, read_frames
 from waybill.parsers import build_parser
 from waybill.partition.files import PartitionedWriter, TableLayout, Uploads
-from waybill.partition.plan import Span, Task
+from waybill.partition.plan import Task
+from waybill.partition.reading import read_span
 from waybill.partition.rows import QUARANTINE_ROWS, TABLE_ROWS, RowBuilder
 from waybill.store import Store
 from waybill.tables import file_io
 
-__all__ = ["Job", "TaskResult", "open_store", "read_span", "run_task"]
+__all__ = ["Job", "StageSeconds", "TaskResult", "run_task"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,45 +91,6 @@ def run_task(job: Job, task: Task) -> TaskResult:
             run.abandon()
             uploads.discard()
             raise
-
-
-def read_span(store: Store, span: Span) -> Iterator[pa.RecordBatch]:
-    """The messages of a span (`waybill.log.decode.MESSAGE_SCHEMA`), streamed: a few megabytes are in memory.
-
-    Raises `ChainBroken` when the object is not there; its subclass `ChainGap` when it ends before the span does.
-    """
-    end = _End()
-    try:
-        with store.open(span.key) as stream:
-            yield from decode(
-                end.watch(read_frames(stream, span.key)),
-                where=span.key,
-                first_offset=span.first_offset,
-                next_offset=span.next_offset,
-            )
-    except ObjectMissing as error:
-        raise ChainBroken(f"{span.tp}: {error}; it was there when the run was planned") from error
-    if end.next_offset < span.next_offset:
-        raise ChainGap(
-            f"{span.tp}: {span.key} ends at offset {end.next_offset}, and the chain goes on at {span.next_offset}"
-        )
-
-
-def open_store(storage: Storage) -> Store:
-    """The archive, with the endpoint that the environment names."""
-    return Store(S3Endpoint.of(connection(storage.connection)), storage.bucket, storage.prefix)
-
-
-@dataclass(slots=True)
-class _End:
-    """Notes where the last record batch of an object ends."""
-
-    next_offset: int = 0
-
-    def watch(self, frames: Iterator[Frame]) -> Iterator[Frame]:
-        for frame in frames:
-            self.next_offset = frame.header.next_offset
-            yield frame
 
 
 @dataclass(slots=True)

@@ -29,10 +29,9 @@ from pyspark.sql.types import StructType
 from waybill.config import Storage, load_config
 from waybill.errors import ChainBroken, ConfigError
 from waybill.names import TopicPartition
+from waybill.partition.backlog import committed_offsets, list_chains
 from waybill.partition.plan import Span, Task, clip, pack
-from waybill.partition.rows import archive_rows
-from waybill.partition.run import committed_offsets, list_chains
-from waybill.partition.task import open_store, read_span
+from waybill.partition.reading import open_store, read_span
 
 __all__ = ["WaybillBackup"]
 
@@ -95,6 +94,9 @@ class _Reader(DataSourceReader):
         return [_TaskPartition(config.storage, task) for task in pack(spans, stream.partition.task_bytes)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        # Spark starts a process for each step of planning, too: only this one pays for the import.
+        from waybill.partition.rows import archive_rows
+
         assert isinstance(partition, _TaskPartition)
         with open_store(partition.storage) as store:
             for span in partition.spans:

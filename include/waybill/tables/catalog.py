@@ -25,8 +25,8 @@ CATALOG_NAME = "waybill"
 """A SQL catalog keeps its tables under the name it was opened by: Spark's has to have the same."""
 
 _SQLITE_PATIENCE_SECONDS = 60
-_ATTEMPTS = 5
-_PAUSE_SECONDS = 0.2
+_ATTEMPTS = 4
+_PAUSE_SECONDS = 0.1
 
 
 class TableIO(PyArrowFileIO):

@@ -1,0 +1,192 @@
+"""The catalog, the tables, progress and the commit, against a real catalog and real S3."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from partition_scenes import Scene, event, junk
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.schema import Schema
+from pyiceberg.types import LongType, NestedField, StringType
+from sqlalchemy.exc import OperationalError
+
+from waybill.connections import CatalogEndpoint, S3Endpoint, connection
+from waybill.errors import CatalogUnavailable, CommitConflict, ConfigError, ProgressLost
+from waybill.names import TopicPartition
+from waybill.tables import Commit, Outcome, commit_files, ensure_tables, load_tables, open_catalog, read_progress
+
+pytestmark = pytest.mark.integration
+
+TP = TopicPartition("flights", 0)
+MakeScene = Callable[..., Scene]
+
+
+@pytest.fixture
+def scene(make_scene: MakeScene) -> Scene:
+    return make_scene()
+
+
+def commit_of(scene: Scene, start: int | None, end: int) -> Commit:
+    """A commit of progress alone."""
+    return Commit(f"plan-{start}", {} if start is None else {TP: start}, {TP: end}, [], {})
+
+
+def test_both_tables_are_made_as_they_should_be(scene: Scene) -> None:
+    assert load_tables(scene.catalog, scene.stream) is None
+    tables = ensure_tables(scene.catalog, scene.stream)
+    assert tables.main.metadata.format_version == 2
+    assert str(tables.main.spec().fields[0].transform) == "day"
+    assert [str(field.transform) for field in tables.main.sort_order().fields] == ["identity"]
+    assert tables.quarantine.spec().is_unpartitioned()
+    again = ensure_tables(scene.catalog, scene.stream)
+    assert again.main.metadata.table_uuid == tables.main.metadata.table_uuid
+    found = load_tables(scene.catalog, scene.stream)
+    assert found is not None
+    assert found.quarantine.metadata.table_uuid == tables.quarantine.metadata.table_uuid
+
+
+def test_a_table_that_is_somebody_elses_is_refused(scene: Scene) -> None:
+    scene.catalog.create_namespace_if_not_exists("tests")
+    schema = Schema(NestedField(1, "topic", StringType()), NestedField(2, "partition", LongType()))
+    scene.catalog.create_table(f"{scene.stream.table}_g1", schema)
+    with pytest.raises(ConfigError, match=r"has long for 'partition' where int is needed"):
+        ensure_tables(scene.catalog, scene.stream)
+
+
+def local_catalog(directory: Path) -> CatalogEndpoint:
+    """A catalog that no other test has: an SQLite file that is not there yet."""
+    uri, warehouse = f"sqlite:///{directory}/catalog.db", f"file://{directory}/warehouse"
+    return CatalogEndpoint(properties={"type": "sql", "uri": uri, "warehouse": warehouse})
+
+
+def foreign_snapshot(scene: Scene) -> None:
+    with scene.table.transaction() as transaction, transaction.update_snapshot().fast_append():
+        pass
+
+
+def test_drivers_that_meet_a_new_catalog_make_each_table_once(scene: Scene, tmp_path: Path) -> None:
+    barrier = threading.Barrier(4, timeout=30)
+
+    def drive(_: int) -> set[str]:
+        barrier.wait()
+        with open_catalog(local_catalog(tmp_path), S3Endpoint()) as catalog:
+            barrier.wait()
+            tables = ensure_tables(catalog, scene.stream)
+        return {str(table.metadata.table_uuid) for table in (tables.main, tables.quarantine)}
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(drive, range(4)))
+    assert len(set.union(*found)) == 2
+
+
+def test_progress_moves_only_from_where_it_was_read(scene: Scene) -> None:
+    table = ensure_tables(scene.catalog, scene.stream).main
+    assert read_progress(table.metadata, "t") == {}
+    assert commit_files(table, commit_of(scene, None, 10)) is Outcome.COMMITTED
+    assert commit_files(table, commit_of(scene, None, 10)) is Outcome.ADOPTED
+    assert commit_files(scene.table, commit_of(scene, 10, 20)) is Outcome.COMMITTED
+    assert commit_files(table, commit_of(scene, None, 10)) is Outcome.ADOPTED, "it is further by now"
+    with pytest.raises(CommitConflict, match=r'"flights/0":20.*neither where plan plan-30 starts nor at its end'):
+        commit_files(scene.table, commit_of(scene, 30, 40))
+    with pytest.raises(CommitConflict):
+        commit_files(scene.table, commit_of(scene, 15, 25))
+    assert read_progress(scene.table.metadata, "t") == {TP: 20}
+
+
+def test_the_quarantine_may_be_behind_but_not_ahead(scene: Scene) -> None:
+    table = ensure_tables(scene.catalog, scene.stream).quarantine
+    assert commit_files(table, commit_of(scene, 30, 40), must_be_at_start=False) is Outcome.COMMITTED
+    assert commit_files(table, commit_of(scene, 50, 60), must_be_at_start=False) is Outcome.COMMITTED
+    assert commit_files(table, commit_of(scene, 30, 40), must_be_at_start=False) is Outcome.ADOPTED
+    with pytest.raises(CommitConflict):
+        commit_files(table, commit_of(scene, 55, 65), must_be_at_start=False)
+
+
+def test_a_commit_that_meets_another_looks_again(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the look at the table and the commit: first a foreign snapshot, then a rival with the same plan."""
+    table = ensure_tables(scene.catalog, scene.stream).main
+    rivals = [
+        lambda: foreign_snapshot(scene),
+        lambda: commit_files(scene.table, commit_of(scene, None, 10)),
+    ]
+    refused = []
+    commit = type(table)._do_commit
+
+    def meet(self: object, **arguments: object) -> None:
+        if self is table and rivals:
+            rivals.pop(0)()
+        try:
+            commit(self, **arguments)  # type: ignore[arg-type]
+        except CommitFailedException as error:
+            refused.append(error)
+            raise
+
+    monkeypatch.setattr(type(table), "_do_commit", meet)
+    assert commit_files(table, commit_of(scene, None, 10)) is Outcome.ADOPTED
+    assert len(refused) == 2
+    progress = [
+        s.summary.additional_properties.get("waybill.progress") for s in scene.table.metadata.snapshots if s.summary
+    ]
+    assert len([p for p in progress if p]) == 1
+
+
+def test_a_commit_whose_outcome_is_unknown_is_looked_up(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = ensure_tables(scene.catalog, scene.stream).main
+    commit = type(table)._do_commit
+    answers = [OperationalError("UPDATE", {}, Exception("connection lost")), None]
+
+    def lose_the_answer(self: object, **arguments: object) -> None:
+        commit(self, **arguments)  # type: ignore[arg-type]
+        if (error := answers.pop(0)) is not None:
+            raise error
+
+    monkeypatch.setattr(type(table), "_do_commit", lose_the_answer)
+    assert commit_files(table, commit_of(scene, None, 10)) is Outcome.ADOPTED
+    assert len(scene.table.metadata.snapshots) == 1
+
+
+def test_a_locked_catalog_is_waited_for(scene: Scene, tmp_path: Path) -> None:
+    endpoint = local_catalog(tmp_path)
+    with open_catalog(endpoint, S3Endpoint()) as catalog:
+        ensure_tables(catalog, scene.stream)
+        assert catalog.engine.url.query["timeout"] == "60", "SQLite's own patience is 5 s"
+    database = sqlite3.connect(tmp_path / "catalog.db", check_same_thread=False)
+    database.execute("BEGIN EXCLUSIVE")
+    release = threading.Timer(0.5, database.rollback)
+    release.start()
+    with open_catalog(endpoint, S3Endpoint()) as catalog:
+        assert load_tables(catalog, scene.stream) is not None
+    release.join()
+    database.execute("BEGIN EXCLUSIVE")
+    impatient = CatalogEndpoint(properties={**endpoint.properties, "uri": f"{endpoint.properties['uri']}?timeout=0.1"})
+    with pytest.raises(CatalogUnavailable, match="locked"):
+        open_catalog(impatient, S3Endpoint())
+    database.close()
+
+
+@pytest.mark.parametrize("document", [{"v": 2, "offsets": {}}, {"offsets": {}}])
+def test_progress_of_a_newer_version_is_refused_by_name(scene: Scene, document: dict[str, object]) -> None:
+    table = ensure_tables(scene.catalog, scene.stream).main
+    properties = {"waybill.progress": json.dumps(document)}
+    with table.transaction() as transaction, transaction.update_snapshot(properties).fast_append():
+        pass
+    with pytest.raises(ProgressLost, match=r"progress in version .*; this Waybill reads version 1"):
+        read_progress(table.metadata, "t")
+
+
+def test_secrets_stay_out_of_the_table_and_the_plan(scene: Scene) -> None:
+    scene.put(TP, [event(0, 0), junk(1)])
+    scene.run()
+    s3 = S3Endpoint.of(connection(scene.config.storage.connection))
+    texts = [scene.table.metadata.model_dump_json(), scene.quarantine.metadata.model_dump_json()]
+    texts += [scene.store.read(key).decode() for key in scene.keys("plans/")]
+    assert len(texts) == 4
+    for text in texts:
+        assert s3.secret_key
+        assert s3.secret_key not in text
