@@ -36,6 +36,7 @@ _CLIENT_ID = "waybill"
 _BACKOFF_SECONDS = 0.1
 _MAX_BACKOFF_SECONDS = 1.0
 _TRIES_FOR_A_TOPIC = 3
+_ANY_BROKER_FRACTION = 4
 _NOT_ALLOWED = (
     kafka_errors.AuthorizationError,
     kafka_errors.SaslAuthenticationFailedError,
@@ -220,8 +221,11 @@ class Cluster:
             out.set_exception(error)
 
     async def _send(self, node_id: int | None, request: Any) -> Any:
+        # Any broker can answer a question that goes to none in particular: one that does not is soon left alone.
+        timeout_ms = self._timeout_ms if node_id is not None else self._timeout_ms // _ANY_BROKER_FRACTION
         try:
-            return await self._manager.wait_for(self._manager.send(request, node_id=node_id), self._timeout_ms)
+            sent = self._manager.send(request, node_id=node_id, request_timeout_ms=timeout_ms)
+            return await self._manager.wait_for(sent, timeout_ms)
         except OSError as error:  # a name that does not resolve, for one
             raise kafka_errors.KafkaConnectionError(error) from error
 
