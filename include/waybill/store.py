@@ -10,6 +10,7 @@ succeeded; `ObjectAlreadyThere` therefore says that *somebody* created the objec
 
 from __future__ import annotations
 
+import functools
 import logging
 import queue
 import time
@@ -454,9 +455,17 @@ def _checksum(crc: int) -> str:
     return b64encode(crc.to_bytes(4, "big")).decode()
 
 
+@functools.cache
+def _session() -> Any:
+    """Botocore's own session: boto3's adds resources and transfers that nothing here uses, and a third of a second.
+
+    One for the process: each would parse botocore's list of endpoints anew, an eighth of a second every time.
+    """
+    return botocore.session.get_session()
+
+
 def _client(endpoint: S3Endpoint) -> Any:
-    # botocore's own session: boto3's adds resources and transfers that nothing here uses, and a third of a second.
-    session = botocore.session.get_session()
+    session = _session()
     return session.create_client(
         "s3",
         region_name=endpoint.region or session.get_config_variable("region") or "us-east-1",
