@@ -142,9 +142,7 @@ def chain_prefix(prefix: str, topic: str, generation: int, partition: int) -> st
     return f"{backup_prefix(prefix, topic)}{generation}_{partition}_"
 
 
-def plan_key(
-    prefix: str, stream: str, generation: int, table_uuid: str, progress: Mapping[TopicPartition, int]
-) -> str:
+def plan_key(prefix: str, stream: str, generation: int, table_uuid: str, progress: Mapping[TopicPartition, int]) -> str:
     """Where the partition run that starts from `progress` keeps its plan: the same start, the same name.
 
     With the table's uuid: a table that was dropped and made anew starts from nothing, but not with the old one's plans.

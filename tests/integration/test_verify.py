@@ -427,3 +427,15 @@ def test_a_row_missing_from_quarantine(mixed: ArchivedStream) -> None:
         remove_rows(tables.quarantine, 0, offset, offset + 1)
     (fault,) = faults(mixed)
     assert (fault["kind"], fault["first_offset"]) == ("lost", offset)
+
+
+# --- services ---------------------------------------------------------------------------------------------------------
+
+
+def test_s3_that_is_away_is_no_fault_but_an_error(archived: ArchivedStream) -> None:
+    """Nothing may be said then, least of all that the archive is sound or that it is not."""
+    away = '{"login": "a", "password": "b", "extra": {"endpoint_url": "http://127.0.0.1:1", "region_name": "x"}}'
+    ran = waybill_process("verify", WAYBILL_CONFIG=str(archived.file), AIRFLOW_CONN_AWS_DEFAULT=away)
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err.startswith("error: the tables' files cannot be read: ")
+    assert len(ran.err.splitlines()) == 1

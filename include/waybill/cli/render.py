@@ -16,6 +16,8 @@ from rich.table import Table
 __all__ = ["Column", "bytes_text", "count", "print_json", "print_table", "time_text"]
 
 _UNBOUNDED = 10_000
+_GAP = 2
+_MIN_NAME = 24
 _UNITS = ("KB", "MB", "GB", "TB", "PB")
 
 
@@ -28,9 +30,13 @@ class Column:
 
 
 def print_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
-    """A table on stdout: as wide as the terminal, or as wide as it needs to be where there is none."""
-    width = None if sys.stdout.isatty() else _UNBOUNDED
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    """A table on stdout: as wide as the terminal, or as wide as it needs to be where there is none.
+
+    Names go on in the next line where the terminal is narrow. What cannot be broken makes the table wider than the
+    terminal rather than be cut.
+    """
+    cells = [[column.title for column in columns], *rows]
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, _GAP, 0, 0))
     for column in columns:
         table.add_column(
             column.title,
@@ -38,13 +44,23 @@ def print_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> Non
             no_wrap=column.figure,
             overflow="fold",
         )
-    for row in rows:
+    for row in cells[1:]:
         table.add_row(*row)
-    console = Console(width=width, highlight=False, markup=False)
+    console = Console(highlight=False, markup=False)
+    console.width = max(console.width, _needed(columns, cells)) if sys.stdout.isatty() else _UNBOUNDED
     with console.capture() as capture:
         console.print(table)
     for line in capture.get().splitlines():
         typer.echo(line.rstrip())
+
+
+def _needed(columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> int:
+    """The width below which a figure would be cut, or a name broken into pieces too small to read."""
+    widths = (max(map(len, column)) for column in zip(*cells, strict=True))
+    return sum(
+        _GAP + (width if column.figure else min(width, _MIN_NAME))
+        for column, width in zip(columns, widths, strict=True)
+    )
 
 
 def print_json(document: Any) -> None:

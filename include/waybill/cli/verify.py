@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import typer
 from rich.console import Console
@@ -15,6 +15,9 @@ from waybill.config import Config, load_config
 from waybill.verify import Report, verify_stream
 
 __all__ = ["run"]
+
+_OF_ARCHIVE = ("chains", "objects", "messages", "bytes")
+_OF_TABLES = ("rows", "quarantine", "waiting", "lost", "repeated", "foreign")
 
 
 def run(stream: str | None, *, table: bool, as_json: bool) -> None:
@@ -87,14 +90,23 @@ def _print(reports: list[Report]) -> None:
             typer.echo(f"{report.stream}: {fault}")
         for note in report.notes:
             typer.echo(f"{report.stream}: note: {note}")
-    titles = ("chains", "objects", "messages", "bytes", "rows", "quarantine", "waiting", "lost", "repeated", "foreign")
-    print_table([Column("stream"), *(Column(title, figure=True) for title in titles)], map(_cells, reports))
+    _print_figures(reports, _OF_ARCHIVE)
+    typer.echo()
+    _print_figures(reports, _OF_TABLES)
     faults = sum(len(report.faults) for report in reports)
-    typer.echo("sound: nothing lost, nothing repeated" if not faults else f"NOT SOUND: {count(faults)} faults")
+    typer.echo("\nsound: nothing lost, nothing repeated" if not faults else f"\nNOT SOUND: {count(faults)} faults")
 
 
-def _cells(report: Report) -> list[str]:
-    figures = report.figures
-    archive = [count(figures.chains), count(figures.objects), count(figures.messages), bytes_text(figures.bytes)]
-    rows = (figures.rows, figures.quarantine, figures.waiting, figures.lost, figures.repeated, figures.foreign)
-    return [report.stream, *archive, *(count(figure) if report.table_checked else "-" for figure in rows)]
+def _print_figures(reports: list[Report], titles: Sequence[str]) -> None:
+    """Archive and tables apart: together they do not fit 80 columns."""
+    print_table(
+        [Column("stream"), *(Column(title, figure=True) for title in titles)],
+        ([report.stream, *(_figure(report, title) for title in titles)] for report in reports),
+    )
+
+
+def _figure(report: Report, title: str) -> str:
+    if title in _OF_TABLES and not report.table_checked:
+        return "-"
+    figure = getattr(report.figures, title)
+    return bytes_text(figure) if title == "bytes" else count(figure)

@@ -9,7 +9,7 @@ Rows of the quarantine at or beyond the table's progress are not final (docs/pro
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
-from pyiceberg.table import Table
+from pyiceberg.io.pyarrow import ArrowScan
+from pyiceberg.table import FileScanTask, Table
 
 from waybill.names import TopicPartition
 from waybill.store import Store
@@ -35,6 +36,9 @@ __all__ = ["WINDOW_OFFSETS", "check_rows"]
 
 WINDOW_OFFSETS = 32 << 20
 """Offsets that are counted at a time: two bytes each."""
+
+ROWS_AT_A_TIME = 1 << 20
+"""Rows that are read from files at the same time: some 50 bytes each. A file with more is read by itself."""
 
 MAX_FAULTS = 20
 """Faults that are listed by kind and topic-partition in a window; figures count all."""
@@ -176,8 +180,7 @@ class _RowChecker:
             return True
         name = self._names[id(table)]
         try:
-            reader = table.scan(row_filter=_filter(first, following), selected_fields=_COLUMNS).to_arrow_batch_reader()
-            for batch in reader:
+            for batch in _batches(table, _filter(first, following)):
                 self._count_batch(table is self._tables.main, name, batch, windows)
                 self._listener.advance(batch.num_rows)
         except (FileNotFoundError, pa.ArrowInvalid) as error:
@@ -295,6 +298,31 @@ def _filter(first: int, following: int) -> str | BooleanExpression:
     if first == 0 and following == LAST_OFFSET:
         return AlwaysTrue()
     return f"offset >= {first} and offset < {following}"
+
+
+def _batches(table: Table, row_filter: str | BooleanExpression) -> Iterator[pa.RecordBatch]:
+    """The columns that are looked at, some files at a time.
+
+    PyIceberg's own reader of batches hands all files of a scan to its threads, and keeps whatever they are ahead.
+    """
+    scan = table.scan(row_filter=row_filter, selected_fields=_COLUMNS)
+    reader = ArrowScan(scan.table_metadata, scan.io, scan.projection(), scan.row_filter)
+    for group in _file_groups(scan.plan_files()):
+        yield from reader.to_record_batches(group)
+
+
+def _file_groups(files: Iterable[FileScanTask]) -> Iterator[list[FileScanTask]]:
+    """Files of together `ROWS_AT_A_TIME` rows; a larger one by itself."""
+    group: list[FileScanTask] = []
+    rows = 0
+    for file in files:
+        if group and rows + file.file.record_count > ROWS_AT_A_TIME:
+            yield group
+            group, rows = [], 0
+        group.append(file)
+        rows += file.file.record_count
+    if group:
+        yield group
 
 
 def _groups(batch: pa.RecordBatch) -> Iterator[tuple[TopicPartition, int, Int64s]]:

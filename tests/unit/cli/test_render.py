@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
@@ -41,3 +43,18 @@ def test_in_a_pipe_no_cell_is_cut_or_broken(capsys: pytest.CaptureFixture[str]) 
     assert second.split() == ["[bold]a[/bold]", "1"]
     assert first.endswith("1,000,000")
     assert second.endswith("        1")
+
+
+def test_on_a_narrow_terminal_names_go_on_and_figures_stay_whole(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "40")
+    figures = ["1,000,000,000", "2,000,000,000", "3,000,000,000"]
+    columns = [Column("key"), *(Column(f"figure {i}", figure=True) for i in range(3))]
+    print_table(columns, [["backup/" + "x" * 60, *figures]])
+    head, first, *more = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
+    assert head.split() == ["key", "figure", "0", "figure", "1", "figure", "2"]
+    assert first.split()[1:] == figures
+    assert first.split()[0] + "".join(line.strip() for line in more) == "backup/" + "x" * 60
+    assert len(first.split()[0]) >= 20
