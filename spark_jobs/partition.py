@@ -12,6 +12,7 @@ import argparse
 import json
 import logging
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -19,7 +20,7 @@ from pyspark.sql import SparkSession
 from waybill.config import load_config
 from waybill.errors import WaybillError
 from waybill.partition.report import Report
-from waybill.partition.run import run_partition
+from waybill.partition.run import run_to_the_end
 from waybill.spark.execute import spark_execute
 from waybill.spark.session import connection_ids, spark_session
 
@@ -33,33 +34,35 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--config", type=Path, help="the YAML; default: WAYBILL_CONFIG, else include/config/streams.yaml"
     )
-    parser.add_argument("--report", type=Path, metavar="FILE", help="write the run's figures to FILE, as JSON")
+    parser.add_argument("--report", type=Path, metavar="FILE", help="write the runs' figures to FILE, as JSON")
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     for library in ("py4j", "pyiceberg"):
         logging.getLogger(library).setLevel(logging.WARNING)
+    reports: list[Report] = []
     try:
-        report = partition(options.stream, options.config)
+        for report in partition(options.stream, options.config):
+            log.info("%s", report)
+            reports.append(report)
     except WaybillError as error:
         again = " (running again may succeed)" if error.retriable else ""
         log.error("partition %s: %s: %s%s", options.stream, type(error).__name__, error, again)
         return 1
-    log.info("%s", report)
     if options.report:
-        options.report.write_text(json.dumps(report.document(), indent=2) + "\n")
-    for fault in report.faults:
+        options.report.write_text(json.dumps([report.document() for report in reports], indent=2) + "\n")
+    for fault in reports[-1].faults:
         log.error("partition %s: left out, the chain is broken: %s", options.stream, fault)
-    return 1 if report.faults else 0
+    return 1 if reports[-1].faults else 0
 
 
-def partition(stream: str, path: Path | None) -> Report:
-    """Run the job; the Spark session starts only if there is something to do."""
+def partition(stream: str, path: Path | None) -> Iterator[Report]:
+    """Run the job until nothing of an earlier run is left; Spark starts only if there is something to do."""
     config = load_config(path)
 
     def session() -> SparkSession:
         return spark_session(f"waybill-partition-{stream}", connection_ids(config))
 
-    return run_partition(config, stream, spark_execute(session))
+    return run_to_the_end(config, stream, spark_execute(session))
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from waybill.log.framing import Codec, ControlType, empty_batch
 from waybill.names import BackupName, TopicPartition
 from waybill.partition.plan import Task
 from waybill.partition.report import Report, RunOutcome
+from waybill.partition.run import run_to_the_end
 from waybill.partition.task import Job, TaskResult
 from waybill.tables import read_progress
 
@@ -204,6 +205,16 @@ def test_work_that_was_staged_is_not_done_twice(scene: Scene) -> None:
     assert len(scene.quarantine.metadata.snapshots) == 1
     scene.check_exactly_once()
     scene.check_no_file_is_left_over()
+
+
+def test_an_earlier_plan_is_carried_out_and_then_what_came_since(scene: Scene) -> None:
+    with pytest.raises(Killed):
+        scene.run(done=die_at("planned"))
+    scene.put(TP0, [event(54, 0), event(55, 0)])
+    earlier, since = run_to_the_end(scene.config, "flights", in_this_process)
+    assert (earlier.resumed, earlier.rows, earlier.end["flights/0"]) == (True, 74, 54)
+    assert (since.resumed, since.rows, since.end["flights/0"]) == (False, 2, 56)
+    scene.check_exactly_once()
 
 
 def test_staged_files_that_are_gone_are_named(scene: Scene) -> None:

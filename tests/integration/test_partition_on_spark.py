@@ -99,14 +99,14 @@ def test_the_job_as_spark_submit_runs_it(
     arguments = ["--stream", "flights", "--config", str(config), "--report", str(figures)]
     with caplog.at_level("INFO"):
         assert job.main(arguments) == 0
-    document = json.loads(figures.read_text())
-    assert document["outcome"] == "committed"
+    [document] = json.loads(figures.read_text())
+    assert (document["outcome"], document["resumed"]) == ("committed", False)
     assert document["end"] == {f"flights/{p}": p * 10_000 + 2000 for p in range(3)}
     assert document["peak_memory_bytes"] > 0
     (line,) = [r.getMessage() for r in caplog.records if r.getMessage().startswith("partitioned flights: ")]
     assert f"{document['rows']:,} rows, {document['quarantined']:,} in quarantine, {document['files']} files" in line
     assert job.main(arguments) == 0
-    assert json.loads(figures.read_text())["outcome"] == "nothing_new"
+    assert [again["outcome"] for again in json.loads(figures.read_text())] == ["nothing_new"]
     assert job.main(["--stream", "nothing", "--config", str(config)]) == 1
     assert "no stream 'nothing'; there are: flights" in caplog.text
     scene.check_exactly_once()

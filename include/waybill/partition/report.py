@@ -32,6 +32,8 @@ class Report:
     stream: str
     outcome: RunOutcome
     plan: str | None
+    resumed: bool
+    """The plan was an earlier run's, or a rival's: there may be more to do than it says."""
     start: dict[str, int]
     """Progress before, by `topic/partition`."""
     end: dict[str, int]
@@ -62,6 +64,7 @@ class Report:
         outcome: RunOutcome,
         start: Progress,
         plan: Plan | None,
+        resumed: bool,
         staged: Staged | None,
         results: Sequence[TaskResult],
         faults: tuple[str, ...],
@@ -73,6 +76,7 @@ class Report:
             stream=stream,
             outcome=outcome,
             plan=plan.id if plan else None,
+            resumed=resumed,
             start=_offsets(start),
             end=_offsets(plan.end if plan else start),
             tasks=len(plan.tasks) if plan else 0,

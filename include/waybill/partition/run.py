@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -36,7 +36,7 @@ from waybill.store import Store
 from waybill.tables import Commit, Outcome, Progress, StreamTables, commit_files, ensure_tables, open_catalog
 from waybill.tables import read_progress as progress_of
 
-__all__ = ["Execute", "Step", "run_partition"]
+__all__ = ["Execute", "Step", "run_partition", "run_to_the_end"]
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +74,18 @@ def run_partition(
         return _Run(config, name, stream, store, catalog, execute, now, done).carry_out()
 
 
+def run_to_the_end(config: Config, name: str, execute: Execute) -> Iterator[Report]:
+    """`run_partition`, and again as long as it carries out a plan of an earlier run: the archive has grown since.
+
+    Raises what `run_partition` raises.
+    """
+    while True:
+        report = run_partition(config, name, execute)
+        yield report
+        if not report.resumed:
+            return
+
+
 @dataclass(slots=True)
 class _Run:
     config: Config
@@ -85,6 +97,7 @@ class _Run:
     now: Callable[[], datetime]
     done: Step
     run_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    made_plan: bool = False
     faults: list[str] = field(default_factory=list)
     results: list[TaskResult] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -109,6 +122,7 @@ class _Run:
         return settle_plan(self.store, key, lambda: self._make_plan(key, start))
 
     def _make_plan(self, key: str, start: Progress) -> Plan | None:
+        self.made_plan = True
         committed = committed_offsets(self.config, self.name)
         chains, self.faults = list_chains(self.store, self.stream, start, committed)
         return make_plan(
@@ -192,6 +206,7 @@ class _Run:
             outcome=outcome,
             start=start,
             plan=plan,
+            resumed=plan is not None and not self.made_plan,
             staged=staged,
             results=self.results,
             faults=tuple(self.faults),
