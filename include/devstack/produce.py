@@ -29,7 +29,7 @@ def create_topic(bootstrap_servers: str, topic: str, partitions: int) -> None:
     Retention is without limit: the events carry timestamps of long ago, and a broker deletes what is older than its
     retention minutes after it was produced.
     """
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 3})
     config = {"retention.ms": "-1", "min.insync.replicas": "2"}
     wanted = NewTopic(topic, num_partitions=partitions, replication_factor=3, config=config)
     try:
