@@ -138,6 +138,7 @@ class Stack:
         guardian = GuardianHandle.start(state_dir)
         try:
             kafka_jars, program = _programs(java, report)
+            _drop_what_lost_its_objects(state_dir, program, report)
             stack = cls(state_dir, guardian, java, kafka_jars, _endpoints(state_dir, program), report)
             write_private(state_dir / ENVIRONMENT_FILE, _exports(stack.environment()))
             report(f"starting {len(BROKER_IDS)} Kafka brokers, ZooKeeper and S3 ({program.kind})")
@@ -391,6 +392,23 @@ def _programs(java: preflight.Java, report: Callable[[str], None]) -> tuple[Path
         kafka_jars = pool.submit(jars.resolve, jars.KAFKA, java, report)
         program = pool.submit(choose_server, report)
         return kafka_jars.result(), program.result()
+
+
+def _drop_what_lost_its_objects(state_dir: Path, program: S3Program, report: Callable[[str], None]) -> None:
+    """Moto's objects end with its process: topics, committed offsets and tables that speak of them go as well."""
+    known = _read_endpoints(state_dir)
+    if known is None:
+        return
+    if known.s3_kind is not program.kind:
+        raise StackError(
+            f"the objects in {state_dir} are those of {known.s3_kind}, and the S3 server is now {program.kind}: "
+            f"set WAYBILL_S3_SERVER={known.s3_kind}, or begin anew with: python -m devstack down --wipe"
+        )
+    if program.kind is S3Kind.MOTO:
+        report("moto keeps objects in memory: those of the last time are gone, and so topics and tables begin anew")
+        for directory in ("kafka", "zookeeper"):
+            shutil.rmtree(state_dir / directory, ignore_errors=True)
+        (state_dir / "catalog.db").unlink(missing_ok=True)
 
 
 def _endpoints(state_dir: Path, program: S3Program) -> Endpoints:

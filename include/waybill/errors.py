@@ -153,7 +153,8 @@ class RetentionGap(IngestStopped):
         lost = earliest_offset - committed_offset
         super().__init__(
             f"{topic}/{partition}: offsets {committed_offset}–{earliest_offset - 1} are gone from Kafka (retention) "
-            f"before they were archived: up to {lost:,} messages lost. Ingest of this topic-partition is stopped."
+            f"before they were archived: up to {lost:,} messages lost. Ingest of this topic-partition is stopped. "
+            f"Raise the stream's generation to start a new chain with what Kafka still has."
         )
         self.topic, self.partition = topic, partition
         self.committed_offset, self.earliest_offset = committed_offset, earliest_offset
@@ -177,7 +178,8 @@ class LogTruncated(IngestStopped):
         super().__init__(
             f"{topic}/{partition}: the log of leader epoch {leader_epoch} ends at {end_offset}, before the committed "
             f"offset {committed_offset}: an unclean leader election took back {committed_offset - end_offset:,} "
-            f"archived offsets. Ingest of this topic-partition is stopped."
+            f"archived offsets. Ingest of this topic-partition is stopped. Raise the stream's generation to archive "
+            f"the log as it is now in a new chain."
         )
         self.topic, self.partition = topic, partition
 
