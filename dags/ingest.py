@@ -20,11 +20,11 @@ def plan(stream: str) -> list[dict[str, Any]]:
 
     config = load_config()
     export_connections(config)
-    return [lane.model_dump(mode="json") for lane in plan_lanes(config, stream)]
+    return [planned.model_dump(mode="json") for planned in plan_lanes(config, stream)]
 
 
 @task(map_index_template="{{ lane_name }}")
-def drain(stream: str, lane: dict[str, Any]) -> dict[str, Any]:
+def lane(stream: str, planned: dict[str, Any]) -> dict[str, Any]:
     from airflow.sdk import get_current_context
 
     from waybill.ingest import Lane, run_lane
@@ -32,9 +32,9 @@ def drain(stream: str, lane: dict[str, Any]) -> dict[str, Any]:
 
     config = load_config()
     export_connections(config)
-    planned = Lane.model_validate(lane)
-    get_current_context()["lane_name"] = ", ".join(str(share.tp) for share in planned.shares)[:250]
-    return run_lane(config, stream, planned).model_dump(mode="json")
+    work = Lane.model_validate(planned)
+    get_current_context()["lane_name"] = ", ".join(str(share.tp) for share in work.shares)[:250]
+    return run_lane(config, stream, work).model_dump(mode="json")
 
 
 @task(trigger_rule="all_done")
@@ -53,13 +53,14 @@ def ingest_dag(name: str, stream: Stream) -> DAG:
         schedule="* * * * *",
         catchup=False,
         max_active_runs=1,
+        default_args={"owner": "waybill"},
         tags=["waybill", "ingest", name],
         doc_md=__doc__,
     )
     def build() -> None:
         lanes = plan(name)
         limit = stream.ingest.budget + timedelta(minutes=2)  # finishing an upload takes a while after the budget's end
-        reports = drain.override(execution_timeout=limit).partial(stream=name).expand(lane=lanes)
+        reports = lane.override(execution_timeout=limit).partial(stream=name).expand(planned=lanes)
         report(name, lanes, reports)
 
     return build()

@@ -20,7 +20,7 @@ def partition_dag(config: Config, name: str, stream: Stream) -> DAG:
         schedule=stream.partition.schedule,
         catchup=False,
         max_active_runs=1,
-        default_args={"retries": 2, "retry_delay": timedelta(minutes=1)},
+        default_args={"owner": "waybill", "retries": 2, "retry_delay": timedelta(minutes=1)},
         tags=["waybill", "partition", name],
         doc_md=__doc__,
     )

@@ -66,7 +66,7 @@ def test_fifty_streams_make_a_hundred_dags_and_load_nothing_heavy(tmp_path: Path
     assert parsed["errors"] == {}
     assert parsed["heavy"] == []
     assert len(parsed["tasks"]) == 100
-    assert parsed["tasks"]["ingest__s0"] == ["drain", "plan", "report"]
+    assert parsed["tasks"]["ingest__s0"] == ["lane", "plan", "report"]
     assert parsed["tasks"]["partition__s49"] == ["partition"]
 
 

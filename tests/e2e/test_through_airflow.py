@@ -89,7 +89,7 @@ def test_a_topic_that_stops_fails_the_report_and_no_other_topic(
     tasks = {task.task_id: task for task in airflow.task_instances("ingest__payments", run.run_id)}
     assert {name: task.state for name, task in tasks.items()} == {
         "plan": "success",
-        "drain": "success",
+        "lane": "success",
         "report": "failed",
     }
     log = airflow.log("ingest__payments", run.run_id, tasks["report"])
