@@ -16,11 +16,9 @@ from waybill.config import Config, Stream, load_config
 @task
 def plan(stream: str) -> list[dict[str, Any]]:
     from waybill.ingest import plan_lanes
-    from waybill.orchestration.environment import export_connections
+    from waybill.orchestration.task import begin_task
 
-    config = load_config()
-    export_connections(config)
-    return [planned.model_dump(mode="json") for planned in plan_lanes(config, stream)]
+    return [planned.model_dump(mode="json") for planned in plan_lanes(begin_task(), stream)]
 
 
 @task(map_index_template="{{ lane_name }}")
@@ -28,13 +26,11 @@ def lane(stream: str, planned: dict[str, Any]) -> dict[str, Any]:
     from airflow.sdk import get_current_context
 
     from waybill.ingest import Lane, run_lane
-    from waybill.orchestration.environment import export_connections
+    from waybill.orchestration.task import begin_task
 
-    config = load_config()
-    export_connections(config)
     work = Lane.model_validate(planned)
     get_current_context()["lane_name"] = ", ".join(str(share.tp) for share in work.shares)[:250]
-    return run_lane(config, stream, work).model_dump(mode="json")
+    return run_lane(begin_task(), stream, work).model_dump(mode="json")
 
 
 @task(trigger_rule="all_done")

@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--report", type=Path, metavar="FILE", help="write the runs' figures to FILE, as JSON")
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    for library in ("py4j", "pyiceberg"):
+    for library in ("py4j", "pyiceberg", "kazoo"):
         logging.getLogger(library).setLevel(logging.WARNING)
     reports: list[Report] = []
     try:

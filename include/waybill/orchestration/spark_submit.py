@@ -8,7 +8,7 @@ from typing import Any
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
 from waybill.config import Config
-from waybill.orchestration.environment import export_connections
+from waybill.orchestration.task import export_connections
 
 __all__ = ["JOBS", "WaybillSparkSubmit"]
 

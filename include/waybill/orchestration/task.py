@@ -1,14 +1,30 @@
-"""Airflow's connections as the environment that Waybill's library reads."""
+"""What a task does first: the config, Airflow's connections as the environment that the library reads, a quiet log."""
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import Any
 
-from waybill.config import Config
+from waybill.config import Config, load_config
 from waybill.connections import Connection, variable
 
-__all__ = ["connection_environment", "export_connections"]
+__all__ = ["begin_task", "connection_environment", "export_connections"]
+
+_CHATTY = ("kafka", "kazoo", "botocore")
+
+
+def begin_task() -> Config:
+    """The config, ready to use: every task of a DAG calls this first.
+
+    The clients' accounts of each connection they open are kept out of the task's log: who is paged looks for figures
+    there. Raises `ConfigError`, or what Airflow raises for a connection that it does not know.
+    """
+    for library in _CHATTY:
+        logging.getLogger(library).setLevel(logging.WARNING)
+    config = load_config()
+    export_connections(config)
+    return config
 
 
 def connection_environment(config: Config) -> dict[str, str]:
