@@ -31,6 +31,7 @@ app = typer.Typer(
 )
 console = Console(highlight=False, soft_wrap=True)
 
+_INTERRUPTED = 130
 _OTHER_UP_SECONDS = 600.0
 
 
@@ -153,14 +154,22 @@ def main() -> int:
     for signum in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, _interrupt)
     try:
-        code = app(standalone_mode=False)
+        code = _run()
     except WaybillError as error:
         console.print("error:", style="bold red", end=" ")
         console.print(str(error), markup=False)
         return 1
+    if code == _INTERRUPTED:
+        console.print("Interrupted. What was started for this has been stopped.")
+    return code
+
+
+def _run() -> int:
+    """The command's exit code; typer says by one of three ways that it was interrupted."""
+    try:
+        code = app(standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
-        console.print("Interrupted.")
-        return 130
+        return _INTERRUPTED
     except typer.Exit as stop:
         return stop.exit_code
     return code if isinstance(code, int) else 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
 
@@ -22,6 +23,11 @@ _RUN_OF_EVENTS = 5_000
 
 _FLUSH_SECONDS = 60.0
 
+# What becomes of a message is known from its acknowledgement; librdkafka's account of each retry would only alarm.
+_silent = logging.getLogger("devstack.librdkafka")
+_silent.addHandler(logging.NullHandler())
+_silent.propagate = False
+
 
 def create_topic(bootstrap_servers: str, topic: str, partitions: int) -> None:
     """Create the topic, three times replicated, if it is not there yet.
@@ -29,7 +35,7 @@ def create_topic(bootstrap_servers: str, topic: str, partitions: int) -> None:
     Retention is without limit: the events carry timestamps of long ago, and a broker deletes what is older than its
     retention minutes after it was produced.
     """
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 3})
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers}, logger=_silent)
     config = {"retention.ms": "-1", "min.insync.replicas": "2"}
     wanted = NewTopic(topic, num_partitions=partitions, replication_factor=3, config=config)
     try:
@@ -85,8 +91,8 @@ def _producer(bootstrap_servers: str, compression: str) -> Producer:
             "linger.ms": 50,
             "batch.size": 256 << 10,
             "queue.buffering.max.messages": 1_000_000,
-            "log_level": 3,  # a coordinator that still loads is retried, and need not be shown
-        }
+        },
+        logger=_silent,
     )
 
 
