@@ -221,6 +221,11 @@ class AirflowClient:
         answer = self._request("POST", f"/dags/{dag_id}/dagRuns", json=body)
         return str(answer["dag_run_id"])
 
+    def create_connection(self, conn_id: str, connection: Mapping[str, Any]) -> None:
+        """Add a connection as a user does in the UI. `connection` has Airflow's field names, its extra as a dict."""
+        extra = json.dumps(connection.get("extra", {}))
+        self._request("POST", "/connections", json={"connection_id": conn_id, **connection, "extra": extra})
+
     def run(self, dag_id: str, run_id: str) -> DagRun:
         """One run."""
         return _dag_run(self._get(f"/dags/{dag_id}/dagRuns/{run_id}"))

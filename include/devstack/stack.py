@@ -465,7 +465,8 @@ def _connections(stack: Stack) -> dict[str, str]:
 
 
 def _exports(environment: dict[str, str]) -> str:
-    lines = (f"export {name}={shlex.quote(value)}\n" for name, value in environment.items())
+    lines = [f"export {name}={shlex.quote(value)}\n" for name, value in environment.items()]
+    lines.append(f'export PATH={shlex.quote(str(Path(sys.prefix) / "bin"))}:"$PATH"\n')
     return "# source this file, and `waybill` works on the local stack\n" + "".join(lines)
 
 

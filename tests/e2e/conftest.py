@@ -1,8 +1,8 @@
-"""Airflow on the run's stack, with streams of its own."""
+"""Airflow on the run's stack, with streams of its own, and S3's connection in Airflow's database alone."""
 
 from __future__ import annotations
 
-import os
+import json
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -12,7 +12,7 @@ from devstack.airflow import AirflowClient, DagRun
 
 CONFIG = """
 version: 1
-storage: {bucket: waybill, prefix: e2e}
+storage: {connection: e2e_s3, bucket: waybill, prefix: e2e}
 zookeeper: {root: e2e}
 streams:
   orders:
@@ -41,17 +41,17 @@ def airflow(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     """A client of the run's Airflow, which has the DAGs of `CONFIG`."""
     config = tmp_path_factory.mktemp("e2e") / "streams.yaml"
     config.write_text(CONFIG)
-    before = os.environ.get("WAYBILL_CONFIG")
-    os.environ["WAYBILL_CONFIG"] = str(config)
-    try:
-        stack.start_airflow({"WAYBILL_CONFIG": str(config)})
-        with stack.airflow.client() as client:
-            yield client
-    finally:
-        if before is None:
-            del os.environ["WAYBILL_CONFIG"]
-        else:
-            os.environ["WAYBILL_CONFIG"] = before
+    stack.start_airflow({"WAYBILL_CONFIG": str(config)})
+    s3 = stack.environment()["AIRFLOW_CONN_AWS_DEFAULT"]
+    # The `waybill` command that the tests call knows the environment only; Airflow was started without this variable.
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        stack.airflow.client() as client,
+    ):
+        patch.setenv("WAYBILL_CONFIG", str(config))
+        patch.setenv("AIRFLOW_CONN_E2E_S3", s3)
+        client.create_connection("e2e_s3", json.loads(s3))
+        yield client
 
 
 @pytest.fixture
