@@ -194,8 +194,8 @@ _NEXT = """\
 Where to look next
   make up                      the same stack, with what is in it now, and Airflow's UI
   source .waybill/env          then: waybill offsets · waybill ls flights · waybill verify
-  docs/architecture.md         how it works; docs/protocol.md: why nothing is lost or repeated
-  docs/your-own-kafka-and-s3.md"""
+  docs/user-guide.md           declare a stream; read the table, the quarantine, the archive
+  docs/protocol.md             why nothing is lost or repeated"""
 
 
 def main(console: Console) -> int:
