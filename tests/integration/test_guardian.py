@@ -63,7 +63,7 @@ def specs(tmp_path: Path, marked: Marked) -> dict[str, ServerSpec]:
     return {
         "plain": spec("plain", "exec sleep 1000"),
         "family": spec("family", FAMILY, forks=True),
-        "deaf": spec("deaf", "trap '' TERM; while true; do sleep 0.1; done"),
+        "deaf": spec("deaf", "trap '' TERM; echo deaf; while true; do sleep 0.1; done"),
         "quitter": spec("quitter", f"({FAMILY}) & sleep 0.3; echo enough; exit 7", forks=True),
     }
 
@@ -127,6 +127,7 @@ def test_server_that_ignores_sigterm_is_killed_after_its_grace(
     guardian: GuardianHandle, specs: dict[str, ServerSpec]
 ) -> None:
     guardian.start_server(specs["deaf"])
+    wait_until(lambda: specs["deaf"].log.exists() and specs["deaf"].log.read_text() == "deaf\n")
     guardian.stop_server("deaf", grace_seconds=0.3)
     assert guardian.status().server("deaf").exit_code == -signal.SIGKILL
 
