@@ -114,7 +114,7 @@ def demo() -> None:
     """The whole path on real input, counted."""
     from devstack.demo import main as run
 
-    raise typer.Exit(run(console))
+    raise typer.Exit(run(console, _say))
 
 
 def _say(message: str) -> None:

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -198,10 +198,12 @@ Where to look next
   docs/protocol.md             why nothing is lost or repeated"""
 
 
-def main(console: Console) -> int:
-    """Run the demo on the stack that `make up` started, else on one of its own. Returns the exit code."""
+def main(console: Console, say: Say) -> int:
+    """Run the demo on the stack that `make up` started, else on one of its own; `say` gets its progress.
+
+    Returns the exit code.
+    """
     directory = state_dir()
-    say = _line_by_line(console)
     running = Stack.attach(directory, on_progress=say)
     if running is not None:
         console.print(f"Using the stack that runs in {directory}")
@@ -210,10 +212,6 @@ def main(console: Console) -> int:
         code = _run(stack, console)
         console.print("Stopping what was started …")
     return code
-
-
-def _line_by_line(console: Console) -> Callable[[str], None]:
-    return lambda text: console.print(f"  {text}", markup=False)
 
 
 def _run(stack: Stack, console: Console) -> int:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
@@ -37,7 +37,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
 
-from waybill.connections import ZooKeeperEndpoint
+from waybill.connections import Connection, ZooKeeperEndpoint, connection
 from waybill.errors import (
     CommitConflict,
     ConfigError,
@@ -47,6 +47,9 @@ from waybill.errors import (
     LockHeld,
 )
 from waybill.names import TopicPartition, ZkPaths, check_topic
+
+if TYPE_CHECKING:
+    from waybill.config import Config
 
 __all__ = ["Committed", "Coordinator", "Stop"]
 
@@ -146,6 +149,13 @@ class Coordinator:
             ),
         )
         self._client.add_listener(self._watch_session)
+
+    @classmethod
+    def of(cls, config: Config, stream: str, find: Callable[[str], Connection] = connection) -> Self:
+        """For the nodes of a stream's generation; `find` looks a connection up by name. To be entered."""
+        endpoint = ZooKeeperEndpoint.of(find(config.zookeeper.connection))
+        paths = ZkPaths(config.zookeeper.root, stream, config.stream(stream).generation)
+        return cls(endpoint, paths, config.zookeeper.session_timeout)
 
     def __enter__(self) -> Self:
         try:

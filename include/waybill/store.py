@@ -15,7 +15,7 @@ import logging
 import queue
 import time
 from base64 import b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,12 +30,14 @@ from botocore.config import Config as BotoConfig
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
 
 from waybill import names
-from waybill.connections import S3Endpoint
+from waybill.connections import Connection, S3Endpoint, connection
 from waybill.errors import ConfigError, ObjectAlreadyThere, ObjectMissing, StoreUnavailable
 from waybill.names import BackupName, TopicPartition
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+    from waybill.config import Storage
 
 __all__ = ["PART_BYTES", "Chain", "ObjectStream", "Store", "StoredObject", "Upload"]
 
@@ -132,6 +134,11 @@ class Store:
         self._where = f"bucket {bucket!r}" + (f" at {endpoint.endpoint_url}" if endpoint.endpoint_url else "")
         self._pool = ThreadPoolExecutor(UPLOAD_THREADS, thread_name_prefix="waybill-upload")
         self._buffers: queue.SimpleQueue[bytearray] = queue.SimpleQueue()
+
+    @classmethod
+    def of(cls, storage: Storage, find: Callable[[str], Connection] = connection, bucket: str | None = None) -> Self:
+        """The archive that the config names, or another bucket of the same S3; `find` looks a connection up by name."""
+        return cls(S3Endpoint.of(find(storage.connection)), bucket or storage.bucket, storage.prefix)
 
     def __enter__(self) -> Self:
         return self

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from waybill.config import Config
-from waybill.connections import CatalogEndpoint, S3Endpoint, ZooKeeperEndpoint, connection
+from waybill.connections import CatalogEndpoint, S3Endpoint, connection
 from waybill.coordination import Coordinator
-from waybill.names import ZkPaths
 from waybill.store import Store
 
 if TYPE_CHECKING:
@@ -20,8 +19,7 @@ __all__ = ["open_catalog", "open_coordinator", "open_store"]
 
 def open_store(config: Config, bucket: str | None = None) -> Store:
     """The archive's bucket, or another one of the same S3."""
-    endpoint = S3Endpoint.of(connection(config.storage.connection))
-    return Store(endpoint, bucket or config.storage.bucket, config.storage.prefix)
+    return Store.of(config.storage, bucket=bucket)
 
 
 @contextlib.contextmanager
@@ -38,6 +36,4 @@ def open_catalog(config: Config) -> Iterator[Catalog]:
 
 def open_coordinator(config: Config, stream: str) -> Coordinator:
     """ZooKeeper, for the nodes of a stream's generation. To be entered."""
-    endpoint = ZooKeeperEndpoint.of(connection(config.zookeeper.connection))
-    paths = ZkPaths(config.zookeeper.root, stream, config.stream(stream).generation)
-    return Coordinator(endpoint, paths, config.zookeeper.session_timeout)
+    return Coordinator.of(config, stream)

@@ -7,6 +7,7 @@ it describes itself to the reference (`type_name`, `allowed`) and to editors (JS
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
@@ -108,13 +109,14 @@ class Kind(Protocol):
         """`value` as it would be written in the YAML."""
 
 
-class _Marker:
+class _Marker(ABC):
     """Parsing and JSON schema, as pydantic asks for them."""
 
     json_type: ClassVar[Any] = "string"
 
+    @abstractmethod
     def parse(self, value: Any) -> Any:
-        raise NotImplementedError
+        """`value` as the model has it. Raises `ValueError` that says what is allowed."""
 
     def format(self, value: Any) -> Any:
         """`value` as the YAML has it."""

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from waybill.config.models import Config
-from waybill.connections import Connection, KafkaEndpoint, S3Endpoint, ZooKeeperEndpoint, connection
-from waybill.names import ZkPaths
+from waybill.connections import Connection, KafkaEndpoint, connection
 
 if TYPE_CHECKING:
     from waybill.coordination import Coordinator
@@ -40,8 +39,7 @@ def connect(config: Config, stream_name: str, find: FindConnection = connection)
 
     with ExitStack() as stack:
         source, coordinator = stack.enter_context(connect_source(config, stream_name, find))
-        endpoint = S3Endpoint.of(find(config.storage.connection))
-        store = stack.enter_context(Store(endpoint, config.storage.bucket, config.storage.prefix))
+        store = stack.enter_context(Store.of(config.storage, find))
         yield Services(source, store, coordinator)
 
 
@@ -54,11 +52,11 @@ def connect_source(
     from waybill.sources.kafka import KafkaSource
 
     stream = config.stream(stream_name)
-    paths = ZkPaths(config.zookeeper.root, stream_name, stream.generation)
-    zookeeper = ZooKeeperEndpoint.of(find(config.zookeeper.connection))
+    # Both connections are looked up before either is opened: what the config lacks is said at once.
+    zookeeper = Coordinator.of(config, stream_name, find)
     kafka = KafkaEndpoint.of(find(config.kafka.connection))
     with (
-        Coordinator(zookeeper, paths, config.zookeeper.session_timeout) as coordinator,
+        zookeeper as coordinator,
         KafkaSource(kafka, stream.isolation_level) as source,
     ):
         yield source, coordinator

@@ -9,10 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from waybill import chain
 from waybill.chain import ChainObject
 from waybill.config import Config, Stream
-from waybill.connections import ZooKeeperEndpoint, connection
 from waybill.coordination import Coordinator
 from waybill.errors import ChainBroken, ConnectionMissing, CoordinationUnavailable
-from waybill.names import TopicPartition, ZkPaths
+from waybill.names import TopicPartition
 from waybill.store import Store
 
 __all__ = ["committed_offsets", "list_chains"]
@@ -53,9 +52,7 @@ def _walk(
 def committed_offsets(config: Config, name: str) -> dict[TopicPartition, int]:
     """The committed offsets, or none if ZooKeeper cannot be asked: the chains say the same, for more reading."""
     try:
-        endpoint = ZooKeeperEndpoint.of(connection(config.zookeeper.connection))
-        paths = ZkPaths(config.zookeeper.root, name, config.stream(name).generation)
-        with Coordinator(endpoint, paths, config.zookeeper.session_timeout) as coordinator:
+        with Coordinator.of(config, name) as coordinator:
             return {tp: found.committed_offset for tp, found in coordinator.list_committed().items()}
     except (CoordinationUnavailable, ConnectionMissing) as error:
         log.warning("going on without the committed offsets: %s", error)

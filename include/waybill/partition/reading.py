@@ -7,14 +7,12 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from waybill.config import Storage
-from waybill.connections import S3Endpoint, connection
 from waybill.errors import ChainBroken, ChainGap, ObjectMissing
 from waybill.log.framing import Frame, read_frames
 from waybill.partition.plan import Span
 from waybill.store import Store
 
-__all__ = ["open_store", "read_span"]
+__all__ = ["read_span"]
 
 
 def read_span(store: Store, span: Span) -> Iterator[pa.RecordBatch]:
@@ -40,11 +38,6 @@ def read_span(store: Store, span: Span) -> Iterator[pa.RecordBatch]:
         raise ChainGap(
             f"{span.tp}: {span.key} ends at offset {end.next_offset}, and the chain goes on at {span.next_offset}"
         )
-
-
-def open_store(storage: Storage) -> Store:
-    """The archive, with the endpoint that the environment names."""
-    return Store(S3Endpoint.of(connection(storage.connection)), storage.bucket, storage.prefix)
 
 
 @dataclass(slots=True)

@@ -28,7 +28,6 @@ from waybill.names import plan_key
 from waybill.partition.backlog import committed_offsets, list_chains
 from waybill.partition.files import TableLayout
 from waybill.partition.plan import Plan, Task, make_plan, settle_plan
-from waybill.partition.reading import open_store
 from waybill.partition.report import Report, RunOutcome
 from waybill.partition.staged import Staged, discard, find_staged, record_staged
 from waybill.partition.task import Job, TaskResult
@@ -68,7 +67,7 @@ def run_partition(
     stream = config.stream(name)
     s3 = S3Endpoint.of(connection(config.storage.connection))
     with (
-        open_store(config.storage) as store,
+        Store.of(config.storage) as store,
         closing(open_catalog(CatalogEndpoint.of(connection(config.catalog.connection)), s3)) as catalog,
     ):
         return _Run(config, name, stream, store, catalog, execute, now, done).carry_out()

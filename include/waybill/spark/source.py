@@ -31,7 +31,8 @@ from waybill.errors import ChainBroken, ConfigError
 from waybill.names import TopicPartition
 from waybill.partition.backlog import committed_offsets, list_chains
 from waybill.partition.plan import Span, Task, clip, pack
-from waybill.partition.reading import open_store, read_span
+from waybill.partition.reading import read_span
+from waybill.store import Store
 
 __all__ = ["WaybillBackup"]
 
@@ -86,7 +87,7 @@ class _Reader(DataSourceReader):
         config = load_config(self._config)
         stream = config.stream(self._stream)
         committed = committed_offsets(config, self._stream)
-        with open_store(config.storage) as store:
+        with Store.of(config.storage) as store:
             chains, faults = list_chains(store, stream, self._first, committed)
         if faults:
             raise ChainBroken("; ".join(faults))
@@ -98,7 +99,7 @@ class _Reader(DataSourceReader):
         from waybill.partition.rows import archive_rows
 
         assert isinstance(partition, _TaskPartition)
-        with open_store(partition.storage) as store:
+        with Store.of(partition.storage) as store:
             for span in partition.spans:
                 for messages in read_span(store, span):
                     yield archive_rows(span.tp, messages)
