@@ -17,7 +17,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from waybill import chain
+from waybill import chain, failpoints
 from waybill.config.enums import StartPosition
 from waybill.config.models import Stream
 from waybill.coordination import Committed
@@ -116,6 +116,7 @@ class PartitionRun:
         for left in reversed(range(_ROUNDS)):
             try:
                 with self._coordinator.lock(self.tp):
+                    failpoints.reach("ingest.locked")
                     return self._locked()
             except CommitConflict as conflict:
                 self._committed = None
@@ -130,7 +131,9 @@ class PartitionRun:
         topic = self._source.topic(self.tp.topic)
         self._topic_id = topic.topic_id
         committed = self._committed = self._read_committed(held, topic)
+        failpoints.reach("ingest.committed_read")
         self._check_log(committed, held)
+        failpoints.reach("ingest.log_checked")
         if self._coordinator.clear_stop(self.tp):
             log.info("%s: its stop is resolved", self.tp)
         if committed.committed_offset >= held.end:
@@ -251,6 +254,7 @@ class PartitionRun:
         with closing(self._read(committed, end)) as chunks:
             for chunk in chunks:
                 self._take(chunk)
+                failpoints.reach("ingest.fetched")
                 self._coordinator.check_session()
                 if self._clock.monotonic() >= self._deadline and chunk.next_offset < end:
                     return False
@@ -303,11 +307,14 @@ class PartitionRun:
         Raises `CommitConflict` if somebody else moved it, and `_Adopted` after an adoption.
         """
         current, seconds = self._current(), self._clock.monotonic() - self._object_started
+        failpoints.reach("ingest.object_cut")
         try:
             current.complete()
         except ObjectAlreadyThere:
+            failpoints.reach("ingest.object_refused")
             self._adopt(current)
             raise _Adopted from None
+        failpoints.reach("ingest.object_created")
         self._commit(current.next_offset, current.leader_epoch, current.size_bytes, current.messages)
         self._note(current.next_offset, current.size_bytes, current.messages, seconds, adopted=False)
         self._begin_object(current.next_offset)
@@ -318,6 +325,7 @@ class PartitionRun:
         It is read whole: it must be sound before the committed offset moves behind it. Raises `ChainBroken` if not.
         """
         contents = chain.inspect(self._store, current.name, current.key)
+        failpoints.reach("ingest.object_inspected")
         self._commit(contents.next_offset, contents.leader_epoch, contents.size_bytes, contents.messages)
         self._note(contents.next_offset, contents.size_bytes, contents.messages, 0.0, adopted=True)
 
@@ -333,6 +341,7 @@ class PartitionRun:
         if messages:  # an object without any says nothing about their mean size
             moved = replace(moved, object_bytes=size_bytes, object_messages=messages)
         self._committed = self._coordinator.write_committed(self.tp, moved, known.version)
+        failpoints.reach("ingest.offset_committed")
 
     def _note(self, next_offset: int, size_bytes: int, messages: int, seconds: float, *, adopted: bool) -> None:
         current = self._current()

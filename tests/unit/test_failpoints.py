@@ -1,0 +1,48 @@
+"""Failpoints: off unless armed, and then exactly once, at the time that was asked for."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from waybill import failpoints
+from waybill.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def _disarmed():
+    yield
+    failpoints.disarm()
+
+
+def test_nothing_happens_unless_armed() -> None:
+    for name in failpoints.INGEST:
+        failpoints.reach(name)
+
+
+def test_an_action_is_carried_out_the_nth_time_and_once() -> None:
+    failpoints.arm("ingest.fetched=sleep:0.05@3")
+    waited = []
+    for _ in range(5):
+        started = time.monotonic()
+        failpoints.reach("ingest.fetched")
+        failpoints.reach("ingest.locked")
+        waited.append(time.monotonic() - started >= 0.05)
+    assert waited == [False, False, True, False, False]
+
+
+def test_a_process_that_is_told_so_by_its_environment_kills_itself() -> None:
+    code = "from waybill import failpoints; failpoints.reach('here'); failpoints.reach('here'); print('alive')"
+    environment = {**os.environ, failpoints.VARIABLE: "here=kill@2"}
+    ended = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, timeout=30, check=False)
+    assert ended.returncode == -signal.SIGKILL
+    assert ended.stdout == b""
+
+
+@pytest.mark.parametrize("text", ["here", "here=explode", "here=kill@0", "here=kill@x", "here=sleep", "here=sleep:x"])
+def test_what_cannot_be_read_is_named(text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        failpoints.arm(text)
