@@ -17,10 +17,12 @@ from waybill.config.values import (
     DurationBetween,
     IsConnectionId,
     IsFieldPath,
+    IsRecompression,
     IsRegex,
     IsSchedule,
     IsStart,
     IsStreamName,
+    IsTopic,
     IsTopicList,
     Matching,
     SizeBetween,
@@ -41,6 +43,7 @@ __all__ = [
     "Storage",
     "Stream",
     "TopicRegex",
+    "TopicUpload",
     "UploadPolicy",
     "ZooKeeper",
 ]
@@ -63,6 +66,10 @@ ZK_ROOT = Matching(
     "segments of [A-Za-z0-9_.-], none of them '.' or '..', joined by single slashes; not 'zookeeper', which is its own",
     refused=r"(?:^|/)\.\.?(?:/|$)",
 )
+CONSUMER_GROUP = Matching(
+    r"(?:[A-Za-z0-9._:-]|\{stream\}){1,200}",
+    "1 to 200 characters of [A-Za-z0-9._:-]; `{stream}` stands for the stream's name",
+)
 TABLE = Matching(
     r"[a-z][a-z0-9_]{0,99}\.[a-z][a-z0-9_]{0,99}",
     "namespace.table, each a lower-case letter and up to 99 characters of [a-z0-9_]",
@@ -79,6 +86,11 @@ class Storage(_Model):
     connection: ConnectionId = Field("aws_default", description="Airflow connection of S3 (type `aws`).")
     bucket: Annotated[str, BUCKET] = Field(description="The bucket. It must exist.")
     prefix: Annotated[str, PREFIX] = Field("", description="What every key starts with.")
+    abort_uploads_after: Annotated[timedelta, DurationBetween("2h", "90d")] = Field(
+        timedelta(days=1),
+        description="When a multipart upload of a backup object that was never completed, left behind by a lane that "
+        "was killed, is aborted.",
+    )
 
 
 class Kafka(_Model):
@@ -121,15 +133,27 @@ class TopicRegex(_Model):
     )
 
 
+ObjectBytes = Annotated[ByteSize, SizeBetween("1KiB", "5GiB")]
+ObjectAge = Annotated[timedelta, DurationBetween("0s", "7d")]
+
+
+class TopicUpload(_Model):
+    """Other limits for one topic. What is left out is the stream's."""
+
+    max_bytes: ObjectBytes | None = Field(None, description="Instead of the stream's `upload.max_bytes`.")
+    max_age: ObjectAge | None = Field(None, description="Instead of the stream's `upload.max_age`.")
+
+
 class UploadPolicy(_Model):
     """When a backup object is cut: at the first limit that is reached."""
 
-    max_bytes: Annotated[ByteSize, SizeBetween("1KiB", "5GiB")] = Field(
-        ByteSize(128 << 20), description="Cut an object at this size."
-    )
-    max_age: Annotated[timedelta, DurationBetween("0s", "7d")] = Field(
+    max_bytes: ObjectBytes = Field(ByteSize(128 << 20), description="Cut an object at this size, as it is stored.")
+    max_age: ObjectAge = Field(
         timedelta(minutes=10),
         description="Cut an object when its oldest message came this long ago. `0s`: whatever is there at every run.",
+    )
+    topics: dict[Annotated[str, IsTopic()], TopicUpload] = Field(
+        {}, description="Other limits for some of the stream's topics, by name."
     )
 
 
@@ -141,6 +165,14 @@ class Ingest(_Model):
     )
     budget: Annotated[timedelta, DurationBetween("1s", "1h")] = Field(
         timedelta(seconds=45), description="How long a lane fetches; what is left then waits for the next run."
+    )
+    rate_limit: Annotated[ByteSize, SizeBetween("0B", "1TiB")] = Field(
+        ByteSize(0), description="How many bytes a second a lane fetches at most, on average. 0: no limit."
+    )
+    consumer_group: Annotated[str, CONSUMER_GROUP] | None = Field(
+        None,
+        description="A Kafka consumer group that progress is committed to as well, for tools that show its lag. "
+        "Nothing reads it back.",
     )
 
 
@@ -208,6 +240,10 @@ class Stream(_Model):
         IsolationLevel.READ_COMMITTED, description="`read_committed` leaves out aborted transactions."
     )
     upload: UploadPolicy = Field(UploadPolicy(), description="When a backup object is cut.")
+    recompress: Annotated[int | None, IsRecompression()] = Field(
+        None,
+        description="`zstd`: batches that producers sent uncompressed are stored compressed, their records untouched.",
+    )
     ingest: Ingest = Field(Ingest(), description="How the lanes run.")
     parser: JsonParser = Field(description="How a message is read.")
     table: Annotated[str, TABLE] = Field(
@@ -216,6 +252,25 @@ class Stream(_Model):
     )
     partition_by: PartitionBy = Field(PartitionBy.HOUR, description="Iceberg's transform of the event time.")
     partition: Partition = Field(Partition(), description="How the Spark job runs.")
+
+    @model_validator(mode="after")
+    def _check_upload_topics(self) -> Self:
+        for topic in self.upload.topics:
+            if not self.matches(topic):
+                raise PydanticCustomError(
+                    "not_of_stream",
+                    "{message}",
+                    {
+                        "message": f"topic {topic!r} does not belong to this stream: correct it, or add it to `topics`",
+                        "at": ("upload", "topics", topic),
+                    },
+                )
+        return self
+
+    def upload_for(self, topic: str) -> UploadPolicy:
+        """The upload policy of a topic: the stream's, with what is set for the topic alone."""
+        own = self.upload.topics.get(topic)
+        return self.upload.model_copy(update=own.model_dump(exclude_none=True)) if own else self.upload
 
     def matches(self, topic: str) -> bool:
         """Whether `topic` belongs to this stream. Kafka's internal topics (`__…`) never match a pattern."""

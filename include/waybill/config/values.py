@@ -25,10 +25,12 @@ __all__ = [
     "DurationBetween",
     "IsConnectionId",
     "IsFieldPath",
+    "IsRecompression",
     "IsRegex",
     "IsSchedule",
     "IsStart",
     "IsStreamName",
+    "IsTopic",
     "IsTopicList",
     "Kind",
     "Matching",
@@ -249,6 +251,42 @@ class IsStreamName(_Marker):
             return names.check_stream_name(value)
         except ConfigError as error:
             raise ValueError(str(error)) from None
+
+
+class IsTopic(_Marker):
+    """A topic name that Kafka allows."""
+
+    type_name = "topic"
+    allowed = "1 to 249 characters of [a-zA-Z0-9._-], not '.' or '..'"
+
+    def parse(self, value: Any) -> str:
+        if not isinstance(value, str):
+            raise ValueError("a topic is text; put it in quotes")
+        try:
+            return names.check_topic(value)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+
+
+class IsRecompression(_Marker):
+    """`none` as None, `zstd` and `zstd:<level>` as the level."""
+
+    type_name = "text"
+    levels: ClassVar[range] = range(1, 20)
+    default_level: ClassVar[int] = 1
+    allowed = "`none`, `zstd` (level 1) or `zstd:<level>` with a level from 1 to 19"
+
+    def parse(self, value: Any) -> int | None:
+        if value is None or value == "none":
+            return None
+        match = re.fullmatch(r"zstd(?::([0-9]{1,2}))?", value) if isinstance(value, str) else None
+        level = self.default_level if match is None or match[1] is None else int(match[1])
+        if match is None or level not in self.levels:
+            raise ValueError(f"must be {self.allowed.replace('`', '')}")
+        return level
+
+    def format(self, value: Any) -> str:
+        return "none" if value is None else f"zstd:{value}"
 
 
 class IsFieldPath(_Marker):

@@ -26,7 +26,9 @@ streams:
     table: analytics.flights
 """
 
-KEYS_OF_STREAM = "topics, generation, start, isolation_level, upload, ingest, parser, table, partition_by, partition"
+KEYS_OF_STREAM = (
+    "topics, generation, start, isolation_level, upload, recompress, ingest, parser, table, partition_by, partition"
+)
 
 
 def load(tmp_path: Path, text: str) -> Config:
@@ -77,7 +79,7 @@ WRONG_VALUES = [
     ("  bucket: archive", "  bucket:", "line 3: storage.bucket: must not be empty (found: nothing)"),
     ("  bucket: archive", "  prefix: x", "line 2: storage.bucket: is required and not there"),
     ("storage:\n  bucket: archive", "storage: archive",
-     'line 2: storage: must be a section with the keys connection, bucket, prefix (found: "archive")'),
+     'line 2: storage: must be a section with the keys connection, bucket, prefix, abort_uploads_after (found: "archive")'),
     ("  bucket: archive", "  bucket: archive\n  prefix: /a", "line 4: storage.prefix: must be up to 400 characters: "
      "segments of [A-Za-z0-9!_.*'()=-], none of them '.' or '..', joined by single slashes (found: \"/a\")"),
     ("  bucket: archive", "  bucket: archive\n  prefix: a/../b", "line 4: storage.prefix: must be up to 400 "
@@ -87,7 +89,7 @@ WRONG_VALUES = [
      'of a connection: 1 to 250 characters of [A-Za-z0-9_.-] (found: "aws default")'),
     # --- unknown keys
     ("  bucket: archive", "  bucket: archive\n  Prefix: x", "line 4: storage.Prefix: there is no such key; did you mean "
-     "'prefix'? There are: connection, bucket, prefix"),
+     "'prefix'? There are: connection, bucket, prefix, abort_uploads_after"),
     ("    table: ", "    partition-by: day\n    table: ", "line 9: streams.flights.partition-by: there is no such key; "
      f"did you mean 'partition_by'? There are: {KEYS_OF_STREAM}"),
     ("    table: ", "    xyzzy: 1\n    table: ",
@@ -158,6 +160,18 @@ WRONG_VALUES = [
      "a number and a unit: 64MiB, 1GB, or a whole number of bytes (found: -5)"),
     ("    table: ", "    upload: {max_bytes: 1023}\n    table: ",
      "line 9: streams.flights.upload.max_bytes: must be between 1KiB and 5GiB (found: 1023)"),
+    ("    table: ", "    upload: {topics: {other: {max_age: 1m}}}\n    table: ",
+     "line 9: streams.flights.upload.topics.other: topic 'other' does not belong to this stream: correct it, or add it "
+     "to `topics` (found: a section with the keys max_age)"),
+    ("    table: ", "    upload: {topics: {flights: {max_age: 8d}}}\n    table: ",
+     'line 9: streams.flights.upload.topics.flights.max_age: must be between 0s and 7d (found: "8d")'),
+    ("    table: ", "    recompress: zstd:20\n    table: ", "line 9: streams.flights.recompress: must be none, zstd (level "
+     '1) or zstd:<level> with a level from 1 to 19 (found: "zstd:20")'),
+    ("    table: ", "    recompress: true\n    table: ", "line 9: streams.flights.recompress: must be none, zstd (level "
+     "1) or zstd:<level> with a level from 1 to 19 (found: true)"),
+    ("    table: ", "    ingest: {consumer_group: a b}\n    table: ",
+     "line 9: streams.flights.ingest.consumer_group: must be 1 to 200 characters of [A-Za-z0-9._:-]; `{stream}` stands "
+     'for the stream\'s name (found: "a b")'),
     ("    table: ", "    upload: {max_bytes: 6GiB}\n    table: ",
      'line 9: streams.flights.upload.max_bytes: must be between 1KiB and 5GiB (found: "6GiB")'),
     ("    table: ", "    partition: {task_bytes: 1kB}\n    table: ",
@@ -237,6 +251,12 @@ RIGHT_VALUES = [
     ("ingest: {budget: 90 s}", "ingest.budget", timedelta(seconds=90)),
     ("upload: {max_age: 0s}", "upload.max_age", timedelta(0)),
     ("upload: {max_age: 7d}", "upload.max_age", timedelta(days=7)),
+    ("recompress: none", "recompress", None),
+    ("recompress: zstd", "recompress", 1),
+    ("recompress: zstd:19", "recompress", 19),
+    ("ingest: {rate_limit: 0}", "ingest.rate_limit", 0),
+    ("ingest: {rate_limit: 5 MB}", "ingest.rate_limit", 5_000_000),
+    ("ingest: {consumer_group: 'waybill-{stream}'}", "ingest.consumer_group", "waybill-{stream}"),
     ("upload: {max_bytes: 1KiB}", "upload.max_bytes", 1024),
     ("upload: {max_bytes: 1024}", "upload.max_bytes", 1024),
     ("upload: {max_bytes: 5GiB}", "upload.max_bytes", 5 << 30),
@@ -257,6 +277,19 @@ def test_values_at_the_limits_are_taken(tmp_path: Path, line: str, key: str, exp
     for part in key.split("."):
         found = getattr(found, part)
     assert found == expected
+
+
+def test_limits_of_one_topic_stand_in_for_the_streams(tmp_path: Path) -> None:
+    stream = load(
+        tmp_path,
+        RIGHT.replace(
+            "    table: ",
+            "    upload: {max_bytes: 1MiB, max_age: 5m, topics: {flights: {max_age: 0s}}}\n    table: ",
+        ),
+    ).stream("flights")
+    own, others = stream.upload_for("flights"), stream.upload_for("others")
+    assert (own.max_bytes, own.max_age) == (1 << 20, timedelta(0))
+    assert (others.max_bytes, others.max_age) == (1 << 20, timedelta(minutes=5))
 
 
 def test_words_of_yaml_1_1_are_text(tmp_path: Path) -> None:
