@@ -16,7 +16,7 @@ from waybill.log.framing import Codec
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["BadCompression", "OutputTooSmall", "compress", "decompress_into"]
+__all__ = ["BadCompression", "OutputTooSmall", "compress", "compress_zstd", "decompress_into"]
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
@@ -44,6 +44,11 @@ def compress(codec: Codec, data: Buffer) -> bytes:
     if codec is Codec.LZ4:
         return _compress_lz4(data)
     return bytes(_MODULES[codec].compress(data))
+
+
+def compress_zstd(data: Buffer, level: int) -> bytes:
+    """Compress with zstd at a level from 1 (fast) to 22. The GIL is released."""
+    return bytes(cramjam.zstd.compress(data, level))
 
 
 def decompress_into(codec: Codec, data: memoryview, output: memoryview) -> int:
