@@ -2,7 +2,7 @@
 
 A compressed batch is the same 61-byte header before the same records section, compressed as a whole (KIP-98). So a
 batch is compressed by rewriting four things: the codec in its attributes, the records section, the length and the
-CRC-32C. Everything else stays as the broker sent it: offsets, leader epoch, timestamps, producer id, epoch and sequence,
+CRC-32C. Everything else stays as the broker sent it: offsets, leader epoch, timestamps, producer id and sequence,
 the transactional bit, the delete horizon. Readers of the format cannot tell such a batch from one that the producer
 compressed.
 
