@@ -11,11 +11,14 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 
 from waybill.errors import ConfigError
 
 __all__ = [
     "BackupName",
+    "Extension",
+    "GapName",
     "TopicPartition",
     "ZkPaths",
     "archive_prefix",
@@ -24,7 +27,12 @@ __all__ = [
     "check_stream_name",
     "check_topic",
     "data_prefix",
+    "gap_prefix",
+    "gaps_prefix",
+    "index_key",
+    "index_prefix",
     "is_topic",
+    "offset_prefix",
     "plan_key",
     "quarantine_table_name",
     "staged_key",
@@ -32,13 +40,37 @@ __all__ = [
 ]
 
 OFFSET_DIGITS = 20
-BACKUP_EXTENSION = "kafka"
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _STREAM = re.compile(r"[a-z][a-z0-9_]{0,99}")
+_TOKEN = re.compile(r"[0-9a-f]{32}")
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")  # canonical: one number, one name
-_BACKUP = re.compile(rf"({_NUMBER.pattern})_({_NUMBER.pattern})_([0-9]{{{OFFSET_DIGITS}}})\.{BACKUP_EXTENSION}")
+_GAP = re.compile(
+    rf"({_NUMBER.pattern})_({_NUMBER.pattern})_([0-9]{{{OFFSET_DIGITS}}})(?:_([0-9]{{{OFFSET_DIGITS}}}))?\.json"
+)
 MAX_OFFSET = (1 << 63) - 1
+
+
+class Extension(StrEnum):
+    """How a backup object's name ends: what format its bytes are. All objects of a chain have the same."""
+
+    KAFKA = "kafka"
+    """Kafka's own record batches."""
+    SEQUENCEFILE = "seq"
+    """Hadoop's SequenceFile."""
+    TEXT = "txt"
+    """Messages, each ended by a delimiter."""
+    TEXT_GZIP = "txt.gz"
+    """The same, in one gzip stream."""
+
+    @property
+    def is_indexed(self) -> bool:
+        """Whether an object needs an index object beside it, which says what its own bytes cannot."""
+        return self is not Extension.KAFKA
+
+
+_EXTENSIONS = "|".join(re.escape(extension) for extension in Extension)
+_BACKUP = re.compile(rf"({_NUMBER.pattern})_({_NUMBER.pattern})_([0-9]{{{OFFSET_DIGITS}}})\.({_EXTENSIONS})")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -99,18 +131,15 @@ class BackupName:
     generation: int
     partition: int
     first_offset: int
+    extension: Extension = Extension.KAFKA
 
     def key(self, prefix: str) -> str:
-        """The S3 key below `prefix`: `<prefix>/backup/<topic>/<generation>_<partition>_<first_offset>.kafka`.
+        """The S3 key below `prefix`: `<prefix>/backup/<topic>/<generation>_<partition>_<first_offset>.<extension>`.
 
         Raises `ValueError` for an offset that Kafka cannot have.
         """
-        if not 0 <= self.first_offset <= MAX_OFFSET:
-            raise ValueError(f"{self.first_offset} is no offset: 0 to {MAX_OFFSET}")
-        return (
-            chain_prefix(prefix, self.topic, self.generation, self.partition)
-            + f"{self.first_offset:0{OFFSET_DIGITS}d}.{BACKUP_EXTENSION}"
-        )
+        start = offset_prefix(prefix, self.topic, self.generation, self.partition, self.first_offset)
+        return f"{start}.{self.extension}"
 
     @classmethod
     def parse(cls, key: str) -> BackupName:
@@ -119,10 +148,10 @@ class BackupName:
         match = _BACKUP.fullmatch(parts[-1])
         if match is None or len(parts) < 3 or parts[-3] != "backup" or not is_topic(parts[-2]):
             raise ValueError(f"{key!r} is not the name of a backup object")
-        generation, partition, first_offset = (int(number) for number in match.groups())
+        generation, partition, first_offset = (int(number) for number in match.groups()[:3])
         if first_offset > MAX_OFFSET:
             raise ValueError(f"{key!r} is not the name of a backup object: there is no such offset")
-        return cls(parts[-2], generation, partition, first_offset)
+        return cls(parts[-2], generation, partition, first_offset, Extension(match[4]))
 
 
 def archive_prefix(prefix: str) -> str:
@@ -140,6 +169,79 @@ def chain_prefix(prefix: str, topic: str, generation: int, partition: int) -> st
     if generation < 0 or partition < 0:
         raise ValueError(f"generation {generation} and partition {partition} must not be negative")
     return f"{backup_prefix(prefix, topic)}{generation}_{partition}_"
+
+
+def offset_prefix(prefix: str, topic: str, generation: int, partition: int, first_offset: int) -> str:
+    """What the object that starts at an offset is called, whatever its extension.
+
+    Raises `ValueError` for an offset that Kafka cannot have.
+    """
+    if not 0 <= first_offset <= MAX_OFFSET:
+        raise ValueError(f"{first_offset} is no offset: 0 to {MAX_OFFSET}")
+    return f"{chain_prefix(prefix, topic, generation, partition)}{first_offset:0{OFFSET_DIGITS}d}"
+
+
+def index_prefix(backup_key: str) -> str:
+    """What the index objects for a backup object of that key start with: one for each upload that was tried.
+
+    They lie beside the backup: `<prefix>/index/<topic>/<generation>_<partition>_<first_offset>.<token>.parquet`.
+    Raises `ValueError` if the key is not that of a backup object.
+    """
+    name = BackupName.parse(backup_key)
+    prefix = "/".join(backup_key.split("/")[:-3])
+    start = f"{name.generation}_{name.partition}_{name.first_offset:0{OFFSET_DIGITS}d}."
+    return _join(prefix, "index", name.topic, start)
+
+
+def index_key(backup_key: str, token: str) -> str:
+    """The index object of one upload, which its `token` names. Raises `ValueError` for what is no key or token."""
+    if not _TOKEN.fullmatch(token):
+        raise ValueError(f"{token!r} is not a token: 32 hexadecimal digits")
+    return f"{index_prefix(backup_key)}{token}.parquet"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class GapName:
+    """What the name of an accepted gap says: its chain and where it starts.
+
+    A truncation takes back what is archived, as often as it happens: its name says as well at which offset the chain
+    goes on, so that a later one that starts at the same offset has a name of its own.
+    """
+
+    topic: str
+    generation: int
+    partition: int
+    first_offset: int
+    goes_on_at: int | None = None
+
+    def key(self, prefix: str) -> str:
+        """The S3 key below `prefix`: `<prefix>/gaps/<topic>/<generation>_<partition>_<first_offset>.json`."""
+        seam = "" if self.goes_on_at is None else f"_{self.goes_on_at:0{OFFSET_DIGITS}d}"
+        return (
+            gap_prefix(prefix, self.topic, self.generation, self.partition)
+            + f"{self.first_offset:0{OFFSET_DIGITS}d}{seam}.json"
+        )
+
+    @classmethod
+    def parse(cls, key: str) -> GapName:
+        """The name behind an S3 key. Raises `ValueError` if the key is not that of an accepted gap."""
+        parts = key.split("/")
+        match = _GAP.fullmatch(parts[-1])
+        if match is None or len(parts) < 3 or parts[-3] != "gaps" or not is_topic(parts[-2]):
+            raise ValueError(f"{key!r} is not the name of an accepted gap")
+        generation, partition, first_offset, goes_on_at = match.groups()
+        seam = None if goes_on_at is None else int(goes_on_at)
+        return cls(parts[-2], int(generation), int(partition), int(first_offset), seam)
+
+
+def gaps_prefix(prefix: str) -> str:
+    """What all accepted gaps start with."""
+    return _join(prefix, "gaps", "")
+
+
+def gap_prefix(prefix: str, topic: str, generation: int, partition: int) -> str:
+    """What the accepted gaps of one chain start with."""
+    return _join(prefix, "gaps", check_topic(topic), f"{generation}_{partition}_")
 
 
 def plan_key(prefix: str, stream: str, generation: int, table_uuid: str, progress: Mapping[TopicPartition, int]) -> str:

@@ -94,10 +94,12 @@ class ObjectStream:
     Raises `StoreUnavailable` when the connection breaks or the object ends before its announced length.
     """
 
-    def __init__(self, body: Any, key: str, size_bytes: int) -> None:
+    def __init__(self, body: Any, key: str, size_bytes: int, metadata: Mapping[str, str] | None = None) -> None:
         self._body = body
         self.key = key
         self.size_bytes = size_bytes
+        self.metadata = dict(metadata or {})
+        """The object's user metadata."""
 
     def read(self, size: int = -1, /) -> bytes:
         """Up to `size` bytes, all that is left for -1, b'' at the end."""
@@ -161,7 +163,9 @@ class Store:
         With `start_after` only those whose first offset is greater.
         """
         prefix = names.chain_prefix(self.prefix, topic, generation, partition)
-        after = None if start_after is None else BackupName(topic, generation, partition, start_after).key(self.prefix)
+        after = None
+        if start_after is not None:  # behind every extension: '~' comes after '.'
+            after = names.offset_prefix(self.prefix, topic, generation, partition, start_after) + "~"
         for entry in self._list(prefix, after):
             try:
                 name = BackupName.parse(entry["Key"])
@@ -193,6 +197,10 @@ class Store:
             after = names.chain_prefix(self.prefix, topic, name.generation, name.partition) + "~"
         return sorted(found)
 
+    def keys(self, prefix: str) -> Iterator[str]:
+        """The keys that start with `prefix` (a whole key's start, the archive's prefix included), in order."""
+        return (str(entry["Key"]) for entry in self._list(prefix, None))
+
     def _list(self, prefix: str, after: str | None, page_size: int = 1000) -> Iterator[dict[str, Any]]:
         start = {} if after is None else {"StartAfter": after}
         pages = self.client.get_paginator("list_objects_v2").paginate(
@@ -212,7 +220,7 @@ class Store:
         """Stream an object. Raises `ObjectMissing` if there is none."""
         with self._mapped(f"read {key}", key):
             answer = self.client.get_object(Bucket=self.bucket, Key=key)
-        return ObjectStream(answer["Body"], key, int(answer["ContentLength"]))
+        return ObjectStream(answer["Body"], key, int(answer["ContentLength"]), answer.get("Metadata"))
 
     def read(self, key: str) -> bytes:
         """A whole object. Raises `ObjectMissing` if there is none."""
