@@ -74,6 +74,12 @@ class Committed:
     object_messages: int = 0
     committed_at_ms: int = 0
     """Milliseconds since 1970 UTC."""
+    start_offset: int | None = None
+    """Where the chain began; None if it was begun before that was written down, or nobody knows any more."""
+    last_object_offset: int | None = None
+    """Where the last object starts, which ends at the committed offset; None if there is none, or it is not known."""
+    set_by_hand: str = ""
+    """Who set the committed offset by hand, when and why; '' if nobody ever did."""
     version: int = -1
     """The node's version in ZooKeeper; -1: there is no node. Not part of the document."""
 
@@ -85,6 +91,9 @@ class Committed:
             object_bytes=self.object_bytes,
             object_messages=self.object_messages,
             committed_at=self.committed_at_ms,
+            start_offset=self.start_offset,
+            last_object_offset=self.last_object_offset,
+            set_by_hand=self.set_by_hand,
         )
 
     @classmethod
@@ -99,6 +108,9 @@ class Committed:
                 object_bytes=int(fields["object_bytes"]),
                 object_messages=int(fields["object_messages"]),
                 committed_at_ms=int(fields["committed_at"]),
+                start_offset=_offset_or_none(fields.get("start_offset")),
+                last_object_offset=_offset_or_none(fields.get("last_object_offset")),
+                set_by_hand=str(fields.get("set_by_hand", "")),
                 version=version,
             )
         except (KeyError, TypeError, ValueError) as error:
@@ -368,6 +380,10 @@ def _damaged(where: str, error: Exception) -> ConfigError:
         f"ZooKeeper node {where} does not hold a document of Waybill's ({type(error).__name__}: {error}). Delete the "
         f"node: its content is rebuilt from the archive"
     )
+
+
+def _offset_or_none(value: Any) -> int | None:
+    return None if value is None else int(value)
 
 
 def _stop(tp: TopicPartition, data: bytes, where: str) -> Stop:

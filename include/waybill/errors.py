@@ -17,6 +17,7 @@ __all__ = [
     "ConnectionMissing",
     "CoordinationUnavailable",
     "CorruptBatch",
+    "GapRefused",
     "GenerationConflict",
     "IngestIncomplete",
     "IngestStopped",
@@ -143,7 +144,14 @@ class CommitConflict(WaybillError):
 
 
 class IngestStopped(WaybillError):
-    """Base of the named stops. Each stops only its topic-partition."""
+    """Base of the named stops. Each stops only its topic-partition.
+
+    Their attributes that are numbers and strings are the figures that the journal keeps.
+    """
+
+
+def _accept(topic: str, partition: int) -> str:
+    return f'waybill gaps accept {topic} {partition} --reason "…"'
 
 
 class RetentionGap(IngestStopped):
@@ -154,10 +162,15 @@ class RetentionGap(IngestStopped):
         super().__init__(
             f"{topic}/{partition}: offsets {committed_offset}–{earliest_offset - 1} are gone from Kafka (retention) "
             f"before they were archived: up to {lost:,} messages lost. Ingest of this topic-partition is stopped. "
-            f"Raise the stream's generation to start a new chain with what Kafka still has."
+            f"Record the gap and go on at {earliest_offset} with: {_accept(topic, partition)}; "
+            f"or raise the stream's generation to start a new chain with what Kafka still has."
         )
         self.topic, self.partition = topic, partition
         self.committed_offset, self.earliest_offset = committed_offset, earliest_offset
+        self.messages_at_most = lost
+
+    def __reduce__(self) -> tuple[type[RetentionGap], tuple[str, int, int, int]]:
+        return type(self), (self.topic, self.partition, self.committed_offset, self.earliest_offset)
 
 
 class TopicRecreated(IngestStopped):
@@ -166,26 +179,52 @@ class TopicRecreated(IngestStopped):
     def __init__(self, topic: str, partition: int, recorded_id: str, found_id: str) -> None:
         super().__init__(
             f"{topic}/{partition}: the topic was recreated (its id was {recorded_id}, now it is {found_id}). Ingest of "
-            f"this topic-partition is stopped. Raise the stream's generation to archive the new topic in a new chain."
+            f"this topic-partition is stopped. Raise the stream's generation to archive the new topic in a new chain: "
+            f"one chain cannot hold the offsets of two topics."
         )
         self.topic, self.partition = topic, partition
+        self.recorded_id, self.found_id = recorded_id, found_id
+
+    def __reduce__(self) -> tuple[type[TopicRecreated], tuple[str, int, str, str]]:
+        return type(self), (self.topic, self.partition, self.recorded_id, self.found_id)
 
 
 class LogTruncated(IngestStopped):
     """The log ends before the committed offset, or under another leader epoch: an unclean leader election."""
 
     def __init__(self, topic: str, partition: int, committed_offset: int, end_offset: int, leader_epoch: int) -> None:
+        taken_back = committed_offset - end_offset
         super().__init__(
             f"{topic}/{partition}: the log of leader epoch {leader_epoch} ends at {end_offset}, before the committed "
-            f"offset {committed_offset}: an unclean leader election took back {committed_offset - end_offset:,} "
-            f"archived offsets. Ingest of this topic-partition is stopped. Raise the stream's generation to archive "
-            f"the log as it is now in a new chain."
+            f"offset {committed_offset}: an unclean leader election took back {taken_back:,} "
+            f"archived offsets. Ingest of this topic-partition is stopped. Keep what is archived and go on at "
+            f"{committed_offset} once the new log is that long, without the up to {taken_back:,} messages that it "
+            f"holds before, with: {_accept(topic, partition)}; or raise the stream's generation to archive the log as "
+            f"it is now in a new chain."
         )
         self.topic, self.partition = topic, partition
+        self.committed_offset, self.end_offset, self.leader_epoch = committed_offset, end_offset, leader_epoch
+        self.messages_at_most = taken_back
+
+    def __reduce__(self) -> tuple[type[LogTruncated], tuple[str, int, int, int, int]]:
+        figures = (self.committed_offset, self.end_offset, self.leader_epoch)
+        return type(self), (self.topic, self.partition, *figures)
 
 
 class ChainBroken(IngestStopped):
-    """A backup object is missing, overlaps its neighbour, or does not hold what its name says."""
+    """A backup object is missing, overlaps its neighbour, or does not hold what its name says.
+
+    The offsets concerned are `[first_offset, next_offset)`, where they are known.
+    """
+
+    def __init__(self, message: str, first_offset: int | None = None, next_offset: int | None = None) -> None:
+        super().__init__(message)
+        self.first_offset, self.next_offset = first_offset, next_offset
+        if first_offset is not None and next_offset is not None:
+            self.messages_at_most = next_offset - first_offset
+
+    def __reduce__(self) -> tuple[type[ChainBroken], tuple[str, int | None, int | None]]:
+        return type(self), (str(self), self.first_offset, self.next_offset)
 
 
 class ChainGap(ChainBroken):
@@ -194,6 +233,10 @@ class ChainGap(ChainBroken):
 
 class GenerationConflict(IngestStopped):
     """Two streams, or two versions of one, would write the same chain or table."""
+
+
+class GapRefused(WaybillError):
+    """A gap cannot be accepted as asked, or there is none; or the committed offset must not be set there."""
 
 
 class IngestIncomplete(WaybillError):

@@ -120,7 +120,13 @@ def test_stops_are_journaled_with_figures_until_they_are_cleared(one: Coordinato
         one.record_stop(TP, RetentionGap("t", 0, 100, 250))
     (stop,) = two.list_stops()
     assert (stop.tp, stop.error, stop.stopped_at_ms) == (TP, "RetentionGap", 1_000_500)
-    assert stop.figures == {"topic": "t", "partition": 0, "committed_offset": 100, "earliest_offset": 250}
+    assert stop.figures == {
+        "topic": "t",
+        "partition": 0,
+        "committed_offset": 100,
+        "earliest_offset": 250,
+        "messages_at_most": 150,
+    }
     assert "offsets 100–249" in stop.message
     assert two.clear_stop(TP)
     assert not one.clear_stop(TP)
