@@ -7,16 +7,23 @@ import json
 import pytest
 
 from waybill.connections import (
+    Access,
+    AssumedRole,
     CatalogEndpoint,
     Connection,
     KafkaEndpoint,
     S3Endpoint,
+    Sasl,
+    SaslMechanism,
+    SecurityProtocol,
+    Tls,
     ZooKeeperEndpoint,
     connection,
 )
 from waybill.errors import ConfigError, ConnectionMissing
 
 SECRET = "s3cr3t-value"
+ROLE = {"role_arn": "arn:aws:iam::123456789012:role/archive"}
 
 
 def read(value: object, conn_id: str = "c") -> Connection:
@@ -126,13 +133,105 @@ def test_kafka(value: object, servers: tuple[str, ...]) -> None:
         ({"host": "h:70000"}, "'h:70000' is no address"),
         ({"host": "http://h:1"}, "'http://h:1' is no address"),
         ({"extra": {"bootstrap.servers": ["h:1"]}}, "bootstrap.servers in its extra must be text"),
-        ({"host": "h", "extra": {"security.protocol": "SASL_SSL"}}, "security.protocol 'SASL_SSL' is not supported"),
     ],
 )
 def test_kafka_that_cannot_be_reached_like_that(value: object, message: str) -> None:
     with pytest.raises(ConfigError) as raised:
         KafkaEndpoint.of(read(value))
     assert message in str(raised.value)
+
+
+SCRAM = {"security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-512"}
+UNCHECKED = {"enable.ssl.certificate.verification": "no"}
+
+
+def test_kafka_with_tls_and_sasl() -> None:
+    extra = {
+        "security.protocol": "sasl_ssl",
+        "sasl.mechanisms": "scram-sha-256",
+        "sasl.username": "alice",
+        "sasl.password": SECRET,
+        "ssl.ca.location": "/ca.pem",
+        "ssl.certificate.location": "/own.pem",
+        "ssl.key.location": "/own.key",
+        "ssl.key.password": SECRET,
+        "ssl.endpoint.identification.algorithm": "none",
+        "group.id": "of a consumer: not our affair",
+    }
+    endpoint = KafkaEndpoint.of(read({"host": "h", "extra": extra}))
+    assert endpoint.protocol is SecurityProtocol.SASL_SSL
+    assert endpoint.sasl == Sasl(mechanism=SaslMechanism.SCRAM_SHA_256, username="alice", password=SECRET)
+    assert endpoint.tls == Tls(
+        conn_id="c",
+        ca_file="/ca.pem",
+        certificate_file="/own.pem",
+        key_file="/own.key",
+        key_password=SECRET,
+        check_hostname=False,
+    )
+    assert SECRET not in repr(endpoint)
+    assert SECRET not in str(endpoint)
+
+
+def test_kafkas_login_and_password_are_sasls_where_the_extra_has_none() -> None:
+    endpoint = KafkaEndpoint.of(read({"host": "h", "login": "bob", "password": SECRET, "extra": SCRAM}))
+    assert endpoint.sasl == Sasl(mechanism=SaslMechanism.SCRAM_SHA_512, username="bob", password=SECRET)
+    assert endpoint.tls == Tls(conn_id="c")
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (
+            {"extra": {"security.protocol": "TLS"}},
+            "security.protocol 'TLS' in its extra is not supported: it can be PLA",
+        ),
+        (
+            {"login": "a", "password": SECRET},
+            "its login and password need security.protocol SASL_SSL or SASL_PLAINTEXT",
+        ),
+        ({"extra": {"sasl.username": "a"}}, "sasl.username in its extra needs security.protocol SASL_SSL or SASL_PL"),
+        ({"extra": {"ssl.ca.location": "/ca"}}, "ssl.ca.location in its extra needs security.protocol SSL or SASL_SSL"),
+        (
+            {"extra": {"security.protocol": "SASL_SSL"}},
+            "has no sasl.mechanism in its extra (PLAIN, SCRAM-SHA-256, SCRA",
+        ),
+        (
+            {"extra": SCRAM | {"sasl.mechanism": "GSSAPI"}},
+            "sasl.mechanism 'GSSAPI' in its extra is not supported: it can",
+        ),
+        ({"extra": SCRAM | {"sasl.mechanism": "OAUTHBEARER"}}, "'OAUTHBEARER' in its extra is not supported"),
+        ({"extra": SCRAM}, "has no sasl.username in its extra and no login"),
+        ({"login": "a", "extra": SCRAM}, "has no sasl.password in its extra and no password"),
+        (
+            {"extra": {"security.protocol": "SSL", "ssl.keystore.location": "x"}},
+            "ssl.keystore.location in its extra is",
+        ),
+        ({"extra": {"security.protocol": "SSL", "ssl.key.location": "x"}}, "needs ssl.certificate.location beside it"),
+        (
+            {"extra": {"ssl.ca.certificate.stores": "Root"}},
+            "is not supported; of security options there are: enable.ssl.",
+        ),
+        ({"login": "a", "password": SECRET, "extra": SCRAM | UNCHECKED}, "must be true or false"),
+    ],
+)
+def test_kafka_that_would_not_be_as_secure_as_meant(value: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        KafkaEndpoint.of(read({"host": "h", **value}))
+    assert message in str(raised.value)
+    assert SECRET not in str(raised.value)
+
+
+@pytest.mark.parametrize("options", [
+    {"ca_file": "/no/such/ca.pem"},
+    {"ca_pem": "no certificate"},
+    {"certificate_file": "/no/such/own.pem"},
+])  # fmt: skip
+def test_tls_names_the_file_that_cannot_be_used(options: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match=r"connection 'c': the .* cannot be used: ") as raised:
+        Tls(conn_id="c", key_password=SECRET, **options).context()
+    assert all(value in str(raised.value) for key, value in options.items() if key.endswith("_file"))
+    assert SECRET not in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -152,6 +251,14 @@ def test_zookeeper(value: object, hosts: str, chroot: str) -> None:
     ({"conn_type": "zookeeper"}, "connection 'c' has no host"),
     ({"host": "h", "schema": "a/../b"}, "schema 'a/../b' is no path of a ZooKeeper node"),
     ({"host": "h", "schema": "a//b"}, "schema 'a//b' is no path of a ZooKeeper node"),
+    ({"host": "h", "login": "a"}, "it lacks a password: give both, or none"),
+    ({"host": "h", "login": "a:b", "password": SECRET}, "its login holds a colon"),
+    ({"host": "h", "extra": {"ca": "/ca.pem"}}, "ca in its extra needs use_ssl: true beside it"),
+    ({"host": "h", "extra": {"use_ssl": "yes"}}, "use_ssl in its extra must be true or false"),
+    ({"host": "h", "extra": {"use_ssl": True, "keyfile": "k"}}, "keyfile in its extra needs certfile beside it"),
+    ({"host": "h", "extra": {"acl": "creator"}}, "acl creator in its extra needs a login and password, or a certif"),
+    ({"host": "h", "extra": {"acl": "world"}}, "acl 'world' in its extra is not supported: it can be open, creator, "),
+    ({"host": "h", "extra": {"sasl_options": {"mechanism": "DIGEST-MD5"}}}, "sasl_options in its extra is not su"),
 ])  # fmt: skip
 def test_zookeeper_that_cannot_be_reached_like_that(value: object, message: str) -> None:
     with pytest.raises(ConfigError) as raised:
@@ -159,18 +266,73 @@ def test_zookeeper_that_cannot_be_reached_like_that(value: object, message: str)
     assert message in str(raised.value)
 
 
+@pytest.mark.parametrize(("value", "access", "tls"), [
+    ({"login": "a", "password": SECRET}, Access.CREATOR, None),
+    ({"login": "a", "password": SECRET, "extra": {"acl": "creator+read"}}, Access.CREATOR_AND_READERS, None),
+    ({"login": "a", "password": SECRET, "extra": {"acl": "open"}}, Access.OPEN, None),
+    ({"extra": {"use_ssl": "true", "ca": "/ca.pem"}}, Access.OPEN, Tls(conn_id="c", ca_file="/ca.pem")),
+    (
+        {"extra": {"use_ssl": True, "certfile": "/c", "keyfile": "/k", "verify_certs": False, "acl": "creator"}},
+        Access.CREATOR,
+        Tls(conn_id="c", certificate_file="/c", key_file="/k", verify=False),
+    ),
+])  # fmt: skip
+def test_zookeepers_credentials_and_tls(value: dict[str, object], access: Access, tls: Tls | None) -> None:
+    endpoint = ZooKeeperEndpoint.of(read({"host": "h", **value}))
+    assert (endpoint.access, endpoint.tls) == (access, tls)
+    assert (endpoint.username, endpoint.password) == (value.get("login"), value.get("password"))
+    assert SECRET not in repr(endpoint)
+
+
 def test_s3_with_nothing_is_boto3s_own_chain() -> None:
-    assert S3Endpoint.of(read("aws://")) == S3Endpoint()
+    assert S3Endpoint.of(read("aws://")) == S3Endpoint(conn_id="c")
 
 
 def test_s3_with_keys() -> None:
     extra = {"endpoint_url": "http://h:1", "region_name": "eu-central-1", "aws_session_token": "t"}
     expected = S3Endpoint(
-        endpoint_url="http://h:1", region="eu-central-1", access_key="a", secret_key="b", session_token="t"
+        conn_id="c",
+        endpoint_url="http://h:1",
+        region="eu-central-1",
+        access_key="a",
+        secret_key="b",
+        session_token="t",
     )
     assert S3Endpoint.of(read({"login": "a", "password": "b", "extra": extra})) == expected
     in_extra = {"aws_access_key_id": "a", "aws_secret_access_key": "b", **extra}
     assert S3Endpoint.of(read({"extra": in_extra})) == expected
+
+
+def test_s3_with_a_role() -> None:
+    arguments = {"RoleSessionName": "wb", "ExternalId": SECRET, "DurationSeconds": 1800}
+    sts = {"sts": {"endpoint_url": "https://sts.example.com"}}
+    endpoint = S3Endpoint.of(
+        read({"extra": ROLE | {"profile_name": "p", "assume_role_kwargs": arguments, "service_config": sts}})
+    )
+    assert endpoint.profile == "p"
+    assert endpoint.role == AssumedRole(
+        arn=ROLE["role_arn"],
+        session_name="wb",
+        external_id=SECRET,
+        duration_seconds=1800,
+        sts_endpoint_url="https://sts.example.com",
+    )
+    assert SECRET not in repr(endpoint)
+    assert S3Endpoint.of(read({"extra": ROLE})).role == AssumedRole(arn=ROLE["role_arn"])
+
+
+@pytest.mark.parametrize(("extra", "arguments"), [
+    ({"server_side_encryption": "aes256"}, {"ServerSideEncryption": "AES256"}),
+    ({"server_side_encryption": "aws:kms"}, {"ServerSideEncryption": "aws:kms"}),
+    (
+        {"server_side_encryption": "aws:kms", "sse_kms_key_id": "alias/k", "sse_bucket_key_enabled": "true"},
+        {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": "alias/k", "BucketKeyEnabled": True},
+    ),
+])  # fmt: skip
+def test_s3_with_encryption(extra: dict[str, object], arguments: dict[str, object]) -> None:
+    encryption = S3Endpoint.of(read({"extra": extra})).encryption
+    assert encryption is not None
+    assert encryption.arguments() == arguments
 
 
 @pytest.mark.parametrize(
@@ -179,8 +341,30 @@ def test_s3_with_keys() -> None:
         ({"login": "AK"}, "connection 'c' lacks a secret key (password): give both, or none for boto3's own chain"),
         ({"password": SECRET}, "connection 'c' lacks an access key (login)"),
         ({"extra": {"endpoint_url": "h:9000"}}, "endpoint_url 'h:9000' must be http://… or https://…"),
-        ({"extra": {"role_arn": "arn:x"}}, "role_arn in its extra is not supported: run with that role"),
-        ({"extra": {"profile_name": "p"}}, "profile_name in its extra is not supported: set AWS_PROFILE"),
+        ({"login": "a", "password": SECRET, "extra": {"profile_name": "p"}}, "it has both keys and profile_name"),
+        ({"extra": {"verify": False}}, "verify in its extra can be the PEM file of a CA; not to check"),
+        ({"extra": {"role_arn": "arn:x"}}, "role_arn 'arn:x' in its extra is no ARN of a role"),
+        (
+            {"extra": ROLE | {"assume_role_method": "assume_role_with_saml"}},
+            "'assume_role_with_saml' in its extra is not",
+        ),
+        (
+            {"extra": ROLE | {"assume_role_kwargs": {"Policy": "{}"}}},
+            "Policy of assume_role_kwargs in its extra is not",
+        ),
+        ({"extra": ROLE | {"assume_role_kwargs": {"DurationSeconds": 1}}}, "must be a whole number from 900 to 43200"),
+        ({"extra": ROLE | {"assume_role_kwargs": {"RoleSessionName": "a b"}}}, "must be 2 to 64 of [A-Za-z0-9_+=,.@-]"),
+        ({"extra": ROLE | {"assume_role_kwargs": "x"}}, "assume_role_kwargs in its extra must be a JSON object"),
+        ({"extra": ROLE | {"service_config": {"sts": {"endpoint_url": "h"}}}}, "sts.endpoint_url 'h' must be http://"),
+        (
+            {"extra": {"server_side_encryption": "aes"}},
+            "server_side_encryption 'aes' in its extra is not supported: it",
+        ),
+        ({"extra": {"sse_kms_key_id": "k"}}, "need server_side_encryption: aws:kms"),
+        (
+            {"extra": {"server_side_encryption": "AES256", "sse_kms_key_id": "k"}},
+            "need server_side_encryption: aws:kms",
+        ),
         ({"extra": {"region_name": 5}}, "region_name in its extra must be text"),
     ],
 )

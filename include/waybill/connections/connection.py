@@ -1,4 +1,4 @@
-"""Endpoints and secrets, by the name of an Airflow connection.
+"""A connection as Airflow holds it, read from the environment.
 
 The config names connections; it never holds an address with a password. A connection is looked up where Airflow
 itself looks first, in the environment variable `AIRFLOW_CONN_<ID>` (JSON or URI), so that the CLI, a Spark driver and
@@ -10,24 +10,15 @@ from __future__ import annotations
 
 import json
 import os
-import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, NoReturn
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from waybill.errors import ConfigError, ConnectionMissing
 
-__all__ = [
-    "CatalogEndpoint",
-    "Connection",
-    "KafkaEndpoint",
-    "S3Endpoint",
-    "ZooKeeperEndpoint",
-    "connection",
-    "variable",
-]
+__all__ = ["Connection", "Endpoint", "addresses", "connection", "variable"]
 
 
 class Connection(BaseModel):
@@ -57,8 +48,28 @@ class Connection(BaseModel):
         """A text of the extra, None where there is none. Raises `ConfigError` for anything but text."""
         value = self.extra.get(key)
         if value is not None and not isinstance(value, str):
-            raise ConfigError(f"connection {self.conn_id!r}: {key} in its extra must be text ({self.variable})")
+            self.refuse(f"{key} in its extra must be text")
         return value or None
+
+    def flag(self, key: str, default: bool) -> bool:
+        """True or false in the extra: JSON's own, or the word, as a URI has it. Raises `ConfigError` for else."""
+        value = self.extra.get(key, default)
+        found = {"true": True, "false": False}.get(value.lower()) if isinstance(value, str) else value
+        if not isinstance(found, bool):
+            self.refuse(f"{key} in its extra must be true or false")
+        return found
+
+    def choice(self, key: str, choices: Iterable[str], default: str) -> str:
+        """One of `choices`, in any case. Raises `ConfigError` that lists them."""
+        given, choices = self.text(key) or default, list(choices)
+        found = next((each for each in choices if each.lower() == given.lower()), None)
+        if found is None:
+            self.refuse(f"{key} {given!r} in its extra is not supported: it can be {', '.join(choices)}")
+        return found
+
+    def refuse(self, reason: str) -> NoReturn:
+        """A `ConfigError` about this connection. `reason` must not hold a secret."""
+        raise ConfigError(f"connection {self.conn_id!r}: {reason} ({self.variable})")
 
     def require(self, value: str | None, what: str) -> str:
         """`value`, or a `ConfigError` that says what the connection lacks."""
@@ -142,7 +153,7 @@ def _host(netloc: str, hostname: str | None) -> str:
     return unquote(netloc.rpartition("@")[2].partition(":")[0])
 
 
-def _addresses(conn: Connection, text: str, default_port: int) -> tuple[str, ...]:
+def addresses(conn: Connection, text: str, default_port: int) -> tuple[str, ...]:
     """`host:port` of each server in a list joined by commas. Raises `ConfigError` for what is no address."""
     found = []
     for entry in filter(None, (part.strip() for part in text.split(","))):
@@ -164,99 +175,15 @@ def _has_port(entry: str) -> bool:
     return ":" in entry.rpartition("]")[2]
 
 
-class _Endpoint(BaseModel):
+class Endpoint(BaseModel):
+    """Base of what the connections of a kind say."""
+
     model_config = ConfigDict(frozen=True)
 
+    conn_id: str = ""
+    """The connection that it is from, for messages."""
 
-class KafkaEndpoint(_Endpoint):
-    """Where Kafka is. Options have librdkafka's names, as in Airflow's own Kafka connections."""
-
-    bootstrap_servers: tuple[str, ...]
-
-    @classmethod
-    def of(cls, conn: Connection) -> KafkaEndpoint:
-        """From the extra `bootstrap.servers`, or host and port. Raises `ConfigError` for what cannot be used."""
-        servers = conn.text("bootstrap.servers") or conn.host
-        required = conn.require(servers, "bootstrap.servers in its extra")
-        protocol = conn.text("security.protocol") or "PLAINTEXT"
-        if protocol.upper() != "PLAINTEXT":
-            # Going on without it would send data in the clear, or fail with a riddle.
-            raise ConfigError(
-                f"connection {conn.conn_id!r}: security.protocol {protocol!r} is not supported yet, only PLAINTEXT"
-            )
-        return cls(bootstrap_servers=_addresses(conn, required, conn.port or 9092))
-
-
-class ZooKeeperEndpoint(_Endpoint):
-    """Where ZooKeeper is: `hosts` is `host:port[,host:port…]`, `chroot` a path below which all nodes are, or ''."""
-
-    hosts: str
-    chroot: str = ""
-
-    @classmethod
-    def of(cls, conn: Connection) -> ZooKeeperEndpoint:
-        """From host (one, or several joined by commas), port and schema (the chroot)."""
-        chroot = (conn.path or "").strip("/")
-        if any(segment in {"", ".", ".."} for segment in chroot.split("/")) and chroot:
-            raise ConfigError(f"connection {conn.conn_id!r}: schema {chroot!r} is no path of a ZooKeeper node")
-        hosts = _addresses(conn, conn.require(conn.host, "host"), conn.port or 2181)
-        return cls(hosts=",".join(hosts), chroot=chroot)
-
-
-class S3Endpoint(_Endpoint):
-    """Where S3 is. All fields None: boto3's own chain (environment, profile, instance or pod role)."""
-
-    endpoint_url: str | None = None
-    region: str | None = None
-    access_key: str | None = Field(default=None, repr=False)
-    secret_key: str | None = Field(default=None, repr=False)
-    session_token: str | None = Field(default=None, repr=False)
-
-    @classmethod
-    def of(cls, conn: Connection) -> S3Endpoint:
-        """From an Airflow AWS connection: login and password are the keys, `endpoint_url`, `region_name` extras."""
-        for key, remedy in {
-            "role_arn": "run with that role, or set AWS_ROLE_ARN and AWS_WEB_IDENTITY_TOKEN_FILE",
-            "profile_name": "set AWS_PROFILE",
-        }.items():
-            if conn.extra.get(key):
-                # Ignoring it would go on as somebody else.
-                raise ConfigError(f"connection {conn.conn_id!r}: {key} in its extra is not supported: {remedy}")
-        access_key = conn.login or conn.text("aws_access_key_id")
-        secret_key = conn.password or conn.text("aws_secret_access_key")
-        if bool(access_key) != bool(secret_key):
-            lacks = "a secret key (password)" if access_key else "an access key (login)"
-            raise ConfigError(f"connection {conn.conn_id!r} lacks {lacks}: give both, or none for boto3's own chain")
-        url = conn.text("endpoint_url")
-        if url and not re.match(r"https?://[^/]", url):
-            raise ConfigError(f"connection {conn.conn_id!r}: endpoint_url {url!r} must be http://… or https://…")
-        return cls(
-            endpoint_url=url,
-            region=conn.text("region_name"),
-            access_key=access_key,
-            secret_key=secret_key,
-            session_token=conn.text("aws_session_token"),
-        )
-
-
-class CatalogEndpoint(_Endpoint):
-    """Which Iceberg catalog: `properties` go to `pyiceberg.catalog.load_catalog`, S3's own added by the caller."""
-
-    properties: dict[str, str] = Field(repr=False)
-
-    @classmethod
-    def of(cls, conn: Connection) -> CatalogEndpoint:
-        """The host is the catalog's `uri`; the extra's entries are PyIceberg properties (`type`, `warehouse`, …)."""
-        properties = {str(key): _property(conn, str(key), value) for key, value in conn.extra.items()}
-        conn.require(properties.get("type"), "'type' in its extra (sql, rest, glue, hive)")
-        if properties["type"] != "glue":  # which is found by the region
-            properties.setdefault("uri", conn.require(conn.host, "host (the catalog's URI)"))
-        return cls(properties=properties)
-
-
-def _property(conn: Connection, key: str, value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if not isinstance(value, str | int | float):
-        raise ConfigError(f"connection {conn.conn_id!r}: {key} in its extra must be text or a number")
-    return str(value)
+    @property
+    def remedy(self) -> str:
+        """For messages: which connection to look at."""
+        return f"connection {self.conn_id!r} ({variable(self.conn_id)})" if self.conn_id else "its connection"
