@@ -17,6 +17,7 @@ __all__ = [
     "ConnectionMissing",
     "CoordinationUnavailable",
     "CorruptBatch",
+    "DamagedObject",
     "GapRefused",
     "GenerationConflict",
     "IngestIncomplete",
@@ -73,6 +74,10 @@ class CorruptBatch(WaybillError):
     def __reduce__(self) -> tuple[type[CorruptBatch], tuple[str, int, str]]:
         # Spark and Airflow carry exceptions between processes by pickle.
         return type(self), (self.where, self.position_bytes, self.reason)
+
+
+class DamagedObject(CorruptBatch):
+    """A backup object of another format than Kafka's, or its index, is not what was written."""
 
 
 class UnsupportedBatch(CorruptBatch):

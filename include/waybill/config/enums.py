@@ -4,7 +4,41 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-__all__ = ["EventTimeFormat", "IsolationLevel", "PartitionBy", "StartPosition"]
+__all__ = [
+    "BackupFormat",
+    "Compression",
+    "EventTimeFormat",
+    "IsolationLevel",
+    "PartitionBy",
+    "SequenceFileKey",
+    "StartPosition",
+]
+
+
+class BackupFormat(StrEnum):
+    """What a backup object's bytes are."""
+
+    KAFKA = "kafka"
+    SEQUENCEFILE = "sequencefile"
+    TEXT = "text"
+
+
+class SequenceFileKey(StrEnum):
+    """What the key of a SequenceFile's record is."""
+
+    LEGACY = "legacy"
+    """`LongWritable`: the offset."""
+    MSGPACK = "msgpack"
+    """`BytesWritable`: a MessagePack map of the offset and the Kafka key."""
+
+
+class Compression(StrEnum):
+    """How a SequenceFile's blocks, or a text object, are compressed."""
+
+    NONE = "none"
+    GZIP = "gzip"
+    SNAPPY = "snappy"
+    ZSTD = "zstd"
 
 
 class IsolationLevel(StrEnum):
