@@ -4,9 +4,10 @@
 a plain function that a task, a test and a notebook can call; what goes in and out of them travels as JSON.
 """
 
+from waybill.ingest.clock import Clock
 from waybill.ingest.lane import drain_lane, run_lane
 from waybill.ingest.plan import Lane, LaneShare, plan_lanes
-from waybill.ingest.protocol import Clock, PartitionRun
+from waybill.ingest.protocol import PartitionRun
 from waybill.ingest.report import (
     ArchivedObject,
     Failure,
@@ -17,6 +18,7 @@ from waybill.ingest.report import (
     merge_reports,
 )
 from waybill.ingest.services import Services, connect
+from waybill.ingest.turn import Turn
 
 __all__ = [
     "ArchivedObject",
@@ -30,6 +32,7 @@ __all__ = [
     "PartitionReport",
     "PartitionRun",
     "Services",
+    "Turn",
     "connect",
     "drain_lane",
     "merge_reports",

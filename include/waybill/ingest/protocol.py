@@ -11,10 +11,9 @@ unnoticed, an answer that got lost. In each case the next pass finds what is the
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator, Iterator
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 
 from waybill import chain, failpoints
@@ -33,33 +32,22 @@ from waybill.errors import (
     WaybillError,
 )
 from waybill.ingest.backup_object import BackupObject
+from waybill.ingest.clock import Clock
 from waybill.ingest.plan import estimate_bytes
 from waybill.ingest.report import ArchivedObject, Failure, Outcome, PartitionReport
 from waybill.ingest.services import Services
 from waybill.ingest.transactions import archived_frames
+from waybill.ingest.turn import Turn
 from waybill.log import framing
 from waybill.names import BackupName, TopicPartition
 from waybill.sources.cluster import Topic
-from waybill.sources.kafka import Chunk, LogRange
+from waybill.sources.kafka import Chunk, LogRange, Sight
 
-__all__ = ["Clock", "PartitionRun"]
+__all__ = ["PartitionRun"]
 
 log = logging.getLogger(__name__)
 
 _ROUNDS = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Clock:
-    """Where a lane takes the time from."""
-
-    wall: Callable[[], float] = time.time
-    """Seconds since 1970 UTC: the age of messages."""
-    monotonic: Callable[[], float] = time.monotonic
-    """Seconds: budgets and durations."""
-
-    def now_ms(self) -> int:
-        return int(self.wall() * 1000)
 
 
 class _Adopted(Exception):
@@ -67,17 +55,18 @@ class _Adopted(Exception):
 
 
 class PartitionRun:
-    """One run over one topic-partition: archives what is there when it begins, until `deadline` (of the clock)."""
+    """One run over one topic-partition: archives what is there when it begins, for as long as `turn` allows."""
 
     def __init__(
-        self, services: Services, stream: Stream, tp: TopicPartition, *, deadline: float, clock: Clock | None = None
+        self, services: Services, stream: Stream, tp: TopicPartition, *, turn: Turn, clock: Clock | None = None
     ) -> None:
         self.tp = tp
         self._source, self._store, self._coordinator = services.source, services.store, services.coordinator
         self._stream = stream
-        self._deadline = deadline
+        self._turn, self._seen = turn, turn.seen
         self._clock = clock or Clock()
-        self._max_age_ms = int(stream.upload.max_age.total_seconds() * 1000)
+        upload = stream.upload_for(tp.topic)
+        self._max_bytes, self._max_age_ms = int(upload.max_bytes), int(upload.max_age.total_seconds() * 1000)
         self._archived: list[ArchivedObject] = []
         self._committed: Committed | None = None
         self._end: int | None = None
@@ -126,15 +115,18 @@ class PartitionRun:
         raise AssertionError("unreachable")
 
     def _locked(self) -> Outcome:
-        held = self._source.offsets([self.tp])[self.tp]
-        self._end = held.end
-        topic = self._source.topic(self.tp.topic)
-        self._topic_id = topic.topic_id
+        seen, self._seen = self._seen, None  # once: another round begins with new figures
+        held, topic = (seen.held, seen.topic) if seen else self._look()
+        self._end, self._topic_id = held.end, topic.topic_id
         committed = self._committed = self._read_committed(held, topic)
         failpoints.reach("ingest.committed_read")
+        if seen and not _bears_out(committed, seen):
+            # What the lane saw when it began may be behind what a rival has done since: no reason for a stop.
+            held, topic = self._look()
+            self._end, self._topic_id = held.end, topic.topic_id
         self._check_log(committed, held)
         failpoints.reach("ingest.log_checked")
-        if self._coordinator.clear_stop(self.tp):
+        if self._turn.has_stop and self._coordinator.clear_stop(self.tp):
             log.info("%s: its stop is resolved", self.tp)
         if committed.committed_offset >= held.end:
             return Outcome.UP_TO_DATE
@@ -145,6 +137,9 @@ class PartitionRun:
                 return self._archive(held.end)
             except _Adopted:
                 continue
+
+    def _look(self) -> tuple[LogRange, Topic]:
+        return self._source.offsets([self.tp])[self.tp], self._source.topic(self.tp.topic)
 
     def _journal(self, stop: IngestStopped) -> None:
         log.error("%s", stop)
@@ -219,7 +214,7 @@ class PartitionRun:
         """
         if not self._max_age_ms or not committed.object_messages:
             return False
-        if estimate_bytes(held, committed) >= self._stream.upload.max_bytes:
+        if estimate_bytes(held, committed) >= self._max_bytes:
             return False
         with closing(self._read(committed, held.end, first_batch_only=True)) as chunks:
             first = next(chunks, None)
@@ -250,18 +245,40 @@ class PartitionRun:
             self._drop_object()
 
     def _drain(self, committed: Committed, end: int) -> bool:
-        """Take what there is up to `end`, cutting full objects. False if the budget ended first."""
+        """Take what there is up to `end`, cutting full objects. False if the turn ended first."""
         with closing(self._read(committed, end)) as chunks:
-            for chunk in chunks:
+            for chunk in self._paced(chunks):
+                objects = len(self._archived)
                 self._take(chunk)
                 failpoints.reach("ingest.fetched")
                 self._coordinator.check_session()
-                if self._clock.monotonic() >= self._deadline and chunk.next_offset < end:
+                if chunk.next_offset < end and self._is_over(has_cut=len(self._archived) > objects):
                     return False
         return True
 
+    def _paced(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+        """Chunk by chunk, each after the lane's rate limit allows it. At the deadline it is too late to wait."""
+        limit = self._turn.limit
+        while True:
+            if limit is not None:
+                limit.wait(self._turn.deadline, self._coordinator.check_session)
+            chunk = next(chunks, None)
+            if chunk is None:
+                return
+            if limit is not None:
+                limit.spend(chunk.size_bytes)
+            yield chunk
+
+    def _is_over(self, *, has_cut: bool) -> bool:
+        """Whether the turn is. Where an object was just cut, what has been fetched beyond it is little: drop that."""
+        now = self._clock.monotonic()
+        if has_cut and now >= self._turn.yields_at:
+            self._begin_object(self._known().committed_offset)
+            return True
+        return now >= self._turn.deadline
+
     def _take(self, chunk: Chunk) -> None:
-        current, max_bytes = self._current(), int(self._stream.upload.max_bytes)
+        current, max_bytes = self._current(), self._max_bytes
         current.begin_chunk(chunk.data)
         for frame, archived in archived_frames(chunk):
             framing.check_crc(frame, chunk.where)
@@ -385,6 +402,12 @@ class PartitionRun:
     def _known(self) -> Committed:
         assert self._committed is not None
         return self._committed
+
+
+def _bears_out(committed: Committed, seen: Sight) -> bool:
+    """Whether nothing in what was seen contradicts the committed offset."""
+    same_topic = not committed.topic_id or not seen.topic.topic_id or committed.topic_id == seen.topic.topic_id
+    return same_topic and seen.held.earliest <= committed.committed_offset <= seen.held.end
 
 
 def _failure(error: WaybillError) -> Failure:

@@ -72,6 +72,17 @@ class PartitionReport(_Document):
     def tp(self) -> TopicPartition:
         return TopicPartition(self.topic, self.partition)
 
+    def followed_by(self, later: PartitionReport) -> PartitionReport:
+        """This turn and a later one of the same lane as one report: it ended as the later one did."""
+        return later.model_copy(
+            update={
+                "objects": self.objects + later.objects,
+                "committed_offset": self.committed_offset if later.committed_offset is None else later.committed_offset,
+                "end_offset": self.end_offset if later.end_offset is None else later.end_offset,
+                "seconds": self.seconds + later.seconds,
+            }
+        )
+
     @property
     def lag(self) -> int | None:
         """Offsets left to archive; None if that is not known."""

@@ -35,6 +35,7 @@ Answer = TypeVar("Answer")
 _CLIENT_ID = "waybill"
 _BACKOFF_SECONDS = 0.1
 _MAX_BACKOFF_SECONDS = 1.0
+_BRIEF_SECONDS = 3.0
 _TRIES_FOR_A_TOPIC = 3
 _ANY_BROKER_FRACTION = 4
 _NOT_ALLOWED = (
@@ -165,10 +166,39 @@ class Cluster:
         `request` builds the request to one leader, `read` takes an answer apart into topic-partition, error code and
         answer. Raises `KafkaUnavailable` when patience ends and `ConfigError` when Kafka refuses access.
         """
-        missing, answers = set(tps), dict[TopicPartition, Answer]()
+        answers: dict[TopicPartition, Answer] = {}
+        self._ask_all(what, tps, request, read, answers, self.patience_seconds)
+        return answers
+
+    def ask_leaders_briefly(
+        self,
+        what: str,
+        tps: Iterable[TopicPartition],
+        request: Callable[[list[TopicPartition]], Any],
+        read: Callable[[Any], Iterable[tuple[TopicPartition, int, Answer]]],
+    ) -> dict[TopicPartition, Answer]:
+        """`ask_leaders`, without those that do not answer soon: nobody waits long for a leader that is away."""
+        answers: dict[TopicPartition, Answer] = {}
+        try:
+            self._ask_all(what, tps, request, read, answers, min(_BRIEF_SECONDS, self.patience_seconds))
+        except KafkaUnavailable as error:
+            log.warning("%s; going on without", error)
+        return answers
+
+    def _ask_all(
+        self,
+        what: str,
+        tps: Iterable[TopicPartition],
+        request: Callable[[list[TopicPartition]], Any],
+        read: Callable[[Any], Iterable[tuple[TopicPartition, int, Answer]]],
+        answers: dict[TopicPartition, Answer],
+        patience_seconds: float,
+    ) -> None:
+        """Ask until all `answers` are there."""
+        missing = set(tps)
         if not missing:
-            return answers
-        for number, _ in enumerate(self.tries(f"{what} ({_some(missing)})")):
+            return
+        for number, _ in enumerate(self.tries(f"{what} ({_some(missing)})", patience_seconds)):
             if number or any(tp not in self._leaders for tp in missing):
                 topics = {tp.topic for tp in missing}
                 # More than once: a broker that has just started knows fewer topics than there are.
@@ -183,7 +213,7 @@ class Cluster:
                     elif not issubclass(error, kafka_errors.RetriableError):
                         raise_mapped(f"{what} ({tp})", error())
             if not missing:
-                return answers
+                return
         raise AssertionError("unreachable")
 
     def _ask(
@@ -241,15 +271,14 @@ class Cluster:
         except TimeoutError:
             raise kafka_errors.KafkaTimeoutError("no answer from kafka-python's IO thread") from None
 
-    def tries(self, what: str) -> Iterator[None]:
+    def tries(self, what: str, patience_seconds: float | None = None) -> Iterator[None]:
         """Yield until patience ends, with pauses; then raise `KafkaUnavailable`."""
-        end, pause = time.monotonic() + self.patience_seconds, _BACKOFF_SECONDS
+        patience_seconds = self.patience_seconds if patience_seconds is None else patience_seconds
+        end, pause = time.monotonic() + patience_seconds, _BACKOFF_SECONDS
         while True:
             yield
             if time.monotonic() + pause > end:
-                raise KafkaUnavailable(
-                    f"Kafka at {self.servers}: {what}: no answer of use for {self.patience_seconds:g} s"
-                )
+                raise KafkaUnavailable(f"Kafka at {self.servers}: {what}: no answer of use for {patience_seconds:g} s")
             time.sleep(pause)
             pause = min(2 * pause, _MAX_BACKOFF_SECONDS)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import timedelta
@@ -30,7 +30,7 @@ from waybill.log import framing
 from waybill.names import TopicPartition
 from waybill.sources.cluster import Cluster, Topic, failure
 
-__all__ = ["FETCH_BYTES", "AbortedTransaction", "Chunk", "EpochEnd", "KafkaSource", "LogRange"]
+__all__ = ["FETCH_BYTES", "AbortedTransaction", "Chunk", "EpochEnd", "KafkaSource", "LogRange", "Sight"]
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +58,14 @@ class LogRange:
     earliest: int
     end: int
     """The last stable offset under `read_committed`, else the high watermark."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What Kafka said of a topic-partition at one moment."""
+
+    topic: Topic
+    held: LogRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,12 +157,26 @@ class KafkaSource:
         earliest = self._list_offsets(tps, _OffsetSpec.EARLIEST)
         return {tp: LogRange(earliest[tp], max(ends[tp], earliest[tp])) for tp in tps}
 
+    def offsets_briefly(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, LogRange]:
+        """`offsets`, without the topic-partitions whose leaders do not answer soon."""
+        ends = self._list_offsets(list(tps), _OffsetSpec.LATEST, briefly=True)
+        earliest = self._list_offsets(list(ends), _OffsetSpec.EARLIEST, briefly=True)
+        return {tp: LogRange(start, max(ends[tp], start)) for tp, start in earliest.items()}
+
+    def look(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, Sight]:
+        """What there is to know of many topic-partitions, in a few requests; without those that do not answer soon."""
+        topics = self._cluster.describe({tp.topic for tp in tps})
+        led = [tp for tp in tps if tp.topic in topics and self._cluster.leader(tp) is not None]
+        return {tp: Sight(topics[tp.topic], held) for tp, held in self.offsets_briefly(led).items()}
+
     def offset_at(self, tp: TopicPartition, timestamp_ms: int) -> int | None:
         """The first offset whose timestamp is that or later; None if there is none."""
         found = self._list_offsets([tp], timestamp_ms)[tp]
         return None if found < 0 else found
 
-    def _list_offsets(self, tps: list[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
+    def _list_offsets(
+        self, tps: list[TopicPartition], timestamp: int, *, briefly: bool = False
+    ) -> dict[TopicPartition, int]:
         def request(group: list[TopicPartition]) -> Any:
             partition = ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition
             topics = _by_topic(
@@ -172,7 +194,8 @@ class KafkaSource:
                 for answer in topic.partitions:
                     yield TopicPartition(topic.name, answer.partition_index), answer.error_code, answer.offset
 
-        return self._cluster.ask_leaders("could not list offsets", tps, request, read)
+        ask = self._cluster.ask_leaders_briefly if briefly else self._cluster.ask_leaders
+        return ask("could not list offsets", tps, request, read)
 
     def epoch_end(self, tp: TopicPartition, leader_epoch: int) -> EpochEnd:
         """Where the log of that leader epoch (or of the last one before it) ends, as its leader knows it (KIP-320)."""
