@@ -22,7 +22,7 @@ from waybill.coordination import Committed, Coordinator
 from waybill.errors import CommitConflict, CoordinationUnavailable
 from waybill.ingest import Clock, Outcome, Services
 from waybill.log.encode import Record
-from waybill.log.framing import read_frames
+from waybill.log.framing import Codec, read_frames
 from waybill.names import BackupName, TopicPartition
 
 pytestmark = pytest.mark.integration
@@ -233,6 +233,22 @@ def test_objects_are_cut_by_size_and_large_ones_go_in_parts(stack: Stack, cluste
         assert store.metadata(archive.chain(tp)[0].key)["first-offset"] == "0"
 
 
+def dump_log_segments(stack: Stack, files: list[Path]) -> str:
+    """What Kafka's own tool says of segments of a log, each record looked at."""
+    done = subprocess.run(
+        [
+            *(str(stack.kafka.java.binary), "-cp", f"{stack.kafka.jars}/*", "kafka.tools.DumpLogSegments"),
+            *("--deep-iteration", "--files", ",".join(map(str, files))),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert "Found" not in done.stdout + done.stderr, done.stdout
+    return done.stdout
+
+
 def test_kafkas_own_tool_reads_every_object(
     stack: Stack, cluster: Cluster, archive: Archive, tp: TopicPartition, tmp_path: Path
 ) -> None:
@@ -245,25 +261,54 @@ def test_kafkas_own_tool_reads_every_object(
         for found in archive.chain(tp):
             file = tmp_path / f"{found.name.first_offset:020d}.log"
             file.write_bytes(store.read(found.key))
-            files.append(str(file))
+            files.append(file)
 
-    done = subprocess.run(
-        [
-            *(str(stack.kafka.java.binary), "-cp", f"{stack.kafka.jars}/*", "kafka.tools.DumpLogSegments"),
-            *("--deep-iteration", "--files", ",".join(files)),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
+    dumped = dump_log_segments(stack, files)
 
-    batches = re.findall(r"^baseOffset: .* isvalid: (\w+)", done.stdout, re.MULTILINE)
+    batches = re.findall(r"^baseOffset: .* isvalid: (\w+)", dumped, re.MULTILINE)
     assert len(files) == 2
     assert len(batches) >= 4
     assert set(batches) == {"true"}
-    assert len(re.findall(r"^\| offset: ", done.stdout, re.MULTILINE)) == 69
-    assert "Found" not in done.stdout + done.stderr, done.stdout
+    assert len(re.findall(r"^\| offset: ", dumped, re.MULTILINE)) == 69
+
+
+def test_uncompressed_batches_are_stored_compressed(
+    stack: Stack, cluster: Cluster, tp: TopicPartition, tmp_path: Path
+) -> None:
+    """All kinds of batch in one chain; our decoder and Kafka's own tool read it."""
+    archive = Archive(stack, tp.topic, [tp.topic], {"upload": {"max_age": "0s"}, "recompress": "zstd:3"})
+    records = [
+        Record(0, NOW_MS + i, b"k%d" % i, b'{"number": %d, "text": "again and again"}' % i, [("h", None), ("h", b"")])
+        for i in range(300)
+    ]
+    for codec in ("none", "lz4", "zstd"):
+        cluster.produce(tp, records, compression_type=codec)
+    producer = cluster.producer(transactional_id=tp.topic)
+    producer.init_transactions(20)
+    for end in (producer.abort_transaction, producer.commit_transaction):
+        producer.begin_transaction()
+        for i in range(50):
+            producer.produce(tp.topic, key=b"t", value=b"in a transaction %d" % i, partition=0)
+        producer.flush(20)
+        end(20)
+    cluster.wait_for_markers(tp)
+
+    report = archive.run()
+
+    assert len(assert_same_messages(archive, cluster, tp)) == 950
+    (found,) = archive.chain(tp)
+    file = tmp_path / f"{found.name.first_offset:020d}.log"
+    with archive.store() as store:
+        file.write_bytes(store.read(found.key))
+    with file.open("rb") as stream:
+        headers = [frame.header for frame in read_frames(stream, found.key)]
+    assert {h.codec for h in headers if h.record_count} == {Codec.LZ4, Codec.ZSTD}
+    assert [h.is_transactional for h in headers if h.producer_id >= 0] == [True]
+    assert report.size_bytes == file.stat().st_size, "what is counted is what is stored"
+    dumped = dump_log_segments(stack, [file])
+    assert set(re.findall(r"^baseOffset: .* isvalid: (\w+)", dumped, re.MULTILINE)) == {"true"}
+    assert len(re.findall(r"^\| offset: ", dumped, re.MULTILINE)) == 950
+    assert {*re.findall(r"compresscodec: (\w+)", dumped)} >= {"zstd", "lz4"}
 
 
 # --- when -------------------------------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from waybill import __version__
 from waybill.log import framing
 from waybill.names import BackupName
@@ -21,7 +23,9 @@ class BackupObject:
     (docs/decisions/0001).
     """
 
-    def __init__(self, store: Store, name: BackupName, topic_id: str) -> None:
+    def __init__(
+        self, store: Store, name: BackupName, topic_id: str, metadata: Mapping[str, str] | None = None
+    ) -> None:
         self.name = name
         self.key = name.key(store.prefix)
         self.next_offset = name.first_offset
@@ -35,7 +39,7 @@ class BackupObject:
         self._written_to = name.first_offset
         self._data = memoryview(b"")
         self._run_start = self._run_stop = 0
-        self._upload = store.upload_if_absent(self.key, _metadata(name, topic_id))
+        self._upload = store.upload_if_absent(self.key, {**_metadata(name, topic_id), **(metadata or {})})
 
     @property
     def is_begun(self) -> bool:
@@ -58,11 +62,15 @@ class BackupObject:
                 self.oldest_ms = stamp
         if not archived:
             return
-        # Batches that follow each other are copied at one go.
-        if frame.position != self._run_stop or self._run_stop - self._run_start >= _RUN_BYTES:
+        if frame.data.obj is not self._data.obj:  # it was recompressed, and lies elsewhere
             self.flush()
-            self._run_start = frame.position
-        self._run_stop = frame.position + len(frame.data)
+            self._upload.write(frame.data)
+        else:
+            # Batches that follow each other are copied at one go.
+            if frame.position != self._run_stop or self._run_stop - self._run_start >= _RUN_BYTES:
+                self.flush()
+                self._run_start = frame.position
+            self._run_stop = frame.position + len(frame.data)
         self._written_to = header.next_offset
         self.messages += header.record_count
         self.size_bytes += len(frame.data)

@@ -11,12 +11,13 @@ unnoticed, an answer that got lost. In each case the next pass finds what is the
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Generator, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import datetime
 
-from waybill import chain, failpoints
+from waybill import chain, failpoints, gaps
 from waybill.config.enums import StartPosition
 from waybill.config.models import Stream
 from waybill.coordination import Committed
@@ -28,11 +29,14 @@ from waybill.errors import (
     LogTruncated,
     ObjectAlreadyThere,
     RetentionGap,
-    TopicRecreated,
     WaybillError,
 )
+from waybill.gaps import Gap
 from waybill.ingest.backup_object import BackupObject
+from waybill.ingest.chain_end import START_OFFSET, committed_from_chain, find_uncommitted, removable
 from waybill.ingest.clock import Clock
+from waybill.ingest.hole import GAP_KIND, fill
+from waybill.ingest.log_check import check_log
 from waybill.ingest.plan import estimate_bytes
 from waybill.ingest.report import ArchivedObject, Failure, Outcome, PartitionReport
 from waybill.ingest.services import Services
@@ -58,12 +62,19 @@ class PartitionRun:
     """One run over one topic-partition: archives what is there when it begins, for as long as `turn` allows."""
 
     def __init__(
-        self, services: Services, stream: Stream, tp: TopicPartition, *, turn: Turn, clock: Clock | None = None
+        self,
+        services: Services,
+        stream: Stream,
+        tp: TopicPartition,
+        *,
+        turn: Turn | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self.tp = tp
         self._source, self._store, self._coordinator = services.source, services.store, services.coordinator
         self._stream = stream
-        self._turn, self._seen = turn, turn.seen
+        self._turn = turn or Turn(deadline=math.inf)
+        self._seen = self._turn.seen
         self._clock = clock or Clock()
         upload = stream.upload_for(tp.topic)
         self._max_bytes, self._max_age_ms = int(upload.max_bytes), int(upload.max_age.total_seconds() * 1000)
@@ -73,6 +84,8 @@ class PartitionRun:
         self._topic_id = ""
         self._object: BackupObject | None = None
         self._object_started = 0.0
+        self._log_changed = False
+        """Whether the log is another than the one that the last object is of, which was accepted."""
 
     def run(self) -> PartitionReport:
         """Do it. Errors of this topic-partition are in the report: they are not the lane's."""
@@ -114,7 +127,35 @@ class PartitionRun:
                 log.warning("%s; beginning again from what it committed", conflict)
         raise AssertionError("unreachable")
 
+    def settle(self) -> tuple[Committed, LogRange]:
+        """Steps 1 to 3 alone: the committed offset, behind accepted holes, and what Kafka holds; no stop is journaled.
+
+        Raises the named stop that there is, `LockHeld` or `CommitConflict`, or what a service raises.
+        """
+        with self._coordinator.lock(self.tp):
+            settled = self._settled()
+            self._coordinator.clear_stop(self.tp)
+            return settled
+
     def _locked(self) -> Outcome:
+        committed, held = self._settled()
+        failpoints.reach("ingest.log_checked")
+        if self._turn.has_stop and self._coordinator.clear_stop(self.tp):
+            log.info("%s: its stop is resolved", self.tp)
+        if committed.committed_offset >= held.end:
+            waits_for_log = self._log_changed and committed.committed_offset > held.end
+            return Outcome.WAITING if waits_for_log else Outcome.UP_TO_DATE
+        if self._waits(committed, held):
+            return Outcome.WAITING
+        while True:
+            try:
+                self._check_chain_end()
+                return self._archive(held.end)
+            except _Adopted:
+                continue
+
+    def _settled(self) -> tuple[Committed, LogRange]:
+        """Steps 2 and 3."""
         seen, self._seen = self._seen, None  # once: another round begins with new figures
         held, topic = (seen.held, seen.topic) if seen else self._look()
         self._end, self._topic_id = held.end, topic.topic_id
@@ -124,19 +165,7 @@ class PartitionRun:
             # What the lane saw when it began may be behind what a rival has done since: no reason for a stop.
             held, topic = self._look()
             self._end, self._topic_id = held.end, topic.topic_id
-        self._check_log(committed, held)
-        failpoints.reach("ingest.log_checked")
-        if self._turn.has_stop and self._coordinator.clear_stop(self.tp):
-            log.info("%s: its stop is resolved", self.tp)
-        if committed.committed_offset >= held.end:
-            return Outcome.UP_TO_DATE
-        if self._waits(committed, held):
-            return Outcome.WAITING
-        while True:
-            try:
-                return self._archive(held.end)
-            except _Adopted:
-                continue
+        return self._check_log(committed, held), held
 
     def _look(self) -> tuple[LogRange, Topic]:
         return self._source.offsets([self.tp])[self.tp], self._source.topic(self.tp.topic)
@@ -159,19 +188,10 @@ class PartitionRun:
 
     def _rebuilt(self) -> Committed | None:
         """The committed offset as the chain says; None without a chain."""
-        stored = chain.last(self._store, self._stream.generation, self.tp)
-        if stored is None:
-            return None
-        contents = chain.inspect(self._store, stored.name, stored.key)
-        log.warning("%s: committed offset %d rebuilt from %s", self.tp, contents.next_offset, stored.key)
-        return Committed(
-            committed_offset=contents.next_offset,
-            topic_id=self._store.metadata(stored.key).get("topic-id", ""),
-            leader_epoch=contents.leader_epoch,
-            object_bytes=contents.size_bytes,
-            object_messages=contents.messages,
-            committed_at_ms=self._clock.now_ms(),
-        )
+        found = committed_from_chain(self._store, self._stream.generation, self.tp, self._clock.now_ms())
+        if found is not None:
+            log.warning("%s: committed offset %d rebuilt from the chain", self.tp, found.committed_offset)
+        return found
 
     def _start(self, held: LogRange, topic: Topic) -> Committed:
         """The configured start. It is written down before anything is archived: `latest` moves from run to run.
@@ -188,24 +208,60 @@ class PartitionRun:
         else:
             offset = held.end
         log.info("%s: a new chain starts at offset %d", self.tp, offset)
-        return Committed(offset, topic_id=self._topic_id, committed_at_ms=self._clock.now_ms())
+        return Committed(offset, topic_id=self._topic_id, committed_at_ms=self._clock.now_ms(), start_offset=offset)
 
     # --- step 3: is it the same log, and does it still hold the next offset? ---
 
-    def _check_log(self, committed: Committed, held: LogRange) -> None:
-        topic, partition, offset = self.tp.topic, self.tp.partition, committed.committed_offset
-        if committed.topic_id and self._topic_id and committed.topic_id != self._topic_id:
-            raise TopicRecreated(topic, partition, committed.topic_id, self._topic_id)
-        if held.earliest > offset:
-            raise RetentionGap(topic, partition, offset, held.earliest)
-        if committed.leader_epoch < 0:
-            if held.end < offset:
-                raise LogTruncated(topic, partition, offset, held.end, committed.leader_epoch)
-            return
-        end = self._source.epoch_end(self.tp, committed.leader_epoch)
-        if end.end_offset < offset or end.leader_epoch < committed.leader_epoch:
-            known = held.end if end.end_offset < 0 else end.end_offset
-            raise LogTruncated(topic, partition, offset, min(known, offset), committed.leader_epoch)
+    def _check_log(self, committed: Committed, held: LogRange) -> Committed:
+        """Raises the named stop, unless it was accepted. Returns the committed offset, behind an accepted hole."""
+        generation, offset = self._stream.generation, committed.committed_offset
+        self._log_changed = False
+        try:
+            check_log(self._source, self.tp, committed, held, self._topic_id)
+        except RetentionGap:
+            with suppress(_Adopted):
+                self._check_chain_end()
+                gap = gaps.find(self._store, generation, self.tp, offset)
+                if gap is None:
+                    raise
+                self._go_over(gap)
+            return self._check_log(self._known(), held)
+        except LogTruncated as stop:
+            if gaps.truncation(self._store, generation, self.tp, stop.end_offset, offset) is None:
+                raise
+            self._log_changed = True
+        return committed
+
+    def _go_over(self, gap: Gap) -> None:
+        """Go on behind an accepted hole, once the object that stands for it is in the chain."""
+        log.warning("going over an accepted gap: %s", gap)
+        hole = self._fill(gap)
+        self._adopt(hole.name, hole.key)
+        if self._known().committed_offset != gap.next_offset:
+            # Somebody, asleep since before the decision, was first and put messages there. So much is no gap.
+            gaps.withdraw(self._store, gap)
+
+    def _fill(self, gap: Gap) -> BackupObject:
+        """Put the object that stands for an accepted hole into the chain, unless there is one of that name."""
+        hole = self._new_object(gap.first_offset, {GAP_KIND: gap.kind})
+        with suppress(ObjectAlreadyThere):
+            fill(hole, gap)
+        return hole
+
+    def fill_hole(self, gap: Gap, committed: Committed) -> None:
+        """Put the object that stands for an accepted hole in the middle of a chain there. The caller holds the lock."""
+        self._committed, self._topic_id = committed, committed.topic_id
+        self._fill(gap)
+
+    def _check_chain_end(self) -> None:
+        """Once before something is archived: is the last object there, and no other beyond it?
+
+        Raises `ChainBroken` if not, and `_Adopted` when an object was found that nobody had committed.
+        """
+        found = find_uncommitted(self._store, self._stream.generation, self.tp, self._known())
+        if found is not None:
+            self._adopt(found.name, found.key)
+            raise _Adopted
 
     def _waits(self, committed: Committed, held: LogRange) -> bool:
         """Whether a full fetch would be in vain: too little for an object by size, and nothing old enough for one.
@@ -280,14 +336,18 @@ class PartitionRun:
     def _take(self, chunk: Chunk) -> None:
         current, max_bytes = self._current(), self._max_bytes
         current.begin_chunk(chunk.data)
-        for frame, archived in archived_frames(chunk):
-            framing.check_crc(frame, chunk.where)
+        for frame, archived in self._stored(chunk):
             if current.size_bytes + len(frame.data) > max_bytes and current.messages:
                 self._commit_object()
                 current = self._current()
                 current.begin_chunk(chunk.data)
             current.take(frame, archived)
         current.flush()
+
+    def _stored(self, chunk: Chunk) -> Iterator[tuple[framing.Frame, bool]]:
+        """The chunk's batches, checked, as they are stored, and whether they are archived."""
+        recompressor = self._turn.recompressor
+        return _checked(chunk) if recompressor is None else recompressor.batches(_checked(chunk))
 
     def _finish(self, *, reached_end: bool) -> Outcome:
         """Complete what is left, if the policy allows it."""
@@ -311,7 +371,7 @@ class PartitionRun:
             self.tp,
             committed.committed_offset,
             end,
-            leader_epoch=committed.leader_epoch,
+            leader_epoch=-1 if self._log_changed else committed.leader_epoch,
             topic_id=committed.topic_id or self._topic_id,
             first_batch_only=first_batch_only,
         )
@@ -329,54 +389,59 @@ class PartitionRun:
             current.complete()
         except ObjectAlreadyThere:
             failpoints.reach("ingest.object_refused")
-            self._adopt(current)
+            self._adopt(current.name, current.key)
             raise _Adopted from None
         failpoints.reach("ingest.object_created")
-        self._commit(current.next_offset, current.leader_epoch, current.size_bytes, current.messages)
-        self._note(current.next_offset, current.size_bytes, current.messages, seconds, adopted=False)
+        done = ArchivedObject(
+            key=current.key,
+            first_offset=current.name.first_offset,
+            next_offset=current.next_offset,
+            messages=current.messages,
+            size_bytes=current.size_bytes,
+            seconds=seconds,
+        )
+        self._commit(done, current.leader_epoch)
         self._begin_object(current.next_offset)
 
-    def _adopt(self, current: BackupObject) -> None:
+    def _adopt(self, name: BackupName, key: str) -> None:
         """Go on from the end of the object that is there: a dead task's that was not committed, or a rival's.
 
         It is read whole: it must be sound before the committed offset moves behind it. Raises `ChainBroken` if not.
         """
-        contents = chain.inspect(self._store, current.name, current.key)
+        with removable(key, name.first_offset):
+            contents = chain.inspect(self._store, name, key)
         failpoints.reach("ingest.object_inspected")
-        self._commit(contents.next_offset, contents.leader_epoch, contents.size_bytes, contents.messages)
-        self._note(contents.next_offset, contents.size_bytes, contents.messages, 0.0, adopted=True)
+        done = ArchivedObject(
+            key=key,
+            first_offset=name.first_offset,
+            next_offset=contents.next_offset,
+            messages=contents.messages,
+            size_bytes=contents.size_bytes,
+            seconds=0.0,
+            adopted=True,
+        )
+        self._commit(done, contents.leader_epoch)
 
-    def _commit(self, next_offset: int, leader_epoch: int, size_bytes: int, messages: int) -> None:
+    def _commit(self, done: ArchivedObject, leader_epoch: int) -> None:
         known = self._known()
         moved = replace(
             known,
-            committed_offset=next_offset,
+            committed_offset=done.next_offset,
             topic_id=known.topic_id or self._topic_id,
             leader_epoch=leader_epoch,
             committed_at_ms=self._clock.now_ms(),
+            last_object_offset=done.first_offset,
         )
-        if messages:  # an object without any says nothing about their mean size
-            moved = replace(moved, object_bytes=size_bytes, object_messages=messages)
+        if done.messages:  # an object without any says nothing about their mean size
+            moved = replace(moved, object_bytes=done.size_bytes, object_messages=done.messages)
         self._committed = self._coordinator.write_committed(self.tp, moved, known.version)
         failpoints.reach("ingest.offset_committed")
-
-    def _note(self, next_offset: int, size_bytes: int, messages: int, seconds: float, *, adopted: bool) -> None:
-        current = self._current()
-        self._archived.append(
-            ArchivedObject(
-                key=current.key,
-                first_offset=current.name.first_offset,
-                next_offset=next_offset,
-                messages=messages,
-                size_bytes=size_bytes,
-                seconds=seconds,
-                adopted=adopted,
-            )
-        )
+        self._log_changed = False
+        self._archived.append(done)
         log.info(
             "%s %s [%d, %d) %s messages %.1f MB in %.1f s, lag %d",
-            *("adopted" if adopted else "archived", self.tp, current.name.first_offset, next_offset),
-            *(f"{messages:,}", size_bytes / 1e6, seconds, max(0, (self._end or 0) - next_offset)),
+            *("adopted" if done.adopted else "archived", self.tp, done.first_offset, done.next_offset),
+            *(f"{done.messages:,}", done.size_bytes / 1e6, done.seconds, max(0, (self._end or 0) - done.next_offset)),
         )
 
     # --- the object in the making ---
@@ -386,9 +451,11 @@ class PartitionRun:
         self._object = self._new_object(first_offset)
         self._object_started = self._clock.monotonic()
 
-    def _new_object(self, first_offset: int) -> BackupObject:
+    def _new_object(self, first_offset: int, metadata: dict[str, str] | None = None) -> BackupObject:
         name = BackupName(self.tp.topic, self._stream.generation, self.tp.partition, first_offset)
-        return BackupObject(self._store, name, self._topic_id)
+        start = self._known().start_offset
+        known = {} if start is None else {START_OFFSET: str(start)}
+        return BackupObject(self._store, name, self._topic_id, known | (metadata or {}))
 
     def _drop_object(self) -> None:
         if self._object is not None:
@@ -402,6 +469,12 @@ class PartitionRun:
     def _known(self) -> Committed:
         assert self._committed is not None
         return self._committed
+
+
+def _checked(chunk: Chunk) -> Iterator[tuple[framing.Frame, bool]]:
+    for frame, archived in archived_frames(chunk):
+        framing.check_crc(frame, chunk.where)
+        yield frame, archived
 
 
 def _bears_out(committed: Committed, seen: Sight) -> bool:
