@@ -287,9 +287,8 @@ class Coordinator:
         before = self._get(path)
         if before is not None and _parsed(before[0], path).get("message") == str(error):
             return
-        figures = {key: value for key, value in vars(error).items() if isinstance(value, int | str)}
         data = _document(
-            error=type(error).__name__, message=str(error), figures=figures, stopped_at=int(self._clock() * 1000)
+            error=type(error).__name__, message=str(error), figures=error.figures, stopped_at=int(self._clock() * 1000)
         )
         full = self._path(path)
         with self._mapped(f"journal the stop of {tp}"):

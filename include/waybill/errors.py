@@ -154,6 +154,10 @@ class IngestStopped(WaybillError):
     Their attributes that are numbers and strings are the figures that the journal keeps.
     """
 
+    @property
+    def figures(self) -> dict[str, int | str]:
+        return {key: value for key, value in vars(self).items() if isinstance(value, int | str)}
+
 
 def _accept(topic: str, partition: int) -> str:
     return f'waybill gaps accept {topic} {partition} --reason "…"'
