@@ -8,14 +8,34 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Discriminator, Field, Tag, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ByteSize,
+    ConfigDict,
+    Discriminator,
+    Field,
+    GetJsonSchemaHandler,
+    Tag,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError
 
 from waybill import names
-from waybill.config.enums import EventTimeFormat, IsolationLevel, PartitionBy, StartPosition
+from waybill.config.enums import (
+    BackupFormat,
+    Compression,
+    EventTimeFormat,
+    IsolationLevel,
+    PartitionBy,
+    SequenceFileKey,
+    StartPosition,
+)
 from waybill.config.values import (
     DurationBetween,
     IsConnectionId,
+    IsDelimiter,
     IsFieldPath,
     IsRecompression,
     IsRegex,
@@ -35,6 +55,7 @@ __all__ = [
     "Config",
     "EventTime",
     "FieldPath",
+    "Format",
     "Ingest",
     "JsonParser",
     "Kafka",
@@ -176,6 +197,70 @@ class Ingest(_Model):
     )
 
 
+class Format(_Model):
+    """What a backup object's bytes are. A name alone, such as `format: text`, is short for a section with that name."""
+
+    name: BackupFormat = Field(
+        BackupFormat.KAFKA,
+        description="`kafka`: the record batches, verbatim. The others hold less: see the user guide.",
+    )
+    key: SequenceFileKey = Field(
+        SequenceFileKey.MSGPACK,
+        description="`sequencefile` only: the offset as a `LongWritable` (`legacy`), or offset and Kafka key in a "
+        "MessagePack map (`msgpack`).",
+    )
+    delimiter: Annotated[str, IsDelimiter()] = Field(
+        "\n", description="`text` only: what ends each message. Messages that contain it go to quarantine."
+    )
+    compression: Compression = Field(
+        Compression.NONE, description="`sequencefile`: of its blocks. `text`: `none` or `gzip`. `kafka`: `none`."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_name(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _check_keys(self) -> Self:
+        """A key that means nothing for the format is a misunderstanding."""
+        defaults = {name: field.default for name, field in type(self).model_fields.items()}
+        for key in ("key", "delimiter", "compression"):
+            if key not in _FORMAT_KEYS[self.name] and getattr(self, key) != defaults[key]:
+                raise _misfit(key, f"means nothing with the format {self.name}: leave it out")
+        if self.name is BackupFormat.TEXT and self.compression not in _TEXT_COMPRESSIONS:
+            raise _misfit("compression", f"of text must be {' or '.join(_TEXT_COMPRESSIONS)}")
+        return self
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {"anyOf": [{"enum": [name.value for name in BackupFormat]}, handler(schema)]}
+
+    @property
+    def extension(self) -> names.Extension:
+        """How backup objects of this format are called."""
+        if self.name is BackupFormat.TEXT and self.compression is Compression.GZIP:
+            return names.Extension.TEXT_GZIP
+        return _EXTENSIONS[self.name]
+
+
+_FORMAT_KEYS = {
+    BackupFormat.KAFKA: (),
+    BackupFormat.SEQUENCEFILE: ("key", "compression"),
+    BackupFormat.TEXT: ("delimiter", "compression"),
+}
+_TEXT_COMPRESSIONS = (Compression.NONE, Compression.GZIP)
+_EXTENSIONS = {
+    BackupFormat.KAFKA: names.Extension.KAFKA,
+    BackupFormat.SEQUENCEFILE: names.Extension.SEQUENCEFILE,
+    BackupFormat.TEXT: names.Extension.TEXT,
+}
+
+
+def _misfit(key: str, message: str) -> PydanticCustomError:
+    return PydanticCustomError("misfit", "{message}", {"message": message, "at": (key,)})
+
+
 class EventTime(_Model):
     """Where a message says when its event happened."""
 
@@ -240,6 +325,7 @@ class Stream(_Model):
         IsolationLevel.READ_COMMITTED, description="`read_committed` leaves out aborted transactions."
     )
     upload: UploadPolicy = Field(UploadPolicy(), description="When a backup object is cut.")
+    format: Format = Field(Format(), description="What the backup objects are. Changing it takes a new generation.")
     recompress: Annotated[int | None, IsRecompression()] = Field(
         None,
         description="`zstd`: batches that producers sent uncompressed are stored compressed, their records untouched.",
@@ -266,6 +352,25 @@ class Stream(_Model):
                     },
                 )
         return self
+
+    @model_validator(mode="after")
+    def _check_recompress(self) -> Self:
+        if self.recompress is not None and self.format.name is not BackupFormat.KAFKA:
+            raise PydanticCustomError(
+                "misfit",
+                "{message}",
+                {
+                    "message": f"rewrites record batches, and the format {self.format.name} holds none: leave it out, "
+                    f"or set format.compression",
+                    "at": ("recompress",),
+                },
+            )
+        return self
+
+    def consumer_group(self, stream_name: str) -> str | None:
+        """The consumer group that progress is shown in; None: in none."""
+        group = self.ingest.consumer_group
+        return None if group is None else group.replace("{stream}", stream_name)
 
     def upload_for(self, topic: str) -> UploadPolicy:
         """The upload policy of a topic: the stream's, with what is set for the topic alone."""

@@ -180,7 +180,8 @@ def _default(field: FieldInfo, kind: Kind | None) -> str:
         return "its keys' defaults"
     if field.default is None or field.default == "":
         return "none"
-    return f"`{kind.format(field.default) if kind else field.default}`"
+    written = str(kind.format(field.default) if kind else field.default)
+    return f"`{written if written.isprintable() else json.dumps(written)}`"
 
 
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:

@@ -24,6 +24,7 @@ from waybill.errors import ConfigError
 __all__ = [
     "DurationBetween",
     "IsConnectionId",
+    "IsDelimiter",
     "IsFieldPath",
     "IsRecompression",
     "IsRegex",
@@ -287,6 +288,25 @@ class IsRecompression(_Marker):
 
     def format(self, value: Any) -> str:
         return "none" if value is None else f"zstd:{value}"
+
+
+class IsDelimiter(_Marker):
+    """What ends each message of a text object."""
+
+    type_name = "text"
+    max_bytes: ClassVar[int] = 16
+    allowed = '1 to 16 bytes of UTF-8; control characters in double quotes (`"\\n"`, `"\\x1e"`)'
+
+    def parse(self, value: Any) -> str:
+        if not isinstance(value, str) or not 1 <= len(value.encode(errors="surrogatepass")) <= self.max_bytes:
+            raise ValueError(f"must be text of 1 to {self.max_bytes} bytes")
+        if "\\" in value:
+            # In single quotes, or in none, YAML leaves \n as two characters: nobody means that.
+            raise ValueError('must hold no backslash: put control characters in double quotes, as in "\\n"')
+        return value
+
+    def format(self, value: Any) -> Any:
+        return value
 
 
 class IsFieldPath(_Marker):

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from waybill.config import Config, StartPosition, load_config
+from waybill.config.enums import SequenceFileKey
 from waybill.config.load import DEFAULT_PATH, MAX_FILE_BYTES, config_path
 from waybill.errors import ConfigError
+from waybill.names import Extension
 
 RIGHT = """\
 version: 1
@@ -26,9 +28,7 @@ streams:
     table: analytics.flights
 """
 
-KEYS_OF_STREAM = (
-    "topics, generation, start, isolation_level, upload, recompress, ingest, parser, table, partition_by, partition"
-)
+KEYS_OF_STREAM = "topics, generation, start, isolation_level, upload, format, recompress, ingest, parser, table, partition_by, partition"
 
 
 def load(tmp_path: Path, text: str) -> Config:
@@ -178,6 +178,25 @@ WRONG_VALUES = [
      'line 9: streams.flights.partition.task_bytes: must be between 1MiB and 16GiB (found: "1kB")'),
     ("    table: ", "    partition: {memory: 1MiB}\n    table: ",
      'line 9: streams.flights.partition.memory: must be between 16MiB and 64GiB (found: "1MiB")'),
+    # --- format
+    ("    table: ", "    format: avro\n    table: ", "line 9: streams.flights.format: must be 'kafka', 'sequencefile' or "
+     "'text' (found: \"avro\")"),
+    ("    table: ", "    format: [text]\n    table: ", "line 9: streams.flights.format: must be a section with the keys "
+     'name, key, delimiter, compression (found: ["text"])'),
+    ("    table: ", "    format: {name: text, key: legacy}\n    table: ", "line 9: streams.flights.format.key: means "
+     'nothing with the format text: leave it out (found: "legacy")'),
+    ("    table: ", "    format: {compression: zstd}\n    table: ", "line 9: streams.flights.format.compression: means "
+     'nothing with the format kafka: leave it out (found: "zstd")'),
+    ("    table: ", "    format: {name: text, compression: zstd}\n    table: ",
+     'line 9: streams.flights.format.compression: of text must be none or gzip (found: "zstd")'),
+    ("    table: ", "    format: {name: sequencefile, compression: lz4}\n    table: ", "line 9: "
+     "streams.flights.format.compression: must be 'none', 'gzip', 'snappy' or 'zstd' (found: \"lz4\")"),
+    ("    table: ", "    format: {name: text, delimiter: '\\n'}\n    table: ", "line 9: streams.flights.format.delimiter: "
+     'must hold no backslash: put control characters in double quotes, as in "\\n" (found: "\\\\n")'),
+    ("    table: ", "    format: {name: text, delimiter: ''}\n    table: ",
+     'line 9: streams.flights.format.delimiter: must be text of 1 to 16 bytes (found: "")'),
+    ("    table: ", "    format: text\n    recompress: zstd\n    table: ", "line 10: streams.flights.recompress: rewrites "
+     "record batches, and the format text holds none: leave it out, or set format.compression (found: \"zstd\")"),
     # --- words
     ("    table: ", "    isolation_level: committed\n    table: ", "line 9: streams.flights.isolation_level: must be "
      "'read_committed' or 'read_uncommitted' (found: \"committed\")"),
@@ -254,6 +273,13 @@ RIGHT_VALUES = [
     ("recompress: none", "recompress", None),
     ("recompress: zstd", "recompress", 1),
     ("recompress: zstd:19", "recompress", 19),
+    ("format: kafka", "format.extension", Extension.KAFKA),
+    ("format: {name: kafka}", "format.extension", Extension.KAFKA),
+    ("format: sequencefile", "format.key", SequenceFileKey.MSGPACK),
+    ("format: {name: sequencefile, key: legacy, compression: zstd}", "format.extension", Extension.SEQUENCEFILE),
+    ("format: text", "format.delimiter", "\n"),
+    ('format: {name: text, delimiter: "\\x1e\\n"}', "format.delimiter", "\x1e\n"),
+    ("format: {name: text, compression: gzip}", "format.extension", Extension.TEXT_GZIP),
     ("ingest: {rate_limit: 0}", "ingest.rate_limit", 0),
     ("ingest: {rate_limit: 5 MB}", "ingest.rate_limit", 5_000_000),
     ("ingest: {consumer_group: 'waybill-{stream}'}", "ingest.consumer_group", "waybill-{stream}"),
