@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import socket
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from devstack.jars import pyspark_jars
@@ -39,6 +40,8 @@ class ZooKeeper:
     java: Java
     directory: Path
     port: int
+    settings: Mapping[str, object] = field(default_factory=dict)
+    """More lines of zoo.cfg, as for TLS."""
 
     name = "zookeeper"
 
@@ -63,6 +66,7 @@ class ZooKeeper:
             "admin.enableServer": "false",
             # Processes are killed here, not machines: what was written to the page cache is safe.
             "forceSync": "no",
+            **self.settings,
         }
         config = self.directory / "zoo.cfg"
         config.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))

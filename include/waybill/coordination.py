@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self
 
-from kazoo.client import KazooClient
 from kazoo.exceptions import (
     AuthFailedError,
     BadVersionError,
@@ -35,8 +34,8 @@ from kazoo.exceptions import (
 )
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState
-from kazoo.retry import KazooRetry
 
+from waybill.clients.zookeeper import ZooKeeperClient
 from waybill.connections import Connection, ZooKeeperEndpoint, connection
 from waybill.errors import (
     CommitConflict,
@@ -147,19 +146,12 @@ class Coordinator:
     ) -> None:
         self.paths = paths
         self._clock = clock
-        self._hosts = endpoint.hosts
+        self._hosts = endpoint.where
+        self._remedy = endpoint.remedy
         self._chroot = f"/{endpoint.chroot}" if endpoint.chroot else ""
         self._timeout = session_timeout.total_seconds()
         self._lost = False
-        self._client = KazooClient(
-            hosts=endpoint.hosts,
-            timeout=self._timeout,
-            # Short: a lane that cannot commit within a session's time has nothing to wait for.
-            connection_retry=KazooRetry(max_tries=-1, max_delay=1.0, deadline=self._timeout),
-            command_retry=KazooRetry(
-                max_tries=3, delay=0.1, max_delay=1.0, deadline=self._timeout, ignore_expire=False
-            ),
-        )
+        self._client = ZooKeeperClient(endpoint, self._timeout)
         self._client.add_listener(self._watch_session)
 
     @classmethod
@@ -170,14 +162,7 @@ class Coordinator:
         return cls(endpoint, paths, config.zookeeper.session_timeout)
 
     def __enter__(self) -> Self:
-        try:
-            self._client.start(timeout=self._timeout)
-        except (KazooTimeoutError, ConnectionLoss, OSError) as error:
-            self._client.stop()
-            self._client.close()
-            raise CoordinationUnavailable(
-                f"ZooKeeper at {self._hosts} did not answer within {self._timeout:g} s: nothing can be committed"
-            ) from error
+        self._client.connect()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -341,7 +326,8 @@ class Coordinator:
             raise
         except (NoAuthError, AuthFailedError) as error:
             raise ConfigError(
-                f"ZooKeeper at {self._hosts}: not allowed to {what}: check the credentials of its connection"
+                f"ZooKeeper at {self._hosts}: not allowed to {what}: the node's ACL is for others. Check login and "
+                f"password of {self._remedy}"
             ) from error
         except (
             ConnectionClosedError,

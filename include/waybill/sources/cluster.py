@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, NoReturn, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from kafka import errors as kafka_errors
 from kafka.net.selector import NetworkSelector
@@ -24,9 +24,9 @@ from waybill.connections import KafkaEndpoint
 from waybill.errors import ConfigError, KafkaUnavailable
 from waybill.log.framing import DEFAULT_MAX_BATCH_BYTES
 from waybill.names import TopicPartition
-from waybill.sources.transport import DirectConnectionManager
+from waybill.sources.transport import DirectConnectionManager, TlsExpected, TlsRefused
 
-__all__ = ["Cluster", "Leader", "Topic", "failure"]
+__all__ = ["Cluster", "Leader", "Topic"]
 
 log = logging.getLogger(__name__)
 
@@ -37,12 +37,8 @@ _BACKOFF_SECONDS = 0.1
 _MAX_BACKOFF_SECONDS = 1.0
 _BRIEF_SECONDS = 3.0
 _TRIES_FOR_A_TOPIC = 3
+_UNANSWERED = kafka_errors.KafkaConnectionError("disconnected when asked which brokers there are")
 _ANY_BROKER_FRACTION = 4
-_NOT_ALLOWED = (
-    kafka_errors.AuthorizationError,
-    kafka_errors.SaslAuthenticationFailedError,
-    kafka_errors.UnsupportedSaslMechanismError,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +69,9 @@ class Cluster:
     """
 
     def __init__(self, endpoint: KafkaEndpoint, *, request_timeout: timedelta, patience: timedelta) -> None:
-        self.servers = ",".join(endpoint.bootstrap_servers)
+        self.servers = endpoint.where
+        """For messages."""
+        self._endpoint = endpoint
         self.patience_seconds = patience.total_seconds()
         self._timeout_ms = int(request_timeout.total_seconds() * 1000)
         self._leaders: dict[TopicPartition, Leader] = {}
@@ -87,6 +85,7 @@ class Cluster:
             socket_connection_setup_timeout_ms=self._timeout_ms,
             reconnect_backoff_max_ms=int(_MAX_BACKOFF_SECONDS * 1000),
             receive_message_max_bytes=DEFAULT_MAX_BATCH_BYTES + (1 << 20),
+            **_security(endpoint),
         )
 
     def __enter__(self) -> Self:
@@ -95,7 +94,10 @@ class Cluster:
             self._manager.bootstrap(self._timeout_ms)
         except kafka_errors.KafkaError as error:
             self.close()
-            raise_mapped(f"Kafka at {self.servers}: could not connect", error)
+            # That time was up for many tries says nothing; the last of them says why.
+            timed_out = isinstance(error, kafka_errors.KafkaTimeoutError)
+            reason = (self._manager.last_failure or _UNANSWERED) if timed_out else error
+            raise self.failure("could not connect", reason) from error
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -128,7 +130,7 @@ class Cluster:
     def _read_topics(self, response: Any) -> Iterator[tuple[str, Topic]]:
         for found in response.topics:
             error = kafka_errors.for_code(found.error_code)
-            if issubclass(error, _NOT_ALLOWED):
+            if issubclass(error, kafka_errors.AuthorizationError):
                 raise error(found.name)
             if error is not kafka_errors.NoError:
                 log.debug("topic %s: %s", found.name, error.__name__)
@@ -211,7 +213,7 @@ class Cluster:
                         answers[tp] = answer
                         missing.discard(tp)
                     elif not issubclass(error, kafka_errors.RetriableError):
-                        raise_mapped(f"{what} ({tp})", error())
+                        raise self.failure(f"{what} ({tp})", error())
             if not missing:
                 return
         raise AssertionError("unreachable")
@@ -225,7 +227,7 @@ class Cluster:
             log.debug("%s: node %s: %s", what, node_id, error)
             return ()
         except kafka_errors.KafkaError as error:
-            raise_mapped(what, error)
+            raise self.failure(what, error) from error
 
     def _by_leader(self, tps: Iterable[TopicPartition]) -> list[tuple[int, list[TopicPartition]]]:
         groups: dict[int, list[TopicPartition]] = {}
@@ -287,7 +289,11 @@ class Cluster:
         try:
             yield
         except kafka_errors.KafkaError as error:
-            raise_mapped(f"Kafka at {self.servers}: {what}", error)
+            raise self.failure(what, error) from error
+
+    def failure(self, what: str, error: BaseException) -> ConfigError | KafkaUnavailable:
+        """Our error for kafka-python's: what failed, where, why, and what to look at."""
+        return _failure(f"Kafka at {self.servers}: {what}", error, self._endpoint)
 
 
 def _metadata_request(topics: list[Any] | None) -> Any:
@@ -299,17 +305,70 @@ def _metadata_request(topics: list[Any] | None) -> Any:
     )
 
 
-def failure(what: str, error: kafka_errors.KafkaError) -> ConfigError | KafkaUnavailable:
-    """Our error for kafka-python's."""
-    if isinstance(error, _NOT_ALLOWED):
-        return ConfigError(f"{what}: not allowed ({error}): check the credentials of the Kafka connection and its ACLs")
+def _security(endpoint: KafkaEndpoint) -> dict[str, Any]:
+    """The endpoint's security as kafka-python's options. Raises `ConfigError` when a file of it cannot be used."""
+    options: dict[str, Any] = {"security_protocol": endpoint.protocol.value}
+    if endpoint.tls is not None:
+        options["ssl_context"] = endpoint.tls.context()
+    if endpoint.sasl is not None:
+        options["sasl_mechanism"] = endpoint.sasl.mechanism.value
+        options["sasl_plain_username"] = endpoint.sasl.username
+        options["sasl_plain_password"] = endpoint.sasl.password
+        _keep_out_of_logs()
+    return options
+
+
+def _keep_out_of_logs() -> None:
+    """kafka-python logs every request at the level DEBUG, and the password is in one."""
+    for name in ("kafka.net.connection", "kafka.protocol.parser"):
+        logger = logging.getLogger(name)
+        logger.setLevel(max(logger.getEffectiveLevel(), logging.INFO))
+
+
+def _failure(what: str, error: BaseException, endpoint: KafkaEndpoint) -> ConfigError | KafkaUnavailable:
+    """Our error for one of kafka-python's. `ConfigError` where trying again cannot help."""
+    remedy = _remedy(error, endpoint)
+    if remedy is not None:
+        return ConfigError(f"{what}: {_reason(error)}. {remedy}")
+    return KafkaUnavailable(f"{what}: {_reason(error)}{_hint(error, endpoint)}")
+
+
+def _reason(error: BaseException) -> str:
+    said = str(error.args[0]).removeprefix(f"{type(error).__name__}: ") if error.args else str(error)
+    if isinstance(error, kafka_errors.AuthorizationError):
+        return f"not allowed ({type(error).__name__}: {said})"
+    if isinstance(error, kafka_errors.SaslAuthenticationFailedError):
+        return f"the credentials are refused ({said})"
     if isinstance(error, kafka_errors.IncompatibleBrokerVersion | kafka_errors.UnsupportedVersionError):
-        return ConfigError(f"{what}: the brokers are too old ({error}): Kafka 2.8 or newer is needed")
-    return KafkaUnavailable(f"{what}: {error}")
+        return f"the brokers are too old ({said})"
+    return said
 
 
-def raise_mapped(what: str, error: kafka_errors.KafkaError) -> NoReturn:
-    raise failure(what, error) from error
+def _remedy(error: BaseException, endpoint: KafkaEndpoint) -> str | None:
+    """What to do about an error that goes away by no trying again; None for others."""
+    where = endpoint.remedy
+    if isinstance(error, kafka_errors.AuthorizationError):
+        user = f"user {endpoint.sasl.username!r}" if endpoint.sasl else "the user"
+        return f"Give {user} of {where} the ACLs Describe and Read on the topic"
+    if isinstance(error, kafka_errors.SaslAuthenticationFailedError):
+        assert endpoint.sasl is not None
+        return f"Check user {endpoint.sasl.username!r}, the password and sasl.mechanism of {where}"
+    if isinstance(error, kafka_errors.UnsupportedSaslMechanismError | kafka_errors.IllegalSaslStateError):
+        return f"Check sasl.mechanism and security.protocol of {where}: the port's listener takes others"
+    if isinstance(error, TlsRefused):
+        return f"Check ssl.ca.location, ssl.certificate.location, the host's name and security.protocol of {where}"
+    if isinstance(error, TlsExpected):
+        return f"Set security.protocol SSL or SASL_SSL in {where}; it is {endpoint.protocol}"
+    if isinstance(error, kafka_errors.IncompatibleBrokerVersion | kafka_errors.UnsupportedVersionError):
+        return "Kafka 2.8 or newer is needed"
+    return None
+
+
+def _hint(error: BaseException, endpoint: KafkaEndpoint) -> str:
+    """A server that closes the connection says no more: often it speaks another protocol."""
+    if "disconnected" not in str(error) and "handshake" not in str(error):
+        return ""
+    return f". Is security.protocol {endpoint.protocol} of {endpoint.remedy} what the port speaks?"
 
 
 def _some(tps: Collection[TopicPartition]) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import timedelta
@@ -28,7 +28,8 @@ from waybill.connections import KafkaEndpoint
 from waybill.errors import KafkaUnavailable, LogTruncated, RetentionGap, TopicRecreated
 from waybill.log import framing
 from waybill.names import TopicPartition
-from waybill.sources.cluster import Cluster, Topic, failure
+from waybill.sources import groups
+from waybill.sources.cluster import Cluster, Topic
 
 __all__ = ["FETCH_BYTES", "AbortedTransaction", "Chunk", "EpochEnd", "KafkaSource", "LogRange", "Sight"]
 
@@ -219,6 +220,10 @@ class KafkaSource:
 
         return self._cluster.ask_leaders("could not look up a leader epoch", [tp], request, read)[tp]
 
+    def commit_to_group(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Show progress as a consumer group's offsets; see `groups.commit_offsets`."""
+        groups.commit_offsets(self._cluster, group, offsets)
+
     # --- reading ---
 
     def read(
@@ -355,7 +360,7 @@ class _Reader:
             self._source._refresh(self)
             return None
         except kafka_errors.KafkaError as error:
-            raise failure(f"{self._where}: could not fetch", error) from error
+            raise self._source._cluster.failure(f"{self._where}: could not fetch", error) from error
         return self._checked(response)
 
     def _checked(self, response: Any) -> Any | None:
@@ -366,7 +371,7 @@ class _Reader:
             return None
         if error is not kafka_errors.NoError:
             if not issubclass(error, kafka_errors.RetriableError):
-                raise failure(f"{self._where}: could not fetch", error())
+                raise self._source._cluster.failure(f"{self._where}: could not fetch", error())
             log.info("%s: %s; asking for its leader again", self._where, error.__name__)
             self._source._refresh(self)
             return None

@@ -5,9 +5,13 @@ response is decoded: half of what a lane would spend on CPU (docs/decisions/0003
 from the kernel into the frame that the parser decodes. Everything else (requests, correlation, time-outs, TLS, SASL) is
 kafka-python's own.
 
-This module uses names that kafka-python does not promise to keep: `KafkaConnectionManager._build_transport`,
-`KafkaTCPTransport._read_from_sock` and `_sock`, and `_receiving`, `_rbuffer` and `_max_frame_size` of `KafkaProtocol`.
-The version is locked, and tests/integration/test_source_kafka.py reads through it.
+And connections that fail for good: kafka-python tries a refused password again until the time for connecting is up, and
+waits without end for a server that says nothing to a TLS handshake. Here a refusal is remembered, and raised at once.
+
+This module uses names that kafka-python does not promise to keep: `KafkaConnectionManager._build_transport`, `_connect`
+and `_auth_failures`, `KafkaTCPTransport._read_from_sock` and `_sock`, `_receiving`, `_rbuffer` and `_max_frame_size`
+of `KafkaProtocol`. The version is locked, and tests/integration/test_source_kafka.py and test_security.py read through
+it.
 """
 
 from __future__ import annotations
@@ -22,11 +26,30 @@ from kafka.net.inet import create_connection
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 
-__all__ = ["DirectConnectionManager"]
+__all__ = ["DirectConnectionManager", "TlsExpected", "TlsRefused"]
 
 _LENGTH = struct.Struct(">i")
 _LARGE_BYTES = 64 << 10
-_WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError)
+_WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+_TLS_ALERT = b"\x15\x03"  # how TLS says that it does not understand: no length of a response begins like that
+
+
+class TlsRefused(kafka_errors.KafkaError):  # type: ignore[misc]
+    """The server's certificate is not to be trusted, or it speaks no TLS: trying again cannot help."""
+
+
+class TlsExpected(kafka_errors.KafkaError):  # type: ignore[misc]
+    """The server answers with TLS, which was not asked for."""
+
+
+_REFUSALS = (
+    TlsExpected,
+    TlsRefused,
+    kafka_errors.AuthorizationError,
+    kafka_errors.IllegalSaslStateError,
+    kafka_errors.SaslAuthenticationFailedError,
+    kafka_errors.UnsupportedSaslMechanismError,
+)
 
 
 class _Frame:
@@ -93,8 +116,8 @@ class _Direct:
             await self._net.wait_read(self._sock)
             try:
                 self._receive()
-            except (OSError, kafka_errors.KafkaProtocolError) as error:
-                self.abort(error=kafka_errors.KafkaConnectionError(error))  # type: ignore[attr-defined]
+            except (OSError, kafka_errors.KafkaProtocolError, TlsExpected) as error:
+                self.abort(error=_reading_error(error))  # type: ignore[attr-defined]
                 return
 
     def _receive(self) -> None:
@@ -104,16 +127,22 @@ class _Direct:
             while not self._closed:
                 if not parser._receiving:
                     self._receive_length(parser)
-                elif self._receive_body(parser):
+                elif self._receive_body(parser) and not self._pending():
                     return
         except _WOULD_BLOCK:
             return
+
+    def _pending(self) -> int:
+        """Bytes that were taken from the socket already, of which the selector knows nothing."""
+        return 0
 
     def _receive_length(self, parser: Any) -> None:
         self._prefix += self._some(self._sock.recv(_LENGTH.size - len(self._prefix)))
         if len(self._prefix) < _LENGTH.size:
             return
         prefix, self._prefix = self._prefix, b""
+        if prefix.startswith(_TLS_ALERT):
+            raise TlsExpected("the server answers with TLS")
         (length,) = _LENGTH.unpack(prefix)
         if _LARGE_BYTES <= length <= parser._max_frame_size:
             self._frame.begin(length)
@@ -147,11 +176,38 @@ class _DirectTCPTransport(_Direct, KafkaTCPTransport):  # type: ignore[misc]
 
 
 class _DirectSSLTransport(_Direct, KafkaSSLTransport):  # type: ignore[misc]
-    pass
+    def _pending(self) -> int:
+        # A TLS record may hold the end of one response and the beginning of the next.
+        return 0 if self._closed else int(self._sock.pending())
+
+    async def handshake_until(self, timeout_at: float | None) -> None:
+        """The handshake, given up at that time (of the monotonic clock)."""
+        while True:
+            try:
+                self._sock.do_handshake()
+                return
+            except ssl.SSLWantReadError:
+                await self._net.wait_read(self._sock, timeout_at)
+            except ssl.SSLWantWriteError:
+                await self._net.wait_write(self._sock, timeout_at)
 
 
 class DirectConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
     """kafka-python's connection manager, with the transports of this module."""
+
+    def __init__(self, net: Any, **configs: Any) -> None:
+        super().__init__(net, **configs)
+        self.last_failure: BaseException | None = None
+        """Why the last connection that failed did."""
+
+    async def _connect(self, node: Any, conn: Any, *args: Any, **kwargs: Any) -> None:
+        await super()._connect(node, conn, *args, **kwargs)
+        if conn.init_future.failed():
+            self.last_failure = conn.init_future.exception
+            if isinstance(self.last_failure, _REFUSALS):
+                # Whoever asks for a connection to this broker gets it raised. kafka-python means to do so itself, but
+                # looks for it where it never arrives.
+                self._auth_failures[node.node_id] = self.last_failure
 
     async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:
         sock = await create_connection(
@@ -162,13 +218,37 @@ class DirectConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
             proxy_url=self.config["proxy_url"],
             timeout_at=timeout_at,
         )
-        if self.ssl_enabled:
-            options = {key: value for key, value in self.config.items() if key.startswith("ssl_")}
-            transport = _DirectSSLTransport(self._net, sock, host=node.host, **options)
-        else:
-            transport = _DirectTCPTransport(self._net, sock, host=node.host)
+        if not self.ssl_enabled:
+            return _DirectTCPTransport(self._net, sock, host=node.host)
+        options = {key: value for key, value in self.config.items() if key.startswith("ssl_")}
+        transport = _DirectSSLTransport(self._net, sock, host=node.host, **options)
         try:
-            await transport.handshake()
+            await transport.handshake_until(timeout_at)
         except Exception as error:
-            raise kafka_errors.KafkaConnectionError(f"Handshake failed: {error}") from error
+            transport.abort()
+            raise _handshake_error(error, f"{node.host}:{node.port}") from error
         return transport
+
+
+def _handshake_error(error: Exception, server: str) -> kafka_errors.KafkaError:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return TlsRefused(f"the certificate of {server} is not trusted: {error.verify_message}")
+    if isinstance(error, ssl.SSLError) and error.reason == "WRONG_VERSION_NUMBER":
+        return TlsRefused(f"{server} does not speak TLS")
+    if _is_about_our_certificate(error):
+        return TlsRefused(f"{server} refuses our certificate, or the lack of one: {error}")
+    reason = error.reason if isinstance(error, ssl.SSLError) and error.reason else error
+    return kafka_errors.KafkaConnectionError(f"the TLS handshake with {server} failed: {reason}")
+
+
+def _reading_error(error: Exception) -> kafka_errors.KafkaError:
+    if isinstance(error, TlsExpected):
+        return error
+    if _is_about_our_certificate(error):  # in TLS 1.3 the server looks at it after our handshake is done
+        return TlsRefused(f"the server refuses our certificate, or the lack of one: {error}")
+    return kafka_errors.KafkaConnectionError(error)
+
+
+def _is_about_our_certificate(error: Exception) -> bool:
+    reason = (isinstance(error, ssl.SSLError) and error.reason) or ""
+    return "ALERT" in reason and ("CERTIFICATE" in reason or "UNKNOWN_CA" in reason)
