@@ -19,6 +19,8 @@ app = typer.Typer(
 )
 config_app = typer.Typer(help="Check and describe the config.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
+gaps_app = typer.Typer(help="Named stops, and accepted gaps.", invoke_without_command=True)
+app.add_typer(gaps_app, name="gaps")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 
@@ -71,6 +73,57 @@ def offsets(
     from waybill.cli import offsets as command
 
     command.run(stream, as_json=as_json)
+
+
+OneStream = Annotated[str | None, typer.Option("--stream", "-s", help="Only this stream.")]
+Reason = Annotated[str, typer.Option("--reason", help="Why, for whoever looks at it later.")]
+
+
+@gaps_app.callback()
+def gaps(context: typer.Context, stream: OneStream = None, as_json: AsJson = False) -> None:
+    """What stands still and waits for a decision, with the remedy; and the gaps that were accepted."""
+    if context.invoked_subcommand is None:
+        gaps_ls(stream, as_json)
+
+
+@gaps_app.command("ls")
+def gaps_ls(stream: OneStream = None, as_json: AsJson = False) -> None:
+    """What stands still and waits for a decision, with the remedy; and the gaps that were accepted."""
+    from waybill.cli import gaps as command
+
+    command.list_gaps(stream, as_json=as_json)
+
+
+@gaps_app.command("accept")
+def gaps_accept(
+    topic: Annotated[str, typer.Argument(help="The topic.")],
+    partition: Annotated[int, typer.Argument(min=0, help="Its partition.")],
+    reason: Reason,
+    stream: Annotated[str | None, typer.Option("--stream", "-s", help="Where several archive the topic.")] = None,
+    by: Annotated[str | None, typer.Option("--by", help="Who decides; default: you, on this host.")] = None,
+    from_offset: Annotated[
+        int | None, typer.Option("--from", min=0, help="The first offset that is lost, of a broken chain.")
+    ] = None,
+    to_offset: Annotated[int | None, typer.Option("--to", min=0, help="The last one.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Record a gap, with who, when and why, and let ingest go on behind it.
+
+    Kafka is looked at anew. Without --from and --to: what it deleted (RetentionGap) or took back (LogTruncated). With
+    them: an object lost from the middle of a chain, its offsets as `waybill verify` prints them.
+    """
+    from waybill.cli import gaps as command
+
+    command.run_accept(
+        topic,
+        partition,
+        reason,
+        stream=stream,
+        by=by,
+        from_offset=from_offset,
+        to_offset=to_offset,
+        as_json=as_json,
+    )
 
 
 @app.command()
