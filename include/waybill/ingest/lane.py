@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Iterable
 from contextlib import nullcontext
 
 from waybill.config.models import Config, Stream
@@ -57,6 +58,7 @@ def drain_lane(
     with nullcontext() if stream.recompress is None else Recompressor(stream.recompress) as recompressor:
         draining = _Draining(services, stream, clock, started, recompressor)
         reports = draining.run([share.tp for share in lane.shares])
+    _show_progress(services, stream.consumer_group(stream_name), reports)
     report = LaneReport(
         stream=stream_name, lane=lane.number, seconds=clock.monotonic() - started, partitions=tuple(reports)
     )
@@ -66,6 +68,17 @@ def drain_lane(
         *(f"{report.lag:,}", len(report.failures), len(reports)),
     )
     return report
+
+
+def _show_progress(services: Services, group: str | None, reports: Iterable[PartitionReport]) -> None:
+    """Commit to the consumer group that is for show. Nothing rests on it, so nothing fails with it."""
+    if group is None:
+        return
+    offsets = {r.tp: r.committed_offset for r in reports if r.committed_offset is not None}
+    try:
+        services.source.commit_to_group(group, offsets)
+    except WaybillError as error:
+        log.warning("%s", error)
 
 
 class _Draining:
