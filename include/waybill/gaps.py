@@ -19,9 +19,12 @@ from waybill.errors import ConfigError, GenerationConflict, ObjectAlreadyThere, 
 from waybill.names import GapName, TopicPartition
 from waybill.store import Store
 
-__all__ = ["Gap", "GapKind", "find", "of_chain", "of_topics", "record", "truncation", "withdraw"]
+__all__ = ["MARK", "Gap", "GapKind", "find", "of_chain", "of_topics", "record", "truncation", "withdraw"]
 
 _VERSION = 1
+
+MARK = "gap"
+"""The user metadata of a backup object that stands for an accepted hole: of what kind."""
 
 
 class GapKind(StrEnum):

@@ -131,8 +131,8 @@ def test_the_first_object_is_deleted(archived: ArchivedStream) -> None:
     with archived.store() as store:
         store.client.delete_object(Bucket=store.bucket, Key=archived.object_keys()[0])
     (fault,) = faults(archived)
-    assert (fault["kind"], fault["first_offset"], fault["next_offset"]) == ("foreign", 0, 100)
-    assert fault["what"] == "a row of an offset outside of the chain"
+    assert (fault["kind"], fault["first_offset"], fault["next_offset"]) == ("missing", 0, 100)
+    assert fault["what"] == "in no object; the chain began at 0"
 
 
 def test_the_only_objects_are_deleted(archived: ArchivedStream) -> None:
@@ -141,6 +141,7 @@ def test_the_only_objects_are_deleted(archived: ArchivedStream) -> None:
             store.client.delete_object(Bucket=store.bucket, Key=key)
     (fault,) = faults(archived, "--no-table")
     assert (fault["kind"], fault["topic"], fault["partition"]) == ("missing", archived.topic, 0)
+    assert (fault["first_offset"], fault["next_offset"]) == (0, 300)
     assert fault["what"] == "the committed offset is 300, and there is no object"
 
 

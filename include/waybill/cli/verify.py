@@ -88,13 +88,21 @@ def _print(reports: list[Report]) -> None:
     for report in reports:
         for fault in report.faults:
             typer.echo(f"{report.stream}: {fault}")
+        for gap in report.accepted:
+            typer.echo(f"{report.stream}: accepted: {gap}, by {gap.accepted_by}: {gap.reason}")
         for note in report.notes:
             typer.echo(f"{report.stream}: note: {note}")
     _print_figures(reports, _OF_ARCHIVE)
     typer.echo()
     _print_figures(reports, _OF_TABLES)
     faults = sum(len(report.faults) for report in reports)
-    typer.echo("\nsound: nothing lost, nothing repeated" if not faults else f"\nNOT SOUND: {count(faults)} faults")
+    accepted = sum(len(report.accepted) for report in reports)
+    if faults:
+        typer.echo(f"\nNOT SOUND: {count(faults)} faults")
+    elif accepted:
+        typer.echo(f"\nsound, but for {count(accepted)} accepted gaps: nothing else lost, nothing repeated")
+    else:
+        typer.echo("\nsound: nothing lost, nothing repeated")
 
 
 def _print_figures(reports: list[Report], titles: Sequence[str]) -> None:

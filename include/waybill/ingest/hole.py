@@ -11,10 +11,7 @@ from waybill.gaps import Gap
 from waybill.ingest.backup_object import BackupObject
 from waybill.log import framing
 
-__all__ = ["GAP_KIND", "fill"]
-
-GAP_KIND = "gap"
-"""The user metadata of a backup object that stands for an accepted hole: of what kind."""
+__all__ = ["fill"]
 
 
 def fill(target: BackupObject, gap: Gap) -> None:

@@ -35,7 +35,7 @@ from waybill.gaps import Gap
 from waybill.ingest.backup_object import BackupObject
 from waybill.ingest.chain_end import START_OFFSET, committed_from_chain, find_uncommitted, removable
 from waybill.ingest.clock import Clock
-from waybill.ingest.hole import GAP_KIND, fill
+from waybill.ingest.hole import fill
 from waybill.ingest.log_check import check_log
 from waybill.ingest.plan import estimate_bytes
 from waybill.ingest.report import ArchivedObject, Failure, Outcome, PartitionReport
@@ -243,7 +243,7 @@ class PartitionRun:
 
     def _fill(self, gap: Gap) -> BackupObject:
         """Put the object that stands for an accepted hole into the chain, unless there is one of that name."""
-        hole = self._new_object(gap.first_offset, {GAP_KIND: gap.kind})
+        hole = self._new_object(gap.first_offset, {gaps.MARK: gap.kind})
         with suppress(ObjectAlreadyThere):
             fill(hole, gap)
         return hole

@@ -16,10 +16,12 @@ import numpy as np
 
 from waybill.coordination import Committed
 from waybill.errors import CorruptBatch, ObjectMissing
+from waybill.gaps import MARK, Gap
 from waybill.log import decode as decoding
 from waybill.log import framing
 from waybill.names import TopicPartition
 from waybill.store import Store, StoredObject
+from waybill.verify.accepted import Extent, check_accepted
 from waybill.verify.report import Fault, FaultKind, Listener, Report
 
 if TYPE_CHECKING:
@@ -57,10 +59,8 @@ class Chain:
     tp: TopicPartition
     objects: tuple[CheckedObject, ...]
     holes: tuple[tuple[int, int], ...]
-
-    @property
-    def first_offset(self) -> int:
-        return self.objects[0].first_offset
+    first_offset: int
+    """Where it began, as far as anybody knows: its first object may be missing."""
 
     @property
     def next_offset(self) -> int:
@@ -78,6 +78,8 @@ class _Content:
     messages: int
     runs: Runs | None
     fault: str | None
+    is_hole: bool = False
+    """Whether the object stands for an accepted gap."""
 
 
 def check_archive(
@@ -85,15 +87,19 @@ def check_archive(
     generation: int,
     tps: Sequence[TopicPartition],
     committed: ReadCommitted,
+    accepted: Callable[[], Sequence[Gap]],
     report: Report,
     listener: Listener,
 ) -> Archive:
     """Read every object of the chains of `tps`; figures, faults and notes go to `report`.
 
-    `committed` reads the committed offset of a topic-partition, now; None if there is none.
+    `committed` reads the committed offset of a topic-partition, now; None if there is none. `accepted` reads the
+    gaps that somebody accepted, now.
     """
     before = {tp: committed(tp) for tp in tps}
     listed = {tp: list(store.list_chain(tp.topic, generation, tp.partition)) for tp in tps}
+    # After the listing: a gap is recorded before an object stands for it.
+    decided = accepted()
     every = [stored for objects in listed.values() for stored in objects]
     report.figures.chains = sum(1 for objects in listed.values() if objects)
     report.figures.objects = len(every)
@@ -104,7 +110,9 @@ def check_archive(
         contents = pool.map(lambda stored: _read(store, stored), every)
         try:
             for tp, objects in listed.items():
-                checker = _ChainChecker(tp, objects, before[tp], partial(committed, tp), report)
+                gaps = [gap for gap in decided if gap.tp == tp]
+                key_of = partial(_gap_key, store)
+                checker = _ChainChecker(tp, objects, before[tp], partial(committed, tp), gaps, key_of, report)
                 chain = checker.check(_listened(objects, contents, listener))
                 if chain is not None:
                     archive[tp] = chain
@@ -112,6 +120,10 @@ def check_archive(
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     return archive
+
+
+def _gap_key(store: Store, gap: Gap) -> str:
+    return gap.name.key(store.prefix)
 
 
 def _listened(objects: Sequence[StoredObject], contents: Iterator[_Content], listener: Listener) -> Iterator[_Content]:
@@ -126,10 +138,11 @@ def _read(store: Store, stored: StoredObject) -> _Content:
     scan = _Scan(stored.key)
     try:
         with store.open(stored.key) as stream:
+            is_hole = MARK in stream.metadata
             runs, messages = _runs(scan.frames(framing.read_frames(stream, stored.key)), stored)
     except (CorruptBatch, ObjectMissing) as error:
         return _Content(stored.name.first_offset, 0, None, str(error).removeprefix(f"{stored.key}, "))
-    return _Content(scan.next_offset, messages, runs, scan.fault(stored))
+    return _Content(scan.next_offset, messages, runs, scan.fault(stored), is_hole)
 
 
 class _Scan:
@@ -222,6 +235,8 @@ class _ChainChecker:
         objects: Sequence[StoredObject],
         committed: Committed | None,
         committed_now: Callable[[], Committed | None],
+        accepted: Sequence[Gap],
+        key_of: Callable[[Gap], str],
         report: Report,
     ) -> None:
         self._tp = tp
@@ -229,22 +244,41 @@ class _ChainChecker:
         self._committed = committed
         self._committed_offset = _offset(committed)
         self._committed_now = committed_now
+        self._accepted = accepted
+        self._key_of = key_of
         self._report = report
+        self._extents: list[Extent] = []
         self._holes: list[tuple[int, int]] = []
 
     def check(self, contents: Iterable[_Content]) -> Chain | None:
         """None if there is no object at all."""
         if not self._objects:
             self._check_empty()
+            self._check_accepted(self._committed_offset)
             return None
         limits = [stored.name.first_offset for stored in self._objects[1:]] + [None]
         checked = [
             self._check_object(stored, content, limit)
             for stored, content, limit in zip(self._objects, contents, limits, strict=True)
         ]
+        first_offset = self._check_start(checked[0].first_offset)
         self._check_committed(checked[-1])
+        self._check_accepted(checked[-1].next_offset)
         self._report.figures.messages += sum(found.messages for found in checked)
-        return Chain(self._tp, tuple(checked), tuple(self._holes))
+        return Chain(self._tp, tuple(checked), tuple(self._holes), first_offset)
+
+    def _check_start(self, first_offset: int) -> int:
+        """Where the chain began: at its first object, or at one that is missing now."""
+        start = None if self._committed is None else self._committed.start_offset
+        if start is None or start >= first_offset:
+            return first_offset
+        what = f"in no object; the chain began at {start}"
+        self._fault(FaultKind.MISSING, self._objects[0].key, start, first_offset, what)
+        self._holes.append((start, first_offset))
+        return start
+
+    def _check_accepted(self, end_offset: int | None) -> None:
+        self._holes += check_accepted(self._tp, self._extents, end_offset, self._accepted, self._key_of, self._report)
 
     def _check_object(self, stored: StoredObject, content: _Content, limit: int | None) -> CheckedObject:
         first = stored.name.first_offset
@@ -261,13 +295,18 @@ class _ChainChecker:
         elif limit is not None and end > limit:
             self._fault(FaultKind.OVERLAP, stored.key, limit, end, "the next object holds these offsets as well")
             end = limit
+        self._extents.append(Extent(stored.key, first, end, content.messages, content.is_hole))
         return CheckedObject(stored.key, first, end, content.messages, content.runs)
 
     def _check_empty(self) -> None:
         # A chain that starts has a committed offset before its first object; but not the size of a last object.
-        if self._committed is not None and self._committed.object_bytes:
-            what = f"the committed offset is {self._committed_offset}, and there is no object"
-            self._fault(FaultKind.MISSING, "ZooKeeper", None, None, what)
+        committed = self._committed
+        if committed is None:
+            return
+        start, offset = committed.start_offset, committed.committed_offset
+        if committed.object_bytes or (start is not None and start < offset):
+            what = f"the committed offset is {offset}, and there is no object"
+            self._fault(FaultKind.MISSING, "ZooKeeper", start, None if start is None else offset, what)
 
     def _check_committed(self, last: CheckedObject) -> None:
         committed, end = self._committed_offset, last.next_offset

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
+from waybill.gaps import Gap
 from waybill.names import TopicPartition
 
 __all__ = ["Fault", "FaultKind", "Figures", "Listener", "Report", "first_line"]
@@ -32,6 +33,8 @@ class FaultKind(StrEnum):
     """The table's progress says what cannot be."""
     UNREADABLE = "unreadable"
     """A file of the table is missing or damaged."""
+    GAP = "gap"
+    """An accepted gap is not what the chain lacks, or the chain lacks what nobody accepted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,8 @@ class Report:
     figures: Figures = field(default_factory=Figures)
     faults: list[Fault] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    accepted: list[Gap] = field(default_factory=list)
+    """Gaps that somebody accepted, and that are what the chain lacks."""
     table_checked: bool = False
 
     @property
@@ -113,6 +118,7 @@ class Report:
             "figures": asdict(self.figures),
             "faults": [fault.document() for fault in self.faults],
             "notes": list(self.notes),
+            "accepted": [gap.document() for gap in self.accepted],
         }
 
 

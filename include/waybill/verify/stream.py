@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from pyiceberg.catalog import Catalog
 
-from waybill import names
+from waybill import gaps, names
 from waybill.config import Stream
 from waybill.errors import ProgressLost, StoreUnavailable
 from waybill.names import TopicPartition
@@ -44,7 +45,8 @@ def verify_stream(
     # The tables before the archive: whatever they hold is then in the listing.
     tables = _load(catalog, stream, report) if catalog else None
     chains = {*_chains(store, stream), *known}
-    archive = check_archive(store, stream.generation, sorted(chains), committed, report, listener)
+    accepted = partial(gaps.of_topics, store, stream.generation, stream.matches)
+    archive = check_archive(store, stream.generation, sorted(chains), committed, accepted, report, listener)
     if tables is not None:
         with _reachable():
             check_rows(store, archive, *tables, report, listener, window_offsets=window_offsets)
