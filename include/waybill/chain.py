@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from waybill.errors import ChainBroken, CorruptBatch, ObjectMissing
+from waybill.errors import ChainBroken, CorruptBatch, GenerationConflict, ObjectMissing
 from waybill.log import framing
 from waybill.names import BackupName, TopicPartition
 from waybill.store import Store, StoredObject
@@ -38,6 +38,7 @@ class Contents:
     """The next offset of the last batch."""
     messages: int
     batches: int
+    """0 for a format that has none."""
     size_bytes: int
     leader_epoch: int
     """That of the last batch; -1 if Kafka did not say."""
@@ -73,6 +74,8 @@ def walk(
             f"{_chain(generation, tp)}: no object holds offsets {from_offset}–{current.name.first_offset - 1}"
         )
     for following in listed:
+        if following.name.extension is not current.name.extension:
+            raise ChainBroken(_mixed(current, following))
         yield _ranged(current, following.name.first_offset)
         current = following
     if committed_offset is not None and committed_offset > current.name.first_offset:
@@ -93,10 +96,15 @@ def end_offset(store: Store, generation: int, tp: TopicPartition) -> int | None:
 
 
 def last(store: Store, generation: int, tp: TopicPartition) -> StoredObject | None:
-    """The last object of a chain; None if there is no chain. S3 lists forwards only: a thousand objects a call."""
-    found = None
-    for found in store.list_chain(tp.topic, generation, tp.partition):  # noqa: B007
-        pass
+    """The last object of a chain; None if there is no chain. S3 lists forwards only: a thousand objects a call.
+
+    Raises `GenerationConflict` when the chain's objects are of more than one format.
+    """
+    found: StoredObject | None = None
+    for listed in store.list_chain(tp.topic, generation, tp.partition):
+        if found is not None and listed.name.extension is not found.name.extension:
+            raise GenerationConflict(_mixed(found, listed))
+        found = listed
     return found
 
 
@@ -114,14 +122,43 @@ def inspect(store: Store, name: BackupName, key: str) -> Contents:
     Raises `ChainBroken` when it is missing, damaged, or does not reach beyond its own name.
     """
     try:
-        with store.open(key) as stream:
-            contents = _read_contents(framing.read_frames(stream, key), key)
+        contents = _described(store, key) if name.extension.is_indexed else _batches(store, key)
     except (CorruptBatch, ObjectMissing) as error:
         raise ChainBroken(f"{name.topic}/{name.partition}: {error}") from error
     if contents is None or contents.next_offset <= name.first_offset:
         found = "no record batch" if contents is None else f"only offsets below {contents.next_offset}"
         raise ChainBroken(f"{name.topic}/{name.partition}: {key} holds {found}")
     return contents
+
+
+def _batches(store: Store, key: str) -> Contents | None:
+    with store.open(key) as stream:
+        return _read_contents(framing.read_frames(stream, key), key)
+
+
+def _described(store: Store, key: str) -> Contents:
+    """What an object's index says, once the object is known to be the one that it speaks of."""
+    # numba and pyarrow take a second to import, and the lanes of most streams need neither.
+    from waybill.formats.reading import describe
+
+    figures = describe(store, key)
+    return Contents(
+        figures.next_offset,
+        figures.messages,
+        batches=0,
+        size_bytes=figures.size_bytes,
+        leader_epoch=figures.leader_epoch,
+        min_timestamp_ms=figures.min_timestamp_ms,
+        max_timestamp_ms=figures.max_timestamp_ms,
+    )
+
+
+def _mixed(one: StoredObject, other: StoredObject) -> str:
+    return (
+        f"{one.name.topic}/{one.name.partition}: {one.key} and {other.key} are of different formats, which a chain "
+        f"never is. Look at both with `waybill cat`, move away the one that the stream's format did not write, and run "
+        f"`waybill verify`"
+    )
 
 
 def _read_contents(frames: Iterator[framing.Frame], where: str) -> Contents | None:

@@ -45,7 +45,7 @@ from waybill.errors import (
     IngestStopped,
     LockHeld,
 )
-from waybill.names import TopicPartition, ZkPaths, check_topic
+from waybill.names import Extension, TopicPartition, ZkPaths, check_topic
 
 if TYPE_CHECKING:
     from waybill.config import Config
@@ -79,6 +79,8 @@ class Committed:
     """Where the last object starts, which ends at the committed offset; None if there is none, or it is not known."""
     set_by_hand: str = ""
     """Who set the committed offset by hand, when and why; '' if nobody ever did."""
+    extension: Extension = Extension.KAFKA
+    """How the chain's objects are called, and so what their format is: the same for all of a generation."""
     version: int = -1
     """The node's version in ZooKeeper; -1: there is no node. Not part of the document."""
 
@@ -93,6 +95,7 @@ class Committed:
             start_offset=self.start_offset,
             last_object_offset=self.last_object_offset,
             set_by_hand=self.set_by_hand,
+            format=self.extension,
         )
 
     @classmethod
@@ -110,6 +113,7 @@ class Committed:
                 start_offset=_offset_or_none(fields.get("start_offset")),
                 last_object_offset=_offset_or_none(fields.get("last_object_offset")),
                 set_by_hand=str(fields.get("set_by_hand", "")),
+                extension=Extension(fields.get("format", Extension.KAFKA)),
                 version=version,
             )
         except (KeyError, TypeError, ValueError) as error:
@@ -263,6 +267,22 @@ class Coordinator:
                 self._client.retry(self._client.create, path, data, makepath=True)
                 return 0
             return int(self._client.retry(self._client.set, path, data, version=version).version)
+
+    # --- what is done from time to time, by whichever lane comes first ---
+
+    def claim_chore(self, name: str, every: timedelta) -> bool:
+        """Whether it is the caller's to do a chore, since it was not claimed for so long. One caller is told so."""
+        path, now_ms = self.paths.chore(name), int(self._clock() * 1000)
+        found = self._get(path)
+        if found is not None:
+            last_ms = int(_parsed(found[0], path).get("claimed_at", 0))
+            if 0 <= now_ms - last_ms < every.total_seconds() * 1000:
+                return False
+        try:
+            self._write(path, _document(claimed_at=now_ms), -1 if found is None else found[1])
+        except (BadVersionError, NodeExistsError, NoNodeError):
+            return False
+        return True
 
     # --- the journal of stops ---
 

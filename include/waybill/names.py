@@ -23,6 +23,7 @@ __all__ = [
     "ZkPaths",
     "archive_prefix",
     "backup_prefix",
+    "chain_of",
     "chain_prefix",
     "check_stream_name",
     "check_topic",
@@ -31,11 +32,13 @@ __all__ = [
     "gaps_prefix",
     "index_key",
     "index_prefix",
+    "indexes_prefix",
     "is_topic",
     "offset_prefix",
     "plan_key",
     "quarantine_table_name",
     "staged_key",
+    "start_key",
     "table_name",
 ]
 
@@ -45,6 +48,7 @@ _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _STREAM = re.compile(r"[a-z][a-z0-9_]{0,99}")
 _TOKEN = re.compile(r"[0-9a-f]{32}")
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")  # canonical: one number, one name
+_OF_CHAIN = re.compile(rf"({_NUMBER.pattern})_({_NUMBER.pattern})_[0-9]{{{OFFSET_DIGITS}}}\.[0-9a-z.]+")
 _GAP = re.compile(
     rf"({_NUMBER.pattern})_({_NUMBER.pattern})_([0-9]{{{OFFSET_DIGITS}}})(?:_([0-9]{{{OFFSET_DIGITS}}}))?\.json"
 )
@@ -193,6 +197,20 @@ def index_prefix(backup_key: str) -> str:
     return _join(prefix, "index", name.topic, start)
 
 
+def indexes_prefix(prefix: str) -> str:
+    """What all index objects start with."""
+    return _join(prefix, "index", "")
+
+
+def chain_of(key: str) -> tuple[TopicPartition, int] | None:
+    """The topic-partition and generation that a backup object or its index belongs to; None for any other key."""
+    parts = key.split("/")
+    match = _OF_CHAIN.fullmatch(parts[-1])
+    if match is None or len(parts) < 3 or parts[-3] not in {"backup", "index"} or not is_topic(parts[-2]):
+        return None
+    return TopicPartition(parts[-2], int(match[2])), int(match[1])
+
+
 def index_key(backup_key: str, token: str) -> str:
     """The index object of one upload, which its `token` names. Raises `ValueError` for what is no key or token."""
     if not _TOKEN.fullmatch(token):
@@ -242,6 +260,11 @@ def gaps_prefix(prefix: str) -> str:
 def gap_prefix(prefix: str, topic: str, generation: int, partition: int) -> str:
     """What the accepted gaps of one chain start with."""
     return _join(prefix, "gaps", check_topic(topic), f"{generation}_{partition}_")
+
+
+def start_key(prefix: str, topic: str, generation: int, partition: int) -> str:
+    """Where it is kept at which offset a chain begins: `<prefix>/starts/<topic>/<generation>_<partition>.json`."""
+    return _join(prefix, "starts", check_topic(topic), f"{generation}_{partition}.json")
 
 
 def plan_key(prefix: str, stream: str, generation: int, table_uuid: str, progress: Mapping[TopicPartition, int]) -> str:
@@ -296,6 +319,10 @@ class ZkPaths:
 
     def lock(self, tp: TopicPartition) -> str:
         return f"{self.base}/locks/{check_topic(tp.topic)}/{tp.partition}"
+
+    def chore(self, name: str) -> str:
+        """Where it is kept when something that is done from time to time was done last."""
+        return f"{self.base}/chores/{name}"
 
     def stop(self, tp: TopicPartition) -> str:
         """Where a named stop of a topic-partition is journaled."""

@@ -89,4 +89,5 @@ def committed_from_chain(store: Store, generation: int, tp: TopicPartition, now_
         committed_at_ms=now_ms,
         start_offset=int(start) if start.isdecimal() else None,
         last_object_offset=stored.name.first_offset,
+        extension=stored.name.extension,
     )

@@ -23,6 +23,7 @@ from waybill.config.models import Stream
 from waybill.coordination import Committed
 from waybill.errors import (
     CommitConflict,
+    GenerationConflict,
     IngestStopped,
     KafkaUnavailable,
     LockHeld,
@@ -32,7 +33,7 @@ from waybill.errors import (
     WaybillError,
 )
 from waybill.gaps import Gap
-from waybill.ingest.backup_object import BackupObject
+from waybill.ingest.backup_object import BackupObject, new_backup_object
 from waybill.ingest.chain_end import START_OFFSET, committed_from_chain, find_uncommitted, removable
 from waybill.ingest.clock import Clock
 from waybill.ingest.hole import fill
@@ -43,7 +44,7 @@ from waybill.ingest.services import Services
 from waybill.ingest.transactions import archived_frames
 from waybill.ingest.turn import Turn
 from waybill.log import framing
-from waybill.names import BackupName, TopicPartition
+from waybill.names import BackupName, Extension, TopicPartition
 from waybill.sources.cluster import Topic
 from waybill.sources.kafka import Chunk, LogRange, Sight
 
@@ -160,6 +161,7 @@ class PartitionRun:
         held, topic = (seen.held, seen.topic) if seen else self._look()
         self._end, self._topic_id = held.end, topic.topic_id
         committed = self._committed = self._read_committed(held, topic)
+        self._check_format(committed.extension)
         failpoints.reach("ingest.committed_read")
         if seen and not _bears_out(committed, seen):
             # What the lane saw when it began may be behind what a rival has done since: no reason for a stop.
@@ -208,7 +210,23 @@ class PartitionRun:
         else:
             offset = held.end
         log.info("%s: a new chain starts at offset %d", self.tp, offset)
-        return Committed(offset, topic_id=self._topic_id, committed_at_ms=self._clock.now_ms(), start_offset=offset)
+        return Committed(
+            offset,
+            topic_id=self._topic_id,
+            committed_at_ms=self._clock.now_ms(),
+            start_offset=offset,
+            extension=self._stream.format.extension,
+        )
+
+    def _check_format(self, found: Extension) -> None:
+        """A chain has one format: two objects of one start, with different names, would both be created."""
+        wanted = self._stream.format
+        if found is not wanted.extension:
+            raise GenerationConflict(
+                f"{self.tp}: the chain of generation {self._stream.generation} holds .{found} objects, and the config "
+                f"says format {wanted.name} (.{wanted.extension}). Raise the stream's generation to archive in another "
+                f"format, or set the format back"
+            )
 
     # --- step 3: is it the same log, and does it still hold the next offset? ---
 
@@ -337,7 +355,7 @@ class PartitionRun:
         current, max_bytes = self._current(), self._max_bytes
         current.begin_chunk(chunk.data)
         for frame, archived in self._stored(chunk):
-            if current.size_bytes + len(frame.data) > max_bytes and current.messages:
+            if current.is_full(frame, max_bytes):
                 self._commit_object()
                 current = self._current()
                 current.begin_chunk(chunk.data)
@@ -408,6 +426,7 @@ class PartitionRun:
 
         It is read whole: it must be sound before the committed offset moves behind it. Raises `ChainBroken` if not.
         """
+        self._check_format(name.extension)
         with removable(key, name.first_offset):
             contents = chain.inspect(self._store, name, key)
         failpoints.reach("ingest.object_inspected")
@@ -452,10 +471,11 @@ class PartitionRun:
         self._object_started = self._clock.monotonic()
 
     def _new_object(self, first_offset: int, metadata: dict[str, str] | None = None) -> BackupObject:
-        name = BackupName(self.tp.topic, self._stream.generation, self.tp.partition, first_offset)
+        kind = self._stream.format
+        name = BackupName(self.tp.topic, self._stream.generation, self.tp.partition, first_offset, kind.extension)
         start = self._known().start_offset
         known = {} if start is None else {START_OFFSET: str(start)}
-        return BackupObject(self._store, name, self._topic_id, known | (metadata or {}))
+        return new_backup_object(self._store, name, self._topic_id, kind, known | (metadata or {}))
 
     def _drop_object(self) -> None:
         if self._object is not None:

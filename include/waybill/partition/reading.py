@@ -1,4 +1,4 @@
-"""Reading spans of the archive, as the partition job and the data source do."""
+"""Reading spans of the archive, as the partition job and the data source do, whatever format they are in."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from waybill.errors import ChainBroken, ChainGap, ObjectMissing
 from waybill.log.framing import Frame, read_frames
+from waybill.names import BackupName
 from waybill.partition.plan import Span
 from waybill.store import Store
 
@@ -18,25 +19,48 @@ __all__ = ["read_span"]
 def read_span(store: Store, span: Span) -> Iterator[pa.RecordBatch]:
     """The messages of a span (`waybill.log.decode.MESSAGE_SCHEMA`), streamed: a few megabytes are in memory.
 
-    Raises `ChainBroken` when the object is not there; its subclass `ChainGap` when it ends before the span does.
+    A RecordBatch may have one more column, `waybill.formats.reading.SET_ASIDE`: why a message is not in the backup
+    object itself, which could not hold it. What a format does not hold is missing; see `read_messages` there.
+
+    Raises `ChainBroken` when the object is not there; its subclass `ChainGap` when it ends before the span does;
+    `CorruptBatch` when it, or its index, is damaged.
     """
+    try:
+        if BackupName.parse(span.key).extension.is_indexed:
+            yield from _read_indexed(store, span)
+        else:
+            yield from _read_batches(store, span)
+    except ObjectMissing as error:
+        raise ChainBroken(f"{span.tp}: {error}; it was there when the run was planned") from error
+
+
+def _read_batches(store: Store, span: Span) -> Iterator[pa.RecordBatch]:
     # numba takes a second to import, and the driver, which opens stores, decodes nothing.
     from waybill.log.decode import decode
 
     end = _End()
-    try:
-        with store.open(span.key) as stream:
-            yield from decode(
-                end.watch(read_frames(stream, span.key)),
-                where=span.key,
-                first_offset=span.first_offset,
-                next_offset=span.next_offset,
-            )
-    except ObjectMissing as error:
-        raise ChainBroken(f"{span.tp}: {error}; it was there when the run was planned") from error
-    if end.next_offset < span.next_offset:
+    with store.open(span.key) as stream:
+        yield from decode(
+            end.watch(read_frames(stream, span.key)),
+            where=span.key,
+            first_offset=span.first_offset,
+            next_offset=span.next_offset,
+        )
+    _check_end(span, end.next_offset)
+
+
+def _read_indexed(store: Store, span: Span) -> Iterator[pa.RecordBatch]:
+    from waybill.formats.reading import IndexedReader
+
+    with IndexedReader(store, span.key) as reader:
+        _check_end(span, reader.figures.next_offset)
+        yield from reader.messages(first_offset=span.first_offset, next_offset=span.next_offset)
+
+
+def _check_end(span: Span, next_offset: int) -> None:
+    if next_offset < span.next_offset:
         raise ChainGap(
-            f"{span.tp}: {span.key} ends at offset {end.next_offset}, and the chain goes on at {span.next_offset}"
+            f"{span.tp}: {span.key} ends at offset {next_offset}, and the chain goes on at {span.next_offset}"
         )
 
 
