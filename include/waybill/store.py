@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from waybill.config import Storage
 
-__all__ = ["PART_BYTES", "Chain", "ObjectStream", "Store", "StoredObject", "Upload"]
+__all__ = ["PART_BYTES", "Chain", "ObjectStream", "PendingUpload", "Store", "StoredObject", "Upload"]
 
 log = logging.getLogger(__name__)
 
@@ -86,6 +86,16 @@ class Chain:
 
     tp: TopicPartition
     generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class PendingUpload:
+    """A multipart upload that was begun and neither completed nor aborted: of a running lane, or of one that died."""
+
+    chain: Chain
+    key: str
+    upload_id: str
+    begun: datetime
 
 
 class ObjectStream:
@@ -268,6 +278,31 @@ class Store:
         """Remove an object, if there is one. For plans that cannot be carried out; never for backup objects."""
         with self._mapped(f"remove {key}", key):
             self.client.delete_object(Bucket=self.bucket, Key=key)
+
+    # --- uploads that nobody completed ---
+
+    def pending_uploads(self) -> Iterator[PendingUpload]:
+        """The uploads of backup objects and their indexes that are not completed, in the order of their keys."""
+        for prefix in (names.archive_prefix(self.prefix), names.indexes_prefix(self.prefix)):
+            pages = self.client.get_paginator("list_multipart_uploads").paginate(Bucket=self.bucket, Prefix=prefix)
+            with self._mapped(f"list the uploads below {prefix}"):
+                found = [entry for page in pages for entry in page.get("Uploads", [])]
+            for entry in found:
+                chain = names.chain_of(entry["Key"])
+                if chain is not None and entry["Key"].startswith(prefix):
+                    yield PendingUpload(Chain(*chain), entry["Key"], entry["UploadId"], entry["Initiated"])
+
+    def abort_upload(self, upload: PendingUpload) -> bool:
+        """Throw away what was uploaded. False if the upload was completed or aborted in the meantime."""
+        try:
+            with self._mapped(f"abort an upload of {upload.key}", upload.key):
+                self.client.abort_multipart_upload(Bucket=self.bucket, Key=upload.key, UploadId=upload.upload_id)
+        except StoreUnavailable as error:
+            cause = error.__cause__
+            if isinstance(cause, ClientError) and cause.response["Error"].get("Code") == "NoSuchUpload":
+                return False
+            raise
+        return True
 
     # --- errors ---
 

@@ -19,6 +19,8 @@ app = typer.Typer(
 )
 config_app = typer.Typer(help="Check and describe the config.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
+uploads_app = typer.Typer(help="Uploads that lanes left behind when they were killed.", no_args_is_help=True)
+app.add_typer(uploads_app, name="uploads")
 gaps_app = typer.Typer(help="Named stops, and accepted gaps.", invoke_without_command=True)
 app.add_typer(gaps_app, name="gaps")
 
@@ -136,6 +138,30 @@ def ls(
     from waybill.cli import ls as command
 
     command.run(stream, topic, as_json=as_json)
+
+
+@uploads_app.command("ls")
+def uploads_ls(
+    stream: Annotated[str | None, typer.Argument(help="The stream; the whole archive if left out.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """The multipart uploads of backup objects that are not completed, those of running lanes included."""
+    from waybill.cli import uploads
+
+    uploads.ls(stream, as_json=as_json)
+
+
+@uploads_app.command("abort")
+def uploads_abort(
+    stream: Annotated[str | None, typer.Argument(help="The stream; the whole archive if left out.")] = None,
+    older_than: Annotated[
+        str | None, typer.Option("--older-than", help="2h, 1d; if left out, storage.abort_uploads_after of the config.")
+    ] = None,
+) -> None:
+    """Abort the uploads that were begun so long ago. A running lane's would be fetched again: nothing is lost."""
+    from waybill.cli import uploads
+
+    uploads.abort(stream, older_than)
 
 
 @app.command()

@@ -18,6 +18,7 @@ from waybill.connections import connection
 from waybill.errors import WaybillError
 from waybill.ingest.clock import Clock
 from waybill.ingest.limit import RateLimit
+from waybill.ingest.orphans import sweep
 from waybill.ingest.plan import Lane
 from waybill.ingest.protocol import PartitionRun
 from waybill.ingest.report import LaneReport, Outcome, PartitionReport
@@ -58,6 +59,8 @@ def drain_lane(
     with nullcontext() if stream.recompress is None else Recompressor(stream.recompress) as recompressor:
         draining = _Draining(services, stream, clock, started, recompressor)
         reports = draining.run([share.tp for share in lane.shares])
+    if lane.number == 0:
+        sweep(services.coordinator, services.store, config, stream_name, clock)
     _show_progress(services, stream.consumer_group(stream_name), reports)
     report = LaneReport(
         stream=stream_name, lane=lane.number, seconds=clock.monotonic() - started, partitions=tuple(reports)
