@@ -57,6 +57,13 @@ def connect_source(
     kafka = KafkaEndpoint.of(find(config.kafka.connection))
     with (
         zookeeper as coordinator,
-        KafkaSource(kafka, stream.isolation_level) as source,
+        KafkaSource(kafka, stream.isolation_level, fetch_bytes=_fetch_bytes(int(stream.ingest.rate_limit))) as source,
     ):
         yield source, coordinator
+
+
+def _fetch_bytes(bytes_per_second: int) -> int:
+    """Under a rate limit no more than a second's worth at a time, so that bytes come evenly."""
+    from waybill.sources.kafka import FETCH_BYTES
+
+    return min(FETCH_BYTES, bytes_per_second or FETCH_BYTES)
