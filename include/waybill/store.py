@@ -10,7 +10,6 @@ succeeded; `ObjectAlreadyThere` therefore says that *somebody* created the objec
 
 from __future__ import annotations
 
-import functools
 import logging
 import queue
 import time
@@ -24,12 +23,12 @@ from http import HTTPStatus
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-import botocore.session
 import crc32c
 from botocore.config import Config as BotoConfig
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
 
 from waybill import names
+from waybill.clients.s3 import role_refused, s3_client
 from waybill.connections import Connection, S3Endpoint, connection
 from waybill.errors import ConfigError, ObjectAlreadyThere, ObjectMissing, StoreUnavailable
 from waybill.names import BackupName, TopicPartition
@@ -58,6 +57,7 @@ _NOT_ALLOWED = frozenset(
     {
         "AccessDenied",
         "AllAccessDisabled",
+        "ExpiredToken",
         "Forbidden",
         "InvalidAccessKeyId",
         "InvalidToken",
@@ -65,6 +65,7 @@ _NOT_ALLOWED = frozenset(
         "XAdminUserNotFound",  # versitygw's word for InvalidAccessKeyId
     }
 )
+_NOT_ENCRYPTED = frozenset({"InvalidEncryptionAlgorithmError", "NotImplemented"})
 _ALREADY_THERE = frozenset({"PreconditionFailed"})
 _IN_FLIGHT = frozenset({"ConditionalRequestConflict"})
 _GONE = frozenset({"NoSuchKey", "NotFound"})
@@ -143,6 +144,9 @@ class Store:
         self.prefix = prefix
         self.part_bytes = part_bytes
         self.client = _client(endpoint)
+        self.encryption: dict[str, Any] = endpoint.encryption.arguments() if endpoint.encryption else {}
+        """Arguments for every call that creates an object."""
+        self._endpoint = endpoint
         self._where = f"bucket {bucket!r}" + (f" at {endpoint.endpoint_url}" if endpoint.endpoint_url else "")
         self._pool = ThreadPoolExecutor(UPLOAD_THREADS, thread_name_prefix="waybill-upload")
         self._buffers: queue.SimpleQueue[bytearray] = queue.SimpleQueue()
@@ -260,19 +264,30 @@ class Store:
         body = memoryview(data).cast("B")
         for pause in _conflict_pauses():
             with self._mapped(f"create {key}", key, conflict=pause):
-                self.client.put_object(
+                answer = self.client.put_object(
                     Bucket=self.bucket,
                     Key=key,
                     Body=_body(body),
                     IfNoneMatch="*",
                     Metadata=dict(metadata or {}),
                     ChecksumCRC32C=_checksum(crc32c.crc32c(body)),
+                    **self.encryption,
                 )
+                self.check_encryption(key, answer)
                 return
 
     def upload_if_absent(self, key: str, metadata: Mapping[str, str] | None = None) -> Upload:
         """Begin an object that comes into being when the upload completes, unless one of this name exists by then."""
         return Upload(self, key, dict(metadata or {}))
+
+    def check_encryption(self, key: str, answer: Mapping[str, Any]) -> None:
+        """Raise `ConfigError` unless S3's answer to a call that creates says that it encrypts as it was told to."""
+        wanted = self.encryption.get("ServerSideEncryption")
+        if wanted is not None and answer.get("ServerSideEncryption") != wanted:
+            raise ConfigError(
+                f"{self._where}: {key}: the store passes over server_side_encryption {wanted!r} of "
+                f"{self._endpoint.remedy}. Take it out, and encrypt the bucket by other means"
+            )
 
     def remove(self, key: str) -> None:
         """Remove an object, if there is one. For plans that cannot be carried out; never for backup objects."""
@@ -318,11 +333,15 @@ class Store:
                 return
             self._raise(error, what, key)
         except (NoCredentialsError, PartialCredentialsError) as error:
-            raise ConfigError(f"{self._where}: could not {what}: {error}. Set them in the S3 connection") from error
+            raise ConfigError(
+                f"{self._where}: could not {what}: {error}. Set them in {self._endpoint.remedy}"
+            ) from error
         except (BotoCoreError, OSError) as error:
             raise StoreUnavailable(f"{self._where}: could not {what}: {error}") from error
 
     def _raise(self, error: ClientError, what: str, key: str) -> NoReturn:
+        if error.operation_name == "AssumeRole":
+            raise role_refused(self._endpoint, error) from error
         code = error.response["Error"].get("Code", "")
         status = error.response["ResponseMetadata"].get("HTTPStatusCode", 0)
         if code in _ALREADY_THERE or status == HTTPStatus.PRECONDITION_FAILED:
@@ -333,7 +352,13 @@ class Store:
             raise ConfigError(f"{self._where} does not exist: create it, or correct storage.bucket") from error
         if code in _NOT_ALLOWED or status == HTTPStatus.FORBIDDEN:
             raise ConfigError(
-                f"{self._where}: not allowed to {what} ({code}): check the keys of the S3 connection and their policy"
+                f"{self._where}: not allowed to {what} ({code}): check the keys of {self._endpoint.remedy} and their "
+                f"policy"
+            ) from error
+        if code.startswith("KMS.") or code in _NOT_ENCRYPTED:
+            raise ConfigError(
+                f"{self._where}: could not {what} ({code}): check server_side_encryption and sse_kms_key_id of "
+                f"{self._endpoint.remedy}, and who may use the key"
             ) from error
         raise StoreUnavailable(f"{self._where}: could not {what}: {error}") from error
 
@@ -459,9 +484,15 @@ class Upload:
     def _send_part(self) -> None:
         if self._upload_id is None:
             with self._store._mapped(f"begin {self.key}", self.key):
-                self._upload_id = self._store.client.create_multipart_upload(
-                    **self._target, Metadata=self._metadata, ChecksumAlgorithm="CRC32C", ChecksumType="COMPOSITE"
-                )["UploadId"]
+                answer = self._store.client.create_multipart_upload(
+                    **self._target,
+                    Metadata=self._metadata,
+                    ChecksumAlgorithm="CRC32C",
+                    ChecksumType="COMPOSITE",
+                    **self._store.encryption,
+                )
+            self._upload_id = answer["UploadId"]
+            self._store.check_encryption(self.key, answer)
         assert self._buffer is not None
         buffer, size, crc, number = self._buffer, self._filled, self._crc, len(self._parts) + 1
         self._buffer, self._filled, self._crc = None, 0, 0
@@ -505,25 +536,10 @@ def _checksum(crc: int) -> str:
     return b64encode(crc.to_bytes(4, "big")).decode()
 
 
-@functools.cache
-def _session() -> Any:
-    """Botocore's own session: boto3's adds resources and transfers that nothing here uses, and a third of a second.
-
-    One for the process: each would parse botocore's list of endpoints anew, an eighth of a second every time.
-    """
-    return botocore.session.get_session()
-
-
 def _client(endpoint: S3Endpoint) -> Any:
-    session = _session()
-    return session.create_client(
-        "s3",
-        region_name=endpoint.region or session.get_config_variable("region") or "us-east-1",
-        endpoint_url=endpoint.endpoint_url,
-        aws_access_key_id=endpoint.access_key,
-        aws_secret_access_key=endpoint.secret_key,
-        aws_session_token=endpoint.session_token,
-        config=BotoConfig(
+    return s3_client(
+        endpoint,
+        BotoConfig(
             connect_timeout=_CONNECT_TIMEOUT_SECONDS,
             read_timeout=_READ_TIMEOUT_SECONDS,
             retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},

@@ -352,7 +352,10 @@ def test_s3_with_encryption(extra: dict[str, object], arguments: dict[str, objec
             {"extra": ROLE | {"assume_role_kwargs": {"Policy": "{}"}}},
             "Policy of assume_role_kwargs in its extra is not",
         ),
-        ({"extra": ROLE | {"assume_role_kwargs": {"DurationSeconds": 1}}}, "must be a whole number from 900 to 43200"),
+        (
+            {"extra": ROLE | {"assume_role_kwargs": {"DurationSeconds": 900}}},
+            "must be a whole number from 1800 to 4320",
+        ),
         ({"extra": ROLE | {"assume_role_kwargs": {"RoleSessionName": "a b"}}}, "must be 2 to 64 of [A-Za-z0-9_+=,.@-]"),
         ({"extra": ROLE | {"assume_role_kwargs": "x"}}, "assume_role_kwargs in its extra must be a JSON object"),
         ({"extra": ROLE | {"service_config": {"sts": {"endpoint_url": "h"}}}}, "sts.endpoint_url 'h' must be http://"),

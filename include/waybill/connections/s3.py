@@ -14,6 +14,7 @@ __all__ = ["AssumedRole", "Encryption", "S3Endpoint"]
 
 _ROLE = re.compile(r"arn:[a-z-]+:iam::[0-9]{12}:role/\S+")
 _SESSION_NAME = re.compile(r"[A-Za-z0-9_+=,.@-]{2,64}")
+_MIN_SECONDS, _MAX_SECONDS = 1800, 43200
 _ASSUME_ROLE_ARGUMENTS = ("RoleSessionName", "ExternalId", "DurationSeconds")
 
 
@@ -131,8 +132,11 @@ def _role(conn: Connection) -> AssumedRole | None:
     if not isinstance(name, str) or not _SESSION_NAME.fullmatch(name):
         conn.refuse("RoleSessionName of assume_role_kwargs in its extra must be 2 to 64 of [A-Za-z0-9_+=,.@-]")
     seconds = arguments.get("DurationSeconds")
-    if seconds is not None and not (isinstance(seconds, int) and 900 <= seconds <= 43200):
-        conn.refuse("DurationSeconds of assume_role_kwargs in its extra must be a whole number from 900 to 43200")
+    if seconds is not None and not (isinstance(seconds, int) and _MIN_SECONDS <= seconds <= _MAX_SECONDS):
+        conn.refuse(
+            f"DurationSeconds of assume_role_kwargs in its extra must be a whole number from {_MIN_SECONDS} to "
+            f"{_MAX_SECONDS}: keys are renewed a quarter of an hour before they end"
+        )
     external_id = arguments.get("ExternalId") or conn.text("external_id")
     if external_id is not None and not isinstance(external_id, str):
         conn.refuse("ExternalId of assume_role_kwargs in its extra must be text")

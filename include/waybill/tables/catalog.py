@@ -7,17 +7,16 @@ import logging
 import time
 from collections.abc import Iterator
 
-from pyarrow.fs import FileSystem, S3FileSystem
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.io import FileIO, load_file_io
-from pyiceberg.io.pyarrow import PyArrowFileIO
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from waybill.connections import CatalogEndpoint, S3Endpoint
 from waybill.errors import CatalogUnavailable, ConfigError
+from waybill.tables.files import io_properties
 
-__all__ = ["TableIO", "available", "file_io", "io_properties", "open_catalog"]
+__all__ = ["available", "file_io", "open_catalog"]
 
 log = logging.getLogger(__name__)
 
@@ -27,17 +26,6 @@ CATALOG_NAME = "waybill"
 _SQLITE_PATIENCE_SECONDS = 60
 _ATTEMPTS = 4
 _PAUSE_SECONDS = 0.1
-
-
-class TableIO(PyArrowFileIO):
-    """PyIceberg's own file IO, but that a small file on S3 takes one request and not a multipart upload's three."""
-
-    def _initialize_fs(self, scheme: str, netloc: str | None = None) -> FileSystem:
-        made = super()._initialize_fs(scheme, netloc)
-        if not isinstance(made, S3FileSystem):
-            return made
-        _, (settings,) = made.__reduce__()  # what it would be pickled as: its own arguments
-        return S3FileSystem(**{**settings, "allow_delayed_open": True})
 
 
 def open_catalog(endpoint: CatalogEndpoint, s3: S3Endpoint) -> Catalog:
@@ -59,20 +47,6 @@ def open_catalog(endpoint: CatalogEndpoint, s3: S3Endpoint) -> Catalog:
         except (ValueError, ImportError) as error:
             raise ConfigError(f"the connection of the Iceberg catalog is not usable: {error}") from error
     raise AssertionError("unreachable")
-
-
-def io_properties(s3: S3Endpoint) -> dict[str, str]:
-    """`s3` as PyIceberg's properties. They hold secrets: not for logs, plans or table properties."""
-    found = {
-        "s3.endpoint": s3.endpoint_url,
-        "s3.region": s3.region or ("us-east-1" if s3.endpoint_url else None),
-        "s3.access-key-id": s3.access_key,
-        "s3.secret-access-key": s3.secret_key,
-        "s3.session-token": s3.session_token,
-    }
-    return {"py-io-impl": f"{TableIO.__module__}.{TableIO.__name__}"} | {
-        k: v for k, v in found.items() if v is not None
-    }
 
 
 def file_io(endpoint: CatalogEndpoint, s3: S3Endpoint, location: str) -> FileIO:

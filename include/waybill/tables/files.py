@@ -1,0 +1,173 @@
+"""The files of tables on S3: PyIceberg's own file IO, with the S3 connection's keys, role and encryption.
+
+Arrow's S3 client can neither take on a role with an external id, nor say how an object is to be encrypted. So keys that
+change are asked of botocore, and a client of Arrow's is made anew when they did; and where the connection says how to
+encrypt, files are written by botocore.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, cast
+
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+from pyarrow.fs import FileSystem, S3FileSystem
+from pyiceberg.io import OutputStream
+from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
+from s3transfer.manager import TransferConfig, TransferManager
+
+from waybill.clients.s3 import region, renewed_keys, s3_client
+from waybill.connections import Encryption, S3Endpoint
+
+__all__ = ["TableIO", "io_properties"]
+
+_ENDPOINT = "waybill.s3"
+_PART_BYTES = 16 << 20
+_KEYS = ("s3.access-key-id", "s3.secret-access-key", "s3.session-token")
+
+
+def io_properties(s3: S3Endpoint) -> dict[str, str]:
+    """`s3` as PyIceberg's properties. They hold secrets: not for logs, plans or table properties."""
+    found = {
+        "s3.endpoint": s3.endpoint_url,
+        "s3.region": s3.region or ("us-east-1" if s3.endpoint_url else None),
+        **dict(zip(_KEYS, (s3.access_key, s3.secret_key, s3.session_token), strict=True)),
+    }
+    if s3.role or s3.profile or s3.encryption or s3.ca_file:
+        found[_ENDPOINT] = s3.model_dump_json()
+        found["s3.region"] = region(s3)
+    if s3.role or s3.profile:
+        found |= dict.fromkeys(_KEYS)  # those of the connection are for taking on the role, not for S3
+    return {"py-io-impl": f"{TableIO.__module__}.{TableIO.__name__}"} | {
+        k: v for k, v in found.items() if v is not None
+    }
+
+
+class TableIO(PyArrowFileIO):
+    """PyIceberg's file IO for the connection in its properties, made by `io_properties`.
+
+    A small file on S3 takes one request, and not a multipart upload's three.
+    """
+
+    def __init__(self, properties: dict[str, str] | None = None) -> None:
+        properties = properties or {}
+        self._endpoint = S3Endpoint.model_validate_json(properties[_ENDPOINT]) if _ENDPOINT in properties else None
+        self._keys: Any = None
+        self._made: Callable[[str, str | None], FileSystem]
+        super().__init__(properties)
+
+    @property
+    def fs_by_scheme(self) -> Callable[[str, str | None], FileSystem]:
+        """Where PyIceberg gets its file systems from: always ones whose keys are good."""
+        keys = self._renewed_keys()
+        if keys != self._keys:
+            self._keys = keys
+            self._made = lru_cache(self._initialize_fs)
+        return self._made
+
+    @fs_by_scheme.setter
+    def fs_by_scheme(self, made: Callable[[str, str | None], FileSystem]) -> None:
+        self._made = made
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_made": None}
+
+    def _renewed_keys(self) -> Any:
+        # Keys in the properties all the same are the catalog's own, for this table.
+        vended = any(key in self.properties for key in _KEYS)
+        return None if self._endpoint is None or vended else renewed_keys(self._endpoint)
+
+    def _initialize_fs(self, scheme: str, netloc: str | None = None) -> FileSystem:
+        given = dict(self.properties)
+        if self._keys is not None:
+            values = (self._keys.access_key, self._keys.secret_key, self._keys.token)
+            given |= {key: value for key, value in zip(_KEYS, values, strict=True) if value is not None}
+        made = PyArrowFileIO(given)._initialize_fs(scheme, netloc)
+        if not isinstance(made, S3FileSystem):
+            return made
+        _, (settings,) = made.__reduce__()  # what it would be pickled as: its own arguments
+        settings["allow_delayed_open"] = True
+        if self._endpoint is not None and self._endpoint.ca_file is not None:
+            settings["tls_ca_file_path"] = self._endpoint.ca_file
+        return S3FileSystem(**settings)
+
+    def new_output(self, location: str) -> PyArrowFile:
+        """A file to write; encrypted as the S3 connection says."""
+        found = super().new_output(location)
+        if self._endpoint is None or self._endpoint.encryption is None or not location.startswith("s3"):
+            return found
+        return _EncryptedFile(found, self._endpoint, self._endpoint.encryption)
+
+
+class _EncryptedFile(PyArrowFile):
+    """A file on S3 that comes into being encrypted."""
+
+    def __init__(self, file: PyArrowFile, endpoint: S3Endpoint, encryption: Encryption) -> None:
+        super().__init__(file.location, file._path, file._filesystem, file._buffer_size)
+        self._endpoint = endpoint
+        self._encryption = encryption
+
+    def create(self, overwrite: bool = False) -> OutputStream:
+        """As PyIceberg's: `FileExistsError` where there is one already that must not be replaced."""
+        if not overwrite and self.exists():
+            raise FileExistsError(f"Cannot create file, already exists: {self.location}")
+        return cast("OutputStream", _EncryptedStream(self._path, self._endpoint, self._encryption))
+
+
+class _EncryptedStream:
+    """Bytes on the way to S3: beyond a part's size they wait on disk. The object is there when `close` returns."""
+
+    def __init__(self, path: str, endpoint: S3Endpoint, encryption: Encryption) -> None:
+        self._bucket, _, self._key = path.partition("/")
+        self._endpoint, self._encryption = endpoint, encryption
+        self._content = tempfile.SpooledTemporaryFile(max_size=_PART_BYTES)  # noqa: SIM115 (see close)
+        self.closed = False
+
+    def write(self, data: bytes) -> int:
+        """Append bytes."""
+        return self._content.write(data)
+
+    def tell(self) -> int:
+        """How many bytes were written."""
+        return self._content.tell()
+
+    def flush(self) -> None:
+        """Nothing: an object comes into being whole."""
+
+    def close(self) -> None:
+        """Create the object. Raises `OSError`, as Arrow does."""
+        if self.closed:
+            return
+        self.closed = True
+        with self._content as content:
+            content.seek(0)
+            client = s3_client(self._endpoint, Config(retries={"mode": "standard", "total_max_attempts": 5}))
+            for call in (
+                "PutObject",
+                "CreateMultipartUpload",
+            ):  # the transfer manager does not know all of the arguments
+                client.meta.events.register(f"provide-client-params.s3.{call}", self._encrypted)
+            limits = TransferConfig(multipart_threshold=_PART_BYTES, multipart_chunksize=_PART_BYTES)
+            try:
+                with TransferManager(client, limits) as manager:
+                    manager.upload(content, self._bucket, self._key).result()
+            except (BotoCoreError, ClientError) as error:
+                raise OSError(f"s3://{self._bucket}/{self._key} could not be written: {error}") from error
+            finally:
+                client.close()
+
+    def _encrypted(self, params: dict[str, Any], **_: Any) -> dict[str, Any]:
+        return {**params, **self._encryption.arguments()}
+
+    def __enter__(self) -> _EncryptedStream:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:  # what is half written must not come into being
+            self.closed = True
+            self._content.close()
