@@ -211,14 +211,21 @@ class Coordinator:
         return None if found is None else Committed.from_document(found[0], found[1], path)
 
     def read_all_committed(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Committed]:
-        """The committed offsets of those topic-partitions that have one. The calls are in flight side by side."""
+        """The committed offsets of those topic-partitions that have one. The calls are in flight side by side.
+
+        A node that cannot be read is left out, with a warning: it is the trouble of its topic-partition alone, and
+        whoever reads it by itself is told.
+        """
         answers = [(tp, self._client.get_async(self._path(self.paths.committed_offset(tp)))) for tp in tps]
         found = {}
         for tp, answer in answers:
             path = self.paths.committed_offset(tp)
             with self._mapped(f"read {path}", passing=(NoNodeError,)), suppress(NoNodeError):
                 data, stat = answer.get(timeout=self._timeout)
-                found[tp] = Committed.from_document(bytes(data), int(stat.version), path)
+                try:
+                    found[tp] = Committed.from_document(bytes(data), int(stat.version), path)
+                except (ConfigError, GenerationConflict) as error:
+                    log.warning("%s", error)
         return found
 
     def list_committed(self) -> dict[TopicPartition, Committed]:

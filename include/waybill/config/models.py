@@ -433,6 +433,19 @@ class Config(_Model):
             for b in items[i + 1 :]:
                 yield a, b
 
+    def rival(self, name: str, topic: str) -> str | None:
+        """Another stream that archives the topic in the same generation, into the same chains; None: there is none.
+
+        Two patterns may match one topic, which nobody can tell before there is such a topic.
+        """
+        generation = self.stream(name).generation
+        rivals = (
+            other
+            for other, stream in self.streams.items()
+            if other != name and stream.generation == generation and stream.matches(topic)
+        )
+        return next(rivals, None)
+
     def stream(self, name: str) -> Stream:
         """The stream of that name. Raises `ConfigError` that lists the names there are."""
         try:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 
 from waybill.config.models import Config, Stream
 from waybill.connections import connection
-from waybill.errors import WaybillError
+from waybill.errors import GenerationConflict, WaybillError
 from waybill.ingest.clock import Clock
 from waybill.ingest.limit import RateLimit
 from waybill.ingest.orphans import sweep
@@ -57,7 +57,8 @@ def drain_lane(
     stream = config.stream(stream_name)
     started = clock.monotonic()
     with nullcontext() if stream.recompress is None else Recompressor(stream.recompress) as recompressor:
-        draining = _Draining(services, stream, clock, started, recompressor)
+        conflicts = {share.tp: _conflict(config, stream_name, share.topic) for share in lane.shares}
+        draining = _Draining(services, stream, clock, started, recompressor, conflicts)
         reports = draining.run([share.tp for share in lane.shares])
     if lane.number == 0:
         sweep(services.coordinator, services.store, config, stream_name, clock)
@@ -88,10 +89,16 @@ class _Draining:
     """Turn after turn, until all is archived or the budget ends."""
 
     def __init__(
-        self, services: Services, stream: Stream, clock: Clock, started: float, recompressor: Recompressor | None
+        self,
+        services: Services,
+        stream: Stream,
+        clock: Clock,
+        started: float,
+        recompressor: Recompressor | None,
+        conflicts: Mapping[TopicPartition, GenerationConflict | None],
     ) -> None:
         self._services, self._stream, self._clock = services, stream, clock
-        self._recompressor = recompressor
+        self._recompressor, self._conflicts = recompressor, conflicts
         budget = stream.ingest.budget.total_seconds()
         self._deadline = started + budget
         self._min_turn = min(_MIN_TURN_SECONDS, budget / _MIN_TURN_FRACTION)
@@ -138,6 +145,17 @@ class _Draining:
             limit=self._limit,
             recompressor=self._recompressor,
             seen=self._seen.pop(tp, None),
+            conflict=self._conflicts.get(tp),
             has_stop=tp in self._stopped,
         )
         return PartitionRun(self._services, self._stream, tp, turn=turn, clock=self._clock).run()
+
+
+def _conflict(config: Config, stream: str, topic: str) -> GenerationConflict | None:
+    rival = config.rival(stream, topic)
+    if rival is None:
+        return None
+    return GenerationConflict(
+        f"topic {topic!r} belongs to the streams {stream!r} and {rival!r} in the same generation: both would write the "
+        f"same chains. Correct the pattern of one, or give it another generation"
+    )

@@ -116,6 +116,8 @@ class PartitionRun:
 
     def _rounds(self) -> Outcome:
         """Steps 1 to 7, again from step 1 when a rival committed in between."""
+        if self._turn.conflict is not None:
+            raise self._turn.conflict
         for left in reversed(range(_ROUNDS)):
             try:
                 with self._coordinator.lock(self.tp):
@@ -237,12 +239,8 @@ class PartitionRun:
         try:
             check_log(self._source, self.tp, committed, held, self._topic_id)
         except RetentionGap:
-            with suppress(_Adopted):
-                self._check_chain_end()
-                gap = gaps.find(self._store, generation, self.tp, offset)
-                if gap is None:
-                    raise
-                self._go_over(gap)
+            if not self._go_over(gaps.find(self._store, generation, self.tp, offset)):
+                raise
             return self._check_log(self._known(), held)
         except LogTruncated as stop:
             if gaps.truncation(self._store, generation, self.tp, stop.end_offset, offset) is None:
@@ -250,14 +248,23 @@ class PartitionRun:
             self._log_changed = True
         return committed
 
-    def _go_over(self, gap: Gap) -> None:
-        """Go on behind an accepted hole, once the object that stands for it is in the chain."""
-        log.warning("going over an accepted gap: %s", gap)
-        hole = self._fill(gap)
-        self._adopt(hole.name, hole.key)
-        if self._known().committed_offset != gap.next_offset:
+    def _go_over(self, gap: Gap | None) -> bool:
+        """Go on behind whatever object starts at the committed offset; first put one there for an accepted hole.
+
+        False: there is neither.
+        """
+        with suppress(_Adopted):
+            self._check_chain_end()
+            if gap is None:
+                return False
+            log.warning("going over an accepted gap: %s", gap)
+            hole = self._fill(gap)
+            self._adopt(hole.name, hole.key)
+        found = self._archived[-1]
+        if gap is not None and (found.messages or found.next_offset != gap.next_offset):
             # Somebody, asleep since before the decision, was first and put messages there. So much is no gap.
             gaps.withdraw(self._store, gap)
+        return True
 
     def _fill(self, gap: Gap) -> BackupObject:
         """Put the object that stands for an accepted hole into the chain, unless there is one of that name."""

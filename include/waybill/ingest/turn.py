@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from waybill.errors import GenerationConflict
 from waybill.ingest.limit import RateLimit
 from waybill.log.recompress import Recompressor
 from waybill.sources.kafka import Sight
@@ -26,5 +27,7 @@ class Turn:
     """None: batches are archived as they are."""
     seen: Sight | None = None
     """What Kafka said when the lane began, asked for all of its topic-partitions at once; None: ask."""
+    conflict: GenerationConflict | None = None
+    """Why nothing may be archived: another stream writes the same chain."""
     has_stop: bool = True
     """Whether a stop of this topic-partition may be journaled."""

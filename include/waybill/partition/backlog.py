@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from waybill import chain
 from waybill.chain import ChainObject
 from waybill.config import Config, Stream
-from waybill.coordination import Coordinator
+from waybill.coordination import Committed, Coordinator
 from waybill.errors import ChainBroken, ConnectionMissing, CoordinationUnavailable
 from waybill.names import TopicPartition
 from waybill.store import Store
@@ -22,12 +22,12 @@ _LISTING_THREADS = 8
 
 
 def list_chains(
-    store: Store, stream: Stream, start: Mapping[TopicPartition, int], committed: Mapping[TopicPartition, int]
+    store: Store, stream: Stream, start: Mapping[TopicPartition, int], committed: Mapping[TopicPartition, Committed]
 ) -> tuple[dict[TopicPartition, list[ChainObject]], list[str]]:
     """The objects of all of the stream's chains that hold offsets at or after `start`, and what is broken.
 
-    A chain is listed up to where it is broken. `committed`: the committed offsets, which save reading each chain's last
-    object for its end; read before this call.
+    A chain is listed up to where it is broken. `committed`: what is known of the committed offsets, which saves reading
+    each chain's last object for its end, and says where it began; read before this call.
     """
     topics = [topic for topic in store.topics() if stream.matches(topic)]
     with ThreadPoolExecutor(_LISTING_THREADS) as pool:
@@ -39,21 +39,25 @@ def list_chains(
 
 
 def _walk(
-    store: Store, generation: int, tp: TopicPartition, start: int | None, committed: int | None
+    store: Store, generation: int, tp: TopicPartition, start: int | None, committed: Committed | None
 ) -> tuple[list[ChainObject], str]:
     objects: list[ChainObject] = []
+    offset = None
+    if committed is not None:
+        offset = committed.committed_offset
+        start = committed.start_offset if start is None else start
     try:
-        objects.extend(chain.walk(store, generation, tp, from_offset=start, committed_offset=committed))
+        objects.extend(chain.walk(store, generation, tp, from_offset=start, committed_offset=offset))
     except ChainBroken as error:
         return objects, str(error)
     return objects, ""
 
 
-def committed_offsets(config: Config, name: str) -> dict[TopicPartition, int]:
+def committed_offsets(config: Config, name: str) -> dict[TopicPartition, Committed]:
     """The committed offsets, or none if ZooKeeper cannot be asked: the chains say the same, for more reading."""
     try:
         with Coordinator.of(config, name) as coordinator:
-            return {tp: found.committed_offset for tp, found in coordinator.list_committed().items()}
+            return coordinator.list_committed()
     except (CoordinationUnavailable, ConnectionMissing) as error:
         log.warning("going on without the committed offsets: %s", error)
         return {}

@@ -1,0 +1,508 @@
+"""Named stops on the real stack: each stops one topic-partition, and goes on when, and as far as, somebody decides."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from archive_drill import Cluster
+from archived_stream import ArchivedStream, Ran, add_rows
+
+from devstack import Stack
+from waybill import chain, gaps, ingest
+from waybill.errors import IngestIncomplete, RetentionGap
+from waybill.gaps import Gap, GapKind
+from waybill.ingest import Outcome
+from waybill.names import BackupName
+from waybill.orchestration.report import report_run
+from waybill.partition.run import run_partition
+from waybill.partition.task import run_task
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def cluster(stack: Stack) -> Cluster:
+    return Cluster(stack.bootstrap_servers)
+
+
+@pytest.fixture
+def stream(stack: Stack, tmp_path: Path, topic_name: str) -> ArchivedStream:
+    return ArchivedStream(tmp_path, topic_name)
+
+
+def run(stream: ArchivedStream) -> list[ingest.PartitionReport]:
+    """One run, stops and all."""
+    lanes = [
+        ingest.run_lane(stream.config, stream.name, lane) for lane in ingest.plan_lanes(stream.config, stream.name)
+    ]
+    return list(ingest.merge_reports(stream.name, lanes).partitions)
+
+
+def stopped(stream: ArchivedStream) -> ingest.Failure:
+    """The stop of partition 0 in a run that archives the others."""
+    first, *others = run(stream)
+    assert first.outcome is Outcome.STOPPED
+    assert not any(report.failure for report in others)
+    assert first.failure is not None
+    return first.failure
+
+
+def accept(stream: ArchivedStream, *arguments: str, partition: int = 0) -> Ran:
+    return stream.waybill("gaps", "accept", stream.topic, str(partition), *arguments)
+
+
+def verified(stream: ArchivedStream) -> dict[str, Any]:
+    (report,) = stream.waybill("verify", "--json").document
+    return dict(report)
+
+
+def faults(stream: ArchivedStream) -> list[tuple[str, int | None, int | None]]:
+    return [(f["kind"], f["first_offset"], f["next_offset"]) for f in verified(stream)["faults"]]
+
+
+def ranges(stream: ArchivedStream, partition: int = 0) -> list[tuple[int, int]]:
+    with stream.store() as store:
+        return [(o.name.first_offset, o.next_offset) for o in chain.walk(store, 1, stream.tp(partition))]
+
+
+def rows(stream: ArchivedStream) -> list[int]:
+    """The offsets of partition 0 in the table."""
+    with stream.tables() as tables:
+        found = tables.main.scan(row_filter="partition = 0", selected_fields=("offset",)).to_arrow()
+    return sorted(found.column("offset").to_pylist())
+
+
+def delete(stream: ArchivedStream, key: str) -> bytes:
+    """Take an object out of the bucket, as nothing in Waybill ever does."""
+    with stream.store() as store:
+        data = store.read(key)
+        store.client.delete_object(Bucket=store.bucket, Key=key)
+    return data
+
+
+def put(stream: ArchivedStream, key: str, data: bytes) -> None:
+    with stream.store() as store:
+        store.client.put_object(Bucket=store.bucket, Key=key, Body=data)
+
+
+# --- RetentionGap -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def expired(stream: ArchivedStream, cluster: Cluster) -> ArchivedStream:
+    """Offsets 0–9 are archived, 10–24 gone from Kafka, 25–29 still there; the other partition has ten."""
+    stream.produce_events(10)
+    stream.ingest()
+    stream.produce_events(20, first=10)
+    stream.produce_events(10, partition=1)
+    cluster.delete_records(stream.tp(), before=25)
+    return stream
+
+
+def test_a_retention_gap_is_accepted_and_ingest_goes_on_behind_it(expired: ArchivedStream) -> None:
+    stream = expired
+    stop = stopped(stream)
+    assert stop.error == "RetentionGap"
+    assert f'waybill gaps accept {stream.topic} 0 --reason "…"' in stop.message
+    assert ranges(stream, 1) == [(0, 10)], "the other partition is archived"
+
+    listed = stream.waybill("gaps", "--json").document
+    (figures,) = [entry["figures"] for entry in listed["stops"]]
+    assert (figures["committed_offset"], figures["earliest_offset"], figures["messages_at_most"]) == (10, 25, 15)
+    assert listed["accepted"] == []
+
+    ran = accept(stream, "--reason", "broker disk was full", "--by", "ann")
+    assert ran.code == 0, ran.err
+    assert ran.out.splitlines() == [
+        f"accepted: {stream.tp()} offsets 10–24 (RetentionGap), up to 15 messages: broker disk was full",
+        "ingest goes on at offset 25",
+    ]
+    offsets = stream.waybill("offsets", "--json").document
+    assert [(row["committed_offset"], row["state"]) for row in offsets] == [(25, "ok"), (10, "ok")]
+
+    assert not any(report.failure for report in run(stream))
+    assert ranges(stream) == [(0, 10), (10, 25), (25, 30)]
+    stream.partition()
+    assert rows(stream) == [*range(10), *range(25, 30)]
+    report = verified(stream)
+    assert report["faults"] == []
+    (gap,) = report["accepted"]
+    assert (gap["first_offset"], gap["next_offset"], gap["kind"]) == (10, 25, "RetentionGap")
+    assert (gap["reason"], gap["accepted_by"]) == ("broker disk was full", "ann")
+    assert gap["accepted_at"] <= time.time() * 1000
+    lines = stream.waybill("verify").out.splitlines()
+    assert f"events: accepted: {stream.tp()} offsets 10–24 (RetentionGap), by ann: broker disk was full" in lines
+    assert lines[-1] == "sound, but for 1 accepted gaps: nothing else lost, nothing repeated"
+
+
+def test_a_decision_is_made_once(expired: ArchivedStream) -> None:
+    assert accept(expired, "--reason", "first", "--by", "ann").code == 0
+    ran = accept(expired, "--reason", "second", "--by", "bob", "--json")
+    assert ran.code == 0, ran.err
+    assert ran.document["new"] is False
+    assert [(gap["reason"], gap["accepted_by"]) for gap in ran.document["accepted"]] == [("first", "ann")]
+    (entry,) = expired.waybill("gaps", "ls", "--stream", "events", "--json").document["accepted"]
+    assert (entry["stream"], entry["reason"]) == ("events", "first")
+
+
+def test_a_decision_that_was_cut_short_is_carried_out_by_the_next_lane(expired: ArchivedStream) -> None:
+    """Written down, and then the process died: the lane comes upon it."""
+    stopped(expired)
+    gap = Gap(expired.tp(), 1, 10, 25, GapKind.RETENTION, "why", "ann", 1)
+    with expired.store() as store:
+        gaps.record(store, gap)
+    assert [note for note in verified(expired)["notes"] if "the next run goes over it" in note]
+    assert not any(report.failure for report in run(expired))
+    assert ranges(expired) == [(0, 10), (10, 25), (25, 30)]
+    assert expired.waybill("gaps", "--json").document["stops"] == []
+    assert faults(expired) == []
+
+
+def test_a_decision_outlives_zookeepers_data(expired: ArchivedStream) -> None:
+    assert accept(expired, "--reason", "why").code == 0
+    forget(expired)
+    assert not any(report.failure for report in run(expired))
+    assert ranges(expired) == [(0, 10), (10, 25), (25, 30)]
+    with expired.coordinator() as coordinator:
+        found = coordinator.read_committed(expired.tp())
+    assert found is not None
+    assert (found.committed_offset, found.start_offset, found.last_object_offset) == (30, 0, 25)
+
+
+def test_a_second_gap_on_the_heels_of_the_first(expired: ArchivedStream, cluster: Cluster) -> None:
+    assert accept(expired, "--reason", "first").code == 0
+    cluster.delete_records(expired.tp(), before=28)
+    assert stopped(expired).error == "RetentionGap"
+    assert accept(expired, "--reason", "second").code == 0
+    run(expired)
+    assert ranges(expired) == [(0, 10), (10, 25), (25, 28), (28, 30)]
+    assert faults(expired) == []
+    assert [gap["reason"] for gap in verified(expired)["accepted"]] == ["first", "second"]
+
+
+def test_what_a_dead_lane_had_archived_is_no_gap(expired: ArchivedStream) -> None:
+    """It created the object and could not commit it: its messages are there, and only the rest is a gap."""
+    with expired.store() as store:
+        name = BackupName(expired.topic, 1, 0, 10)
+        data = events(10, 20)
+        store.create_if_absent(name.key(store.prefix), data)
+    assert stopped(expired).message.count("offsets 20–24") == 1
+    assert accept(expired, "--reason", "why").code == 0
+    run(expired)
+    assert ranges(expired) == [(0, 10), (10, 20), (20, 25), (25, 30)]
+    assert faults(expired) == []
+
+
+def test_a_zombie_that_is_first_after_the_decision_makes_the_gap_smaller(expired: ArchivedStream) -> None:
+    """It was asleep with messages that Kafka no longer has, and S3 takes whoever is first."""
+    stopped(expired)
+    with expired.store() as store:
+        gaps.record(store, Gap(expired.tp(), 1, 10, 25, GapKind.RETENTION, "why", "ann", 1))
+        store.create_if_absent(BackupName(expired.topic, 1, 0, 10).key(store.prefix), events(10, 20))
+    assert stopped(expired).message.count("offsets 20–24") == 1
+    assert accept(expired, "--reason", "what is left").code == 0
+    run(expired)
+    report = verified(expired)
+    assert report["faults"] == []
+    assert [(gap["first_offset"], gap["next_offset"]) for gap in report["accepted"]][-1] == (20, 25)
+
+
+def test_a_zombie_that_comes_after_the_hole_was_filled_is_refused(expired: ArchivedStream) -> None:
+    assert accept(expired, "--reason", "why").code == 0
+    with expired.store() as store, pytest.raises(Exception, match="exists already"):
+        store.create_if_absent(BackupName(expired.topic, 1, 0, 10).key(store.prefix), events(10, 20))
+
+
+def test_the_run_of_a_stopped_topic_partition_fails_with_the_remedy(expired: ArchivedStream) -> None:
+    lanes = [
+        ingest.run_lane(expired.config, expired.name, lane) for lane in ingest.plan_lanes(expired.config, expired.name)
+    ]
+    with pytest.raises(IngestIncomplete, match=f"RetentionGap: .*waybill gaps accept {expired.topic} 0 --reason"):
+        report_run(expired.name, len(lanes), lanes)
+
+
+# --- what cannot be accepted ------------------------------------------------------------------------------------------
+
+
+def test_a_recreated_topic_cannot_be_accepted(stream: ArchivedStream, cluster: Cluster) -> None:
+    stream.produce_events(10)
+    stream.ingest()
+    cluster.delete(stream.topic)
+    cluster.create(stream.topic, partitions=2)
+    stream.produce_events(20)
+    assert stopped(stream).error == "TopicRecreated"
+    ran = accept(stream, "--reason", "whatever")
+    assert ran.code == 1
+    assert "the topic was recreated" in ran.err
+    assert "Raise the stream's generation" in ran.err
+    assert ran.err.endswith("There is no gap to accept.\n")
+    assert ranges(stream) == [(0, 10)]
+
+
+def test_nothing_to_accept(stream: ArchivedStream) -> None:
+    ran = accept(stream, "--reason", "x")
+    assert ran.code == 1
+    assert "nothing of it was archived yet in generation 1" in ran.err
+    stream.produce_events(10)
+    stream.ingest()
+    ran = accept(stream, "--reason", "x")
+    assert ran.code == 1
+    assert "there is nothing to accept: Kafka's log goes on where the archive ends, at 10" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nothing", "0", "--reason", "x"], "topic 'nothing' does not belong to any stream"),
+        (["{topic}", "0", "--reason", " "], "--reason is empty"),
+        (["{topic}", "0", "--reason", "x", "--from", "3"], "--from and --to belong together"),
+        (["{topic}", "0", "--reason", "x", "--stream", "other"], "no stream 'other'"),
+    ],
+)
+def test_a_wrong_command_line_says_so(stream: ArchivedStream, arguments: list[str], message: str) -> None:
+    ran = stream.waybill("gaps", "accept", *(each.format(topic=stream.topic) for each in arguments))
+    assert ran.code == 1
+    assert message in ran.err
+
+
+# --- ChainBroken ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def three(stream: ArchivedStream) -> ArchivedStream:
+    """Three objects of ten messages each."""
+    for first in (0, 10, 20):
+        stream.produce_events(10, first=first)
+        stream.ingest()
+    return stream
+
+
+def test_an_object_lost_in_the_middle_is_accepted(three: ArchivedStream) -> None:
+    keys = three.object_keys()
+    delete(three, keys[1])
+    assert faults(three) == [("missing", 10, 20)]
+
+    ran = accept(three, "--reason", "bucket cleaned by mistake", "--from", "10", "--to", "19")
+
+    assert ran.code == 0, ran.err
+    assert ran.out.startswith(f"accepted: {three.tp()} offsets 10–19 (ChainBroken), up to 10 messages")
+    assert ranges(three) == [(0, 10), (10, 20), (20, 30)]
+    three.partition()
+    assert rows(three) == [*range(10), *range(20, 30)]
+    report = verified(three)
+    assert report["faults"] == []
+    assert [gap["kind"] for gap in report["accepted"]] == ["ChainBroken"]
+    again = accept(three, "--reason", "again", "--from", "10", "--to", "19", "--json").document
+    assert (again["new"], again["accepted"][0]["reason"]) == (False, "bucket cleaned by mistake")
+
+
+def test_rows_of_an_object_that_was_lost_later_are_no_fault(three: ArchivedStream) -> None:
+    three.partition()
+    delete(three, three.object_keys()[1])
+    assert accept(three, "--reason", "why", "--from", "10", "--to", "19").code == 0
+    assert faults(three) == []
+    assert rows(three) == list(range(30))
+
+
+def test_the_first_object_is_lost(three: ArchivedStream) -> None:
+    delete(three, three.object_keys()[0])
+    assert faults(three) == [("missing", 0, 10)]
+    report = run_partition(three.config, three.name, lambda job, tasks: [run_task(job, task) for task in tasks])
+    assert [fault for fault in report.faults if "no object holds offsets 0–9" in fault]
+    assert accept(three, "--reason", "why", "--from", "0", "--to", "9").code == 0
+    three.partition()
+    assert rows(three) == list(range(10, 30))
+    assert faults(three) == []
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "message"),
+    [
+        (10, 18, "the next object starts at 20: the gap ends at 19, and not at 18"),
+        (11, 19, "ends at 9: the gap starts at 10, and not at 11"),
+        (9, 19, "ends at 9: the gap starts at 10, and not at 9"),
+        (10, 20, "offsets 20–29 are not lost"),
+        (0, 9, "offsets 0–9 are not lost"),
+        (30, 40, "no object follows on offset 40: that is the chain's end"),
+        (19, 10, "19 to 10 is no range of offsets"),
+    ],
+)
+def test_not_one_offset_more_or_less(three: ArchivedStream, first: int, last: int, message: str) -> None:
+    delete(three, three.object_keys()[1])
+    ran = accept(three, "--reason", "why", "--from", str(first), "--to", str(last))
+    assert ran.code == 1
+    assert message in ran.err
+    assert faults(three) == [("missing", 10, 20)]
+
+
+def test_a_damaged_object_is_to_be_moved_away_first(three: ArchivedStream) -> None:
+    key = three.object_keys()[1]
+    with three.store() as store:
+        data = bytearray(store.read(key))
+    data[-1] ^= 1
+    put(three, key, bytes(data))
+    ran = accept(three, "--reason", "why", "--from", "10", "--to", "19")
+    assert ran.code == 1
+    assert f"move {key} away by hand" in ran.err
+    delete(three, key)
+    assert accept(three, "--reason", "why", "--from", "10", "--to", "19").code == 0
+    assert faults(three) == []
+
+
+def test_a_damaged_object_that_nobody_committed_blocks_and_says_what_to_do(stream: ArchivedStream) -> None:
+    stream.produce_events(10)
+    stream.ingest()
+    stream.produce_events(10, first=10)
+    with stream.store() as store:
+        key = BackupName(stream.topic, 1, 0, 10).key(store.prefix)
+        store.create_if_absent(key, events(10, 20)[:-1])
+    stop = stopped(stream)
+    assert stop.error == "ChainBroken"
+    assert f"move {key} away by hand. The next run then archives the offsets from 10 on again" in stop.message
+    (entry,) = stream.waybill("gaps", "--json").document["stops"]
+    assert (entry["error"], entry["figures"]["first_offset"]) == ("ChainBroken", 10)
+    delete(stream, key)
+    assert not any(report.failure for report in run(stream))
+    assert ranges(stream) == [(0, 10), (10, 20)]
+
+
+def test_the_last_object_is_missing_at_ingest(three: ArchivedStream) -> None:
+    """The committed offset counts on it: nothing is put behind a hole."""
+    data = delete(three, three.object_keys()[-1])
+    three.produce_events(10, first=30)
+    stop = stopped(three)
+    assert stop.error == "ChainBroken"
+    assert "the chain's last backup object, offsets 20–29, is missing" in stop.message
+    assert len(three.object_keys()) == 2
+    put(three, BackupName(three.topic, 1, 0, 20).key(three.config.storage.prefix), data)
+    assert not any(report.failure for report in run(three)), "restored, it goes on by itself"
+    assert ranges(three)[-2:] == [(20, 30), (30, 40)]
+
+
+def test_objects_beyond_the_committed_offset(three: ArchivedStream) -> None:
+    """ZooKeeper was restored from an old copy: what lies at the committed offset is adopted, and so on to the end."""
+    move(three, 10, last_object_offset=0)
+    three.produce_events(5, first=30)
+    assert not any(report.failure for report in run(three))
+    assert ranges(three) == [(0, 10), (10, 20), (20, 30), (30, 35)]
+
+
+def test_a_committed_offset_in_the_middle_of_an_object(three: ArchivedStream) -> None:
+    move(three, 15, last_object_offset=None)
+    three.produce_events(5, first=30)
+    stop = stopped(three)
+    assert stop.error == "ChainBroken"
+    assert "the committed offset is 15, where no backup object starts or ends" in stop.message
+    assert len(three.object_keys()) == 3, "nothing was archived twice"
+
+
+def move(stream: ArchivedStream, offset: int, last_object_offset: int | None) -> None:
+    with stream.coordinator() as coordinator:
+        found = coordinator.read_committed(stream.tp())
+        assert found is not None
+        moved = replace(found, committed_offset=offset, last_object_offset=last_object_offset)
+        coordinator.write_committed(stream.tp(), moved, found.version)
+
+
+def forget(stream: ArchivedStream) -> None:
+    """The committed offset's node, as when ZooKeeper's data is lost."""
+    with stream.coordinator() as coordinator:
+        coordinator._client.delete(coordinator._path(coordinator.paths.committed_offset(stream.tp())))
+
+
+# --- GenerationConflict -----------------------------------------------------------------------------------------------
+
+
+def test_a_newer_waybills_document_stops_its_topic_partition(stream: ArchivedStream) -> None:
+    stream.produce_events(10)
+    stream.produce_events(10, partition=1)
+    stream.ingest()
+    with stream.coordinator() as coordinator:
+        path = coordinator._path(coordinator.paths.committed_offset(stream.tp(0)))
+        coordinator._client.set(path, b'{"v":2,"committed_offset":10}')
+    stream.produce_events(10, first=10)
+    stream.produce_events(10, partition=1, first=10)
+    assert stopped(stream).error == "GenerationConflict"
+    assert ranges(stream, 1) == [(0, 10), (10, 20)], "the other one is archived"
+    assert "stopped: GenerationConflict" in stream.waybill("offsets").out
+    ran = accept(stream, "--reason", "x")
+    assert ran.code == 1
+    assert "was written by a newer Waybill (document version 2" in ran.err
+
+
+def test_two_streams_whose_patterns_meet(stream: ArchivedStream) -> None:
+    """Nobody could tell before there was such a topic."""
+    stream.produce_events(10)
+    document = yaml.safe_load(stream.file.read_text())
+    other = {**document["streams"]["events"], "topics": {"regex": stream.topic[:-1] + "."}, "table": "other.events"}
+    document["streams"]["other"] = other
+    document["streams"]["events"]["topics"] = {"regex": stream.topic[:-2] + ".."}
+    stream.file.write_text(yaml.safe_dump(document))
+    first, second = run(stream)
+    for report in (first, second):
+        assert report.failure is not None
+        assert report.failure.error == "GenerationConflict"
+        assert "belongs to the streams 'events' and 'other' in the same generation" in report.failure.message
+    assert stream.object_keys() == []
+
+
+# --- what verify says of decisions ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def accepted(expired: ArchivedStream) -> ArchivedStream:
+    assert accept(expired, "--reason", "why").code == 0
+    run(expired)
+    assert faults(expired) == []
+    return expired
+
+
+def test_a_record_that_is_gone_is_a_fault(accepted: ArchivedStream) -> None:
+    with accepted.store() as store:
+        (gap,) = gaps.of_chain(store, 1, accepted.tp())
+        gaps.withdraw(store, gap)
+    assert faults(accepted) == [("gap", 10, 25)]
+
+
+def test_a_record_of_what_is_archived_is_a_fault(accepted: ArchivedStream) -> None:
+    with accepted.store() as store:
+        gaps.record(store, Gap(accepted.tp(), 1, 5, 27, GapKind.BROKEN, "too much", "eve", 1))
+        gaps.record(store, Gap(accepted.tp(), 1, 27, 28, GapKind.TRUNCATED, "no such seam", "eve", 1))
+    assert sorted(faults(accepted)) == [("gap", 5, 10), ("gap", 10, 25), ("gap", 25, 27), ("gap", 27, 28)]
+
+
+def test_rows_twice_in_a_gap_are_a_fault_all_the_same(accepted: ArchivedStream) -> None:
+    accepted.partition()
+    with accepted.tables() as tables:
+        row = tables.main.scan(row_filter="partition = 0 and offset = 9").to_arrow()
+        add_rows(tables.main, row)
+    assert faults(accepted) == [("repeated", 9, 10)]
+
+
+def test_a_stop_that_is_journaled_is_listed_with_its_remedy(stream: ArchivedStream) -> None:
+    with stream.coordinator() as coordinator:
+        coordinator.record_stop(stream.tp(), RetentionGap(stream.topic, 0, 10, 25))
+    lines = stream.waybill("gaps").out.splitlines()
+    assert lines[0].split() == ["stream", "topic-partition", "stopped", "by", "messages", "at", "most", "since"]
+    assert lines[1].split()[:4] == ["events", str(stream.tp()), "RetentionGap", "15"]
+    assert any(f'waybill gaps accept {stream.topic} 0 --reason "…"' in line for line in lines)
+    assert lines[-1] == "no gap was ever accepted"
+
+
+def events(first: int, following: int) -> bytes:
+    """A backup object of these offsets."""
+    from waybill.log.encode import Record, encode_batch
+
+    records = [
+        Record(
+            offset, 1_767_225_600_000, b"k", json.dumps({"id": f"e{offset}", "time": "2026-01-01T00:00:00Z"}).encode()
+        )
+        for offset in range(first, following)
+    ]
+    return encode_batch(records)
