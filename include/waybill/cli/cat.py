@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from base64 import b64encode
 from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import IO, Any
@@ -15,9 +16,11 @@ import pyarrow as pa
 from waybill.cli.services import open_store
 from waybill.config import load_config
 from waybill.errors import ConfigError
+from waybill.formats.reading import SET_ASIDE, IndexedReader
 from waybill.log import decode as decoding
 from waybill.log import framing
-from waybill.names import BackupName
+from waybill.names import BackupName, Extension
+from waybill.store import Store
 
 __all__ = ["messages", "run"]
 
@@ -31,10 +34,20 @@ def run(key: str, from_offset: int | None, to_offset: int | None, limit: int | N
     bucket, key = _split(key)
     first_offset = max(from_offset or 0, _first_offset(key))
     next_offset = None if to_offset is None else to_offset + 1
-    with open_store(config, bucket) as store, store.open(key) as stream:
-        frames = framing.read_frames(stream, key)
-        found = decoding.decode(frames, where=key, first_offset=first_offset, next_offset=next_offset)
+    with open_store(config, bucket) as store, ExitStack() as stack:
+        found = _batches(store, key, first_offset, next_offset, stack)
         _write(sys.stdout.buffer, islice(messages(found), limit))
+
+
+def _batches(
+    store: Store, key: str, first_offset: int, next_offset: int | None, stack: ExitStack
+) -> Iterator[pa.RecordBatch]:
+    """The object's messages within the range; what it takes to read them stays open until the stack ends."""
+    if _extension(key).is_indexed:
+        reader = stack.enter_context(IndexedReader(store, key))
+        return reader.messages(first_offset=first_offset, next_offset=next_offset)
+    frames = framing.read_frames(stack.enter_context(store.open(key)), key)
+    return decoding.decode(frames, where=key, first_offset=first_offset, next_offset=next_offset)
 
 
 def _split(key: str) -> tuple[str | None, str]:
@@ -55,19 +68,30 @@ def _first_offset(key: str) -> int:
         return 0  # some other object of record batches, such as a copy
 
 
+def _extension(key: str) -> Extension:
+    try:
+        return BackupName.parse(key).extension
+    except ValueError:
+        return Extension.KAFKA
+
+
 def messages(batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
     """Messages as JSON has them."""
     for batch in batches:
         # As integers: a producer can send a timestamp that is in no calendar.
         microseconds = batch.column("timestamp").cast(pa.int64())
         columns = [batch.column("offset"), microseconds, *(batch.column(c) for c in ("key", "value", "headers"))]
-        for offset, timestamp, key, value, headers in zip(*(column.to_pylist() for column in columns), strict=True):
+        aside = batch.column(SET_ASIDE) if SET_ASIDE in batch.schema.names else pa.nulls(batch.num_rows)
+        for offset, timestamp, key, value, headers, why in zip(
+            *(c.to_pylist() for c in [*columns, aside]), strict=True
+        ):
             yield {
                 "offset": offset,
                 "timestamp": _timestamp(timestamp),
                 "key": _text(key),
                 "value": _text(value),
                 "headers": [{"key": header["key"], "value": _text(header["value"])} for header in headers],
+                **({"set_aside": why} if why is not None else {}),
             }
 
 

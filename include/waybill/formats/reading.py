@@ -6,7 +6,7 @@ to be right once the iterator has ended.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any, Self
 
@@ -57,6 +57,8 @@ class IndexedReader:
         self._key = key
         self._extension = _extension(key)
         self._opened = ExitStack()
+        self.metadata: Mapping[str, str] = {}
+        """The backup object's user metadata."""
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -67,7 +69,7 @@ class IndexedReader:
                 hashed.drain()
                 index = _index_by_hash(self._store, self._key, hashed.hexdigest())
                 stream = stack.enter_context(self._store.open(self._key))
-            self._stream, self._index = HashedBytes(stream), index
+            self._stream, self._index, self.metadata = HashedBytes(stream), index, stream.metadata
             self._opened = stack.pop_all()
         return self
 

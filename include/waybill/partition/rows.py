@@ -8,6 +8,8 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from waybill.config.enums import BackupFormat
+from waybill.formats.reading import SET_ASIDE
 from waybill.log.decode import HEADERS_TYPE, NO_TIMESTAMP_US
 from waybill.names import TopicPartition
 from waybill.parsers import Parsed, Parser
@@ -68,7 +70,7 @@ class RowBuilder:
 
     def build(self, tp: TopicPartition, messages: pa.RecordBatch) -> Rows:
         """Parse messages of `MESSAGE_SCHEMA`."""
-        parsed = self._parse(messages)
+        parsed = _with_set_aside(messages, self._parse(messages))
         columns = archive_rows(tp, messages).columns
         good = pa.RecordBatch.from_arrays(
             [*columns, parsed.event_time, _assign_ids(parsed.message_id, tp, messages), self._generations(messages)],
@@ -82,7 +84,7 @@ class RowBuilder:
             [
                 *columns,
                 parsed.error,
-                pa.repeat(self._parser.name, n),
+                self._refusers(messages),
                 pa.repeat(self._planned_at, n),
                 self._generations(messages),
             ],
@@ -92,6 +94,13 @@ class RowBuilder:
 
     def _generations(self, messages: pa.RecordBatch) -> pa.Array:
         return pa.repeat(pa.scalar(self._generation, pa.int32()), messages.num_rows)
+
+    def _refusers(self, messages: pa.RecordBatch) -> pa.Array:
+        """The parser, or for what did not come to it the format."""
+        parsers = pa.repeat(self._parser.name, messages.num_rows)
+        if SET_ASIDE not in messages.schema.names:
+            return parsers
+        return pc.if_else(messages.column(SET_ASIDE).is_valid(), BackupFormat.TEXT.value, parsers)
 
     def _parse(self, messages: pa.RecordBatch) -> Parsed:
         """The parser's word on messages with a value, our own on tombstones."""
@@ -110,6 +119,13 @@ class RowBuilder:
             parsed.message_id.take(place),
             pc.if_else(present, parsed.error.take(place), stones.error),
         )
+
+
+def _with_set_aside(messages: pa.RecordBatch, parsed: Parsed) -> Parsed:
+    """What the archive's format could not hold goes to quarantine with its own reason, whatever the parser says."""
+    if SET_ASIDE not in messages.schema.names:
+        return parsed
+    return parsed._replace(error=pc.coalesce(messages.column(SET_ASIDE), parsed.error))
 
 
 def archive_rows(tp: TopicPartition, messages: pa.RecordBatch) -> pa.RecordBatch:

@@ -16,10 +16,11 @@ import numpy as np
 
 from waybill.coordination import Committed
 from waybill.errors import CorruptBatch, ObjectMissing
+from waybill.formats.reading import IndexedReader
 from waybill.gaps import MARK, Gap
 from waybill.log import decode as decoding
 from waybill.log import framing
-from waybill.names import TopicPartition
+from waybill.names import BackupName, TopicPartition
 from waybill.store import Store, StoredObject
 from waybill.verify.accepted import Extent, check_accepted
 from waybill.verify.report import Fault, FaultKind, Listener, Report
@@ -135,6 +136,8 @@ def _listened(objects: Sequence[StoredObject], contents: Iterator[_Content], lis
 
 def _read(store: Store, stored: StoredObject) -> _Content:
     """Read an object whole, in small memory."""
+    if stored.name.extension.is_indexed:
+        return _read_indexed(store, stored)
     scan = _Scan(stored.key)
     try:
         with store.open(stored.key) as stream:
@@ -143,6 +146,22 @@ def _read(store: Store, stored: StoredObject) -> _Content:
     except (CorruptBatch, ObjectMissing) as error:
         return _Content(stored.name.first_offset, 0, None, str(error).removeprefix(f"{stored.key}, "))
     return _Content(scan.next_offset, messages, runs, scan.fault(stored), is_hole)
+
+
+def _read_indexed(store: Store, stored: StoredObject) -> _Content:
+    """Are its bytes those that its index speaks of, and do they hold its messages, in a SequenceFile at their keys?"""
+    first_offset = stored.name.first_offset
+    try:
+        with IndexedReader(store, stored.key) as reader:
+            runs, messages = _collect(batch.column("offset").to_numpy() for batch in reader.messages())
+            next_offset, is_hole = reader.figures.next_offset, MARK in reader.metadata
+            bounds = [int(offsets[i]) for offsets in reader.offsets() for i in (0, -1)]
+    except (CorruptBatch, ObjectMissing) as error:
+        return _Content(first_offset, 0, None, str(error).removeprefix(f"{stored.key}, "))
+    fault = None
+    if next_offset <= first_offset or (bounds and (bounds[0] < first_offset or bounds[-1] >= next_offset)):
+        fault = f"the object starts at {first_offset} by its name, and its index speaks of other offsets"
+    return _Content(next_offset, messages, runs, fault, is_hole)
 
 
 class _Scan:
@@ -210,6 +229,11 @@ def object_runs(store: Store, found: CheckedObject, first_offset: int, next_offs
         clipped = np.clip(found.runs, first_offset, next_offset)
         yield clipped[clipped[:, 0] < clipped[:, 1]]
         return
+    if BackupName.parse(found.key).extension.is_indexed:
+        with IndexedReader(store, found.key) as reader:
+            for offsets in reader.offsets(first_offset=first_offset, next_offset=next_offset):
+                yield np.stack([offsets, offsets + 1], axis=1)
+        return
     with store.open(found.key) as stream:
         arrays = decoding.decode_offsets(
             framing.read_frames(stream, found.key),
@@ -256,6 +280,7 @@ class _ChainChecker:
             self._check_empty()
             self._check_accepted(self._committed_offset)
             return None
+        self._check_formats()
         limits = [stored.name.first_offset for stored in self._objects[1:]] + [None]
         checked = [
             self._check_object(stored, content, limit)
@@ -266,6 +291,14 @@ class _ChainChecker:
         self._check_accepted(checked[-1].next_offset)
         self._report.figures.messages += sum(found.messages for found in checked)
         return Chain(self._tp, tuple(checked), tuple(self._holes), first_offset)
+
+    def _check_formats(self) -> None:
+        """A chain's objects are of one format; the first to be of another is named."""
+        extension = self._objects[0].name.extension if self._committed is None else self._committed.extension
+        other = next((stored for stored in self._objects if stored.name.extension is not extension), None)
+        if other is not None:
+            first, what = other.name.first_offset, f"a .{other.name.extension} object in a chain of .{extension}"
+            self._fault(FaultKind.FORMAT, other.key, first, None, what)
 
     def _check_start(self, first_offset: int) -> int:
         """Where the chain began: at its first object, or at one that is missing now."""

@@ -21,6 +21,8 @@ class FaultKind(StrEnum):
     """An object reaches beyond the start of the next one."""
     DAMAGED = "damaged"
     """An object's bytes are not sound record batches, or not those that its name says."""
+    FORMAT = "format"
+    """An object is of another format than its chain."""
     COMMITTED = "committed"
     """The committed offset is not where the chain ends."""
     LOST = "lost"

@@ -1,0 +1,123 @@
+"""The index object: every row comes back, in step with the messages; what is not an index is refused."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from log_messages import record_lists
+
+from waybill.errors import DamagedObject, GenerationConflict
+from waybill.formats.index import INDEX_SCHEMA, Figures, Index, IndexWriter
+from waybill.log.decode import MESSAGE_SCHEMA, decode
+from waybill.log.encode import Record, encode_batch
+
+FIGURES = Figures(
+    first_offset=5,
+    next_offset=900,
+    messages=0,
+    set_aside=0,
+    size_bytes=3,
+    sha256="ab" * 32,
+    leader_epoch=7,
+    min_timestamp_ms=-1,
+    max_timestamp_ms=1_700_000_000_000,
+    topic_id="topic",
+    delimiter="0a",
+)
+
+
+def messages_of(records: list[Record]) -> pa.RecordBatch:
+    (batch,) = decode(encode_batch(records), where="test")
+    return batch
+
+
+def written(*batches: tuple[pa.RecordBatch, list[str | None] | None]) -> bytes:
+    writer = IndexWriter()
+    for messages, reasons in batches:
+        writer.add(messages, None if reasons is None else pa.array(reasons, pa.string()))
+    return writer.finish(replace(FIGURES, messages=writer.messages, set_aside=writer.set_aside))
+
+
+def dense(count: int, first: int = 0) -> pa.RecordBatch:
+    return messages_of([Record(first + i, -1, None, b"v", []) for i in range(count)])
+
+
+@given(record_lists(max_size=8), st.data())
+def test_every_row_comes_back_in_step(records: list[Record], draw: st.DataObject) -> None:
+    reasons = draw.draw(st.lists(st.sampled_from([None, "why: x"]), min_size=len(records), max_size=len(records)))
+    index = Index(written((messages_of(records), reasons)), "test")
+    assert index.figures == replace(FIGURES, messages=len(records), set_aside=len(records) - reasons.count(None))
+    rows, found, held = index.rows(), [], 0
+    for wanted in draw.draw(st.lists(st.integers(1, 4), max_size=4)):
+        for piece, stored in rows.take(wanted):
+            assert piece.column("set_aside").null_count == stored
+            found += piece.to_pylist()
+            held += stored
+    found += [row for piece in rows.rest() for row in piece.to_pylist()]
+    assert [row["offset"] for row in found] == [record.offset for record in records]
+    assert [row["is_tombstone"] for row in found] == [record.value is None for record in records]
+    for row, record, reason in zip(found, records, reasons, strict=True):
+        aside = row["set_aside"]
+        assert (aside is None) == (reason is None)
+        if aside is not None:
+            assert (aside["key"], aside["value"], aside["reason"]) == (record.key, record.value, reason)
+            assert [(pair["key"], pair["value"]) for pair in aside["headers"]] == list(record.headers)
+
+
+def test_many_messages_take_little() -> None:
+    writer, batch = IndexWriter(), dense(10_000)
+    for first in range(0, 1_000_000, 10_000):
+        offsets = pa.array(np.arange(first, first + 10_000))
+        writer.add(pa.RecordBatch.from_arrays([offsets, *batch.columns[1:]], schema=MESSAGE_SCHEMA), None)
+        assert writer.size_bytes < 3 << 20
+    data = writer.finish(replace(FIGURES, messages=1_000_000))
+    assert len(data) < 100_000
+    assert sum(piece.num_rows for piece in Index(data, "test").rows().rest()) == 1_000_000
+
+
+def test_messages_that_are_set_aside_count_in_the_size() -> None:
+    writer, noise = IndexWriter(), Random(1).randbytes
+    for offset in range(3):
+        writer.add(messages_of([Record(offset, -1, None, noise(5_000_000), [])]), pa.array(["why: x"]))
+        assert writer.size_bytes > 5_000_000 * (offset + 1)
+
+
+def test_an_index_without_messages() -> None:
+    index = Index(written(), "test")
+    assert list(index.rows().rest()) == []
+    assert list(index.rows().take(1)) == []
+
+
+def test_parquet_readers_read_it() -> None:
+    table = pq.read_table(io.BytesIO(written((dense(3), None))))
+    assert table.column("offset").to_pylist() == [0, 1, 2]
+
+
+def foreign(version: object, **fields: object) -> bytes:
+    sink = io.BytesIO()
+    schema = INDEX_SCHEMA.with_metadata({"waybill": json.dumps({"v": version, **fields})})
+    pq.write_table(schema.empty_table(), sink)
+    return sink.getvalue()
+
+
+def test_a_newer_index_is_left_alone() -> None:
+    with pytest.raises(GenerationConflict, match="written by a newer Waybill"):
+        Index(foreign(2, anything=1), "test")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"PAR1", written((dense(3), None))[:-20], foreign(None), foreign(1), foreign(1, first_offset=1)],
+)
+def test_what_is_not_an_index_is_refused(data: bytes) -> None:
+    with pytest.raises(DamagedObject, match="is not an index"):
+        Index(data, "test")
