@@ -28,11 +28,14 @@ class RateLimit:
         if self._bytes_per_second:
             self._paid_at = max(self._paid_at, self._clock.monotonic()) + size_bytes / self._bytes_per_second
 
-    def wait(self, until: float, meanwhile: Callable[[], None]) -> None:
-        """Sleep until what was fetched is paid for, but not beyond `until` (of the clock's `monotonic`).
+    def wait(self, until: float, meanwhile: Callable[[], None]) -> bool:
+        """Sleep until what was fetched is paid for, but not beyond `until` (of the clock's `monotonic`): False then.
 
         `meanwhile` is called after each second of sleep; what it raises ends the wait.
         """
+        if self._paid_at <= self._clock.monotonic():
+            return True
         while (left := min(self._paid_at, until) - self._clock.monotonic()) > 0:
             self._clock.sleep(min(left, _STEP_SECONDS))
             meanwhile()
+        return self._paid_at < until

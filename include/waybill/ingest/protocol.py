@@ -35,6 +35,7 @@ from waybill.errors import (
 from waybill.gaps import Gap
 from waybill.ingest.backup_object import BackupObject, new_backup_object
 from waybill.ingest.chain_end import START_OFFSET, committed_from_chain, find_uncommitted, removable
+from waybill.ingest.chain_start import ChainStart, find_start, record_start
 from waybill.ingest.clock import Clock
 from waybill.ingest.hole import fill
 from waybill.ingest.log_check import check_log
@@ -46,7 +47,7 @@ from waybill.ingest.turn import Turn
 from waybill.log import framing
 from waybill.names import BackupName, Extension, TopicPartition
 from waybill.sources.cluster import Topic
-from waybill.sources.kafka import Chunk, LogRange, Sight
+from waybill.sources.kafka import Chunk, LogRange
 
 __all__ = ["PartitionRun"]
 
@@ -165,8 +166,8 @@ class PartitionRun:
         committed = self._committed = self._read_committed(held, topic)
         self._check_format(committed.extension)
         failpoints.reach("ingest.committed_read")
-        if seen and not _bears_out(committed, seen):
-            # What the lane saw when it began may be behind what a rival has done since: no reason for a stop.
+        if not _bears_out(committed, held, topic):
+            # What was seen of the log may be behind what a rival has done since: no reason for a stop.
             held, topic = self._look()
             self._end, self._topic_id = held.end, topic.topic_id
         return self._check_log(committed, held), held
@@ -198,12 +199,11 @@ class PartitionRun:
         return found
 
     def _start(self, held: LogRange, topic: Topic) -> Committed:
-        """The configured start. It is written down before anything is archived: `latest` moves from run to run.
+        """The configured start, or the one that was written down: `latest` and what retention leaves move on.
 
         A partition that was added to a topic that we archive starts with its first message, whatever is configured.
         """
-        start = self._stream.start
-        added = self.tp.partition >= self._coordinator.first_partitions(self.tp.topic, len(topic.partitions))
+        start, added = self._stream.start, self._is_added(topic)
         if start is StartPosition.EARLIEST or added:
             offset = held.earliest
         elif isinstance(start, datetime):
@@ -211,14 +211,22 @@ class PartitionRun:
             offset = held.end if at is None else at
         else:
             offset = held.end
-        log.info("%s: a new chain starts at offset %d", self.tp, offset)
+        wanted = ChainStart(offset, self._topic_id, len(topic.partitions), self._stream.format.extension)
+        begun = record_start(self._store, self._stream.generation, self.tp, wanted)
+        log.info("%s: a new chain starts at offset %d", self.tp, begun.offset)
         return Committed(
-            offset,
-            topic_id=self._topic_id,
+            begun.offset,
+            topic_id=begun.topic_id,
             committed_at_ms=self._clock.now_ms(),
-            start_offset=offset,
-            extension=self._stream.format.extension,
+            start_offset=begun.offset,
+            extension=begun.extension,
         )
+
+    def _is_added(self, topic: Topic) -> bool:
+        """Whether the partition came after we began with its topic. ZooKeeper may have forgotten when that was."""
+        known = self._coordinator.first_partitions(self.tp.topic, len(topic.partitions))
+        first = find_start(self._store, self._stream.generation, TopicPartition(self.tp.topic, 0))
+        return self.tp.partition >= (known if first is None else min(known, first.partitions))
 
     def _check_format(self, found: Extension) -> None:
         """A chain has one format: two objects of one start, with different names, would both be created."""
@@ -328,27 +336,24 @@ class PartitionRun:
     def _drain(self, committed: Committed, end: int) -> bool:
         """Take what there is up to `end`, cutting full objects. False if the turn ended first."""
         with closing(self._read(committed, end)) as chunks:
-            for chunk in self._paced(chunks):
+            while self._may_fetch():
+                chunk = next(chunks, None)
+                if chunk is None:
+                    return True
                 objects = len(self._archived)
                 self._take(chunk)
                 failpoints.reach("ingest.fetched")
                 self._coordinator.check_session()
-                if chunk.next_offset < end and self._is_over(has_cut=len(self._archived) > objects):
+                if chunk.next_offset >= end:
+                    return True
+                if self._is_over(has_cut=len(self._archived) > objects):
                     return False
-        return True
+        return False
 
-    def _paced(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
-        """Chunk by chunk, each after the lane's rate limit allows it. At the deadline it is too late to wait."""
+    def _may_fetch(self) -> bool:
+        """Wait until the lane's rate limit allows it. False: the turn ends before."""
         limit = self._turn.limit
-        while True:
-            if limit is not None:
-                limit.wait(self._turn.deadline, self._coordinator.check_session)
-            chunk = next(chunks, None)
-            if chunk is None:
-                return
-            if limit is not None:
-                limit.spend(chunk.size_bytes)
-            yield chunk
+        return limit is None or limit.wait(self._turn.deadline, self._coordinator.check_session)
 
     def _is_over(self, *, has_cut: bool) -> bool:
         """Whether the turn is. Where an object was just cut, what has been fetched beyond it is little: drop that."""
@@ -359,6 +364,8 @@ class PartitionRun:
         return now >= self._turn.deadline
 
     def _take(self, chunk: Chunk) -> None:
+        if self._turn.limit is not None:
+            self._turn.limit.spend(chunk.size_bytes)
         current, max_bytes = self._current(), self._max_bytes
         current.begin_chunk(chunk.data)
         for frame, archived in self._stored(chunk):
@@ -504,10 +511,10 @@ def _checked(chunk: Chunk) -> Iterator[tuple[framing.Frame, bool]]:
         yield frame, archived
 
 
-def _bears_out(committed: Committed, seen: Sight) -> bool:
+def _bears_out(committed: Committed, held: LogRange, topic: Topic) -> bool:
     """Whether nothing in what was seen contradicts the committed offset."""
-    same_topic = not committed.topic_id or not seen.topic.topic_id or committed.topic_id == seen.topic.topic_id
-    return same_topic and seen.held.earliest <= committed.committed_offset <= seen.held.end
+    same_topic = not committed.topic_id or not topic.topic_id or committed.topic_id == topic.topic_id
+    return same_topic and held.earliest <= committed.committed_offset <= held.end
 
 
 def _failure(error: WaybillError) -> Failure:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from waybill.config.models import Config
 from waybill.connections import Connection, KafkaEndpoint, connection
@@ -57,13 +57,13 @@ def connect_source(
     kafka = KafkaEndpoint.of(find(config.kafka.connection))
     with (
         zookeeper as coordinator,
-        KafkaSource(kafka, stream.isolation_level, fetch_bytes=_fetch_bytes(int(stream.ingest.rate_limit))) as source,
+        KafkaSource(kafka, stream.isolation_level, **_fetching(int(stream.ingest.rate_limit))) as source,
     ):
         yield source, coordinator
 
 
-def _fetch_bytes(bytes_per_second: int) -> int:
-    """Under a rate limit no more than a second's worth at a time, so that bytes come evenly."""
+def _fetching(bytes_per_second: int) -> dict[str, Any]:
+    """Under a rate limit no more than a second's worth at a time, and nothing ahead that would not be paid for."""
     from waybill.sources.kafka import FETCH_BYTES
 
-    return min(FETCH_BYTES, bytes_per_second or FETCH_BYTES)
+    return {"fetch_bytes": min(FETCH_BYTES, bytes_per_second), "fetch_ahead": False} if bytes_per_second else {}

@@ -1,7 +1,7 @@
 """Kafka: record batches as they lie in the log, byte for byte.
 
 A fetch response is taken as bytes: its batches are framed by their headers, and no record is looked at. The next fetch
-is in flight while the caller works on the last one.
+is in flight while the caller works on the last one (`fetch_ahead`).
 
 What this relies on: brokers hand out only what lies below the high watermark (or the last stable offset), so what was
 read once does not change unless an unclean leader election takes it back. That is asked for with every fetch: it names
@@ -114,11 +114,13 @@ class KafkaSource:
         isolation_level: IsolationLevel = IsolationLevel.READ_COMMITTED,
         *,
         fetch_bytes: int = FETCH_BYTES,
+        fetch_ahead: bool = True,
         request_timeout: timedelta = _REQUEST_TIMEOUT,
         patience: timedelta = _PATIENCE,
     ) -> None:
         self._isolation = 1 if isolation_level is IsolationLevel.READ_COMMITTED else 0
         self._fetch_bytes = fetch_bytes
+        self._fetch_ahead = fetch_ahead
         self._cluster = Cluster(endpoint, request_timeout=request_timeout, patience=patience)
 
     def __enter__(self) -> Self:
@@ -223,6 +225,10 @@ class KafkaSource:
     def commit_to_group(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Show progress as a consumer group's offsets; see `groups.commit_offsets`."""
         groups.commit_offsets(self._cluster, group, offsets)
+
+    def group_offsets(self, group: str, tps: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """The committed offsets of a consumer group, where it has some; see `groups.fetch_offsets`."""
+        return groups.fetch_offsets(self._cluster, group, tps)
 
     # --- reading ---
 
@@ -338,7 +344,7 @@ class _Reader:
             tries = self._tries()
             self.position = chunk.next_offset
             self.epoch = chunk.frames[-1].header.leader_epoch
-            if not self.first_batch_only and self.position < self._end:
+            if self._source._fetch_ahead and not self.first_batch_only and self.position < self._end:
                 self._pending = self._source._fetch(self)
             yield chunk
             if self.first_batch_only:

@@ -42,16 +42,16 @@ def test_what_was_fetched_is_waited_for_in_steps_and_the_session_is_looked_at(ti
 def test_nobody_sleeps_beyond_the_deadline_and_the_debt_stays(time: Time) -> None:
     limit = RateLimit(MIB, time.clock)
     limit.spend(10 * MIB)
-    limit.wait(time.now + 1.5, lambda: None)
+    assert not limit.wait(time.now + 1.5, lambda: None)
     assert time.now == 1001.5
-    limit.wait(2000.0, lambda: None)
+    assert limit.wait(2000.0, lambda: None)
     assert time.now == 1010.0
 
 
 def test_without_a_limit_nobody_sleeps(time: Time) -> None:
     limit = RateLimit(0, time.clock)
     limit.spend(1 << 40)
-    limit.wait(2000.0, lambda: None)
+    assert limit.wait(2000.0, lambda: None)
     assert time.sleeps == []
 
 
