@@ -4,6 +4,10 @@ SHELL := /bin/bash -o pipefail
 PYTHON ?= python3.11#           the interpreter that makes the virtual environment
 VENV ?= .venv#                  where it goes
 PYTEST_ARGS ?=#                 e.g. PYTEST_ARGS="tests/unit -k framing"
+SEEDS ?= 20#                    how many scenarios `make chaos` runs
+FIRST_SEED ?= 1#                its first one; SEEDS=1 FIRST_SEED=17 runs scenario 17 again
+GUARD ?= on#                    off: S3 ignores the condition of creates, and the harness must find what that does
+CHAOS_ARGS ?=#                  e.g. CHAOS_ARGS="--json report.json"
 
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -32,6 +36,10 @@ $(READY): requirements.txt requirements-dev.txt pyproject.toml
 .PHONY: test
 test: $(READY) ## Unit, integration and end-to-end tests; starts the servers it needs
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+.PHONY: chaos
+chaos: $(READY) ## Kill, freeze and cut while lanes work: SEEDS scenarios from FIRST_SEED on, and a report
+	@PYTHONPATH=tests/faults $(BIN)/python -m chaos --seeds $(SEEDS) --first-seed $(FIRST_SEED) --guard $(GUARD) $(CHAOS_ARGS)
 
 .PHONY: lint
 lint: $(READY) ## ruff, mypy (strict on include/), the layers' contract

@@ -1,0 +1,232 @@
+"""The process that lanes are forked from: it has imported Waybill, and has no thread and no open connection.
+
+A lane in a process of its own costs most of a second of start-up, nearly all of it imports; a fork of this process
+costs a hundredth. What runs in the fork is what a task of the DAG runs: `load_config`, `plan_lanes`, `run_lane`, or the
+command line.
+
+Requests come over a socket, a line of JSON each, and so do the events that go back: `started`, `stopped` (SIGSTOP),
+`ended` with the wait status. Its children die with it, and it dies with whoever holds the other end of the socket.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import json
+import logging
+import os
+import selectors
+import signal
+import socket
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from devstack.processes import die_with_parent
+
+__all__ = ["main"]
+
+OUT_OF_TURN = 3
+"""Exit code of a child that ended with an error that the product should not raise."""
+
+
+class ForkServer:
+    """See the module's docstring. A single thread: only then is a fork sound."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._children: dict[int, int] = {}
+        self._buffer = b""
+        self._wakeup, wake = socket.socketpair()
+        for end in (self._wakeup, wake):
+            end.setblocking(False)
+        self._wake = wake
+        signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+
+    def serve(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._connection, selectors.EVENT_READ)
+            selector.register(self._wakeup, selectors.EVENT_READ)
+            while True:
+                for key, _ in selector.select():
+                    if key.fileobj is self._wakeup:
+                        with contextlib.suppress(BlockingIOError):
+                            self._wakeup.recv(4096)
+                        self._look()
+                    elif not self._receive():
+                        return
+
+    def _receive(self) -> bool:
+        data = self._connection.recv(1 << 16)
+        *lines, self._buffer = (self._buffer + data).split(b"\n")
+        for line in lines:
+            self._handle(json.loads(line))
+        return bool(data)
+
+    def _handle(self, request: dict[str, Any]) -> None:
+        if "signal" in request:
+            for pid, number in self._children.items():
+                if number == request["id"]:
+                    os.kill(pid, request["signal"])
+            return
+        pid = os.fork()
+        if pid == 0:
+            _child(self._connection, self._wakeup, self._wake, request)
+        self._children[pid] = request["id"]
+        self._tell(id=request["id"], event="started", pid=pid)
+
+    def _look(self) -> None:
+        """Which children stopped or ended."""
+        while self._children:
+            pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
+            if not pid:
+                return
+            if os.WIFSTOPPED(status):
+                self._tell(id=self._children[pid], event="stopped")
+            else:
+                self._tell(id=self._children.pop(pid), event="ended", status=os.waitstatus_to_exitcode(status))
+
+    def _tell(self, **event: Any) -> None:
+        self._connection.sendall(json.dumps(event).encode() + b"\n")
+
+
+def _child(connection: socket.socket, wakeup: socket.socket, wake: socket.socket, request: dict[str, Any]) -> None:
+    """Never returns."""
+    code = OUT_OF_TURN
+    try:
+        die_with_parent(os.getppid())
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for end in (connection, wakeup, wake):
+            end.close()
+        log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
+        os.environ.update(request["environment"])
+        logging.basicConfig(
+            level=logging.INFO, stream=sys.stderr, format=f"%(asctime)s {request['id']} %(name)s %(message)s"
+        )
+        logging.getLogger("kafka").setLevel(logging.WARNING)
+        logging.getLogger("kazoo").setLevel(logging.WARNING)
+        code = _work(request)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _work(request: dict[str, Any]) -> int:
+    from waybill import failpoints
+    from waybill.errors import WaybillError
+
+    patch(**request["patches"])
+    if request["failpoints"]:
+        failpoints.arm(request["failpoints"])
+    answer: dict[str, Any]
+    code = 0
+    try:
+        answer = _JOBS[request["do"]](request)
+    except WaybillError as error:
+        answer = {"error": type(error).__name__, "message": str(error), "retriable": error.retriable}
+    target = Path(request["answer"])
+    target.with_suffix(".part").write_text(json.dumps(answer))
+    target.with_suffix(".part").rename(target)
+    return code
+
+
+def _plan(request: dict[str, Any]) -> dict[str, Any]:
+    from waybill.config import load_config
+    from waybill.ingest import plan_lanes
+
+    return {"lanes": [lane.model_dump(mode="json") for lane in plan_lanes(load_config(), request["stream"])]}
+
+
+def _lane(request: dict[str, Any]) -> dict[str, Any]:
+    from waybill.config import load_config
+    from waybill.ingest import Lane, run_lane
+
+    lane = Lane.model_validate(request["lane"])
+    return {"report": run_lane(load_config(), request["stream"], lane).model_dump(mode="json")}
+
+
+def _command(request: dict[str, Any]) -> dict[str, Any]:
+    """`waybill …`, as the command line runs it."""
+    from waybill.cli import main as waybill
+
+    sys.argv = ["waybill", *request["arguments"]]
+    try:
+        waybill()
+    except SystemExit as ended:
+        return {"exit": ended.code or 0}
+    return {"exit": 0}
+
+
+_JOBS = {"plan": _plan, "lane": _lane, "command": _command}
+
+
+def patch(
+    part_bytes: int | None = None,
+    fetch_bytes: int | None = None,
+    s3_attempts: int | None = None,
+    kafka: dict[str, int] | None = None,
+) -> None:
+    """Constants of the product that scenarios set otherwise, so that little data meets every case. In the child only.
+
+    `part_bytes`: of multipart uploads; `fetch_bytes`: of one fetch; `s3_attempts`: botocore's, so that one 500 is
+    enough for a failed call; `kafka`: the port of the proxy for each `host:port` of a broker, since brokers say
+    themselves where they are.
+    """
+    from waybill import store
+    from waybill.sources import kafka as source
+    from waybill.sources import transport
+
+    if part_bytes is not None:
+        store.Store.__init__.__kwdefaults__["part_bytes"] = part_bytes
+    if fetch_bytes is not None:
+        source.KafkaSource.__init__.__kwdefaults__["fetch_bytes"] = fetch_bytes
+    if s3_attempts is not None:
+        assert isinstance(store._ATTEMPTS, int)
+        store._ATTEMPTS = s3_attempts
+    if kafka is not None:
+        create = transport.create_connection
+
+        async def through_proxy(net: Any, host: str, port: int, *args: Any, **kwargs: Any) -> Any:
+            return await create(net, host, kafka.get(f"{host}:{port}", port), *args, **kwargs)
+
+        transport.create_connection = through_proxy
+
+
+def _preload() -> None:
+    """Import what lanes and `waybill verify` need, and let botocore parse its models."""
+    import botocore.session  # noqa: F401
+
+    import waybill.cli.app
+    import waybill.cli.verify  # noqa: F401
+    from waybill import ingest, store  # noqa: F401
+    from waybill.config import load_config  # noqa: F401
+    from waybill.connections import S3Endpoint
+    from waybill.coordination import Coordinator  # noqa: F401
+    from waybill.sources.kafka import KafkaSource  # noqa: F401
+
+    endpoint = S3Endpoint(endpoint_url="http://127.0.0.1:1", access_key="none", secret_key="none")
+    store._client(endpoint).close()
+
+
+def main() -> None:
+    """The socket's file descriptor is the one argument."""
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _preload()
+    threads = len(list(Path("/proc/self/task").iterdir()))
+    server = ForkServer(connection)
+    server._tell(event="ready", threads=threads)
+    server.serve()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,170 @@
+"""The harness's side of the fork server: lanes as processes that can be watched, frozen and killed."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+__all__ = ["ForkServer", "Job", "Launch"]
+
+_READY_SECONDS = 60.0
+_PACKAGES = (Path(__file__).parents[1],)
+# What numpy and pyarrow would start threads for as soon as they are imported.
+_SINGLE_THREADED = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What a process is told to do."""
+
+    do: str
+    """`plan`, `lane` or `command`."""
+    stream: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    patches: Mapping[str, Any] = field(default_factory=dict)
+    failpoints: str = ""
+    lane: Mapping[str, Any] | None = None
+    arguments: tuple[str, ...] = ()
+
+
+class Job:
+    """A process that was launched. Its methods may be called from any thread."""
+
+    def __init__(self, server: ForkServer, number: int, launch: Launch, directory: Path) -> None:
+        self.number = number
+        self.launch = launch
+        self.log = directory / "lanes.log"
+        self.answer_file = directory / f"answer-{number}.json"
+        self.pid = 0
+        self.started_at = time.monotonic()
+        self.ended_at: float | None = None
+        self.exit_code: int | None = None
+        """None while it lives; negative: ended by that signal."""
+        self.was_stopped = False
+        self.killed_by_us = False
+        self._server = server
+        self._changed = threading.Condition()
+
+    def notice(self, event: Mapping[str, Any]) -> None:
+        """An event of the fork server."""
+        with self._changed:
+            match event["event"]:
+                case "started":
+                    self.pid = event["pid"]
+                case "stopped":
+                    self.was_stopped = True
+                case "ended":
+                    self.exit_code, self.ended_at = event["status"], time.monotonic()
+            self._changed.notify_all()
+
+    def wait(self, timeout: float, *, or_stopped: bool = False) -> bool:
+        """Wait for its end, or until it is stopped. False if neither came in time."""
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: self.exit_code is not None or (or_stopped and self.was_stopped), timeout
+            )
+
+    def signal(self, number: int) -> None:
+        """Send a signal, if it lives."""
+        if number == signal.SIGKILL:
+            self.killed_by_us = True
+        self._server._send({"id": self.number, "signal": int(number)})
+
+    @property
+    def was_killed(self) -> bool:
+        """By a failpoint."""
+        return self.exit_code == -signal.SIGKILL and not self.killed_by_us
+
+    @property
+    def seconds(self) -> float:
+        return (self.ended_at or time.monotonic()) - self.started_at
+
+    def answer(self) -> dict[str, Any] | None:
+        """What it answered; None if it did not come so far."""
+        try:
+            found: dict[str, Any] = json.loads(self.answer_file.read_text())
+        except FileNotFoundError:
+            return None
+        return found
+
+
+class ForkServer:
+    """A context manager: at its end, no process of it is left."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[int, Job] = {}
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+        self._connection, theirs = socket.socketpair()
+        paths = [str(path) for path in _PACKAGES] + [path for path in sys.path if path]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "chaos.forkserver", str(theirs.fileno())],
+            pass_fds=(theirs.fileno(),),
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, **_SINGLE_THREADED, "PYTHONPATH": os.pathsep.join(paths)},
+            start_new_session=True,  # Ctrl-C is for the harness
+        )
+        theirs.close()
+        self._lines = self._connection.makefile("rb")
+        self._connection.settimeout(_READY_SECONDS)
+        ready = json.loads(self._lines.readline() or b"{}")
+        assert ready.get("event") == "ready", "the fork server did not start"
+        assert ready["threads"] == 1, f"the fork server has {ready['threads']} threads: forks of it are not sound"
+        self._connection.settimeout(None)
+        self._reader = threading.Thread(target=self._read, name="chaos-forkserver", daemon=True)
+        self._reader.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._connection.shutdown(socket.SHUT_WR)
+        self._process.wait(timeout=_READY_SECONDS)  # its children get SIGKILL from the kernel
+        self._reader.join(_READY_SECONDS)
+        self._lines.close()
+        self._connection.close()
+
+    def launch(self, launch: Launch, directory: Path) -> Job:
+        """Fork a process; its log and its answer go to `directory`."""
+        with self._lock:
+            job = Job(self, next(self._numbers), launch, directory)
+            self._jobs[job.number] = job
+        self._send(
+            {
+                "id": job.number,
+                "do": launch.do,
+                "stream": launch.stream,
+                "environment": dict(launch.environment),
+                "patches": dict(launch.patches),
+                "failpoints": launch.failpoints,
+                "lane": launch.lane,
+                "arguments": list(launch.arguments),
+                "log": str(job.log),
+                "answer": str(job.answer_file),
+            }
+        )
+        return job
+
+    def _send(self, request: Mapping[str, Any]) -> None:
+        with self._lock:
+            self._connection.sendall(json.dumps(request).encode() + b"\n")
+
+    def _read(self) -> None:
+        for line in self._lines:
+            event = json.loads(line)
+            job = self._jobs[event["id"]]
+            job.notice(event)
+            if event["event"] == "ended":
+                del self._jobs[event["id"]]

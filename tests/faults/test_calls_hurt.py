@@ -1,0 +1,99 @@
+"""Each kind of call to S3 goes wrong before and after S3 has done its work; connections and sessions end meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from chaos.s3_proxy import CallFault, Effect, S3Call
+from chaos.scene import SceneResult
+from scenarios import Play, large, small
+
+pytestmark = [pytest.mark.faults, pytest.mark.integration]
+
+BEFORE = (Effect.ERROR_500, Effect.ERROR_503, Effect.SLOW, Effect.RESET)
+AFTER = (Effect.APPLIED_500, Effect.APPLIED_RESET)
+OF_CALL = {
+    S3Call.PUT_OBJECT: (*BEFORE, *AFTER),
+    S3Call.CREATE_MULTIPART_UPLOAD: (*BEFORE, *AFTER),
+    S3Call.UPLOAD_PART: (*BEFORE, *AFTER),
+    S3Call.COMPLETE_MULTIPART_UPLOAD: (*BEFORE, *AFTER),
+    S3Call.ABORT_MULTIPART_UPLOAD: (*BEFORE, *AFTER),
+    S3Call.HEAD_OBJECT: BEFORE,
+    S3Call.GET_OBJECT: (*BEFORE, Effect.CUT_BODY),
+    S3Call.LIST_OBJECTS: BEFORE,
+}
+ONE_CALL = (S3Call.PUT_OBJECT, S3Call.LIST_OBJECTS, S3Call.GET_OBJECT, S3Call.HEAD_OBJECT)
+MULTIPART = (
+    S3Call.CREATE_MULTIPART_UPLOAD,
+    S3Call.UPLOAD_PART,
+    S3Call.COMPLETE_MULTIPART_UPLOAD,
+    S3Call.ABORT_MULTIPART_UPLOAD,
+)
+SESSION = (Effect.CUT_ZOOKEEPER, Effect.EXPIRE_SESSION, Effect.FREEZE_ZOOKEEPER)
+
+
+def _each(call: S3Call, effects: Sequence[Effect]) -> list[CallFault]:
+    """One effect after the other: each takes the first call that meets it."""
+    return [CallFault(call, effect) for effect in effects]
+
+
+def _rebuild(times: int) -> list[CallFault]:
+    """Every second upload ZooKeeper forgets, so that lanes ask S3 where they stand: a listing, and the last object."""
+    return [CallFault(S3Call.PUT_OBJECT, Effect.DELETE_NODES, nth=2 * number + 1) for number in range(times)]
+
+
+@pytest.fixture(scope="module")
+def hurt_small(play: Play) -> dict[str, SceneResult]:
+    """A scenario for each call that small objects need, side by side, and one of connections."""
+    scenarios = {}
+    for call in ONE_CALL:
+        faults = _each(call, OF_CALL[call])
+        scenarios[str(call)] = small(call_faults=(*faults, *_rebuild(0 if call is S3Call.PUT_OBJECT else 6)))
+    kafka = (CallFault(S3Call.PUT_OBJECT, Effect.CUT_KAFKA, nth=2), CallFault(S3Call.PUT_OBJECT, Effect.CUT_FETCH))
+    scenarios["kafka"] = small(call_faults=kafka, fetch_bytes=16 << 10)
+    return play(scenarios)
+
+
+@pytest.fixture(scope="module")
+def hurt_large(play: Play) -> dict[str, SceneResult]:
+    """A scenario for each call of multipart uploads, and one of sessions."""
+    scenarios = {}
+    for call in MULTIPART:
+        faults = _each(call, OF_CALL[call])
+        if call is S3Call.ABORT_MULTIPART_UPLOAD:  # an upload is aborted when a part of it fails
+            faults += [CallFault(S3Call.UPLOAD_PART, Effect.ERROR_500, nth=n + 1) for n in range(len(faults))]
+        scenarios[str(call)] = large(call_faults=tuple(faults))
+    sessions = [CallFault(S3Call.UPLOAD_PART, effect, nth=2 * n + 1) for n, effect in enumerate(SESSION)]
+    scenarios["session"] = large(call_faults=tuple(sessions))
+    return play(scenarios)
+
+
+def _check(result: SceneResult, call: S3Call) -> None:
+    missing = [effect for effect in OF_CALL[call] if not result.injected[f"S3 {call}: {effect}"]]
+    assert not missing, result.injected
+    assert not result.faults
+
+
+@pytest.mark.parametrize("call", ONE_CALL)
+def test_call_that_fails_before_or_after_it_was_applied(hurt_small: dict[str, SceneResult], call: S3Call) -> None:
+    _check(hurt_small[str(call)], call)
+
+
+@pytest.mark.parametrize("call", MULTIPART)
+def test_call_of_a_multipart_upload_that_fails(hurt_large: dict[str, SceneResult], call: S3Call) -> None:
+    _check(hurt_large[str(call)], call)
+
+
+def test_session_that_ends_in_the_middle_of_an_upload(hurt_large: dict[str, SceneResult]) -> None:
+    result = hurt_large["session"]
+    for effect in SESSION:
+        assert result.injected[f"{effect}, at a {S3Call.UPLOAD_PART}"] == 1
+    assert not result.faults
+
+
+def test_kafka_connections_that_are_cut_in_the_middle_of_a_fetch(hurt_small: dict[str, SceneResult]) -> None:
+    result = hurt_small["kafka"]
+    assert result.injected[f"{Effect.CUT_KAFKA}, at a {S3Call.PUT_OBJECT}"] == 1
+    assert result.injected[str(Effect.CUT_FETCH)] >= 1
+    assert not result.faults

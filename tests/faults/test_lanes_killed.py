@@ -1,0 +1,43 @@
+"""A lane dies by SIGKILL at each step boundary of the protocol; the next one makes it good."""
+
+from __future__ import annotations
+
+import pytest
+from chaos.s3_proxy import CallFault, Effect, S3Call
+from chaos.scenario import LaneAction, LaneFault, Scenario
+from chaos.scene import SceneResult
+from scenarios import Play, small
+
+from waybill import failpoints
+
+pytestmark = [pytest.mark.faults, pytest.mark.integration]
+
+
+def _scenario(failpoint: str) -> Scenario:
+    """For two of them something must happen before."""
+    kill = LaneFault(failpoint, LaneAction.KILL)
+    if failpoint == "ingest.object_inspected":  # an object that nobody committed is found
+        return small(lane_faults=(LaneFault("ingest.object_created", LaneAction.KILL), kill))
+    if failpoint == "ingest.object_refused":  # the answer to the first try is lost, and the second is refused
+        lost = CallFault(S3Call.PUT_OBJECT, Effect.APPLIED_RESET, times=3)
+        return small(lane_faults=(kill,), call_faults=(lost,), s3_attempts=5)
+    return small(lane_faults=(kill,))
+
+
+@pytest.fixture(scope="module")
+def killed(play: Play) -> dict[str, SceneResult]:
+    """A scenario for each failpoint, side by side."""
+    return play({name: _scenario(name) for name in failpoints.INGEST})
+
+
+@pytest.mark.parametrize("failpoint", failpoints.INGEST)
+def test_lane_killed_at_a_failpoint_loses_and_repeats_nothing(killed: dict[str, SceneResult], failpoint: str) -> None:
+    result = killed[failpoint]
+    assert result.injected[f"SIGKILL at {failpoint}"] == 1
+    assert not result.faults
+    assert result.archived == len(result.ledger.acknowledged) >= 600
+
+
+def test_what_was_created_and_not_committed_is_adopted(killed: dict[str, SceneResult]) -> None:
+    assert killed["ingest.object_created"].adopted == 1
+    assert killed["ingest.object_refused"].adopted >= 1
