@@ -1,21 +1,26 @@
 """Servers that let nobody in without a reason: one Kafka broker and one ZooKeeper with TLS, SASL and ACLs.
 
 They are apart from the run's stack, which stays as quick and simple as a stack on a laptop. The broker's four listeners
-are the four security protocols; its authorizer allows nothing that no ACL allows.
+are the four security protocols, and a fifth has a proxy in front of it that ends TLS, as a load balancer does; its
+authorizer allows nothing that no ACL allows.
 """
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import ipaddress
 import json
 import shlex
+import ssl
+import threading
 import time
 import uuid
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +38,12 @@ from devstack.ports import free_ports
 from devstack.servers import ServerSpec, log_tail
 from devstack.zookeeper import ZooKeeper
 
-__all__ = ["ALICE", "BOB", "Certificates", "SecuredServers", "User", "secured_servers"]
+__all__ = ["ALICE", "BOB", "Certificates", "SecuredServers", "User", "as_environment", "secured_servers", "tls_proxy"]
 
 _READY_SECONDS = 120.0
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_HOLD_BACK_SECONDS = 0.02
+_COPY_BYTES = 8 << 10
 
 
 @dataclass(frozen=True)
@@ -124,7 +131,10 @@ class SecuredServers:
 
     certificates: Certificates
     ports: Mapping[str, int]
-    """By security protocol of Kafka's, and `zookeeper`, `zookeeper-tls`."""
+    """By security protocol of Kafka's; `BEHIND_PROXY` is that listener, `proxy` where its clients go to; `zookeeper`,
+    `zookeeper-tls`."""
+    server_certificate: Path
+    """The servers' certificate and key in one file."""
 
     def kafka(self, protocol: str, **extra: str) -> dict[str, Any]:
         """A connection to the listener of that protocol; extras are librdkafka's options, with `_` for `.`."""
@@ -148,7 +158,7 @@ class SecuredServers:
         }
         return found | ({"login": user.name, "password": user.password} if user else {})
 
-    @property
+    @cached_property
     def admin(self) -> AdminClient:
         """An administrator, by the listener without security, whose users the broker trusts."""
         return AdminClient({"bootstrap.servers": f"127.0.0.1:{self.ports['PLAINTEXT']}", "log_level": 0})
@@ -173,7 +183,7 @@ def secured_servers(directory: Path) -> Iterator[SecuredServers]:
     """Start both, and stop them at the end of the block."""
     certificates = Certificates(directory / "certificates")
     _, _, server = certificates.issue("server", ("127.0.0.1",))
-    names = (*_PROTOCOLS, "controller", "zookeeper", "zookeeper-tls")
+    names = (*_PROTOCOLS, "BEHIND_PROXY", "proxy", "controller", "zookeeper", "zookeeper-tls")
     ports = dict(zip(names, free_ports(len(names)), strict=True))
     java = preflight.find_java()
     zookeeper = ZooKeeper(
@@ -198,7 +208,7 @@ def secured_servers(directory: Path) -> Iterator[SecuredServers]:
     try:
         for spec in (_kafka(directory / "kafka", logs, ports, certificates.ca, server, java), *zookeeper.specs(logs)):
             guardian.start_server(spec)
-        servers = SecuredServers(certificates, ports)
+        servers = SecuredServers(certificates, ports, server)
         _wait(guardian, "zookeeper", zookeeper.missing)
         _wait(guardian, "kafka-secured", lambda: _missing_topics(servers))
         yield servers
@@ -228,6 +238,7 @@ def _kafka(
 
 def _settings(ports: Mapping[str, int], ca: Path, server: Path) -> dict[str, object]:
     listeners = [f"{protocol}://127.0.0.1:{ports[protocol]}" for protocol in _PROTOCOLS]
+    proxied = "BEHIND_PROXY://127.0.0.1"
     plain = " ".join(f'user_{user.name}="{user.password}"' for user in (ALICE, BOB))
     jaas = {}
     for protocol in ("sasl_ssl", "sasl_plaintext"):
@@ -243,10 +254,20 @@ def _settings(ports: Mapping[str, int], ca: Path, server: Path) -> dict[str, obj
         "process.roles": "broker,controller",
         "node.id": 1,
         "controller.quorum.voters": f"1@127.0.0.1:{ports['controller']}",
-        "listeners": ",".join([*listeners, f"CONTROLLER://127.0.0.1:{ports['controller']}"]),
-        "advertised.listeners": ",".join(listeners),
+        "listeners": ",".join(
+            [
+                *listeners,
+                f"{proxied}:{ports['BEHIND_PROXY']}",
+                f"CONTROLLER://127.0.0.1:{ports['controller']}",
+            ]
+        ),
+        "advertised.listeners": ",".join([*listeners, f"{proxied}:{ports['proxy']}"]),
         "listener.security.protocol.map": ",".join(
-            [*(f"{protocol}:{protocol}" for protocol in _PROTOCOLS), "CONTROLLER:PLAINTEXT"]
+            [
+                *(f"{protocol}:{protocol}" for protocol in _PROTOCOLS),
+                "BEHIND_PROXY:PLAINTEXT",
+                "CONTROLLER:PLAINTEXT",
+            ]
         ),
         "inter.broker.listener.name": "PLAINTEXT",
         "controller.listener.names": "CONTROLLER",
@@ -286,6 +307,64 @@ def _wait(guardian: GuardianHandle, name: str, ask: Any) -> None:
         if not state.running or time.monotonic() > deadline:
             raise AssertionError(f"{name}: {missing}\n{log_tail(Path(state.log))}")
         time.sleep(0.1)
+
+
+@contextmanager
+def tls_proxy(servers: SecuredServers) -> Iterator[None]:
+    """End TLS in front of the listener `BEHIND_PROXY`. What the broker sends is held back a little and sent at once.
+
+    So one TLS record holds the end of one response and the whole of others, which the broker itself never does.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(servers.server_certificate)
+    started, stop = threading.Event(), asyncio.Event()
+    loop = asyncio.new_event_loop()
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, hold_back: float) -> None:
+        with suppress(OSError):
+            while data := await reader.read(_COPY_BYTES):
+                await asyncio.sleep(hold_back)
+                if hold_back and len(data) < _COPY_BYTES:
+                    with suppress(TimeoutError):
+                        data += await asyncio.wait_for(reader.read(_COPY_BYTES - len(data)), hold_back)
+                writer.write(data)
+                await writer.drain()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", servers.ports["BEHIND_PROXY"])
+        ways = [
+            asyncio.create_task(pump(reader, inner_writer, 0.0)),
+            asyncio.create_task(pump(inner_reader, writer, _HOLD_BACK_SECONDS)),
+        ]
+        try:
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for way in ways:
+                way.cancel()
+            await asyncio.gather(*ways, return_exceptions=True)
+            for each in (writer, inner_writer):
+                each.transport.abort()
+
+    async def run() -> None:
+        server = await asyncio.start_server(serve, "127.0.0.1", servers.ports["proxy"], ssl=context)
+        started.set()
+        async with server:
+            await stop.wait()
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        await asyncio.sleep(_HOLD_BACK_SECONDS)  # transports close in the loop
+
+    thread = threading.Thread(target=loop.run_until_complete, args=[run()])
+    thread.start()
+    try:
+        assert started.wait(10)
+        yield
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(10)
+        loop.close()
 
 
 def as_environment(**connections: Mapping[str, Any]) -> dict[str, str]:

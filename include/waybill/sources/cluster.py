@@ -76,6 +76,7 @@ class Cluster:
         self._timeout_ms = int(request_timeout.total_seconds() * 1000)
         self._leaders: dict[TopicPartition, Leader] = {}
         self._topics: dict[str, Topic] = {}
+        security = _security(endpoint)
         self._net = NetworkSelector(client_id=_CLIENT_ID)
         self._manager = DirectConnectionManager(
             self._net,
@@ -85,7 +86,7 @@ class Cluster:
             socket_connection_setup_timeout_ms=self._timeout_ms,
             reconnect_backoff_max_ms=int(_MAX_BACKOFF_SECONDS * 1000),
             receive_message_max_bytes=DEFAULT_MAX_BATCH_BYTES + (1 << 20),
-            **_security(endpoint),
+            **security,
         )
 
     def __enter__(self) -> Self:

@@ -1,0 +1,449 @@
+"""Kafka by TLS and SASL, ZooKeeper by digest and TLS: who is right gets in, who is not is told so in one line."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from archive_drill import STREAM, Archive, Cluster
+from archived_stream import waybill
+from confluent_kafka.admin import AclOperation
+from kafka.protocol.metadata import MetadataRequest
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoAuthError
+from secured import ALICE, BOB, Certificates, SecuredServers, User, as_environment, secured_servers, tls_proxy
+
+from devstack import Stack
+from waybill import ingest
+from waybill.config import load_config
+from waybill.connections import KafkaEndpoint, ZooKeeperEndpoint, connection
+from waybill.coordination import Committed, Coordinator
+from waybill.errors import ConfigError, CoordinationUnavailable, IngestStopped, KafkaUnavailable, WaybillError
+from waybill.names import TopicPartition, ZkPaths
+from waybill.sources.kafka import KafkaSource
+
+pytestmark = pytest.mark.integration
+
+BOUND_SECONDS = 40.0
+"""No failure may take longer, on whatever machine: a lane's budget and patience are more."""
+
+EVE = User("eve")
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredServers]:
+    with secured_servers(tmp_path_factory.mktemp("secured")) as servers:
+        yield servers
+
+
+@pytest.fixture(scope="module")
+def cluster(servers: SecuredServers) -> Cluster:
+    return Cluster(f"127.0.0.1:{servers.ports['PLAINTEXT']}")
+
+
+@dataclass
+class Drill:
+    """A stream with connections that a test chooses."""
+
+    archive: Archive
+    file: Path
+    monkeypatch: pytest.MonkeyPatch
+
+    def connect(self, **connections: Mapping[str, Any]) -> None:
+        """Set the connections `kafka` and `zookeeper`."""
+        named = {f"{name}_default": value for name, value in connections.items()}
+        for variable, value in as_environment(**named).items():
+            self.monkeypatch.setenv(variable, value)
+
+    def plan(self) -> list[ingest.Lane]:
+        return ingest.plan_lanes(load_config(self.file), STREAM)
+
+    def run(self) -> ingest.IngestReport:
+        config = load_config(self.file)
+        return ingest.merge_reports(STREAM, [ingest.run_lane(config, STREAM, lane) for lane in self.plan()])
+
+    def lane_failure(self, lane: ingest.Lane) -> str:
+        """Why the lane's one topic-partition was not archived."""
+        report = ingest.run_lane(load_config(self.file), STREAM, lane)
+        (partition,) = report.failures
+        assert partition.failure is not None
+        return partition.failure.message
+
+    def waybill(self, *arguments: str) -> tuple[int, str]:
+        """The command line: its exit code, and what it says to stderr."""
+        ran = waybill(*arguments, WAYBILL_CONFIG=str(self.file))
+        return ran.code, ran.err
+
+
+@pytest.fixture
+def drill(stack: Stack, topic_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Drill:
+    archive = Archive(stack, topic_name, [topic_name])
+    file = tmp_path / "streams.yaml"
+    file.write_text(archive.config.model_dump_json(exclude_defaults=True))
+    return Drill(archive, file, monkeypatch)
+
+
+@pytest.fixture
+def tp(cluster: Cluster, topic_name: str) -> TopicPartition:
+    cluster.create(topic_name)
+    return TopicPartition(topic_name, 0)
+
+
+def refused_within_bound(act: Callable[[], object]) -> WaybillError:
+    """The error of `act`, which is one line, holds no password, and comes soon."""
+    start = time.monotonic()
+    with pytest.raises(WaybillError) as raised:
+        act()
+    assert time.monotonic() - start < BOUND_SECONDS
+    message = str(raised.value)
+    assert "\n" not in message
+    assert not any(user.password in message for user in (ALICE, BOB, EVE))
+    return raised.value
+
+
+# --- those who may ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocol", ["SASL_SSL", "SASL_PLAINTEXT"])
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_a_lane_archives_by_sasl(
+    servers: SecuredServers,
+    cluster: Cluster,
+    drill: Drill,
+    tp: TopicPartition,
+    mechanism: str,
+    protocol: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(1)
+    cluster.produce(tp, [(None, b"%d" % number) for number in range(50)])
+    drill.connect(
+        kafka=servers.kafka_as(ALICE, mechanism, protocol),
+        zookeeper=servers.zookeeper(ALICE, tls=protocol == "SASL_SSL"),
+    )
+    assert drill.run().messages == 50
+    assert [record.value for record in drill.archive.messages(tp)] == [b"%d" % number for number in range(50)]
+    assert drill.waybill("verify", "--no-table") == (0, "")
+    assert ALICE.password not in caplog.text
+    assert any(record.name.startswith("kafka") for record in caplog.records)  # it would have been seen
+
+
+def test_a_lane_archives_with_a_certificate_of_its_own(
+    servers: SecuredServers, cluster: Cluster, drill: Drill, tp: TopicPartition
+) -> None:
+    certificate, key, _ = servers.certificates.issue("client", password=ALICE.password)
+    own = {
+        "ssl_certificate_location": str(certificate),
+        "ssl_key_location": str(key),
+        "ssl_key_password": ALICE.password,
+    }
+    cluster.produce(tp, [(None, b"v")] * 3)
+    drill.connect(kafka=servers.kafka("SSL", **own), zookeeper=servers.zookeeper())
+    assert drill.run().messages == 3
+    drill.connect(kafka=servers.kafka("SSL", **own | {"ssl_key_password": "wrong"}))
+    error = refused_within_bound(drill.plan)
+    assert str(certificate) in str(error)
+    drill.connect(kafka=servers.kafka("SSL"))
+    assert "refuses our certificate, or the lack of one" in str(refused_within_bound(drill.plan))
+
+
+def test_many_megabytes_come_through_tls(
+    servers: SecuredServers, cluster: Cluster, drill: Drill, tp: TopicPartition
+) -> None:
+    """Fetch responses of 8 MiB: what OpenSSL holds back, the selector does not show."""
+    values = [os.urandom(900_000) for _ in range(60)]
+    cluster.produce(tp, [(None, value) for value in values])
+    drill.connect(kafka=servers.kafka_as(ALICE, "PLAIN"), zookeeper=servers.zookeeper())
+    report = drill.run()
+    assert (report.messages, report.failures) == (60, [])
+    assert [record.value for record in drill.archive.messages(tp)] == values
+
+
+def test_responses_that_share_a_tls_record_are_all_read(servers: SecuredServers) -> None:
+    """As of a load balancer that ends TLS. One that stays in OpenSSL's buffer would be waited for in vain."""
+    extra = {"bootstrap.servers": f"127.0.0.1:{servers.ports['proxy']}"}
+    found = servers.kafka("SSL")
+    found["extra"] |= extra
+    with tls_proxy(servers), KafkaSource(endpoint(found), request_timeout=timedelta(seconds=5)) as source:
+        cluster = source._cluster
+        cluster.describe(None)
+        for _ in range(10):
+            request = [MetadataRequest(topics=[], allow_auto_topic_creation=False, max_version=8) for _ in range(5)]
+            responses = [cluster.response(each) for each in [cluster.send(1, each) for each in request]]
+            assert all(response.brokers for response in responses)
+
+
+def endpoint(document: Mapping[str, Any]) -> KafkaEndpoint:
+    return KafkaEndpoint.of(connection("kafka", as_environment(kafka=document)))
+
+
+# --- those who may not: Kafka -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("user", [EVE, User(ALICE.name)], ids=["stranger", "wrong password"])
+def test_wrong_credentials_are_one_line_at_once(
+    servers: SecuredServers, drill: Drill, tp: TopicPartition, mechanism: str, user: User
+) -> None:
+    drill.connect(kafka=servers.kafka_as(user, mechanism), zookeeper=servers.zookeeper())
+    error = refused_within_bound(drill.plan)
+    assert isinstance(error, ConfigError)
+    assert "the credentials are refused" in str(error)
+    assert f"Check user '{user.name}', the password and sasl.mechanism of connection 'kafka_default'" in str(error)
+    assert user.password not in str(error)
+    exit_code, said = drill.waybill("offsets")
+    assert exit_code == 1
+    assert said.count("\n") == 1
+    assert "connection 'kafka_default'" in said
+
+
+@pytest.fixture(scope="module")
+def deaf_port() -> Iterator[int]:
+    """Takes connections, and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield int(listener.getsockname()[1])
+
+
+ODD_KAFKAS: list[tuple[str, str, str, dict[str, str], type[WaybillError], str]] = [
+    # What is met, the client's protocol, the port, more options, the error, what it says.
+    ("wrong CA", "SASL_SSL", "SASL_SSL", {"ssl.ca.location": "OTHER"}, ConfigError, "127.0.0.1:.* is not trusted"),
+    ("no CA", "SASL_SSL", "SASL_SSL", {"ssl.ca.location": ""}, ConfigError, "is not trusted: .*Check ssl.ca.location"),
+    ("another host", "SASL_SSL", "SASL_SSL", {"host": "localhost"}, ConfigError, "is not trusted: Hostname mismatch"),
+    (
+        "plaintext to TLS",
+        "PLAINTEXT",
+        "SASL_SSL",
+        {},
+        ConfigError,
+        "Set security.protocol SSL or SASL_SSL in connection",
+    ),
+    ("TLS to plaintext", "SASL_SSL", "PLAINTEXT", {}, KafkaUnavailable, "the TLS handshake .* failed: .*Is security.p"),
+    ("SASL to none", "SASL_PLAINTEXT", "PLAINTEXT", {}, ConfigError, "Check sasl.mechanism and security.protocol of"),
+    ("no SASL to SASL", "PLAINTEXT", "SASL_PLAINTEXT", {}, KafkaUnavailable, "disconnected when asked .* Is security."),
+    ("deaf, TLS", "SASL_SSL", "deaf", {}, KafkaUnavailable, "the TLS handshake with 127.0.0.1:.* failed"),
+    ("deaf", "PLAINTEXT", "deaf", {}, KafkaUnavailable, "timed out"),
+    ("no such host", "SASL_SSL", "SASL_SSL", {"host": "no-such-host.invalid"}, KafkaUnavailable, "DNS"),
+]
+
+
+@pytest.mark.parametrize(
+    ("protocol", "port", "options", "kind", "says"),
+    [each[1:] for each in ODD_KAFKAS],
+    ids=[each[0] for each in ODD_KAFKAS],
+)
+def test_a_kafka_that_is_not_what_the_connection_says(
+    servers: SecuredServers,
+    deaf_port: int,
+    tmp_path: Path,
+    protocol: str,
+    port: str,
+    options: dict[str, str],
+    kind: type[WaybillError],
+    says: str,
+) -> None:
+    sasl = protocol.startswith("SASL")
+    document = servers.kafka_as(ALICE, "PLAIN", protocol) if sasl else servers.kafka(protocol)
+    options = dict(options)
+    host, number = options.pop("host", "127.0.0.1"), deaf_port if port == "deaf" else servers.ports[port]
+    if options.get("ssl.ca.location") == "OTHER":
+        options["ssl.ca.location"] = str(Certificates(tmp_path / "other").ca)
+    document["extra"] |= {"bootstrap.servers": f"{host}:{number}"} | options
+
+    def connect() -> None:
+        with KafkaSource(endpoint(document), request_timeout=timedelta(seconds=2)):
+            pass
+
+    error = refused_within_bound(connect)
+    assert type(error) is kind
+    with pytest.raises(kind, match=says):
+        raise error
+    assert "connection 'kafka'" in str(error)
+
+
+def test_a_topic_without_acl_is_named(
+    servers: SecuredServers, cluster: Cluster, drill: Drill, tp: TopicPartition
+) -> None:
+    cluster.produce(tp, [(None, b"v")] * 5)
+    drill.connect(kafka=servers.kafka_as(BOB, "SCRAM-SHA-256"), zookeeper=servers.zookeeper())
+    error = refused_within_bound(drill.plan)
+    assert isinstance(error, ConfigError)
+    for part in (tp.topic, "TopicAuthorizationFailed", "user 'bob'", "connection 'kafka_default'"):
+        assert part in str(error)
+    servers.allow(BOB, tp.topic, AclOperation.DESCRIBE)
+    (lane,) = drill.plan()
+    said = drill.lane_failure(lane)
+    for part in (str(tp), "TopicAuthorizationFailed", "user 'bob'", "connection 'kafka_default'"):
+        assert part in said
+    servers.allow(BOB, tp.topic, AclOperation.READ)
+    assert drill.run().messages == 5
+
+
+# --- ZooKeeper --------------------------------------------------------------------------------------------------------
+
+
+def nodes(client: KazooClient, path: str) -> dict[str, set[tuple[int, str, str]]]:
+    """Every node from `path` on, with its ACL: permissions, scheme, id."""
+    acls, _ = client.get_acls(path)
+    found = {path: {(acl.perms, acl.id.scheme, acl.id.id.partition(":")[0]) for acl in acls}}
+    for child in client.get_children(path):
+        found |= nodes(client, f"{path}/{child}")
+    return found
+
+
+@pytest.fixture
+def alices_client(servers: SecuredServers) -> Iterator[KazooClient]:
+    client = KazooClient(
+        f"127.0.0.1:{servers.ports['zookeeper']}", auth_data=[("digest", f"{ALICE.name}:{ALICE.password}")]
+    )
+    client.start()
+    yield client
+    client.stop()
+    client.close()
+
+
+def coordinator(document: Mapping[str, Any], root: str, session_seconds: float = 4) -> Coordinator:
+    where = ZooKeeperEndpoint.of(connection("zookeeper", as_environment(zookeeper=document)))
+    return Coordinator(where, ZkPaths(root, STREAM, 1), timedelta(seconds=session_seconds))
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+@pytest.mark.parametrize(
+    ("acl", "expected"),
+    [("creator", {(31, "digest", "alice")}), ("creator+read", {(31, "digest", "alice"), (1, "world", "anyone")})],
+)
+def test_every_node_has_the_acl(
+    servers: SecuredServers,
+    topic_name: str,
+    alices_client: KazooClient,
+    tls: bool,
+    acl: str,
+    expected: set[tuple[int, str, str]],
+) -> None:
+    """Parents, locks and who waits for them, committed offsets, stops."""
+    document = servers.zookeeper(ALICE, tls=tls, acl=acl) | {"schema": f"chroot-{topic_name}"}
+    tps = [TopicPartition("t", number) for number in range(200)]
+    with coordinator(document, "root") as held, held.lock(tps[0]):
+        for tp in tps:
+            held.write_committed(tp, Committed(committed_offset=7), -1)
+        assert len(held.read_all_committed(tps)) == len(tps)  # many answers in one TLS record
+        held.record_stop(tps[1], IngestStopped("stopped"))
+        found = nodes(alices_client, f"/chroot-{topic_name}")
+        assert sum("/locks/t/0/" in path for path in found) == 1
+        assert sum("/offsets/t/" in path for path in found) == len(tps)
+        assert any("/stops/t/1" in path for path in found)
+        assert {frozenset(acls) for acls in found.values()} == {frozenset(expected)}
+
+
+def test_others_neither_read_nor_write(servers: SecuredServers, topic_name: str) -> None:
+    tp = TopicPartition("t", 0)
+    with coordinator(servers.zookeeper(ALICE), topic_name) as ours:
+        ours.write_committed(tp, Committed(committed_offset=7), -1)
+    for document in (servers.zookeeper(), servers.zookeeper(EVE), servers.zookeeper(User(ALICE.name))):
+        with coordinator(document, topic_name) as other:
+            for act in (
+                lambda other=other: other.read_committed(tp),
+                lambda other=other: other.write_committed(tp, Committed(committed_offset=9), 0),
+                lambda other=other: other.lock(tp).__enter__(),
+                lambda other=other: other.list_committed(),
+            ):
+                error = refused_within_bound(act)
+                assert isinstance(error, ConfigError)
+                assert "not allowed to" in str(error)
+                assert "Check login and password of connection 'zookeeper'" in str(error)
+    anonymous = KazooClient(f"127.0.0.1:{servers.ports['zookeeper']}")
+    anonymous.start()
+    try:
+        with pytest.raises(NoAuthError):
+            anonymous.get(f"/{topic_name}/streams/{STREAM}/1/offsets/t/0")
+    finally:
+        anonymous.stop()
+        anonymous.close()
+
+
+def test_wrong_zookeeper_credentials_stop_a_lane_at_once(
+    servers: SecuredServers, cluster: Cluster, drill: Drill, tp: TopicPartition
+) -> None:
+    cluster.produce(tp, [(None, b"v")] * 5)
+    drill.connect(kafka=servers.kafka("PLAINTEXT"), zookeeper=servers.zookeeper(ALICE))
+    (lane,) = drill.plan()
+    assert drill.run().messages == 5
+    drill.connect(zookeeper=servers.zookeeper(User(ALICE.name)))
+    assert "connection 'zookeeper_default'" in str(refused_within_bound(drill.plan))
+    said = drill.lane_failure(lane)
+    assert "not allowed to" in said
+    assert "connection 'zookeeper_default'" in said
+    exit_code, said = drill.waybill("offsets")
+    assert exit_code == 1
+    assert said.count("\n") == 1
+
+
+ODD_ZOOKEEPERS: list[tuple[str, bool, str, dict[str, Any], type[WaybillError], str]] = [
+    # What is met, whether the client speaks TLS, the port, more options, the error, what it says.
+    ("wrong CA", True, "zookeeper-tls", {"ca": "OTHER"}, ConfigError, "its certificate is not trusted: .* Check ca,"),
+    ("another host", True, "zookeeper-tls", {"host": "localhost"}, ConfigError, "not trusted: Hostname mismatch"),
+    ("plain to TLS", False, "zookeeper-tls", {}, CoordinationUnavailable, "takes the connection and begins no session"),
+    ("TLS to plain", True, "zookeeper", {}, CoordinationUnavailable, "the TLS handshake failed"),
+    ("deaf, TLS", True, "deaf", {}, CoordinationUnavailable, "timed out"),
+    ("deaf", False, "deaf", {}, CoordinationUnavailable, "takes the connection and begins no session"),
+    ("no such host", True, "zookeeper-tls", {"host": "no-such.invalid"}, CoordinationUnavailable, "does not resolve"),
+]
+
+
+@pytest.mark.parametrize(
+    ("tls", "port", "options", "kind", "says"),
+    [each[1:] for each in ODD_ZOOKEEPERS],
+    ids=[each[0] for each in ODD_ZOOKEEPERS],
+)
+def test_a_zookeeper_that_is_not_what_the_connection_says(
+    servers: SecuredServers,
+    deaf_port: int,
+    tmp_path: Path,
+    tls: bool,
+    port: str,
+    options: dict[str, Any],
+    kind: type[WaybillError],
+    says: str,
+) -> None:
+    document = servers.zookeeper(ALICE, tls=tls)
+    document["port"] = deaf_port if port == "deaf" else servers.ports[port]
+    document["host"] = options.get("host", document["host"])
+    if options.get("ca") == "OTHER":
+        document["extra"]["ca"] = str(Certificates(tmp_path / "other").ca)
+
+    def connect() -> None:
+        with coordinator(document, "root", session_seconds=2):
+            pass
+
+    error = refused_within_bound(connect)
+    assert type(error) is kind
+    with pytest.raises(kind, match=says):
+        raise error
+    assert "connection 'zookeeper'" in str(error)
+
+
+def test_zookeepers_password_is_in_no_log(
+    servers: SecuredServers, topic_name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    caplog.set_level(logging.DEBUG, "kazoo")
+    with coordinator(servers.zookeeper(ALICE), topic_name) as ours:
+        ours.write_committed(TopicPartition("t", 0), Committed(committed_offset=7), -1)
+    assert ALICE.password not in caplog.text
+
+
+def test_connections_survive_the_way_to_another_process(servers: SecuredServers) -> None:
+    """As Spark's executors get them."""
+    before = connection("kafka", as_environment(kafka=servers.kafka_as(ALICE, "PLAIN")))
+    after = connection("kafka", {before.variable: before.to_environment()})
+    assert KafkaEndpoint.of(after) == KafkaEndpoint.of(before)
+    assert json.loads(before.to_environment())["extra"]["sasl.password"] == ALICE.password
