@@ -1,0 +1,535 @@
+"""The archive's other formats on the real stack: Hadoop's own reader, gzip and DuckDB find what Kafka holds."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import msgspec
+import pytest
+from archive_drill import STREAM, Archive, Cluster
+from archived_stream import ArchivedStream
+from pyspark.sql import SparkSession
+
+from devstack import Stack
+from devstack.jars import pyspark_jars
+from waybill import chain, failpoints, ingest
+from waybill.coordination import Coordinator
+from waybill.errors import ChainBroken
+from waybill.formats.reading import SET_ASIDE, IndexedReader
+from waybill.log.encode import Record, records_of
+from waybill.names import TopicPartition
+from waybill.store import Store
+
+pytestmark = pytest.mark.integration
+
+NOW_MS = int(time.time() * 1000)
+READER = Path(__file__).parent / "hadoop" / "ReadSequenceFiles.java"
+SEQUENCE_FILES = [
+    (key, compression) for key in ("legacy", "msgpack") for compression in ("none", "gzip", "snappy", "zstd")
+]
+EVERY_FORMAT: list[Any] = [
+    {"name": "sequencefile", "key": "msgpack", "compression": "snappy"},
+    {"name": "sequencefile", "key": "legacy"},
+    {"name": "text"},
+    {"name": "text", "compression": "gzip"},
+]
+
+
+@pytest.fixture
+def cluster(stack: Stack) -> Cluster:
+    return Cluster(stack.bootstrap_servers)
+
+
+@pytest.fixture
+def tp(cluster: Cluster, topic_name: str) -> TopicPartition:
+    """The one topic-partition of `topic_name`, which exists now."""
+    cluster.create(topic_name)
+    return TopicPartition(topic_name, 0)
+
+
+def archive_of(stack: Stack, tp: TopicPartition, kind: Any, name: str = "", **stream: Any) -> Archive:
+    return Archive(stack, name or tp.topic, [tp.topic], {"format": kind, **stream})
+
+
+def awkward(seed: int, count: int, values: Callable[[random.Random], bytes | None] | None = None) -> list[Record]:
+    """Messages of many sizes, some with null or empty keys and values, headers or a line break."""
+    source = random.Random(seed)
+
+    def value() -> bytes | None:
+        return source.choice([None, b"", b"a\nb", b"\n", source.randbytes(source.randrange(2000)).hex().encode()])
+
+    keys: list[bytes | None] = [None, b"", b"key", source.randbytes(300)]
+    headers = [[], [("trace", b"1"), ("trace", None)]]
+    return [
+        Record(0, NOW_MS + i, source.choice(keys), values(source) if values else value(), source.choice(headers))
+        for i in range(count)
+    ]
+
+
+def lines(source: random.Random) -> bytes:
+    return json.dumps({"number": source.randrange(10**9), "text": "ä" * source.randrange(200)}).encode()
+
+
+def abort_a_transaction(cluster: Cluster, tp: TopicPartition) -> None:
+    producer = cluster.producer(transactional_id=tp.topic)
+    producer.init_transactions(20)
+    producer.begin_transaction()
+    producer.produce(tp.topic, b"aborted", partition=tp.partition)
+    producer.flush(20)
+    producer.abort_transaction(20)
+    cluster.wait_for_markers(tp)
+
+
+def produce_and_abort(cluster: Cluster, tp: TopicPartition, records: list[Record]) -> None:
+    """The log then ends with offsets that are not archived."""
+    half = len(records) // 2
+    cluster.produce(tp, records[:half], compression_type="zstd")
+    cluster.produce(tp, records[half:])
+    abort_a_transaction(cluster, tp)
+
+
+def read(archive: Archive, tp: TopicPartition) -> list[tuple[Record, str | None]]:
+    """Every message of the archive as its own reader finds it, and why it was set aside, if it was."""
+    found: list[tuple[Record, str | None]] = []
+    with archive.store() as store:
+        for backup in archive.chain(tp):
+            with IndexedReader(store, backup.key) as reader:
+                for batch in reader.messages(first_offset=backup.name.first_offset, next_offset=backup.next_offset):
+                    aside = batch.column(SET_ASIDE).to_pylist() if SET_ASIDE in batch.schema.names else None
+                    records = list(records_of(batch))
+                    found += zip(records, aside or [None] * len(records), strict=True)
+    return found
+
+
+def assert_contiguous(archive: Archive, tp: TopicPartition) -> None:
+    ranges = archive.ranges(tp)
+    assert all(a[1] == b[0] for a, b in pairwise(ranges))
+
+
+def objects(archive: Archive, tp: TopicPartition) -> list[bytes]:
+    with archive.store() as store:
+        return [store.read(found.key) for found in archive.chain(tp)]
+
+
+def index_keys(archive: Archive) -> list[str]:
+    with archive.store() as store:
+        return list(store.keys(f"{archive.name}/index/"))
+
+
+# --- other people's readers -------------------------------------------------------------------------------------------
+
+
+def read_by_hadoop(stack: Stack, files: list[Path]) -> list[tuple[str, list[tuple[Any, bytes]]]]:
+    """What `SequenceFile.Reader` says of each file: its first line, then keys and values."""
+    ran = subprocess.run(
+        [str(stack.kafka.java.binary), "-cp", f"{pyspark_jars()}/*", str(READER), *map(str, files)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr[-4000:]
+    return [_dump(Path(f"{file}.dump")) for file in files]
+
+
+def _dump(file: Path) -> tuple[str, list[tuple[Any, bytes]]]:
+    head, *rows = file.read_text().splitlines()
+    return head, [(key, bytes.fromhex(value)) for key, _, value in (row.partition(" ") for row in rows)]
+
+
+def test_hadoop_reads_what_kafka_holds(stack: Stack, cluster: Cluster, tp: TopicPartition, tmp_path: Path) -> None:
+    produce_and_abort(cluster, tp, awkward(1, 600))
+    in_kafka = cluster.messages(tp)
+    assert len(in_kafka) == 600
+    files: list[Path] = []
+    counts = []
+    for key, compression in SEQUENCE_FILES:
+        kind = {"name": "sequencefile", "key": key, "compression": compression}
+        archive = archive_of(
+            stack, tp, kind, f"{tp.topic}-{key}-{compression}", upload={"max_age": "0s", "max_bytes": "200KiB"}
+        )
+        assert archive.run().lag == 0
+        assert_contiguous(archive, tp)
+        files += written(tmp_path, f"{key}-{compression}", objects(archive, tp))
+        counts.append(len(archive.chain(tp)))
+    assert min(counts) >= 2, "several objects each"
+
+    dumps = iter(read_by_hadoop(stack, files))
+
+    for (key, compression), count in zip(SEQUENCE_FILES, counts, strict=True):
+        found: list[tuple[int, bytes | None, bytes]] = []
+        for head, rows in (next(dumps) for _ in range(count)):
+            codec = {"none": "none NONE", "gzip": "GzipCodec BLOCK", "snappy": "SnappyCodec BLOCK"}
+            assert head.startswith(codec.get(compression, "ZStandardCodec BLOCK"))
+            assert f"topic={tp.topic}" in head
+            found += [(*_offset_and_key(key, shown), value) for shown, value in rows]
+        expected = [(r.offset, r.key if key == "msgpack" else None, r.value or b"") for r in in_kafka]
+        assert found == expected, (key, compression)
+
+
+def _offset_and_key(kind: str, shown: str) -> tuple[int, bytes | None]:
+    if kind == "legacy":
+        return int(shown), None
+    found = msgspec.msgpack.decode(bytes.fromhex(shown))
+    assert found.keys() <= {1, 2}
+    return found[1], found.get(2)
+
+
+def written(folder: Path, name: str, data: list[bytes]) -> list[Path]:
+    files = [folder / f"{name}-{number}.seq" for number in range(len(data))]
+    for file, content in zip(files, data, strict=True):
+        file.write_bytes(content)
+    return files
+
+
+def test_text_is_what_kafka_holds_line_by_line(
+    stack: Stack, cluster: Cluster, tp: TopicPartition, tmp_path: Path
+) -> None:
+    produce_and_abort(cluster, tp, awkward(2, 500, lines))
+    in_kafka = [record.value for record in cluster.messages(tp)]
+    for compression in ("none", "gzip"):
+        kind = {"name": "text", "compression": compression}
+        archive = archive_of(
+            stack, tp, kind, f"{tp.topic}-{compression}", upload={"max_age": "0s", "max_bytes": "20KiB"}
+        )
+        assert archive.run().lag == 0
+        assert_contiguous(archive, tp)
+        data = objects(archive, tp)
+        plain = b"".join(gzip.decompress(part) if compression == "gzip" else part for part in data)
+        assert plain.split(b"\n") == [*in_kafka, b""]
+        suffix = "txt.gz" if compression == "gzip" else "txt"
+        assert all(found.key.endswith("." + suffix) for found in archive.chain(tp))
+        for number, part in enumerate(data):
+            (tmp_path / f"{number:03d}.{suffix}").write_bytes(part)
+        rows = duckdb.sql(
+            f"select number from read_json('{tmp_path}/*.{suffix}', format='newline_delimited', filename=true) "
+            "order by filename"
+        ).fetchall()
+        assert len(data) > 1
+        assert sorted(rows) == sorted((json.loads(line or b"{}")["number"],) for line in in_kafka)
+
+
+def test_the_data_source_of_spark(
+    stack: Stack, cluster: Cluster, tp: TopicPartition, tmp_path: Path, spark: SparkSession
+) -> None:
+    from waybill.spark.source import WaybillBackup
+
+    spark.dataSource.register(WaybillBackup)
+    cluster.produce(tp, awkward(3, 200))
+    in_kafka = cluster.messages(tp)
+    archive = archive_of(stack, tp, "text")
+    archive.run()
+    config = tmp_path / "streams.json"
+    config.write_text(json.dumps(archive.config.model_dump(mode="json")))
+    frame = spark.read.format("waybill_backup").option("stream", STREAM).option("config", str(config)).load()
+    rows = sorted(frame.collect(), key=lambda row: row["offset"])
+    assert [(row["offset"], row["value"]) for row in rows] == [(r.offset, r.value) for r in in_kafka]
+    aside = [record.value is None or b"\n" in record.value for record in in_kafka]
+    assert [row["kafka_timestamp"] is not None for row in rows] == aside
+    assert [row["key"] for row in rows] == [r.key if whole else None for r, whole in zip(in_kafka, aside, strict=True)]
+
+
+# --- our own readers --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", EVERY_FORMAT, ids=lambda kind: "-".join(kind.values()))
+def test_ours_reads_what_kafka_holds_less_what_the_format_lacks(
+    stack: Stack, cluster: Cluster, tp: TopicPartition, kind: dict[str, str]
+) -> None:
+    produce_and_abort(cluster, tp, awkward(4, 400))
+    archive = archive_of(stack, tp, kind, upload={"max_age": "0s", "max_bytes": "100KiB"})
+    report = archive.run()
+    in_kafka = cluster.messages(tp)
+
+    assert not report.failures
+    assert (report.lag, report.messages) == (0, len(in_kafka))
+    assert len(index_keys(archive)) == report.objects > 1
+    found = read(archive, tp)
+    assert [record.offset for record, _ in found] == [record.offset for record in in_kafka]
+    assert [record.value for record, _ in found] == [record.value for record in in_kafka]
+    for (record, why), original in zip(found, in_kafka, strict=True):
+        if why is not None:
+            assert record == original, "set aside whole"
+        else:
+            assert record == original._replace(
+                timestamp_ms=-1, headers=[], key=original.key if kind.get("key") == "msgpack" else None
+            )
+    aside = [kind["name"] == "text" and (r.value is None or b"\n" in r.value) for r in in_kafka]
+    assert [why is not None for _, why in found] == aside
+    committed = archive.committed(tp)
+    assert committed is not None
+    assert committed.extension == archive.config.stream(STREAM).format.extension
+
+
+def test_a_delimiter_of_several_bytes(stack: Stack, cluster: Cluster, tp: TopicPartition) -> None:
+    archive = archive_of(stack, tp, {"name": "text", "delimiter": "--"})
+    values = [b"a", b"", b"-", b"a--b", b"b-", b"a\nb", b"-c"]
+    cluster.produce(tp, [(None, value) for value in values])
+    archive.run()
+    assert objects(archive, tp) == [b"a----a\nb---c--"]
+    assert [why is not None for _, why in read(archive, tp)] == [False, False, True, True, True, False, False]
+    assert [record.value for record, _ in read(archive, tp)] == values
+
+
+@pytest.mark.parametrize("kind", EVERY_FORMAT, ids=lambda kind: "-".join(kind.values()))
+def test_an_object_without_messages(stack: Stack, cluster: Cluster, tp: TopicPartition, kind: dict[str, str]) -> None:
+    archive = archive_of(stack, tp, kind)
+    abort_a_transaction(cluster, tp)
+    report = archive.run()
+    assert (report.lag, report.objects, report.messages) == (0, 1, 0)
+    assert archive.ranges(tp) == [(0, 2)]
+    cluster.produce(tp, [(b"k", b"v")])
+    archive.run()
+    assert archive.ranges(tp) == [(0, 2), (2, 3)]
+    assert [(record.offset, record.value) for record, _ in read(archive, tp)] == [(2, b"v")]
+
+
+# --- crashes and rivals -----------------------------------------------------------------------------------------------
+
+
+class Crash(BaseException):
+    """The process ends here."""
+
+
+@pytest.fixture
+def at(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable[[], None]], None]:
+    """Have something done, once, when a lane comes to a failpoint."""
+
+    def set_up(place: str, act: Callable[[], None]) -> None:
+        left = [act]
+
+        def reach(name: str) -> None:
+            if name == place and left:
+                left.pop()()
+
+        monkeypatch.setattr(failpoints, "reach", reach)
+
+    return set_up
+
+
+def crash() -> None:
+    raise Crash
+
+
+@pytest.mark.parametrize("kind", EVERY_FORMAT[::3], ids=lambda kind: kind["name"])
+@pytest.mark.parametrize(("place", "adopted"), [("ingest.index_created", False), ("ingest.object_created", True)])
+def test_a_crash_around_the_object(
+    stack: Stack,
+    cluster: Cluster,
+    tp: TopicPartition,
+    kind: dict[str, str],
+    place: str,
+    adopted: bool,
+    at: Callable[[str, Callable[[], None]], None],
+) -> None:
+    archive = archive_of(stack, tp, kind)
+    produce_and_abort(cluster, tp, awkward(5, 100))
+    at(place, crash)
+    with archive.services() as services, pytest.raises(Crash):
+        archive.run_one(services, tp)
+    assert len(index_keys(archive)) == 1
+    cluster.produce(tp, awkward(6, 20))
+
+    (partition,) = archive.run().partitions
+
+    assert [done.adopted for done in partition.objects] == ([True, False] if adopted else [False])
+    assert partition.lag == 0
+    in_kafka = cluster.messages(tp)
+    assert partition.objects[0].messages == (100 if adopted else 120)
+    assert [(r.offset, r.value) for r, _ in read(archive, tp)] == [(r.offset, r.value) for r in in_kafka]
+    assert_contiguous(archive, tp)
+
+
+def test_the_same_bytes_with_another_end(
+    stack: Stack, cluster: Cluster, tp: TopicPartition, at: Callable[[str, Callable[[], None]], None]
+) -> None:
+    """What a lane left behind that died speaks of the same bytes, but saw fewer offsets left out after them."""
+    archive = archive_of(stack, tp, "text")
+    cluster.produce(tp, [(None, b"one"), (None, b"two")])
+    at("ingest.index_created", crash)
+    with archive.services() as services, pytest.raises(Crash):
+        archive.run_one(services, tp)
+    abort_a_transaction(cluster, tp)
+    assert archive.run().lag == 0
+    assert archive.ranges(tp) == [(0, 4)]
+    with archive.store() as store:
+        (found,) = archive.chain(tp)
+        store.client.put_object(Bucket=store.bucket, Key=found.key, Body=store.read(found.key))  # without metadata
+    assert archive.ranges(tp) == [(0, 4)]
+    assert [record.offset for record, _ in read(archive, tp)] == [0, 1]
+
+
+@pytest.mark.parametrize("kind", EVERY_FORMAT[1:3], ids=lambda kind: kind["name"])
+def test_a_rival_with_another_cut(
+    stack: Stack,
+    cluster: Cluster,
+    tp: TopicPartition,
+    kind: dict[str, str],
+    at: Callable[[str, Callable[[], None]], None],
+) -> None:
+    """A lane is overtaken between its index and its object; it adopts what is there, and takes its index away."""
+
+    class Unlocked(Coordinator):
+        def lock(self, _: TopicPartition) -> Any:
+            return nullcontext()
+
+    archive = archive_of(stack, tp, kind)
+    rival = archive_of(stack, tp, kind, upload={"max_age": "0s", "max_bytes": "30KiB"})
+    cluster.produce(tp, awkward(7, 200, lines), batch_num_messages=20)
+
+    def overtake() -> None:
+        with rival.services() as services:
+            services.coordinator.__class__ = Unlocked
+            assert rival.run_one(services, tp).failure is None
+
+    at("ingest.index_created", overtake)
+    with archive.services() as services:
+        services.coordinator.__class__ = Unlocked
+        report = archive.run_one(services, tp)
+
+    assert report.failure is None
+    assert report.lag == 0
+    in_kafka = cluster.messages(tp)
+    assert [(r.offset, r.value) for r, _ in read(archive, tp)] == [(r.offset, r.value) for r in in_kafka]
+    assert_contiguous(archive, tp)
+    assert len(index_keys(archive)) == len(archive.chain(tp)) > 1
+
+
+# --- one format a chain -----------------------------------------------------------------------------------------------
+
+
+def test_another_format_takes_another_generation(stack: Stack, cluster: Cluster, tp: TopicPartition) -> None:
+    cluster.produce(tp, [(b"k", b"v")])
+    assert archive_of(stack, tp, "kafka").run().messages == 1
+    cluster.produce(tp, [(b"k", b"w")])
+    for forget in (False, True):
+        changed = archive_of(stack, tp, {"name": "text", "compression": "gzip"})
+        if forget:
+            with changed.services() as services:
+                coordinator = services.coordinator
+                coordinator._client.delete(coordinator._path(coordinator.paths.committed_offset(tp)))
+        (partition,) = changed.run().partitions
+        assert partition.failure is not None
+        assert partition.failure.error == "GenerationConflict"
+        assert "holds .kafka objects, and the config says format text (.txt.gz)" in partition.failure.message
+    archive = archive_of(stack, tp, "text", generation=2)
+    assert archive.run().messages == 2
+
+
+# --- the whole way ----------------------------------------------------------------------------------------------------
+
+
+def stream_of(tmp_path: Path, topic: str, kind: str) -> ArchivedStream:
+    stream = ArchivedStream(tmp_path, topic, partitions=1)
+    stream.file.write_text(stream.file.read_text().replace("    table:", f"    format: {kind}\n    table:"))
+    return stream
+
+
+@pytest.fixture
+def text_stream(stack: Stack, tmp_path: Path, topic_name: str) -> ArchivedStream:
+    """Twenty events, and four messages that text cannot hold or no parser reads."""
+    stream = stream_of(tmp_path, topic_name, "{name: text, compression: gzip}")
+    stream.produce_events(10)
+    producer = stream.producer()
+    for value in (b'{"id": "broken",\n"time": "2026-01-01T00:00:00Z"}', None, b"junk", b"\n"):
+        producer.produce(stream.topic, value, b"key", 0, headers=[("h", b"1")], timestamp=1_700_000_000_000)
+    assert producer.flush(30) == 0
+    stream.produce_events(10, first=10)
+    stream.ingest()
+    return stream
+
+
+def test_what_text_cannot_hold_goes_to_quarantine(text_stream: ArchivedStream) -> None:
+    text_stream.partition()
+    with text_stream.tables() as tables:
+        main, quarantine = tables.main.scan().to_arrow(), tables.quarantine.scan().to_arrow()
+    assert sorted(main.column("offset").to_pylist()) == [*range(10), *range(14, 24)]
+    assert set(main.column("key").to_pylist()) == {None}
+    rows = {row["offset"]: row for row in quarantine.to_pylist()}
+    assert {offset: (row["reason"].split(":")[0], row["parser"]) for offset, row in rows.items()} == {
+        10: ("contains_delimiter", "text"),
+        11: ("tombstone", "text"),
+        12: ("not_json", "json"),
+        13: ("contains_delimiter", "text"),
+    }
+    assert rows[10]["value"] == b'{"id": "broken",\n"time": "2026-01-01T00:00:00Z"}'
+    assert (rows[11]["value"], rows[11]["key"], rows[11]["headers"]) == (None, b"key", [{"key": "h", "value": b"1"}])
+    assert rows[11]["kafka_timestamp"].timestamp() == 1_700_000_000
+    assert (rows[12]["key"], rows[12]["kafka_timestamp"]) == (None, None)
+
+    assert text_stream.waybill("verify", "--json").document[0]["faults"] == []
+
+
+def test_commands_show_it(text_stream: ArchivedStream) -> None:
+    (listed,) = text_stream.waybill("ls", "events", "--json").document
+    assert listed["key"].endswith(".txt.gz")
+    assert (listed["first_offset"], listed["next_offset"]) == (0, 24)
+    shown = [json.loads(line) for line in text_stream.waybill("cat", listed["key"]).out.splitlines()]
+    assert [message["offset"] for message in shown] == list(range(24))
+    assert shown[0]["timestamp"] is None
+    assert [m["offset"] for m in shown if "set_aside" in m] == [10, 11, 13]
+    assert shown[11]["value"] is None
+    (one,) = text_stream.waybill("cat", listed["key"], "--from", "13", "--to", "13").out.splitlines()
+    assert json.loads(one)["value"] == "\n"
+
+
+def faults(stream: ArchivedStream) -> list[tuple[str, str]]:
+    ran = stream.waybill("verify", "--json", "--no-table")
+    return [(fault["kind"], fault["what"]) for fault in ran.document[0]["faults"]]
+
+
+def put(store: Store, key: str, data: bytes, **metadata: str) -> None:
+    """Write over an object, as nothing in Waybill ever does."""
+    store.client.put_object(Bucket=store.bucket, Key=key, Body=data, Metadata=metadata)
+
+
+@pytest.mark.parametrize("kind", ["{name: sequencefile, compression: zstd}", "sequencefile", "text"])
+def test_verify_finds_damage(stack: Stack, tmp_path: Path, topic_name: str, kind: str) -> None:
+    stream = stream_of(tmp_path, topic_name, kind)
+    stream.produce_events(50)
+    stream.ingest()
+    (key,) = stream.object_keys()
+    with stream.store() as store:
+        data, metadata = store.read(key), store.metadata(key)
+        assert faults(stream) == []
+        put(store, key, data)
+        assert faults(stream) == [], "the index is found by the object's hash"
+        damaged = bytearray(data)
+        damaged[-20] ^= 1
+        put(store, key, bytes(damaged), **metadata)
+        ((found, _),) = faults(stream)
+        assert found == "damaged"
+        put(store, key, bytes(damaged))
+        ((found, what),) = faults(stream)
+        assert (found, "speaks of these bytes" in what) == ("damaged", True)
+        put(store, key, data, **metadata)
+        (index,) = store.keys(f"{store.prefix}/index/")
+        content = store.read(index)
+        store.remove(index)
+        ((found, what),) = faults(stream)
+        assert (found, "none of 0 index objects" in what) == ("damaged", True)
+        store.create_if_absent(index, content)
+        assert faults(stream) == []
+        other = key.rpartition("/")[0] + f"/1_0_{50:020d}.kafka"
+        put(store, other, b"")
+        assert ("format", "a .kafka object in a chain of ." + key.rpartition(".")[2]) in faults(stream)
+        with pytest.raises(ChainBroken, match="of different formats"):
+            list(chain.walk(store, 1, stream.tp()))
+
+
+def test_a_lane_that_waits_leaves_no_index(stack: Stack, cluster: Cluster, tp: TopicPartition) -> None:
+    archive = archive_of(stack, tp, "sequencefile", upload={"max_age": "1h"})
+    cluster.produce(tp, [(b"k", b"v")])
+    report = archive.run()
+    assert report.partitions[0].outcome is ingest.Outcome.WAITING
+    assert index_keys(archive) == []
