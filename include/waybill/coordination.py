@@ -230,9 +230,7 @@ class Coordinator:
 
     def list_committed(self) -> dict[TopicPartition, Committed]:
         """Every committed offset of the stream and generation."""
-        topics = self._children(self.paths.offsets)
-        tps = [TopicPartition(t, int(p)) for t in topics for p in self._children(f"{self.paths.offsets}/{t}")]
-        return self.read_all_committed(tps)
+        return self.read_all_committed(self._topic_partitions(self.paths.offsets))
 
     def first_partitions(self, topic: str, count: int) -> int:
         """How many partitions the topic had when a chain of it was first begun; it has `count` now.
@@ -319,12 +317,10 @@ class Coordinator:
         """The journal, sorted by topic-partition."""
         parent = f"{self.paths.base}/stops"
         found = []
-        for topic in self._children(parent):
-            for partition in self._children(f"{parent}/{topic}"):
-                tp = TopicPartition(topic, int(partition))
-                node = self._get(self.paths.stop(tp))
-                if node is not None:
-                    found.append(_stop(tp, node[0], self.paths.stop(tp)))
+        for tp in self._topic_partitions(parent):
+            node = self._get(self.paths.stop(tp))
+            if node is not None:
+                found.append(_stop(tp, node[0], self.paths.stop(tp)))
         return sorted(found, key=lambda stop: stop.tp)
 
     # --- ZooKeeper ---
@@ -337,6 +333,15 @@ class Coordinator:
             data, stat = self._client.retry(self._client.get, self._path(path))
             return bytes(data), int(stat.version)
         return None
+
+    def _topic_partitions(self, parent: str) -> Iterator[TopicPartition]:
+        """Those that have nodes below `parent`. What is named otherwise is not ours: it is logged and left out."""
+        for topic in self._children(parent):
+            for partition in self._children(f"{parent}/{topic}"):
+                try:
+                    yield TopicPartition.parse(f"{topic}/{partition}")
+                except ValueError as error:
+                    log.warning("ZooKeeper node below %s: %s; ignored", parent, error)
 
     def _children(self, path: str) -> list[str]:
         with self._mapped(f"list {path}", passing=(NoNodeError,)), suppress(NoNodeError):

@@ -189,14 +189,16 @@ class Store:
             yield StoredObject(name, entry["Key"], int(entry["Size"]), entry["LastModified"])
 
     def topics(self) -> list[str]:
-        """The topics that have backup objects, sorted."""
+        """The topics that have backup objects, sorted. What lies there under no topic's name is logged and left out."""
         prefix = names.archive_prefix(self.prefix)
         pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=prefix, Delimiter="/")
         found: list[str] = []
         with self._mapped("list topics"):
             for page in pages:
                 found += [p["Prefix"].removeprefix(prefix).rstrip("/") for p in page.get("CommonPrefixes", [])]
-        return sorted(found)
+        for name in (name for name in found if not names.is_topic(name)):
+            log.warning("s3://%s/%s%r is no topic of Kafka's; ignored", self.bucket, prefix, name)
+        return sorted(filter(names.is_topic, found))
 
     def chains(self, topic: str) -> list[Chain]:
         """The chains of a topic, sorted. One call a chain: each listing goes on behind the chain that was found."""

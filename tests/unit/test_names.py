@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 from hypothesis import example, given
@@ -102,6 +104,86 @@ def test_a_topic_that_kafka_does_not_allow_gets_no_name(topic: str) -> None:
     ):
         with pytest.raises(ConfigError, match="is not a legal Kafka topic name"):
             build()
+
+
+TP_BUILDERS: dict[str, Callable[[str, TopicPartition], str]] = {
+    "backup": lambda prefix, tp: BackupName(tp.topic, 1, tp.partition, 7).key(prefix),
+    "backup prefix": lambda prefix, tp: names.backup_prefix(prefix, tp.topic),
+    "chain prefix": lambda prefix, tp: names.chain_prefix(prefix, tp.topic, 1, tp.partition),
+    "offset prefix": lambda prefix, tp: names.offset_prefix(prefix, tp.topic, 1, tp.partition, 7),
+    "index": lambda prefix, tp: names.index_key(BackupName(tp.topic, 1, tp.partition, 7).key(prefix), "0" * 32),
+    "gap": lambda prefix, tp: names.GapName(tp.topic, 1, tp.partition, 7).key(prefix),
+    "seam": lambda prefix, tp: names.GapName(tp.topic, 1, tp.partition, 7, 9).key(prefix),
+    "gap prefix": lambda prefix, tp: names.gap_prefix(prefix, tp.topic, 1, tp.partition),
+    "start": lambda prefix, tp: names.start_key(prefix, tp.topic, 1, tp.partition),
+}
+"""Everything that names an object after a topic."""
+
+NODE_BUILDERS: dict[str, Callable[[ZkPaths, TopicPartition], str]] = {
+    "committed offset": ZkPaths.committed_offset,
+    "lock": ZkPaths.lock,
+    "stop": ZkPaths.stop,
+}
+"""Everything that names a node after a topic."""
+
+HOSTILE = (
+    st.text(max_size=260)
+    | st.text("./%a\\\n\x00 ", max_size=12)
+    | st.sampled_from(
+        ["..", "../../etc", "a/b", "/a", "a/", "%2e%2e", "..%2f", "a\n", "\u2024\u2024", "\uff0f", "-rf", "*", "~"]
+    )
+)
+
+
+@given(HOSTILE | TOPICS, PREFIXES, NUMBERS)
+@example("." * 249, "a", 0)
+@example("...", "", 0)
+@example("..", "a", 0)
+@example("a/../../b", "a/b", 0)
+def test_whatever_a_topic_is_called_its_names_stay_in_their_place(topic: str, prefix: str, partition: int) -> None:
+    """A name is refused, or it is one segment of a key or a path, as it is, below the prefix."""
+    tp = TopicPartition(topic, partition)
+    paths = ZkPaths("root", "stream", 1)
+    built = {
+        **{what: partial(build, prefix, tp) for what, build in TP_BUILDERS.items()},
+        **{what: partial(build, paths, tp) for what, build in NODE_BUILDERS.items()},
+    }
+    for what, build in built.items():
+        if not names.is_topic(topic):
+            with pytest.raises((ConfigError, ValueError)):
+                build()
+            continue
+        above, name = (paths.base, build()) if what in NODE_BUILDERS else (prefix, build())
+        start = f"{above}/" if above else ""
+        assert name.startswith(start), what
+        kind, found, *rest = name.removeprefix(start).split("/")
+        assert kind in {"backup", "index", "gaps", "starts", "offsets", "locks", "stops"}
+        assert found == topic
+        assert len(rest) == 1
+        assert rest[0] not in {".", ".."}
+        assert len(name.encode()) <= 1024  # S3's limit
+
+
+@given(HOSTILE)
+def test_what_kafka_does_not_allow_is_read_out_of_no_name(topic: str) -> None:
+    """Names come from listings too, where anybody with the right to write may have put one."""
+    if names.is_topic(topic):
+        return
+    end = "1_0_00000000000000000007"
+    for parse in (
+        lambda: BackupName.parse(f"p/backup/{topic}/{end}.kafka"),
+        lambda: names.GapName.parse(f"p/gaps/{topic}/{end}.json"),
+        lambda: TopicPartition.parse(f"{topic}/0"),
+    ):
+        try:
+            found = parse()
+        except ValueError:
+            continue
+        found_topic = found.topic
+        assert names.is_topic(found_topic)
+        assert found_topic == topic.rpartition("/")[2]  # of the last segment, which is all that a name is read from
+    found_chain = names.chain_of(f"p/backup/{topic}/{end}.kafka")
+    assert found_chain is None or names.is_topic(found_chain[0].topic)
 
 
 @given(TOPICS, PREFIXES)

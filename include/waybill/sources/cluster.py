@@ -23,7 +23,7 @@ from kafka.protocol.metadata import MetadataRequest
 from waybill.connections import KafkaEndpoint
 from waybill.errors import ConfigError, KafkaUnavailable
 from waybill.log.framing import DEFAULT_MAX_BATCH_BYTES
-from waybill.names import TopicPartition
+from waybill.names import TopicPartition, is_topic
 from waybill.sources.transport import DirectConnectionManager, TlsExpected, TlsRefused
 
 __all__ = ["Cluster", "Leader", "Topic"]
@@ -135,6 +135,9 @@ class Cluster:
                 raise error(found.name)
             if error is not kafka_errors.NoError:
                 log.debug("topic %s: %s", found.name, error.__name__)
+                continue
+            if not is_topic(found.name):
+                log.warning("Kafka at %s names a topic %r, which it does not allow; ignored", self.servers, found.name)
                 continue
             for partition in found.partitions:
                 epoch = -1 if partition.leader_epoch is None else partition.leader_epoch
