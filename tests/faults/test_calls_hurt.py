@@ -12,16 +12,16 @@ from scenarios import Play, large, small
 pytestmark = [pytest.mark.faults, pytest.mark.integration]
 
 BEFORE = (Effect.ERROR_500, Effect.ERROR_503, Effect.SLOW, Effect.RESET)
-AFTER = (Effect.APPLIED_500, Effect.APPLIED_RESET)
+AFTER = (Effect.APPLIED_500, Effect.APPLIED_RESET, Effect.NO_ANSWER)
 OF_CALL = {
     S3Call.PUT_OBJECT: (*BEFORE, *AFTER),
     S3Call.CREATE_MULTIPART_UPLOAD: (*BEFORE, *AFTER),
     S3Call.UPLOAD_PART: (*BEFORE, *AFTER),
     S3Call.COMPLETE_MULTIPART_UPLOAD: (*BEFORE, *AFTER),
     S3Call.ABORT_MULTIPART_UPLOAD: (*BEFORE, *AFTER),
-    S3Call.HEAD_OBJECT: BEFORE,
-    S3Call.GET_OBJECT: (*BEFORE, Effect.CUT_BODY),
-    S3Call.LIST_OBJECTS: BEFORE,
+    S3Call.HEAD_OBJECT: (*BEFORE, Effect.NO_ANSWER),
+    S3Call.GET_OBJECT: (*BEFORE, Effect.NO_ANSWER, Effect.CUT_BODY),
+    S3Call.LIST_OBJECTS: (*BEFORE, Effect.NO_ANSWER),
 }
 ONE_CALL = (S3Call.PUT_OBJECT, S3Call.LIST_OBJECTS, S3Call.GET_OBJECT, S3Call.HEAD_OBJECT)
 MULTIPART = (
@@ -66,6 +66,8 @@ def hurt_large(play: Play) -> dict[str, SceneResult]:
         scenarios[str(call)] = large(call_faults=tuple(faults))
     sessions = [CallFault(S3Call.UPLOAD_PART, effect, nth=2 * n + 1) for n, effect in enumerate(SESSION)]
     scenarios["session"] = large(call_faults=tuple(sessions))
+    silence = CallFault(S3Call.PUT_OBJECT, Effect.FREEZE_KAFKA)
+    scenarios["silence"] = small(call_faults=(silence,), fetch_bytes=16 << 10, kafka_frozen_seconds=50.0)
     return play(scenarios)
 
 
@@ -96,4 +98,12 @@ def test_kafka_connections_that_are_cut_in_the_middle_of_a_fetch(hurt_small: dic
     result = hurt_small["kafka"]
     assert result.injected[f"{Effect.CUT_KAFKA}, at a {S3Call.PUT_OBJECT}"] == 1
     assert result.injected[str(Effect.CUT_FETCH)] >= 1
+    assert not result.faults
+
+
+def test_lane_gives_up_on_a_kafka_that_says_nothing_any_more(hurt_large: dict[str, SceneResult]) -> None:
+    """Connections stay, answers do not come: its patience ends, and so does the lane, long before Airflow's limit."""
+    result = hurt_large["silence"]
+    assert result.errors["KafkaUnavailable"] >= 1
+    assert 10 < result.longest_overtime_seconds < 75
     assert not result.faults

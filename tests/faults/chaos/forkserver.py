@@ -173,13 +173,14 @@ def patch(
     part_bytes: int | None = None,
     fetch_bytes: int | None = None,
     s3_attempts: int | None = None,
+    s3_read_timeout_seconds: int | None = None,
     kafka: dict[str, int] | None = None,
 ) -> None:
     """Constants of the product that scenarios set otherwise, so that little data meets every case. In the child only.
 
     `part_bytes`: of multipart uploads; `fetch_bytes`: of one fetch; `s3_attempts`: botocore's, so that one 500 is
-    enough for a failed call; `kafka`: the port of the proxy for each `host:port` of a broker, since brokers say
-    themselves where they are.
+    enough for a failed call; `s3_read_timeout_seconds`: how long an answer is waited for; `kafka`: the port of the
+    proxy for each `host:port` of a broker, since brokers say themselves where they are.
     """
     from waybill import store
     from waybill.sources import kafka as source
@@ -192,6 +193,9 @@ def patch(
     if s3_attempts is not None:
         assert isinstance(store._ATTEMPTS, int)
         store._ATTEMPTS = s3_attempts
+    if s3_read_timeout_seconds is not None:
+        assert isinstance(store._READ_TIMEOUT_SECONDS, int)
+        store._READ_TIMEOUT_SECONDS = s3_read_timeout_seconds
     if kafka is not None:
         create = transport.create_connection
 

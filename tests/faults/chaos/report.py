@@ -21,6 +21,7 @@ class Tally:
     seeds: int = 0
     figures: Counter[str] = field(default_factory=Counter)
     injected: Counter[str] = field(default_factory=Counter)
+    errors: Counter[str] = field(default_factory=Counter)
     kinds: Counter[str] = field(default_factory=Counter)
     failed: list[SceneResult] = field(default_factory=list)
     longest_overtime_seconds: float = 0.0
@@ -43,6 +44,7 @@ class Tally:
             }
         )
         self.injected.update(result.injected)
+        self.errors.update(result.errors)
         for fault in result.faults:
             self.kinds[fault.kind] += fault.count
         if result.faults:
@@ -58,6 +60,8 @@ class Tally:
         text = [f"{self.seeds} seeds in {seconds:,.0f} s ({seconds / max(1, self.seeds):.1f} s each)", ""]
         text += [f"faults injected: {self.injected.total():,}"]
         text += [f"  {times:6,}  {what}" for what, times in sorted(self.injected.items())]
+        text += ["", "what lanes failed with, to be tried again:"]
+        text += [f"  {times:6,}  {name}" for name, times in sorted(self.errors.items())]
         text += ["", *(f"  {count:10,}  {name}" for name, count in self.figures.items())]
         text += [f"  {self.longest_overtime_seconds:10.1f}  seconds beyond its budget, at most, of a lane", ""]
         for kind in _MESSAGE_KINDS:
@@ -73,6 +77,7 @@ class Tally:
             "seeds": self.seeds,
             "seconds": round(seconds, 1),
             "injected": dict(sorted(self.injected.items())),
+            "errors": dict(sorted(self.errors.items())),
             "figures": dict(self.figures),
             "longest_overtime_seconds": round(self.longest_overtime_seconds, 1),
             "faults": {kind: self.kinds[kind] for kind in (*_MESSAGE_KINDS, *sorted(self.kinds))},

@@ -54,16 +54,19 @@ class Effect(StrEnum):
     """Half of the request is read; S3 never hears of it."""
     APPLIED_500 = "500 after it was applied"
     APPLIED_RESET = "reset after it was applied"
+    NO_ANSWER = "no answer after it was applied"
+    """Until the client gives up."""
     CUT_BODY = "body cut half way"
     CUT_ZOOKEEPER = "ZooKeeper connections cut"
     FREEZE_ZOOKEEPER = "ZooKeeper connections frozen"
     EXPIRE_SESSION = "ZooKeeper session expired"
     DELETE_NODES = "ZooKeeper nodes deleted"
     CUT_KAFKA = "Kafka connections cut"
+    FREEZE_KAFKA = "Kafka connections frozen"
     CUT_FETCH = "Kafka response cut half way"
 
 
-_APPLIED = frozenset({Effect.APPLIED_500, Effect.APPLIED_RESET, Effect.CUT_BODY})
+_APPLIED = frozenset({Effect.APPLIED_500, Effect.APPLIED_RESET, Effect.NO_ANSWER, Effect.CUT_BODY})
 _STATUS = {Effect.ERROR_500: (500, "InternalError"), Effect.ERROR_503: (503, "SlowDown")}
 
 
@@ -213,6 +216,11 @@ class S3Proxy:
             return
         await self._beforehand(call, effect)
         answer = await self._ask(request, body)
+        if effect is Effect.NO_ANSWER:
+            self._note_creation(request, answer)
+            self._count(call, effect)
+            await reader.read(-1)
+            return
         await self._answer(request, writer, effect, answer)
 
     async def _beforehand(self, call: S3Call, effect: Effect | None) -> None:
@@ -227,11 +235,7 @@ class S3Proxy:
     async def _answer(
         self, request: _Request, writer: asyncio.StreamWriter, effect: Effect | None, answer: bytes
     ) -> None:
-        status = int(answer[9:12] or 0)
-        applied = 200 <= status < 300
-        if applied and request.call in (S3Call.PUT_OBJECT, S3Call.COMPLETE_MULTIPART_UPLOAD):
-            # A completion that is tried again is answered as before: it is the same upload.
-            self.created[request.key].add(request.query.get("uploadId", [f"call {self.calls.total()}"])[0])
+        applied = self._note_creation(request, answer)
         if effect in _APPLIED and applied:
             self._count(request.call, effect)
             if effect is Effect.APPLIED_RESET:
@@ -244,6 +248,14 @@ class S3Proxy:
             answer = head + separator + body[: len(body) // 2]
         writer.write(answer)
         await writer.drain()
+
+    def _note_creation(self, request: _Request, answer: bytes) -> bool:
+        """Whether the call was applied; an object that it created is noted."""
+        applied = 200 <= int(answer[9:12] or 0) < 300
+        if applied and request.call in (S3Call.PUT_OBJECT, S3Call.COMPLETE_MULTIPART_UPLOAD):
+            # A completion that is tried again is answered as before: it is the same upload.
+            self.created[request.key].add(request.query.get("uploadId", [f"call {self.calls.total()}"])[0])
+        return applied
 
     async def _refuse(self, request: _Request, writer: asyncio.StreamWriter, status: int, code: str) -> None:
         text = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>injected</Message></Error>".encode()

@@ -85,6 +85,7 @@ class Scenario:
     producers: tuple[ProducerPlan, ...] = ()
     lane_faults: tuple[LaneFault, ...] = ()
     call_faults: tuple[CallFault, ...] = ()
+    kafka_frozen_seconds: float = 3.0
     backlog_first: bool = False
     """Lanes begin when the producers have written what they have to."""
     faults_within_seconds: float = 7.0
@@ -185,13 +186,14 @@ _MULTIPART = (
     S3Call.ABORT_MULTIPART_UPLOAD,
 )
 _BEFORE = (Effect.ERROR_500, Effect.ERROR_503, Effect.SLOW, Effect.RESET)
-_AFTER = (Effect.APPLIED_500, Effect.APPLIED_RESET)
+_AFTER = (Effect.APPLIED_500, Effect.APPLIED_RESET, Effect.NO_ANSWER)
 _ELSEWHERE = (
     Effect.CUT_ZOOKEEPER,
     Effect.FREEZE_ZOOKEEPER,
     Effect.EXPIRE_SESSION,
     Effect.DELETE_NODES,
     Effect.CUT_KAFKA,
+    Effect.FREEZE_KAFKA,
     Effect.CUT_FETCH,
 )
 
@@ -213,5 +215,5 @@ def _call_faults(rng: random.Random, *, multipart: bool) -> list[CallFault]:
 
 def _effects(call: S3Call) -> tuple[Effect, ...]:
     if call is S3Call.GET_OBJECT:
-        return (*_BEFORE, Effect.CUT_BODY)
-    return _BEFORE if call in (S3Call.HEAD_OBJECT, S3Call.LIST_OBJECTS) else _BEFORE + _AFTER
+        return (*_BEFORE, Effect.NO_ANSWER, Effect.CUT_BODY)
+    return (*_BEFORE, Effect.NO_ANSWER) if call in (S3Call.HEAD_OBJECT, S3Call.LIST_OBJECTS) else _BEFORE + _AFTER

@@ -37,6 +37,7 @@ _OVERTIME_SECONDS = 75.0
 """How long a lane may take beyond its budget with every service down: its clients' patience, and the last upload."""
 _DRAIN_SECONDS = 120.0
 _CUT_FETCH_BYTES = 6000
+_S3_READ_TIMEOUT_SECONDS = 4
 
 
 @dataclass
@@ -53,6 +54,8 @@ class SceneResult:
     adopted: int = 0
     archived: int = 0
     """Messages in the archive at the end."""
+    errors: Counter[str] = field(default_factory=Counter)
+    """What lanes and plans failed with, by the error's name."""
     longest_overtime_seconds: float = 0.0
     """By how much a lane outlived its budget at most."""
     faults: list[Fault] = field(default_factory=list)
@@ -81,7 +84,7 @@ class Scene:
         self._give_up = threading.Event()
         self._backlog = threading.Event()
         self._started = time.monotonic()
-        self._freezing: asyncio.Future[int] | None = None
+        self._freezing: asyncio.Future[Any] | None = None
         self._watch = ObjectWatch(world.s3, world.stack.bucket, f"{self.topic}/backup/")
 
     # --- all of it ---
@@ -223,6 +226,7 @@ class Scene:
             "part_bytes": scenario.part_bytes,
             "fetch_bytes": scenario.fetch_bytes,
             "s3_attempts": scenario.s3_attempts,
+            "s3_read_timeout_seconds": _S3_READ_TIMEOUT_SECONDS,
             "kafka": brokers,
         }
         environment = {"WAYBILL_CONFIG": str(config), **self._connections()}
@@ -302,6 +306,8 @@ class Scene:
                 self.result.adopted += sum(o["adopted"] for p in partitions for o in p["objects"])
         for failure in failures:
             self._failures.append(f"{failure['error']}: {failure['message']}")
+            with self._lock:
+                self.result.errors[failure["error"]] += 1
             if not failure["retriable"]:
                 what = f"{job.launch.do} {job.number}: {failure['error']}: {failure['message']} ({job.log})"
                 self._fault("wrong stop", what)
@@ -367,6 +373,10 @@ class Scene:
                 return await self._zookeeper.expire()
             case Effect.FREEZE_ZOOKEEPER:
                 self._freezing = asyncio.ensure_future(self._zookeeper.freeze(SESSION_SECONDS + 1.0))
+                return 1
+            case Effect.FREEZE_KAFKA:
+                seconds = self.scenario.kafka_frozen_seconds
+                self._freezing = asyncio.gather(*(proxy.freeze(seconds) for proxy in self._brokers.values()))
                 return 1
             case Effect.DELETE_NODES:
                 path = f"/waybill/{self.topic}/streams/{STREAM}/1/offsets"
