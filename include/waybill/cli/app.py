@@ -23,6 +23,8 @@ uploads_app = typer.Typer(help="Uploads that lanes left behind when they were ki
 app.add_typer(uploads_app, name="uploads")
 gaps_app = typer.Typer(help="Named stops, and accepted gaps.", invoke_without_command=True)
 app.add_typer(gaps_app, name="gaps")
+offsets_app = typer.Typer(help="Committed offsets, and what stands still.", invoke_without_command=True)
+app.add_typer(offsets_app, name="offsets")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 
@@ -66,19 +68,87 @@ def config_schema() -> None:
     config.print_schema()
 
 
-@app.command()
-def offsets(
-    stream: Annotated[str | None, typer.Option("--stream", "-s", help="Only this stream.")] = None,
-    as_json: AsJson = False,
-) -> None:
+OneStream = Annotated[str | None, typer.Option("--stream", "-s", help="Only this stream.")]
+Reason = Annotated[str, typer.Option("--reason", help="Why, for whoever looks at it later.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do it; otherwise only say what would be done.")]
+
+
+def _refuse_misplaced(stream: str | None, as_json: bool) -> None:
+    """Options of a group are not those of its commands: passed over, `--stream` would mean every stream."""
+    if stream is not None or as_json:
+        raise typer.BadParameter("give --stream and --json after the command")
+
+
+@offsets_app.callback()
+def offsets(context: typer.Context, stream: OneStream = None, as_json: AsJson = False) -> None:
+    """Committed offset, end of the log and lag of every topic-partition, and which are stopped."""
+    if context.invoked_subcommand is None:
+        offsets_ls(stream, as_json)
+    else:
+        _refuse_misplaced(stream, as_json)
+
+
+@offsets_app.command("ls")
+def offsets_ls(stream: OneStream = None, as_json: AsJson = False) -> None:
     """Committed offset, end of the log and lag of every topic-partition, and which are stopped."""
     from waybill.cli import offsets as command
 
     command.run(stream, as_json=as_json)
 
 
-OneStream = Annotated[str | None, typer.Option("--stream", "-s", help="Only this stream.")]
-Reason = Annotated[str, typer.Option("--reason", help="Why, for whoever looks at it later.")]
+@offsets_app.command("rebuild")
+def offsets_rebuild(
+    stream: OneStream = None,
+    topic: Annotated[str | None, typer.Option("--topic", help="Only this topic.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Move those, too, where ZooKeeper has another offset.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write the committed offsets anew as the chains say: at once where ZooKeeper has none, else with --yes."""
+    from waybill.cli import recovery as command
+
+    command.run_rebuild(stream, topic, yes=yes, as_json=as_json)
+
+
+@offsets_app.command("set")
+def offsets_set(
+    stream: Annotated[str, typer.Argument(help="The stream.")],
+    target: Annotated[str, typer.Argument(metavar="TOPIC/PARTITION", help="The topic-partition.")],
+    offset: Annotated[int, typer.Argument(min=0, help="Where the next backup object starts.")],
+    reason: Reason,
+    by: Annotated[str | None, typer.Option("--by", help="Who decides; default: you, on this host.")] = None,
+) -> None:
+    """Set a committed offset: where a chain that does not exist yet begins. Refused where it would tear one."""
+    from waybill.cli import recovery as command
+
+    command.run_set(stream, target, offset, reason, by)
+
+
+@offsets_app.command("import")
+def offsets_import(
+    stream: Annotated[str, typer.Argument(help="The stream.")],
+    from_secor: Annotated[
+        str | None, typer.Option("--from-secor", metavar="PATH", help="Secor's kafka.zookeeper.path; `/` if none.")
+    ] = None,
+    group: Annotated[str | None, typer.Option("--group", help="Secor's consumer group, if there are several.")] = None,
+    zookeeper: Annotated[
+        str | None, typer.Option("--zookeeper", help="The connection of Secor's ZooKeeper, if it is another one.")
+    ] = None,
+    from_group: Annotated[str | None, typer.Option("--from-group", help="A Kafka consumer group.")] = None,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Begin chains where another tool stopped reading: Secor, or any Kafka consumer group. Stop that tool first."""
+    from waybill.cli import recovery as command
+
+    command.run_import(
+        stream,
+        from_secor=from_secor,
+        group=group,
+        zookeeper=zookeeper,
+        from_group=from_group,
+        yes=yes,
+        as_json=as_json,
+    )
 
 
 @gaps_app.callback()
@@ -86,6 +156,8 @@ def gaps(context: typer.Context, stream: OneStream = None, as_json: AsJson = Fal
     """What stands still and waits for a decision, with the remedy; and the gaps that were accepted."""
     if context.invoked_subcommand is None:
         gaps_ls(stream, as_json)
+    else:
+        _refuse_misplaced(stream, as_json)
 
 
 @gaps_app.command("ls")

@@ -8,13 +8,11 @@ from contextlib import contextmanager
 from waybill import chain
 from waybill.coordination import Committed
 from waybill.errors import ChainBroken
+from waybill.ingest.chain_start import find_start
 from waybill.names import TopicPartition
 from waybill.store import Store, StoredObject
 
-__all__ = ["START_OFFSET", "committed_from_chain", "find_uncommitted", "removable"]
-
-START_OFFSET = "start-offset"
-"""The user metadata of a backup object that says where its chain began."""
+__all__ = ["committed_from_chain", "find_uncommitted", "removable"]
 
 
 def find_uncommitted(store: Store, generation: int, tp: TopicPartition, committed: Committed) -> StoredObject | None:
@@ -79,7 +77,7 @@ def committed_from_chain(store: Store, generation: int, tp: TopicPartition, now_
     with removable(stored.key, stored.name.first_offset):
         contents = chain.inspect(store, stored.name, stored.key)
     metadata = store.metadata(stored.key)
-    start = metadata.get(START_OFFSET, "")
+    start = find_start(store, generation, tp)
     return Committed(
         committed_offset=contents.next_offset,
         topic_id=metadata.get("topic-id", ""),
@@ -87,7 +85,7 @@ def committed_from_chain(store: Store, generation: int, tp: TopicPartition, now_
         object_bytes=contents.size_bytes,
         object_messages=contents.messages,
         committed_at_ms=now_ms,
-        start_offset=int(start) if start.isdecimal() else None,
+        start_offset=None if start is None else start.offset,
         last_object_offset=stored.name.first_offset,
         extension=stored.name.extension,
     )

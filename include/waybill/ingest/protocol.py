@@ -34,7 +34,7 @@ from waybill.errors import (
 )
 from waybill.gaps import Gap
 from waybill.ingest.backup_object import BackupObject, new_backup_object
-from waybill.ingest.chain_end import START_OFFSET, committed_from_chain, find_uncommitted, removable
+from waybill.ingest.chain_end import committed_from_chain, find_uncommitted, removable
 from waybill.ingest.chain_start import ChainStart, find_start, record_start
 from waybill.ingest.clock import Clock
 from waybill.ingest.hole import fill
@@ -487,9 +487,7 @@ class PartitionRun:
     def _new_object(self, first_offset: int, metadata: dict[str, str] | None = None) -> BackupObject:
         kind = self._stream.format
         name = BackupName(self.tp.topic, self._stream.generation, self.tp.partition, first_offset, kind.extension)
-        start = self._known().start_offset
-        known = {} if start is None else {START_OFFSET: str(start)}
-        return new_backup_object(self._store, name, self._topic_id, kind, known | (metadata or {}))
+        return new_backup_object(self._store, name, self._topic_id, kind, metadata)
 
     def _drop_object(self) -> None:
         if self._object is not None:

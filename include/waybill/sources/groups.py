@@ -7,18 +7,18 @@ Kafka takes such a commit from anybody who is allowed to, as long as no consumer
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from kafka import errors as kafka_errors
-from kafka.protocol.consumer import OffsetCommitRequest
+from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 from kafka.protocol.metadata import FindCoordinatorRequest
 
 from waybill.errors import KafkaUnavailable
 from waybill.names import TopicPartition
 from waybill.sources.cluster import Cluster
 
-__all__ = ["commit_offsets"]
+__all__ = ["commit_offsets", "fetch_offsets"]
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +51,47 @@ def commit_offsets(cluster: Cluster, group: str, offsets: Mapping[TopicPartition
         except kafka_errors.KafkaError as error:
             raise cluster.failure(what, error) from error
         return
+
+
+def fetch_offsets(cluster: Cluster, group: str, tps: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+    """The committed offsets of a consumer group, whoever committed them; without the topic-partitions that have none.
+
+    Raises `KafkaUnavailable` when no coordinator answers, `ConfigError` when Kafka does not allow it.
+    """
+    what = f"could not read the offsets of consumer group {group!r}"
+    for _ in cluster.tries(what):
+        try:
+            answer = cluster.response(cluster.send(_coordinator(cluster, group), _fetch_request(group, tps)))
+            return dict(_fetched(answer))
+        except kafka_errors.RetriableError as error:
+            log.debug("%s: %s", what, error)
+        except kafka_errors.KafkaError as error:
+            raise cluster.failure(what, error) from error
+    raise AssertionError("unreachable")
+
+
+def _fetch_request(group: str, tps: Collection[TopicPartition]) -> Any:
+    topics: dict[str, list[int]] = {}
+    for tp in tps:
+        topics.setdefault(tp.topic, []).append(tp.partition)
+    topic_type = OffsetFetchRequest.OffsetFetchRequestTopic
+    return OffsetFetchRequest(
+        group_id=group,
+        topics=[topic_type(name=name, partition_indexes=partitions) for name, partitions in topics.items()],
+        require_stable=True,  # not while a transaction of the group is open
+        max_version=7,
+    )
+
+
+def _fetched(answer: Any) -> Iterator[tuple[TopicPartition, int]]:
+    for code in (answer.error_code, *(p.error_code for topic in answer.topics for p in topic.partitions)):
+        error = kafka_errors.for_code(code)
+        if error is not kafka_errors.NoError:
+            raise error()
+    for topic in answer.topics:
+        for partition in topic.partitions:
+            if partition.committed_offset >= 0:
+                yield TopicPartition(topic.name, partition.partition_index), partition.committed_offset
 
 
 def _coordinator(cluster: Cluster, group: str) -> int:
