@@ -48,7 +48,8 @@ PART_BYTES = 16 << 20
 UPLOAD_THREADS = 2
 _STEP_BYTES = 256 << 10  # copied and checksummed in turn: what was copied is still in the processor's cache
 _CONNECT_TIMEOUT_SECONDS = 5
-_READ_TIMEOUT_SECONDS = 60
+# All tries of a call together end before the two minutes that a lane's task has beyond its budget.
+_READ_TIMEOUT_SECONDS = 20
 _ATTEMPTS = 5
 _CONFLICT_ATTEMPTS = 4
 _CONFLICT_PAUSE_SECONDS = 0.2
