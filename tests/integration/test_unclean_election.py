@@ -1,0 +1,145 @@
+"""A real unclean leader election: what was archived and then taken back is kept, and nothing is written over."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from archive_drill import Cluster
+from archived_stream import ArchivedStream
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from devstack import Stack
+from waybill import chain, ingest
+from waybill.ingest import Outcome
+from waybill.log.decode import decode
+from waybill.log.encode import records_of
+from waybill.log.framing import read_frames
+
+pytestmark = pytest.mark.integration
+
+FOLLOWER, LEADER = 2, 3
+_SECONDS = 60.0
+
+
+@pytest.fixture
+def stream(stack: Stack, tmp_path: Path, topic_name: str) -> ArchivedStream:
+    """One topic-partition with a replica on each of two brokers; whoever is left may lead it."""
+    stream = ArchivedStream(tmp_path, topic_name + "-unused", partitions=1)
+    stream.topic = topic_name
+    stream.file.write_text(stream.file.read_text().replace(f"topics: [{topic_name}-unused]", f"topics: [{topic_name}]"))
+    settings = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1", "retention.ms": "-1"}
+    topic = NewTopic(topic_name, 1, replica_assignment=[[LEADER, FOLLOWER]], config=settings)
+    admin = AdminClient({"bootstrap.servers": stack.bootstrap_servers})
+    admin.create_topics([topic])[topic_name].result(timeout=30)
+    wait_for_leader(stack, topic_name, LEADER)
+    return stream
+
+
+def wait_for_leader(stack: Stack, topic: str, node_id: int) -> None:
+    admin = AdminClient({"bootstrap.servers": stack.bootstrap_servers, "log_level": 2})
+    deadline = time.monotonic() + _SECONDS
+    while [p.leader for p in admin.list_topics(topic, timeout=_SECONDS).topics[topic].partitions.values()] != [node_id]:
+        assert time.monotonic() < deadline, f"broker {node_id} does not lead {topic}"
+        time.sleep(0.1)
+
+
+def run(stream: ArchivedStream) -> ingest.PartitionReport:
+    (lane,) = ingest.plan_lanes(stream.config, stream.name)
+    (report,) = ingest.run_lane(stream.config, stream.name, lane).partitions
+    return report
+
+
+def archived(stream: ArchivedStream) -> list[tuple[int, bytes | None]]:
+    """Offset and key of every message in the chain."""
+    found = []
+    with stream.store() as store:
+        for backup in chain.walk(store, 1, stream.tp()):
+            limits = {"first_offset": backup.name.first_offset, "next_offset": backup.next_offset}
+            with store.open(backup.key) as data:
+                for batch in decode(read_frames(data, backup.key), where=backup.key, **limits):
+                    found += [(record.offset, record.key) for record in records_of(batch)]
+    return found
+
+
+def test_what_an_unclean_election_took_back(stack: Stack, stream: ArchivedStream) -> None:
+    cluster = Cluster(stack.bootstrap_servers)
+    stream.produce_events(10)
+    try:
+        stack.stop_broker(FOLLOWER)
+        stream.produce_events(10, first=10)  # on the leader alone
+        assert run(stream).outcome is Outcome.UP_TO_DATE
+        before = archived(stream)
+        assert [offset for offset, _ in before] == list(range(20))
+
+        stack.kill_broker(LEADER)
+        stack.start_broker(FOLLOWER)
+        wait_for_leader(stack, stream.topic, FOLLOWER)
+        assert len(cluster.messages(stream.tp())) == 10, "the new leader never had the rest"
+
+        stopped = run(stream)
+        assert stopped.outcome is Outcome.STOPPED
+        assert stopped.failure is not None
+        assert stopped.failure.error == "LogTruncated"
+        assert "ends at 10, before the committed offset 20" in stopped.failure.message
+        assert "took back 10 archived offsets" in stopped.failure.message
+        (entry,) = stream.waybill("gaps", "--json").document["stops"]
+        assert (entry["figures"]["end_offset"], entry["figures"]["messages_at_most"]) == (10, 10)
+
+        stream.produce_events(30, first=100)  # the new log goes beyond what was archived of the old one
+        assert run(stream).outcome is Outcome.STOPPED, "that the log is long enough again makes it no other one"
+        assert archived(stream) == before
+    finally:
+        stack.start_broker(LEADER)
+        if not stack.status().server(f"kafka-{FOLLOWER}").running:  # type: ignore[union-attr]
+            stack.start_broker(FOLLOWER)
+
+    ran = stream.waybill("gaps", "accept", stream.topic, "0", "--reason", "power cut in one rack")
+    assert ran.code == 0, ran.err
+    assert ran.out.splitlines()[-1] == "ingest goes on at offset 20"
+    assert run(stream).outcome is Outcome.UP_TO_DATE
+    after = archived(stream)
+    assert after[:20] == before
+    assert after[20:] == [(offset, b"k%d" % (90 + offset)) for offset in range(20, 40)], "of the new log from there on"
+    stream.produce_events(5, first=130)
+    assert run(stream).messages == 5, "and on, without another stop"
+    stream.partition()
+    ran = stream.waybill("verify")
+    assert ran.code == 0, ran.out
+    assert f"accepted: {stream.tp()} offsets 10–19 (LogTruncated)" in ran.out
+    assert ran.out.splitlines()[-1].startswith("sound, but for 1 accepted gaps")
+
+
+def test_an_accepted_truncation_waits_for_the_log(stack: Stack, stream: ArchivedStream) -> None:
+    """The same with a log that is still shorter than what was archived: no stop, and no message twice or lost."""
+    stream.produce_events(10)
+    run(stream)
+    move_ahead(stream, 20)
+    assert run(stream).outcome is Outcome.STOPPED
+    ran = stream.waybill("gaps", "accept", stream.topic, "0", "--reason", "x")
+    assert ran.out.splitlines()[-1] == "ingest goes on at offset 20, once the log is that long: it ends at 10 now"
+    assert run(stream).outcome is Outcome.WAITING
+    stream.produce_events(5, first=10)
+    assert run(stream).outcome is Outcome.WAITING
+    assert stream.waybill("gaps", "--json").document["stops"] == []
+    stream.produce_events(15, first=15)
+    assert run(stream).outcome is Outcome.UP_TO_DATE
+    assert [offset for offset, _ in archived(stream)] == list(range(30))
+
+
+def move_ahead(stream: ArchivedStream, offset: int) -> None:
+    """As if offsets up to there had been archived, and were taken back."""
+    from dataclasses import replace
+
+    from waybill.log.encode import Record, encode_batch
+    from waybill.names import BackupName
+
+    with stream.coordinator() as coordinator, stream.store() as store:
+        found = coordinator.read_committed(stream.tp())
+        assert found is not None
+        key = BackupName(stream.topic, 1, 0, found.committed_offset).key(store.prefix)
+        records = [Record(n, 1_767_225_600_000, b"k%d" % n, b"{}") for n in range(found.committed_offset, offset)]
+        store.create_if_absent(key, encode_batch(records, leader_epoch=found.leader_epoch))
+        moved = replace(found, committed_offset=offset, last_object_offset=found.committed_offset)
+        coordinator.write_committed(stream.tp(), moved, found.version)
