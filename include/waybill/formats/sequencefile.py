@@ -43,8 +43,8 @@ _ESCAPE = b"\xff\xff\xff\xff"
 _SYNC_INTERVAL = 100 << 10
 _SNAPPY_CHUNK_BYTES = 192 << 10
 """Hadoop's decompressor has room for 256 KiB, compressed and not; snappy may add a sixth."""
-_GZIP_LEVEL = 6
-_ZSTD_LEVEL = 3
+_GZIP_LEVEL = 4
+_ZSTD_LEVEL = 1
 _INT = struct.Struct(">i")
 _MAX_BUFFER_BYTES = 1 << 30
 _MAX_TEXT_BYTES = 1 << 16

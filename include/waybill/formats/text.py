@@ -28,7 +28,7 @@ __all__ = ["CONTAINS_DELIMITER", "TOMBSTONE", "TextWriter", "read_values"]
 CONTAINS_DELIMITER = "contains_delimiter: the message contains the delimiter of the stream's text format"
 TOMBSTONE = "tombstone: text has no null value"
 
-_GZIP_LEVEL = 6
+_GZIP_LEVEL = 4
 _GZIP_WBITS = 31
 _READ_BYTES = 4 << 20
 
