@@ -283,6 +283,7 @@ class PartitionRun:
 
     def fill_hole(self, gap: Gap, committed: Committed) -> None:
         """Put the object that stands for an accepted hole in the middle of a chain there. The caller holds the lock."""
+        self._check_format(committed.extension)
         self._committed, self._topic_id = committed, committed.topic_id
         self._fill(gap)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from waybill.gaps import Gap
@@ -28,18 +28,18 @@ def check_accepted(
     extents: Sequence[Extent],
     end_offset: int | None,
     accepted: Iterable[Gap],
-    key_of: Callable[[Gap], str],
+    prefix: str,
     report: Report,
 ) -> list[tuple[int, int]]:
     """Hold the accepted gaps of a chain, which ends at `end_offset`, against its sound objects.
 
-    Gaps that are right go to the report's `accepted`. Returns the holes among them.
+    `prefix` is the archive's. Gaps that are right go to the report's `accepted`. Returns the holes among them.
     """
     holes: list[tuple[int, int]] = []
     explained: set[str] = set()
     for gap in accepted:
         if not gap.is_hole:
-            _check_truncation(gap, extents, end_offset, key_of(gap), report)
+            _check_truncation(gap, extents, end_offset, gap.name.key(prefix), report)
             continue
         standing = next((e for e in extents if _stands_for(e, gap)), None)
         if standing is not None:
@@ -47,7 +47,7 @@ def check_accepted(
             report.accepted.append(gap)
             holes.append((gap.first_offset, gap.next_offset))
         else:
-            _check_open(gap, extents, end_offset, key_of(gap), report)
+            _check_open(gap, extents, end_offset, gap.name.key(prefix), report)
     for extent in extents:
         if extent.is_hole and extent.key not in explained:
             what = "in no message: the object stands for an accepted gap, and there is no record of its acceptance"

@@ -18,6 +18,7 @@ from waybill.coordination import Committed
 from waybill.errors import CorruptBatch, ObjectMissing
 from waybill.formats.reading import IndexedReader
 from waybill.gaps import MARK, Gap
+from waybill.ingest.chain_start import find_start
 from waybill.log import decode as decoding
 from waybill.log import framing
 from waybill.names import BackupName, TopicPartition
@@ -98,6 +99,7 @@ def check_archive(
     gaps that somebody accepted, now.
     """
     before = {tp: committed(tp) for tp in tps}
+    starts = {tp: _start(store, generation, tp, before[tp]) for tp in tps}
     listed = {tp: list(store.list_chain(tp.topic, generation, tp.partition)) for tp in tps}
     # After the listing: a gap is recorded before an object stands for it.
     decided = accepted()
@@ -112,8 +114,8 @@ def check_archive(
         try:
             for tp, objects in listed.items():
                 gaps = [gap for gap in decided if gap.tp == tp]
-                key_of = partial(_gap_key, store)
-                checker = _ChainChecker(tp, objects, before[tp], partial(committed, tp), gaps, key_of, report)
+                facts = _Facts(before[tp], partial(committed, tp), starts[tp], gaps, store.prefix)
+                checker = _ChainChecker(tp, objects, facts, report)
                 chain = checker.check(_listened(objects, contents, listener))
                 if chain is not None:
                     archive[tp] = chain
@@ -123,8 +125,12 @@ def check_archive(
     return archive
 
 
-def _gap_key(store: Store, gap: Gap) -> str:
-    return gap.name.key(store.prefix)
+def _start(store: Store, generation: int, tp: TopicPartition, committed: Committed | None) -> int | None:
+    """Where a chain began: as ZooKeeper says, or as was written down in S3; None if nobody knows any more."""
+    if committed is not None and committed.start_offset is not None:
+        return committed.start_offset
+    found = find_start(store, generation, tp)
+    return None if found is None else found.offset
 
 
 def _listened(objects: Sequence[StoredObject], contents: Iterator[_Content], listener: Listener) -> Iterator[_Content]:
@@ -250,6 +256,19 @@ def _offset(committed: Committed | None) -> int | None:
     return None if committed is None else committed.committed_offset
 
 
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What is known of a chain besides its objects."""
+
+    committed: Committed | None
+    """As it was before the chain was listed."""
+    committed_now: Callable[[], Committed | None]
+    start_offset: int | None
+    accepted: Sequence[Gap]
+    prefix: str
+    """The archive's."""
+
+
 class _ChainChecker:
     """Holds the objects of one chain against each other and against the committed offset."""
 
@@ -257,19 +276,14 @@ class _ChainChecker:
         self,
         tp: TopicPartition,
         objects: Sequence[StoredObject],
-        committed: Committed | None,
-        committed_now: Callable[[], Committed | None],
-        accepted: Sequence[Gap],
-        key_of: Callable[[Gap], str],
+        facts: _Facts,
         report: Report,
     ) -> None:
         self._tp = tp
         self._objects = objects
-        self._committed = committed
-        self._committed_offset = _offset(committed)
-        self._committed_now = committed_now
-        self._accepted = accepted
-        self._key_of = key_of
+        self._facts = facts
+        self._committed = facts.committed
+        self._committed_offset = _offset(facts.committed)
         self._report = report
         self._extents: list[Extent] = []
         self._holes: list[tuple[int, int]] = []
@@ -302,7 +316,7 @@ class _ChainChecker:
 
     def _check_start(self, first_offset: int) -> int:
         """Where the chain began: at its first object, or at one that is missing now."""
-        start = None if self._committed is None else self._committed.start_offset
+        start = self._facts.start_offset
         if start is None or start >= first_offset:
             return first_offset
         what = f"in no object; the chain began at {start}"
@@ -311,7 +325,9 @@ class _ChainChecker:
         return start
 
     def _check_accepted(self, end_offset: int | None) -> None:
-        self._holes += check_accepted(self._tp, self._extents, end_offset, self._accepted, self._key_of, self._report)
+        self._holes += check_accepted(
+            self._tp, self._extents, end_offset, self._facts.accepted, self._facts.prefix, self._report
+        )
 
     def _check_object(self, stored: StoredObject, content: _Content, limit: int | None) -> CheckedObject:
         first = stored.name.first_offset
@@ -336,7 +352,7 @@ class _ChainChecker:
         committed = self._committed
         if committed is None:
             return
-        start, offset = committed.start_offset, committed.committed_offset
+        start, offset = self._facts.start_offset, committed.committed_offset
         if committed.object_bytes or (start is not None and start < offset):
             what = f"the committed offset is {offset}, and there is no object"
             self._fault(FaultKind.MISSING, "ZooKeeper", start, None if start is None else offset, what)
@@ -347,7 +363,7 @@ class _ChainChecker:
             return
         if committed is None or committed == last.first_offset:
             # A lane may be between its upload and its commit right now, or died there.
-            committed = _offset(self._committed_now())
+            committed = _offset(self._facts.committed_now())
         if committed is not None and committed > end:
             if committed == self._committed_offset:
                 what = f"in no object, and the committed offset is {committed}: the chain's end is missing"
