@@ -179,7 +179,7 @@ class ModelCluster:
             last_stable_offset=lane().world.end,
             log_start_offset=lane().world.earliest,
         )
-        return SimpleNamespace(error_code=0, responses=[SimpleNamespace(partitions=[partition])])
+        return SimpleNamespace(error_code=0, throttle_time_ms=0, responses=[SimpleNamespace(partitions=[partition])])
 
 
 def _fetch(position: int, wanted: int) -> tuple[int, bytes, tuple[int, ...]]:

@@ -30,6 +30,7 @@ from waybill.errors import (
     LogTruncated,
     ObjectAlreadyThere,
     RetentionGap,
+    TopicRecreated,
     WaybillError,
 )
 from waybill.gaps import Gap
@@ -322,8 +323,8 @@ class PartitionRun:
         self._begin_object(committed.committed_offset)
         try:
             return self._finish(reached_end=self._drain(committed, end))
-        except RetentionGap:
-            # What was fetched before the gap is all that there will ever be of it.
+        except (RetentionGap, TopicRecreated):
+            # What was fetched before is all that there will ever be of it.
             if self._object is not None and self._object.is_begun:
                 self._commit_object()
             raise

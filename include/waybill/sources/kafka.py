@@ -45,11 +45,14 @@ _CONSUMER = -1  # as replica id: whoever asks is no broker
 _NO_SESSION_EPOCH = -1
 _FETCH_VERSIONS = (12, 17)  # 12: epochs of the batches fetched (Kafka 2.7); 13 and later: topic ids
 _UNKNOWN = -1
+_EMPTY_ANSWERS = 3
+"""So many in a row, each after `_MAX_WAIT_MS`, until it is asked why there is nothing."""
 
 
 class _OffsetSpec(IntEnum):
     LATEST = -1
     EARLIEST = -2
+    EARLIEST_LOCAL = -4
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +174,10 @@ class KafkaSource:
         topics = self._cluster.describe({tp.topic for tp in tps})
         led = [tp for tp in tps if tp.topic in topics and self._cluster.leader(tp) is not None]
         return {tp: Sight(topics[tp.topic], held) for tp, held in self.offsets_briefly(led).items()}
+
+    def earliest_local(self, tp: TopicPartition) -> int:
+        """The first offset on the leader's own disk; what lies before may be in tiered storage (KIP-405)."""
+        return self._list_offsets([tp], _OffsetSpec.EARLIEST_LOCAL)[tp]
 
     def offset_at(self, tp: TopicPartition, timestamp_ms: int) -> int | None:
         """The first offset whose timestamp is that or later; None if there is none."""
@@ -331,6 +338,7 @@ class _Reader:
         self._source = source
         self._end = end_offset
         self._pending: Future[Any] | None = None
+        self._empty_answers = 0
         self._where = str(tp)
 
     def chunks(self) -> Iterator[Chunk]:
@@ -339,10 +347,12 @@ class _Reader:
         while self.position < self._end:
             chunk = self._chunk(self._answer())
             if chunk is None:
+                if self._is_end_empty():
+                    return
                 next(tries)
                 continue
-            tries = self._tries()
             self.position = chunk.next_offset
+            tries = self._tries()
             self.epoch = chunk.frames[-1].header.leader_epoch
             if self._source._fetch_ahead and not self.first_batch_only and self.position < self._end:
                 self._pending = self._source._fetch(self)
@@ -386,7 +396,34 @@ class _Reader:
         answer = response.responses[0].partitions[0]
         if answer.diverging_epoch is not None and answer.diverging_epoch.end_offset >= 0:
             self._source._raise_diverged(self, answer.diverging_epoch.epoch, answer.diverging_epoch.end_offset)
+        is_empty = not answer.records and not response.throttle_time_ms and self._is_visible_to_end(answer)
+        self._empty_answers = self._empty_answers + 1 if is_empty else 0
         return answer
+
+    def _is_visible_to_end(self, answer: Any) -> bool:
+        """Whether nothing below the end is held back, by an open transaction or by replicas that lag."""
+        stable = answer.last_stable_offset if self._source._isolation else _UNKNOWN
+        return bool(min(answer.high_watermark, answer.high_watermark if stable < 0 else stable) >= self._end)
+
+    def _is_end_empty(self) -> bool:
+        """Whether the log holds no batch from the position on.
+
+        The log cleaner removes the last batches of all but the active segment (tombstones, aborted transactions), and
+        the active one can be empty, after a crash or a truncation: Kafka then answers with nothing below its own end,
+        without an error (`LocalLog.read`), and so does every consumer's position stay. What is in tiered storage can
+        come to nothing as well, when it is slow; so an answer counts only where the log is on the leader's own disk.
+
+        Nothing is archived for these offsets: the next batch that comes is archived with them.
+        """
+        if self._empty_answers < _EMPTY_ANSWERS:
+            return False
+        self._empty_answers = 0
+        if self._source.earliest_local(self.tp) > self.position:
+            return False
+        log.info(
+            "%s: the log holds no batch from offset %d on, up to its end %d", self._where, self.position, self._end
+        )
+        return True
 
     def _chunk(self, answer: Any | None) -> Chunk | None:
         """The whole batches of an answer; None if there is none."""
