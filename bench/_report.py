@@ -23,15 +23,31 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["Case", "Done", "Row", "argument_parser", "in_fresh_process", "main", "measure", "show", "write_json"]
+__all__ = [
+    "Case",
+    "Done",
+    "Row",
+    "argument_parser",
+    "in_fresh_process",
+    "main",
+    "measure",
+    "peak_rss_bytes",
+    "show",
+    "write_json",
+]
 
 
 class Done(NamedTuple):
-    """What one run got through: messages, and the bytes that were read for them. `extra` goes into the JSON, too."""
+    """What one run got through: messages, and the bytes that were read for them. `extra` goes into the JSON, too.
+
+    `cpu_seconds` and `peak_rss_bytes` are those of processes that took part and go on living.
+    """
 
     messages: int
     bytes: int
     extra: Mapping[str, float | str] = {}
+    cpu_seconds: float = 0.0
+    peak_rss_bytes: int = 0
 
 
 Work = Callable[[], Done]
@@ -93,15 +109,15 @@ def main(
     rows = []
     for case in chosen:
         print(f"{case.name} {case.case} …", file=sys.stderr, flush=True)
-        rows.append(in_fresh_process(case, [*sys.argv[1:], *passed_on]))
+        rows.append(in_fresh_process(case.name, case.case, [*sys.argv[1:], *passed_on]))
     show(title, rows, baseline=baseline)
     if arguments.json:
         write_json(rows, arguments.json)
 
 
-def in_fresh_process(case: Case, arguments: Sequence[str]) -> Row:
+def in_fresh_process(name: str, case: str, arguments: Sequence[str]) -> Row:
     """Run this script again for one case. Raises `CalledProcessError` when it fails; its stderr is shown."""
-    command = [sys.executable, sys.argv[0], *arguments, "--only", case.name, case.case]
+    command = [sys.executable, sys.argv[0], *arguments, "--only", name, case]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=1800)
     return Row(**json.loads(done.stdout.splitlines()[-1]))
 
@@ -115,7 +131,7 @@ def measure(case: Case, arguments: argparse.Namespace) -> Row:
         cpu, wall = _cpu_seconds(), time.perf_counter()
         done = work()
         seconds.append(time.perf_counter() - wall)
-        cpu_seconds.append(_cpu_seconds() - cpu)
+        cpu_seconds.append(_cpu_seconds() - cpu + done.cpu_seconds)
     return Row(
         name=case.name,
         case=case.case,
@@ -123,7 +139,7 @@ def measure(case: Case, arguments: argparse.Namespace) -> Row:
         bytes=done.bytes,
         seconds=statistics.median(seconds),
         cpu_seconds=statistics.median(cpu_seconds),
-        peak_rss_bytes=_peak_rss_bytes(),
+        peak_rss_bytes=done.peak_rss_bytes or peak_rss_bytes(),
         extra=dict(done.extra),
     )
 
@@ -170,7 +186,7 @@ def _cpu_seconds() -> float:
     return time.process_time() + children.ru_utime + children.ru_stime
 
 
-def _peak_rss_bytes() -> int:
+def peak_rss_bytes() -> int:
     """Of this process, plus its largest child's.
 
     Not `ru_maxrss` for the process itself: that starts from what the parent held when it forked.
