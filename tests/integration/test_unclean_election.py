@@ -11,7 +11,8 @@ from archived_stream import ArchivedStream
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from devstack import Stack
-from waybill import chain, ingest
+from waybill import chain, gaps, ingest
+from waybill.gaps import Gap, GapKind
 from waybill.ingest import Outcome
 from waybill.log.decode import decode
 from waybill.log.encode import records_of
@@ -117,6 +118,12 @@ def test_an_accepted_truncation_waits_for_the_log(stack: Stack, stream: Archived
     run(stream)
     move_ahead(stream, 20)
     assert run(stream).outcome is Outcome.STOPPED
+    with stream.store() as store:
+        less = Gap(stream.tp(), 1, 15, 20, GapKind.TRUNCATED, "of another time", "ann", 1)
+        gaps.record(store, less)
+    assert run(stream).outcome is Outcome.STOPPED, "a decision about less is none about this"
+    with stream.store() as store:
+        gaps.withdraw(store, less)
     ran = stream.waybill("gaps", "accept", stream.topic, "0", "--reason", "x")
     assert ran.out.splitlines()[-1] == "ingest goes on at offset 20, once the log is that long: it ends at 10 now"
     assert run(stream).outcome is Outcome.WAITING
