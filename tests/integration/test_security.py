@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -23,18 +24,22 @@ from kazoo.exceptions import NoAuthError
 from secured import ALICE, BOB, Certificates, SecuredServers, User, as_environment, secured_servers, tls_proxy
 
 from devstack import Stack
+from devstack.s3 import S3Kind
 from waybill import ingest
 from waybill.config import load_config
-from waybill.connections import KafkaEndpoint, ZooKeeperEndpoint, connection
+from waybill.connections import Encryption, KafkaEndpoint, S3Endpoint, ZooKeeperEndpoint, connection
 from waybill.coordination import Committed, Coordinator
 from waybill.errors import ConfigError, CoordinationUnavailable, IngestStopped, KafkaUnavailable, WaybillError
 from waybill.names import TopicPartition, ZkPaths
 from waybill.sources.kafka import KafkaSource
+from waybill.store import Store
 
 pytestmark = pytest.mark.integration
 
 BOUND_SECONDS = 40.0
 """No failure may take longer, on whatever machine: a lane's budget and patience are more."""
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "your-own-kafka-and-s3.md"
 
 EVE = User("eve")
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -344,6 +349,37 @@ def test_every_node_has_the_acl(
         assert {frozenset(acls) for acls in found.values()} == {frozenset(expected)}
 
 
+def test_a_certificate_can_be_who_we_are(servers: SecuredServers, topic_name: str) -> None:
+    certificate, key, _ = servers.certificates.issue("client")
+    own = {"certfile": str(certificate), "keyfile": str(key), "acl": "creator"}
+    tp = TopicPartition("t", 0)
+    with coordinator(servers.zookeeper(tls=True, **own), topic_name) as ours:
+        ours.write_committed(tp, Committed(committed_offset=7), -1)
+        found = ours.read_committed(tp)
+        assert found is not None
+        assert found.committed_offset == 7
+        acls = ours._client.get_acls(f"/{topic_name}")[0]
+        assert [(acl.perms, acl.id.scheme, acl.id.id) for acl in acls] == [(31, "x509", "CN=client")]
+    with coordinator(servers.zookeeper(tls=True), topic_name) as other:
+        assert isinstance(refused_within_bound(lambda: other.read_committed(tp)), ConfigError)
+
+
+def test_the_documented_way_to_add_acls_later(
+    servers: SecuredServers, monkeypatch: pytest.MonkeyPatch, alices_client: KazooClient
+) -> None:
+    (script,) = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    with coordinator(servers.zookeeper() | {"schema": "data"}, "waybill") as before:
+        before.write_committed(TopicPartition("t", 0), Committed(committed_offset=7), -1)
+    monkeypatch.setenv("ZK", f"127.0.0.1:{servers.ports['zookeeper']}")
+    monkeypatch.setenv("AUTH", f"{ALICE.name}:{ALICE.password}")
+    names: dict[str, Any] = {}
+    exec(script, names)
+    names["client"].close()
+    found = nodes(alices_client, "/data/waybill")
+    assert len(found) > 5
+    assert {frozenset(acls) for acls in found.values()} == {frozenset({(31, "digest", "alice")})}
+
+
 def test_others_neither_read_nor_write(servers: SecuredServers, topic_name: str) -> None:
     tp = TopicPartition("t", 0)
     with coordinator(servers.zookeeper(ALICE), topic_name) as ours:
@@ -385,6 +421,15 @@ def test_wrong_zookeeper_credentials_stop_a_lane_at_once(
     exit_code, said = drill.waybill("offsets")
     assert exit_code == 1
     assert said.count("\n") == 1
+
+
+def test_a_store_that_encrypts_nothing_is_refused(stack: Stack, topic_name: str) -> None:
+    if stack.s3.program.kind is not S3Kind.VERSITYGW:
+        pytest.skip("moto does as it is told")
+    found = S3Endpoint.of(connection("aws_default"))
+    found = found.model_copy(update={"encryption": Encryption(algorithm="aws:kms")})
+    with Store(found, stack.bucket) as store, pytest.raises(ConfigError, match="passes over server_side_encryption"):
+        store.create_if_absent(f"{topic_name}/object", b"x")
 
 
 ODD_ZOOKEEPERS: list[tuple[str, bool, str, dict[str, Any], type[WaybillError], str]] = [
