@@ -527,6 +527,29 @@ def test_verify_finds_damage(stack: Stack, tmp_path: Path, topic_name: str, kind
             list(chain.walk(store, 1, stream.tp()))
 
 
+@pytest.mark.parametrize("kind", ["{name: sequencefile, compression: gzip}", "text"])
+def test_an_accepted_gap(stack: Stack, cluster: Cluster, tmp_path: Path, topic_name: str, kind: str) -> None:
+    """The object that stands for a gap is of the chain's format; the chain's end is found without ZooKeeper."""
+    stream = stream_of(tmp_path, topic_name, kind)
+    stream.produce_events(10)
+    stream.ingest()
+    stream.produce_events(20, first=10)
+    cluster.delete_records(stream.tp(), before=25)
+    accepted = stream.waybill("gaps", "accept", stream.topic, "0", "--reason", "the disk was full")
+    assert accepted.code == 0, accepted.err
+    with stream.coordinator() as coordinator:
+        coordinator._client.delete(coordinator._path(coordinator.paths.committed_offset(stream.tp())))
+    stream.ingest()
+    with stream.store() as store:
+        found = list(chain.walk(store, 1, stream.tp()))
+    assert [(o.name.first_offset, o.next_offset) for o in found] == [(0, 10), (10, 25), (25, 30)]
+    assert {o.name.extension for o in found} == {stream.stream.format.extension}
+    stream.partition()
+    (report,) = stream.waybill("verify", "--json").document
+    assert report["faults"] == []
+    assert report["figures"]["rows"] == 15
+
+
 def test_a_lane_that_waits_leaves_no_index(stack: Stack, cluster: Cluster, tp: TopicPartition) -> None:
     archive = archive_of(stack, tp, "sequencefile", upload={"max_age": "1h"})
     cluster.produce(tp, [(b"k", b"v")])
