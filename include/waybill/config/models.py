@@ -340,14 +340,6 @@ class Stream(_Model):
     partition: Partition = Field(Partition(), description="How the Spark job runs.")
 
     @model_validator(mode="after")
-    def _check_recompress(self) -> Self:
-        if self.recompress is not None and self.format.name is not BackupFormat.KAFKA:
-            raise _misfit(
-                "recompress", "means nothing with this format, which has a compression of its own: leave it out"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _check_upload_topics(self) -> Self:
         for topic in self.upload.topics:
             if not self.matches(topic):

@@ -167,8 +167,8 @@ WRONG_VALUES = [
      'line 9: streams.flights.upload.topics.flights.max_age: must be between 0s and 7d (found: "8d")'),
     ("    table: ", "    recompress: zstd:20\n    table: ", "line 9: streams.flights.recompress: must be none, zstd (level "
      '1) or zstd:<level> with a level from 1 to 19 (found: "zstd:20")'),
-    ("    table: ", "    recompress: zstd\n    format: text\n    table: ", "line 9: streams.flights.recompress: means "
-     'nothing with this format, which has a compression of its own: leave it out (found: "zstd")'),
+    ("    table: ", "    recompress: zstd\n    format: text\n    table: ", "line 9: streams.flights.recompress: rewrites "
+     'record batches, and the format text holds none: leave it out, or set format.compression (found: "zstd")'),
     ("    table: ", "    recompress: true\n    table: ", "line 9: streams.flights.recompress: must be none, zstd (level "
      "1) or zstd:<level> with a level from 1 to 19 (found: true)"),
     ("    table: ", "    ingest: {consumer_group: a b}\n    table: ",
