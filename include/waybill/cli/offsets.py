@@ -143,3 +143,5 @@ class _Rows:
             yield "from the chain: ZooKeeper has no committed offset"
         if log is None:
             yield "not in Kafka"
+        elif committed is not None and committed > log.end and not stop:
+            yield "waits until the log is as long as the archive"

@@ -82,6 +82,11 @@ def test_the_schema_is_one(run: Run) -> None:
     [
         ("nonsense",),
         ("offsets", "--nonsense"),
+        ("offsets", "--stream", "flights", "rebuild", "--yes"),  # it would mean every stream
+        ("gaps", "--json", "ls"),
+        ("gaps", "accept", "flights", "3"),
+        ("gaps", "accept", "flights", "-1", "--reason", "x"),
+        ("offsets", "set", "flights", "flights/0", "-5", "--reason", "x"),
         ("ls",),
         ("cat",),
         ("cat", "k", "--from", "-1"),
@@ -147,7 +152,7 @@ def test_the_version(run: Run) -> None:
 def test_help_names_every_command_in_80_columns(run: Run) -> None:
     ran = run("--help")
     assert ran.returncode == 0
-    for command in ("offsets", "ls", "cat", "verify", "config"):
+    for command in ("offsets", "gaps", "ls", "cat", "verify", "config"):
         assert f" {command} " in ran.stdout
     assert max(map(len, ran.stdout.splitlines())) <= 80
     assert "\x1b" not in ran.stdout
