@@ -34,20 +34,20 @@ def main() -> NoReturn:
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     state = Path(tempfile.mkdtemp(prefix="waybill-chaos-"))
-    sound = False
+    tally, done = Tally(), False
     try:
-        sound = _run(state, options)
+        _run(state, options, tally)
+        done = True
     except KeyboardInterrupt:
         print("\ninterrupted", flush=True)
     finally:
         shutil.rmtree(state / "stack", ignore_errors=True)
-        if sound:
+        if tally.is_sound:  # else the logs are wanted
             shutil.rmtree(state, ignore_errors=True)
-    sys.exit(0 if sound else 1)
+    sys.exit(0 if done and tally.is_sound else 1)
 
 
-def _run(state: Path, options: argparse.Namespace) -> bool:
-    tally, started = Tally(), time.monotonic()
+def _run(state: Path, options: argparse.Namespace, tally: Tally) -> None:
     stack = Stack.start(state / "stack", on_progress=lambda line: print(f"stack: {line}", flush=True))
     try:
         with open_world(stack, state / "scenes") as world:
@@ -60,7 +60,6 @@ def _run(state: Path, options: argparse.Namespace) -> bool:
         stack.stop(grace_seconds=0.0)
     if options.json:
         options.json.write_text(json.dumps(tally.document(time.monotonic() - started), indent=2))
-    return tally.is_sound
 
 
 def _play(world: World, tally: Tally, options: argparse.Namespace) -> None:

@@ -5,6 +5,7 @@ Each key names its producer and its number, so a message is known wherever it tu
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 import time
@@ -15,6 +16,10 @@ from enum import StrEnum
 from confluent_kafka import KafkaException, Message, Producer
 
 __all__ = ["Ledger", "ProducerKind", "ProducerPlan", "produce"]
+
+_log = logging.getLogger(__name__)
+_log.addHandler(logging.NullHandler())
+_log.propagate = False  # what brokers being killed does to a producer is no news here
 
 _SECONDS = 60.0
 _PENDING_AT_MOST = 2000
@@ -116,7 +121,7 @@ class _Run:
         }
         if self._plan.kind is ProducerKind.TRANSACTIONAL:
             settings |= {"transactional.id": f"{self._topic}-{self._plan.name}", "transaction.timeout.ms": 60_000}
-        producer = Producer(settings)
+        producer = Producer(settings, logger=_log)
         if self._plan.kind is ProducerKind.TRANSACTIONAL:
             _retried(lambda: producer.init_transactions(_SECONDS))
         return producer

@@ -45,10 +45,15 @@ def play_round(
         hurt = pool.submit(_hurt, world, scenes, server_fault)
         futures = [pool.submit(scene.run) for scene in scenes]
         results = []
-        for future in futures:
-            results.append(future.result())
-            on_done(results[-1])
-        happened = hurt.result()
+        try:
+            for future in futures:
+                results.append(future.result())
+                on_done(results[-1])
+            happened = hurt.result()
+        except BaseException:  # Ctrl-C
+            for scene in scenes:
+                scene.abandon()
+            raise
     for result in results:
         if happened:
             result.injected[str(server_fault)] += 1

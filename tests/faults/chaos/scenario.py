@@ -112,7 +112,7 @@ def draw(seed: int, *, guard: bool = True) -> Scenario:
         s3_attempts=rng.choice((1, 1, 2, 5)),
         producers=tuple(_producers(rng, partitions, multipart=multipart)),
         lane_faults=(lane_faults := tuple(_lane_faults(rng))),
-        call_faults=(*_reasons(lane_faults), *_call_faults(rng, multipart=multipart)),
+        call_faults=(*_reasons_to_refuse(lane_faults), *_with_reasons_to_ask(_call_faults(rng, multipart=multipart))),
         guard=guard,
     )
 
@@ -131,7 +131,14 @@ def draw_server_fault(round_number: int) -> ServerFault:
     return rng.choices(list(weights), list(weights.values()))[0]
 
 
-def _reasons(lane_faults: tuple[LaneFault, ...]) -> list[CallFault]:
+def _with_reasons_to_ask(faults: list[CallFault]) -> list[CallFault]:
+    """Objects are looked up and read when ZooKeeper does not know where the chain ends: so it forgets that."""
+    asking = sum(fault.call in (S3Call.GET_OBJECT, S3Call.HEAD_OBJECT, S3Call.LIST_OBJECTS) for fault in faults)
+    forget = [CallFault(S3Call.PUT_OBJECT, Effect.DELETE_NODES, nth=2 * n + 2) for n in range(asking)]
+    return [*faults, *forget]
+
+
+def _reasons_to_refuse(lane_faults: tuple[LaneFault, ...]) -> list[CallFault]:
     """A lane is refused when the answer to its first try is lost: so it meets that failpoint."""
     refused = sum(fault.failpoint == REFUSED for fault in lane_faults)
     return [CallFault(S3Call.PUT_OBJECT, Effect.APPLIED_RESET, nth=2 * n + 1, times=2) for n in range(refused)]
