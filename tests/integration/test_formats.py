@@ -23,12 +23,15 @@ from pyspark.sql import SparkSession
 from devstack import Stack
 from devstack.jars import pyspark_jars
 from waybill import chain, failpoints, ingest
+from waybill.config.models import Format
 from waybill.coordination import Coordinator
-from waybill.errors import ChainBroken
+from waybill.errors import ChainBroken, CorruptBatch, ObjectAlreadyThere
 from waybill.formats.reading import SET_ASIDE, IndexedReader
-from waybill.log.encode import Record, records_of
-from waybill.names import TopicPartition
-from waybill.store import Store
+from waybill.ingest.backup_object import BackupObject, new_backup_object
+from waybill.log import framing
+from waybill.log.encode import Record, encode_batch, records_of
+from waybill.names import BackupName, TopicPartition
+from waybill.store import Store, Upload
 
 pytestmark = pytest.mark.integration
 
@@ -403,6 +406,68 @@ def test_a_rival_with_another_cut(
     assert [(r.offset, r.value) for r, _ in read(archive, tp)] == [(r.offset, r.value) for r in in_kafka]
     assert_contiguous(archive, tp)
     assert len(index_keys(archive)) == len(archive.chain(tp)) > 1
+
+
+def test_an_answer_that_was_lost(
+    stack: Stack, cluster: Cluster, tp: TopicPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S3 created the object at a lane's first try, and refuses the second: the index is the object's, and stays."""
+    archive = archive_of(stack, tp, "sequencefile")
+    cluster.produce(tp, [(b"k", b"v")])
+    complete = Upload.complete
+
+    def twice(upload: Upload) -> None:
+        complete(upload)
+        raise ObjectAlreadyThere(upload.key)
+
+    with archive.services() as services:
+        monkeypatch.setattr(Upload, "complete", twice)
+        assert archive.run_one(services, tp).failure is None
+    assert [(record.offset, record.key, record.value) for record, _ in read(archive, tp)] == [(0, b"k", b"v")]
+    assert len(index_keys(archive)) == 1
+
+
+# --- the object in the making -----------------------------------------------------------------------------------------
+
+
+def making(store: Store, topic: str, kind: str) -> BackupObject:
+    shape = Format.model_validate(kind)
+    return new_backup_object(store, BackupName(topic, 1, 0, 0, shape.extension), "", shape)
+
+
+def test_messages_that_are_set_aside_cut_the_object(stack: Stack, tp: TopicPartition) -> None:
+    """An index is held in memory: a topic of nothing but line breaks makes more objects, and no larger ones."""
+    noise, taken = random.Random(1).randbytes, 0
+    with archive_of(stack, tp, "text").store() as store:
+        target = making(store, tp.topic, "text")
+        for offset in range(40):
+            data = memoryview(encode_batch([Record(offset, NOW_MS, None, noise(1 << 20) + b"\n")]))
+            (frame,) = framing.frames(data, where="test")
+            if target.is_full(frame, 1 << 30):
+                break
+            target.begin_chunk(data)
+            target.take(frame, True)
+            target.flush()
+            taken += 1
+        assert (15 <= taken <= 18, target.size_bytes) == (True, 0)
+        target.complete()
+        with IndexedReader(store, target.key) as reader:
+            assert sum(batch.num_rows for batch in reader.messages()) == reader.figures.set_aside == taken
+
+
+def test_records_that_cannot_be_decoded_are_refused_by_name(stack: Stack, tp: TopicPartition) -> None:
+    """With a right checksum: no broker lets a producer send such, but its disk may be older than the check."""
+    sound = encode_batch([Record(0, NOW_MS, None, b"value")])
+    header = framing.read_header(sound, 0, "test")
+    data = framing.pack_batch(header, sound[framing.HEADER_BYTES : -1])
+    (frame,) = framing.frames(data, where="test")
+    with archive_of(stack, tp, "text").store() as store:
+        target = making(store, tp.topic, "text")
+        target.begin_chunk(memoryview(data))
+        target.take(frame, True)
+        with pytest.raises(CorruptBatch, match=f"^{tp}, byte 0: .* Only the format kafka archives such a batch"):
+            target.flush()
+        target.abort()
 
 
 # --- one format a chain -----------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ to be right once the iterator has ended.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any, Self
 
 import numpy as np
@@ -172,8 +172,12 @@ def _index_by_hash(store: Store, key: str, sha256: str) -> Index:
     Uploads of the same messages may have seen different numbers of offsets behind them left out: the furthest counts.
     """
     prefix = names.index_prefix(key)
-    found = [Index(store.read(where), where) for where in store.keys(prefix)]
-    matching = [index for index in found if index.figures.sha256 == sha256]
+    found, matching = list(store.keys(prefix)), []
+    for where in found:
+        with suppress(DamagedObject, ObjectMissing):
+            index = Index(store.read(where), where)
+            if index.figures.sha256 == sha256:
+                matching.append(index)
     if not matching:
         raise DamagedObject(
             key, 0, f"none of {len(found)} index objects ({prefix}*) speaks of these bytes (SHA-256 {sha256})"

@@ -182,7 +182,7 @@ class Header:
 def read_header(source: Bytes, where: str) -> Header:
     """The header of a file, and the source then stands behind it.
 
-    Raises `DamagedObject` when it is not one that `SequenceFileWriter` (or Secor) writes; `where` names the object.
+    Raises `DamagedObject` when it is not one that `SequenceFileWriter` writes; `where` names the object.
     """
     reader = _Reader(source, where)
     magic = reader.take(4)

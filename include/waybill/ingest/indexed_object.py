@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from waybill import failpoints, names
 from waybill.config.enums import BackupFormat
 from waybill.config.models import Format
-from waybill.errors import ConfigError, ObjectAlreadyThere, ObjectMissing, StoreUnavailable
+from waybill.errors import ConfigError, CorruptBatch, ObjectAlreadyThere, ObjectMissing, StoreUnavailable
 from waybill.formats.index import Figures, IndexWriter
 from waybill.formats.reading import TOKEN
 from waybill.formats.writers import build_writer
@@ -73,13 +73,16 @@ class IndexedObject(BackupObject):
             self.flush()
 
     def flush(self) -> None:
-        """As everywhere. Raises `CorruptBatch`, too, when records cannot be decoded: only the format `kafka` could
-        archive them as they are."""
+        """As everywhere. Raises `CorruptBatch`, too, when the records of a batch cannot be decoded."""
         frames, self._frames, self._frames_bytes = self._frames, [], 0
         where = f"{self.name.topic}/{self.name.partition}"
-        # Their checksums were looked at when they were fetched.
-        for messages in decode(frames, where=where, first_offset=self.name.first_offset, verify_crc=False):
-            self._add(messages)
+        try:
+            # Their checksums were looked at when they were fetched.
+            for messages in decode(frames, where=where, first_offset=self.name.first_offset, verify_crc=False):
+                self._add(messages)
+        except CorruptBatch as error:
+            reason = f"{error.reason}. Only the format kafka archives such a batch, as it is; it takes a new generation"
+            raise type(error)(where, error.position_bytes, reason) from error
 
     def complete(self) -> None:
         self.flush()
