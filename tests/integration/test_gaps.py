@@ -6,7 +6,7 @@ import json
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
@@ -22,6 +22,9 @@ from waybill.names import BackupName
 from waybill.orchestration.report import report_run
 from waybill.partition.run import run_partition
 from waybill.partition.task import run_task
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.integration
 
@@ -225,6 +228,37 @@ def test_the_run_of_a_stopped_topic_partition_fails_with_the_remedy(expired: Arc
     ]
     with pytest.raises(IngestIncomplete, match=f"RetentionGap: .*waybill gaps accept {expired.topic} 0 --reason"):
         report_run(expired.name, len(lanes), lanes)
+
+
+@pytest.mark.parametrize("kind", ["text", "sequencefile"])
+def test_a_gap_in_another_format(stream: ArchivedStream, cluster: Cluster, kind: str) -> None:
+    document = yaml.safe_load(stream.file.read_text())
+    document["streams"]["events"]["format"] = kind
+    stream.file.write_text(yaml.safe_dump(document))
+    stream.produce_events(10)
+    stream.ingest()
+    stream.produce_events(20, first=10)
+    cluster.delete_records(stream.tp(), before=25)
+    assert stopped(stream).error == "RetentionGap"
+    assert accept(stream, "--reason", "why").code == 0
+    run(stream)
+    assert ranges(stream) == [(0, 10), (10, 25), (25, 30)]
+    stream.partition()
+    assert rows(stream) == [*range(10), *range(25, 30)]
+    assert faults(stream) == []
+    assert [gap["next_offset"] for gap in verified(stream)["accepted"]] == [25]
+
+
+def test_spark_reads_over_a_gap(spark: SparkSession, expired: ArchivedStream) -> None:
+    from waybill.spark.source import WaybillBackup
+
+    assert accept(expired, "--reason", "why").code == 0
+    run(expired)
+    spark.dataSource.register(WaybillBackup)
+    options = {"stream": "events", "config": str(expired.file)}
+    messages = spark.read.format("waybill_backup").options(**options).load()
+    found = sorted(row.offset for row in messages.where("partition = 0").select("offset").collect())
+    assert found == [*range(10), *range(25, 30)]
 
 
 # --- what cannot be accepted ------------------------------------------------------------------------------------------

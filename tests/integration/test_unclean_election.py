@@ -68,8 +68,8 @@ def test_what_an_unclean_election_took_back(stack: Stack, stream: ArchivedStream
     cluster = Cluster(stack.bootstrap_servers)
     stream.produce_events(10)
     try:
-        stack.stop_broker(FOLLOWER)
-        stream.produce_events(10, first=10)  # on the leader alone
+        stack.kill_broker(FOLLOWER)
+        stream.produce_events(10, first=10)  # on the leader alone, once it no longer waits for the follower
         assert run(stream).outcome is Outcome.UP_TO_DATE
         before = archived(stream)
         assert [offset for offset, _ in before] == list(range(20))
