@@ -353,7 +353,8 @@ def _remedy(error: BaseException, endpoint: KafkaEndpoint) -> str | None:
     where = endpoint.remedy
     if isinstance(error, kafka_errors.AuthorizationError):
         user = f"user {endpoint.sasl.username!r}" if endpoint.sasl else "the user"
-        return f"Give {user} of {where} the ACLs Describe and Read on the topic"
+        what = "group" if isinstance(error, kafka_errors.GroupAuthorizationFailedError) else "topic"
+        return f"Give {user} of {where} the ACLs Describe and Read on the {what}"
     if isinstance(error, kafka_errors.SaslAuthenticationFailedError):
         assert endpoint.sasl is not None
         return f"Check user {endpoint.sasl.username!r}, the password and sasl.mechanism of {where}"
