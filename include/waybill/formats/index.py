@@ -32,7 +32,7 @@ __all__ = ["Figures", "Index", "IndexWriter"]
 _VERSION = 1
 _KEY = b"waybill"
 _ROW_GROUP_ROWS = 1 << 17
-_BATCH_ROWS = 1 << 16
+_ROW_GROUP_BYTES = 2 << 20
 
 SET_ASIDE_TYPE = pa.struct(
     [
@@ -106,7 +106,7 @@ class IndexWriter:
         self._rows.append(rows)
         self._pending_rows += count
         self._pending_bytes += 8 * count + (aside.nbytes if reasons is not None else 0)
-        if self._pending_rows >= _ROW_GROUP_ROWS or self._pending_bytes >= _ROW_GROUP_ROWS * 16:
+        if self._pending_rows >= _ROW_GROUP_ROWS or self._pending_bytes >= _ROW_GROUP_BYTES:
             self._flush()
 
     def finish(self, figures: Figures) -> bytes:
@@ -119,7 +119,8 @@ class IndexWriter:
 
     def _flush(self) -> None:
         if self._rows:
-            self._writer.write_table(pa.Table.from_batches(self._rows), row_group_size=_ROW_GROUP_ROWS)
+            rows = pa.Table.from_batches(self._rows)
+            self._writer.write_table(rows, row_group_size=rows.num_rows)
         self._rows, self._pending_rows, self._pending_bytes = [], 0, 0
 
 
@@ -165,8 +166,10 @@ class Index:
         return Rows(self._batches())
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
+        # A row group at a time, as it was written: messages that are set aside may be large once they are decoded.
         try:
-            yield from self._file.iter_batches(batch_size=_BATCH_ROWS)
+            for number in range(self._file.num_row_groups):
+                yield from self._file.read_row_group(number).to_batches()
         except (pa.ArrowException, OSError) as error:
             raise self._damaged(error) from None
 

@@ -91,6 +91,17 @@ def test_messages_that_are_set_aside_count_in_the_size() -> None:
         assert writer.size_bytes > 5_000_000 * (offset + 1)
 
 
+def test_messages_that_are_set_aside_are_read_a_few_at_a_time() -> None:
+    """However small they are in the file: these are 100 MB that compress to nothing."""
+    writer = IndexWriter()
+    for offset in range(100):
+        writer.add(messages_of([Record(offset, -1, None, b"x" * 1_000_000, [])]), pa.array(["why: x"]))
+    assert writer.size_bytes < 4 << 20
+    pieces = list(Index(writer.finish(replace(FIGURES, messages=100, set_aside=100)), "test").rows().rest())
+    assert max(piece.num_rows for piece in pieces) <= 4
+    assert sum(piece.num_rows for piece in pieces) == 100
+
+
 def test_an_index_without_messages() -> None:
     index = Index(written(), "test")
     assert list(index.rows().rest()) == []
