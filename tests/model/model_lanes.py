@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from greenlet import GreenletExit, getcurrent, greenlet
 
-from waybill import coordination, failpoints, ingest, store
+from waybill import coordination, failpoints, gaps, ingest, store
 from waybill.config import Config
 from waybill.connections import Connection
-from waybill.ingest import Clock, Outcome, PartitionReport
+from waybill.errors import WaybillError
+from waybill.ingest import Clock, Outcome, PartitionReport, acceptance
 from waybill.log.framing import frames
-from waybill.names import BackupName
+from waybill.names import BackupName, GapName, TopicPartition
 from waybill.sources import kafka
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ __all__ = [
 
 STREAM = "model"
 COMMITTED = f"/model/streams/{STREAM}/1/offsets/t/0"
+_TP = TopicPartition("t", 0)
 _WALL_SECONDS = 2_000_000_000.0
 
 Faults = Mapping[str, Callable[[], Any]]
@@ -67,6 +69,8 @@ class LaneSetup:
     max_bytes: str = "1KiB"
     """Less than two batches of the log's."""
     runs: int = 1
+    accepts: bool = False
+    """No lane, but a person who accepts the gap that retention has made, if there is one."""
 
 
 @dataclass(frozen=True)
@@ -225,8 +229,25 @@ class World:
         found = []
         for key, stored in self.objects.items():
             if key.startswith("backup/"):
-                found.append((BackupName.parse(key).first_offset, *_contents(self.log.word, stored.data)))
+                first = BackupName.parse(key).first_offset
+                following, messages = _contents(self.log.word, stored.data)
+                found.append((first, following, messages or self._lost(stored, first, following)))
         return sorted(found)
+
+    def _lost(self, stored: Stored, first: int, following: int) -> tuple[int, ...]:
+        """The messages that an object stands for that says of a gap that it was accepted: Kafka must not have them."""
+        if gaps.MARK not in dict(stored.metadata):
+            return ()
+        return tuple(offset for offset in self.log.wanted if first <= offset < following and offset < self.earliest)
+
+    def _holes(self) -> set[int]:
+        """Where an object starts that stands for an accepted gap."""
+        marked = (key for key, stored in self.objects.items() if gaps.MARK in dict(stored.metadata))
+        return {BackupName.parse(key).first_offset for key in marked}
+
+    def _accepted(self) -> set[int]:
+        """Where a gap starts that was accepted."""
+        return {GapName.parse(key).first_offset for key in self.objects if key.startswith("gaps/")}
 
     def _check(self) -> None:
         self.broken = self.broken or self._fault() or ""
@@ -271,6 +292,8 @@ class World:
         self._check()
         if self.broken or (self.earliest and report.outcome is Outcome.STOPPED):
             return
+        if not self._holes() <= self._accepted():  # the converse may be: a lane that slept put the messages there
+            self.broken = f"holes at {self._holes()}, but accepted are only those at {self._accepted()}"
         chain = self.chain()
         ends = {report.committed_offset, self.committed, self.log.end, chain[-1][1] if chain else self._begun}
         if report.outcome is not Outcome.UP_TO_DATE or len(ends) > 1:
@@ -342,12 +365,26 @@ class Lane(greenlet):
         return result
 
     def _runs(self) -> None:
+        if self.setup.accepts:
+            self._accept()
+            return
         for _ in range(self.setup.runs):
             share = ingest.LaneShare(topic="t", partition=0, estimated_bytes=0)
             config = _config(self.setup.max_bytes, self.world.scenario.start)
             report = ingest.run_lane(config, STREAM, ingest.Lane(number=0, shares=(share,)), find=_find, clock=_CLOCK)
             self.reports.append(report.partitions[0])
             self.world.finished(self.name, report.partitions[0])
+
+    def _accept(self) -> None:
+        config = _config(self.setup.max_bytes, self.world.scenario.start)
+        with ingest.connect(config, STREAM, _find) as services:
+            try:
+                decision = acceptance.Decision("model", "model")
+                found = acceptance.accept(services, config.stream(STREAM), _TP, decision, clock=_CLOCK)
+                said = f"accepted {', '.join(map(str, found.gaps))}"
+            except WaybillError as error:
+                said = f"{type(error).__name__}: {error}"
+        self.world.steps.append((self.name, "ends", said))
 
 
 def lane() -> Lane:

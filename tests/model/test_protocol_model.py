@@ -72,6 +72,9 @@ EXPLORED = {
     "a chain begins at the latest offset, and ZooKeeper is wiped": Bounds(
         Scenario("ddd", lanes=SHORT_THEN_LONG, visible=1, start="latest", wipes=True), 1, 2
     ),
+    "a gap is accepted while a lane sleeps": Bounds(
+        Scenario("dd", lanes=(LaneSetup("A"), LaneSetup("P", accepts=True)), retention=True, has_locks=False), 1, 1
+    ),
     "retention": Bounds(Scenario("dd", lanes=SHORT_THEN_LONG, retention=True, crashes=True), 1, 1),
 }
 
