@@ -585,6 +585,6 @@ def test_lane_without_zookeeper_says_so(stack: Stack, archive: Archive, cluster:
     nowhere = {"AIRFLOW_CONN_ZOOKEEPER_DEFAULT": '{"conn_type": "zookeeper", "host": "127.0.0.1", "port": 1}'}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(*nowhere.popitem())
-        with pytest.raises(CoordinationUnavailable, match=r"127\.0\.0\.1:1 did not answer within 4 s"):
+        with pytest.raises(CoordinationUnavailable, match=r"127\.0\.0\.1:1 .* began no session within 4 s"):
             ingest.plan_lanes(archive.config, STREAM)
     assert archive.run().messages == 10
