@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import contextlib
 import json
 import pickle
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import boto3
+import pyarrow as pa
 import pytest
 from botocore.exceptions import ClientError
 from moto.server import ThreadedMotoServer
@@ -263,3 +265,23 @@ def test_files_of_tables_are_reached_by_the_role(url: str) -> None:
     with io.new_input(location).open() as file:
         assert file.read() == b"x"
     assert io.fs_by_scheme("s3", BUCKET).__reduce__()[1][0]["access_key"] != used
+
+
+def test_a_table_is_written_and_read_encrypted(url: str, admin: Any, tmp_path: Path) -> None:
+    """PyIceberg's metadata, manifests and data, by a role and with a key."""
+    catalog = tables.open_catalog(
+        CatalogEndpoint(
+            properties={"type": "sql", "uri": f"sqlite:///{tmp_path}/c.db", "warehouse": f"s3://{BUCKET}/tables"}
+        ),
+        endpoint(url, **KMS, **role(url)),
+    )
+    with contextlib.closing(catalog):
+        catalog.create_namespace("n")
+        rows = pa.table({"number": [1, 2, 3]})
+        table = catalog.create_table("n.t", rows.schema)
+        table.append(rows)
+        assert catalog.load_table("n.t").scan().to_arrow() == rows
+    keys = [entry["Key"] for entry in admin.list_objects_v2(Bucket=BUCKET, Prefix="tables/")["Contents"]]
+    assert {Path(key).suffix for key in keys} == {".json", ".avro", ".parquet"}
+    for key in keys:
+        check_stored(admin, key, KMS_STORED, in_parts=False)
