@@ -12,14 +12,40 @@ from hypothesis import strategies as st
 
 from waybill import names
 from waybill.errors import ConfigError
-from waybill.names import BackupName, TopicPartition, ZkPaths
+from waybill.names import BackupName, Extension, TopicPartition, ZkPaths
 
 TOPICS = st.from_regex(r"[a-zA-Z0-9._-]{1,249}", fullmatch=True).filter(lambda t: t not in {".", ".."})
 SEGMENTS = st.from_regex(r"[A-Za-z0-9!_.*'()=-]{1,20}", fullmatch=True).filter(lambda s: s not in {".", ".."})
 PREFIXES = st.lists(SEGMENTS, max_size=3).map("/".join)
 NUMBERS = st.integers(0, 10_000)
 OFFSETS = st.integers(0, names.MAX_OFFSET)
-BACKUPS = st.builds(BackupName, TOPICS, NUMBERS, NUMBERS, OFFSETS)
+BACKUPS = st.builds(BackupName, TOPICS, NUMBERS, NUMBERS, OFFSETS, st.sampled_from(Extension))
+
+
+@given(BACKUPS, PREFIXES)
+def test_an_index_lies_beside_the_backup(name: BackupName, prefix: str) -> None:
+    key, token = name.key(prefix), "0123456789abcdef" * 2
+    found = names.index_key(key, token)
+    assert found.startswith(names.index_prefix(key))
+    assert found.startswith(names.indexes_prefix(prefix))
+    assert not found.startswith(names.archive_prefix(prefix))
+    assert names.chain_of(found) == names.chain_of(key) == (TopicPartition(name.topic, name.partition), name.generation)
+    following = BackupName(name.topic, name.generation, name.partition, (name.first_offset + 1) % names.MAX_OFFSET)
+    assert not found.startswith(names.index_prefix(following.key(prefix)))
+
+
+@pytest.mark.parametrize("token", ["", "../" * 10 + "ab", "A" * 32, "0" * 31, "0" * 33, "0" * 32 + "\n"])
+def test_what_is_no_token_names_no_index(token: str) -> None:
+    with pytest.raises(ValueError, match="is not a token"):
+        names.index_key("p/backup/t/1_0_00000000000000000000.txt", token)
+
+
+def test_extensions_of_objects() -> None:
+    keys = {extension: BackupName("t", 1, 0, 7, extension).key("p") for extension in Extension}
+    assert set(keys.values()) == {f"p/backup/t/1_0_{7:020d}.{end}" for end in ("kafka", "seq", "txt", "txt.gz")}
+    assert [extension.is_indexed for extension in keys] == [False, True, True, True]
+    assert all(key < names.offset_prefix("p", "t", 1, 0, 7) + "~" for key in keys.values())
+    assert all(key < names.offset_prefix("p", "t", 1, 0, 8) for key in keys.values())
 
 
 @given(BACKUPS, PREFIXES)
