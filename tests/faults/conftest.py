@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,6 +15,17 @@ from scenarios import Play
 
 if TYPE_CHECKING:
     from devstack import Stack
+
+
+SIDE_BY_SIDE = 6
+"""Scenarios at a time: more of them, and on two cores their sessions end by themselves."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A module's scenarios run in the first test's set-up: on a busy machine it takes minutes."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.timeout(900))
 
 
 @pytest.fixture(scope="session")
@@ -28,7 +40,11 @@ def play(world: World) -> Play:
     """Run scenarios at the same time, by name, with a fault of a server if one is given."""
 
     def run(scenarios: Mapping[str, Scenario], server_fault: ServerFault = ServerFault.NONE) -> dict[str, SceneResult]:
-        results = play_round(world, list(scenarios.values()), server_fault)
+        results: list[SceneResult] = []
+        waiting = list(scenarios.values())
+        while waiting:
+            results += play_round(world, waiting[:SIDE_BY_SIDE], server_fault)
+            del waiting[:SIDE_BY_SIDE]
         return dict(zip(scenarios, results, strict=True))
 
     return run

@@ -52,7 +52,7 @@ def large(**changes: Any) -> Scenario:
 
 
 def _scenario(settings: dict[str, Any]) -> Scenario:
-    return Scenario(seed=next(_numbers), **{"faults_within_seconds": 60.0, **settings})
+    return Scenario(seed=next(_numbers), **{"session_seconds": 4, "faults_within_seconds": 60.0, **settings})
 
 
 def _producer(kind: ProducerKind, number: int) -> ProducerPlan:

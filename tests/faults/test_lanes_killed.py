@@ -27,7 +27,9 @@ def _scenario(failpoint: str) -> Scenario:
 @pytest.fixture(scope="module")
 def killed(play: Play) -> dict[str, SceneResult]:
     """A scenario for each failpoint, side by side."""
-    return play({name: _scenario(name) for name in failpoints.INGEST})
+    kills = tuple(LaneFault(name, LaneAction.KILL) for name in ("ingest.index_created", "ingest.object_created"))
+    text = small(lane_faults=kills, delimiter="<end>")
+    return play({**{name: _scenario(name) for name in failpoints.INGEST}, "text": text})
 
 
 @pytest.mark.parametrize("failpoint", failpoints.INGEST)
@@ -41,3 +43,11 @@ def test_lane_killed_at_a_failpoint_loses_and_repeats_nothing(killed: dict[str, 
 def test_what_was_created_and_not_committed_is_adopted(killed: dict[str, SceneResult]) -> None:
     assert killed["ingest.object_created"].adopted == 1
     assert killed["ingest.object_refused"].adopted >= 1
+
+
+def test_lane_killed_between_the_index_and_the_object_of_another_format(killed: dict[str, SceneResult]) -> None:
+    result = killed["text"]
+    assert result.injected["SIGKILL at ingest.index_created"] == 1
+    assert result.injected["SIGKILL at ingest.object_created"] == 1
+    assert not result.faults
+    assert result.archived == len(result.ledger.acknowledged) >= 600

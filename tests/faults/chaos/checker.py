@@ -20,9 +20,9 @@ from kafka.record.memory_records import MemoryRecords
 
 from chaos.producers import Ledger
 
-__all__ = ["Checked", "Fault", "FaultKind", "ObjectWatch", "Stamp", "check"]
+__all__ = ["Checked", "Fault", "FaultKind", "ObjectWatch", "Stamp", "check", "check_text"]
 
-_NAME = re.compile(r"(?P<generation>\d+)_(?P<partition>\d+)_(?P<first>\d{20})\.kafka")
+_NAME = re.compile(r"(?P<generation>\d+)_(?P<partition>\d+)_(?P<first>\d{20})\.(?P<extension>kafka|txt)")
 _SECONDS = 60.0
 
 
@@ -117,6 +117,36 @@ def check(
         _compare(f"{topic}/{partition}", archive[partition], in_kafka[partition], checked)
     _check_ledger(topic, archive, ledger, checked)
     checked.messages = sum(len(records) for records in archive.values())
+    return checked
+
+
+def check_text(
+    client: Any, bucket: str, prefix: str, topic: str, partitions: int, bootstrap_servers: str, delimiter: bytes
+) -> Checked:
+    """Hold text objects against what Kafka holds now: the same values in the same order. Text has no offsets."""
+    checked = Checked()
+    archive: dict[int, list[bytes]] = defaultdict(list)
+    for key in sorted(_keys(client, bucket, prefix)):
+        name = _NAME.fullmatch(key.rpartition("/")[2])
+        if name is None or name["extension"] != "txt":
+            checked.add(FaultKind.BROKEN, 1, f"{key} is no name of a backup object of text")
+            continue
+        data = client.get_object(Bucket=bucket, Key=key)["Body"].read()
+        *values, rest = data.split(delimiter)
+        checked.add(FaultKind.BROKEN, bool(rest), f"{key} does not end with the delimiter")
+        checked.objects += 1
+        archive[int(name["partition"])] += values
+    in_kafka = _consume(bootstrap_servers, topic, partitions)
+    for partition in range(partitions):
+        here, there = archive[partition], [record.value or b"" for record in in_kafka[partition]]
+        missing, extra = Counter(there) - Counter(here), Counter(here) - Counter(there)
+        where = f"{topic}/{partition}"
+        checked.add(FaultKind.LOST, missing.total(), f"{where}: values in Kafka and not in the archive")
+        repeated = sum(count for value, count in extra.items() if value in there)
+        checked.add(FaultKind.REPEATED, repeated, f"{where}: values more often than in Kafka")
+        checked.add(FaultKind.FOREIGN, extra.total() - repeated, f"{where}: values that Kafka does not hold")
+        checked.add(FaultKind.OUT_OF_ORDER, here != there and not missing and not extra, f"{where}: another order")
+        checked.messages += len(here)
     return checked
 
 

@@ -109,7 +109,7 @@ def _child(connection: socket.socket, wakeup: socket.socket, wake: socket.socket
         logging.basicConfig(
             level=logging.INFO, stream=sys.stderr, format=f"%(asctime)s {request['id']} %(name)s %(message)s"
         )
-        logging.getLogger("kafka").setLevel(logging.WARNING)
+        logging.getLogger("kafka").setLevel(logging.ERROR)
         logging.getLogger("kazoo").setLevel(logging.WARNING)
         code = _work(request)
     except BaseException:

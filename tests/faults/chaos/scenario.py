@@ -82,9 +82,13 @@ class Scenario:
     part_bytes: int | None = None
     fetch_bytes: int | None = None
     s3_attempts: int | None = None
+    delimiter: str = ""
+    """The stream's format is `text` with this delimiter; none: `kafka`."""
     producers: tuple[ProducerPlan, ...] = ()
     lane_faults: tuple[LaneFault, ...] = ()
     call_faults: tuple[CallFault, ...] = ()
+    session_seconds: int = 2
+    """`zookeeper.session_timeout`; 2 is the least that the stack's ZooKeeper grants."""
     kafka_frozen_seconds: float = 3.0
     backlog_first: bool = False
     """Lanes begin when the producers have written what they have to."""
@@ -107,6 +111,7 @@ def draw(seed: int, *, guard: bool = True) -> Scenario:
         max_bytes=_max_bytes(rng, multipart=multipart),
         max_age_seconds=rng.choice((0, 0, 0, 1)),
         budget_seconds=rng.choice((1, 3, 5)),
+        session_seconds=rng.choice((2, 4)),
         part_bytes=PART_BYTES if multipart else None,
         fetch_bytes=rng.choice((None, 2 * _MIB) if multipart else (None, 16 * _KIB, 64 * _KIB)),
         s3_attempts=rng.choice((1, 1, 2, 5)),

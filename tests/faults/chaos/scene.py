@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from chaos.checker import Fault, ObjectWatch, check
+from chaos.checker import Checked, Fault, ObjectWatch, check, check_text
 from chaos.lanes import Job, Launch
 from chaos.producers import Ledger, produce
 from chaos.s3_proxy import Effect, S3Proxy
@@ -25,11 +25,8 @@ __all__ = ["Scene", "SceneResult"]
 
 STREAM = "chaos"
 
-SESSION_SECONDS = 2
-"""The shortest that the stack's ZooKeeper grants."""
-
-FREEZE_SECONDS = 3.6
-"""Longer than the session's timeout and the server's tick together."""
+_TICKS_SECONDS = 1.6
+"""A lane sleeps longer than its session's timeout and the server's tick together."""
 
 _FREEZE_AT_MOST_SECONDS = 20.0
 _BACKLOG_SECONDS = 60.0
@@ -211,7 +208,7 @@ class Scene:
         if self.scenario.backlog_first:
             self._backlog.wait(_BACKLOG_SECONDS)
         while (self._producing or self._faults_pending()) and not self._give_up.is_set():
-            time.sleep(0.1 if self._run_once() > 0 else 0.3)
+            time.sleep(0.2 if self._run_once() > 0 else 0.4)
 
     def _run_once(self, *, hurt: bool = True) -> int:
         """Plan and run all lanes side by side. How many there were; -1 if there was no plan."""
@@ -278,7 +275,7 @@ class Scene:
         assert fault is not None
         frozen, created = time.monotonic(), len(self._s3.created)
         while (slept := time.monotonic() - frozen) < _FREEZE_AT_MOST_SECONDS and not self._give_up.is_set():
-            if slept > FREEZE_SECONDS and len(self._s3.created) > created:
+            if slept > self.scenario.session_seconds + _TICKS_SECONDS and len(self._s3.created) > created:
                 break
             time.sleep(0.05)
         others = "others went on" if len(self._s3.created) > created else "nobody went on"
@@ -361,16 +358,20 @@ class Scene:
             ),
             self._directory,
         )
-        checked = check(
-            *(world.s3, world.stack.bucket, f"{self.topic}/backup/", self.topic, self.scenario.partitions),
-            *(world.stack.bootstrap_servers, result.ledger),
-        )
+        checked = self._check()
         result.objects, result.archived = checked.objects, checked.messages
         result.faults += checked.faults
         self._fault_each("changed", sorted(self._watch.changed))
         self._fault_each("changed", sorted(key for key, uploads in self._s3.created.items() if len(uploads) > 1))
         if not verify.wait(60.0) or verify.answer() != {"exit": 0}:
             self._fault("verify", f"waybill verify does not say that the archive is sound: {verify.log}")
+
+    def _check(self) -> Checked:
+        world, scenario = self._world, self.scenario
+        where = (world.s3, world.stack.bucket, f"{self.topic}/backup/", self.topic, scenario.partitions)
+        if scenario.delimiter:
+            return check_text(*where, world.stack.bootstrap_servers, scenario.delimiter.encode())
+        return check(*where, world.stack.bootstrap_servers, self.result.ledger)
 
     # --- faults elsewhere ---
 
@@ -386,7 +387,7 @@ class Scene:
             case Effect.EXPIRE_SESSION:
                 return await self._zookeeper.expire()
             case Effect.FREEZE_ZOOKEEPER:
-                self._freezing = asyncio.ensure_future(self._zookeeper.freeze(SESSION_SECONDS + 1.0))
+                self._freezing = asyncio.ensure_future(self._zookeeper.freeze(self.scenario.session_seconds + 1.0))
                 return 1
             case Effect.FREEZE_KAFKA:
                 seconds = self.scenario.kafka_frozen_seconds
@@ -432,12 +433,13 @@ class Scene:
         return {
             "version": 1,
             "storage": {"bucket": self._world.stack.bucket, "prefix": self.topic},
-            "zookeeper": {"root": self.topic, "session_timeout": f"{SESSION_SECONDS}s"},
+            "zookeeper": {"root": self.topic, "session_timeout": f"{scenario.session_seconds}s"},
             "streams": {
                 STREAM: {
                     "topics": [self.topic],
                     "upload": {"max_bytes": max_bytes, "max_age": f"{scenario.max_age_seconds}s"},
                     "ingest": {"lanes": scenario.lanes, "budget": f"{scenario.budget_seconds}s"},
+                    "format": {"name": "text", "delimiter": scenario.delimiter} if scenario.delimiter else "kafka",
                     "parser": {"name": "json", "event_time": {"field": "time"}},
                     "table": "chaos.messages",
                 }
