@@ -11,7 +11,7 @@ No lane ends with a named stop or any other error that needs a person, and none 
 one more run archives the rest.
 
 `WAYBILL_MODEL_CHECK=1` explores one preemption and one fault more than CI does, and gives hypothesis ten times its
-examples: minutes. `2` is hours.
+examples: half an hour or so. `-k` picks scenarios.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ from model_lanes import LaneSetup, Scenario
 from waybill import failpoints
 
 DEEPER = int(os.environ.get("WAYBILL_MODEL_CHECK", "0"))
+pytestmark = pytest.mark.timeout(0 if DEEPER else 300)
+
 IN_PARTS = 400
 """Bytes of a part: no object of the model's is so small."""
 
@@ -91,7 +93,6 @@ def seen() -> set[tuple[str, str]]:
     return set()
 
 
-@pytest.mark.timeout(0 if DEEPER else 300)
 @pytest.mark.parametrize("name", EXPLORED)
 def test_every_schedule_within_bounds(
     name: str, seen: set[tuple[str, str]], report_explored: Callable[[Explored], None]
