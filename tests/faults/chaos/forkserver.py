@@ -71,9 +71,10 @@ class ForkServer:
                 if number == request["id"]:
                     os.kill(pid, request["signal"])
             return
+        server = os.getpid()
         pid = os.fork()
         if pid == 0:
-            _child(self._connection, self._wakeup, self._wake, request)
+            _child(server, (self._connection, self._wakeup, self._wake), request)
         self._children[pid] = request["id"]
         self._tell(id=request["id"], event="started", pid=pid)
 
@@ -92,14 +93,14 @@ class ForkServer:
         self._connection.sendall(json.dumps(event).encode() + b"\n")
 
 
-def _child(connection: socket.socket, wakeup: socket.socket, wake: socket.socket, request: dict[str, Any]) -> None:
+def _child(server_pid: int, inherited: tuple[socket.socket, ...], request: dict[str, Any]) -> None:
     """Never returns."""
     code = OUT_OF_TURN
     try:
-        die_with_parent(os.getppid())
+        die_with_parent(server_pid)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        for end in (connection, wakeup, wake):
+        for end in inherited:
             end.close()
         log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(log, 1)

@@ -143,6 +143,8 @@ class Scene:
         threads = [self._thread(self._produce, plan) for plan in self.scenario.producers]
         threads += [self._thread(self._schedule) for _ in range(self.scenario.schedulers)]
         watcher = self._thread(self._look)
+        if self.scenario.schedulers > 1:
+            self._inject("two schedulers at the same time")
         for thread in threads:
             thread.join()
         watcher.join()
