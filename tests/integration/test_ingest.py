@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 from archive_drill import STREAM, Archive, Cluster
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as ConfluentPartition
 
 from devstack import Stack
 from waybill import ingest
@@ -372,6 +374,47 @@ def test_budget_ends_and_the_next_run_goes_on(stack: Stack, cluster: Cluster, tp
         assert first.lag
         assert archive.run_one(services, tp).outcome is Outcome.UP_TO_DATE
     assert len(assert_same_messages(archive, cluster, tp)) == 200
+
+
+def group_offsets(stack: Stack, group: str, tps: list[TopicPartition]) -> list[int]:
+    """What a consumer of the group would go on from; -1001: nothing is committed."""
+    consumer = Consumer({"bootstrap.servers": stack.bootstrap_servers, "group.id": group})
+    try:
+        return [c.offset for c in consumer.committed([ConfluentPartition(tp.topic, tp.partition) for tp in tps], 20)]
+    finally:
+        consumer.close()
+
+
+def test_progress_is_shown_in_a_consumer_group_and_a_group_in_use_is_left_alone(
+    stack: Stack, cluster: Cluster, topic_name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.create(topic_name, partitions=2)
+    tps = [TopicPartition(topic_name, number) for number in (0, 1)]
+    for tp, count in zip(tps, (10, 25), strict=True):
+        cluster.produce(tp, numbered(0, count))
+    archive = Archive(stack, topic_name, [topic_name], {"ingest": {"consumer_group": f"{topic_name}-{{stream}}"}})
+    group = f"{topic_name}-{STREAM}"
+    deadline = time.monotonic() + 60
+    while min(group_offsets(stack, group, tps)) < 0:  # the first group of a cluster: its coordinator may need a while
+        assert time.monotonic() < deadline, caplog.text
+        for tp in tps:
+            cluster.produce(tp, numbered(0, 1))
+        assert archive.run().failures == []
+    before = group_offsets(stack, group, tps)
+    assert before == [archive.ranges(tp)[-1][1] for tp in tps]
+    member = Consumer({"bootstrap.servers": stack.bootstrap_servers, "group.id": group})
+    try:
+        member.subscribe([topic_name])
+        while not member.assignment():
+            assert time.monotonic() < deadline, "the group has no member"
+            member.poll(0.1)
+        cluster.produce(tps[0], numbered(0, 5))
+        report = archive.run()
+        assert (report.messages, report.failures) == (5, [])
+        assert f"could not commit to consumer group '{group}': it has members" in caplog.text
+        assert group_offsets(stack, group, tps) == before
+    finally:
+        member.close()
 
 
 # --- rivals, zombies, crashes -----------------------------------------------------------------------------------------
