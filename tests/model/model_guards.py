@@ -16,7 +16,7 @@ from model_lanes import lane
 from waybill import chain
 from waybill.coordination import Coordinator
 from waybill.errors import ObjectAlreadyThere
-from waybill.ingest import protocol
+from waybill.ingest import beginning
 from waybill.log.framing import frames
 from waybill.store import Store, Upload
 
@@ -96,7 +96,7 @@ def taking_a_refusal_for_success() -> Iterator[None]:
 def forgetting_the_start() -> Iterator[None]:
     """Where a chain begins is not kept: without a node and an object, it is decided again."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(protocol, "record_start", lambda _store, _generation, _tp, start: start)
+        patch.setattr(beginning, "record_start", lambda _store, _generation, _tp, start: start)
         yield
 
 

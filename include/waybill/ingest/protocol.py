@@ -15,10 +15,8 @@ import math
 from collections.abc import Generator, Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
-from datetime import datetime
 
 from waybill import chain, failpoints, gaps
-from waybill.config.enums import StartPosition
 from waybill.config.models import Stream
 from waybill.coordination import Committed
 from waybill.errors import (
@@ -35,8 +33,8 @@ from waybill.errors import (
 )
 from waybill.gaps import Gap
 from waybill.ingest.backup_object import BackupObject, new_backup_object
-from waybill.ingest.chain_end import committed_from_chain, find_uncommitted, removable
-from waybill.ingest.chain_start import ChainStart, find_start, record_start
+from waybill.ingest.beginning import find_committed
+from waybill.ingest.chain_end import find_uncommitted, removable
 from waybill.ingest.clock import Clock
 from waybill.ingest.hole import fill
 from waybill.ingest.log_check import check_log
@@ -74,6 +72,7 @@ class PartitionRun:
         clock: Clock | None = None,
     ) -> None:
         self.tp = tp
+        self._services = services
         self._source, self._store, self._coordinator = services.source, services.store, services.coordinator
         self._stream = stream
         self._turn = turn or Turn(deadline=math.inf)
@@ -164,7 +163,7 @@ class PartitionRun:
         seen, self._seen = self._seen, None  # once: another round begins with new figures
         held, topic = (seen.held, seen.topic) if seen else self._look()
         self._end, self._topic_id = held.end, topic.topic_id
-        committed = self._committed = self._read_committed(held, topic)
+        committed = self._committed = find_committed(self._services, self._stream, self.tp, held, topic, self._clock)
         self._check_format(committed.extension)
         failpoints.reach("ingest.committed_read")
         if not _bears_out(committed, held, topic):
@@ -183,51 +182,7 @@ class PartitionRun:
         except WaybillError as error:
             log.warning("%s: the stop could not be journaled: %s", self.tp, error)
 
-    # --- step 2: where to start ---
-
-    def _read_committed(self, held: LogRange, topic: Topic) -> Committed:
-        found = self._coordinator.read_committed(self.tp)
-        if found is not None:
-            return found
-        rebuilt = self._rebuilt() or self._start(held, topic)
-        return self._coordinator.write_committed(self.tp, rebuilt, version=-1)
-
-    def _rebuilt(self) -> Committed | None:
-        """The committed offset as the chain says; None without a chain."""
-        found = committed_from_chain(self._store, self._stream.generation, self.tp, self._clock.now_ms())
-        if found is not None:
-            log.warning("%s: committed offset %d rebuilt from the chain", self.tp, found.committed_offset)
-        return found
-
-    def _start(self, held: LogRange, topic: Topic) -> Committed:
-        """The configured start, or the one that was written down: `latest` and what retention leaves move on.
-
-        A partition that was added to a topic that we archive starts with its first message, whatever is configured.
-        """
-        start, added = self._stream.start, self._is_added(topic)
-        if start is StartPosition.EARLIEST or added:
-            offset = held.earliest
-        elif isinstance(start, datetime):
-            at = self._source.offset_at(self.tp, int(start.timestamp() * 1000))
-            offset = held.end if at is None else at
-        else:
-            offset = held.end
-        wanted = ChainStart(offset, self._topic_id, len(topic.partitions), self._stream.format.extension)
-        begun = record_start(self._store, self._stream.generation, self.tp, wanted)
-        log.info("%s: a new chain starts at offset %d", self.tp, begun.offset)
-        return Committed(
-            begun.offset,
-            topic_id=begun.topic_id,
-            committed_at_ms=self._clock.now_ms(),
-            start_offset=begun.offset,
-            extension=begun.extension,
-        )
-
-    def _is_added(self, topic: Topic) -> bool:
-        """Whether the partition came after we began with its topic. ZooKeeper may have forgotten when that was."""
-        known = self._coordinator.first_partitions(self.tp.topic, len(topic.partitions))
-        first = find_start(self._store, self._stream.generation, TopicPartition(self.tp.topic, 0))
-        return self.tp.partition >= (known if first is None else min(known, first.partitions))
+    # --- step 3: is it the same log, and does it still hold the next offset? ---
 
     def _check_format(self, found: Extension) -> None:
         """A chain has one format: two objects of one start, with different names, would both be created."""
@@ -238,8 +193,6 @@ class PartitionRun:
                 f"says format {wanted.name} (.{wanted.extension}). Raise the stream's generation to archive in another "
                 f"format, or set the format back"
             )
-
-    # --- step 3: is it the same log, and does it still hold the next offset? ---
 
     def _check_log(self, committed: Committed, held: LogRange) -> Committed:
         """Raises the named stop, unless it was accepted. Returns the committed offset, behind an accepted hole."""
