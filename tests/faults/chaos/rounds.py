@@ -49,14 +49,11 @@ def play_round(
             for future in futures:
                 results.append(future.result())
                 on_done(results[-1])
-            happened = hurt.result()
+            hurt.result()
         except BaseException:  # Ctrl-C
             for scene in scenes:
                 scene.abandon()
             raise
-    for result in results:
-        if happened:
-            result.injected[str(server_fault)] += 1
     return results
 
 
@@ -69,17 +66,18 @@ def play_seeds(
         yield play_round(world, scenarios, draw_server_fault(number), on_done=on_done)
 
 
-def _hurt(world: World, scenes: Sequence[Scene], fault: ServerFault) -> bool:
-    """Do to a server what the round has in store, and undo it. Whether it was done."""
+def _hurt(world: World, scenes: Sequence[Scene], fault: ServerFault) -> None:
+    """Do to a server what the round has in store, and undo it. Scenarios go on until it is done."""
     try:
         if fault is ServerFault.NONE:
-            return False
+            return
         _wait_for_objects(scenes)
         _HURT[fault](world, scenes)
+        for scene in scenes:
+            scene.count(str(fault))
     finally:
         for scene in scenes:
             scene.server_fault_done.set()
-    return True
 
 
 def _wait_for_objects(scenes: Sequence[Scene]) -> None:

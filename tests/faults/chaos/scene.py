@@ -144,7 +144,7 @@ class Scene:
         threads += [self._thread(self._schedule) for _ in range(self.scenario.schedulers)]
         watcher = self._thread(self._look)
         if self.scenario.schedulers > 1:
-            self._inject("two schedulers at the same time")
+            self.count("two schedulers at the same time")
         for thread in threads:
             thread.join()
         watcher.join()
@@ -269,7 +269,7 @@ class Scene:
         if fault is not None:
             self._give_fault_back(fault, happened=job.was_killed)
             if job.was_killed:
-                self._inject(f"SIGKILL at {fault.failpoint}")
+                self.count(f"SIGKILL at {fault.failpoint}")
         self._judge(job, in_time=in_time)
 
     def _thaw(self, job: Job, fault: LaneFault | None) -> None:
@@ -281,7 +281,7 @@ class Scene:
                 break
             time.sleep(0.05)
         others = "others went on" if len(self._s3.created) > created else "nobody went on"
-        self._inject(f"SIGSTOP, SIGCONT at {fault.failpoint}, {others}")
+        self.count(f"SIGSTOP, SIGCONT at {fault.failpoint}, {others}")
         job.signal(signal.SIGCONT)
         in_time = job.wait(self.scenario.budget_seconds + _OVERTIME_SECONDS)
         self._give_fault_back(fault, happened=True)
@@ -402,12 +402,13 @@ class Scene:
                 return sum([await proxy.cut() for proxy in self._brokers.values()])
             case Effect.CUT_FETCH:
                 for proxy in self._brokers.values():
-                    proxy.cut_after(_CUT_FETCH_BYTES, lambda: self._inject(str(Effect.CUT_FETCH)))
+                    proxy.cut_after(_CUT_FETCH_BYTES, lambda: self.count(str(Effect.CUT_FETCH)))
         return 0
 
     # --- small things ---
 
-    def _inject(self, what: str) -> None:
+    def count(self, what: str) -> None:
+        """A fault happened."""
         with self._lock:
             self.result.injected[what] += 1
 
