@@ -422,10 +422,10 @@ class PartitionRun:
         )
         if done.messages:  # an object without any says nothing about their mean size
             moved = replace(moved, object_bytes=done.size_bytes, object_messages=done.messages)
+        self._archived.append(done)  # it is there, even if a rival has adopted and committed it meanwhile
         self._committed = self._coordinator.write_committed(self.tp, moved, known.version)
         failpoints.reach("ingest.offset_committed")
         self._log_changed = False
-        self._archived.append(done)
         log.info(
             "%s %s [%d, %d) %s messages %.1f MB in %.1f s, lag %d",
             *("adopted" if done.adopted else "archived", self.tp, done.first_offset, done.next_offset),
