@@ -59,7 +59,9 @@ __all__ = [
     "Ingest",
     "JsonParser",
     "Kafka",
+    "ParserConfig",
     "Partition",
+    "RawParser",
     "Spark",
     "Storage",
     "Stream",
@@ -282,6 +284,38 @@ class JsonParser(_Model):
     )
 
 
+class RawParser(_Model):
+    """Messages whose values are not looked at: the event time is Kafka's timestamp."""
+
+    name: Literal["raw"] = Field(description="The parser.")
+
+
+def _parser_tag(value: Any) -> str:
+    # As with topics: a tag must not look like a key.
+    name = value.get("name", _DEFAULT_PARSER) if isinstance(value, dict) else getattr(value, "name", _DEFAULT_PARSER)
+    return f"parser {name}"
+
+
+def _check_parser_name(value: Any) -> Any:
+    name = value.get("name", _DEFAULT_PARSER) if isinstance(value, dict) else _DEFAULT_PARSER
+    if name not in _PARSERS:
+        *others, last = (repr(known) for known in _PARSERS)
+        raise _misfit("name", f"must be {', '.join(others)} or {last}")
+    return value
+
+
+_DEFAULT_PARSER = "json"
+_PARSERS = ("json", "raw")
+
+ParserConfig = Annotated[
+    Annotated[
+        Annotated[JsonParser, Tag("parser json")] | Annotated[RawParser, Tag("parser raw")], Discriminator(_parser_tag)
+    ],
+    BeforeValidator(_check_parser_name),
+]
+"""How a message is read: one model for each parser, chosen by `name`."""
+
+
 class Partition(_Model):
     """How the archive is turned into the table."""
 
@@ -331,7 +365,7 @@ class Stream(_Model):
         description="`zstd`: batches that producers sent uncompressed are stored compressed, their records untouched.",
     )
     ingest: Ingest = Field(Ingest(), description="How the lanes run.")
-    parser: JsonParser = Field(description="How a message is read.")
+    parser: ParserConfig = Field(description="How a message is read. The keys depend on the parser's name.")
     table: Annotated[str, TABLE] = Field(
         description="The table. The generation is appended: `analytics.flights` is `analytics.flights_g1`, and its "
         "quarantine `analytics.flights_quarantine_g1`."
@@ -363,6 +397,20 @@ class Stream(_Model):
                     "message": f"rewrites record batches, and the format {self.format.name} holds none: leave it out, "
                     f"or set format.compression",
                     "at": ("recompress",),
+                },
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_timestamps(self) -> Self:
+        if isinstance(self.parser, RawParser) and self.format.name is not BackupFormat.KAFKA:
+            raise PydanticCustomError(
+                "misfit",
+                "{message}",
+                {
+                    "message": f"raw needs Kafka's timestamps, and the format {self.format.name} holds none: "
+                    f"choose another parser, or the format kafka",
+                    "at": ("parser", "name"),
                 },
             )
         return self

@@ -102,14 +102,23 @@ def markdown() -> str:
     return "\n".join(parts)
 
 
-def _sections(path: str, model: type[BaseModel]) -> Iterator[str]:
-    title = f"`{path}`" if path else "The file"
+def _sections(path: str, model: type[BaseModel], title: str = "The file") -> Iterator[str]:
     yield f"## {title}\n\n{_first_paragraph(model)}\n\n{_table(model)}"
     for name, field in model.model_fields.items():
-        for section in _models_in(field.annotation):
-            inner = f"{path}.{name}" if path else name
-            is_map = get_origin(field.annotation) is dict
-            yield from _sections(f"{inner}.<name>" if is_map else inner, section)
+        inner = f"{path}.{name}" if path else name
+        inner = f"{inner}.<name>" if get_origin(field.annotation) is dict else inner
+        sections = list(_models_in(field.annotation))
+        described: list[str] = []
+        for section in sections:
+            title = f"`{inner}`" if len(sections) == 1 else f"`{inner}` with `name: {_words_of_name(section)}`"
+            # What several parsers share, such as `event_time`, is described once.
+            new = [text for text in _sections(inner, section, title) if text not in described]
+            described += new
+            yield from new
+
+
+def _words_of_name(model: type[BaseModel]) -> str:
+    return str(get_args(model.model_fields["name"].annotation)[0])
 
 
 def _first_paragraph(model: type[BaseModel]) -> str:
@@ -158,6 +167,8 @@ def _type_and_allowed(annotation: Any) -> tuple[str, str]:
         return _words([member.value for member in annotation])
     if get_origin(annotation) is dict:
         return "sections by name", "names: " + _dict_key_allowed(annotation)
+    if _is_union(annotation) and len(list(_models_in(annotation))) == len(get_args(annotation)):
+        return "section", "see below"
     if _is_union(annotation):
         return "list, or section", next((m.allowed for m in _all_markers_in(annotation) if isinstance(m, Kind)), "")
     return "section", ""

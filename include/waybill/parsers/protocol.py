@@ -15,6 +15,7 @@ EVENT_TIME_TYPE = pa.timestamp("us", tz="UTC")
 class Reason(StrEnum):
     """Why a message is in quarantine: what its `reason` starts with, before a colon and the particulars."""
 
+    KAFKA_TIMESTAMP_MISSING = "kafka_timestamp_missing"
     NOT_JSON = "not_json"
     NOT_AN_OBJECT = "not_an_object"
     EVENT_TIME_MISSING = "event_time_missing"

@@ -4,9 +4,12 @@
 
 from __future__ import annotations
 
+import json
+import re
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 
@@ -207,7 +210,16 @@ WRONG_VALUES = [
     ("{field: time}", "{field: time, format: unix}", "line 8: streams.flights.parser.event_time.format: must be "
      "'iso8601', 'epoch_s', 'epoch_ms', 'epoch_us' or 'epoch_ns' (found: \"unix\")"),
     ("    parser:", "    parser:\n      name: avro",
-     "line 8: streams.flights.parser.name: must be 'json' (found: \"avro\")"),
+     "line 8: streams.flights.parser.name: must be 'json' or 'raw' (found: \"avro\")"),
+    ("    parser:", "    parser:\n      name: [json]",
+     "line 8: streams.flights.parser.name: must be 'json' or 'raw' (found: [\"json\"])"),
+    ("parser:\n      event_time: {field: time}", "parser: raw",
+     'line 7: streams.flights.parser: must be a section with the keys name, event_time, message_id (found: "raw")'),
+    ("event_time: {field: time}", "name: raw\n      event_tiem: {field: time}",
+     "line 9: streams.flights.parser.event_tiem: there is no such key. There are: name"),
+    ("event_time: {field: time}", "name: raw\n    format: text",
+     "line 8: streams.flights.parser.name: raw needs Kafka's timestamps, and the format text holds none: choose another "
+     'parser, or the format kafka (found: "raw")'),
     # --- start, schedule
     ("    table: ", "    start: yesterday\n    table: ", "line 9: streams.flights.start: must be 'earliest', 'latest' or "
      'an ISO 8601 time from 1970 on, 2026-01-31T00:00:00Z (found: "yesterday")'),
@@ -305,6 +317,33 @@ def test_values_at_the_limits_are_taken(tmp_path: Path, line: str, key: str, exp
     for part in key.split("."):
         found = getattr(found, part)
     assert found == expected
+
+
+# A parser's config that is right, in each of its keys: as YAML, and as it is loaded again from a plan.
+PARSERS = {
+    "json": "{name: json, event_time: {field: [a.b, c], format: epoch_ns}, message_id: id}",
+    "raw": "{name: raw}",
+}
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_each_parser_can_be_named_and_dumped(tmp_path: Path, name: str) -> None:
+    text = RIGHT.replace("parser:\n      event_time: {field: time}", f"parser: {PARSERS[name]}")
+    config = load(tmp_path, text)
+    assert config.stream("flights").parser.name == name
+    assert Config.model_validate(json.loads(config.model_dump_json())) == config
+
+
+GUIDE = (Path(__file__).parents[3] / "docs" / "user-guide.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"```yaml\n(parser:.*?)```", GUIDE, re.DOTALL)
+
+
+def test_the_guide_has_an_example_of_each_parser(tmp_path: Path) -> None:
+    shown = [
+        load(tmp_path, RIGHT.replace("    parser:\n      event_time: {field: time}\n", indent(example, "    ")))
+        for example in EXAMPLES
+    ]
+    assert [config.stream("flights").parser.name for config in shown] == list(PARSERS)
 
 
 def test_limits_of_one_topic_stand_in_for_the_streams(tmp_path: Path) -> None:
