@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal, Self
 
@@ -37,6 +37,7 @@ from waybill.config.values import (
     IsConnectionId,
     IsDelimiter,
     IsFieldPath,
+    IsPattern,
     IsRecompression,
     IsRegex,
     IsSchedule,
@@ -47,6 +48,7 @@ from waybill.config.values import (
     Matching,
     SizeBetween,
     WholeNumberBetween,
+    group_names,
 )
 from waybill.errors import ConfigError
 
@@ -62,6 +64,7 @@ __all__ = [
     "ParserConfig",
     "Partition",
     "RawParser",
+    "RegexParser",
     "Spark",
     "Storage",
     "Stream",
@@ -259,14 +262,15 @@ _EXTENSIONS = {
 }
 
 
-def _misfit(key: str, message: str) -> PydanticCustomError:
-    return PydanticCustomError("misfit", "{message}", {"message": message, "at": (key,)})
+def _misfit(at: str | tuple[str, ...], message: str) -> PydanticCustomError:
+    keys = (at,) if isinstance(at, str) else at
+    return PydanticCustomError("misfit", "{message}", {"message": message, "at": keys})
 
 
 class EventTime(_Model):
     """Where a message says when its event happened."""
 
-    field: FieldPath = Field(description="Field path, e.g. `time.scheduled`.")
+    field: FieldPath = Field(description="Field path, e.g. `time.scheduled`; for `regex` the name of a group.")
     format: EventTimeFormat = Field(
         EventTimeFormat.ISO8601, description="How it is written. ISO 8601 without a zone is UTC; epochs may be strings."
     )
@@ -290,6 +294,33 @@ class RawParser(_Model):
     name: Literal["raw"] = Field(description="The parser.")
 
 
+class RegexParser(_Model):
+    """Messages that are text (UTF-8) in which a pattern finds the fields."""
+
+    name: Literal["regex"] = Field(description="The parser.")
+    pattern: Annotated[str, IsPattern()] = Field(
+        description="Its first match counts, wherever it is: `^` and `$` tie it to the ends, and `.` is no line break. "
+        "A message without a match goes to quarantine."
+    )
+    event_time: EventTime = Field(description="The event time. A message without it goes to quarantine.")
+    message_id: FieldPath | None = Field(
+        None,
+        description="The group with the producer's message id. Without one the id is `<topic>/<partition>@<offset>`.",
+    )
+
+    @model_validator(mode="after")
+    def _check_groups(self) -> Self:
+        _check_fields(self.event_time, self.message_id, "groups of the pattern", group_names(self.pattern))
+        return self
+
+
+def _check_fields(event_time: EventTime, message_id: FieldPath | None, what: str, known: Sequence[str]) -> None:
+    """Where fields have plain names, a dot in one is part of the name."""
+    for at, path in ((("event_time", "field"), event_time.field), (("message_id",), message_id)):
+        if path is not None and ".".join(path) not in known:
+            raise _misfit(at, f"must be one of the {what}: {', '.join(known)}")
+
+
 def _parser_tag(value: Any) -> str:
     # As with topics: a tag must not look like a key.
     name = value.get("name", _DEFAULT_PARSER) if isinstance(value, dict) else getattr(value, "name", _DEFAULT_PARSER)
@@ -305,11 +336,14 @@ def _check_parser_name(value: Any) -> Any:
 
 
 _DEFAULT_PARSER = "json"
-_PARSERS = ("json", "raw")
+_PARSERS = ("json", "raw", "regex")
 
 ParserConfig = Annotated[
     Annotated[
-        Annotated[JsonParser, Tag("parser json")] | Annotated[RawParser, Tag("parser raw")], Discriminator(_parser_tag)
+        Annotated[JsonParser, Tag("parser json")]
+        | Annotated[RawParser, Tag("parser raw")]
+        | Annotated[RegexParser, Tag("parser regex")],
+        Discriminator(_parser_tag),
     ],
     BeforeValidator(_check_parser_name),
 ]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from waybill.config import ParserConfig, RawParser
+from waybill.config import ParserConfig, RawParser, RegexParser
 from waybill.parsers.json import JsonMessages
 from waybill.parsers.protocol import Parser
 from waybill.parsers.raw import RawMessages
+from waybill.parsers.regex import RegexMessages
 
 __all__ = ["build_parser"]
 
@@ -14,4 +15,6 @@ def build_parser(config: ParserConfig) -> Parser:
     """A parser for messages as `config` describes them."""
     if isinstance(config, RawParser):
         return RawMessages()
+    if isinstance(config, RegexParser):
+        return RegexMessages(config)
     return JsonMessages(config)

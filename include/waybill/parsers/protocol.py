@@ -16,6 +16,8 @@ class Reason(StrEnum):
     """Why a message is in quarantine: what its `reason` starts with, before a colon and the particulars."""
 
     KAFKA_TIMESTAMP_MISSING = "kafka_timestamp_missing"
+    NOT_UTF8 = "not_utf8"
+    PATTERN_NOT_FOUND = "pattern_not_found"
     NOT_JSON = "not_json"
     NOT_AN_OBJECT = "not_an_object"
     EVENT_TIME_MISSING = "event_time_missing"

@@ -51,6 +51,7 @@ _EPOCH_UNITS: dict[EventTimeFormat, tuple[int, int]] = {
     EventTimeFormat.EPOCH_NANOSECONDS: (1, 1_000),
 }
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?", re.ASCII)
+_WHOLE_NUMBER = "^-?[0-9]{1,18}$"
 # What Arrow's cast and this module read alike; a zone is all that differs between the two.
 _CANONICAL = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?"
 _CANONICAL_ZONED = _CANONICAL + r"(Z|[+-][0-9]{2}:[0-9]{2})$"
@@ -63,15 +64,16 @@ class BadEventTime(ValueError):
     """A value is no event time. The text is the reason that goes to quarantine."""
 
 
-def convert(values: Sequence[Any], written: EventTimeFormat) -> tuple[pa.Array, list[tuple[int, str]]]:
-    """The event times of `values` (what a JSON document held), and the (index, reason) of those that are none.
+def convert(values: Sequence[Any] | pa.Array, written: EventTimeFormat) -> tuple[pa.Array, list[tuple[int, str]]]:
+    """The event times of `values`, and the (index, reason) of those that are none.
 
-    The array is of `EVENT_TIME_TYPE`, null where there is a reason.
+    `values`: what documents held, or an array of strings without nulls. The times are of `EVENT_TIME_TYPE`, null where
+    there is a reason.
     """
     fast = _convert_iso8601(values) if written is EventTimeFormat.ISO8601 else _convert_epoch(values, written)
     if fast is not None:
         return fast, []
-    return _convert_each(values, to_microseconds(written))
+    return _convert_each(values.to_pylist() if isinstance(values, pa.Array) else values, to_microseconds(written))
 
 
 def to_microseconds(written: EventTimeFormat) -> Callable[[Any], int]:
@@ -106,10 +108,10 @@ def _convert_each(values: Sequence[Any], read: Callable[[Any], int]) -> tuple[pa
 # --- ISO 8601 ---------------------------------------------------------------------------------------------------------
 
 
-def _convert_iso8601(values: Sequence[Any]) -> pa.Array | None:
+def _convert_iso8601(values: Sequence[Any] | pa.Array) -> pa.Array | None:
     """By Arrow's cast, if all values are of one canonical form and in range; else None."""
     try:
-        texts = pa.array(values, pa.string())
+        texts = values if isinstance(values, pa.Array) else pa.array(values, pa.string())
         if pc.all(pc.match_substring_regex(texts, _CANONICAL_ZONED), skip_nulls=False).as_py():
             times = texts.cast(EVENT_TIME_TYPE)
         elif pc.all(pc.match_substring_regex(texts, _CANONICAL_NAIVE), skip_nulls=False).as_py():
@@ -139,18 +141,25 @@ def _iso8601(value: Any) -> int:
 # --- epochs -----------------------------------------------------------------------------------------------------------
 
 
-def _convert_epoch(values: Sequence[Any], written: EventTimeFormat) -> pa.Array | None:
-    """By integer arithmetic, if all values are int64 numbers and in range; else None."""
-    # A bool is an int to Python and to Arrow, and would become 0 or 1.
-    if any(type(value) is not int for value in values):
-        return None
+def _convert_epoch(values: Sequence[Any] | pa.Array, written: EventTimeFormat) -> pa.Array | None:
+    """By integer arithmetic, if all values are int64 numbers (or their texts) and in range; else None."""
     numerator, denominator = _EPOCH_UNITS[written]
     try:
-        numbers = pa.array(values, pa.int64())
+        numbers = _int64s(values)
+        if numbers is None:
+            return None
         times = pc.multiply_checked(numbers, numerator) if denominator == 1 else _floor_divide(numbers, denominator)
     except (pa.ArrowException, OverflowError):
         return None
     return times.cast(EVENT_TIME_TYPE) if _all_in_range(times) else None
+
+
+def _int64s(values: Sequence[Any] | pa.Array) -> pa.Array | None:
+    if isinstance(values, pa.Array):
+        whole = pc.all(pc.match_substring_regex(values, _WHOLE_NUMBER), skip_nulls=False).as_py()
+        return values.cast(pa.int64()) if whole else None
+    # A bool is an int to Python and to Arrow, and would become 0 or 1.
+    return pa.array(values, pa.int64()) if all(type(value) is int for value in values) else None
 
 
 def _floor_divide(numbers: pa.Array, divisor: int) -> pa.Array:

@@ -65,6 +65,10 @@ def test_what_is_dumped_as_json_can_be_loaded(tmp_path: Path) -> None:
     assert Config.model_validate(config.model_dump(mode="json")) == config
 
 
+def regex(pattern: str, field: str) -> tuple[str, str]:
+    return "event_time: {field: time}", f"name: regex\n      pattern: '{pattern}'\n      event_time: {{field: {field}}}"
+
+
 # What is put where in RIGHT, and the one line that must come of it.
 WRONG_VALUES = [
     # --- version, storage
@@ -210,9 +214,9 @@ WRONG_VALUES = [
     ("{field: time}", "{field: time, format: unix}", "line 8: streams.flights.parser.event_time.format: must be "
      "'iso8601', 'epoch_s', 'epoch_ms', 'epoch_us' or 'epoch_ns' (found: \"unix\")"),
     ("    parser:", "    parser:\n      name: avro",
-     "line 8: streams.flights.parser.name: must be 'json' or 'raw' (found: \"avro\")"),
+     "line 8: streams.flights.parser.name: must be 'json', 'raw' or 'regex' (found: \"avro\")"),
     ("    parser:", "    parser:\n      name: [json]",
-     "line 8: streams.flights.parser.name: must be 'json' or 'raw' (found: [\"json\"])"),
+     "line 8: streams.flights.parser.name: must be 'json', 'raw' or 'regex' (found: [\"json\"])"),
     ("parser:\n      event_time: {field: time}", "parser: raw",
      'line 7: streams.flights.parser: must be a section with the keys name, event_time, message_id (found: "raw")'),
     ("event_time: {field: time}", "name: raw\n      event_tiem: {field: time}",
@@ -243,6 +247,18 @@ WRONG_VALUES = [
     ("{field: time}", "{}", "line 8: streams.flights.parser.event_time.field: is required and not there"),
     ("{field: time}", "time", "line 8: streams.flights.parser.event_time: must be a section with the keys field, "
      'format (found: "time")'),
+    (*regex("(?=x)(?P<a>y)", "a"), "line 9: streams.flights.parser.pattern: not a regular expression of RE2, which has no "
+     'look-around and no \\1: invalid perl operator: (?= (found: "(?=x)(?P<a>y)")'),
+    (*regex("(?P<a>y)(z)", "a"), "line 9: streams.flights.parser.pattern: every group must have a name, (?P<name>…), or not "
+     'be captured, (?:…) (found: "(?P<a>y)(z)")'),
+    (*regex("abc", "a"), "line 9: streams.flights.parser.pattern: must have a named group, (?P<name>…), for each field "
+     'that is read (found: "abc")'),
+    (*regex("(?P<a>y)|(?P<a>z)", "a"),
+     "line 9: streams.flights.parser.pattern: two groups have the name 'a' (found: \"(?P<a>y)|(?P<a>z)\")"),
+    (*regex("(?P<a>y)(?P<b>z)", "at"), "line 10: streams.flights.parser.event_time.field: must be one of the groups of the "
+     'pattern: a, b (found: "at")'),
+    (*regex("(?P<a>y)", "a}\n      message_id: b #"), "line 11: streams.flights.parser.message_id: must be one of the groups of the "
+     'pattern: a (found: "b")'),
     # --- table, zookeeper
     ("analytics.flights", "flights", "line 9: streams.flights.table: must be namespace.table, each a lower-case letter "
      'and up to 99 characters of [a-z0-9_] (found: "flights")'),
@@ -322,6 +338,7 @@ def test_values_at_the_limits_are_taken(tmp_path: Path, line: str, key: str, exp
 # A parser's config that is right, in each of its keys: as YAML, and as it is loaded again from a plan.
 PARSERS = {
     "json": "{name: json, event_time: {field: [a.b, c], format: epoch_ns}, message_id: id}",
+    "regex": "{name: regex, pattern: '(?P<at>[0-9]+),(?P<id>.*)', event_time: {field: at, format: epoch_s}, message_id: id}",
     "raw": "{name: raw}",
 }
 
