@@ -4,6 +4,7 @@ from waybill.config.enums import EventTimeFormat, IsolationLevel, PartitionBy, S
 from waybill.config.load import CONFIG_VARIABLE, config_path, load_config
 from waybill.config.models import (
     Config,
+    DelimitedParser,
     EventTime,
     FieldPath,
     JsonParser,
@@ -19,6 +20,7 @@ from waybill.config.models import (
 __all__ = [
     "CONFIG_VARIABLE",
     "Config",
+    "DelimitedParser",
     "EventTime",
     "EventTimeFormat",
     "FieldPath",

@@ -34,10 +34,13 @@ from waybill.config.enums import (
 )
 from waybill.config.values import (
     DurationBetween,
+    IsColumnList,
     IsConnectionId,
     IsDelimiter,
+    IsFieldDelimiter,
     IsFieldPath,
     IsPattern,
+    IsQuote,
     IsRecompression,
     IsRegex,
     IsSchedule,
@@ -55,6 +58,7 @@ from waybill.errors import ConfigError
 __all__ = [
     "Catalog",
     "Config",
+    "DelimitedParser",
     "EventTime",
     "FieldPath",
     "Format",
@@ -270,7 +274,9 @@ def _misfit(at: str | tuple[str, ...], message: str) -> PydanticCustomError:
 class EventTime(_Model):
     """Where a message says when its event happened."""
 
-    field: FieldPath = Field(description="Field path, e.g. `time.scheduled`; for `regex` the name of a group.")
+    field: FieldPath = Field(
+        description="Field path, e.g. `time.scheduled`; for `regex` the name of a group, for `delimited` of a column."
+    )
     format: EventTimeFormat = Field(
         EventTimeFormat.ISO8601, description="How it is written. ISO 8601 without a zone is UTC; epochs may be strings."
     )
@@ -314,6 +320,32 @@ class RegexParser(_Model):
         return self
 
 
+class DelimitedParser(_Model):
+    """Messages that are one record each of delimited text (UTF-8): CSV, TSV."""
+
+    name: Literal["delimited"] = Field(description="The parser.")
+    columns: Annotated[tuple[str, ...], IsColumnList()] = Field(
+        description="What a message's fields are, all of them, in order. One with more or fewer goes to quarantine."
+    )
+    delimiter: Annotated[str, IsFieldDelimiter()] = Field(",", description="What stands between the fields.")
+    quote: Annotated[str | None, IsQuote()] = Field(
+        '"',
+        description="What stands around a field that holds a delimiter or a line break. In such a field it is doubled.",
+    )
+    event_time: EventTime = Field(description="The event time. A message without it goes to quarantine.")
+    message_id: FieldPath | None = Field(
+        None,
+        description="The column with the producer's message id. Without one the id is `<topic>/<partition>@<offset>`.",
+    )
+
+    @model_validator(mode="after")
+    def _check_columns(self) -> Self:
+        if self.quote == self.delimiter:
+            raise _misfit("quote", "must not be the delimiter as well")
+        _check_fields(self.event_time, self.message_id, "columns", self.columns)
+        return self
+
+
 def _check_fields(event_time: EventTime, message_id: FieldPath | None, what: str, known: Sequence[str]) -> None:
     """Where fields have plain names, a dot in one is part of the name."""
     for at, path in ((("event_time", "field"), event_time.field), (("message_id",), message_id)):
@@ -336,13 +368,14 @@ def _check_parser_name(value: Any) -> Any:
 
 
 _DEFAULT_PARSER = "json"
-_PARSERS = ("json", "raw", "regex")
+_PARSERS = ("json", "raw", "regex", "delimited")
 
 ParserConfig = Annotated[
     Annotated[
         Annotated[JsonParser, Tag("parser json")]
         | Annotated[RawParser, Tag("parser raw")]
-        | Annotated[RegexParser, Tag("parser regex")],
+        | Annotated[RegexParser, Tag("parser regex")]
+        | Annotated[DelimitedParser, Tag("parser delimited")],
         Discriminator(_parser_tag),
     ],
     BeforeValidator(_check_parser_name),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
@@ -23,10 +24,13 @@ from waybill.errors import ConfigError
 
 __all__ = [
     "DurationBetween",
+    "IsColumnList",
     "IsConnectionId",
     "IsDelimiter",
+    "IsFieldDelimiter",
     "IsFieldPath",
     "IsPattern",
+    "IsQuote",
     "IsRecompression",
     "IsRegex",
     "IsSchedule",
@@ -371,6 +375,63 @@ class IsRegex(_Marker):
         except (re.error, OverflowError, RecursionError) as error:
             raise ValueError(f"not a regular expression: {error}") from None
         return value
+
+
+class IsFieldDelimiter(_Marker):
+    """What stands between the fields of a record."""
+
+    type_name = "text"
+    allowed = 'one character, not a line break; a control character in double quotes (`"\\t"`)'
+
+    def parse(self, value: Any) -> str:
+        return _character(value)
+
+    def format(self, value: Any) -> Any:
+        return value
+
+
+class IsQuote(_Marker):
+    """What stands around a field that holds delimiters; `none` as None."""
+
+    type_name = "text"
+    allowed = "one character, not a line break; `none`: quotes are text like any other"
+
+    def parse(self, value: Any) -> str | None:
+        return None if value is None or value == "none" else _character(value)
+
+    def format(self, value: Any) -> Any:
+        return "none" if value is None else value
+
+
+def _character(value: Any) -> str:
+    if value == "\\t":  # in single quotes, or in none, YAML leaves it as two characters
+        raise ValueError('must be one character: put a tab in double quotes, "\\t"')
+    if not isinstance(value, str) or len(value) != 1 or value in "\r\n\0":
+        raise ValueError("must be one character, and no line break")
+    return value
+
+
+class IsColumnList(_Marker):
+    """Names of columns, each once."""
+
+    type_name = "list of columns"
+    allowed = "1 to 10,000 names, each once"
+    most: ClassVar[int] = 10_000
+
+    def parse(self, value: Any) -> tuple[str, ...]:
+        if not isinstance(value, list | tuple) or not 1 <= len(value) <= self.most:
+            raise ValueError("must be the list of all columns of a message, in order")
+        if not all(isinstance(name, str) and name for name in value):
+            raise ValueError("a column is text; put it in quotes")
+        counts = Counter(value)
+        name, count = counts.most_common(1)[0]
+        if count > 1:
+            raise ValueError(f"column {name!r} is listed twice")
+        return tuple(value)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        name = {"type": "string", "minLength": 1}
+        return {"type": "array", "items": name, "minItems": 1, "maxItems": self.most, "uniqueItems": True}
 
 
 class IsPattern(_Marker):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from waybill.config import ParserConfig, RawParser, RegexParser
+from waybill.config import DelimitedParser, ParserConfig, RawParser, RegexParser
+from waybill.parsers.delimited import DelimitedMessages
 from waybill.parsers.json import JsonMessages
 from waybill.parsers.protocol import Parser
 from waybill.parsers.raw import RawMessages
@@ -17,4 +18,6 @@ def build_parser(config: ParserConfig) -> Parser:
         return RawMessages()
     if isinstance(config, RegexParser):
         return RegexMessages(config)
+    if isinstance(config, DelimitedParser):
+        return DelimitedMessages(config)
     return JsonMessages(config)

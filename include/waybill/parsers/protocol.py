@@ -18,6 +18,8 @@ class Reason(StrEnum):
     KAFKA_TIMESTAMP_MISSING = "kafka_timestamp_missing"
     NOT_UTF8 = "not_utf8"
     PATTERN_NOT_FOUND = "pattern_not_found"
+    NOT_DELIMITED = "not_delimited"
+    WRONG_COLUMN_COUNT = "wrong_column_count"
     NOT_JSON = "not_json"
     NOT_AN_OBJECT = "not_an_object"
     EVENT_TIME_MISSING = "event_time_missing"

@@ -9,7 +9,7 @@ from waybill.config import EventTimeFormat
 from waybill.parsers.protocol import Parsed, Reason, reason
 from waybill.parsers.timestamps import convert
 
-__all__ = ["NO_TEXT", "decode_utf8", "read_fields"]
+__all__ = ["NO_TEXT", "decode_utf8", "read_fields", "spread"]
 
 NO_TEXT = pa.scalar(None, pa.string())
 
@@ -50,8 +50,7 @@ def read_fields(
     present = error.is_null()
     event_time, faults = convert(times.filter(present), written)
     found = _with_faults(pa.nulls(len(event_time), pa.string()), faults)
-    place = _places(present)
-    return Parsed(event_time.take(place), ids, pc.coalesce(error, found.take(place)))
+    return Parsed(spread(event_time, present), ids, pc.coalesce(error, spread(found, present)))
 
 
 def _with_faults(error: pa.Array, faults: list[tuple[int, str]]) -> pa.Array:
@@ -63,7 +62,7 @@ def _with_faults(error: pa.Array, faults: list[tuple[int, str]]) -> pa.Array:
     return pa.array(texts, pa.string())
 
 
-def _places(present: pa.Array) -> pa.Array:
-    """For each row its place among those that are present; null for the others."""
+def spread(array: pa.Array, present: pa.Array) -> pa.Array:
+    """Put values to the rows that are present, in order; null to the others."""
     counted = pc.cumulative_sum(present.cast(pa.int64()))
-    return pc.if_else(present, pc.subtract(counted, 1), pa.scalar(None, pa.int64()))
+    return array.take(pc.if_else(present, pc.subtract(counted, 1), pa.scalar(None, pa.int64())))

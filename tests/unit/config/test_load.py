@@ -69,6 +69,10 @@ def regex(pattern: str, field: str) -> tuple[str, str]:
     return "event_time: {field: time}", f"name: regex\n      pattern: '{pattern}'\n      event_time: {{field: {field}}}"
 
 
+def delimited(field: str, keys: str) -> tuple[str, str]:
+    return "event_time: {field: time}", f"name: delimited\n      {keys}\n      event_time: {{field: {field}}}"
+
+
 # What is put where in RIGHT, and the one line that must come of it.
 WRONG_VALUES = [
     # --- version, storage
@@ -214,9 +218,9 @@ WRONG_VALUES = [
     ("{field: time}", "{field: time, format: unix}", "line 8: streams.flights.parser.event_time.format: must be "
      "'iso8601', 'epoch_s', 'epoch_ms', 'epoch_us' or 'epoch_ns' (found: \"unix\")"),
     ("    parser:", "    parser:\n      name: avro",
-     "line 8: streams.flights.parser.name: must be 'json', 'raw' or 'regex' (found: \"avro\")"),
+     "line 8: streams.flights.parser.name: must be 'json', 'raw', 'regex' or 'delimited' (found: \"avro\")"),
     ("    parser:", "    parser:\n      name: [json]",
-     "line 8: streams.flights.parser.name: must be 'json', 'raw' or 'regex' (found: [\"json\"])"),
+     "line 8: streams.flights.parser.name: must be 'json', 'raw', 'regex' or 'delimited' (found: [\"json\"])"),
     ("parser:\n      event_time: {field: time}", "parser: raw",
      'line 7: streams.flights.parser: must be a section with the keys name, event_time, message_id (found: "raw")'),
     ("event_time: {field: time}", "name: raw\n      event_tiem: {field: time}",
@@ -259,6 +263,20 @@ WRONG_VALUES = [
      'pattern: a, b (found: "at")'),
     (*regex("(?P<a>y)", "a}\n      message_id: b #"), "line 11: streams.flights.parser.message_id: must be one of the groups of the "
      'pattern: a (found: "b")'),
+    (*delimited("a", "columns: [a, b, a]"),
+     "line 9: streams.flights.parser.columns: column 'a' is listed twice (found: [\"a\", \"b\", \"a\"])"),
+    (*delimited("a", "columns: a"), "line 9: streams.flights.parser.columns: must be the list of all columns of a message, "
+     'in order (found: "a")'),
+    (*delimited("a", "columns: [1]"),
+     "line 9: streams.flights.parser.columns: a column is text; put it in quotes (found: [1])"),
+    (*delimited("c", "columns: [a, b]"), "line 10: streams.flights.parser.event_time.field: must be one of the columns: a, "
+     'b (found: "c")'),
+    (*delimited("a", "columns: [a]\n      delimiter: '\\t'"), "line 10: streams.flights.parser.delimiter: must be one "
+     'character: put a tab in double quotes, "\\t" (found: "\\\\t")'),
+    (*delimited("a", "columns: [a]\n      delimiter: '||'"), "line 10: streams.flights.parser.delimiter: must be one "
+     'character, and no line break (found: "||")'),
+    (*delimited("a", "columns: [a]\n      quote: ','"), "line 10: streams.flights.parser.quote: must not be the delimiter "
+     'as well (found: ",")'),
     # --- table, zookeeper
     ("analytics.flights", "flights", "line 9: streams.flights.table: must be namespace.table, each a lower-case letter "
      'and up to 99 characters of [a-z0-9_] (found: "flights")'),
@@ -339,6 +357,7 @@ def test_values_at_the_limits_are_taken(tmp_path: Path, line: str, key: str, exp
 PARSERS = {
     "json": "{name: json, event_time: {field: [a.b, c], format: epoch_ns}, message_id: id}",
     "regex": "{name: regex, pattern: '(?P<at>[0-9]+),(?P<id>.*)', event_time: {field: at, format: epoch_s}, message_id: id}",
+    "delimited": "{name: delimited, columns: [a.b, id], delimiter: ;, quote: none, event_time: {field: a.b}, message_id: id}",
     "raw": "{name: raw}",
 }
 
