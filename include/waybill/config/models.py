@@ -65,6 +65,7 @@ __all__ = [
     "Ingest",
     "JsonParser",
     "Kafka",
+    "MsgpackParser",
     "ParserConfig",
     "Partition",
     "RawParser",
@@ -294,6 +295,21 @@ class JsonParser(_Model):
     )
 
 
+class MsgpackParser(_Model):
+    """Messages that are MessagePack maps."""
+
+    name: Literal["msgpack"] = Field(description="The parser.")
+    event_time: EventTime = Field(
+        description="The event time. A message without it goes to quarantine. A MessagePack timestamp is taken as it "
+        "is, whatever the format."
+    )
+    message_id: FieldPath | None = Field(
+        None,
+        description="Field path of the producer's message id. Without one, or where a message has none, the id is "
+        "`<topic>/<partition>@<offset>`.",
+    )
+
+
 class RawParser(_Model):
     """Messages whose values are not looked at: the event time is Kafka's timestamp."""
 
@@ -368,14 +384,15 @@ def _check_parser_name(value: Any) -> Any:
 
 
 _DEFAULT_PARSER = "json"
-_PARSERS = ("json", "raw", "regex", "delimited")
+_PARSERS = ("json", "raw", "regex", "delimited", "msgpack")
 
 ParserConfig = Annotated[
     Annotated[
         Annotated[JsonParser, Tag("parser json")]
         | Annotated[RawParser, Tag("parser raw")]
         | Annotated[RegexParser, Tag("parser regex")]
-        | Annotated[DelimitedParser, Tag("parser delimited")],
+        | Annotated[DelimitedParser, Tag("parser delimited")]
+        | Annotated[MsgpackParser, Tag("parser msgpack")],
         Discriminator(_parser_tag),
     ],
     BeforeValidator(_check_parser_name),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from waybill.config import DelimitedParser, ParserConfig, RawParser, RegexParser
+from waybill.config import DelimitedParser, MsgpackParser, ParserConfig, RawParser, RegexParser
 from waybill.parsers.delimited import DelimitedMessages
 from waybill.parsers.json import JsonMessages
+from waybill.parsers.msgpack import MsgpackMessages
 from waybill.parsers.protocol import Parser
 from waybill.parsers.raw import RawMessages
 from waybill.parsers.regex import RegexMessages
@@ -20,4 +21,6 @@ def build_parser(config: ParserConfig) -> Parser:
         return RegexMessages(config)
     if isinstance(config, DelimitedParser):
         return DelimitedMessages(config)
+    if isinstance(config, MsgpackParser):
+        return MsgpackMessages(config)
     return JsonMessages(config)

@@ -21,6 +21,8 @@ class Reason(StrEnum):
     NOT_DELIMITED = "not_delimited"
     WRONG_COLUMN_COUNT = "wrong_column_count"
     NOT_JSON = "not_json"
+    NOT_MSGPACK = "not_msgpack"
+    NOT_A_MAP = "not_a_map"
     NOT_AN_OBJECT = "not_an_object"
     EVENT_TIME_MISSING = "event_time_missing"
     EVENT_TIME_WRONG_TYPE = "event_time_wrong_type"

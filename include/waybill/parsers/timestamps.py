@@ -19,7 +19,15 @@ import pyarrow.compute as pc
 from waybill.config import EventTimeFormat
 from waybill.parsers.protocol import EVENT_TIME_TYPE, Reason, reason
 
-__all__ = ["MAX_MICROSECONDS", "MIN_MICROSECONDS", "BadEventTime", "convert", "out_of_range", "to_microseconds"]
+__all__ = [
+    "MAX_MICROSECONDS",
+    "MIN_MICROSECONDS",
+    "BadEventTime",
+    "convert",
+    "out_of_range",
+    "to_microseconds",
+    "type_name",
+]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -30,7 +38,7 @@ MIN_MICROSECONDS = (datetime(1, 1, 1, tzinfo=UTC) - _EPOCH) // _MICROSECOND
 MAX_MICROSECONDS = (datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC) - _EPOCH) // _MICROSECOND
 """The last microsecond of year 9999."""
 
-_JSON_TYPES = {
+_TYPE_NAMES = {
     type(None): "null",
     bool: "a boolean",
     int: "a number",
@@ -38,6 +46,8 @@ _JSON_TYPES = {
     str: "a string",
     list: "an array",
     dict: "an object",
+    bytes: "binary",
+    datetime: "a timestamp",
 }
 _SHOWN = 100
 _LONGEST_NUMBER = 100
@@ -67,9 +77,12 @@ class BadEventTime(ValueError):
 def convert(values: Sequence[Any] | pa.Array, written: EventTimeFormat) -> tuple[pa.Array, list[tuple[int, str]]]:
     """The event times of `values`, and the (index, reason) of those that are none.
 
-    `values`: what documents held, or an array of strings without nulls. The times are of `EVENT_TIME_TYPE`, null where
+    `values`: what documents held, or an array of strings without nulls. A `datetime` with a zone, which some documents
+    hold, is taken as it is, whatever the format. The times are of `EVENT_TIME_TYPE`, null where
     there is a reason.
     """
+    if not isinstance(values, pa.Array) and values and all(type(value) is datetime for value in values):
+        return pa.array(values, EVENT_TIME_TYPE), []
     fast = _convert_iso8601(values) if written is EventTimeFormat.ISO8601 else _convert_epoch(values, written)
     if fast is not None:
         return fast, []
@@ -124,6 +137,8 @@ def _convert_iso8601(values: Sequence[Any] | pa.Array) -> pa.Array | None:
 
 
 def _iso8601(value: Any) -> int:
+    if type(value) is datetime:
+        return (value - _EPOCH) // _MICROSECOND
     if not isinstance(value, str):
         raise _wrong_type(value, "a string (ISO 8601)")
     try:
@@ -170,6 +185,8 @@ def _floor_divide(numbers: pa.Array, divisor: int) -> pa.Array:
 
 
 def _epoch(value: Any, numerator: int, denominator: int) -> int:
+    if type(value) is datetime:
+        return (value - _EPOCH) // _MICROSECOND
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise _wrong_type(value, "a number, or a string that holds one")
     if isinstance(value, int):
@@ -205,20 +222,12 @@ def _in_range(microseconds: int, shown: object) -> int:
 
 
 def _wrong_type(value: Any, wanted: str) -> BadEventTime:
-    return BadEventTime(reason(Reason.EVENT_TIME_WRONG_TYPE, f"found {json_type(value)} where {wanted} is expected"))
+    return BadEventTime(reason(Reason.EVENT_TIME_WRONG_TYPE, f"found {type_name(value)} where {wanted} is expected"))
 
 
-def json_type(value: Any) -> str:
-    """What JSON calls a value's type, for a reason."""
-    names = {
-        bool: "a boolean",
-        int: "a number",
-        float: "a number",
-        str: "a string",
-        list: "an array",
-        dict: "an object",
-    }
-    return "null" if value is None else names.get(type(value), type(value).__name__)
+def type_name(value: Any) -> str:
+    """What a value of a document is, as a reason says it."""
+    return _TYPE_NAMES.get(type(value), type(value).__name__)
 
 
 def _show(value: object) -> str:

@@ -218,9 +218,9 @@ WRONG_VALUES = [
     ("{field: time}", "{field: time, format: unix}", "line 8: streams.flights.parser.event_time.format: must be "
      "'iso8601', 'epoch_s', 'epoch_ms', 'epoch_us' or 'epoch_ns' (found: \"unix\")"),
     ("    parser:", "    parser:\n      name: avro",
-     "line 8: streams.flights.parser.name: must be 'json', 'raw', 'regex' or 'delimited' (found: \"avro\")"),
+     "line 8: streams.flights.parser.name: must be 'json', 'raw', 'regex', 'delimited' or 'msgpack' (found: \"avro\")"),
     ("    parser:", "    parser:\n      name: [json]",
-     "line 8: streams.flights.parser.name: must be 'json', 'raw', 'regex' or 'delimited' (found: [\"json\"])"),
+     "line 8: streams.flights.parser.name: must be 'json', 'raw', 'regex', 'delimited' or 'msgpack' (found: [\"json\"])"),
     ("parser:\n      event_time: {field: time}", "parser: raw",
      'line 7: streams.flights.parser: must be a section with the keys name, event_time, message_id (found: "raw")'),
     ("event_time: {field: time}", "name: raw\n      event_tiem: {field: time}",
@@ -356,6 +356,7 @@ def test_values_at_the_limits_are_taken(tmp_path: Path, line: str, key: str, exp
 # A parser's config that is right, in each of its keys: as YAML, and as it is loaded again from a plan.
 PARSERS = {
     "json": "{name: json, event_time: {field: [a.b, c], format: epoch_ns}, message_id: id}",
+    "msgpack": "{name: msgpack, event_time: {field: a.b}, message_id: [c]}",
     "regex": "{name: regex, pattern: '(?P<at>[0-9]+),(?P<id>.*)', event_time: {field: at, format: epoch_s}, message_id: id}",
     "delimited": "{name: delimited, columns: [a.b, id], delimiter: ;, quote: none, event_time: {field: a.b}, message_id: id}",
     "raw": "{name: raw}",
