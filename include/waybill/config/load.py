@@ -110,7 +110,7 @@ def _message(root: document.Node, kind: str, fault: Any, keys: tuple[str | int, 
     message = str(fault["msg"]).removeprefix("Value error, ")
     if kind in {"model_type", "model_attributes_type", "dict_type"}:
         model = _model_at(root, keys)
-        return f"must be a section with the keys {', '.join(model.model_fields)}" if model else "must be a section"
+        return f"must be a section with the keys {', '.join(_keys_of(model))}" if model else "must be a section"
     if kind == "too_short":
         return "must have at least one entry"
     if kind in {"enum", "literal_error"}:
@@ -123,9 +123,13 @@ def _suggestion(root: document.Node, keys: tuple[str | int, ...]) -> str:
     model = _model_at(root, keys[:-1])
     if model is None:
         return ""
-    near = difflib.get_close_matches(str(keys[-1]).lower().replace("-", "_"), model.model_fields, n=1)
+    near = difflib.get_close_matches(str(keys[-1]).lower().replace("-", "_"), _keys_of(model), n=1)
     meant = f"; did you mean {near[0]!r}?" if near else "."
-    return f"{meant} There are: {', '.join(model.model_fields)}"
+    return f"{meant} There are: {', '.join(_keys_of(model))}"
+
+
+def _keys_of(model: type[BaseModel]) -> list[str]:
+    return [field.alias or name for name, field in model.model_fields.items()]
 
 
 def _model_at(root: document.Node, keys: tuple[str | int, ...]) -> type[BaseModel] | None:

@@ -32,8 +32,10 @@ from waybill.config.enums import (
     SequenceFileKey,
     StartPosition,
 )
+from waybill.config.parser_class import make_parser
 from waybill.config.values import (
     DurationBetween,
+    IsClassPath,
     IsColumnList,
     IsConnectionId,
     IsDelimiter,
@@ -68,6 +70,7 @@ __all__ = [
     "MsgpackParser",
     "ParserConfig",
     "Partition",
+    "PythonParser",
     "RawParser",
     "RegexParser",
     "Spark",
@@ -310,6 +313,28 @@ class MsgpackParser(_Model):
     )
 
 
+class PythonParser(_Model):
+    """Messages that a class of your own reads. It is imported and tried when the config is loaded."""
+
+    model_config = ConfigDict(serialize_by_alias=True)
+
+    name: Literal["python"] = Field(description="The parser.")
+    class_path: Annotated[str, IsClassPath()] = Field(
+        alias="class",
+        description="A class that implements `waybill.parsers.Parser`. Airflow and every Spark executor must be able "
+        "to import it.",
+    )
+    options: dict[str, Any] = Field({}, description="Keyword arguments of its constructor.")
+
+    @model_validator(mode="after")
+    def _check_class(self) -> Self:
+        try:
+            make_parser(self.class_path, self.options)
+        except ValueError as error:
+            raise _misfit("class", str(error)) from None
+        return self
+
+
 class RawParser(_Model):
     """Messages whose values are not looked at: the event time is Kafka's timestamp."""
 
@@ -384,7 +409,7 @@ def _check_parser_name(value: Any) -> Any:
 
 
 _DEFAULT_PARSER = "json"
-_PARSERS = ("json", "raw", "regex", "delimited", "msgpack")
+_PARSERS = ("json", "raw", "regex", "delimited", "msgpack", "python")
 
 ParserConfig = Annotated[
     Annotated[
@@ -392,7 +417,8 @@ ParserConfig = Annotated[
         | Annotated[RawParser, Tag("parser raw")]
         | Annotated[RegexParser, Tag("parser regex")]
         | Annotated[DelimitedParser, Tag("parser delimited")]
-        | Annotated[MsgpackParser, Tag("parser msgpack")],
+        | Annotated[MsgpackParser, Tag("parser msgpack")]
+        | Annotated[PythonParser, Tag("parser python")],
         Discriminator(_parser_tag),
     ],
     BeforeValidator(_check_parser_name),

@@ -128,7 +128,7 @@ def _first_paragraph(model: type[BaseModel]) -> str:
 def _table(model: type[BaseModel]) -> str:
     lines = ["| key | type | default | allowed | |", "|---|---|---|---|---|"]
     for name, field in model.model_fields.items():
-        key = _describe(name, field)
+        key = _describe(field.alias or name, field)
         cells = (f"`{key.name}`", key.type_name, key.default, key.allowed, key.description)
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
@@ -165,6 +165,8 @@ def _type_and_allowed(annotation: Any) -> tuple[str, str]:
         return _words(get_args(annotation))
     if isinstance(annotation, type) and issubclass(annotation, Enum):
         return _words([member.value for member in annotation])
+    if get_origin(annotation) is dict and not list(_models_in(annotation)):
+        return "section", "any keys"
     if get_origin(annotation) is dict:
         return "sections by name", "names: " + _dict_key_allowed(annotation)
     if _is_union(annotation) and len(list(_models_in(annotation))) == len(get_args(annotation)):
@@ -189,7 +191,7 @@ def _default(field: FieldInfo, kind: Kind | None) -> str:
         return "*required*"
     if isinstance(field.default, BaseModel):
         return "its keys' defaults"
-    if field.default is None or field.default == "":
+    if field.default is None or field.default in ("", {}):
         return "none"
     written = str(kind.format(field.default) if kind else field.default)
     return f"`{written if written.isprintable() else json.dumps(written)}`"

@@ -20,10 +20,12 @@ from pydantic_core import CoreSchema, core_schema
 
 from waybill import names
 from waybill.config.enums import StartPosition
+from waybill.config.parser_class import CLASS_PATH
 from waybill.errors import ConfigError
 
 __all__ = [
     "DurationBetween",
+    "IsClassPath",
     "IsColumnList",
     "IsConnectionId",
     "IsDelimiter",
@@ -432,6 +434,18 @@ class IsColumnList(_Marker):
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         name = {"type": "string", "minLength": 1}
         return {"type": "array", "items": name, "minItems": 1, "maxItems": self.most, "uniqueItems": True}
+
+
+class IsClassPath(_Marker):
+    """Where a class is imported from."""
+
+    type_name = "class"
+    allowed = "`package.module:Class`"
+
+    def parse(self, value: Any) -> str:
+        if not isinstance(value, str) or not CLASS_PATH.fullmatch(value):
+            raise ValueError("must be package.module:Class")
+        return value
 
 
 class IsPattern(_Marker):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from waybill.config import DelimitedParser, MsgpackParser, ParserConfig, RawParser, RegexParser
+from waybill.config import DelimitedParser, MsgpackParser, ParserConfig, PythonParser, RawParser, RegexParser
+from waybill.config.parser_class import make_parser
+from waybill.parsers.checked import CheckedParser
 from waybill.parsers.delimited import DelimitedMessages
 from waybill.parsers.json import JsonMessages
 from waybill.parsers.msgpack import MsgpackMessages
@@ -23,4 +25,6 @@ def build_parser(config: ParserConfig) -> Parser:
         return DelimitedMessages(config)
     if isinstance(config, MsgpackParser):
         return MsgpackMessages(config)
+    if isinstance(config, PythonParser):
+        return CheckedParser(make_parser(config.class_path, config.options), config.class_path)
     return JsonMessages(config)

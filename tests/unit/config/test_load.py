@@ -11,11 +11,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from textwrap import indent
 
+import jsonschema
 import pytest
+import yaml
 
 from waybill.config import Config, StartPosition, load_config
 from waybill.config.enums import SequenceFileKey
 from waybill.config.load import DEFAULT_PATH, MAX_FILE_BYTES, config_path
+from waybill.config.reference import json_schema
 from waybill.errors import ConfigError
 from waybill.names import Extension
 
@@ -71,6 +74,10 @@ def regex(pattern: str, field: str) -> tuple[str, str]:
 
 def delimited(field: str, keys: str) -> tuple[str, str]:
     return "event_time: {field: time}", f"name: delimited\n      {keys}\n      event_time: {{field: {field}}}"
+
+
+def python(path: str, options: str = "{}") -> tuple[str, str]:
+    return "event_time: {field: time}", f"name: python\n      class: {path}\n      options: {options}"
 
 
 # What is put where in RIGHT, and the one line that must come of it.
@@ -218,9 +225,9 @@ WRONG_VALUES = [
     ("{field: time}", "{field: time, format: unix}", "line 8: streams.flights.parser.event_time.format: must be "
      "'iso8601', 'epoch_s', 'epoch_ms', 'epoch_us' or 'epoch_ns' (found: \"unix\")"),
     ("    parser:", "    parser:\n      name: avro",
-     "line 8: streams.flights.parser.name: must be 'json', 'raw', 'regex', 'delimited' or 'msgpack' (found: \"avro\")"),
+     "line 8: streams.flights.parser.name: must be 'json', 'raw', 'regex', 'delimited', 'msgpack' or 'python' (found: \"avro\")"),
     ("    parser:", "    parser:\n      name: [json]",
-     "line 8: streams.flights.parser.name: must be 'json', 'raw', 'regex', 'delimited' or 'msgpack' (found: [\"json\"])"),
+     "line 8: streams.flights.parser.name: must be 'json', 'raw', 'regex', 'delimited', 'msgpack' or 'python' (found: [\"json\"])"),
     ("parser:\n      event_time: {field: time}", "parser: raw",
      'line 7: streams.flights.parser: must be a section with the keys name, event_time, message_id (found: "raw")'),
     ("event_time: {field: time}", "name: raw\n      event_tiem: {field: time}",
@@ -277,6 +284,25 @@ WRONG_VALUES = [
      'character, and no line break (found: "||")'),
     (*delimited("a", "columns: [a]\n      quote: ','"), "line 10: streams.flights.parser.quote: must not be the delimiter "
      'as well (found: ",")'),
+    (*python("fractions"), "line 9: streams.flights.parser.class: must be package.module:Class (found: \"fractions\")"),
+    (*python("not_there.at_all:Parser"), "line 9: streams.flights.parser.class: not_there.at_all cannot be imported: "
+     "ModuleNotFoundError: No module named 'not_there' (found: \"not_there.at_all:Parser\")"),
+    (*python("fractions:Parser"), "line 9: streams.flights.parser.class: fractions can be imported, but there is no Parser "
+     'in it (found: "fractions:Parser")'),
+    (*python("math:pi"), "line 9: streams.flights.parser.class: math:pi is no class, but 3.141592653589793 "
+     '(found: "math:pi")'),
+    (*python("fractions:Fraction"), "line 9: streams.flights.parser.class: fractions:Fraction is no parser: it has no "
+     'method parse(messages) (found: "fractions:Fraction")'),
+    (*python("string:Formatter"), "line 9: streams.flights.parser.class: string:Formatter is no parser: it has no name, "
+     'which the quarantine shows as text (found: "string:Formatter")'),
+    (*python("waybill.parsers.examples:KeyTime", "{digit: 3}"), "line 9: streams.flights.parser.class: "
+     "waybill.parsers.examples:KeyTime refuses its options: TypeError: KeyTime.__init__() got an unexpected keyword "
+     "argument 'digit' (found: \"waybill.parsers.examples:KeyTime\")"),
+    (*python("waybill.parsers.examples:KeyTime", "{digits: 3}"), "line 9: streams.flights.parser.class: "
+     "waybill.parsers.examples:KeyTime refuses its options: ValueError: digits must be 10 (seconds) or 13 (milliseconds) "
+     '(found: "waybill.parsers.examples:KeyTime")'),
+    ("event_time: {field: time}", "name: python\n      class: waybill.parsers.examples:KeyTime\n      klass: a", "line 10: streams.flights.parser.klass: there is no such "
+     "key; did you mean 'class'? There are: name, class, options"),
     # --- table, zookeeper
     ("analytics.flights", "flights", "line 9: streams.flights.table: must be namespace.table, each a lower-case letter "
      'and up to 99 characters of [a-z0-9_] (found: "flights")'),
@@ -359,6 +385,7 @@ PARSERS = {
     "msgpack": "{name: msgpack, event_time: {field: a.b}, message_id: [c]}",
     "regex": "{name: regex, pattern: '(?P<at>[0-9]+),(?P<id>.*)', event_time: {field: at, format: epoch_s}, message_id: id}",
     "delimited": "{name: delimited, columns: [a.b, id], delimiter: ;, quote: none, event_time: {field: a.b}, message_id: id}",
+    "python": "{name: python, class: 'waybill.parsers.examples:KeyTime', options: {digits: 10}}",
     "raw": "{name: raw}",
 }
 
@@ -369,6 +396,8 @@ def test_each_parser_can_be_named_and_dumped(tmp_path: Path, name: str) -> None:
     config = load(tmp_path, text)
     assert config.stream("flights").parser.name == name
     assert Config.model_validate(json.loads(config.model_dump_json())) == config
+    # As an editor reads it: YAML 1.2, and by the schema.
+    jsonschema.validate({**yaml.load(text, Loader=yaml.BaseLoader), "version": 1}, json.loads(json_schema()))
 
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "user-guide.md").read_text(encoding="utf-8")
