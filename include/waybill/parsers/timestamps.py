@@ -86,7 +86,9 @@ def convert(values: Sequence[Any] | pa.Array, written: EventTimeFormat) -> tuple
     fast = _convert_iso8601(values) if written is EventTimeFormat.ISO8601 else _convert_epoch(values, written)
     if fast is not None:
         return fast, []
-    return _convert_each(values.to_pylist() if isinstance(values, pa.Array) else values, to_microseconds(written))
+    if isinstance(values, pa.Array):
+        return _convert_usual_and_others(values, written)
+    return _convert_each(values, to_microseconds(written))
 
 
 def to_microseconds(written: EventTimeFormat) -> Callable[[Any], int]:
@@ -104,6 +106,20 @@ def to_microseconds(written: EventTimeFormat) -> Callable[[Any], int]:
 def out_of_range(shown: object) -> str:
     """The reason for a time before year 1 or after year 9999."""
     return reason(Reason.EVENT_TIME_OUT_OF_RANGE, f"{_show(shown)} is not between the years 1 and 9999")
+
+
+def _convert_usual_and_others(texts: pa.Array, written: EventTimeFormat) -> tuple[pa.Array, list[tuple[int, str]]]:
+    """A few texts that are no event times should not cost the others their fast way."""
+    iso8601 = written is EventTimeFormat.ISO8601
+    usual = pc.match_substring_regex(texts, _CANONICAL_ZONED if iso8601 else _WHOLE_NUMBER)
+    fast = _convert_iso8601(texts.filter(usual)) if iso8601 else _convert_epoch(texts.filter(usual), written)
+    if fast is None:
+        return _convert_each(texts.to_pylist(), to_microseconds(written))
+    others = pc.invert(usual)
+    slow, faults = _convert_each(texts.filter(others).to_pylist(), to_microseconds(written))
+    times = pc.replace_with_mask(pa.nulls(len(texts), EVENT_TIME_TYPE), usual, fast)
+    indices = pc.indices_nonzero(others)
+    return pc.replace_with_mask(times, others, slow), [(indices[i].as_py(), why) for i, why in faults]
 
 
 def _convert_each(values: Sequence[Any], read: Callable[[Any], int]) -> tuple[pa.Array, list[tuple[int, str]]]:
