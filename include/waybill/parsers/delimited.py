@@ -82,7 +82,10 @@ class DelimitedMessages:
         # The CSV reader drops a byte order mark, and `csv` does not.
         if not len(lines) or lines[0].as_py().startswith("\ufeff"):
             return None
-        table = self._read_lines(lines)
+        try:
+            table = self._read_lines(lines)
+        except pa.ArrowException:  # no message may end a run: they are read one by one then
+            return None
         if table.num_rows != len(lines):
             return None
         times, ids = (None if at is None else table.column(str(at)).combine_chunks() for at in (self._time, self._id))
