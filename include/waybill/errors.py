@@ -27,6 +27,7 @@ __all__ = [
     "LogTruncated",
     "ObjectAlreadyThere",
     "ObjectMissing",
+    "ParserBroken",
     "PlanUnusable",
     "ProgressLost",
     "RetentionGap",
@@ -257,6 +258,19 @@ class IngestIncomplete(WaybillError):
 
 class ProgressLost(WaybillError):
     """The table holds rows, but no snapshot in its history says up to which offsets."""
+
+
+class ParserBroken(WaybillError):
+    """A parser named by its class raised, or its answer is not what the parser protocol asks for."""
+
+    def __init__(self, path: str, what: str) -> None:
+        super().__init__(
+            f"parser {path} {what}: nothing of this run is committed; correct the class, or name another parser"
+        )
+        self.path, self.what = path, what
+
+    def __reduce__(self) -> tuple[type[ParserBroken], tuple[str, str]]:
+        return type(self), (self.path, self.what)
 
 
 class PlanUnusable(WaybillError):

@@ -82,9 +82,9 @@ def _describe(path: Path, root: document.Node, fault: Any) -> str:
     if missing:
         return f"{where}: is required and not there"
     if kind == "extra_forbidden":
-        return f"{where}: there is no such key{_suggestion(keys)}"
+        return f"{where}: there is no such key{_suggestion(root, keys)}"
     found = "" if kind == "overlap" else f" (found: {_shown(node)})"
-    return f"{where}: {_message(kind, fault, keys)}{found}"
+    return f"{where}: {_message(root, kind, fault, keys)}{found}"
 
 
 def _locate(root: document.Node, location: Iterable[str | int]) -> tuple[document.Node, int, tuple[str | int, ...]]:
@@ -106,11 +106,11 @@ def _locate(root: document.Node, location: Iterable[str | int]) -> tuple[documen
     return node, line, keys
 
 
-def _message(kind: str, fault: Any, keys: tuple[str | int, ...]) -> str:
+def _message(root: document.Node, kind: str, fault: Any, keys: tuple[str | int, ...]) -> str:
     message = str(fault["msg"]).removeprefix("Value error, ")
     if kind in {"model_type", "model_attributes_type", "dict_type"}:
-        model = _model_at(keys)
-        return f"must be a section with the keys {', '.join(model.model_fields)}" if model else "must be a section"
+        model = _model_at(root, keys)
+        return f"must be a section with the keys {', '.join(_keys_of(model))}" if model else "must be a section"
     if kind == "too_short":
         return "must have at least one entry"
     if kind in {"enum", "literal_error"}:
@@ -118,28 +118,49 @@ def _message(kind: str, fault: Any, keys: tuple[str | int, ...]) -> str:
     return message
 
 
-def _suggestion(keys: tuple[str | int, ...]) -> str:
+def _suggestion(root: document.Node, keys: tuple[str | int, ...]) -> str:
     """Which key was probably meant, and which there are."""
-    model = _model_at(keys[:-1])
+    model = _model_at(root, keys[:-1])
     if model is None:
         return ""
-    near = difflib.get_close_matches(str(keys[-1]).lower().replace("-", "_"), model.model_fields, n=1)
+    near = difflib.get_close_matches(str(keys[-1]).lower().replace("-", "_"), _keys_of(model), n=1)
     meant = f"; did you mean {near[0]!r}?" if near else "."
-    return f"{meant} There are: {', '.join(model.model_fields)}"
+    return f"{meant} There are: {', '.join(_keys_of(model))}"
 
 
-def _model_at(keys: tuple[str | int, ...]) -> type[BaseModel] | None:
+def _keys_of(model: type[BaseModel]) -> list[str]:
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _model_at(root: document.Node, keys: tuple[str | int, ...]) -> type[BaseModel] | None:
     """The model that describes the section at `keys`."""
     model: type[BaseModel] | None = Config
+    node: document.Node | None = root
     steps = iter(keys)
     for key in steps:
         field = model.model_fields.get(str(key)) if model else None
         if field is None:
             return None
-        model = next((m for m in _models_in(field.annotation)), None)
+        node = _below(node, key)
+        model = _named(list(_models_in(field.annotation)), node)
         if model and getattr(field.annotation, "__origin__", None) is dict:
-            next(steps, None)  # the entry's own name
+            node = _below(node, next(steps, None))  # the entry's own name
     return model
+
+
+def _below(node: document.Node | None, key: str | int | None) -> document.Node | None:
+    return node.items.get(str(key)) if isinstance(node, document.Mapping) else None
+
+
+def _named(models: list[type[BaseModel]], node: document.Node | None) -> type[BaseModel] | None:
+    """Of several models that a section can be, the one whose `name` it has; else the first."""
+    name = _below(node, "name")
+    if isinstance(name, document.Scalar):
+        for model in models:
+            field = model.model_fields.get("name")
+            if field is not None and name.value in get_args(field.annotation):
+                return model
+    return next(iter(models), None)
 
 
 def _models_in(annotation: Any) -> Iterable[type[BaseModel]]:

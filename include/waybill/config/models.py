@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal, Self
 
@@ -32,11 +32,17 @@ from waybill.config.enums import (
     SequenceFileKey,
     StartPosition,
 )
+from waybill.config.parser_class import make_parser
 from waybill.config.values import (
     DurationBetween,
+    IsClassPath,
+    IsColumnList,
     IsConnectionId,
     IsDelimiter,
+    IsFieldDelimiter,
     IsFieldPath,
+    IsPattern,
+    IsQuote,
     IsRecompression,
     IsRegex,
     IsSchedule,
@@ -47,19 +53,26 @@ from waybill.config.values import (
     Matching,
     SizeBetween,
     WholeNumberBetween,
+    group_names,
 )
 from waybill.errors import ConfigError
 
 __all__ = [
     "Catalog",
     "Config",
+    "DelimitedParser",
     "EventTime",
     "FieldPath",
     "Format",
     "Ingest",
     "JsonParser",
     "Kafka",
+    "MsgpackParser",
+    "ParserConfig",
     "Partition",
+    "PythonParser",
+    "RawParser",
+    "RegexParser",
     "Spark",
     "Storage",
     "Stream",
@@ -257,14 +270,17 @@ _EXTENSIONS = {
 }
 
 
-def _misfit(key: str, message: str) -> PydanticCustomError:
-    return PydanticCustomError("misfit", "{message}", {"message": message, "at": (key,)})
+def _misfit(at: str | tuple[str, ...], message: str) -> PydanticCustomError:
+    keys = (at,) if isinstance(at, str) else at
+    return PydanticCustomError("misfit", "{message}", {"message": message, "at": keys})
 
 
 class EventTime(_Model):
     """Where a message says when its event happened."""
 
-    field: FieldPath = Field(description="Field path, e.g. `time.scheduled`.")
+    field: FieldPath = Field(
+        description="Field path, e.g. `time.scheduled`; for `regex` the name of a group, for `delimited` of a column."
+    )
     format: EventTimeFormat = Field(
         EventTimeFormat.ISO8601, description="How it is written. ISO 8601 without a zone is UTC; epochs may be strings."
     )
@@ -280,6 +296,134 @@ class JsonParser(_Model):
         description="Field path of the producer's message id. Without one, or where a message has none, the id is "
         "`<topic>/<partition>@<offset>`.",
     )
+
+
+class MsgpackParser(_Model):
+    """Messages that are MessagePack maps."""
+
+    name: Literal["msgpack"] = Field(description="The parser.")
+    event_time: EventTime = Field(
+        description="The event time. A message without it goes to quarantine. A MessagePack timestamp is taken as it "
+        "is, whatever the format."
+    )
+    message_id: FieldPath | None = Field(
+        None,
+        description="Field path of the producer's message id. Without one, or where a message has none, the id is "
+        "`<topic>/<partition>@<offset>`.",
+    )
+
+
+class PythonParser(_Model):
+    """Messages that a class of your own reads. It is imported and tried when the config is loaded."""
+
+    model_config = ConfigDict(serialize_by_alias=True)
+
+    name: Literal["python"] = Field(description="The parser.")
+    class_path: Annotated[str, IsClassPath()] = Field(
+        alias="class",
+        description="A class that implements `waybill.parsers.Parser`. Airflow and every Spark executor must be able "
+        "to import it.",
+    )
+    options: dict[str, Any] = Field({}, description="Keyword arguments of its constructor.")
+
+    @model_validator(mode="after")
+    def _check_class(self) -> Self:
+        try:
+            make_parser(self.class_path, self.options)
+        except ValueError as error:
+            raise _misfit("class", str(error)) from None
+        return self
+
+
+class RawParser(_Model):
+    """Messages whose values are not looked at: the event time is Kafka's timestamp."""
+
+    name: Literal["raw"] = Field(description="The parser.")
+
+
+class RegexParser(_Model):
+    """Messages that are text (UTF-8) in which a pattern finds the fields."""
+
+    name: Literal["regex"] = Field(description="The parser.")
+    pattern: Annotated[str, IsPattern()] = Field(
+        description="Its first match counts, wherever it is: `^` and `$` tie it to the ends, and `.` is no line break. "
+        "A message without a match goes to quarantine."
+    )
+    event_time: EventTime = Field(description="The event time. A message without it goes to quarantine.")
+    message_id: FieldPath | None = Field(
+        None,
+        description="The group with the producer's message id. Without one the id is `<topic>/<partition>@<offset>`.",
+    )
+
+    @model_validator(mode="after")
+    def _check_groups(self) -> Self:
+        _check_fields(self.event_time, self.message_id, "groups of the pattern", group_names(self.pattern))
+        return self
+
+
+class DelimitedParser(_Model):
+    """Messages that are one record each of delimited text (UTF-8): CSV, TSV."""
+
+    name: Literal["delimited"] = Field(description="The parser.")
+    columns: Annotated[tuple[str, ...], IsColumnList()] = Field(
+        description="What a message's fields are, all of them, in order. One with more or fewer goes to quarantine."
+    )
+    delimiter: Annotated[str, IsFieldDelimiter()] = Field(",", description="What stands between the fields.")
+    quote: Annotated[str | None, IsQuote()] = Field(
+        '"',
+        description="What stands around a field that holds a delimiter or a line break. In such a field it is doubled.",
+    )
+    event_time: EventTime = Field(description="The event time. A message without it goes to quarantine.")
+    message_id: FieldPath | None = Field(
+        None,
+        description="The column with the producer's message id. Without one the id is `<topic>/<partition>@<offset>`.",
+    )
+
+    @model_validator(mode="after")
+    def _check_columns(self) -> Self:
+        if self.quote == self.delimiter:
+            raise _misfit("quote", "must not be the delimiter as well")
+        _check_fields(self.event_time, self.message_id, "columns", self.columns)
+        return self
+
+
+def _check_fields(event_time: EventTime, message_id: FieldPath | None, what: str, known: Sequence[str]) -> None:
+    """Where fields have plain names, a dot in one is part of the name."""
+    for at, path in ((("event_time", "field"), event_time.field), (("message_id",), message_id)):
+        if path is not None and ".".join(path) not in known:
+            raise _misfit(at, f"must be one of the {what}: {', '.join(known)}")
+
+
+def _parser_tag(value: Any) -> str:
+    # As with topics: a tag must not look like a key.
+    name = value.get("name", _DEFAULT_PARSER) if isinstance(value, dict) else getattr(value, "name", _DEFAULT_PARSER)
+    return f"parser {name}"
+
+
+def _check_parser_name(value: Any) -> Any:
+    name = value.get("name", _DEFAULT_PARSER) if isinstance(value, dict) else _DEFAULT_PARSER
+    if name not in _PARSERS:
+        *others, last = (repr(known) for known in _PARSERS)
+        raise _misfit("name", f"must be {', '.join(others)} or {last}")
+    return value
+
+
+_DEFAULT_PARSER = "json"
+_PARSERS = ("json", "raw", "regex", "delimited", "msgpack", "python")
+
+ParserConfig = Annotated[
+    Annotated[
+        Annotated[JsonParser, Tag("parser json")]
+        | Annotated[RawParser, Tag("parser raw")]
+        | Annotated[RegexParser, Tag("parser regex")]
+        | Annotated[DelimitedParser, Tag("parser delimited")]
+        | Annotated[MsgpackParser, Tag("parser msgpack")]
+        | Annotated[PythonParser, Tag("parser python")],
+        Discriminator(_parser_tag),
+    ],
+    BeforeValidator(_check_parser_name),
+]
+"""How a message is read: one model for each parser, chosen by `name`."""
 
 
 class Partition(_Model):
@@ -331,7 +475,7 @@ class Stream(_Model):
         description="`zstd`: batches that producers sent uncompressed are stored compressed, their records untouched.",
     )
     ingest: Ingest = Field(Ingest(), description="How the lanes run.")
-    parser: JsonParser = Field(description="How a message is read.")
+    parser: ParserConfig = Field(description="How a message is read. The keys depend on the parser's name.")
     table: Annotated[str, TABLE] = Field(
         description="The table. The generation is appended: `analytics.flights` is `analytics.flights_g1`, and its "
         "quarantine `analytics.flights_quarantine_g1`."
@@ -363,6 +507,20 @@ class Stream(_Model):
                     "message": f"rewrites record batches, and the format {self.format.name} holds none: leave it out, "
                     f"or set format.compression",
                     "at": ("recompress",),
+                },
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_timestamps(self) -> Self:
+        if isinstance(self.parser, RawParser) and self.format.name is not BackupFormat.KAFKA:
+            raise PydanticCustomError(
+                "misfit",
+                "{message}",
+                {
+                    "message": f"raw needs Kafka's timestamps, and the format {self.format.name} holds none: "
+                    f"choose another parser, or the format kafka",
+                    "at": ("parser", "name"),
                 },
             )
         return self

@@ -102,14 +102,23 @@ def markdown() -> str:
     return "\n".join(parts)
 
 
-def _sections(path: str, model: type[BaseModel]) -> Iterator[str]:
-    title = f"`{path}`" if path else "The file"
+def _sections(path: str, model: type[BaseModel], title: str = "The file") -> Iterator[str]:
     yield f"## {title}\n\n{_first_paragraph(model)}\n\n{_table(model)}"
     for name, field in model.model_fields.items():
-        for section in _models_in(field.annotation):
-            inner = f"{path}.{name}" if path else name
-            is_map = get_origin(field.annotation) is dict
-            yield from _sections(f"{inner}.<name>" if is_map else inner, section)
+        inner = f"{path}.{name}" if path else name
+        inner = f"{inner}.<name>" if get_origin(field.annotation) is dict else inner
+        sections = list(_models_in(field.annotation))
+        described: list[str] = []
+        for section in sections:
+            title = f"`{inner}`" if len(sections) == 1 else f"`{inner}` with `name: {_words_of_name(section)}`"
+            # What several parsers share, such as `event_time`, is described once.
+            new = [text for text in _sections(inner, section, title) if text not in described]
+            described += new
+            yield from new
+
+
+def _words_of_name(model: type[BaseModel]) -> str:
+    return str(get_args(model.model_fields["name"].annotation)[0])
 
 
 def _first_paragraph(model: type[BaseModel]) -> str:
@@ -119,7 +128,7 @@ def _first_paragraph(model: type[BaseModel]) -> str:
 def _table(model: type[BaseModel]) -> str:
     lines = ["| key | type | default | allowed | |", "|---|---|---|---|---|"]
     for name, field in model.model_fields.items():
-        key = _describe(name, field)
+        key = _describe(field.alias or name, field)
         cells = (f"`{key.name}`", key.type_name, key.default, key.allowed, key.description)
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
@@ -156,8 +165,12 @@ def _type_and_allowed(annotation: Any) -> tuple[str, str]:
         return _words(get_args(annotation))
     if isinstance(annotation, type) and issubclass(annotation, Enum):
         return _words([member.value for member in annotation])
+    if get_origin(annotation) is dict and not list(_models_in(annotation)):
+        return "section", "any keys"
     if get_origin(annotation) is dict:
         return "sections by name", "names: " + _dict_key_allowed(annotation)
+    if _is_union(annotation) and len(list(_models_in(annotation))) == len(get_args(annotation)):
+        return "section", "see below"
     if _is_union(annotation):
         return "list, or section", next((m.allowed for m in _all_markers_in(annotation) if isinstance(m, Kind)), "")
     return "section", ""
@@ -178,7 +191,7 @@ def _default(field: FieldInfo, kind: Kind | None) -> str:
         return "*required*"
     if isinstance(field.default, BaseModel):
         return "its keys' defaults"
-    if field.default is None or field.default == "":
+    if field.default is None or field.default in ("", {}):
         return "none"
     written = str(kind.format(field.default) if kind else field.default)
     return f"`{written if written.isprintable() else json.dumps(written)}`"

@@ -15,7 +15,14 @@ EVENT_TIME_TYPE = pa.timestamp("us", tz="UTC")
 class Reason(StrEnum):
     """Why a message is in quarantine: what its `reason` starts with, before a colon and the particulars."""
 
+    KAFKA_TIMESTAMP_MISSING = "kafka_timestamp_missing"
+    NOT_UTF8 = "not_utf8"
+    PATTERN_NOT_FOUND = "pattern_not_found"
+    NOT_DELIMITED = "not_delimited"
+    WRONG_COLUMN_COUNT = "wrong_column_count"
     NOT_JSON = "not_json"
+    NOT_MSGPACK = "not_msgpack"
+    NOT_A_MAP = "not_a_map"
     NOT_AN_OBJECT = "not_an_object"
     EVENT_TIME_MISSING = "event_time_missing"
     EVENT_TIME_WRONG_TYPE = "event_time_wrong_type"

@@ -19,7 +19,15 @@ import pyarrow.compute as pc
 from waybill.config import EventTimeFormat
 from waybill.parsers.protocol import EVENT_TIME_TYPE, Reason, reason
 
-__all__ = ["MAX_MICROSECONDS", "MIN_MICROSECONDS", "BadEventTime", "convert", "out_of_range", "to_microseconds"]
+__all__ = [
+    "MAX_MICROSECONDS",
+    "MIN_MICROSECONDS",
+    "BadEventTime",
+    "convert",
+    "out_of_range",
+    "to_microseconds",
+    "type_name",
+]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -30,7 +38,7 @@ MIN_MICROSECONDS = (datetime(1, 1, 1, tzinfo=UTC) - _EPOCH) // _MICROSECOND
 MAX_MICROSECONDS = (datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC) - _EPOCH) // _MICROSECOND
 """The last microsecond of year 9999."""
 
-_JSON_TYPES = {
+_TYPE_NAMES = {
     type(None): "null",
     bool: "a boolean",
     int: "a number",
@@ -38,6 +46,8 @@ _JSON_TYPES = {
     str: "a string",
     list: "an array",
     dict: "an object",
+    bytes: "binary",
+    datetime: "a timestamp",
 }
 _SHOWN = 100
 _LONGEST_NUMBER = 100
@@ -51,6 +61,7 @@ _EPOCH_UNITS: dict[EventTimeFormat, tuple[int, int]] = {
     EventTimeFormat.EPOCH_NANOSECONDS: (1, 1_000),
 }
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?", re.ASCII)
+_WHOLE_NUMBER = "^-?[0-9]{1,18}$"
 # What Arrow's cast and this module read alike; a zone is all that differs between the two.
 _CANONICAL = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?"
 _CANONICAL_ZONED = _CANONICAL + r"(Z|[+-][0-9]{2}:[0-9]{2})$"
@@ -63,14 +74,20 @@ class BadEventTime(ValueError):
     """A value is no event time. The text is the reason that goes to quarantine."""
 
 
-def convert(values: Sequence[Any], written: EventTimeFormat) -> tuple[pa.Array, list[tuple[int, str]]]:
-    """The event times of `values` (what a JSON document held), and the (index, reason) of those that are none.
+def convert(values: Sequence[Any] | pa.Array, written: EventTimeFormat) -> tuple[pa.Array, list[tuple[int, str]]]:
+    """The event times of `values`, and the (index, reason) of those that are none.
 
-    The array is of `EVENT_TIME_TYPE`, null where there is a reason.
+    `values`: what documents held, or an array of strings without nulls. A `datetime` with a zone, which some documents
+    hold, is taken as it is, whatever the format. The times are of `EVENT_TIME_TYPE`, null where
+    there is a reason.
     """
+    if not isinstance(values, pa.Array) and values and all(type(value) is datetime for value in values):
+        return pa.array(values, EVENT_TIME_TYPE), []
     fast = _convert_iso8601(values) if written is EventTimeFormat.ISO8601 else _convert_epoch(values, written)
     if fast is not None:
         return fast, []
+    if isinstance(values, pa.Array):
+        return _convert_usual_and_others(values, written)
     return _convert_each(values, to_microseconds(written))
 
 
@@ -91,6 +108,20 @@ def out_of_range(shown: object) -> str:
     return reason(Reason.EVENT_TIME_OUT_OF_RANGE, f"{_show(shown)} is not between the years 1 and 9999")
 
 
+def _convert_usual_and_others(texts: pa.Array, written: EventTimeFormat) -> tuple[pa.Array, list[tuple[int, str]]]:
+    """A few texts that are no event times should not cost the others their fast way."""
+    iso8601 = written is EventTimeFormat.ISO8601
+    usual = pc.match_substring_regex(texts, _CANONICAL_ZONED if iso8601 else _WHOLE_NUMBER)
+    fast = _convert_iso8601(texts.filter(usual)) if iso8601 else _convert_epoch(texts.filter(usual), written)
+    if fast is None:
+        return _convert_each(texts.to_pylist(), to_microseconds(written))
+    others = pc.invert(usual)
+    slow, faults = _convert_each(texts.filter(others).to_pylist(), to_microseconds(written))
+    times = pc.replace_with_mask(pa.nulls(len(texts), EVENT_TIME_TYPE), usual, fast)
+    indices = pc.indices_nonzero(others)
+    return pc.replace_with_mask(times, others, slow), [(indices[i].as_py(), why) for i, why in faults]
+
+
 def _convert_each(values: Sequence[Any], read: Callable[[Any], int]) -> tuple[pa.Array, list[tuple[int, str]]]:
     times: list[int | None] = []
     faults: list[tuple[int, str]] = []
@@ -106,10 +137,10 @@ def _convert_each(values: Sequence[Any], read: Callable[[Any], int]) -> tuple[pa
 # --- ISO 8601 ---------------------------------------------------------------------------------------------------------
 
 
-def _convert_iso8601(values: Sequence[Any]) -> pa.Array | None:
+def _convert_iso8601(values: Sequence[Any] | pa.Array) -> pa.Array | None:
     """By Arrow's cast, if all values are of one canonical form and in range; else None."""
     try:
-        texts = pa.array(values, pa.string())
+        texts = values if isinstance(values, pa.Array) else pa.array(values, pa.string())
         if pc.all(pc.match_substring_regex(texts, _CANONICAL_ZONED), skip_nulls=False).as_py():
             times = texts.cast(EVENT_TIME_TYPE)
         elif pc.all(pc.match_substring_regex(texts, _CANONICAL_NAIVE), skip_nulls=False).as_py():
@@ -122,6 +153,8 @@ def _convert_iso8601(values: Sequence[Any]) -> pa.Array | None:
 
 
 def _iso8601(value: Any) -> int:
+    if type(value) is datetime:
+        return (value - _EPOCH) // _MICROSECOND
     if not isinstance(value, str):
         raise _wrong_type(value, "a string (ISO 8601)")
     try:
@@ -139,18 +172,25 @@ def _iso8601(value: Any) -> int:
 # --- epochs -----------------------------------------------------------------------------------------------------------
 
 
-def _convert_epoch(values: Sequence[Any], written: EventTimeFormat) -> pa.Array | None:
-    """By integer arithmetic, if all values are int64 numbers and in range; else None."""
-    # A bool is an int to Python and to Arrow, and would become 0 or 1.
-    if any(type(value) is not int for value in values):
-        return None
+def _convert_epoch(values: Sequence[Any] | pa.Array, written: EventTimeFormat) -> pa.Array | None:
+    """By integer arithmetic, if all values are int64 numbers (or their texts) and in range; else None."""
     numerator, denominator = _EPOCH_UNITS[written]
     try:
-        numbers = pa.array(values, pa.int64())
+        numbers = _int64s(values)
+        if numbers is None:
+            return None
         times = pc.multiply_checked(numbers, numerator) if denominator == 1 else _floor_divide(numbers, denominator)
     except (pa.ArrowException, OverflowError):
         return None
     return times.cast(EVENT_TIME_TYPE) if _all_in_range(times) else None
+
+
+def _int64s(values: Sequence[Any] | pa.Array) -> pa.Array | None:
+    if isinstance(values, pa.Array):
+        whole = pc.all(pc.match_substring_regex(values, _WHOLE_NUMBER), skip_nulls=False).as_py()
+        return values.cast(pa.int64()) if whole else None
+    # A bool is an int to Python and to Arrow, and would become 0 or 1.
+    return pa.array(values, pa.int64()) if all(type(value) is int for value in values) else None
 
 
 def _floor_divide(numbers: pa.Array, divisor: int) -> pa.Array:
@@ -161,6 +201,8 @@ def _floor_divide(numbers: pa.Array, divisor: int) -> pa.Array:
 
 
 def _epoch(value: Any, numerator: int, denominator: int) -> int:
+    if type(value) is datetime:
+        return (value - _EPOCH) // _MICROSECOND
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise _wrong_type(value, "a number, or a string that holds one")
     if isinstance(value, int):
@@ -196,20 +238,12 @@ def _in_range(microseconds: int, shown: object) -> int:
 
 
 def _wrong_type(value: Any, wanted: str) -> BadEventTime:
-    return BadEventTime(reason(Reason.EVENT_TIME_WRONG_TYPE, f"found {json_type(value)} where {wanted} is expected"))
+    return BadEventTime(reason(Reason.EVENT_TIME_WRONG_TYPE, f"found {type_name(value)} where {wanted} is expected"))
 
 
-def json_type(value: Any) -> str:
-    """What JSON calls a value's type, for a reason."""
-    names = {
-        bool: "a boolean",
-        int: "a number",
-        float: "a number",
-        str: "a string",
-        list: "an array",
-        dict: "an object",
-    }
-    return "null" if value is None else names.get(type(value), type(value).__name__)
+def type_name(value: Any) -> str:
+    """What a value of a document is, as a reason says it."""
+    return _TYPE_NAMES.get(type(value), type(value).__name__)
 
 
 def _show(value: object) -> str:

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from waybill.chain import ChainObject
-from waybill.config import JsonParser
+from waybill.config import ParserConfig
 from waybill.errors import ObjectAlreadyThere, ObjectMissing, PlanUnusable
 from waybill.names import TopicPartition
 from waybill.store import Store
@@ -23,6 +23,7 @@ from waybill.store import Store
 __all__ = ["Plan", "Span", "Task", "clip", "find_plan", "make_plan", "pack", "settle_plan"]
 
 _VERSION = 1
+_PARSER: TypeAdapter[ParserConfig] = TypeAdapter(ParserConfig)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class Plan:
     stream: str
     generation: int
     created_at: datetime
-    parser: JsonParser
+    parser: ParserConfig
     start: Mapping[TopicPartition, int]
     end: Mapping[TopicPartition, int]
     tasks: tuple[Task, ...]
@@ -92,7 +93,7 @@ class Plan:
                 stream=document["stream"],
                 generation=document["generation"],
                 created_at=datetime.fromisoformat(document["created_at"]),
-                parser=JsonParser.model_validate(document["parser"]),
+                parser=_PARSER.validate_python(document["parser"]),
                 start=_progress(document["start"]),
                 end=_progress(document["end"]),
                 tasks=tuple(tuple(_span(fields) for fields in task) for task in document["tasks"]),
@@ -106,7 +107,7 @@ def make_plan(
     *,
     stream: str,
     generation: int,
-    parser: JsonParser,
+    parser: ParserConfig,
     created_at: datetime,
     start: Mapping[TopicPartition, int],
     chains: Mapping[TopicPartition, Sequence[ChainObject]],

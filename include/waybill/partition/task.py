@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pyiceberg.manifest import DataFile
 
-from waybill.config import JsonParser, Storage
+from waybill.config import ParserConfig, Storage
 from waybill.connections import CatalogEndpoint, S3Endpoint, connection
 from waybill.parsers import build_parser
 from waybill.partition.files import PartitionedWriter, TableLayout, Uploads
@@ -37,7 +37,7 @@ class Job:
     run_id: str
     generation: int
     planned_at: datetime
-    parser: JsonParser
+    parser: ParserConfig
     storage: Storage
     catalog_connection: str
     table: TableLayout

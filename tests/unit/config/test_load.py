@@ -4,15 +4,21 @@
 
 from __future__ import annotations
 
+import json
+import re
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from textwrap import indent
 
+import jsonschema
 import pytest
+import yaml
 
 from waybill.config import Config, StartPosition, load_config
 from waybill.config.enums import SequenceFileKey
 from waybill.config.load import DEFAULT_PATH, MAX_FILE_BYTES, config_path
+from waybill.config.reference import json_schema
 from waybill.errors import ConfigError
 from waybill.names import Extension
 
@@ -60,6 +66,18 @@ def test_defaults(tmp_path: Path) -> None:
 def test_what_is_dumped_as_json_can_be_loaded(tmp_path: Path) -> None:
     config = load(tmp_path, RIGHT)
     assert Config.model_validate(config.model_dump(mode="json")) == config
+
+
+def regex(pattern: str, field: str) -> tuple[str, str]:
+    return "event_time: {field: time}", f"name: regex\n      pattern: '{pattern}'\n      event_time: {{field: {field}}}"
+
+
+def delimited(field: str, keys: str) -> tuple[str, str]:
+    return "event_time: {field: time}", f"name: delimited\n      {keys}\n      event_time: {{field: {field}}}"
+
+
+def python(path: str, options: str = "{}") -> tuple[str, str]:
+    return "event_time: {field: time}", f"name: python\n      class: {path}\n      options: {options}"
 
 
 # What is put where in RIGHT, and the one line that must come of it.
@@ -207,7 +225,16 @@ WRONG_VALUES = [
     ("{field: time}", "{field: time, format: unix}", "line 8: streams.flights.parser.event_time.format: must be "
      "'iso8601', 'epoch_s', 'epoch_ms', 'epoch_us' or 'epoch_ns' (found: \"unix\")"),
     ("    parser:", "    parser:\n      name: avro",
-     "line 8: streams.flights.parser.name: must be 'json' (found: \"avro\")"),
+     "line 8: streams.flights.parser.name: must be 'json', 'raw', 'regex', 'delimited', 'msgpack' or 'python' (found: \"avro\")"),
+    ("    parser:", "    parser:\n      name: [json]",
+     "line 8: streams.flights.parser.name: must be 'json', 'raw', 'regex', 'delimited', 'msgpack' or 'python' (found: [\"json\"])"),
+    ("parser:\n      event_time: {field: time}", "parser: raw",
+     'line 7: streams.flights.parser: must be a section with the keys name, event_time, message_id (found: "raw")'),
+    ("event_time: {field: time}", "name: raw\n      event_tiem: {field: time}",
+     "line 9: streams.flights.parser.event_tiem: there is no such key. There are: name"),
+    ("event_time: {field: time}", "name: raw\n    format: text",
+     "line 8: streams.flights.parser.name: raw needs Kafka's timestamps, and the format text holds none: choose another "
+     'parser, or the format kafka (found: "raw")'),
     # --- start, schedule
     ("    table: ", "    start: yesterday\n    table: ", "line 9: streams.flights.start: must be 'earliest', 'latest' or "
      'an ISO 8601 time from 1970 on, 2026-01-31T00:00:00Z (found: "yesterday")'),
@@ -231,6 +258,51 @@ WRONG_VALUES = [
     ("{field: time}", "{}", "line 8: streams.flights.parser.event_time.field: is required and not there"),
     ("{field: time}", "time", "line 8: streams.flights.parser.event_time: must be a section with the keys field, "
      'format (found: "time")'),
+    (*regex("(?=x)(?P<a>y)", "a"), "line 9: streams.flights.parser.pattern: not a regular expression of RE2, which has no "
+     'look-around and no \\1: invalid perl operator: (?= (found: "(?=x)(?P<a>y)")'),
+    (*regex("(?P<a>y)(z)", "a"), "line 9: streams.flights.parser.pattern: every group must have a name, (?P<name>…), or not "
+     'be captured, (?:…) (found: "(?P<a>y)(z)")'),
+    (*regex("abc", "a"), "line 9: streams.flights.parser.pattern: must have a named group, (?P<name>…), for each field "
+     'that is read (found: "abc")'),
+    (*regex("(?P<a>y)|(?P<a>z)", "a"),
+     "line 9: streams.flights.parser.pattern: two groups have the name 'a' (found: \"(?P<a>y)|(?P<a>z)\")"),
+    (*regex("(?P<a>y)(?P<b>z)", "at"), "line 10: streams.flights.parser.event_time.field: must be one of the groups of the "
+     'pattern: a, b (found: "at")'),
+    (*regex("(?P<a>y)", "a}\n      message_id: b #"), "line 11: streams.flights.parser.message_id: must be one of the groups of the "
+     'pattern: a (found: "b")'),
+    (*delimited("a", "columns: [a, b, a]"),
+     "line 9: streams.flights.parser.columns: column 'a' is listed twice (found: [\"a\", \"b\", \"a\"])"),
+    (*delimited("a", "columns: a"), "line 9: streams.flights.parser.columns: must be the list of all columns of a message, "
+     'in order (found: "a")'),
+    (*delimited("a", "columns: [1]"),
+     "line 9: streams.flights.parser.columns: a column is text; put it in quotes (found: [1])"),
+    (*delimited("c", "columns: [a, b]"), "line 10: streams.flights.parser.event_time.field: must be one of the columns: a, "
+     'b (found: "c")'),
+    (*delimited("a", "columns: [a]\n      delimiter: '\\t'"), "line 10: streams.flights.parser.delimiter: must be one "
+     'character: put a tab in double quotes, "\\t" (found: "\\\\t")'),
+    (*delimited("a", "columns: [a]\n      delimiter: '||'"), "line 10: streams.flights.parser.delimiter: must be one "
+     'character, and no line break (found: "||")'),
+    (*delimited("a", "columns: [a]\n      quote: ','"), "line 10: streams.flights.parser.quote: must not be the delimiter "
+     'as well (found: ",")'),
+    (*python("fractions"), "line 9: streams.flights.parser.class: must be package.module:Class (found: \"fractions\")"),
+    (*python("not_there.at_all:Parser"), "line 9: streams.flights.parser.class: not_there.at_all cannot be imported: "
+     "ModuleNotFoundError: No module named 'not_there' (found: \"not_there.at_all:Parser\")"),
+    (*python("fractions:Parser"), "line 9: streams.flights.parser.class: fractions can be imported, but there is no Parser "
+     'in it (found: "fractions:Parser")'),
+    (*python("math:pi"), "line 9: streams.flights.parser.class: math:pi is no class, but 3.141592653589793 "
+     '(found: "math:pi")'),
+    (*python("fractions:Fraction"), "line 9: streams.flights.parser.class: fractions:Fraction is no parser: it has no "
+     'method parse(messages) (found: "fractions:Fraction")'),
+    (*python("string:Formatter"), "line 9: streams.flights.parser.class: string:Formatter is no parser: it has no name, "
+     'which the quarantine shows as text (found: "string:Formatter")'),
+    (*python("waybill.parsers.examples:KeyTime", "{digit: 3}"), "line 9: streams.flights.parser.class: "
+     "waybill.parsers.examples:KeyTime refuses its options: TypeError: KeyTime.__init__() got an unexpected keyword "
+     "argument 'digit' (found: \"waybill.parsers.examples:KeyTime\")"),
+    (*python("waybill.parsers.examples:KeyTime", "{digits: 3}"), "line 9: streams.flights.parser.class: "
+     "waybill.parsers.examples:KeyTime refuses its options: ValueError: digits must be 10 (seconds) or 13 (milliseconds) "
+     '(found: "waybill.parsers.examples:KeyTime")'),
+    ("event_time: {field: time}", "name: python\n      class: waybill.parsers.examples:KeyTime\n      klass: a", "line 10: streams.flights.parser.klass: there is no such "
+     "key; did you mean 'class'? There are: name, class, options"),
     # --- table, zookeeper
     ("analytics.flights", "flights", "line 9: streams.flights.table: must be namespace.table, each a lower-case letter "
      'and up to 99 characters of [a-z0-9_] (found: "flights")'),
@@ -305,6 +377,39 @@ def test_values_at_the_limits_are_taken(tmp_path: Path, line: str, key: str, exp
     for part in key.split("."):
         found = getattr(found, part)
     assert found == expected
+
+
+# A parser's config that is right, in each of its keys: as YAML, and as it is loaded again from a plan.
+PARSERS = {
+    "json": "{name: json, event_time: {field: [a.b, c], format: epoch_ns}, message_id: id}",
+    "msgpack": "{name: msgpack, event_time: {field: a.b}, message_id: [c]}",
+    "regex": "{name: regex, pattern: '(?P<at>[0-9]+),(?P<id>.*)', event_time: {field: at, format: epoch_s}, message_id: id}",
+    "delimited": "{name: delimited, columns: [a.b, id], delimiter: ;, quote: none, event_time: {field: a.b}, message_id: id}",
+    "python": "{name: python, class: 'waybill.parsers.examples:KeyTime', options: {digits: 10}}",
+    "raw": "{name: raw}",
+}
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_each_parser_can_be_named_and_dumped(tmp_path: Path, name: str) -> None:
+    text = RIGHT.replace("parser:\n      event_time: {field: time}", f"parser: {PARSERS[name]}")
+    config = load(tmp_path, text)
+    assert config.stream("flights").parser.name == name
+    assert Config.model_validate(json.loads(config.model_dump_json())) == config
+    # As an editor reads it: YAML 1.2, and by the schema.
+    jsonschema.validate({**yaml.load(text, Loader=yaml.BaseLoader), "version": 1}, json.loads(json_schema()))
+
+
+GUIDE = (Path(__file__).parents[3] / "docs" / "user-guide.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"```yaml\n(parser:.*?)```", GUIDE, re.DOTALL)
+
+
+def test_the_guide_has_an_example_of_each_parser(tmp_path: Path) -> None:
+    shown = [
+        load(tmp_path, RIGHT.replace("    parser:\n      event_time: {field: time}\n", indent(example, "    ")))
+        for example in EXAMPLES
+    ]
+    assert [config.stream("flights").parser.name for config in shown] == list(PARSERS)
 
 
 def test_limits_of_one_topic_stand_in_for_the_streams(tmp_path: Path) -> None:

@@ -8,9 +8,10 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 from waybill.chain import ChainObject
-from waybill.config import JsonParser
+from waybill.config import JsonParser, ParserConfig
 from waybill.errors import PlanUnusable
 from waybill.names import BackupName, TopicPartition, plan_key, staged_key
 from waybill.partition.plan import Plan, Span, make_plan, pack
@@ -140,3 +141,19 @@ def test_an_object_beyond_the_target_is_a_task_of_its_own() -> None:
     huge = replace(small, key="b", first_offset=1, next_offset=2, size_bytes=5000)
     after = replace(small, key="c", first_offset=2, next_offset=3)
     assert pack({TP0: [small, huge, after]}, 1000) == ((small,), (huge,), (after,))
+
+
+@pytest.mark.parametrize(
+    "parser",
+    [
+        {"name": "raw"},
+        {"name": "regex", "pattern": "(?P<a>.)", "event_time": {"field": "a"}},
+        {"name": "delimited", "columns": ["a"], "quote": "none", "event_time": {"field": "a"}},
+        {"name": "python", "class": "waybill.parsers.examples:KeyTime", "options": {"digits": 10}},
+    ],
+)
+def test_a_plan_keeps_whatever_parser_it_was_made_with(parser: dict[str, object]) -> None:
+    made = plan({TP0: chain(TP0, 0, 10)}, {})
+    assert made is not None
+    planned = replace(made, parser=TypeAdapter(ParserConfig).validate_python(parser))
+    assert Plan.from_json(planned.key, planned.to_json()) == planned

@@ -1,0 +1,60 @@
+"""A parser that somebody else wrote, held to what the protocol says of its answer: a wrong one loses no message."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from waybill.errors import ParserBroken
+from waybill.parsers.protocol import EVENT_TIME_TYPE, Parsed, Parser
+from waybill.parsers.timestamps import MAX_MICROSECONDS, MIN_MICROSECONDS
+
+__all__ = ["CheckedParser"]
+
+_TYPES = {"event_time": EVENT_TIME_TYPE, "message_id": pa.string(), "error": pa.string()}
+
+
+class CheckedParser:
+    """Another parser, of which every answer is checked. A wrong one ends the run with nothing committed."""
+
+    def __init__(self, parser: Parser, path: str) -> None:
+        self._parser = parser
+        self._path = path
+
+    @property
+    def name(self) -> str:
+        """See `Parser.name`."""
+        return self._parser.name
+
+    def parse(self, messages: pa.RecordBatch) -> Parsed:
+        """See `Parser.parse`. Raises `ParserBroken` if the parser raises, or answers as the protocol does not."""
+        try:
+            answer = self._parser.parse(messages)
+        except Exception as error:
+            raise ParserBroken(self._path, f"raised {type(error).__name__}: {error}") from error
+        parsed = self._as_parsed(answer, messages.num_rows)
+        self._check_rows(parsed)
+        return parsed
+
+    def _as_parsed(self, answer: object, n: int) -> Parsed:
+        if not isinstance(answer, tuple) or len(answer) != len(_TYPES):
+            raise ParserBroken(self._path, f"gave a {type(answer).__name__}, not a Parsed")
+        for (name, wanted), array in zip(_TYPES.items(), answer, strict=True):
+            if not isinstance(array, pa.Array) or array.type != wanted:
+                found = array.type if isinstance(array, pa.Array) else type(array).__name__
+                raise ParserBroken(self._path, f"gave {found} as {name}, not an array of {wanted}")
+            if len(array) != n:
+                raise ParserBroken(self._path, f"gave {len(array)} values of {name} for {n} messages")
+        return Parsed(*answer)
+
+    def _check_rows(self, parsed: Parsed) -> None:
+        untold = pc.and_(parsed.event_time.is_null(), parsed.error.is_null())
+        if _any(untold):
+            raise ParserBroken(self._path, "gave neither an event time nor an error for a message")
+        times = pc.if_else(parsed.error.is_null(), parsed.event_time.cast(pa.int64()), pa.scalar(None, pa.int64()))
+        if _any(pc.or_(pc.less(times, MIN_MICROSECONDS), pc.greater(times, MAX_MICROSECONDS))):
+            raise ParserBroken(self._path, "gave an event time that is not between the years 1 and 9999")
+
+
+def _any(mask: pa.Array) -> bool:
+    return bool(pc.any(mask).as_py())

@@ -1,0 +1,65 @@
+"""A batch through a parser, with what holds for every parser checked on the way."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from pydantic import TypeAdapter
+
+from waybill.config import ParserConfig
+from waybill.log.decode import MESSAGE_SCHEMA
+from waybill.parsers import Parsed, build_parser
+from waybill.parsers.protocol import EVENT_TIME_TYPE
+from waybill.parsers.timestamps import MAX_MICROSECONDS, MIN_MICROSECONDS
+
+
+def parser_config(**keys: object) -> ParserConfig:
+    """The config as a YAML would have it."""
+    config: ParserConfig = TypeAdapter(ParserConfig).validate_python(keys)
+    return config
+
+
+def batch(*values: bytes, timestamps_us: list[int] | None = None) -> pa.RecordBatch:
+    stamps = timestamps_us or [0] * len(values)
+    return pa.RecordBatch.from_pylist(
+        [
+            {"offset": n, "timestamp": stamp, "key": None, "value": value, "headers": []}
+            for n, (value, stamp) in enumerate(zip(values, stamps, strict=True))
+        ],
+        schema=MESSAGE_SCHEMA,
+    )
+
+
+def parse(config: ParserConfig, *values: bytes, timestamps_us: list[int] | None = None) -> Parsed:
+    """What the parser makes of the values; also of a batch that is a slice of a larger one, and a second time."""
+    messages = batch(*values, timestamps_us=timestamps_us)
+    parser = build_parser(config)
+    parsed = parser.parse(messages)
+    check(parsed, len(values))
+    around = batch(b"before", *values, b"after", timestamps_us=[0, *(timestamps_us or [0] * len(values)), 0])
+    assert parser.parse(around.slice(1, len(values))) == parsed
+    return parsed
+
+
+def check(parsed: Parsed, n: int) -> None:
+    assert [array.type for array in parsed] == [EVENT_TIME_TYPE, pa.string(), pa.string()]
+    assert [len(array) for array in parsed] == [n] * 3
+    for array in parsed:
+        array.validate(full=True)
+    assert parsed.event_time.is_valid().to_pylist() == parsed.error.is_null().to_pylist()
+    assert all(MIN_MICROSECONDS <= time <= MAX_MICROSECONDS for time in times(parsed) if time is not None)
+    assert all(error.partition(":")[0] and len(error) < 400 for error in parsed.error.to_pylist() if error is not None)
+
+
+def times(parsed: Parsed) -> list[int | None]:
+    found: list[int | None] = parsed.event_time.cast(pa.int64()).to_pylist()
+    return found
+
+
+def ids(parsed: Parsed) -> list[str | None]:
+    found: list[str | None] = parsed.message_id.to_pylist()
+    return found
+
+
+def reasons(parsed: Parsed) -> list[str | None]:
+    """The kind of each error, without its particulars."""
+    return [None if error is None else error.partition(":")[0] for error in parsed.error.to_pylist()]

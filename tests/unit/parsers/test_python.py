@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import pickle
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from parsing import batch, check, parser_config, reasons, times
+from pydantic import ValidationError
+
+from waybill.errors import ParserBroken
+from waybill.log.decode import MESSAGE_SCHEMA
+from waybill.parsers import Parsed, build_parser
+from waybill.parsers.protocol import EVENT_TIME_TYPE
+
+MODULE = """
+import pyarrow as pa
+from waybill.parsers import Parsed
+
+class Answers:
+    name = "answers"
+
+    def __init__(self, what):
+        if what == "two lines":
+            raise RuntimeError("one\\ntwo")
+        self.what = what
+
+    def parse(self, messages):
+        if self.what == "raises":
+            raise KeyError("at")
+        times = pa.array([1] * len(messages), pa.timestamp("us", tz="UTC"))
+        none = pa.nulls(len(messages), pa.string())
+        return {
+            "right": Parsed(times, none, none),
+            "plain tuple": (times, none, none),
+            "nothing": None,
+            "a list": Parsed(times.to_pylist(), none, none),
+            "milliseconds": Parsed(times.cast(pa.timestamp("ms", tz="UTC"), safe=False), none, none),
+            "one short": Parsed(times, none[1:], none),
+            "no time": Parsed(pa.nulls(len(messages), times.type), none, none),
+            "year 0": Parsed(pa.array([-(2**62)] * len(messages)).cast(times.type), none, none),
+        }[self.what]
+
+class Outer:
+    class Inner(Answers):
+        def __init__(self):
+            super().__init__("right")
+
+class Nameless(Answers):
+    name = None
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def somebodys_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A package of somebody else's, on the path."""
+    folder = tmp_path_factory.mktemp("packages")
+    (folder / "somebodys_parsers.py").write_text(MODULE)
+    (folder / "somebodys_broken_module.py").write_text("import json\n1 / 0\n")
+    sys.path.insert(0, str(folder))
+    yield
+    sys.path.remove(str(folder))
+    sys.modules.pop("somebodys_parsers", None)
+
+
+def parse(what: str, *values: bytes) -> Parsed:
+    config = parser_config(name="python", **{"class": "somebodys_parsers:Answers", "options": {"what": what}})
+    parser = build_parser(config)
+    assert parser.name == "answers"
+    return parser.parse(batch(*values))
+
+
+@pytest.mark.parametrize("what", ["right", "plain tuple"])
+def test_a_class_is_used_as_it_is_named(what: str) -> None:
+    parsed = parse(what, b"a", b"b")
+    check(parsed, 2)
+    assert times(parsed) == [1, 1]
+
+
+def test_a_class_within_a_class_without_options() -> None:
+    parser = build_parser(parser_config(name="python", **{"class": "somebodys_parsers:Outer.Inner"}))
+    assert times(parser.parse(batch(b"a"))) == [1]
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("raises", "raised KeyError: 'at'"),
+        ("nothing", "gave a NoneType, not a Parsed"),
+        ("a list", "gave list as event_time, not an array of timestamp[us, tz=UTC]"),
+        ("milliseconds", "gave timestamp[ms, tz=UTC] as event_time, not an array of timestamp[us, tz=UTC]"),
+        ("one short", "gave 1 values of message_id for 2 messages"),
+        ("no time", "gave neither an event time nor an error for a message"),
+        ("year 0", "gave an event time that is not between the years 1 and 9999"),
+    ],
+)
+def test_a_wrong_answer_ends_the_run_before_a_message_is_lost(what: str, message: str) -> None:
+    with pytest.raises(ParserBroken) as raised:
+        parse(what, b"a", b"b")
+    assert str(raised.value).startswith(f"parser somebodys_parsers:Answers {message}: nothing of this run is committed")
+    assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("path", "options", "message"),
+    [
+        ("somebodys_broken_module:Parser", {}, "cannot be imported: ZeroDivisionError: division by zero"),
+        ("somebodys_parsers:Outer.Other", {}, "can be imported, but there is no Outer.Other in it"),
+        ("somebodys_parsers:Answers", {}, "refuses its options: TypeError: "),
+        ("somebodys_parsers:Answers", {"what": "two lines"}, "refuses its options: RuntimeError: one two"),
+        ("somebodys_parsers:Nameless", {"what": "right"}, "is no parser: it has no name"),
+    ],
+)
+def test_what_is_no_parser_is_refused_with_the_config(path: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError) as raised:
+        parser_config(name="python", **{"class": path, "options": options})
+    (fault,) = raised.value.errors()
+    assert message in fault["msg"]
+    assert "\n" not in fault["msg"]
+
+
+@given(
+    st.lists(st.one_of(st.none(), st.binary(max_size=3), st.from_regex(rb"\A[0-9]{9,14}:?"))), st.sampled_from([10, 13])
+)
+def test_the_example_to_start_from_keeps_the_protocol(keys: list[bytes | None], digits: int) -> None:
+    config = parser_config(
+        name="python", **{"class": "waybill.parsers.examples:KeyTime", "options": {"digits": digits}}
+    )
+    messages = pa.RecordBatch.from_pylist(
+        [{"offset": n, "timestamp": 0, "key": key, "value": b"", "headers": []} for n, key in enumerate(keys)],
+        schema=MESSAGE_SCHEMA,
+    )
+    parsed = build_parser(config).parse(messages)
+    check(parsed, len(keys))
+    assert parsed.event_time.type == EVENT_TIME_TYPE
+    for key, time, why in zip(keys, times(parsed), reasons(parsed), strict=True):
+        head, colon, _ = (key or b"").partition(b":")
+        if colon and len(head) == digits and all(48 <= byte <= 57 for byte in head):
+            assert time == int(head) * 10 ** (16 - digits)
+        else:
+            assert why == "no_key_time"
