@@ -27,7 +27,8 @@ from waybill.config.models import Format
 from waybill.coordination import Coordinator
 from waybill.errors import ChainBroken, CorruptBatch, ObjectAlreadyThere
 from waybill.formats.reading import SET_ASIDE, IndexedReader
-from waybill.ingest.backup_object import BackupObject, new_backup_object
+from waybill.ingest.backup_object import BackupObject
+from waybill.ingest.new_object import new_backup_object
 from waybill.log import framing
 from waybill.log.encode import Record, encode_batch, records_of
 from waybill.names import BackupName, TopicPartition

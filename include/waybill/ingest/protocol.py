@@ -32,12 +32,13 @@ from waybill.errors import (
     WaybillError,
 )
 from waybill.gaps import Gap
-from waybill.ingest.backup_object import BackupObject, new_backup_object
+from waybill.ingest.backup_object import BackupObject
 from waybill.ingest.beginning import find_committed
 from waybill.ingest.chain_end import find_uncommitted, removable
 from waybill.ingest.clock import Clock
 from waybill.ingest.hole import fill
 from waybill.ingest.log_check import check_log
+from waybill.ingest.new_object import new_backup_object
 from waybill.ingest.plan import estimate_bytes
 from waybill.ingest.report import ArchivedObject, Failure, Outcome, PartitionReport
 from waybill.ingest.services import Services
