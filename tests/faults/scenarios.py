@@ -26,11 +26,11 @@ def small(*kinds: ProducerKind, **changes: Any) -> Scenario:
 
 
 def large(**changes: Any) -> Scenario:
-    """A backlog of four objects of 6 MiB in parts of 5 MiB."""
+    """A backlog of eight objects of 6 MiB in parts of 5 MiB: as many calls as the faults of a scenario wait for."""
     producer = ProducerPlan(
         name="large-0",
         kind=ProducerKind.IDEMPOTENT,
-        messages=250,
+        messages=500,
         burst=5,
         pause_seconds=0.01,
         value_bytes=100_000,

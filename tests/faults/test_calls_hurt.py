@@ -93,7 +93,7 @@ def test_call_of_a_multipart_upload_that_fails(hurt_large: dict[str, SceneResult
 def test_session_that_ends_in_the_middle_of_an_upload(hurt_large: dict[str, SceneResult]) -> None:
     result = hurt_large["session"]
     for effect in SESSION:
-        assert result.injected[f"{effect}, at a {S3Call.UPLOAD_PART}"] == 1
+        assert result.injected[f"{effect}, at a {S3Call.UPLOAD_PART}"] == 1, result
     assert not result.faults
 
 

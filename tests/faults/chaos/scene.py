@@ -9,7 +9,7 @@ import threading
 import time
 import traceback
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,6 +38,8 @@ _LAUNCHES = 24
 
 _BUSY_FACTOR = 3
 _CUT_FETCH_BYTES = 6000
+_TRIES = 20
+_TRY_SECONDS = 0.25
 _S3_READ_TIMEOUT_SECONDS = 4
 
 
@@ -385,9 +387,9 @@ class Scene:
         """Carry out what a call to S3 triggers at another service. How many connections, sessions or nodes it hit."""
         match effect:
             case Effect.CUT_ZOOKEEPER:
-                return await self._zookeeper.cut()
+                return await _until_it_hits(self._zookeeper.cut)
             case Effect.EXPIRE_SESSION:
-                return await self._zookeeper.expire()
+                return await _until_it_hits(self._zookeeper.expire)
             case Effect.FREEZE_ZOOKEEPER:
                 self._freezing = asyncio.ensure_future(self._zookeeper.freeze(self.scenario.session_seconds + 1.0))
                 return 1
@@ -453,3 +455,12 @@ class Scene:
 def _split(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     return host, int(port)
+
+
+async def _until_it_hits(act: Callable[[], Awaitable[int]]) -> int:
+    """Try for some seconds: a client that was cut off takes a while until it is back, and may come in between."""
+    for _ in range(_TRIES):
+        if hit := await act():
+            return hit
+        await asyncio.sleep(_TRY_SECONDS)
+    return 0
