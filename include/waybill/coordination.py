@@ -37,6 +37,7 @@ from kazoo.protocol.states import KazooState
 
 from waybill.clients.zookeeper import ZooKeeperClient
 from waybill.connections import Connection, ZooKeeperEndpoint, connection
+from waybill.documents import read_document
 from waybill.errors import (
     CommitConflict,
     ConfigError,
@@ -390,17 +391,11 @@ def _document(**fields: Any) -> bytes:
 
 
 def _parsed(data: bytes, where: str) -> dict[str, Any]:
+    remedy = "Upgrade this installation, or stop the other one"
     try:
-        fields = json.loads(data)
-        version = int(fields["v"])
+        return read_document(data, _VERSION, f"ZooKeeper node {where}", remedy=remedy)
     except (KeyError, TypeError, ValueError) as error:
         raise _damaged(where, error) from None
-    if version > _VERSION:
-        raise GenerationConflict(
-            f"ZooKeeper node {where} was written by a newer Waybill (document version {version}; this one reads up to "
-            f"{_VERSION}). Upgrade this installation, or stop the other one"
-        )
-    return dict(fields)
 
 
 def _damaged(where: str, error: Exception) -> ConfigError:

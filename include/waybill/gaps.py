@@ -15,7 +15,8 @@ from enum import StrEnum
 from typing import Any
 
 from waybill import names
-from waybill.errors import ConfigError, GenerationConflict, ObjectAlreadyThere, ObjectMissing
+from waybill.documents import read_document
+from waybill.errors import ConfigError
 from waybill.names import GapName, TopicPartition
 from waybill.store import Store
 
@@ -93,12 +94,7 @@ class Gap:
     def from_json(cls, data: bytes, key: str) -> Gap:
         """Raises `GenerationConflict` for a document of a newer version, `ConfigError` for one that is damaged."""
         try:
-            fields = json.loads(data)
-            if int(fields["v"]) > _VERSION:
-                raise GenerationConflict(
-                    f"{key} was written by a newer Waybill (document version {fields['v']}; this one reads up to "
-                    f"{_VERSION}). Upgrade this installation"
-                )
+            fields = read_document(data, _VERSION, key)
             found = cls(
                 tp=TopicPartition(str(fields["topic"]), int(fields["partition"])),
                 generation=int(fields["generation"]),
@@ -122,11 +118,8 @@ class Gap:
 def record(store: Store, gap: Gap) -> Gap:
     """Write a decision down. Returns the one that counts: this one, or an earlier one of the same name."""
     key = gap.name.key(store.prefix)
-    try:
-        store.create_if_absent(key, gap.to_json())
-    except ObjectAlreadyThere:
-        return Gap.from_json(store.read(key), key)
-    return gap
+    there = store.create_unless_there(key, gap.to_json())
+    return gap if there is None else Gap.from_json(there, key)
 
 
 def withdraw(store: Store, gap: Gap) -> None:
@@ -137,10 +130,8 @@ def withdraw(store: Store, gap: Gap) -> None:
 def find(store: Store, generation: int, tp: TopicPartition, first_offset: int) -> Gap | None:
     """The accepted hole that starts at an offset, if there is one. One call."""
     key = GapName(tp.topic, generation, tp.partition, first_offset).key(store.prefix)
-    try:
-        return Gap.from_json(store.read(key), key)
-    except ObjectMissing:
-        return None
+    found = store.read_if_there(key)
+    return None if found is None else Gap.from_json(found, key)
 
 
 def truncation(store: Store, generation: int, tp: TopicPartition, offset: int, goes_on_at: int) -> Gap | None:

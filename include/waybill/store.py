@@ -244,6 +244,13 @@ class Store:
         with self.open(key) as stream:
             return stream.read()
 
+    def read_if_there(self, key: str) -> bytes | None:
+        """A whole object; None if there is none. One call."""
+        try:
+            return self.read(key)
+        except ObjectMissing:
+            return None
+
     def metadata(self, key: str) -> dict[str, str]:
         """The user metadata of an object. Raises `ObjectMissing` if there is none."""
         with self._mapped(f"look up {key}", key):
@@ -278,6 +285,14 @@ class Store:
                 )
                 self.check_encryption(key, answer)
                 return
+
+    def create_unless_there(self, key: str, data: Buffer) -> bytes | None:
+        """`create_if_absent`, and what is there if it was not: None if it was created, else the other's content."""
+        try:
+            self.create_if_absent(key, data)
+        except ObjectAlreadyThere:
+            return self.read(key)
+        return None
 
     def upload_if_absent(self, key: str, metadata: Mapping[str, str] | None = None) -> Upload:
         """Begin an object that comes into being when the upload completes, unless one of this name exists by then."""

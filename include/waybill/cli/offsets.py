@@ -10,6 +10,7 @@ import typer
 
 from waybill import chain
 from waybill.cli.render import Column, count, print_json, print_table
+from waybill.cli.targets import stream_names
 from waybill.config import Config, StartPosition, load_config
 from waybill.coordination import Stop
 from waybill.ingest import connect
@@ -56,8 +57,7 @@ class Row:
 def run(stream: str | None, *, as_json: bool) -> None:
     """Print them; see `waybill offsets --help`."""
     config = load_config()
-    names = [stream] if stream else list(config.streams)
-    rows = [row for name in names for row in stream_offsets(config, name)]
+    rows = [row for name in stream_names(config, stream) for row in stream_offsets(config, name)]
     if as_json:
         print_json([row.document() for row in rows])
         return

@@ -11,6 +11,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 
 from waybill.cli.render import Column, bytes_text, count, print_json, print_table
 from waybill.cli.services import open_catalog, open_coordinator, open_store
+from waybill.cli.targets import stream_names
 from waybill.config import Config, load_config
 from waybill.verify import Report, verify_stream
 
@@ -23,10 +24,7 @@ _OF_TABLES = ("rows", "quarantine", "waiting", "lost", "repeated", "foreign")
 def run(stream: str | None, *, table: bool, as_json: bool) -> None:
     """Verify, print, and exit with 1 if there are faults; see `waybill verify --help`."""
     config = load_config()
-    names = [stream] if stream else list(config.streams)
-    for name in names:
-        config.stream(name)
-    reports = [_verify(config, name, table=table) for name in names]
+    reports = [_verify(config, name, table=table) for name in stream_names(config, stream)]
     if as_json:
         print_json([report.document() for report in reports])
     else:

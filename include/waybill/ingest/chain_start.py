@@ -11,7 +11,8 @@ import json
 from dataclasses import asdict, dataclass
 
 from waybill import names
-from waybill.errors import ConfigError, GenerationConflict, ObjectAlreadyThere, ObjectMissing
+from waybill.documents import read_document
+from waybill.errors import ConfigError
 from waybill.names import Extension, TopicPartition
 from waybill.store import Store
 
@@ -39,12 +40,7 @@ class ChainStart:
     def from_json(cls, data: bytes, key: str) -> ChainStart:
         """Raises `GenerationConflict` for a document of a newer version, `ConfigError` for one that is damaged."""
         try:
-            fields = json.loads(data)
-            if int(fields["v"]) > _VERSION:
-                raise GenerationConflict(
-                    f"{key} was written by a newer Waybill (document version {fields['v']}; this one reads up to "
-                    f"{_VERSION}). Upgrade this installation"
-                )
+            fields = read_document(data, _VERSION, key)
             found = cls(
                 offset=int(fields["offset"]),
                 topic_id=str(fields["topic_id"]),
@@ -62,17 +58,12 @@ class ChainStart:
 def record_start(store: Store, generation: int, tp: TopicPartition, start: ChainStart) -> ChainStart:
     """Write down where a chain begins. Returns the start that counts: this one, or the one that is there."""
     key = names.start_key(store.prefix, tp.topic, generation, tp.partition)
-    try:
-        store.create_if_absent(key, start.to_json())
-    except ObjectAlreadyThere:
-        return ChainStart.from_json(store.read(key), key)
-    return start
+    there = store.create_unless_there(key, start.to_json())
+    return start if there is None else ChainStart.from_json(there, key)
 
 
 def find_start(store: Store, generation: int, tp: TopicPartition) -> ChainStart | None:
     """Where a chain begins; None if nobody wrote it down."""
     key = names.start_key(store.prefix, tp.topic, generation, tp.partition)
-    try:
-        return ChainStart.from_json(store.read(key), key)
-    except ObjectMissing:
-        return None
+    found = store.read_if_there(key)
+    return None if found is None else ChainStart.from_json(found, key)

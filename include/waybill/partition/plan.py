@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from waybill.chain import ChainObject
 from waybill.config import ParserConfig
-from waybill.errors import ObjectAlreadyThere, ObjectMissing, PlanUnusable
+from waybill.errors import ObjectAlreadyThere, PlanUnusable
 from waybill.names import TopicPartition
 from waybill.store import Store
 
@@ -153,10 +153,8 @@ def pack(spans: Mapping[TopicPartition, Sequence[Span]], task_bytes: int) -> tup
 
 def find_plan(store: Store, key: str) -> Plan | None:
     """The plan of that name, if there is one."""
-    try:
-        return Plan.from_json(key, store.read(key))
-    except ObjectMissing:
-        return None
+    found = store.read_if_there(key)
+    return None if found is None else Plan.from_json(key, found)
 
 
 def settle_plan(store: Store, key: str, make: Callable[[], Plan | None]) -> Plan | None:

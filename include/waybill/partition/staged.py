@@ -20,7 +20,7 @@ from pyiceberg.io.pyarrow import parquet_file_to_data_file
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
-from waybill.errors import ObjectAlreadyThere, ObjectMissing, PlanUnusable
+from waybill.errors import ObjectAlreadyThere, PlanUnusable
 from waybill.names import staged_key
 from waybill.partition.plan import Plan
 from waybill.store import Store
@@ -56,10 +56,10 @@ def find_staged(store: Store, plan: Plan, tables: StreamTables) -> Staged | None
     and the file removed since), or when what was staged is not of this plan.
     """
     key = staged_key(plan.key)
-    try:
-        document = json.loads(store.read(key))
-    except ObjectMissing:
+    found = store.read_if_there(key)
+    if found is None:
         return None
+    document = json.loads(found)
     if document.get("v") != _VERSION:
         raise PlanUnusable(
             f"{key} is of version {document.get('v')!r}; this Waybill reads version {_VERSION}: a newer one wrote it"
