@@ -1,4 +1,4 @@
-"""What the integration tests share: one Spark session, and archives to partition."""
+"""What the integration tests share: Kafka and an archive of a topic, one Spark session, archives to partition."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from archive_drill import Archive, Cluster
     from partition_scenes import Scene
     from pyspark.sql import SparkSession
 
     from devstack import Stack
+    from waybill.names import TopicPartition
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -21,6 +23,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
+
+
+@pytest.fixture
+def cluster(stack: Stack) -> Cluster:
+    """The stack's Kafka, from a producer's and an administrator's side."""
+    from archive_drill import Cluster
+
+    return Cluster(stack.bootstrap_servers)
+
+
+@pytest.fixture
+def tp(cluster: Cluster, topic_name: str) -> TopicPartition:
+    """The one topic-partition of `topic_name`, which exists now."""
+    from waybill.names import TopicPartition
+
+    cluster.create(topic_name)
+    return TopicPartition(topic_name, 0)
+
+
+@pytest.fixture
+def archive(stack: Stack, topic_name: str) -> Archive:
+    """An archive of the topic `topic_name`."""
+    from archive_drill import Archive
+
+    return Archive(stack, topic_name, [topic_name])
 
 
 @pytest.fixture

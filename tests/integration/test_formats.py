@@ -49,18 +49,6 @@ EVERY_FORMAT: list[Any] = [
 ]
 
 
-@pytest.fixture
-def cluster(stack: Stack) -> Cluster:
-    return Cluster(stack.bootstrap_servers)
-
-
-@pytest.fixture
-def tp(cluster: Cluster, topic_name: str) -> TopicPartition:
-    """The one topic-partition of `topic_name`, which exists now."""
-    cluster.create(topic_name)
-    return TopicPartition(topic_name, 0)
-
-
 def archive_of(stack: Stack, tp: TopicPartition, kind: Any, name: str = "", **stream: Any) -> Archive:
     return Archive(stack, name or tp.topic, [tp.topic], {"format": kind, **stream})
 

@@ -30,11 +30,6 @@ pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-def cluster(stack: Stack) -> Cluster:
-    return Cluster(stack.bootstrap_servers)
-
-
-@pytest.fixture
 def stream(stack: Stack, tmp_path: Path, topic_name: str) -> ArchivedStream:
     return ArchivedStream(tmp_path, topic_name)
 

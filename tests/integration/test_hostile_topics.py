@@ -21,11 +21,6 @@ TOPICS = ("...", "." * 249, f"{'..-' * 82}abc", "-rf", "..backup", "backup", "of
 """Kafka forbids `.` and `..` alone."""
 
 
-@pytest.fixture
-def cluster(stack: Stack) -> Cluster:
-    return Cluster(stack.bootstrap_servers)
-
-
 def every_key(store: Store) -> set[str]:
     pages = store.client.get_paginator("list_objects_v2").paginate(Bucket=store.bucket)
     return {entry["Key"] for page in pages for entry in page.get("Contents", [])}

@@ -32,24 +32,6 @@ pytestmark = pytest.mark.integration
 NOW_MS = int(time.time() * 1000)
 
 
-@pytest.fixture
-def cluster(stack: Stack) -> Cluster:
-    return Cluster(stack.bootstrap_servers)
-
-
-@pytest.fixture
-def archive(stack: Stack, topic_name: str) -> Archive:
-    """An archive of the topic `topic_name`."""
-    return Archive(stack, topic_name, [topic_name])
-
-
-@pytest.fixture
-def tp(cluster: Cluster, topic_name: str) -> TopicPartition:
-    """The one topic-partition of `topic_name`, which exists now."""
-    cluster.create(topic_name)
-    return TopicPartition(topic_name, 0)
-
-
 def numbered(start: int, stop: int) -> list[tuple[bytes, bytes]]:
     return [(b"key-%d" % i, b'{"number": %d}' % i) for i in range(start, stop)]
 

@@ -21,22 +21,6 @@ BATCH = 10
 """Messages of a batch, and of a fetch."""
 
 
-@pytest.fixture
-def cluster(stack: Stack) -> Cluster:
-    return Cluster(stack.bootstrap_servers)
-
-
-@pytest.fixture
-def archive(stack: Stack, topic_name: str) -> Archive:
-    return Archive(stack, topic_name, [topic_name])
-
-
-@pytest.fixture
-def tp(cluster: Cluster, topic_name: str) -> TopicPartition:
-    cluster.create(topic_name)
-    return TopicPartition(topic_name, 0)
-
-
 def produce(cluster: Cluster, tp: TopicPartition, batches: int) -> None:
     for number in range(batches):
         cluster.produce(tp, [(None, b"%d/%d" % (number, i)) for i in range(BATCH)])

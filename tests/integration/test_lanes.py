@@ -34,11 +34,6 @@ class Paced:
         self.now += seconds
 
 
-@pytest.fixture
-def cluster(stack: Stack) -> Cluster:
-    return Cluster(stack.bootstrap_servers)
-
-
 def noise(size_bytes: int) -> list[tuple[None, bytes]]:
     """Messages of 8 KiB that cannot be compressed."""
     return [(None, os.urandom(8 * KIB)) for _ in range(size_bytes // (8 * KIB))]

@@ -98,12 +98,6 @@ def drill(stack: Stack, topic_name: str, tmp_path: Path, monkeypatch: pytest.Mon
     return Drill(archive, file, monkeypatch)
 
 
-@pytest.fixture
-def tp(cluster: Cluster, topic_name: str) -> TopicPartition:
-    cluster.create(topic_name)
-    return TopicPartition(topic_name, 0)
-
-
 def refused_within_bound(act: Callable[[], object]) -> WaybillError:
     """The error of `act`, which is one line, holds no password, and comes soon."""
     start = time.monotonic()

@@ -8,25 +8,18 @@ from enum import StrEnum
 
 from chaos.producers import ProducerKind, ProducerPlan
 from chaos.s3_proxy import CallFault, Effect, S3Call
+from waybill import failpoints
 
 __all__ = ["LaneAction", "LaneFault", "Scenario", "ServerFault", "draw", "draw_server_fault"]
 
 PART_BYTES = 5 << 20
 """The smallest part that S3 takes."""
 
-FAILPOINTS = (
-    "ingest.locked",
-    "ingest.committed_read",
-    "ingest.log_checked",
-    "ingest.fetched",
-    "ingest.object_cut",
-    "ingest.object_created",
-    "ingest.offset_committed",
-)
-"""Those that every lane with something to do passes; the two of an adoption are drawn with a reason for one."""
-
 REFUSED = "ingest.object_refused"
 INSPECTED = "ingest.object_inspected"
+FAILPOINTS = tuple(name for name in failpoints.INGEST if name not in (REFUSED, INSPECTED))
+"""Those that every lane with something to do passes; the two of an adoption are drawn with a reason for one."""
+
 FREEZE_AT = ("ingest.object_cut", "ingest.committed_read", "ingest.fetched", "ingest.object_created")
 
 _KIB = 1 << 10
