@@ -51,7 +51,7 @@ class _Sink:
 
 def with_format(topic: str, name: str) -> Case:
     def prepare(arguments: argparse.Namespace) -> Work:
-        from waybill.config.models import Format
+        from waybill.config import Format
         from waybill.ingest.new_object import new_backup_object
         from waybill.log import framing
         from waybill.names import BackupName

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from waybill.errors import ConfigError
 
-__all__ = ["INGEST", "VARIABLE", "arm", "disarm", "reach"]
+__all__ = ["INGEST", "PARTITION", "VARIABLE", "arm", "disarm", "reach"]
 
 VARIABLE = "WAYBILL_FAILPOINTS"
 
@@ -36,6 +36,17 @@ INGEST = (
     "ingest.offset_committed",
 )
 """The boundaries between the steps of the commit protocol, in the order in which a lane meets them."""
+
+PARTITION = (
+    "partition.planned",
+    "partition.span_read",
+    "partition.file_sent",
+    "partition.carried_out",
+    "partition.staged",
+    "partition.quarantine_committed",
+    "partition.committed",
+)
+"""The boundaries between the steps of a partition run. Those of a span and of a file are met on the executors."""
 
 
 @dataclass(slots=True)

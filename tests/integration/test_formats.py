@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 from devstack import Stack
 from devstack.jars import pyspark_jars
 from waybill import chain, failpoints, ingest
-from waybill.config.models import Format
+from waybill.config import Format
 from waybill.coordination import Coordinator
 from waybill.errors import ChainBroken, CorruptBatch, ObjectAlreadyThere
 from waybill.formats.reading import SET_ASIDE, IndexedReader

@@ -1,9 +1,9 @@
 """The config: one YAML, its models, and how it is loaded and checked."""
 
+from waybill.config.archiving import Format, UploadPolicy
 from waybill.config.enums import EventTimeFormat, IsolationLevel, PartitionBy, StartPosition
 from waybill.config.load import CONFIG_VARIABLE, config_path, load_config
-from waybill.config.models import (
-    Config,
+from waybill.config.parsing import (
     DelimitedParser,
     EventTime,
     FieldPath,
@@ -12,12 +12,12 @@ from waybill.config.models import (
     ParserConfig,
     PythonParser,
     RawParser,
+    Reading,
     RegexParser,
-    Storage,
-    Stream,
-    TopicRegex,
-    UploadPolicy,
 )
+from waybill.config.root import Config
+from waybill.config.services import Storage
+from waybill.config.stream import Stream, TopicRegex
 
 __all__ = [
     "CONFIG_VARIABLE",
@@ -26,6 +26,7 @@ __all__ = [
     "EventTime",
     "EventTimeFormat",
     "FieldPath",
+    "Format",
     "IsolationLevel",
     "JsonParser",
     "MsgpackParser",
@@ -33,6 +34,7 @@ __all__ = [
     "PartitionBy",
     "PythonParser",
     "RawParser",
+    "Reading",
     "RegexParser",
     "StartPosition",
     "Storage",

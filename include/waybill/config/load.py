@@ -12,7 +12,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from waybill.config import document
-from waybill.config.models import Config
+from waybill.config.root import Config
 from waybill.errors import ConfigError
 
 __all__ = ["CONFIG_VARIABLE", "DEFAULT_PATH", "MAX_FILE_BYTES", "config_path", "load_config"]

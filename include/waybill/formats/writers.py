@@ -7,8 +7,8 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from waybill.config import Format
 from waybill.config.enums import BackupFormat, Compression
-from waybill.config.models import Format
 from waybill.formats.sequencefile import SequenceFileWriter
 from waybill.formats.text import TextWriter
 from waybill.names import BackupName

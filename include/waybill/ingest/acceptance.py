@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from waybill import chain, gaps
-from waybill.config.models import Stream
+from waybill.config import Stream
 from waybill.coordination import Committed
 from waybill.errors import ChainBroken, GapRefused, IngestStopped, LogTruncated, RetentionGap, TopicRecreated
 from waybill.gaps import Gap, GapKind

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from datetime import datetime
 
+from waybill.config import Stream
 from waybill.config.enums import StartPosition
-from waybill.config.models import Stream
 from waybill.coordination import Committed
 from waybill.ingest.chain_end import committed_from_chain
 from waybill.ingest.chain_start import ChainStart, find_start, record_start

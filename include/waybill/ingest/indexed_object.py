@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from waybill import failpoints, names
+from waybill.config import Format
 from waybill.config.enums import BackupFormat
-from waybill.config.models import Format
 from waybill.errors import ConfigError, CorruptBatch, ObjectAlreadyThere, ObjectMissing, StoreUnavailable
 from waybill.formats.index import Figures, IndexWriter
 from waybill.formats.reading import TOKEN

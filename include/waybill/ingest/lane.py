@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 
-from waybill.config.models import Config, Stream
+from waybill.config import Config, Stream
 from waybill.connections import connection
 from waybill.errors import GenerationConflict, WaybillError
 from waybill.ingest.clock import Clock

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from waybill.config import Format
 from waybill.config.enums import BackupFormat
-from waybill.config.models import Format
 from waybill.ingest.backup_object import BackupObject
 from waybill.ingest.record_batch_object import RecordBatchObject
 from waybill.names import BackupName

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 
-from waybill.config.models import Config
+from waybill.config import Config
 from waybill.coordination import Coordinator
 from waybill.errors import WaybillError
 from waybill.ingest.clock import Clock

@@ -10,7 +10,7 @@ from datetime import timedelta
 
 from pydantic import BaseModel, ConfigDict
 
-from waybill.config.models import Config
+from waybill.config import Config
 from waybill.connections import connection
 from waybill.coordination import Committed
 from waybill.ingest.clock import Clock

@@ -17,7 +17,7 @@ from contextlib import closing, suppress
 from dataclasses import replace
 
 from waybill import chain, failpoints, gaps
-from waybill.config.models import Stream
+from waybill.config import Stream
 from waybill.coordination import Committed
 from waybill.errors import (
     CommitConflict,

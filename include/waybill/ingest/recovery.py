@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 
 from waybill import chain
-from waybill.config.models import Stream
+from waybill.config import Stream
 from waybill.coordination import Committed, Coordinator
 from waybill.errors import ChainBroken, ConfigError, GapRefused, GenerationConflict, IngestStopped, LockHeld
 from waybill.ingest.acceptance import Decision

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from waybill.config.models import Config
+from waybill.config import Config
 from waybill.connections import Connection, KafkaEndpoint, connection
 
 if TYPE_CHECKING:

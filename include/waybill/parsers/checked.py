@@ -37,15 +37,17 @@ class CheckedParser:
         return parsed
 
     def _as_parsed(self, answer: object, n: int) -> Parsed:
-        if not isinstance(answer, tuple) or len(answer) != len(_TYPES):
+        if not isinstance(answer, tuple) or len(answer) not in (len(_TYPES), len(Parsed._fields)):
             raise ParserBroken(self._path, f"gave a {type(answer).__name__}, not a Parsed")
-        for (name, wanted), array in zip(_TYPES.items(), answer, strict=True):
+        parsed = Parsed(*answer)
+        for name, wanted in _TYPES.items():
+            array = getattr(parsed, name)
             if not isinstance(array, pa.Array) or array.type != wanted:
                 found = array.type if isinstance(array, pa.Array) else type(array).__name__
                 raise ParserBroken(self._path, f"gave {found} as {name}, not an array of {wanted}")
             if len(array) != n:
                 raise ParserBroken(self._path, f"gave {len(array)} values of {name} for {n} messages")
-        return Parsed(*answer)
+        return parsed
 
     def _check_rows(self, parsed: Parsed) -> None:
         untold = pc.and_(parsed.event_time.is_null(), parsed.error.is_null())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 import pyarrow as pa
@@ -37,9 +39,9 @@ def reason(kind: Reason, detail: str) -> str:
 
 
 class Parsed(NamedTuple):
-    """What a parser makes of a batch of messages: three arrays, each as long as the batch.
+    """What a parser makes of a batch of messages: arrays, each as long as the batch.
 
-    Where `error` is not null the other two mean nothing.
+    Where `error` is not null the others mean nothing.
     """
 
     event_time: pa.Array
@@ -48,6 +50,8 @@ class Parsed(NamedTuple):
     """string; null where the message has none and is to be assigned one."""
     error: pa.Array
     """string: null, or why the message goes to quarantine."""
+    columns: Mapping[str, pa.Array] = MappingProxyType({})
+    """The columns that the stream's config asks for, by name, each of the type that it names."""
 
 
 class Parser(Protocol):

@@ -38,6 +38,8 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import DayTransform
 from pyiceberg.typedef import Record
 
+from waybill import failpoints
+
 if TYPE_CHECKING:
     _Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -176,6 +178,7 @@ class Uploads:
                 while chunk := source.read(_COPY_BYTES):
                     target.write(chunk)
             local.unlink()
+            failpoints.reach("partition.file_sent")
         finally:
             self._room.release()
 

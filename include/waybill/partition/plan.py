@@ -12,18 +12,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from waybill.chain import ChainObject
-from waybill.config import ParserConfig
+from waybill.config import Reading
 from waybill.errors import ObjectAlreadyThere, PlanUnusable
 from waybill.names import TopicPartition
 from waybill.store import Store
 
 __all__ = ["Plan", "Span", "Task", "clip", "find_plan", "make_plan", "pack", "settle_plan"]
 
-_VERSION = 1
-_PARSER: TypeAdapter[ParserConfig] = TypeAdapter(ParserConfig)
+_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +50,7 @@ class Plan:
     stream: str
     generation: int
     created_at: datetime
-    parser: ParserConfig
+    reading: Reading
     start: Mapping[TopicPartition, int]
     end: Mapping[TopicPartition, int]
     tasks: tuple[Task, ...]
@@ -62,13 +61,13 @@ class Plan:
         return self.key.rsplit("/", 1)[-1].removesuffix(".json")
 
     def to_json(self) -> bytes:
-        """The document of `"v": 1`."""
+        """The document of `"v": 2`."""
         document = {
             "v": _VERSION,
             "stream": self.stream,
             "generation": self.generation,
             "created_at": self.created_at.isoformat(),
-            "parser": self.parser.model_dump(mode="json"),
+            "reading": self.reading.model_dump(mode="json"),
             "start": _offsets(self.start),
             "end": _offsets(self.end),
             "tasks": [
@@ -86,14 +85,14 @@ class Plan:
             if document["v"] != _VERSION:
                 raise PlanUnusable(
                     f"plan {key} is of version {document['v']!r}; this Waybill reads version {_VERSION}: "
-                    f"a newer one wrote it, use that"
+                    f"let the Waybill that made the plan carry it out, or remove the object, and run again"
                 )
             return cls(
                 key=key,
                 stream=document["stream"],
                 generation=document["generation"],
                 created_at=datetime.fromisoformat(document["created_at"]),
-                parser=_PARSER.validate_python(document["parser"]),
+                reading=Reading.model_validate(document["reading"]),
                 start=_progress(document["start"]),
                 end=_progress(document["end"]),
                 tasks=tuple(tuple(_span(fields) for fields in task) for task in document["tasks"]),
@@ -107,7 +106,7 @@ def make_plan(
     *,
     stream: str,
     generation: int,
-    parser: ParserConfig,
+    reading: Reading,
     created_at: datetime,
     start: Mapping[TopicPartition, int],
     chains: Mapping[TopicPartition, Sequence[ChainObject]],
@@ -122,7 +121,7 @@ def make_plan(
     tasks = pack(spans, task_bytes)
     if not tasks:
         return None
-    return Plan(key, stream, generation, created_at, parser, start, end, tasks)
+    return Plan(key, stream, generation, created_at, reading, start, end, tasks)
 
 
 def pack(spans: Mapping[TopicPartition, Sequence[Span]], task_bytes: int) -> tuple[Task, ...]:

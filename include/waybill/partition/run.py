@@ -21,6 +21,7 @@ from typing import TypeVar
 
 from pyiceberg.catalog import Catalog
 
+from waybill import failpoints
 from waybill.config import Config, Stream
 from waybill.connections import CatalogEndpoint, S3Endpoint, connection
 from waybill.errors import ChainGap
@@ -45,7 +46,11 @@ Execute = Callable[[Job, Sequence[Task]], Iterable[TaskResult]]
 """Carries out tasks, in any order and anywhere, and gives what they staged."""
 
 Step = Callable[[str], None]
-"""A failpoint: called with the name of each step that was just done."""
+"""Called with the name of each step that was just done."""
+
+
+def _reach(step: str) -> None:
+    failpoints.reach(f"partition.{step}")
 
 
 def run_partition(
@@ -54,7 +59,7 @@ def run_partition(
     execute: Execute,
     *,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
-    done: Step = lambda _: None,
+    done: Step = _reach,
 ) -> Report:
     """Turn what is new in the archive of stream `name` into rows.
 
@@ -128,7 +133,7 @@ class _Run:
             key,
             stream=self.name,
             generation=self.stream.generation,
-            parser=self.stream.parser,
+            reading=self.stream.reading,
             created_at=self.now(),
             start=start,
             chains=chains,
@@ -170,7 +175,7 @@ class _Run:
             run_id=self.run_id,
             generation=plan.generation,
             planned_at=plan.created_at,
-            parser=plan.parser,
+            reading=plan.reading,
             storage=self.config.storage,
             catalog_connection=self.config.catalog.connection,
             table=TableLayout.of(tables.main),

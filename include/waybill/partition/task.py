@@ -16,7 +16,8 @@ from pathlib import Path
 
 from pyiceberg.manifest import DataFile
 
-from waybill.config import ParserConfig, Storage
+from waybill import failpoints
+from waybill.config import Reading, Storage
 from waybill.connections import CatalogEndpoint, S3Endpoint, connection
 from waybill.parsers import build_parser
 from waybill.partition.files import PartitionedWriter, TableLayout, Uploads
@@ -37,7 +38,7 @@ class Job:
     run_id: str
     generation: int
     planned_at: datetime
-    parser: ParserConfig
+    reading: Reading
     storage: Storage
     catalog_connection: str
     table: TableLayout
@@ -108,7 +109,7 @@ class _Stopwatch:
 
 class _Run:
     def __init__(self, job: Job, scratch: Path, uploads: Uploads) -> None:
-        self._builder = RowBuilder(build_parser(job.parser), job.generation, job.planned_at)
+        self._builder = RowBuilder(build_parser(job.reading.parser), job.generation, job.planned_at)
         self._uploads = uploads
         self._watch = _Stopwatch()
         self._cpu_before = time.process_time()
@@ -129,6 +130,7 @@ class _Run:
                 self._quarantine.add(rows.quarantine)
                 self._watch.lap("write")
             self._watch.lap("read_and_decode")
+            failpoints.reach("partition.span_read")
         table_files, quarantine_files = self._table.finish(), self._quarantine.finish()
         self._uploads.wait()
         self._watch.lap("write")

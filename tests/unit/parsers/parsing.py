@@ -41,9 +41,10 @@ def parse(config: ParserConfig, *values: bytes, timestamps_us: list[int] | None 
 
 
 def check(parsed: Parsed, n: int) -> None:
-    assert [array.type for array in parsed] == [EVENT_TIME_TYPE, pa.string(), pa.string()]
-    assert [len(array) for array in parsed] == [n] * 3
-    for array in parsed:
+    arrays = [parsed.event_time, parsed.message_id, parsed.error]
+    assert [array.type for array in arrays] == [EVENT_TIME_TYPE, pa.string(), pa.string()]
+    assert [len(array) for array in arrays] == [n] * 3
+    for array in arrays:
         array.validate(full=True)
     assert parsed.event_time.is_valid().to_pylist() == parsed.error.is_null().to_pylist()
     assert all(MIN_MICROSECONDS <= time <= MAX_MICROSECONDS for time in times(parsed) if time is not None)

@@ -8,10 +8,9 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import TypeAdapter
 
 from waybill.chain import ChainObject
-from waybill.config import JsonParser, ParserConfig
+from waybill.config import JsonParser, Reading
 from waybill.errors import PlanUnusable
 from waybill.names import BackupName, TopicPartition, plan_key, staged_key
 from waybill.partition.plan import Plan, Span, make_plan, pack
@@ -33,7 +32,7 @@ def plan(
         "plans/flights/1/uuid/abc.json",
         stream="flights",
         generation=1,
-        parser=PARSER,
+        reading=Reading(parser=PARSER),
         created_at=datetime(2026, 1, 31, 12, 30, tzinfo=UTC),
         start=start,
         chains=chains,
@@ -77,7 +76,9 @@ def test_a_plan_reads_back_as_it_was_written() -> None:
     assert made.id == "abc"
 
 
-@pytest.mark.parametrize("damage", [{"v": 2}, {"tasks": [[["flights"]]]}, {"parser": {"name": "xml"}}, {"start": []}])
+@pytest.mark.parametrize(
+    "damage", [{"v": 3}, {"tasks": [[["flights"]]]}, {"reading": {"parser": {"name": "xml"}}}, {"start": []}]
+)
 def test_a_plan_that_this_version_did_not_write_is_refused_by_name(damage: dict[str, object]) -> None:
     made = plan({TP0: chain(TP0, 0, 10)}, {})
     assert made is not None
@@ -155,5 +156,5 @@ def test_an_object_beyond_the_target_is_a_task_of_its_own() -> None:
 def test_a_plan_keeps_whatever_parser_it_was_made_with(parser: dict[str, object]) -> None:
     made = plan({TP0: chain(TP0, 0, 10)}, {})
     assert made is not None
-    planned = replace(made, parser=TypeAdapter(ParserConfig).validate_python(parser))
+    planned = replace(made, reading=Reading.model_validate({"parser": parser}))
     assert Plan.from_json(planned.key, planned.to_json()) == planned

@@ -1,0 +1,76 @@
+"""The services that Waybill uses: which connection, and what is said of each beside its address."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated
+
+from pydantic import Field
+
+from waybill.config.model import Section
+from waybill.config.values import DurationBetween, IsConnectionId, Matching
+
+__all__ = ["Catalog", "ConnectionId", "Kafka", "Spark", "Storage", "ZooKeeper"]
+
+ConnectionId = Annotated[str, IsConnectionId()]
+
+BUCKET = Matching(
+    r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]",
+    "3 to 63 characters of [a-z0-9.-] that start and end with a letter or digit, without '..', and no IP address",
+    refused=r"\.\.|^[0-9]+\.[0-9]+\.[0-9]+\.[0-9]+$",
+)
+PREFIX = Matching(
+    r"(?:[A-Za-z0-9!_.*'()=-]+(?:/[A-Za-z0-9!_.*'()=-]+)*){0,1}",
+    "up to 400 characters: segments of [A-Za-z0-9!_.*'()=-], none of them '.' or '..', joined by single slashes",
+    refused=r"(?:^|/)\.\.?(?:/|$)|^.{401}",
+)
+ZK_ROOT = Matching(
+    r"(?!zookeeper(?:/|$))[A-Za-z0-9_.-]+(?:/[A-Za-z0-9_.-]+)*",
+    "segments of [A-Za-z0-9_.-], none of them '.' or '..', joined by single slashes; not 'zookeeper', which is its own",
+    refused=r"(?:^|/)\.\.?(?:/|$)",
+)
+
+
+class Storage(Section):
+    """Where the archive is."""
+
+    connection: ConnectionId = Field("aws_default", description="Airflow connection of S3 (type `aws`).")
+    bucket: Annotated[str, BUCKET] = Field(description="The bucket. It must exist.")
+    prefix: Annotated[str, PREFIX] = Field("", description="What every key starts with.")
+    abort_uploads_after: Annotated[timedelta, DurationBetween("2h", "90d")] = Field(
+        timedelta(days=1),
+        description="When a multipart upload of a backup object that was never completed, left behind by a lane that "
+        "was killed, is aborted.",
+    )
+
+
+class Kafka(Section):
+    """Where the messages come from."""
+
+    connection: ConnectionId = Field("kafka_default", description="Airflow connection of Kafka (type `kafka`).")
+
+
+class ZooKeeper(Section):
+    """Where lanes are coordinated."""
+
+    connection: ConnectionId = Field("zookeeper_default", description="Airflow connection of ZooKeeper.")
+    root: Annotated[str, ZK_ROOT] = Field(
+        "waybill", description="The node below which Waybill writes (below the connection's chroot)."
+    )
+    session_timeout: Annotated[timedelta, DurationBetween("2s", "5m")] = Field(
+        timedelta(seconds=10), description="How long a dead lane keeps its locks."
+    )
+
+
+class Catalog(Section):
+    """Where the tables are registered."""
+
+    connection: ConnectionId = Field("iceberg_default", description="Airflow connection of the Iceberg catalog.")
+
+
+class Spark(Section):
+    """Where Spark jobs run."""
+
+    connection: ConnectionId = Field(
+        "spark_default", description="Airflow connection of Spark: `local[2]`, `spark://…`, `yarn`, `k8s://…`."
+    )
