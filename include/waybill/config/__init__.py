@@ -15,6 +15,7 @@ from waybill.config.parsing import (
     Reading,
     RegexParser,
 )
+from waybill.config.partitioning import Maintenance
 from waybill.config.root import Config
 from waybill.config.services import Storage
 from waybill.config.stream import Stream, TopicRegex
@@ -29,6 +30,7 @@ __all__ = [
     "Format",
     "IsolationLevel",
     "JsonParser",
+    "Maintenance",
     "MsgpackParser",
     "ParserConfig",
     "PartitionBy",

@@ -12,7 +12,7 @@ from waybill.config.archiving import Format, Ingest, UploadPolicy
 from waybill.config.enums import BackupFormat, IsolationLevel, PartitionBy, StartPosition
 from waybill.config.model import Section, misfit
 from waybill.config.parsing import ParserConfig, RawParser, Reading
-from waybill.config.partitioning import Partition
+from waybill.config.partitioning import Maintenance, Partition
 from waybill.config.values import (
     IsRecompression,
     IsRegex,
@@ -82,6 +82,7 @@ class Stream(Section):
     )
     partition_by: PartitionBy = Field(PartitionBy.HOUR, description="Iceberg's transform of the event time.")
     partition: Partition = Field(Partition(), description="How the Spark job runs.")
+    maintenance: Maintenance = Field(Maintenance(), description="How the tables are kept in shape.")
 
     @model_validator(mode="after")
     def _check_upload_topics(self) -> Self:
