@@ -5,7 +5,7 @@ A document is read by a compiled decoder, one at a time; event times are convert
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from waybill.config import EventTime, FieldPath
 from waybill.parsers.protocol import Parsed, Reason, reason
 from waybill.parsers.timestamps import convert, type_name
 
-__all__ = ["ABSENT", "Decoding", "DocumentReader", "Getter"]
+__all__ = ["ABSENT", "Decoding", "DocumentReader", "Getter", "Unreadable"]
 
 Getter = Callable[[dict[str, Any]], Any]
 
@@ -27,13 +27,22 @@ class _Absent:
 ABSENT = _Absent()
 
 
+class Unreadable(Exception):
+    """A message cannot be read, for a reason of its own kind."""
+
+    def __init__(self, kind: Reason, detail: str) -> None:
+        super().__init__(detail)
+        self.kind = kind
+
+
 @dataclass(frozen=True)
 class Decoding:
     """How one kind of document is decoded."""
 
-    loads: Callable[[bytes], Any]
+    loads: Callable[[Any], Any]
+    """Takes a message's bytes, or what a parser has made of them before."""
     refusals: tuple[type[Exception], ...]
-    """What `loads` raises for bytes that are no document."""
+    """What `loads` raises for bytes that are no document, besides `Unreadable`."""
     not_readable: Reason
     not_a_map: Reason
     other_id: Callable[[Any, bytes, Getter], str | None] | None = None
@@ -54,8 +63,8 @@ class DocumentReader:
         self._id_path = ".".join(message_id or ())
         self._get_id = None if message_id is None else _getter(message_id)
 
-    def read(self, values: list[bytes]) -> Parsed:
-        """Never raises for what the values hold."""
+    def read(self, values: Sequence[Any]) -> Parsed:
+        """`values`: what `Decoding.loads` takes. Never raises for what they hold."""
         rows, times, ids, errors = self._read_documents(values)
         event_time, faults = convert(times, self._format)
         for index, why in faults:
@@ -64,7 +73,7 @@ class DocumentReader:
             return Parsed(event_time, pa.array(ids, pa.string()), pa.nulls(len(values), pa.string()))
         return _spread(len(values), rows, event_time, ids, errors)
 
-    def _read_documents(self, values: list[bytes]) -> tuple[list[int], list[Any], list[str | None], dict[int, str]]:
+    def _read_documents(self, values: Sequence[Any]) -> tuple[list[int], list[Any], list[str | None], dict[int, str]]:
         """The rows that are maps with an event time, those times, their ids, and the errors of all others."""
         rows: list[int] = []
         times: list[Any] = []
@@ -75,6 +84,9 @@ class DocumentReader:
         for row, value in enumerate(values):
             try:
                 document = loads(value)
+            except Unreadable as error:
+                errors[row] = reason(error.kind, str(error))
+                continue
             except refusals as error:
                 errors[row] = reason(self._decoding.not_readable, str(error))
                 continue

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -23,6 +23,7 @@ __all__ = [
     "MAX_MICROSECONDS",
     "MIN_MICROSECONDS",
     "BadEventTime",
+    "BeyondTime",
     "convert",
     "out_of_range",
     "to_microseconds",
@@ -38,6 +39,18 @@ MIN_MICROSECONDS = (datetime(1, 1, 1, tzinfo=UTC) - _EPOCH) // _MICROSECOND
 MAX_MICROSECONDS = (datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC) - _EPOCH) // _MICROSECOND
 """The last microsecond of year 9999."""
 
+
+class BeyondTime:
+    """What stands in a document for a timestamp that no `datetime` can hold."""
+
+    def __init__(self, shown: str) -> None:
+        self._shown = shown
+
+    def __repr__(self) -> str:
+        return self._shown
+
+
+_MOMENTS = (datetime, BeyondTime)
 _TYPE_NAMES = {
     type(None): "null",
     bool: "a boolean",
@@ -48,6 +61,10 @@ _TYPE_NAMES = {
     dict: "an object",
     bytes: "binary",
     datetime: "a timestamp",
+    BeyondTime: "a timestamp",
+    date: "a date",
+    time: "a time of day",
+    Decimal: "a decimal",
 }
 _SHOWN = 100
 _LONGEST_NUMBER = 100
@@ -153,8 +170,8 @@ def _convert_iso8601(values: Sequence[Any] | pa.Array) -> pa.Array | None:
 
 
 def _iso8601(value: Any) -> int:
-    if type(value) is datetime:
-        return (value - _EPOCH) // _MICROSECOND
+    if type(value) in _MOMENTS:
+        return _moment(value)
     if not isinstance(value, str):
         raise _wrong_type(value, "a string (ISO 8601)")
     try:
@@ -201,8 +218,8 @@ def _floor_divide(numbers: pa.Array, divisor: int) -> pa.Array:
 
 
 def _epoch(value: Any, numerator: int, denominator: int) -> int:
-    if type(value) is datetime:
-        return (value - _EPOCH) // _MICROSECOND
+    if type(value) in _MOMENTS:
+        return _moment(value)
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise _wrong_type(value, "a number, or a string that holds one")
     if isinstance(value, int):
@@ -229,6 +246,12 @@ def _all_in_range(microseconds: pa.Array) -> bool:
     if bounds["min"].as_py() is None:
         return True
     return bool(bounds["min"].as_py() >= MIN_MICROSECONDS and bounds["max"].as_py() <= MAX_MICROSECONDS)
+
+
+def _moment(value: datetime | BeyondTime) -> int:
+    if isinstance(value, BeyondTime):
+        raise BadEventTime(out_of_range(value))
+    return (value - _EPOCH) // _MICROSECOND
 
 
 def _in_range(microseconds: int, shown: object) -> int:
