@@ -20,12 +20,20 @@ from waybill.errors import ConfigError
 from waybill.names import GapName, TopicPartition
 from waybill.store import Store
 
-__all__ = ["MARK", "Gap", "GapKind", "find", "of_chain", "of_topics", "record", "truncation", "withdraw"]
+__all__ = ["MARK", "Decision", "Gap", "GapKind", "find", "of_chain", "of_topics", "record", "truncation", "withdraw"]
 
 _VERSION = 1
 
 MARK = "gap"
 """The user metadata of a backup object that stands for an accepted hole: of what kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Who decided, and why."""
+
+    reason: str
+    by: str
 
 
 class GapKind(StrEnum):

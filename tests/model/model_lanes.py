@@ -379,7 +379,7 @@ class Lane(greenlet):
         config = _config(self.setup.max_bytes, self.world.scenario.start)
         with ingest.connect(config, STREAM, _find) as services:
             try:
-                decision = acceptance.Decision("model", "model")
+                decision = gaps.Decision("model", "model")
                 found = acceptance.accept(services, config.stream(STREAM), _TP, decision, clock=_CLOCK)
                 said = f"accepted {', '.join(map(str, found.gaps))}"
             except WaybillError as error:

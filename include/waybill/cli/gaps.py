@@ -12,13 +12,13 @@ import typer
 from waybill import gaps
 from waybill.cli.render import Column, count, print_json, print_table, time_text
 from waybill.cli.services import open_coordinator, open_store
-from waybill.cli.targets import stream_names, stream_of_topic, whoever_is_typing
+from waybill.cli.targets import decision, stream_names, stream_of_topic
 from waybill.config import load_config
 from waybill.coordination import Stop
 from waybill.errors import ConfigError
 from waybill.gaps import Gap
 from waybill.ingest import connect
-from waybill.ingest.acceptance import Accepted, Decision, accept, accept_lost
+from waybill.ingest.acceptance import Accepted, accept, accept_lost
 from waybill.names import TopicPartition
 
 __all__ = ["list_gaps", "run_accept"]
@@ -68,18 +68,17 @@ def run_accept(
     as_json: bool,
 ) -> None:
     """Accept a gap, print what follows; see `waybill gaps accept --help`."""
-    if not reason.strip():
-        raise ConfigError("--reason is empty: say why, for whoever looks at the gap later")
+    decided = decision(reason, by)
     if (from_offset is None) != (to_offset is None):
         raise ConfigError("--from and --to belong together: the first and the last offset that are lost")
     config = load_config()
     name = stream_of_topic(config, topic, stream)
-    tp, decision = TopicPartition(topic, partition), Decision(reason.strip(), by or whoever_is_typing())
+    tp = TopicPartition(topic, partition)
     with connect(config, name) as services:
         if from_offset is None or to_offset is None:
-            accepted = accept(services, config.stream(name), tp, decision)
+            accepted = accept(services, config.stream(name), tp, decided)
         else:
-            accepted = accept_lost(services, config.stream(name), tp, from_offset, to_offset + 1, decision)
+            accepted = accept_lost(services, config.stream(name), tp, from_offset, to_offset + 1, decided)
     if as_json:
         print_json(
             {

@@ -10,12 +10,12 @@ import typer
 from waybill.cli.ls import stream_chains
 from waybill.cli.render import Column, count, print_json, print_table
 from waybill.cli.services import open_coordinator, open_store
-from waybill.cli.targets import stream_names, whoever_is_typing
+from waybill.cli.targets import decision, stream_names, whoever_is_typing
 from waybill.config import Config, load_config
 from waybill.connections import ZooKeeperEndpoint, connection
 from waybill.errors import ConfigError
+from waybill.gaps import Decision
 from waybill.ingest import Services, connect
-from waybill.ingest.acceptance import Decision
 from waybill.ingest.recovery import Proposal, Rebuilt, Verdict, propose, rebuild, set_offset, take_over
 from waybill.names import TopicPartition, check_topic
 
@@ -101,14 +101,8 @@ def run_set(stream: str, target: str, offset: int, reason: str, by: str | None) 
     if not chosen.matches(tp.topic):
         raise ConfigError(f"topic {tp.topic!r} does not belong to stream {stream!r}")
     with connect(config, stream) as services:
-        found = set_offset(services, chosen, tp, offset, _decision(reason, by))
+        found = set_offset(services, chosen, tp, offset, decision(reason, by))
     typer.echo(f"the committed offset of {tp} is {found.committed_offset}: the next backup object starts there")
-
-
-def _decision(reason: str, by: str | None) -> Decision:
-    if not reason.strip():
-        raise ConfigError("--reason is empty: say why, for whoever looks at it later")
-    return Decision(reason.strip(), by or whoever_is_typing())
 
 
 # --- import -----------------------------------------------------------------------------------------------------------
@@ -164,8 +158,8 @@ def _secor_offsets(
 def _carry_out(
     services: Services, config: Config, stream: str, proposals: list[Proposal], origin: str
 ) -> dict[TopicPartition, str]:
-    decision = Decision(f"imported from {origin}", whoever_is_typing())
-    done = take_over(services, config.stream(stream), proposals, decision)
+    imported = Decision(f"imported from {origin}", whoever_is_typing())
+    done = take_over(services, config.stream(stream), proposals, imported)
     return {proposal.tp: trouble for proposal, trouble in done if trouble}
 
 

@@ -1,4 +1,4 @@
-"""What a command line means: the stream behind a topic, and who is typing."""
+"""What a command line means: the stream behind a topic, and who decided what is recorded."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import socket
 
 from waybill.config import Config
 from waybill.errors import ConfigError
+from waybill.gaps import Decision
 from waybill.names import check_topic
 
-__all__ = ["stream_names", "stream_of_topic", "whoever_is_typing"]
+__all__ = ["decision", "stream_names", "stream_of_topic", "whoever_is_typing"]
 
 
 def stream_names(config: Config, stream: str | None) -> list[str]:
@@ -32,8 +33,14 @@ def stream_of_topic(config: Config, topic: str, stream: str | None) -> str:
     raise ConfigError(f"topic {topic!r} does not belong to {where}")
 
 
+def decision(reason: str, by: str | None) -> Decision:
+    """What `--reason` and `--by` say; without `by` it is whoever is typing. Raises `ConfigError` without a reason."""
+    if not reason.strip():
+        raise ConfigError("--reason is empty: say why, for whoever looks at it later")
+    return Decision(reason.strip(), by or whoever_is_typing())
+
+
 def whoever_is_typing() -> str:
-    """The user and the host, for the record."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container may run under a number that has no name

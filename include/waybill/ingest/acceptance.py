@@ -14,24 +14,16 @@ from waybill import chain, gaps
 from waybill.config import Stream
 from waybill.coordination import Committed
 from waybill.errors import ChainBroken, GapRefused, IngestStopped, LogTruncated, RetentionGap, TopicRecreated
-from waybill.gaps import Gap, GapKind
+from waybill.gaps import Decision, Gap, GapKind
 from waybill.ingest.clock import Clock
 from waybill.ingest.protocol import PartitionRun
 from waybill.ingest.services import Services
 from waybill.names import TopicPartition
 from waybill.store import StoredObject
 
-__all__ = ["Accepted", "Decision", "accept", "accept_lost"]
+__all__ = ["Accepted", "accept", "accept_lost"]
 
 _ROUNDS = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """Who decided, and why."""
-
-    reason: str
-    by: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from waybill import chain
 from waybill.config import Stream
 from waybill.coordination import Committed, Coordinator
 from waybill.errors import ChainBroken, ConfigError, GapRefused, GenerationConflict, IngestStopped, LockHeld
-from waybill.ingest.acceptance import Decision
+from waybill.gaps import Decision
 from waybill.ingest.chain_end import committed_from_chain
 from waybill.ingest.chain_start import ChainStart, find_start, record_start
 from waybill.ingest.clock import Clock
