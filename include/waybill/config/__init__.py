@@ -1,7 +1,8 @@
 """The config: one YAML, its models, and how it is loaded and checked."""
 
 from waybill.config.archiving import Format, UploadPolicy
-from waybill.config.enums import EventTimeFormat, IsolationLevel, PartitionBy, StartPosition
+from waybill.config.columns import OWN_COLUMNS, Column, ColumnKind, Columns, ColumnType
+from waybill.config.enums import EventTimeFormat, IsolationLevel, PartitionBy, StartPosition, WrongType
 from waybill.config.load import CONFIG_VARIABLE, config_path, load_config
 from waybill.config.parsing import (
     DelimitedParser,
@@ -22,6 +23,11 @@ from waybill.config.stream import Stream, TopicRegex
 
 __all__ = [
     "CONFIG_VARIABLE",
+    "OWN_COLUMNS",
+    "Column",
+    "ColumnKind",
+    "ColumnType",
+    "Columns",
     "Config",
     "DelimitedParser",
     "EventTime",
@@ -43,6 +49,7 @@ __all__ = [
     "Stream",
     "TopicRegex",
     "UploadPolicy",
+    "WrongType",
     "config_path",
     "load_config",
 ]

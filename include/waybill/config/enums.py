@@ -12,6 +12,7 @@ __all__ = [
     "PartitionBy",
     "SequenceFileKey",
     "StartPosition",
+    "WrongType",
 ]
 
 
@@ -70,3 +71,12 @@ class EventTimeFormat(StrEnum):
     EPOCH_MILLISECONDS = "epoch_ms"
     EPOCH_MICROSECONDS = "epoch_us"
     EPOCH_NANOSECONDS = "epoch_ns"
+
+
+class WrongType(StrEnum):
+    """What becomes of a message with a value that does not fit a column's type."""
+
+    QUARANTINE = "quarantine"
+    """The message goes to quarantine."""
+    NULL = "null"
+    """The column is null, and the message goes to the table."""

@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
-from waybill.config.enums import EventTimeFormat
+from waybill.config.columns import Column, Columns
+from waybill.config.enums import EventTimeFormat, WrongType
 from waybill.config.model import Section, misfit
 from waybill.config.parser_class import make_parser
 from waybill.config.values import (
@@ -31,6 +32,7 @@ __all__ = [
     "RawParser",
     "Reading",
     "RegexParser",
+    "check_columns",
 ]
 
 FieldPath = Annotated[tuple[str, ...], IsFieldPath()]
@@ -191,3 +193,37 @@ class Reading(Section):
     """All that decides what a message becomes. A plan holds it, so that a retry does the same by it."""
 
     parser: ParserConfig = Field(description="How a message is read.")
+    columns: Columns = Field({}, description="Which fields become columns of the table.")
+
+
+def check_columns(parser: ParserConfig, columns: Columns) -> None:
+    """The columns must be such as the parser can fill. Raises a fault at the column's key."""
+    if not columns:
+        return
+    if isinstance(parser, RawParser):
+        raise misfit("columns", "the parser raw looks into no value: choose another parser, or leave the columns out")
+    for name, column in columns.items():
+        if isinstance(parser, PythonParser):
+            _check_given_column(name, column)
+        elif isinstance(parser, RegexParser):
+            _check_text_column(name, column, "groups of the pattern", group_names(parser.pattern))
+        elif isinstance(parser, DelimitedParser):
+            _check_text_column(name, column, "columns", parser.columns)
+
+
+def _check_given_column(name: str, column: Column) -> None:
+    """A class of one's own gives the columns by name, and has itself to say what is wrong with a message."""
+    for key, is_set in (
+        ("field", column.field is not None),
+        ("format", column.format is not None),
+        ("wrong_type", column.wrong_type is not WrongType.QUARANTINE),
+    ):
+        if is_set:
+            raise misfit(("columns", name, key), "means nothing to the parser python, whose class gives the column")
+
+
+def _check_text_column(name: str, column: Column, what: str, known: Sequence[str]) -> None:
+    if ".".join(column.path(name)) not in known:
+        raise misfit(("columns", name, "field"), f"must be one of the {what}: {', '.join(known)}")
+    if column.type.is_list:
+        raise misfit(("columns", name, "type"), "a field of text is no list: take json, or string")

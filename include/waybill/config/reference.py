@@ -161,6 +161,9 @@ def _is_union(annotation: Any) -> bool:
 
 
 def _type_and_allowed(annotation: Any) -> tuple[str, str]:
+    members = [member for member in get_args(annotation) if member is not type(None)]
+    if _is_union(annotation) and len(members) == 1:
+        return _type_and_allowed(members[0])
     if get_origin(annotation) is Literal:
         return _words(get_args(annotation))
     if isinstance(annotation, type) and issubclass(annotation, Enum):

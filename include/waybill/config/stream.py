@@ -9,9 +9,10 @@ from typing import Annotated, Any, Self
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from waybill.config.archiving import Format, Ingest, UploadPolicy
+from waybill.config.columns import Columns
 from waybill.config.enums import BackupFormat, IsolationLevel, PartitionBy, StartPosition
 from waybill.config.model import Section, misfit
-from waybill.config.parsing import ParserConfig, RawParser, Reading
+from waybill.config.parsing import ParserConfig, RawParser, Reading, check_columns
 from waybill.config.partitioning import Maintenance, Partition
 from waybill.config.values import (
     IsRecompression,
@@ -76,6 +77,9 @@ class Stream(Section):
     )
     ingest: Ingest = Field(Ingest(), description="How the lanes run.")
     parser: ParserConfig = Field(description="How a message is read. The keys depend on the parser's name.")
+    columns: Columns = Field(
+        {}, description="Fields of the messages that become columns of the table, by the column's name."
+    )
     table: Annotated[str, TABLE] = Field(
         description="The table. The generation is appended: `analytics.flights` is `analytics.flights_g1`, and its "
         "quarantine `analytics.flights_quarantine_g1`."
@@ -114,10 +118,15 @@ class Stream(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _check_columns(self) -> Self:
+        check_columns(self.parser, self.columns)
+        return self
+
     @property
     def reading(self) -> Reading:
         """All that decides what a message of this stream becomes."""
-        return Reading(parser=self.parser)
+        return Reading(parser=self.parser, columns=self.columns)
 
     def consumer_group(self, stream_name: str) -> str | None:
         """The consumer group that progress is shown in; None: in none."""

@@ -41,6 +41,7 @@ __all__ = [
     "IsTopic",
     "IsTopicList",
     "Kind",
+    "Marker",
     "Matching",
     "SizeBetween",
     "WholeNumberBetween",
@@ -120,8 +121,8 @@ class Kind(Protocol):
         """`value` as it would be written in the YAML."""
 
 
-class _Marker(ABC):
-    """Parsing and JSON schema, as pydantic asks for them."""
+class Marker(ABC):
+    """A kind of value: parsing and JSON schema, as pydantic asks for them."""
 
     json_type: ClassVar[Any] = "string"
 
@@ -143,7 +144,7 @@ class _Marker(ABC):
 
 
 @dataclass(frozen=True)
-class DurationBetween(_Marker):
+class DurationBetween(Marker):
     """A `timedelta` from `low` to `high`, both included."""
 
     low: str
@@ -169,7 +170,7 @@ class DurationBetween(_Marker):
 
 
 @dataclass(frozen=True)
-class SizeBetween(_Marker):
+class SizeBetween(Marker):
     """A `ByteSize` from `low` to `high`, both included."""
 
     low: str
@@ -193,7 +194,7 @@ class SizeBetween(_Marker):
 
 
 @dataclass(frozen=True)
-class WholeNumberBetween(_Marker):
+class WholeNumberBetween(Marker):
     """An `int` from `low` to `high`, both included; never a boolean, a float or a text."""
 
     low: int
@@ -217,7 +218,7 @@ class WholeNumberBetween(_Marker):
 
 
 @dataclass(frozen=True)
-class Matching(_Marker):
+class Matching(Marker):
     """A text that a pattern matches as a whole. `allowed` says in words what the pattern says."""
 
     pattern: str
@@ -237,7 +238,7 @@ class Matching(_Marker):
         return {"type": "string", "pattern": f"^(?:{self.pattern})$"}
 
 
-class IsConnectionId(_Marker):
+class IsConnectionId(Marker):
     """The id of an Airflow connection."""
 
     type_name = "connection id"
@@ -249,7 +250,7 @@ class IsConnectionId(_Marker):
         return value
 
 
-class IsStreamName(_Marker):
+class IsStreamName(Marker):
     """The name of a stream: it becomes part of DAG ids, paths and object names."""
 
     type_name = "stream name"
@@ -262,7 +263,7 @@ class IsStreamName(_Marker):
             raise ValueError(str(error)) from None
 
 
-class IsTopic(_Marker):
+class IsTopic(Marker):
     """A topic name that Kafka allows."""
 
     type_name = "topic"
@@ -277,7 +278,7 @@ class IsTopic(_Marker):
             raise ValueError(str(error)) from None
 
 
-class IsRecompression(_Marker):
+class IsRecompression(Marker):
     """`none` as None, `zstd` and `zstd:<level>` as the level."""
 
     type_name = "text"
@@ -298,7 +299,7 @@ class IsRecompression(_Marker):
         return "none" if value is None else f"zstd:{value}"
 
 
-class IsDelimiter(_Marker):
+class IsDelimiter(Marker):
     """What ends each message of a text object."""
 
     type_name = "text"
@@ -317,7 +318,7 @@ class IsDelimiter(_Marker):
         return value
 
 
-class IsFieldPath(_Marker):
+class IsFieldPath(Marker):
     """A tuple of field names that leads into a message."""
 
     type_name = "field path"
@@ -337,7 +338,7 @@ class IsFieldPath(_Marker):
         return ".".join(value) if not any("." in name for name in value) else list(value)
 
 
-class IsTopicList(_Marker):
+class IsTopicList(Marker):
     """Topic names that Kafka allows, each once."""
 
     type_name = "list of topics"
@@ -363,7 +364,7 @@ class IsTopicList(_Marker):
         return {"type": "array", "items": topic, "minItems": 1, "uniqueItems": True}
 
 
-class IsRegex(_Marker):
+class IsRegex(Marker):
     """A Python regular expression, as text."""
 
     type_name = "regular expression"
@@ -379,7 +380,7 @@ class IsRegex(_Marker):
         return value
 
 
-class IsFieldDelimiter(_Marker):
+class IsFieldDelimiter(Marker):
     """What stands between the fields of a record."""
 
     type_name = "text"
@@ -392,7 +393,7 @@ class IsFieldDelimiter(_Marker):
         return value
 
 
-class IsQuote(_Marker):
+class IsQuote(Marker):
     """What stands around a field that holds delimiters; `none` as None."""
 
     type_name = "text"
@@ -413,7 +414,7 @@ def _character(value: Any) -> str:
     return value
 
 
-class IsColumnList(_Marker):
+class IsColumnList(Marker):
     """Names of columns, each once."""
 
     type_name = "list of columns"
@@ -436,7 +437,7 @@ class IsColumnList(_Marker):
         return {"type": "array", "items": name, "minItems": 1, "maxItems": self.most, "uniqueItems": True}
 
 
-class IsClassPath(_Marker):
+class IsClassPath(Marker):
     """Where a class is imported from."""
 
     type_name = "class"
@@ -448,7 +449,7 @@ class IsClassPath(_Marker):
         return value
 
 
-class IsPattern(_Marker):
+class IsPattern(Marker):
     """A regular expression with named groups, for RE2."""
 
     type_name = "regular expression"
@@ -484,7 +485,7 @@ def group_names(pattern: str) -> tuple[str, ...]:
     return groups
 
 
-class IsSchedule(_Marker):
+class IsSchedule(Marker):
     """An Airflow schedule, as a cron expression or one of Airflow's names for it."""
 
     type_name = "schedule"
@@ -512,7 +513,7 @@ def _check_cron(expression: str) -> None:
         raise ValueError(f"not a cron expression: {error}") from None
 
 
-class IsStart(_Marker):
+class IsStart(Marker):
     """A `StartPosition`, or a `datetime` with a zone."""
 
     type_name = "start"
