@@ -3,19 +3,32 @@
 from waybill.tables.catalog import file_io, open_catalog
 from waybill.tables.commit import Commit, Outcome, commit_files
 from waybill.tables.files import io_properties
-from waybill.tables.progress import Progress, read_progress
+from waybill.tables.progress import LeftOut, Progress, left_out_text, read_left_out, read_progress
 from waybill.tables.schemas import StreamTables, ensure_tables, load_tables
+from waybill.tables.snapshot import commit_snapshot
+from waybill.tables.state import LEFT_OUT_PROPERTY, RETRIES_PROPERTY, read_retries, state_of
+from waybill.tables.watermarks import Watermarks, read_watermarks
 
 __all__ = [
+    "LEFT_OUT_PROPERTY",
+    "RETRIES_PROPERTY",
     "Commit",
+    "LeftOut",
     "Outcome",
     "Progress",
     "StreamTables",
+    "Watermarks",
     "commit_files",
+    "commit_snapshot",
     "ensure_tables",
     "file_io",
     "io_properties",
+    "left_out_text",
     "load_tables",
     "open_catalog",
+    "read_left_out",
     "read_progress",
+    "read_retries",
+    "read_watermarks",
+    "state_of",
 ]

@@ -1,31 +1,28 @@
 """The commit: data files and progress in one snapshot, or not at all.
 
-PyIceberg retries a refused append by itself, on top of whatever came in between, and so two drivers that did the same
-work would both succeed. Its retries are therefore off here (in memory: a compaction by Spark keeps its own), and after
-a refusal this module looks: progress still where the plan starts, so something else was committed (a compaction, a
-deletion): commit again; progress moved on: a rival carried out the plan, and there is nothing left to do.
+A commit on top of a snapshot that is no longer the table's is refused. Then this module looks: progress still where
+the plan starts, so something else was committed (a compaction, a deletion, a retry of the quarantine): commit again;
+progress moved on: a rival carried out the plan, and there is nothing left to do.
 """
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from pyiceberg.manifest import DataFile
-from pyiceberg.table import Table, TableProperties
-from sqlalchemy.exc import OperationalError
+from pyiceberg.table import Table
 
-from waybill.errors import CatalogUnavailable, CommitConflict
+from waybill.errors import CommitConflict
 from waybill.tables.catalog import available
-from waybill.tables.progress import PLAN_PROPERTY, PROGRESS_PROPERTY, Progress, progress_text, read_progress
+from waybill.tables.progress import Progress, progress_text, read_progress
+from waybill.tables.snapshot import commit_snapshot
+from waybill.tables.state import PLAN_PROPERTY, PROGRESS_PROPERTY
+from waybill.tables.watermarks import with_watermarks
 
 __all__ = ["Commit", "Outcome", "commit_files"]
-
-log = logging.getLogger(__name__)
 
 _ATTEMPTS = 10
 _PAUSE_SECONDS = 0.1
@@ -92,23 +89,6 @@ def _try(table: Table, commit: Commit, name: str) -> bool:
     properties = {
         PROGRESS_PROPERTY: progress_text(commit.end),
         PLAN_PROPERTY: commit.plan,
-        **commit.properties,
+        **with_watermarks(commit.properties, table.metadata, name),
     }
-    _switch_retries_off(table)
-    try:
-        with table.transaction() as transaction, transaction.update_snapshot(properties).fast_append() as append:
-            for file in commit.files:
-                append.append_data_file(file)
-    except CommitFailedException as refused:
-        log.info("%s: commit refused, looking again: %s", name, refused)
-        return False
-    except (CommitStateUnknownException, OperationalError, CatalogUnavailable) as error:
-        # It may have been carried out all the same: the next look at the progress tells.
-        log.warning("%s: the outcome of a commit is unknown, looking again: %s", name, error)
-        return False
-    return True
-
-
-def _switch_retries_off(table: Table) -> None:
-    properties = {**table.metadata.properties, TableProperties.COMMIT_NUM_RETRIES: "0"}
-    table.metadata = table.metadata.model_copy(update={"properties": properties})
+    return commit_snapshot(table, properties, added=commit.files)
