@@ -36,6 +36,7 @@ __all__ = [
     "is_topic",
     "offset_prefix",
     "plan_key",
+    "plans_prefix",
     "quarantine_table_name",
     "staged_key",
     "start_key",
@@ -267,14 +268,29 @@ def start_key(prefix: str, topic: str, generation: int, partition: int) -> str:
     return _join(prefix, "starts", check_topic(topic), f"{generation}_{partition}.json")
 
 
-def plan_key(prefix: str, stream: str, generation: int, table_uuid: str, progress: Mapping[TopicPartition, int]) -> str:
+def plan_key(
+    prefix: str,
+    stream: str,
+    generation: int,
+    table_uuid: str,
+    progress: Mapping[TopicPartition, int],
+    attempt: int = 0,
+) -> str:
     """Where the partition run that starts from `progress` keeps its plan: the same start, the same name.
 
     With the table's uuid: a table that was dropped and made anew starts from nothing, but not with the old one's plans.
+    `attempt`: how many plans from there have come to nothing.
     """
     canonical = json.dumps(sorted((str(tp), offset) for tp, offset in progress.items()))
+    if attempt:
+        canonical += str(attempt)
     digest = hashlib.sha256(canonical.encode()).hexdigest()[:32]
     return _join(prefix, "plans", check_stream_name(stream), str(generation), table_uuid, f"{digest}.json")
+
+
+def plans_prefix(prefix: str, stream: str, generation: int, table_uuid: str) -> str:
+    """What all plans of a stream's generation start with, and what was staged for them."""
+    return _join(prefix, "plans", check_stream_name(stream), str(generation), table_uuid, "")
 
 
 def staged_key(plan: str) -> str:

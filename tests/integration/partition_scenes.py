@@ -19,9 +19,10 @@ from waybill.connections import CatalogEndpoint, S3Endpoint, connection
 from waybill.log.encode import Record, encode_batch
 from waybill.log.framing import Codec
 from waybill.names import BackupName, TopicPartition
-from waybill.partition.plan import Task
+from waybill.partition.carry_out import Execute
+from waybill.partition.plan import ArchiveFault, Task
 from waybill.partition.report import Report
-from waybill.partition.run import Execute, run_partition
+from waybill.partition.run import run_partition
 from waybill.partition.task import Job, TaskResult, run_task
 from waybill.store import Store
 from waybill.tables import open_catalog
@@ -31,7 +32,7 @@ Message = tuple[str, int, int, int | None, bytes | None, tuple[tuple[str, bytes 
 """Topic, partition, offset, timestamp in ms, key, headers, value."""
 
 
-def in_this_process(job: Job, tasks: Sequence[Task]) -> list[TaskResult]:
+def in_this_process(job: Job, tasks: Sequence[Task]) -> list[TaskResult | ArchiveFault]:
     """Tasks without Spark: the same code, sooner."""
     return [run_task(job, task) for task in tasks]
 

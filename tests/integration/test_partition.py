@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,11 +15,12 @@ import pytest
 from partition_scenes import DAY_MS, Scene, event, in_this_process, junk
 from pyiceberg.expressions import GreaterThan
 
-from waybill.errors import ChainBroken, ConfigError, CorruptBatch, PlanUnusable, ProgressLost
+from waybill.errors import ConfigError, PlanUnusable, ProgressLost
 from waybill.log.encode import Record, control_batch, encode_batch
 from waybill.log.framing import Codec, ControlType, empty_batch
 from waybill.names import BackupName, TopicPartition
-from waybill.partition.plan import Task
+from waybill.partition.carry_out import Execute
+from waybill.partition.plan import ArchiveFault, Task
 from waybill.partition.report import Report, RunOutcome
 from waybill.partition.run import run_to_the_end
 from waybill.partition.task import Job, TaskResult
@@ -316,29 +318,132 @@ def test_a_table_made_anew_is_filled_anew_by_todays_parser(scene: Scene) -> None
     assert "flights/0@0" in scene.table.scan().to_arrow().column("message_id").to_pylist()
 
 
-def test_an_object_that_is_gone_or_cut_stops_the_run_before_anything_is_committed(scene: Scene) -> None:
+def test_an_object_that_is_gone_stops_its_topic_partition_until_it_is_back(scene: Scene) -> None:
     key = BackupName("flights", 1, 0, 50).key(scene.store.prefix)
     content = scene.store.read(key)
     scene.store.client.delete_object(Bucket=scene.store.bucket, Key=key)
     scene.put(TP0, [event(54, 0)])
-    with pytest.raises(ChainBroken, match=r"ends at offset 50, and the chain goes on at 54"):
-        scene.run()
-    assert scene.table.metadata.snapshots == scene.quarantine.metadata.snapshots == []
-    assert scene.data_files() == set()
+    report = scene.run()
+    assert report.end == {"flights-extra/0": 2, "flights/0": 50, "flights/1": 120}
+    (fault,) = report.faults
+    assert re.search(r"ends at offset 50, and the chain goes on at 54", fault)
+    scene.check_no_file_is_left_over()
+    again = scene.run()
+    assert (again.outcome, again.faults) == (RunOutcome.NOTHING_NEW, report.faults)
     scene.store.create_if_absent(key, content)
     scene.run()
     scene.check_exactly_once()
+    assert scene.run().faults == ()
 
 
-def test_damage_names_the_object_and_leaves_no_file(scene: Scene) -> None:
+def test_damage_names_the_object_and_stops_no_other_topic_partition(scene: Scene) -> None:
     records = [event(n, 0) for n in range(54, 60)]
-    damaged = bytearray(encode_batch(records))
-    damaged[-3] ^= 1
-    scene.put_bytes(TP0, 54, bytes(damaged), [])
+    key = damage(scene, TP0, records)
     scene.put(TP0, [event(60, 0)])
-    with pytest.raises(CorruptBatch, match=r"1_0_00000000000000000054\.kafka, byte 0: CRC-32C"):
-        scene.run()
-    assert scene.data_files() == set()
+    report = scene.run()
+    assert report.end == {"flights-extra/0": 2, "flights/0": 54, "flights/1": 120}
+    (fault,) = report.faults
+    assert "1_0_00000000000000000054.kafka, byte 0: CRC-32C" in fault
+    scene.check_no_file_is_left_over()
+    scene.put(TP1, [event(120, 0)])
+    next_one = scene.run(only_these(TP1))
+    assert (next_one.rows, next_one.faults, next_one.end["flights/0"]) == (1, report.faults, 54)
+    assert scene.run(only_these()).faults == report.faults, "remembered over a commit of others"
+    mend(scene, key, records)
+    assert scene.run().rows == 7
+    scene.check_exactly_once()
+    scene.check_no_file_is_left_over()
+
+
+def test_a_fault_at_the_very_start_does_not_hold_up_what_comes_for_others(make_scene: MakeScene) -> None:
+    """The plan that met it is never taken back, and yet the next one is another."""
+    scene = make_scene()
+    records = [event(n, 0) for n in range(6)]
+    key = damage(scene, TP0, records)
+    scene.put(TP0, [event(6, 0)])  # else listing the chain reads the damaged object for its end
+    first = scene.run()
+    assert (first.outcome, first.rows, first.end, len(first.faults)) == (RunOutcome.COMMITTED, 0, {}, 1)
+    assert (scene.run().outcome, scene.run().faults) == (RunOutcome.NOTHING_NEW, first.faults)
+    scene.put(TP1, [event(0, 0)])
+    assert (scene.run().rows, scene.run().faults) == (1, first.faults)
+    mend(scene, key, records)
+    assert scene.run().rows == 7
+    scene.check_exactly_once()
+    assert scene.run().faults == ()
+
+
+@pytest.mark.parametrize("step", ["planned", "carried_out", "staged", "quarantine_committed"])
+def test_a_zombie_that_met_the_fault_and_wakes_when_it_is_mended_changes_nothing(scene: Scene, step: str) -> None:
+    """And the other way round: of two outcomes of one plan only one can be committed."""
+    records = [event(n, 0) for n in range(54, 60)]
+    key = damage(scene, TP0, records)
+    scene.put(TP0, [event(60, 0)])
+    seen: list[str] = []
+
+    def oversleep(reached: str) -> None:
+        seen.append(reached)
+        if reached == step:
+            mend(scene, key, records)
+            while scene.run().outcome is not RunOutcome.NOTHING_NEW:
+                pass
+
+    assert scene.run(done=oversleep).outcome is RunOutcome.ADOPTED
+    assert step in seen
+    scene.check_exactly_once()
+    assert scene.run().outcome is RunOutcome.NOTHING_NEW
+    scene.check_no_file_is_left_over()
+
+
+def test_a_zombie_with_a_sound_archive_adopts_what_was_staged_without_the_damaged_object(scene: Scene) -> None:
+    records = [event(n, 0) for n in range(54, 60)]
+    scene.put(TP0, records)
+    scene.put(TP0, [event(60, 0)])
+    key = BackupName("flights", 1, 0, 54).key(scene.store.prefix)
+    sound = scene.store.read(key)
+
+    def oversleep(step: str) -> None:
+        if step == "carried_out":
+            scene.store.client.put_object(Bucket=scene.store.bucket, Key=key, Body=b"x" + sound[1:])
+            assert scene.run().end["flights/0"] == 54
+            scene.store.client.put_object(Bucket=scene.store.bucket, Key=key, Body=sound)
+
+    report = scene.run(done=oversleep)
+    assert (report.outcome, report.end["flights/0"], len(report.faults)) == (RunOutcome.ADOPTED, 54, 1)
+    assert scene.run().rows == 7
+    scene.check_exactly_once()
+    scene.check_no_file_is_left_over()
+
+
+def damage(scene: Scene, tp: TopicPartition, records: Sequence[Record]) -> str:
+    """A backup object of these messages with one bit of it wrong. Returns its key."""
+    content = bytearray(encode_batch(records))
+    content[-3] ^= 1
+    scene.put_bytes(tp, records[0].offset, bytes(content), records)
+    return BackupName(tp.topic, 1, tp.partition, records[0].offset).key(scene.store.prefix)
+
+
+def mend(scene: Scene, key: str, records: Sequence[Record]) -> None:
+    scene.store.client.put_object(Bucket=scene.store.bucket, Key=key, Body=encode_batch(records))
+
+
+def only_these(*expected: TopicPartition) -> Execute:
+    """Tasks in this process, which read these topic-partitions and no others."""
+
+    def execute(job: Job, tasks: Sequence[Task]) -> list[TaskResult | ArchiveFault]:
+        assert {span.tp for task in tasks for span in task} == set(expected)
+        return in_this_process(job, tasks)
+
+    return execute
+
+
+def test_a_backlog_is_committed_in_plans_of_the_configured_size(make_scene: MakeScene) -> None:
+    scene = make_scene(partition={"run_bytes": "1MiB"})
+    for n in range(6):
+        record = event(n, n, value=b'{"at": 5, "x": "%s"}' % (b"x" * 400_000))
+        scene.put(TP0, [record], codec=Codec.NONE)
+    reports = list(run_to_the_end(scene.config, "flights", in_this_process))
+    assert [(report.rows, report.more) for report in reports] == [(2, True), (2, True), (2, False)]
+    scene.check_exactly_once()
 
 
 def test_a_chain_that_does_not_begin_where_progress_is_leaves_the_others_alone(scene: Scene) -> None:

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -15,7 +16,7 @@ import yaml
 from partition_scenes import DAY_MS, Scene, event, junk, messages_in
 from pyspark.sql import SparkSession
 
-from waybill.errors import CorruptBatch
+from waybill.errors import ConnectionMissing
 from waybill.log.encode import Record, encode_batch
 from waybill.log.framing import Codec
 from waybill.names import BackupName, TopicPartition
@@ -121,15 +122,27 @@ def _load(job: str) -> ModuleType:
     return module
 
 
-def test_an_error_in_a_task_reaches_the_driver_as_itself(make_scene: MakeScene, spark: SparkSession) -> None:
+def test_a_damaged_object_stops_its_topic_partition_alone(make_scene: MakeScene, spark: SparkSession) -> None:
     scene = make_scene()
     damaged = bytearray(encode_batch([event(0, 0)]))
     damaged[-1] ^= 1
     scene.put_bytes(TPS[0], 0, bytes(damaged), [])
     scene.put(TPS[0], [event(1, 0)])
-    with pytest.raises(CorruptBatch, match=r"CRC-32C of the batch at offset 0") as raised:
-        scene.run(spark_execute(lambda: spark))
-    assert raised.value.where == BackupName("flights", 1, 0, 0).key(scene.store.prefix)
+    scene.put(TPS[1], [event(0, 0)])
+    report = scene.run(spark_execute(lambda: spark))
+    assert report.end == {"flights/1": 1}
+    (fault,) = report.faults
+    assert (
+        f"{BackupName('flights', 1, 0, 0).key(scene.store.prefix)}, byte 0: CRC-32C of the batch at offset 0" in fault
+    )
+
+
+def test_an_error_in_a_task_reaches_the_driver_as_itself(make_scene: MakeScene, spark: SparkSession) -> None:
+    scene = make_scene()
+    scene.put(TPS[0], [event(0, 0)])
+    execute = spark_execute(lambda: spark)
+    with pytest.raises(ConnectionMissing, match="nowhere"):
+        scene.run(lambda job, tasks: execute(replace(job, catalog_connection="nowhere"), tasks))
 
 
 def test_the_data_source_reads_what_is_archived(scene: Scene, spark: SparkSession, tmp_path: Path) -> None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import ValidationError
@@ -20,7 +21,22 @@ from waybill.errors import ObjectAlreadyThere, PlanUnusable
 from waybill.names import TopicPartition
 from waybill.store import Store
 
-__all__ = ["Plan", "Span", "Task", "clip", "find_plan", "make_plan", "pack", "settle_plan"]
+__all__ = [
+    "ArchiveFault",
+    "Plan",
+    "Span",
+    "Task",
+    "bound",
+    "clip",
+    "faults_document",
+    "find_plan",
+    "make_plan",
+    "offsets_document",
+    "pack",
+    "parse_faults",
+    "parse_offsets",
+    "settle_plan",
+]
 
 _VERSION = 2
 
@@ -35,6 +51,16 @@ class Span:
     next_offset: int
     size_bytes: int
     """Size of the whole object."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveFault:
+    """What stops a topic-partition: a backup object is missing, damaged, or does not hold its range."""
+
+    tp: TopicPartition
+    offset: int
+    """From here on the archive cannot give what its listing says."""
+    message: str
 
 
 Task = tuple[Span, ...]
@@ -54,6 +80,8 @@ class Plan:
     start: Mapping[TopicPartition, int]
     end: Mapping[TopicPartition, int]
     tasks: tuple[Task, ...]
+    faults: Mapping[TopicPartition, ArchiveFault] = field(default_factory=dict)
+    """What was known to be at fault, and is left out."""
 
     @property
     def id(self) -> str:
@@ -68,12 +96,13 @@ class Plan:
             "generation": self.generation,
             "created_at": self.created_at.isoformat(),
             "reading": self.reading.model_dump(mode="json"),
-            "start": _offsets(self.start),
-            "end": _offsets(self.end),
+            "start": offsets_document(self.start),
+            "end": offsets_document(self.end),
             "tasks": [
                 [[s.tp.topic, s.tp.partition, s.key, s.first_offset, s.next_offset, s.size_bytes] for s in task]
                 for task in self.tasks
             ],
+            "faults": faults_document(self.faults),
         }
         return json.dumps(document, separators=(",", ":")).encode()
 
@@ -93,9 +122,10 @@ class Plan:
                 generation=document["generation"],
                 created_at=datetime.fromisoformat(document["created_at"]),
                 reading=Reading.model_validate(document["reading"]),
-                start=_progress(document["start"]),
-                end=_progress(document["end"]),
+                start=parse_offsets(document["start"]),
+                end=parse_offsets(document["end"]),
                 tasks=tuple(tuple(_span(fields) for fields in task) for task in document["tasks"]),
+                faults=parse_faults(document["faults"]),
             )
         except (ValueError, KeyError, TypeError, AttributeError, ValidationError) as error:
             raise PlanUnusable(f"plan {key} cannot be read ({error}): remove the object, and run again") from error
@@ -111,17 +141,32 @@ def make_plan(
     start: Mapping[TopicPartition, int],
     chains: Mapping[TopicPartition, Sequence[ChainObject]],
     task_bytes: int,
+    run_bytes: int,
+    faults: Mapping[TopicPartition, ArchiveFault] = MappingProxyType({}),
 ) -> Plan | None:
-    """A plan for all that `chains` hold from `start` on; None if that is nothing.
+    """A plan for what `chains` hold from `start` on, up to about `run_bytes` of it; None if that is nothing.
 
     `chains`: for each topic-partition the objects that hold offsets at or after its start, in order.
+    `faults`: why some that have more are not among them.
     """
-    spans = {tp: tuple(clip(tp, objects, start.get(tp))) for tp, objects in chains.items()}
+    spans = bound({tp: tuple(clip(tp, objects, start.get(tp))) for tp, objects in chains.items()}, run_bytes)
     end = {**start, **{tp: s[-1].next_offset for tp, s in spans.items() if s}}
     tasks = pack(spans, task_bytes)
     if not tasks:
         return None
-    return Plan(key, stream, generation, created_at, reading, start, end, tasks)
+    return Plan(key, stream, generation, created_at, reading, start, end, tasks, faults)
+
+
+def bound(spans: Mapping[TopicPartition, Sequence[Span]], run_bytes: int) -> Mapping[TopicPartition, tuple[Span, ...]]:
+    """The first `run_bytes` of a backlog, the same share of each topic-partition's; one object at least."""
+    kept: dict[TopicPartition, list[Span]] = {}
+    taken = 0
+    for span in _side_by_side(spans):
+        if kept and taken + span.size_bytes > run_bytes:
+            break
+        kept.setdefault(span.tp, []).append(span)
+        taken += span.size_bytes
+    return {tp: tuple(chain) for tp, chain in kept.items()}
 
 
 def pack(spans: Mapping[TopicPartition, Sequence[Span]], task_bytes: int) -> tuple[Task, ...]:
@@ -131,16 +176,9 @@ def pack(spans: Mapping[TopicPartition, Sequence[Span]], task_bytes: int) -> tup
     it meets. So a task takes the topic-partitions' spans side by side, each at the same share of its backlog, since
     chains that were written at the same time grow together. Within a topic-partition order is that of offsets.
     """
-    placed: list[tuple[float, TopicPartition, int, Span]] = []
-    for tp, chain in sorted(spans.items()):
-        total = max(sum(span.size_bytes for span in chain), 1)
-        before = 0
-        for span in chain:
-            placed.append((before / total, tp, span.first_offset, span))
-            before += span.size_bytes
     tasks: list[list[Span]] = []
     filled = 0
-    for *_, span in sorted(placed, key=lambda place: place[:3]):
+    for span in _side_by_side(spans):
         # To the nearer side of the target: a task may overshoot by half of its last object.
         if not tasks or filled + span.size_bytes / 2 > task_bytes:
             tasks.append([])
@@ -148,6 +186,18 @@ def pack(spans: Mapping[TopicPartition, Sequence[Span]], task_bytes: int) -> tup
         tasks[-1].append(span)
         filled += span.size_bytes
     return tuple(tuple(task) for task in tasks)
+
+
+def _side_by_side(spans: Mapping[TopicPartition, Sequence[Span]]) -> list[Span]:
+    """All spans, by the share of their topic-partition's backlog that comes before them."""
+    placed: list[tuple[float, TopicPartition, int, Span]] = []
+    for tp, chain in sorted(spans.items()):
+        total = max(sum(span.size_bytes for span in chain), 1)
+        before = 0
+        for span in chain:
+            placed.append((before / total, tp, span.first_offset, span))
+            before += span.size_bytes
+    return [span for *_, span in sorted(placed, key=lambda place: place[:3])]
 
 
 def find_plan(store: Store, key: str) -> Plan | None:
@@ -182,12 +232,25 @@ def clip(tp: TopicPartition, objects: Iterable[ChainObject], start: int | None) 
             yield Span(tp, found.key, first, found.next_offset, found.size_bytes)
 
 
-def _offsets(progress: Mapping[TopicPartition, int]) -> dict[str, int]:
+def offsets_document(progress: Mapping[TopicPartition, int]) -> dict[str, int]:
+    """For a JSON document: offsets by `topic/partition`."""
     return {str(tp): offset for tp, offset in sorted(progress.items())}
 
 
-def _progress(offsets: dict[str, int]) -> dict[TopicPartition, int]:
+def parse_offsets(offsets: Mapping[str, int]) -> dict[TopicPartition, int]:
+    """The inverse of `offsets_document`."""
     return {TopicPartition.parse(tp): int(offset) for tp, offset in offsets.items()}
+
+
+def faults_document(faults: Mapping[TopicPartition, ArchiveFault]) -> dict[str, Any]:
+    """For a JSON document: offset and message by `topic/partition`."""
+    return {str(tp): [fault.offset, fault.message] for tp, fault in sorted(faults.items())}
+
+
+def parse_faults(document: Mapping[str, Any]) -> dict[TopicPartition, ArchiveFault]:
+    """The inverse of `faults_document`."""
+    faults = [ArchiveFault(TopicPartition.parse(tp), *fault) for tp, fault in document.items()]
+    return {fault.tp: fault for fault in faults}
 
 
 def _span(fields: list[Any]) -> Span:

@@ -7,13 +7,16 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from waybill.errors import ChainBroken, ChainGap, ObjectMissing
+from waybill.errors import ChainBroken, ChainGap, CorruptBatch, ObjectMissing
 from waybill.log.framing import Frame, read_frames
 from waybill.names import BackupName
-from waybill.partition.plan import Span
+from waybill.partition.plan import ArchiveFault, Span
 from waybill.store import Store
 
-__all__ = ["read_span"]
+__all__ = ["UNREADABLE", "fault_of", "find_fault", "read_span"]
+
+UNREADABLE = (ChainBroken, CorruptBatch)
+"""What `read_span` raises about the archive."""
 
 
 def read_span(store: Store, span: Span) -> Iterator[pa.RecordBatch]:
@@ -32,6 +35,24 @@ def read_span(store: Store, span: Span) -> Iterator[pa.RecordBatch]:
             yield from _read_batches(store, span)
     except ObjectMissing as error:
         raise ChainBroken(f"{span.tp}: {error}; it was there when the run was planned") from error
+
+
+def fault_of(span: Span, error: ChainBroken | CorruptBatch) -> ArchiveFault:
+    """From where on the span cannot be read, after `read_span` has raised."""
+    offset = span.first_offset
+    if isinstance(error, ChainGap) and error.first_offset is not None:
+        offset = max(offset, error.first_offset)  # what the object does hold is sound
+    return ArchiveFault(span.tp, offset, str(error))
+
+
+def find_fault(store: Store, span: Span) -> ArchiveFault | None:
+    """Read a span, only to see whether it can be."""
+    try:
+        for _ in read_span(store, span):
+            pass
+    except UNREADABLE as error:
+        return fault_of(span, error)
+    return None
 
 
 def _read_batches(store: Store, span: Span) -> Iterator[pa.RecordBatch]:
@@ -60,7 +81,9 @@ def _read_indexed(store: Store, span: Span) -> Iterator[pa.RecordBatch]:
 def _check_end(span: Span, next_offset: int) -> None:
     if next_offset < span.next_offset:
         raise ChainGap(
-            f"{span.tp}: {span.key} ends at offset {next_offset}, and the chain goes on at {span.next_offset}"
+            f"{span.tp}: {span.key} ends at offset {next_offset}, and the chain goes on at {span.next_offset}",
+            next_offset,
+            span.next_offset,
         )
 
 

@@ -34,6 +34,8 @@ class Report:
     plan: str | None
     resumed: bool
     """The plan was an earlier run's, or a rival's: there may be more to do than it says."""
+    more: bool
+    """The plan leaves some of the backlog to the next one, because of `partition.run_bytes`."""
     start: dict[str, int]
     """Progress before, by `topic/partition`."""
     end: dict[str, int]
@@ -54,7 +56,7 @@ class Report:
     peak_memory_bytes: int
     """The most that an executor's worker process held resident; 0 when no task was carried out by this run."""
     faults: tuple[str, ...]
-    """Chains that are broken, and were left out from the fault on."""
+    """What the archive could not give: topic-partitions that were left out from the fault on."""
 
     @classmethod
     def of(
@@ -65,6 +67,7 @@ class Report:
         start: Progress,
         plan: Plan | None,
         resumed: bool,
+        more: bool,
         staged: Staged | None,
         results: Sequence[TaskResult],
         faults: tuple[str, ...],
@@ -77,8 +80,9 @@ class Report:
             outcome=outcome,
             plan=plan.id if plan else None,
             resumed=resumed,
+            more=more,
             start=_offsets(start),
-            end=_offsets(plan.end if plan else start),
+            end=_offsets(staged.end if staged else start),
             tasks=len(plan.tasks) if plan else 0,
             rows=staged.rows if staged else 0,
             quarantined=staged.quarantined if staged else 0,

@@ -3,9 +3,13 @@
 1. Progress is read from the table.
 2. The plan that starts there is found, or made and created if absent.
 3. What was staged for the plan is found, or the plan's tasks are carried out and their files written down.
-4. The quarantine's files are committed, then the table's, each with the plan's end as progress.
+4. The quarantine's files are committed, then the table's, each with the end of what was staged as progress.
 
 Readers take quarantine rows into account only below the table's progress: between the two commits there may be more.
+
+A plan and what was staged for it are never taken back. Where a backup object is damaged or gone, what is staged ends
+before it, and the commit says so beside the progress. If nothing could be staged at all, that is committed as well: the
+progress stays, and the next plan has the next number.
 """
 
 from __future__ import annotations
@@ -13,27 +17,42 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import TypeVar
 
 from pyiceberg.catalog import Catalog
 
 from waybill import failpoints
+from waybill.chain import ChainObject
 from waybill.config import Config, Stream
 from waybill.connections import CatalogEndpoint, S3Endpoint, connection
-from waybill.errors import ChainGap
-from waybill.names import plan_key
+from waybill.names import TopicPartition, plan_key
 from waybill.partition.backlog import committed_offsets, list_chains
+from waybill.partition.carry_out import Execute, carry_out
 from waybill.partition.files import TableLayout
-from waybill.partition.plan import Plan, Task, make_plan, settle_plan
+from waybill.partition.plan import ArchiveFault, Plan, clip, make_plan, settle_plan
+from waybill.partition.reading import find_fault
 from waybill.partition.report import Report, RunOutcome
 from waybill.partition.staged import Staged, discard, find_staged, record_staged
 from waybill.partition.task import Job, TaskResult
 from waybill.store import Store
-from waybill.tables import Commit, Outcome, Progress, StreamTables, commit_files, ensure_tables, open_catalog
+from waybill.tables import (
+    LEFT_OUT_PROPERTY,
+    Commit,
+    LeftOut,
+    Outcome,
+    Progress,
+    StreamTables,
+    commit_files,
+    ensure_tables,
+    left_out_text,
+    open_catalog,
+    read_left_out,
+)
 from waybill.tables import read_progress as progress_of
 
 __all__ = ["Execute", "Step", "run_partition", "run_to_the_end"]
@@ -41,9 +60,6 @@ __all__ = ["Execute", "Step", "run_partition", "run_to_the_end"]
 log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
-
-Execute = Callable[[Job, Sequence[Task]], Iterable[TaskResult]]
-"""Carries out tasks, in any order and anywhere, and gives what they staged."""
 
 Step = Callable[[str], None]
 """Called with the name of each step that was just done."""
@@ -63,11 +79,11 @@ def run_partition(
 ) -> Report:
     """Turn what is new in the archive of stream `name` into rows.
 
-    `execute` carries out the tasks: on Spark, or in this process. Chains that are found broken are left out from the
-    fault on, and named in the report's `faults`.
+    `execute` carries out the tasks: on Spark, or in this process. A topic-partition whose chain is broken, or has an
+    object that is damaged, is left out from the fault on, and named in the report's `faults`.
 
-    Raises `ProgressLost`, `ChainBroken`, `CorruptBatch`, `CommitConflict`, `PlanUnusable`, `ConfigError`, or one of the
-    retriable `StoreUnavailable` and `CatalogUnavailable`; whatever is raised, a later run goes on without loss.
+    Raises `ProgressLost`, `ParserBroken`, `CommitConflict`, `PlanUnusable`, `ConfigError`, or one of the retriable
+    `StoreUnavailable` and `CatalogUnavailable`; whatever is raised, a later run goes on without loss.
     """
     stream = config.stream(name)
     s3 = S3Endpoint.of(connection(config.storage.connection))
@@ -79,14 +95,14 @@ def run_partition(
 
 
 def run_to_the_end(config: Config, name: str, execute: Execute) -> Iterator[Report]:
-    """`run_partition`, and again as long as it carries out a plan of an earlier run: the archive has grown since.
+    """`run_partition`, and again as long as there is more: a plan is bounded, and an earlier run's may be behind.
 
     Raises what `run_partition` raises.
     """
     while True:
         report = run_partition(config, name, execute)
         yield report
-        if not report.resumed:
+        if not (report.resumed or report.more):
             return
 
 
@@ -102,7 +118,11 @@ class _Run:
     done: Step
     run_id: str = field(default_factory=lambda: uuid.uuid4().hex)
     made_plan: bool = False
-    faults: list[str] = field(default_factory=list)
+    more: bool = False
+    broken: list[str] = field(default_factory=list)
+    """Chains that the listing shows to be broken."""
+    known: dict[TopicPartition, ArchiveFault] = field(default_factory=dict)
+    """Faults that an earlier run met, and that are there still."""
     results: list[TaskResult] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -122,14 +142,17 @@ class _Run:
 
     def _settle_plan(self, tables: StreamTables, start: Progress) -> Plan | None:
         uuid = str(tables.main.metadata.table_uuid)
-        key = plan_key(self.config.storage.prefix, self.name, self.stream.generation, uuid, start)
-        return settle_plan(self.store, key, lambda: self._make_plan(key, start))
+        before = read_left_out(tables.main.metadata)
+        key = plan_key(self.config.storage.prefix, self.name, self.stream.generation, uuid, start, before.attempt)
+        return settle_plan(self.store, key, lambda: self._make_plan(key, start, before))
 
-    def _make_plan(self, key: str, start: Progress) -> Plan | None:
+    def _make_plan(self, key: str, start: Progress, before: LeftOut) -> Plan | None:
         self.made_plan = True
         committed = committed_offsets(self.config, self.name)
-        chains, self.faults = list_chains(self.store, self.stream, start, committed)
-        return make_plan(
+        chains, self.broken = list_chains(self.store, self.stream, start, committed)
+        self.known = self._faults_still_there(chains, start, before)
+        chains = {tp: objects for tp, objects in chains.items() if tp not in self.known}
+        plan = make_plan(
             key,
             stream=self.name,
             generation=self.stream.generation,
@@ -138,20 +161,36 @@ class _Run:
             start=start,
             chains=chains,
             task_bytes=self.stream.partition.task_bytes,
+            run_bytes=self.stream.partition.run_bytes,
+            faults=self.known,
         )
+        self.more = plan is not None and any(
+            plan.end.get(tp, -1) < objects[-1].next_offset for tp, objects in chains.items() if objects
+        )
+        return plan
+
+    def _faults_still_there(
+        self, chains: Mapping[TopicPartition, Sequence[ChainObject]], start: Progress, before: LeftOut
+    ) -> dict[TopicPartition, ArchiveFault]:
+        """What stopped topic-partitions last time, and would again. Else each run would do all behind it in vain."""
+        found = {}
+        for tp, offset in before.offsets.items():
+            span = next(clip(tp, chains.get(tp, ()), start.get(tp)), None)
+            if span is not None and span.first_offset == offset and (fault := find_fault(self.store, span)):
+                found[tp] = fault
+        return found
 
     def _stage(self, plan: Plan, tables: StreamTables) -> Staged:
         staged = find_staged(self.store, plan, tables)
         if staged is not None:
             log.info("partition %s: plan %s was carried out by run %s before", self.name, plan.id, staged.run_id)
             return staged
-        self.results = self._carry_out_tasks(plan, tables)
-        self.done("carried_out")
-        ours = Staged(
-            self.run_id,
-            [file for result in self.results for file in result.table_files],
-            [file for result in self.results for file in result.quarantine_files],
+        done = carry_out(
+            self.execute, self._job(plan, tables), plan.tasks, lambda void: discard(tables.main.io, self._staged(void))
         )
+        self.results = done.results
+        self.done("carried_out")
+        ours = self._staged(done.results, {**plan.start, **done.end}, {**plan.faults, **done.faults})
         if record_staged(self.store, plan, ours):
             return ours
         log.info("partition %s: another run has carried out plan %s; its files count", self.name, plan.id)
@@ -160,14 +199,19 @@ class _Run:
         assert found is not None
         return found
 
-    def _carry_out_tasks(self, plan: Plan, tables: StreamTables) -> list[TaskResult]:
-        try:
-            return list(self.execute(self._job(plan, tables), plan.tasks))
-        except ChainGap:
-            # The plan took the missing object's range for its neighbour's: nobody can ever carry it out. Once the
-            # object is back, the next run has to plan anew.
-            self.store.remove(plan.key)
-            raise
+    def _staged(
+        self,
+        results: Sequence[TaskResult],
+        end: Progress = MappingProxyType({}),
+        faults: Mapping[TopicPartition, ArchiveFault] = MappingProxyType({}),
+    ) -> Staged:
+        return Staged(
+            self.run_id,
+            [file for result in results for file in result.table_files],
+            [file for result in results for file in result.quarantine_files],
+            end,
+            faults,
+        )
 
     def _job(self, plan: Plan, tables: StreamTables) -> Job:
         return Job(
@@ -188,12 +232,19 @@ class _Run:
         if staged.quarantine_files:
             files = staged.quarantine_files
             commit_files(
-                tables.quarantine, Commit(plan.id, plan.start, plan.end, files, properties), must_be_at_start=False
+                tables.quarantine, Commit(plan.id, plan.start, staged.end, files, properties), must_be_at_start=False
             )
             self.done("quarantine_committed")
         properties["waybill.quarantined"] = str(staged.quarantined)
+        if staged.faults:
+            properties[LEFT_OUT_PROPERTY] = self._left_out(plan, tables, staged)
         files = staged.table_files
-        return commit_files(tables.main, Commit(plan.id, plan.start, plan.end, files, properties))
+        return commit_files(tables.main, Commit(plan.id, plan.start, staged.end, files, properties))
+
+    def _left_out(self, plan: Plan, tables: StreamTables, staged: Staged) -> str:
+        before = read_left_out(tables.main.metadata)
+        attempt = before.attempt + 1 if staged.end == plan.start else 0
+        return left_out_text(LeftOut({tp: fault.offset for tp, fault in staged.faults.items()}, attempt))
 
     def _timed(self, step: str, work: Callable[[], _T]) -> _T:
         began = time.monotonic()
@@ -211,8 +262,9 @@ class _Run:
             start=start,
             plan=plan,
             resumed=plan is not None and not self.made_plan,
+            more=self.more,
             staged=staged,
             results=self.results,
-            faults=tuple(self.faults),
+            faults=(*self.broken, *(fault.message for fault in (staged.faults if staged else self.known).values())),
             seconds={**self.seconds, "total": time.monotonic() - began},
         )

@@ -4,13 +4,16 @@ Two tables cannot be committed together, and what a message becomes may depend o
 it. So the first run that has carried out a plan writes down its files, in an object that is created if absent. Whoever
 comes after it, a rival or a retry after a crash between the two commits, commits these files and none of its own: a
 message is in the table or in quarantine, whatever has changed in between, and the work is not done twice.
+
+It also writes down how far it got: where the archive could not give what the plan says, a topic-partition ends before.
+So whoever repairs the archive while two runs carry out one plan, only one of the two outcomes can ever be committed.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -21,14 +24,21 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
 from waybill.errors import ObjectAlreadyThere, PlanUnusable
-from waybill.names import staged_key
-from waybill.partition.plan import Plan
+from waybill.names import TopicPartition, staged_key
+from waybill.partition.plan import (
+    ArchiveFault,
+    Plan,
+    faults_document,
+    offsets_document,
+    parse_faults,
+    parse_offsets,
+)
 from waybill.store import Store
 from waybill.tables import StreamTables
 
 __all__ = ["Staged", "discard", "find_staged", "record_staged"]
 
-_VERSION = 1
+_VERSION = 2
 _THREADS = 8
 
 
@@ -39,6 +49,10 @@ class Staged:
     run_id: str
     table_files: Sequence[DataFile]
     quarantine_files: Sequence[DataFile]
+    end: Mapping[TopicPartition, int]
+    """The progress that the files make."""
+    faults: Mapping[TopicPartition, ArchiveFault]
+    """Why some topic-partitions end before the plan does."""
 
     @property
     def rows(self) -> int:
@@ -62,7 +76,8 @@ def find_staged(store: Store, plan: Plan, tables: StreamTables) -> Staged | None
     document = json.loads(found)
     if document.get("v") != _VERSION:
         raise PlanUnusable(
-            f"{key} is of version {document.get('v')!r}; this Waybill reads version {_VERSION}: a newer one wrote it"
+            f"{key} is of version {document.get('v')!r}; this Waybill reads version {_VERSION}: let the Waybill that "
+            f"wrote it commit it, or remove the object, and run again"
         )
     if document["plan"] != _digest(plan):
         raise PlanUnusable(
@@ -73,6 +88,8 @@ def find_staged(store: Store, plan: Plan, tables: StreamTables) -> Staged | None
         document["run"],
         _look_up(tables.main, document["table"], key),
         _look_up(tables.quarantine, document["quarantine"], key),
+        parse_offsets(document["end"]),
+        parse_faults(document["faults"]),
     )
 
 
@@ -84,6 +101,8 @@ def record_staged(store: Store, plan: Plan, staged: Staged) -> bool:
         "run": staged.run_id,
         "table": [file.file_path for file in staged.table_files],
         "quarantine": [file.file_path for file in staged.quarantine_files],
+        "end": offsets_document(staged.end),
+        "faults": faults_document(staged.faults),
     }
     try:
         store.create_if_absent(staged_key(plan.key), json.dumps(document, separators=(",", ":")).encode())

@@ -9,11 +9,13 @@ import os
 import resource
 import tempfile
 import time
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
+import pyarrow as pa
 from pyiceberg.manifest import DataFile
 
 from waybill import failpoints
@@ -21,8 +23,8 @@ from waybill.config import Reading, Storage
 from waybill.connections import CatalogEndpoint, S3Endpoint, connection
 from waybill.parsers import build_parser
 from waybill.partition.files import PartitionedWriter, TableLayout, Uploads
-from waybill.partition.plan import Task
-from waybill.partition.reading import read_span
+from waybill.partition.plan import ArchiveFault, Span, Task
+from waybill.partition.reading import UNREADABLE, fault_of, read_span
 from waybill.partition.rows import QUARANTINE_ROWS, TABLE_ROWS, RowBuilder
 from waybill.store import Store
 from waybill.tables import file_io
@@ -72,11 +74,11 @@ class TaskResult:
     """The most that the executor's process ever held resident."""
 
 
-def run_task(job: Job, task: Task) -> TaskResult:
-    """Carry out one task. If it fails it takes back what it staged.
+def run_task(job: Job, task: Task) -> TaskResult | ArchiveFault:
+    """Carry out one task. If it fails, or meets a fault of the archive, it takes back what it staged.
 
-    Raises `ChainBroken` when a backup object is missing or does not hold its range, `CorruptBatch` when its bytes are
-    damaged, `StoreUnavailable` when S3 does not answer.
+    Raises `StoreUnavailable` when S3 does not answer, `ParserBroken` when a class of the user's does not keep to the
+    parser protocol.
     """
     s3 = S3Endpoint.of(connection(job.storage.connection))
     io = file_io(CatalogEndpoint.of(connection(job.catalog_connection)), s3, job.table.data_location)
@@ -88,9 +90,11 @@ def run_task(job: Job, task: Task) -> TaskResult:
         run = _Run(job, Path(scratch), uploads)
         try:
             return run.carry_out(store, task)
-        except BaseException:
+        except BaseException as error:
             run.abandon()
             uploads.discard()
+            if isinstance(error, _Unreadable):
+                return error.fault
             raise
 
 
@@ -122,7 +126,7 @@ class _Run:
 
     def carry_out(self, store: Store, task: Task) -> TaskResult:
         for span in task:
-            for messages in read_span(store, span):
+            for messages in _read(store, span):
                 self._watch.lap("read_and_decode")
                 rows = self._builder.build(span.tp, messages)
                 self._watch.lap("parse")
@@ -147,6 +151,21 @@ class _Run:
     def abandon(self) -> None:
         self._table.abandon()
         self._quarantine.abandon()
+
+
+class _Unreadable(Exception):
+    """A span cannot be read, and trying again would not help."""
+
+    def __init__(self, fault: ArchiveFault) -> None:
+        super().__init__(fault.message)
+        self.fault = fault
+
+
+def _read(store: Store, span: Span) -> Iterator[pa.RecordBatch]:
+    try:
+        yield from read_span(store, span)
+    except UNREADABLE as error:
+        raise _Unreadable(fault_of(span, error)) from error
 
 
 def _scratch() -> str:

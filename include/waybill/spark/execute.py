@@ -13,8 +13,8 @@ from pyspark import SparkConf, TaskContext
 from pyspark.sql import SparkSession
 
 from waybill.errors import WaybillError
-from waybill.partition.plan import Task
-from waybill.partition.run import Execute
+from waybill.partition.carry_out import Execute
+from waybill.partition.plan import ArchiveFault, Task
 from waybill.partition.task import Job, TaskResult, run_task
 
 __all__ = ["spark_execute"]
@@ -23,7 +23,7 @@ __all__ = ["spark_execute"]
 def spark_execute(session: Callable[[], SparkSession]) -> Execute:
     """Carry out tasks on Spark. `session` is called only when there is something to do."""
 
-    def execute(job: Job, tasks: Sequence[Task]) -> list[TaskResult]:
+    def execute(job: Job, tasks: Sequence[Task]) -> list[TaskResult | ArchiveFault]:
         context = session().sparkContext
         attempts = _attempts(context.getConf())
         # One partition, and so one Spark task, for each of ours.
@@ -44,7 +44,7 @@ def _attempts(conf: SparkConf) -> int:
     return 1 if local else int(conf.get("spark.task.maxFailures") or 4)
 
 
-def _result(job: Job, task: Task, attempts: int) -> TaskResult | WaybillError:
+def _result(job: Job, task: Task, attempts: int) -> TaskResult | ArchiveFault | WaybillError:
     """What the task gave; or the error as a value, for the driver to raise as it is.
 
     Raised here, it would reach the driver as the text of a traceback. That is only done where Spark's next attempt may

@@ -13,10 +13,12 @@ from waybill.chain import ChainObject
 from waybill.config import JsonParser, Reading
 from waybill.errors import PlanUnusable
 from waybill.names import BackupName, TopicPartition, plan_key, staged_key
-from waybill.partition.plan import Plan, Span, make_plan, pack
+from waybill.partition.plan import ArchiveFault, Plan, Span, bound, make_plan, pack
 
 TP0, TP1 = TopicPartition("flights", 0), TopicPartition("flights", 1)
 PARSER = JsonParser.model_validate({"event_time": {"field": "time.scheduled"}, "message_id": "id"})
+
+FAULTS = {TopicPartition("flights", 2): ArchiveFault(TopicPartition("flights", 2), 7, "it is damaged")}
 
 
 def chain(tp: TopicPartition, *bounds: int, size_bytes: int = 100) -> list[ChainObject]:
@@ -26,7 +28,10 @@ def chain(tp: TopicPartition, *bounds: int, size_bytes: int = 100) -> list[Chain
 
 
 def plan(
-    chains: dict[TopicPartition, list[ChainObject]], start: dict[TopicPartition, int], task_bytes: int = 1000
+    chains: dict[TopicPartition, list[ChainObject]],
+    start: dict[TopicPartition, int],
+    task_bytes: int = 1000,
+    run_bytes: int = 1 << 30,
 ) -> Plan | None:
     return make_plan(
         "plans/flights/1/uuid/abc.json",
@@ -37,6 +42,8 @@ def plan(
         start=start,
         chains=chains,
         task_bytes=task_bytes,
+        run_bytes=run_bytes,
+        faults=FAULTS,
     )
 
 
@@ -93,6 +100,7 @@ def test_the_start_names_the_plan() -> None:
 
     assert key({TP0: 1, TP1: 2}) == key({TP1: 2, TP0: 1})
     assert len({key({}), key({TP0: 0}), key({TP0: 1}), key({TP1: 1}), key({TP0: 1}, "u2")}) == 5
+    assert plan_key("p", "flights", 1, "u1", {TP0: 1}, attempt=1) != plan_key("p", "flights", 1, "u1", {TP0: 1})
     assert key({}).startswith("p/plans/flights/1/u1/")
     assert staged_key("a/b.json") == "a/b.staged.json"
 
@@ -119,6 +127,30 @@ def test_packing_keeps_every_span_once_and_each_topic_partition_in_order(
     for task in tasks:
         if len(task) > 1:
             assert sum(s.size_bytes for s in task) <= task_bytes + task[-1].size_bytes / 2
+
+
+@given(st.dictionaries(st.integers(0, 3), sizes, max_size=4), st.integers(1, 3000))
+def test_a_bounded_backlog_is_a_beginning_of_each_chain_and_never_nothing(
+    chains: dict[int, list[int]], run_bytes: int
+) -> None:
+    spans = {
+        TopicPartition("t", p): [
+            Span(TopicPartition("t", p), f"{p}/{n}", n, n + 1, size) for n, size in enumerate(sized)
+        ]
+        for p, sized in chains.items()
+    }
+    kept = bound(spans, run_bytes)
+    assert all(list(chain) == spans[tp][: len(chain)] for tp, chain in kept.items())
+    count = sum(map(len, kept.values()))
+    assert count > 0 or not any(spans.values())
+    assert count <= 1 or sum(s.size_bytes for chain in kept.values() for s in chain) <= run_bytes
+
+
+def test_a_plan_is_bounded_and_ends_where_its_tasks_end() -> None:
+    made = plan({TP0: chain(TP0, 0, 10, 20, 30, 40), TP1: chain(TP1, 0, 5, 9)}, {TP0: 0}, run_bytes=300)
+    assert made is not None
+    assert made.end == {TP0: 20, TP1: 5}
+    assert sum(len(task) for task in made.tasks) == 3
 
 
 def test_packing_makes_few_tasks_and_takes_chains_side_by_side() -> None:
