@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
 
 from waybill.errors import ConfigError
@@ -18,7 +19,10 @@ from waybill.errors import ConfigError
 __all__ = [
     "BackupName",
     "Extension",
+    "FileExtension",
+    "FileName",
     "GapName",
+    "Period",
     "TopicPartition",
     "ZkPaths",
     "archive_prefix",
@@ -27,7 +31,6 @@ __all__ = [
     "chain_prefix",
     "check_stream_name",
     "check_topic",
-    "data_prefix",
     "gap_prefix",
     "gaps_prefix",
     "index_key",
@@ -35,11 +38,14 @@ __all__ = [
     "indexes_prefix",
     "is_topic",
     "offset_prefix",
+    "period_of",
     "plan_key",
     "plans_prefix",
     "quarantine_table_name",
+    "sink_root",
     "staged_key",
     "start_key",
+    "success_key",
     "table_name",
 ]
 
@@ -298,9 +304,101 @@ def staged_key(plan: str) -> str:
     return plan.removesuffix(".json") + ".staged.json"
 
 
-def data_prefix(prefix: str, table: str) -> str:
-    """Where a table's data files go, below the warehouse."""
-    return _join(prefix, *table.split("."), "data")
+class FileExtension(StrEnum):
+    """How a file of the `files` sink ends: what its bytes are."""
+
+    PARQUET = "parquet"
+    SEQUENCEFILE = "seq"
+    TEXT = "txt"
+    TEXT_GZIP = "txt.gz"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Period:
+    """An hour, or a day, of a topic's event time: a directory of the `files` sink."""
+
+    topic: str
+    start: datetime
+    """In UTC, a whole hour or day."""
+    by_hour: bool
+
+    @property
+    def end(self) -> datetime:
+        """Where the next one starts. The last one that there is ends with itself."""
+        length = timedelta(hours=1) if self.by_hour else timedelta(days=1)
+        return min(self.start, datetime.max.replace(tzinfo=UTC) - length) + length
+
+    @property
+    def path(self) -> str:
+        """`<topic>/dt=YYYY-MM-DD/hr=HH/`, as Hive names partitions; of a day without `hr`."""
+        hour = f"hr={self.start:%H}/" if self.by_hour else ""
+        return f"{check_topic(self.topic)}/dt={self.start.date().isoformat()}/{hour}"
+
+    def prefix(self, root: str) -> str:
+        """What the keys of all its objects start with; `root`: of the sink."""
+        return _join(root, self.path)
+
+    def __str__(self) -> str:
+        return self.path.rstrip("/")
+
+
+_PERIOD_OBJECT = re.compile(r"([a-zA-Z0-9._-]{1,249})/dt=([0-9]{4}-[0-9]{2}-[0-9]{2})/(?:hr=([0-9]{2})/)?([^/]+)")
+_FILE_EXTENSIONS = "|".join(re.escape(extension) for extension in FileExtension)
+_FILE = re.compile(rf"({_NUMBER.pattern})_({_NUMBER.pattern})_([0-9]{{{OFFSET_DIGITS}}})\.({_FILE_EXTENSIONS})")
+_SUCCESS = "_SUCCESS"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class FileName:
+    """What the name of a file of the `files` sink says: whose messages, of which period, and where its range starts.
+
+    The range is what one task reads of the topic-partition, so the name follows from the plan.
+    """
+
+    period: Period
+    generation: int
+    partition: int
+    first_offset: int
+    extension: FileExtension
+
+    def key(self, root: str) -> str:
+        """The S3 key: `<root>/<topic>/dt=…/hr=…/<generation>_<partition>_<first_offset>.<extension>`."""
+        if not 0 <= self.first_offset <= MAX_OFFSET:
+            raise ValueError(f"{self.first_offset} is no offset: 0 to {MAX_OFFSET}")
+        name = f"{self.generation}_{self.partition}_{self.first_offset:0{OFFSET_DIGITS}d}.{self.extension}"
+        return self.period.prefix(root) + name
+
+    @classmethod
+    def parse(cls, root: str, key: str) -> FileName:
+        """The name behind an S3 key. Raises `ValueError` if the key is not that of such a file."""
+        found = period_of(root, key)
+        match = _FILE.fullmatch(key.rsplit("/", 1)[-1])
+        if found is None or match is None or int(match[3]) > MAX_OFFSET:
+            raise ValueError(f"{key!r} is not the name of a file below {root!r}")
+        return cls(found, int(match[1]), int(match[2]), int(match[3]), FileExtension(match[4]))
+
+
+def period_of(root: str, key: str) -> Period | None:
+    """The period whose directory an object is in; None if it is in none."""
+    prefix = _join(root, "")
+    match = _PERIOD_OBJECT.fullmatch(key.removeprefix(prefix)) if key.startswith(prefix) else None
+    if match is None or not is_topic(match[1]):
+        return None
+    try:
+        day = datetime.combine(date.fromisoformat(match[2]), time(int(match[3] or 0)), UTC)
+    except ValueError:
+        return None
+    return Period(match[1], day, match[3] is not None)
+
+
+def sink_root(prefix: str, sink_prefix: str) -> str:
+    """What the keys of all files of a sink start with; `prefix`: of the archive."""
+    return _join(prefix, *(p for p in sink_prefix.split("/") if p))
+
+
+def success_key(root: str, period: Period) -> str:
+    """The marker of a period that is final."""
+    return period.prefix(root) + _SUCCESS
 
 
 def table_name(table: str, generation: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from waybill import names
 from waybill.errors import ConfigError
-from waybill.names import BackupName, Extension, TopicPartition, ZkPaths
+from waybill.names import BackupName, Extension, FileExtension, Period, TopicPartition, ZkPaths
 
 TOPICS = st.from_regex(r"[a-zA-Z0-9._-]{1,249}", fullmatch=True).filter(lambda t: t not in {".", ".."})
 SEGMENTS = st.from_regex(r"[A-Za-z0-9!_.*'()=-]{1,20}", fullmatch=True).filter(lambda s: s not in {".", ".."})
@@ -242,7 +243,6 @@ def test_what_is_no_topic_partition(text: str) -> None:
 def test_a_generation_has_tables_of_its_own() -> None:
     assert names.table_name("a.flights", 2) == "a.flights_g2"
     assert names.quarantine_table_name("a.flights", 2) == "a.flights_quarantine_g2"
-    assert names.data_prefix("warehouse", "a.flights_g2") == "warehouse/a/flights_g2/data"
 
 
 @given(st.dictionaries(st.builds(TopicPartition, TOPICS, NUMBERS), OFFSETS, max_size=5), st.randoms())
@@ -282,3 +282,58 @@ def test_a_plans_name_does_not_change_between_versions() -> None:
     progress = {TopicPartition("flights", 1): 7, TopicPartition("flights", 0): 5}
     assert json.dumps(sorted((str(tp), o) for tp, o in progress.items())) == '[["flights/0", 5], ["flights/1", 7]]'
     assert names.plan_key("", "flights", 1, "u", progress) == "plans/flights/1/u/78eadfbe929222c18aa1cf71955388b1.json"
+
+
+HOUR = datetime(2026, 1, 2, 3, tzinfo=UTC)
+
+
+def test_files_lie_in_directories_by_event_time() -> None:
+    hour, day = Period("flights", HOUR, by_hour=True), Period("flights", HOUR.replace(hour=0), by_hour=False)
+    assert names.FileName(hour, 1, 2, 345, FileExtension.PARQUET).key("p/tables/t_g1") == (
+        "p/tables/t_g1/flights/dt=2026-01-02/hr=03/1_2_00000000000000000345.parquet"
+    )
+    assert names.FileName(day, 1, 2, 345, FileExtension.TEXT_GZIP).key("") == (
+        "flights/dt=2026-01-02/1_2_00000000000000000345.txt.gz"
+    )
+    assert names.success_key("p", hour) == "p/flights/dt=2026-01-02/hr=03/_SUCCESS"
+    assert (str(hour), str(day)) == ("flights/dt=2026-01-02/hr=03", "flights/dt=2026-01-02")
+    assert (hour.end - hour.start, day.end - day.start) == (timedelta(hours=1), timedelta(days=1))
+    assert names.sink_root("a/b", "tables/x.y_g1") == "a/b/tables/x.y_g1"
+
+
+@given(
+    topic=TOPICS,
+    hours=st.integers(0, 24 * 365 * 9000),
+    by_hour=st.booleans(),
+    numbers=st.tuples(NUMBERS, NUMBERS, OFFSETS),
+    extension=st.sampled_from(FileExtension),
+    root=st.sampled_from(["", "tables", "a/b"]),
+)
+def test_a_file_s_name_says_what_it_was_made_of(
+    topic: str, hours: int, by_hour: bool, numbers: tuple[int, int, int], extension: FileExtension, root: str
+) -> None:
+    start = datetime(1, 1, 1, tzinfo=UTC) + timedelta(hours=hours if by_hour else hours // 24 * 24)
+    name = names.FileName(Period(topic, start, by_hour), *numbers, extension)
+    assert names.FileName.parse(root, name.key(root)) == name
+    assert names.period_of(root, names.success_key(root, name.period)) == name.period
+    assert name.period.start < name.period.end
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "r/t/dt=2026-02-30/hr=00/1_0_00000000000000000000.parquet",
+        "r/t/dt=2026-01-01/hr=24/1_0_00000000000000000000.parquet",
+        "r/t/dt=2026-01-01/hr=1/1_0_00000000000000000000.parquet",
+        "r/../dt=2026-01-01/hr=01/1_0_00000000000000000000.parquet",
+        "r/t/dt=2026-01-01/hr=01/x/1_0_00000000000000000000.parquet",
+        "r/t/dt=2026-01-01/hr=01/_SUCCESS",
+        "r/t/dt=2026-01-01/hr=01/01_0_00000000000000000000.parquet",
+        "r/t/dt=2026-01-01/hr=01/1_0_99999999999999999999.parquet",
+        "r/t/dt=2026-01-01/hr=01/1_0_00000000000000000000.orc",
+        "s/t/dt=2026-01-01/hr=01/1_0_00000000000000000000.parquet",
+    ],
+)
+def test_what_is_no_file_of_a_sink(key: str) -> None:
+    with pytest.raises(ValueError, match="is not the name of a file below 'r'"):
+        names.FileName.parse("r", key)
