@@ -26,11 +26,20 @@ from pyiceberg.types import (
 from sqlalchemy.exc import IntegrityError
 
 from waybill import names
-from waybill.config import PartitionBy, Stream
+from waybill.config import Columns, PartitionBy, Stream
 from waybill.errors import ConfigError
 from waybill.tables.catalog import available
+from waybill.tables.columns import column_fields, fit_columns
 
-__all__ = ["EVENT_TIME_ID", "QUARANTINE_SCHEMA", "TABLE_SCHEMA", "StreamTables", "ensure_tables", "load_tables"]
+__all__ = [
+    "EVENT_TIME_ID",
+    "QUARANTINE_SCHEMA",
+    "TABLE_SCHEMA",
+    "StreamTables",
+    "ensure_tables",
+    "load_tables",
+    "table_schema",
+]
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +81,8 @@ TABLE_SCHEMA = Schema(
     NestedField(10, "generation", IntegerType(), required=True, doc="The generation of the chain it came from."),
 )
 
+_FIRST_COLUMN_ID = 15
+
 QUARANTINE_SCHEMA = Schema(
     *_ORIGIN,
     NestedField(8, "reason", StringType(), required=True, doc="Why: a word, a colon, and what was found."),
@@ -95,6 +106,11 @@ _TRANSFORMS: dict[PartitionBy, Transform[Any, Any]] = {
 }
 
 
+def table_schema(columns: Columns) -> Schema:
+    """The schema of a stream's table. The catalog gives the fields ids of its own."""
+    return Schema(*TABLE_SCHEMA.fields, *column_fields(columns, _FIRST_COLUMN_ID))
+
+
 @dataclass(frozen=True, slots=True)
 class StreamTables:
     """The table of a stream's generation and its quarantine."""
@@ -116,17 +132,18 @@ def sort_order() -> SortOrder:
 
 
 def ensure_tables(catalog: Catalog, stream: Stream) -> StreamTables:
-    """The tables of a stream, created if they are not there.
+    """The tables of a stream, created if they are not there, and given the columns that the config has by now.
 
     Two drivers may do so at the same time: one creates, the other finds. Raises `ConfigError` when a table of that name
-    is not as this stream needs it, `CatalogUnavailable` when the catalog does not answer.
+    is not as this stream needs it, `CommitConflict` when others change it all the time, `CatalogUnavailable` when the
+    catalog does not answer.
     """
     with available("create the tables"):
         _ensure_namespace(catalog, stream.table.split(".")[0])
         main = _ensure_table(
             catalog,
             names.table_name(stream.table, stream.generation),
-            TABLE_SCHEMA,
+            table_schema(stream.columns),
             partition_spec(stream.partition_by),
             sort_order(),
         )
@@ -139,6 +156,7 @@ def ensure_tables(catalog: Catalog, stream: Stream) -> StreamTables:
         )
     _check(main, TABLE_SCHEMA, partition_spec(stream.partition_by))
     _check(quarantine, QUARANTINE_SCHEMA, UNPARTITIONED_PARTITION_SPEC)
+    fit_columns(main, stream.columns)
     return StreamTables(main, quarantine)
 
 
