@@ -2,11 +2,12 @@
 
 from waybill.config.archiving import Format, UploadPolicy
 from waybill.config.columns import OWN_COLUMNS, Column, ColumnKind, Columns, ColumnType
-from waybill.config.enums import EventTimeFormat, IsolationLevel, PartitionBy, StartPosition, WrongType
+from waybill.config.enums import EventTimeFormat, IsolationLevel, StartPosition, TimeUnit, WrongType
 from waybill.config.load import CONFIG_VARIABLE, config_path, load_config
 from waybill.config.parsing import (
     DelimitedParser,
     EventTime,
+    EventTimeBounds,
     FieldPath,
     JsonParser,
     MsgpackParser,
@@ -16,6 +17,7 @@ from waybill.config.parsing import (
     Reading,
     RegexParser,
 )
+from waybill.config.partition_by import ColumnTransform, PartitionBy, TransformKind
 from waybill.config.partitioning import Maintenance
 from waybill.config.root import Config
 from waybill.config.services import Storage
@@ -26,11 +28,13 @@ __all__ = [
     "OWN_COLUMNS",
     "Column",
     "ColumnKind",
+    "ColumnTransform",
     "ColumnType",
     "Columns",
     "Config",
     "DelimitedParser",
     "EventTime",
+    "EventTimeBounds",
     "EventTimeFormat",
     "FieldPath",
     "Format",
@@ -47,7 +51,9 @@ __all__ = [
     "StartPosition",
     "Storage",
     "Stream",
+    "TimeUnit",
     "TopicRegex",
+    "TransformKind",
     "UploadPolicy",
     "WrongType",
     "config_path",

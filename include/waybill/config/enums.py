@@ -8,10 +8,12 @@ __all__ = [
     "BackupFormat",
     "Compression",
     "EventTimeFormat",
+    "FileFormat",
     "IsolationLevel",
-    "PartitionBy",
     "SequenceFileKey",
+    "SinkName",
     "StartPosition",
+    "TimeUnit",
     "WrongType",
 ]
 
@@ -49,8 +51,8 @@ class IsolationLevel(StrEnum):
     READ_UNCOMMITTED = "read_uncommitted"
 
 
-class PartitionBy(StrEnum):
-    """Iceberg's transform of the event time."""
+class TimeUnit(StrEnum):
+    """What of the event time a table is partitioned by."""
 
     HOUR = "hour"
     DAY = "day"
@@ -80,3 +82,18 @@ class WrongType(StrEnum):
     """The message goes to quarantine."""
     NULL = "null"
     """The column is null, and the message goes to the table."""
+
+
+class SinkName(StrEnum):
+    """Where a stream's rows go."""
+
+    ICEBERG = "iceberg"
+    FILES = "files"
+
+
+class FileFormat(StrEnum):
+    """What the bytes of a file of the `files` sink are."""
+
+    PARQUET = "parquet"
+    SEQUENCEFILE = "sequencefile"
+    TEXT = "text"

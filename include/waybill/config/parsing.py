@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
@@ -12,6 +13,7 @@ from waybill.config.enums import EventTimeFormat, WrongType
 from waybill.config.model import Section, misfit
 from waybill.config.parser_class import make_parser
 from waybill.config.values import (
+    DurationBetween,
     IsClassPath,
     IsColumnList,
     IsFieldDelimiter,
@@ -24,6 +26,7 @@ from waybill.config.values import (
 __all__ = [
     "DelimitedParser",
     "EventTime",
+    "EventTimeBounds",
     "FieldPath",
     "JsonParser",
     "MsgpackParser",
@@ -189,11 +192,23 @@ ParserConfig = Annotated[
 """How a message is read: one model for each parser, chosen by `name`."""
 
 
+class EventTimeBounds(Section):
+    """How far an event time may be from the time at which a run is planned. What is beyond goes to quarantine."""
+
+    past: Annotated[timedelta, DurationBetween("1h", "3650000d")] = Field(
+        timedelta(days=7300), description="How long ago an event may have been. `3650000d`: no bound."
+    )
+    future: Annotated[timedelta, DurationBetween("1m", "3650000d")] = Field(
+        timedelta(days=1), description="How far ahead an event may be: clocks that are fast, or in a wrong zone."
+    )
+
+
 class Reading(Section):
     """All that decides what a message becomes. A plan holds it, so that a retry does the same by it."""
 
     parser: ParserConfig = Field(description="How a message is read.")
     columns: Columns = Field({}, description="Which fields become columns of the table.")
+    event_time_bounds: EventTimeBounds = Field(EventTimeBounds(), description="Which event times there can be.")
 
 
 def check_columns(parser: ParserConfig, columns: Columns) -> None:

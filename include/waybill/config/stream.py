@@ -10,9 +10,10 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from waybill.config.archiving import Format, Ingest, UploadPolicy
 from waybill.config.columns import Columns
-from waybill.config.enums import BackupFormat, IsolationLevel, PartitionBy, StartPosition
+from waybill.config.enums import BackupFormat, IsolationLevel, StartPosition
 from waybill.config.model import Section, misfit
-from waybill.config.parsing import ParserConfig, RawParser, Reading, check_columns
+from waybill.config.parsing import EventTimeBounds, ParserConfig, RawParser, Reading, check_columns
+from waybill.config.partition_by import IsPartitionBy, PartitionBy, check_partition_by
 from waybill.config.partitioning import Maintenance, Partition
 from waybill.config.values import (
     IsRecompression,
@@ -84,7 +85,14 @@ class Stream(Section):
         description="The table. The generation is appended: `analytics.flights` is `analytics.flights_g1`, and its "
         "quarantine `analytics.flights_quarantine_g1`."
     )
-    partition_by: PartitionBy = Field(PartitionBy.HOUR, description="Iceberg's transform of the event time.")
+    partition_by: Annotated[PartitionBy, IsPartitionBy()] = Field(
+        PartitionBy(),
+        description="What the table is partitioned by: hour or day of the event time, and further columns, as Spark "
+        "writes it. Changing it takes a new generation.",
+    )
+    event_time_bounds: EventTimeBounds = Field(
+        EventTimeBounds(), description="How far an event time may be from the time at which a run is planned."
+    )
     partition: Partition = Field(Partition(), description="How the Spark job runs.")
     maintenance: Maintenance = Field(Maintenance(), description="How the tables are kept in shape.")
 
@@ -121,12 +129,13 @@ class Stream(Section):
     @model_validator(mode="after")
     def _check_columns(self) -> Self:
         check_columns(self.parser, self.columns)
+        check_partition_by(self.partition_by, self.columns)
         return self
 
     @property
     def reading(self) -> Reading:
         """All that decides what a message of this stream becomes."""
-        return Reading(parser=self.parser, columns=self.columns)
+        return Reading(parser=self.parser, columns=self.columns, event_time_bounds=self.event_time_bounds)
 
     def consumer_group(self, stream_name: str) -> str | None:
         """The consumer group that progress is shown in; None: in none."""

@@ -34,6 +34,7 @@ class Reason(StrEnum):
     EVENT_TIME_WRONG_TYPE = "event_time_wrong_type"
     EVENT_TIME_MALFORMED = "event_time_malformed"
     EVENT_TIME_OUT_OF_RANGE = "event_time_out_of_range"
+    EVENT_TIME_OUT_OF_BOUNDS = "event_time_out_of_bounds"
     MESSAGE_ID_WRONG_TYPE = "message_id_wrong_type"
 
 

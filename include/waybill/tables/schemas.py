@@ -8,11 +8,23 @@ from typing import Any
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchTableError, TableAlreadyExistsError
-from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
+from pyiceberg.partitioning import (
+    PARTITION_FIELD_ID_START,
+    UNPARTITIONED_PARTITION_SPEC,
+    PartitionField,
+    PartitionSpec,
+)
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, NullOrder, SortDirection, SortField, SortOrder
-from pyiceberg.transforms import DayTransform, HourTransform, IdentityTransform, Transform
+from pyiceberg.transforms import (
+    BucketTransform,
+    DayTransform,
+    HourTransform,
+    IdentityTransform,
+    Transform,
+    TruncateTransform,
+)
 from pyiceberg.types import (
     BinaryType,
     IntegerType,
@@ -26,7 +38,7 @@ from pyiceberg.types import (
 from sqlalchemy.exc import IntegrityError
 
 from waybill import names
-from waybill.config import Columns, PartitionBy, Stream
+from waybill.config import Columns, ColumnTransform, PartitionBy, Stream, TimeUnit, TransformKind
 from waybill.errors import ConfigError
 from waybill.tables.catalog import available
 from waybill.tables.columns import column_fields, fit_columns
@@ -100,9 +112,9 @@ _PROPERTIES = {
     "write.metadata.previous-versions-max": "100",
 }
 
-_TRANSFORMS: dict[PartitionBy, Transform[Any, Any]] = {
-    PartitionBy.DAY: DayTransform(),
-    PartitionBy.HOUR: HourTransform(),
+_TIME_TRANSFORMS: dict[TimeUnit, Transform[Any, Any]] = {
+    TimeUnit.DAY: DayTransform(),
+    TimeUnit.HOUR: HourTransform(),
 }
 
 
@@ -119,9 +131,28 @@ class StreamTables:
     quarantine: Table
 
 
-def partition_spec(partition_by: PartitionBy) -> PartitionSpec:
-    """The table's partitioning: hour or day of the event time, named as Spark names it."""
-    return PartitionSpec(PartitionField(EVENT_TIME_ID, 1000, _TRANSFORMS[partition_by], f"event_time_{partition_by}"))
+def partition_spec(partition_by: PartitionBy, schema: Schema = TABLE_SCHEMA) -> PartitionSpec:
+    """The partitioning of a table that has this schema, named as Spark names it."""
+    time = PartitionField(
+        EVENT_TIME_ID, PARTITION_FIELD_ID_START, _TIME_TRANSFORMS[partition_by.time], partition_by.time_field_name
+    )
+    return PartitionSpec(
+        time,
+        *(
+            PartitionField(schema.find_field(c.column).field_id, field_id, _transform(c), c.field_name)
+            for field_id, c in enumerate(partition_by.columns, PARTITION_FIELD_ID_START + 1)
+        ),
+    )
+
+
+def _transform(by: ColumnTransform) -> Transform[Any, Any]:
+    match by.kind:
+        case TransformKind.IDENTITY:
+            return IdentityTransform()
+        case TransformKind.BUCKET:
+            return BucketTransform(by.figure)
+        case TransformKind.TRUNCATE:
+            return TruncateTransform(by.figure)
 
 
 def sort_order() -> SortOrder:

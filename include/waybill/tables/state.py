@@ -35,7 +35,7 @@ PROGRESS_PROPERTY = "waybill.progress"
 RETRIES_PROPERTY = "waybill.retries"
 """How many retries of the quarantine the table has taken part in: `read_retries`."""
 WATERMARKS_PROPERTY = "waybill.watermarks"
-"""How far each topic-partition's event time has come."""
+"""How far each topic-partition's Kafka timestamps have come: `waybill.tables.watermarks`."""
 
 STATE_PROPERTIES = (PROGRESS_PROPERTY, RETRIES_PROPERTY, WATERMARKS_PROPERTY)
 

@@ -34,7 +34,7 @@ streams:
     table: analytics.flights
 """
 
-KEYS_OF_STREAM = "topics, generation, start, isolation_level, upload, format, recompress, ingest, parser, columns, table, partition_by, partition, maintenance"
+KEYS_OF_STREAM = "topics, generation, start, isolation_level, upload, format, recompress, ingest, parser, columns, table, partition_by, event_time_bounds, partition, maintenance"
 
 
 def load(tmp_path: Path, text: str) -> Config:
@@ -221,7 +221,10 @@ WRONG_VALUES = [
     ("    table: ", "    isolation_level: committed\n    table: ", "line 9: streams.flights.isolation_level: must be "
      "'read_committed' or 'read_uncommitted' (found: \"committed\")"),
     ("    table: ", "    partition_by: week\n    table: ",
-     "line 9: streams.flights.partition_by: must be 'hour' or 'day' (found: \"week\")"),
+     "line 9: streams.flights.partition_by: must be 'hour' or 'day', of the event time, or a list that begins with one "
+     "of them (found: \"week\")"),
+    ("    table: ", "    event_time_bounds: {past: 10m}\n    table: ", "line 9: streams.flights.event_time_bounds.past: "
+     "must be between 1h and 3650000d (found: \"10m\")"),
     ("{field: time}", "{field: time, format: unix}", "line 8: streams.flights.parser.event_time.format: must be "
      "'iso8601', 'epoch_s', 'epoch_ms', 'epoch_us' or 'epoch_ns' (found: \"unix\")"),
     ("    parser:", "    parser:\n      name: avro",

@@ -12,14 +12,14 @@ from pyiceberg.io import load_file_io
 from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
 
-from waybill.config import PartitionBy
+from waybill.config import PartitionBy, TimeUnit
 from waybill.partition import files
 from waybill.partition.files import PartitionedWriter, TableLayout, Uploads
 from waybill.partition.rows import QUARANTINE_ROWS, TABLE_ROWS
 from waybill.tables.schemas import QUARANTINE_SCHEMA, TABLE_SCHEMA, partition_spec
 
 HOUR_US, DAY_US = 3_600_000_000, 86_400_000_000
-DAY, HOUR = partition_spec(PartitionBy.DAY), partition_spec(PartitionBy.HOUR)
+DAY, HOUR = (partition_spec(PartitionBy(unit)) for unit in (TimeUnit.DAY, TimeUnit.HOUR))
 
 
 def row(offset: int, event_time_us: int, value: bytes = b"{}") -> dict[str, Any]:

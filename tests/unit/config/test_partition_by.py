@@ -1,0 +1,150 @@
+"""What a table is partitioned by: read as Spark writes it, and refused where it cannot be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from waybill.config import ColumnTransform, Config, PartitionBy, TimeUnit, TransformKind, load_config
+from waybill.errors import ConfigError
+
+STREAM = """\
+version: 1
+storage: {bucket: archive}
+streams:
+  flights:
+    topics: [flights]
+    parser: {event_time: {field: time}}
+    table: analytics.flights
+    columns:
+      carrier: string
+      seats: int
+      price: decimal(9,2)
+      cents: decimal(2,0)
+      delay: double
+      cancelled: boolean
+      day: date
+      landed: timestamp
+      crew: list<string>
+      event_time_day: string
+      seats_bucket: int
+"""
+
+
+def load(tmp_path: Path, partition_by: str) -> Config:
+    file = tmp_path / "streams.yaml"
+    file.write_text(f"{STREAM}    partition_by: {partition_by}\n")
+    return load_config(file)
+
+
+IDENTITY, BUCKET, TRUNCATE = TransformKind.IDENTITY, TransformKind.BUCKET, TransformKind.TRUNCATE
+
+
+@pytest.mark.parametrize(
+    ("written", "expected", "serialised"),
+    [
+        ("hour", PartitionBy(), "hour"),
+        ("[hour]", PartitionBy(), "hour"),
+        ("[hour, day]", PartitionBy(TimeUnit.HOUR, (ColumnTransform("day"),)), ["hour", "day"]),
+        (
+            "[hour, carrier, bucket(16, message_id), truncate(3, carrier)]",
+            PartitionBy(
+                TimeUnit.HOUR,
+                (
+                    ColumnTransform("carrier"),
+                    ColumnTransform("message_id", BUCKET, 16),
+                    ColumnTransform("carrier", TRUNCATE, 3),
+                ),
+            ),
+            ["hour", "carrier", "bucket(16, message_id)", "truncate(3, carrier)"],
+        ),
+        (
+            '[hour, "bucket( 4 ,topic )", topic, truncate(1000000, offset), truncate(10, price), bucket(2, landed)]',
+            PartitionBy(
+                TimeUnit.HOUR,
+                (
+                    ColumnTransform("topic", BUCKET, 4),
+                    ColumnTransform("topic"),
+                    ColumnTransform("offset", TRUNCATE, 1_000_000),
+                    ColumnTransform("price", TRUNCATE, 10),
+                    ColumnTransform("landed", BUCKET, 2),
+                ),
+            ),
+            [
+                "hour",
+                "bucket(4, topic)",
+                "topic",
+                "truncate(1000000, offset)",
+                "truncate(10, price)",
+                "bucket(2, landed)",
+            ],
+        ),
+    ],
+)
+def test_it_is_read_as_spark_writes_it_and_written_back(
+    tmp_path: Path, written: str, expected: PartitionBy, serialised: Any
+) -> None:
+    config = load(tmp_path, written)
+    assert config.stream("flights").partition_by == expected
+    document = config.model_dump(mode="json")
+    assert document["streams"]["flights"]["partition_by"] == serialised
+    assert Config.model_validate(yaml.safe_load(yaml.safe_dump(document))) == config
+
+
+def test_partition_fields_have_sparks_names() -> None:
+    by = [ColumnTransform("a"), ColumnTransform("a", BUCKET, 16), ColumnTransform("a", TRUNCATE, 3)]
+    assert [c.field_name for c in by] == ["a", "a_bucket", "a_trunc"]
+    assert PartitionBy(TimeUnit.DAY).time_field_name == "event_time_day"
+
+
+@pytest.mark.parametrize(
+    ("written", "why"),
+    [
+        ("carrier", "must be 'hour' or 'day', of the event time, or a list that begins with one of them"),
+        ("[carrier, hour]", "must be 'hour' or 'day', of the event time, or a list that begins with one of them"),
+        ("[]", "must be hour or day, or a list that begins with it"),
+        ("[hour, 3]", "must be hour or day, or a list that begins with it"),
+        ("{hour: 1}", "must be hour or day, or a list that begins with it"),
+        ("[hour, hours(landed)]", "'hours(landed)' is not a column, bucket(<buckets>, <column>) or truncate("),
+        ("[hour, bucket(carrier, 16)]", "'bucket(carrier,16)' is not a column, bucket("),
+        ("[hour, month(2, landed)]", "'month(2,landed)' is not a column, bucket("),
+        ("[hour, Carrier]", "'Carrier' is not a column, bucket("),
+        ("[hour, '']", "'' is not a column, bucket("),
+        ("[hour, bucket(0, carrier)]", "'bucket(0,carrier)': there can be 1 to 100,000 buckets"),
+        ("[hour, bucket(100001, carrier)]", "'bucket(100001,carrier)': there can be 1 to 100,000 buckets"),
+        ("[hour, truncate(0, carrier)]", "'truncate(0,carrier)': a width is from 1 to 2,147,483,647"),
+        ("[hour, carriers]", "carriers: there is no such column to partition by; there are: topic, partition, offset"),
+        ("[hour, headers]", "headers: there is no such column to partition by"),
+        ("[hour, carrier, carrier]", "carrier: carrier is there already; take one of the two"),
+        ("[hour, bucket(2, carrier), bucket(4, carrier)]", "bucket(4, carrier): bucket(2, carrier) is there already"),
+        ("[hour, offset]", "offset: would make a partition for each message: take bucket or truncate"),
+        ("[hour, message_id]", "message_id: would make a partition for each message: take bucket or truncate"),
+        ("[hour, landed]", "landed: would make a partition for each microsecond"),
+        ("[hour, event_time]", "event_time: would make a partition for each microsecond"),
+        ("[hour, delay]", "delay: a double cannot be partitioned by: its values are not exact"),
+        ("[hour, crew]", "crew: a list cannot be partitioned by"),
+        ("[hour, bucket(4, crew)]", "bucket(4, crew): a list cannot be partitioned by"),
+        ("[hour, bucket(4, delay)]", "bucket(4, delay): Iceberg has no buckets of a double"),
+        ("[hour, bucket(4, cancelled)]", "bucket(4, cancelled): Iceberg has no buckets of a boolean"),
+        ("[hour, truncate(4, cancelled)]", "truncate(4, cancelled): Iceberg does not truncate a boolean"),
+        ("[hour, truncate(4, landed)]", "truncate(4, landed): Iceberg does not truncate a timestamp"),
+        ("[hour, truncate(4, day)]", "truncate(4, day): Iceberg does not truncate a date"),
+        (
+            "[hour, truncate(70, cents)]",
+            "truncate(70, cents): the least decimal(2,0) there is, truncated to",
+        ),
+        ("[day]", "day: the partition field would be called 'event_time_day', as a column is: give the column another"),
+        (
+            "[hour, bucket(4, seats)]",
+            "bucket(4, seats): the partition field would be called 'seats_bucket', as a",
+        ),
+        (f"[hour, {', '.join(['carrier'] * 9)}]", "names 9 columns: 8 at most, each multiplies the files"),
+    ],
+)
+def test_what_cannot_be_is_refused_when_the_config_is_loaded(tmp_path: Path, written: str, why: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load(tmp_path, written)
+    assert f"streams.flights.partition_by: {why}" in str(refused.value)
