@@ -13,6 +13,7 @@ __all__ = [
     "ChainBroken",
     "ChainGap",
     "CommitConflict",
+    "CompactionUnsound",
     "ConfigError",
     "ConnectionMissing",
     "CoordinationUnavailable",
@@ -29,7 +30,10 @@ __all__ = [
     "ObjectMissing",
     "ParserBroken",
     "PlanUnusable",
+    "ProcedureFailed",
     "ProgressLost",
+    "RegistryRefused",
+    "RegistryUnavailable",
     "RetentionGap",
     "StackError",
     "StoreUnavailable",
@@ -126,6 +130,30 @@ class CatalogUnavailable(WaybillError):
     """The Iceberg catalog did not answer, or its database stayed locked. Calling again gives the same outcome."""
 
     retriable = True
+
+
+class RegistryUnavailable(WaybillError):
+    """The schema registry did not answer. Nothing of the run is committed, and nothing is dropped."""
+
+    retriable = True
+
+    def __init__(self, url: str, what: str, remedy: str) -> None:
+        super().__init__(f"the schema registry at {url} does not answer ({what}). Check {remedy}")
+        self.url, self.what, self.remedy = url, what, remedy
+
+    def __reduce__(self) -> tuple[type[RegistryUnavailable], tuple[str, str, str]]:
+        return type(self), (self.url, self.what, self.remedy)
+
+
+class RegistryRefused(WaybillError):
+    """The schema registry does not let us in, or what answers is no schema registry."""
+
+    def __init__(self, url: str, what: str, remedy: str) -> None:
+        super().__init__(f"{url} refuses to say which schema it is ({what}): nothing is committed. Check {remedy}")
+        self.url, self.what, self.remedy = url, what, remedy
+
+    def __reduce__(self) -> tuple[type[RegistryRefused], tuple[str, str, str]]:
+        return type(self), (self.url, self.what, self.remedy)
 
 
 class CoordinationUnavailable(WaybillError):
@@ -275,3 +303,34 @@ class ParserBroken(WaybillError):
 
 class PlanUnusable(WaybillError):
     """The plan of a partition run, or what it has staged, cannot be read or is gone."""
+
+
+# --- maintenance ------------------------------------------------------------------------------------------------------
+
+
+class ProcedureFailed(WaybillError):
+    """One of Iceberg's procedures ended with an error. What it had committed stays; nothing else has changed."""
+
+    retriable = True
+
+    def __init__(self, procedure: str, table: str, reason: str) -> None:
+        super().__init__(f"{procedure} of {table}: {reason}")
+        self.procedure, self.table, self.reason = procedure, table, reason
+
+    def __reduce__(self) -> tuple[type[ProcedureFailed], tuple[str, str, str]]:
+        return type(self), (self.procedure, self.table, self.reason)
+
+
+class CompactionUnsound(WaybillError):
+    """A compaction put other rows in place of those it took."""
+
+    def __init__(self, table: str, snapshot_id: int, rows_before: int, rows_after: int) -> None:
+        super().__init__(
+            f"table {table}: the compaction of snapshot {snapshot_id} made {rows_after:,} rows of {rows_before:,}. "
+            f"Nothing was expired. Roll the table back to the snapshot before it, and pause maintenance of the stream"
+        )
+        self.table, self.snapshot_id = table, snapshot_id
+        self.rows_before, self.rows_after = rows_before, rows_after
+
+    def __reduce__(self) -> tuple[type[CompactionUnsound], tuple[str, int, int, int]]:
+        return type(self), (self.table, self.snapshot_id, self.rows_before, self.rows_after)

@@ -11,6 +11,7 @@ An option that says how to be secure is never passed over: it is followed, or th
 from waybill.connections.catalog import CatalogEndpoint
 from waybill.connections.connection import Connection, connection, variable
 from waybill.connections.kafka import KafkaEndpoint, Sasl, SaslMechanism, SecurityProtocol
+from waybill.connections.registry import RegistryEndpoint
 from waybill.connections.s3 import AssumedRole, Encryption, S3Endpoint
 from waybill.connections.tls import Tls
 from waybill.connections.zookeeper import Access, ZooKeeperEndpoint
@@ -22,6 +23,7 @@ __all__ = [
     "Connection",
     "Encryption",
     "KafkaEndpoint",
+    "RegistryEndpoint",
     "S3Endpoint",
     "Sasl",
     "SaslMechanism",
