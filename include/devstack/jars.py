@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from devstack.preflight import Java
 
-__all__ = ["KAFKA", "JarSet", "pyspark_jars", "resolve"]
+__all__ = ["ICEBERG", "KAFKA", "JarSet", "pyspark_jars", "resolve"]
 
 _RESOLVE_SECONDS = 900
 
@@ -50,6 +50,18 @@ KAFKA = JarSet(
     "kafka",
     ("org.apache.kafka:kafka_2.13:4.1.0", "org.apache.logging.log4j:log4j-slf4j-impl:2.24.3"),
     size_mb=43,
+)
+
+# What a user gives Spark by spark.jars.packages: waybill.spark.catalog.JARS.
+ICEBERG = JarSet(
+    "iceberg",
+    (
+        "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0",
+        "org.apache.iceberg:iceberg-aws-bundle:1.11.0",
+        "org.xerial:sqlite-jdbc:3.50.3.0",
+        "org.postgresql:postgresql:42.7.8",
+    ),
+    size_mb=128,
 )
 
 

@@ -28,6 +28,7 @@ __all__ = [
     "LogTruncated",
     "ObjectAlreadyThere",
     "ObjectMissing",
+    "OutputDiffers",
     "ParserBroken",
     "PlanUnusable",
     "ProcedureFailed",
@@ -334,3 +335,14 @@ class CompactionUnsound(WaybillError):
 
     def __reduce__(self) -> tuple[type[CompactionUnsound], tuple[str, int, int, int]]:
         return type(self), (self.table, self.snapshot_id, self.rows_before, self.rows_after)
+
+
+class OutputDiffers(WaybillError):
+    """A file of the `files` sink is there already, with other bytes than this run makes."""
+
+    def __init__(self, key: str, what: str) -> None:
+        super().__init__(f"{key} is there with other content than this run makes: {what}")
+        self.key, self.what = key, what
+
+    def __reduce__(self) -> tuple[type[OutputDiffers], tuple[str, str]]:
+        return type(self), (self.key, self.what)

@@ -38,7 +38,17 @@ if TYPE_CHECKING:
 
     from waybill.config import Storage
 
-__all__ = ["PART_BYTES", "Chain", "ObjectStream", "PendingUpload", "Store", "StoredObject", "Upload"]
+__all__ = [
+    "PART_BYTES",
+    "Chain",
+    "Description",
+    "ListedObject",
+    "ObjectStream",
+    "PendingUpload",
+    "Store",
+    "StoredObject",
+    "Upload",
+]
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +90,25 @@ class StoredObject:
     key: str
     size_bytes: int
     modified: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class ListedObject:
+    """Any object as a listing shows it."""
+
+    key: str
+    size_bytes: int
+    modified: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What S3 says of an object beside its bytes."""
+
+    metadata: dict[str, str]
+    """User metadata."""
+    etag: str
+    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -218,6 +247,11 @@ class Store:
         """The keys that start with `prefix` (a whole key's start, the archive's prefix included), in order."""
         return (str(entry["Key"]) for entry in self._list(prefix, None))
 
+    def list_objects(self, prefix: str) -> Iterator[ListedObject]:
+        """The objects whose keys start with `prefix` (a whole key's start, the archive's prefix included), in order."""
+        for entry in self._list(prefix, None):
+            yield ListedObject(str(entry["Key"]), int(entry["Size"]), entry["LastModified"])
+
     def _list(self, prefix: str, after: str | None, page_size: int = 1000) -> Iterator[dict[str, Any]]:
         start = {} if after is None else {"StartAfter": after}
         pages = self.client.get_paginator("list_objects_v2").paginate(
@@ -255,6 +289,12 @@ class Store:
         """The user metadata of an object. Raises `ObjectMissing` if there is none."""
         with self._mapped(f"look up {key}", key):
             return dict(self.client.head_object(Bucket=self.bucket, Key=key)["Metadata"])
+
+    def describe(self, key: str) -> Description:
+        """What S3 says of an object beside its bytes. Raises `ObjectMissing` if there is none."""
+        with self._mapped(f"look up {key}", key):
+            answer = self.client.head_object(Bucket=self.bucket, Key=key)
+        return Description(dict(answer["Metadata"]), answer["ETag"], int(answer["ContentLength"]))
 
     def exists(self, key: str) -> bool:
         """Whether there is an object of that name now."""
@@ -307,10 +347,23 @@ class Store:
                 f"{self._endpoint.remedy}. Take it out, and encrypt the bucket by other means"
             )
 
-    def remove(self, key: str) -> None:
-        """Remove an object, if there is one. For plans that cannot be carried out; never for backup objects."""
-        with self._mapped(f"remove {key}", key):
-            self.client.delete_object(Bucket=self.bucket, Key=key)
+    def remove(self, key: str, *, etag: str | None = None) -> None:
+        """Remove an object, if there is one. For plans, indexes that nothing names, and files of the `files` sink that
+        nothing lists; never for backup objects. With `etag` only if it still has that one, where the store looks at it.
+        """
+        condition = {} if etag is None else {"IfMatch": etag}
+        try:
+            with self._mapped(f"remove {key}", key):
+                self.client.delete_object(Bucket=self.bucket, Key=key, **condition)
+        except (ObjectAlreadyThere, ObjectMissing):
+            log.info("%s was replaced or removed by somebody else", key)
+
+    def remove_if_there(self, key: str) -> bool:
+        """Remove an object that mostly is not there. Whether it was. A bucket with versions gets no deletion for nothing."""
+        if not self.exists(key):
+            return False
+        self.remove(key)
+        return True
 
     # --- uploads that nobody completed ---
 

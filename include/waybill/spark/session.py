@@ -16,7 +16,7 @@ __all__ = ["connection_ids", "spark_session"]
 
 _LOCAL_MASTER = "local[2]"
 # What Spark shows of its settings anywhere, it shows without these.
-_REDACTED = "(?i)secret|password|token|access[.]?key|AIRFLOW_CONN_"
+_REDACTED = "(?i)secret|password|token|credential|access[.-]?key|AIRFLOW_CONN_"
 
 
 def connection_ids(config: Config) -> tuple[str, ...]:

@@ -1,0 +1,238 @@
+"""One maintenance run of a stream: its tables one after the other, then what lies beside the archive.
+
+For each table, in this order: small files are compacted, manifests are rewritten, the table's state is carried on into
+a fresh snapshot, older snapshots expire, and orphans are removed. Any step may be cut off: the next run begins anew,
+and what was staged by then is an orphan.
+
+Ingest and partition may run at the same time. A partition run that commits in between makes a step's commit be tried
+again by Iceberg, or the other way round; what it has staged and not committed yet is left alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from pyiceberg.manifest import ManifestFile
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation, Snapshot
+
+from waybill import names
+from waybill.config import Config, Stream
+from waybill.connections import CatalogEndpoint, S3Endpoint, connection
+from waybill.errors import CompactionUnsound
+from waybill.maintenance.figures import MaintenanceReport, Shape, Step, TableReport
+from waybill.maintenance.leftovers import Plans, find_plans, orphaned_indexes, sort_plans
+from waybill.maintenance.orphans import Location, orphan_candidates
+from waybill.maintenance.procedures import Procedures
+from waybill.store import ListedObject, Store
+from waybill.tables import StreamTables, load_tables, open_catalog, read_progress
+from waybill.tables.carry import carry_state_on
+
+__all__ = ["run_maintenance"]
+
+log = logging.getLogger(__name__)
+
+_SMALL_MANIFEST_BYTES = 4 << 20
+"""Half of what Iceberg makes them, `commit.manifest.target-size-bytes`."""
+
+
+def run_maintenance(
+    config: Config,
+    name: str,
+    procedures: Callable[[], Procedures],
+    *,
+    now: Callable[[], datetime] = lambda: datetime.now(UTC),
+) -> MaintenanceReport:
+    """Keep the tables of stream `name` in shape.
+
+    `procedures` is called once there is something to do for it.
+
+    Raises `CompactionUnsound` when a compaction's rows are not as many as they were, `ConfigError`, `ProgressLost`,
+    `CommitConflict`, one of the retriable `StoreUnavailable` and `CatalogUnavailable`, or what the procedures raise.
+    """
+    stream = config.stream(name)
+    s3 = S3Endpoint.of(connection(config.storage.connection))
+    began = time.monotonic()
+    with (
+        Store.of(config.storage) as store,
+        closing(open_catalog(CatalogEndpoint.of(connection(config.catalog.connection)), s3)) as catalog,
+    ):
+        tables = load_tables(catalog, stream)
+        run = _Run(name, stream, store, s3, procedures, now())
+        reports = () if tables is None else run.keep_tables(tables)
+        steps = (*(() if tables is None else (run.remove_plans(tables),)), run.remove_indexes())
+    return MaintenanceReport(name, reports, steps, time.monotonic() - began, tuple(run.warnings))
+
+
+@dataclass(slots=True)
+class _Run:
+    name: str
+    stream: Stream
+    store: Store
+    s3: S3Endpoint
+    make_procedures: Callable[[], Procedures]
+    now: datetime
+    warnings: list[str] = field(default_factory=list)
+    made: Procedures | None = None
+
+    @property
+    def procedures(self) -> Procedures:
+        if self.made is None:
+            self.made = self.make_procedures()
+        return self.made
+
+    # --- tables ---
+
+    def keep_tables(self, tables: StreamTables) -> tuple[TableReport, ...]:
+        return tuple(self._keep(table, tables) for table in (tables.main, tables.quarantine))
+
+    def _keep(self, table: Table, tables: StreamTables) -> TableReport:
+        name = ".".join(table.name())
+        before = Shape.of(table)
+        steps = (
+            self._step(name, "compact", lambda: self._compact(table, name)),
+            self._step(name, "rewrite_manifests", lambda: self._rewrite_manifests(table, name)),
+            self._step(name, "expire_snapshots", lambda: self._expire(table, name)),
+            self._step(name, "remove_orphans", lambda: self._remove_orphans(table, name, tables)),
+        )
+        table.refresh()
+        return TableReport(name, before, Shape.of(table), steps)
+
+    def _step(self, subject: str, step: str, work: Callable[[], Mapping[str, int]]) -> Step:
+        began = time.monotonic()
+        done = Step(step, 0.0, work())
+        done = Step(step, time.monotonic() - began, done.figures)
+        log.info("maintenance of %s, %s", subject, done)
+        return done
+
+    def _compact(self, table: Table, name: str) -> Mapping[str, int]:
+        if Shape.of(table).data_files < self.stream.maintenance.min_input_files:
+            return {}
+        known = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
+        done = self.procedures.rewrite_data_files(
+            name,
+            sort=bool(table.sort_order().fields),
+            target_file_bytes=self.stream.maintenance.target_file_bytes,
+            min_input_files=self.stream.maintenance.min_input_files,
+        )
+        table.refresh()
+        made = [snapshot for snapshot in table.metadata.snapshots if snapshot.snapshot_id not in known]
+        check_compaction(name, made)
+        if done.failed_files:
+            self.warnings.append(f"{name}: {done.failed_files} files could not be compacted; Spark's log says why")
+        if not done.files_before:
+            return {}
+        return {
+            "files_before": done.files_before,
+            "files_after": done.files_after,
+            "bytes_before": done.bytes_before,
+            "bytes_after": sum(_figure(snapshot, "added-files-size") for snapshot in _replaced(made)),
+        }
+
+    def _rewrite_manifests(self, table: Table, name: str) -> Mapping[str, int]:
+        snapshot = table.metadata.current_snapshot()
+        if snapshot is None or not _worth_rewriting(snapshot.manifests(table.io)):
+            return {}
+        done = self.procedures.rewrite_manifests(name)
+        table.refresh()
+        return {"manifests_before": done.manifests_before, "manifests_after": done.manifests_after}
+
+    def _expire(self, table: Table, name: str) -> Mapping[str, int]:
+        rules = self.stream.maintenance
+        older_than = self.now - rules.keep_snapshots
+        before = len(table.metadata.snapshots)
+        if not any(snapshot.timestamp_ms < older_than.timestamp() * 1000 for snapshot in table.metadata.snapshots):
+            return {}
+        if before <= rules.keep_last:
+            return {}
+        carry_state_on(table)
+        done = self.procedures.expire_snapshots(name, older_than=older_than, keep_last=rules.keep_last)
+        table.refresh()
+        return {
+            "snapshots_before": before,
+            "snapshots_after": len(table.metadata.snapshots),
+            "data_files_removed": done.data_files,
+            "delete_files_removed": done.delete_files,
+            "manifests_removed": done.manifests,
+            "manifest_lists_removed": done.manifest_lists,
+        }
+
+    def _remove_orphans(self, table: Table, name: str, tables: StreamTables) -> Mapping[str, int]:
+        location = Location.parse(table.location())
+        before = self.now - self.stream.maintenance.orphans_after
+        with Store(self.s3, location.bucket) as files:
+            # Listed first: a plan that is made after this stages files that are younger than these.
+            listed = list(files.list_objects(f"{location.key}/"))
+        candidates = orphan_candidates(location, listed, before=before, protected=self._plans(tables).protects)
+        sizes = {path: entry.size_bytes for path, entry in candidates}
+        removed = self.procedures.remove_orphan_files(name, candidates) if candidates else []
+        return {
+            "files_looked_at": len(listed),
+            "files_removed": len(removed),
+            "bytes_removed": sum(sizes.get(path, 0) for path in removed),
+        }
+
+    # --- beside the archive ---
+
+    def remove_plans(self, tables: StreamTables) -> Step:
+        return self._step(self.name, "remove_plans", lambda: self._remove_passed_plans(tables))
+
+    def _remove_passed_plans(self, tables: StreamTables) -> Mapping[str, int]:
+        plans = self._plans(tables)
+        before = self._leftovers_before
+        old = [entry for plan in plans.passed if plan.modified < before for entry in plan.objects]
+        return {**self._remove(old), "plans_open": len(plans.open)}
+
+    def remove_indexes(self) -> Step:
+        return self._step(self.name, "remove_indexes", self._remove_orphaned_indexes)
+
+    def _remove_orphaned_indexes(self) -> Mapping[str, int]:
+        if not self.stream.format.extension.is_indexed:
+            return {}
+        topics = [topic for topic in self.store.topics() if self.stream.matches(topic)]
+        found = orphaned_indexes(self.store, topics, self.stream.generation)
+        return self._remove(entry for entry in found if entry.modified < self._leftovers_before)
+
+    @property
+    def _leftovers_before(self) -> datetime:
+        return self.now - self.stream.maintenance.leftovers_after
+
+    def _remove(self, entries: Iterable[ListedObject]) -> Mapping[str, int]:
+        objects = size_bytes = 0
+        for entry in entries:
+            self.store.remove(entry.key)
+            objects, size_bytes = objects + 1, size_bytes + entry.size_bytes
+        return {"objects_removed": objects, "bytes_removed": size_bytes}
+
+    def _plans(self, tables: StreamTables) -> Plans:
+        tables.main.refresh()
+        progress = read_progress(tables.main.metadata, ".".join(tables.main.name()))
+        uuid = str(tables.main.metadata.table_uuid)
+        prefix = names.plans_prefix(self.store.prefix, self.name, self.stream.generation, uuid)
+        return sort_plans(find_plans(self.store, prefix), progress)
+
+
+def check_compaction(table: str, made: Iterable[Snapshot]) -> None:
+    """Raise `CompactionUnsound` unless each snapshot that replaced files has as many rows in the new as in the old."""
+    for snapshot in _replaced(made):
+        old, new = _figure(snapshot, "deleted-records"), _figure(snapshot, "added-records")
+        if old != new:
+            raise CompactionUnsound(table, snapshot.snapshot_id, old, new)
+
+
+def _replaced(made: Iterable[Snapshot]) -> Iterator[Snapshot]:
+    return (s for s in made if s.summary is not None and s.summary.operation is Operation.REPLACE)
+
+
+def _figure(snapshot: Snapshot, key: str) -> int:
+    return int(snapshot.summary.additional_properties.get(key, 0)) if snapshot.summary else 0
+
+
+def _worth_rewriting(manifests: list[ManifestFile]) -> bool:
+    """Rewriting puts all manifests in order: worth it once there are several that are much smaller than they may be."""
+    return sum(manifest.manifest_length < _SMALL_MANIFEST_BYTES for manifest in manifests) > 1

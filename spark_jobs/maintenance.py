@@ -1,0 +1,77 @@
+"""Keep a stream's tables in shape: compact small files, expire snapshots, remove what nobody needs any more.
+
+    spark-submit spark_jobs/maintenance.py --stream flights [--config streams.yaml] [--report report.json]
+
+Spark needs Iceberg's jars (`waybill.spark.catalog.JARS`) on its class path. Connections come from the environment
+(`AIRFLOW_CONN_…`). Exit code 1: the last line says what somebody should look at, or that the same command may succeed
+again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+from pathlib import Path
+
+from waybill.config import load_config
+from waybill.connections import CatalogEndpoint, S3Endpoint, connection
+from waybill.errors import WaybillError
+from waybill.maintenance.figures import MaintenanceReport
+from waybill.maintenance.run import run_maintenance
+from waybill.spark.catalog import spark_catalog
+from waybill.spark.iceberg import attach_catalog
+from waybill.spark.procedures import SparkProcedures
+from waybill.spark.session import connection_ids, spark_session
+
+log = logging.getLogger("waybill.maintenance")
+
+# Spark's default, 200, is for tables much larger than lists of files.
+_SETTINGS = {"spark.sql.shuffle.partitions": "16"}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The exit code."""
+    parser = argparse.ArgumentParser(description="Keep a stream's tables in shape.")
+    parser.add_argument("--stream", required=True, help="its name in the config")
+    parser.add_argument(
+        "--config", type=Path, help="the YAML; default: WAYBILL_CONFIG, else include/config/streams.yaml"
+    )
+    parser.add_argument("--report", type=Path, metavar="FILE", help="write the run's figures to FILE, as JSON")
+    options = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    for library in ("py4j", "pyiceberg", "kazoo"):
+        logging.getLogger(library).setLevel(logging.WARNING)
+    try:
+        report = maintain(options.stream, options.config)
+    except WaybillError as error:
+        again = " (running again may succeed)" if error.retriable else ""
+        log.error("maintenance %s: %s: %s%s", options.stream, type(error).__name__, error, again)
+        return 1
+    if options.report:
+        options.report.write_text(json.dumps(report.document(), indent=2) + "\n")
+    log.info("%s", report)
+    for warning in report.warnings:
+        log.error("maintenance %s: %s", options.stream, warning)
+    return 1 if report.warnings else 0
+
+
+def maintain(stream: str, path: Path | None) -> MaintenanceReport:
+    """Run the job; Spark starts only if there is something to do."""
+    config = load_config(path)
+
+    def procedures() -> SparkProcedures:
+        catalog = spark_catalog(
+            CatalogEndpoint.of(connection(config.catalog.connection)),
+            S3Endpoint.of(connection(config.storage.connection)),
+        )
+        session = spark_session(f"waybill-maintenance-{stream}", connection_ids(config), _SETTINGS)
+        attach_catalog(session, catalog)
+        return SparkProcedures(session, catalog.name)
+
+    return run_maintenance(config, stream, procedures)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
