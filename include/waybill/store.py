@@ -359,7 +359,7 @@ class Store:
             log.info("%s was replaced or removed by somebody else", key)
 
     def remove_if_there(self, key: str) -> bool:
-        """Remove an object that mostly is not there. Whether it was. A bucket with versions gets no deletion for nothing."""
+        """Remove an object that mostly is not there: looked for first, or a bucket with versions kept each deletion."""
         if not self.exists(key):
             return False
         self.remove(key)

@@ -58,12 +58,19 @@ _ROWS = 1 << 16
 class SequenceFileWriter:
     """Messages of `MESSAGE_SCHEMA` to the bytes of one file: `begin`, any number of `write`, `finish`."""
 
-    def __init__(self, key: SequenceFileKey, compression: Compression, metadata: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        key: SequenceFileKey,
+        compression: Compression,
+        metadata: Mapping[str, str],
+        sync: bytes | None = None,
+    ) -> None:
         self._packed = int(key is SequenceFileKey.MSGPACK)
         self._key = key
         self._compression = compression
         self._metadata = metadata
-        self._sync = os.urandom(kernels.SYNC_BYTES)
+        # A reader that starts in the middle looks for it: no message may hold it, so it must not be foreseen.
+        self._sync = os.urandom(kernels.SYNC_BYTES) if sync is None else sync
         self._since_sync = 0
 
     def begin(self) -> bytes:
