@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from waybill.errors import ConfigError
 
-__all__ = ["INGEST", "PARTITION", "VARIABLE", "arm", "disarm", "reach"]
+__all__ = ["INGEST", "PARTITION", "RETRY", "VARIABLE", "arm", "disarm", "reach"]
 
 VARIABLE = "WAYBILL_FAILPOINTS"
 
@@ -47,6 +47,16 @@ PARTITION = (
     "partition.committed",
 )
 """The boundaries between the steps of a partition run. Those of a span and of a file are met on the executors."""
+
+RETRY = (
+    "retry.rows_read",
+    "retry.staged",
+    "retry.recorded",
+    "retry.committed",
+    "retry.rewritten",
+    "retry.dropped",
+)
+"""The boundaries between the steps of a retry of the quarantine. A retry that is cut meets them again."""
 
 
 @dataclass(slots=True)

@@ -42,6 +42,9 @@ __all__ = [
     "plan_key",
     "plans_prefix",
     "quarantine_table_name",
+    "retries_prefix",
+    "retry_key",
+    "retry_offsets_key",
     "sink_root",
     "staged_key",
     "start_key",
@@ -399,6 +402,28 @@ def sink_root(prefix: str, sink_prefix: str) -> str:
 def success_key(root: str, period: Period) -> str:
     """The marker of a period that is final."""
     return period.prefix(root) + _SUCCESS
+
+
+def retries_prefix(prefix: str, stream: str, generation: int, table_uuid: str) -> str:
+    """What everything about retries of the quarantine of one table starts with."""
+    return _join(prefix, "retries", check_stream_name(stream), str(generation), table_uuid, "")
+
+
+def retry_key(prefix: str, stream: str, generation: int, table_uuid: str, number: int) -> str:
+    """Where the retry of that number says what it has staged: `<prefix>/retries/<stream>/<generation>/<uuid>/<n>.json`.
+
+    Numbers count from 0, for each table of its own.
+    """
+    if number < 0:
+        raise ValueError(f"{number} is no number of a retry")
+    return f"{retries_prefix(prefix, stream, generation, table_uuid)}{number}.json"
+
+
+def retry_offsets_key(retry: str, token: str) -> str:
+    """Which messages one try at the retry of this name has staged. Raises `ValueError` for what is no token."""
+    if not _TOKEN.fullmatch(token):
+        raise ValueError(f"{token!r} is not a token: 32 hexadecimal digits")
+    return f"{retry.removesuffix('.json')}.{token}.parquet"
 
 
 def table_name(table: str, generation: int) -> str:

@@ -42,6 +42,7 @@ from waybill.config import Columns, ColumnTransform, PartitionBy, Stream, TimeUn
 from waybill.errors import ConfigError
 from waybill.tables.catalog import available
 from waybill.tables.columns import column_fields, fit_columns
+from waybill.tables.state import read_retries
 
 __all__ = [
     "EVENT_TIME_ID",
@@ -54,6 +55,8 @@ __all__ = [
 ]
 
 log = logging.getLogger(__name__)
+
+_LOADS = 3
 
 EVENT_TIME_ID = 8
 
@@ -192,14 +195,25 @@ def ensure_tables(catalog: Catalog, stream: Stream) -> StreamTables:
 
 
 def load_tables(catalog: Catalog, stream: Stream) -> StreamTables | None:
-    """The tables of a stream; None before its first partition run."""
+    """The tables of a stream; None before its first partition run.
+
+    Whatever commits meanwhile, they fit together: a run commits the quarantine first, a retry of the quarantine the
+    table, and neither is loaded half done in the other order.
+    """
     with available("load the tables"):
         try:
-            main = catalog.load_table(names.table_name(stream.table, stream.generation))
-            quarantine = catalog.load_table(names.quarantine_table_name(stream.table, stream.generation))
+            for _ in range(_LOADS):
+                main = catalog.load_table(names.table_name(stream.table, stream.generation))
+                quarantine = catalog.load_table(names.quarantine_table_name(stream.table, stream.generation))
+                if _retries(quarantine) <= _retries(main):
+                    break  # else a retry came between; or the table was rolled back, and that stays so
         except NoSuchTableError:
             return None
     return StreamTables(main, quarantine)
+
+
+def _retries(table: Table) -> int:
+    return read_retries(table.metadata, ".".join(table.name()))
 
 
 def _ensure_namespace(catalog: Catalog, namespace: str) -> None:

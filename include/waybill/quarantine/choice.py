@@ -1,0 +1,137 @@
+"""Which rows of a quarantine somebody means."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.expressions import AlwaysTrue, BooleanExpression
+
+from waybill.errors import ConfigError
+from waybill.names import check_topic
+
+if TYPE_CHECKING:
+    Bools = np.ndarray[Any, np.dtype[np.bool_]]
+
+__all__ = ["Choice", "Target", "kinds"]
+
+_TARGET = re.compile(r"(?P<topic>[^/@]+)(?:/(?P<partition>[0-9]{1,9})(?:@(?P<offset>[0-9]{1,18}))?)?")
+_KIND = re.compile(r"[a-z][a-z0-9_]*")
+
+
+def kinds(reasons: pa.Array) -> pa.Array:
+    """What reasons start with, before the colon and the particulars."""
+    return pc.list_element(pc.split_pattern(reasons, ":", max_splits=1), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A topic, a topic-partition, or one message."""
+
+    topic: str
+    partition: int | None = None
+    offset: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """`flights`, `flights/3` or `flights/3@1200`. Raises `ConfigError` for anything else."""
+        match = _TARGET.fullmatch(text)
+        if match is None:
+            raise ConfigError(
+                f"{text!r} names no message: give a topic (flights), a topic-partition (flights/3) or one message "
+                f"(flights/3@1200)"
+            )
+        partition, offset = match["partition"], match["offset"]
+        return cls(
+            check_topic(match["topic"]),
+            None if partition is None else int(partition),
+            None if offset is None else int(offset),
+        )
+
+    def __str__(self) -> str:
+        partition = "" if self.partition is None else f"/{self.partition}"
+        return f"{self.topic}{partition}{'' if self.offset is None else f'@{self.offset}'}"
+
+    @property
+    def condition(self) -> str:
+        """For a scan of the table."""
+        wanted = [f"topic = '{self.topic}'"]
+        wanted += [] if self.partition is None else [f"partition = {self.partition}"]
+        wanted += [] if self.offset is None else [f"offset = {self.offset}"]
+        return " and ".join(wanted)
+
+    def mask(self, rows: pa.RecordBatch) -> pa.Array:
+        """Which rows are meant."""
+        found = pc.equal(rows.column("topic"), self.topic)
+        if self.partition is not None:
+            found = pc.and_(found, pc.equal(rows.column("partition"), self.partition))
+        if self.offset is not None:
+            found = pc.and_(found, pc.equal(rows.column("offset"), self.offset))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Rows that fulfil all that is said here. Nothing said: every row."""
+
+    kinds: tuple[str, ...] = ()
+    """Kinds of reason: one of them."""
+    targets: tuple[Target, ...] = ()
+    """One of them."""
+    first_offset: int | None = None
+    last_offset: int | None = None
+
+    @classmethod
+    def parse(
+        cls,
+        *,
+        reasons: Sequence[str] = (),
+        targets: Sequence[str] = (),
+        first_offset: int | None = None,
+        last_offset: int | None = None,
+    ) -> Self:
+        """What a command line or a form says. Raises `ConfigError` for what can mean no row."""
+        for reason in reasons:
+            if not _KIND.fullmatch(reason):
+                raise ConfigError(f"{reason!r} is no kind of reason: give the word before the colon, such as not_json")
+        if first_offset is not None and last_offset is not None and first_offset > last_offset:
+            raise ConfigError(f"--from {first_offset} is behind --to {last_offset}")
+        return cls(tuple(reasons), tuple(map(Target.parse, targets)), first_offset, last_offset)
+
+    @property
+    def condition(self) -> str | BooleanExpression:
+        """What a scan of the table can leave files out by; more may come of it than is meant."""
+        wanted = [f"({' or '.join(f'({target.condition})' for target in self.targets)})"] if self.targets else []
+        wanted += [] if self.first_offset is None else [f"offset >= {self.first_offset}"]
+        wanted += [] if self.last_offset is None else [f"offset <= {self.last_offset}"]
+        return " and ".join(wanted) or AlwaysTrue()
+
+    def mask(self, rows: pa.RecordBatch) -> Bools:
+        """Which rows of the quarantine are meant."""
+        found = pa.repeat(pa.scalar(True), rows.num_rows)
+        if self.kinds:
+            found = pc.and_(found, pc.is_in(kinds(rows.column("reason")), pa.array(self.kinds)))
+        if self.targets:
+            one = self.targets[0].mask(rows)
+            for target in self.targets[1:]:
+                one = pc.or_(one, target.mask(rows))
+            found = pc.and_(found, one)
+        if self.first_offset is not None:
+            found = pc.and_(found, pc.greater_equal(rows.column("offset"), self.first_offset))
+        if self.last_offset is not None:
+            found = pc.and_(found, pc.less_equal(rows.column("offset"), self.last_offset))
+        return np.asarray(found.to_numpy(zero_copy_only=False))
+
+    def document(self) -> dict[str, Any]:
+        """For a JSON document."""
+        return {
+            "reasons": list(self.kinds),
+            "targets": [str(target) for target in self.targets],
+            "first_offset": self.first_offset,
+            "last_offset": self.last_offset,
+        }
