@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from waybill.config import DelimitedParser, MsgpackParser, ParserConfig, PythonParser, RawParser, RegexParser
+from waybill.config import (
+    Columns,
+    DelimitedParser,
+    MsgpackParser,
+    ParserConfig,
+    PythonParser,
+    RawParser,
+    RegexParser,
+)
 from waybill.config.parser_class import make_parser
 from waybill.parsers.checked import CheckedParser
 from waybill.parsers.delimited import DelimitedMessages
@@ -14,17 +22,19 @@ from waybill.parsers.regex import RegexMessages
 
 __all__ = ["build_parser"]
 
+_NO_COLUMNS: Columns = {}
 
-def build_parser(config: ParserConfig) -> Parser:
-    """A parser for messages as `config` describes them."""
+
+def build_parser(config: ParserConfig, columns: Columns = _NO_COLUMNS) -> Parser:
+    """A parser for messages as `config` describes them, that gives these columns."""
     if isinstance(config, RawParser):
         return RawMessages()
     if isinstance(config, RegexParser):
-        return RegexMessages(config)
+        return RegexMessages(config, columns)
     if isinstance(config, DelimitedParser):
-        return DelimitedMessages(config)
+        return DelimitedMessages(config, columns)
     if isinstance(config, MsgpackParser):
-        return MsgpackMessages(config)
+        return MsgpackMessages(config, columns)
     if isinstance(config, PythonParser):
-        return CheckedParser(make_parser(config.class_path, config.options), config.class_path)
-    return JsonMessages(config)
+        return CheckedParser(make_parser(config.class_path, config.options), config.class_path, columns)
+    return JsonMessages(config, columns)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from waybill.config import Columns
 from waybill.errors import ParserBroken
+from waybill.parsers.columns import arrow_type
 from waybill.parsers.protocol import EVENT_TIME_TYPE, Parsed, Parser
 from waybill.parsers.timestamps import MAX_MICROSECONDS, MIN_MICROSECONDS
 
@@ -17,9 +21,10 @@ _TYPES = {"event_time": EVENT_TIME_TYPE, "message_id": pa.string(), "error": pa.
 class CheckedParser:
     """Another parser, of which every answer is checked. A wrong one ends the run with nothing committed."""
 
-    def __init__(self, parser: Parser, path: str) -> None:
+    def __init__(self, parser: Parser, path: str, columns: Columns) -> None:
         self._parser = parser
         self._path = path
+        self._columns = {name: arrow_type(column.type) for name, column in columns.items()}
 
     @property
     def name(self) -> str:
@@ -41,13 +46,25 @@ class CheckedParser:
             raise ParserBroken(self._path, f"gave a {type(answer).__name__}, not a Parsed")
         parsed = Parsed(*answer)
         for name, wanted in _TYPES.items():
-            array = getattr(parsed, name)
-            if not isinstance(array, pa.Array) or array.type != wanted:
-                found = array.type if isinstance(array, pa.Array) else type(array).__name__
-                raise ParserBroken(self._path, f"gave {found} as {name}, not an array of {wanted}")
-            if len(array) != n:
-                raise ParserBroken(self._path, f"gave {len(array)} values of {name} for {n} messages")
-        return parsed
+            self._check_array(name, getattr(parsed, name), wanted, n)
+        return parsed._replace(columns=self._checked_columns(parsed.columns, n))
+
+    def _checked_columns(self, given: object, n: int) -> dict[str, pa.Array]:
+        """Those that the config has. A class may give more: it is rolled out before the config is."""
+        if not isinstance(given, Mapping):
+            raise ParserBroken(self._path, f"gave a {type(given).__name__} as columns, not a mapping")
+        for name, wanted in self._columns.items():
+            if name not in given:
+                raise ParserBroken(self._path, f"gave no column {name!r}, which the config has")
+            self._check_array(f"column {name!r}", given[name], wanted, n)
+        return {name: given[name] for name in self._columns}
+
+    def _check_array(self, name: str, array: object, wanted: pa.DataType, n: int) -> None:
+        if not isinstance(array, pa.Array) or array.type != wanted:
+            found = array.type if isinstance(array, pa.Array) else type(array).__name__
+            raise ParserBroken(self._path, f"gave {found} as {name}, not an array of {wanted}")
+        if len(array) != n:
+            raise ParserBroken(self._path, f"gave {len(array)} values of {name} for {n} messages")
 
     def _check_rows(self, parsed: Parsed) -> None:
         untold = pc.and_(parsed.event_time.is_null(), parsed.error.is_null())

@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from waybill.config import DelimitedParser
+from waybill.config import Columns, DelimitedParser
+from waybill.parsers.column_texts import TextColumns
 from waybill.parsers.protocol import Parsed, Reason, reason
 from waybill.parsers.texts import NO_TEXT, decode_utf8, read_fields, spread
 
@@ -34,25 +35,28 @@ _Text = TypeVar("_Text", str, pa.Array)
 class _Fields(NamedTuple):
     """Strings, each null where it is not known."""
 
-    times: pa.Array
-    ids: pa.Array | None
+    texts: tuple[pa.Array, ...]
+    """Of the fields that are wanted, the event time's first."""
     error: pa.Array
 
 
 class DelimitedMessages:
-    """The parser `delimited`: event time and message id by column."""
+    """The parser `delimited`: event time, message id and typed columns by column."""
 
     name = "delimited"
 
-    def __init__(self, config: DelimitedParser) -> None:
+    def __init__(self, config: DelimitedParser, columns: Columns) -> None:
         self._delimiter, self._quote = config.delimiter, config.quote
         self._special = _LINE_BREAKS + (config.quote or "")
         self._format = config.event_time.format
         self._columns = len(config.columns)
         self._well_formed = _well_formed(config.delimiter, config.quote, self._columns)
+        self._typed = TextColumns(columns)
         self._time_name = ".".join(config.event_time.field)
-        self._time = config.columns.index(self._time_name)
-        self._id = None if config.message_id is None else config.columns.index(".".join(config.message_id))
+        self._id_name = None if config.message_id is None else ".".join(config.message_id)
+        names = (self._time_name, *(() if self._id_name is None else (self._id_name,)), *self._typed.fields())
+        # A field may be more than one of them.
+        self._wanted = {name: config.columns.index(name) for name in names}
 
     def parse(self, messages: pa.RecordBatch) -> Parsed:
         """See `Parser.parse`."""
@@ -60,7 +64,15 @@ class DelimitedMessages:
         trimmed = pc.utf8_rtrim(texts, _LINE_BREAKS)
         fields = self._split_or_read(texts, trimmed) if _holds(trimmed, self._special) else self._split(trimmed)
         error = pc.coalesce(error, fields.error)
-        return read_fields(fields.times, fields.ids, error, time_name=self._time_name, written=self._format)
+        texts = dict(zip(self._wanted, fields.texts, strict=True))
+        parsed = read_fields(
+            texts[self._time_name],
+            None if self._id_name is None else texts[self._id_name],
+            error,
+            time_name=self._time_name,
+            written=self._format,
+        )
+        return self._typed.add_to(parsed, texts)
 
     def _split_or_read(self, texts: pa.Array, trimmed: pa.Array) -> _Fields:
         special = pc.match_substring_regex(trimmed, f"[{_in_class(self._special)}]")
@@ -69,7 +81,7 @@ class DelimitedMessages:
         quoted, rest = pc.if_else(special, trimmed, NO_TEXT), pc.if_else(special, texts, NO_TEXT)
         bulk = self._read_well_formed(quoted)
         if bulk is not None:
-            rest = pc.if_else(bulk.times.is_valid(), NO_TEXT, rest)
+            rest = pc.if_else(bulk.texts[0].is_valid(), NO_TEXT, rest)
             plain = _either(plain, bulk)
         return _either(plain, self._read(rest))
 
@@ -88,15 +100,13 @@ class DelimitedMessages:
             return None
         if table.num_rows != len(lines):
             return None
-        times, ids = (None if at is None else table.column(str(at)).combine_chunks() for at in (self._time, self._id))
-        return _Fields(
-            spread(times, right), None if ids is None else spread(ids, right), pa.nulls(len(texts), pa.string())
-        )
+        found = (table.column(str(at)).combine_chunks() for at in self._wanted.values())
+        return _Fields(tuple(spread(field, right) for field in found), pa.nulls(len(texts), pa.string()))
 
     def _read_lines(self, lines: pa.Array) -> pa.Table:
         start, *_, end = np.frombuffer(lines.buffers()[1], np.int32)[lines.offset : lines.offset + len(lines) + 1]
         data = lines.buffers()[2].slice(start, end - start)
-        wanted = {str(at): pa.string() for at in (self._time, self._id) if at is not None}
+        wanted = {str(at): pa.string() for at in self._wanted.values()}
         return pyarrow.csv.read_csv(
             pa.BufferReader(data),
             # In one block: a record never ends where a block does.
@@ -115,24 +125,18 @@ class DelimitedMessages:
         counts = pc.list_value_length(fields)
         right = pc.equal(counts, self._columns)
         if pc.all(right, skip_nulls=False).as_py():
-            return _Fields(*self._wanted(fields), pa.nulls(len(texts), pa.string()))
+            return _Fields(self._take(fields), pa.nulls(len(texts), pa.string()))
         error = pc.binary_join_element_wise(*_wrong_count(counts.cast(pa.string()), self._columns), "")
         right = pc.fill_null(right, False)
-        times, ids = self._wanted(fields.filter(right))
-        return _Fields(
-            spread(times, right),
-            None if ids is None else spread(ids, right),
-            pc.if_else(right, NO_TEXT, error),
-        )
+        found = self._take(fields.filter(right))
+        return _Fields(tuple(spread(field, right) for field in found), pc.if_else(right, NO_TEXT, error))
 
-    def _wanted(self, fields: pa.Array) -> tuple[pa.Array, pa.Array | None]:
-        ids = None if self._id is None else pc.list_element(fields, self._id)
-        return pc.list_element(fields, self._time), ids
+    def _take(self, fields: pa.Array) -> tuple[pa.Array, ...]:
+        return tuple(pc.list_element(fields, at) for at in self._wanted.values())
 
     def _read(self, texts: pa.Array) -> _Fields:
         """Any records, one by one."""
-        times: list[str | None] = [None] * len(texts)
-        ids: list[str | None] = [None] * len(texts)
+        found: list[list[str | None]] = [[None] * len(texts) for _ in self._wanted]
         errors: list[str | None] = [None] * len(texts)
         for row, text in enumerate(texts.to_pylist()):
             if text is None:
@@ -145,9 +149,9 @@ class DelimitedMessages:
             if len(fields) != self._columns:
                 errors[row] = "".join(_wrong_count(str(len(fields)), self._columns))
                 continue
-            times[row] = fields[self._time]
-            ids[row] = None if self._id is None else fields[self._id]
-        return _Fields(pa.array(times, pa.string()), pa.array(ids, pa.string()), pa.array(errors, pa.string()))
+            for field, at in zip(found, self._wanted.values(), strict=True):
+                field[row] = fields[at]
+        return _Fields(tuple(pa.array(field, pa.string()) for field in found), pa.array(errors, pa.string()))
 
     def _read_record(self, text: str) -> list[str]:
         delimiter, quote = self._delimiter, self._quote
@@ -173,8 +177,8 @@ def _in_class(characters: str) -> str:
 
 
 def _either(a: _Fields, b: _Fields) -> _Fields:
-    ids = None if a.ids is None else pc.coalesce(a.ids, b.ids)
-    return _Fields(pc.coalesce(a.times, b.times), ids, pc.coalesce(a.error, b.error))
+    texts = tuple(pc.coalesce(first, second) for first, second in zip(a.texts, b.texts, strict=True))
+    return _Fields(texts, pc.coalesce(a.error, b.error))
 
 
 def _holds(texts: pa.Array, characters: str) -> bool:

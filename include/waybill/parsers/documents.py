@@ -1,17 +1,19 @@
 """What parsers of self-describing documents (JSON, MessagePack) share: fields by path, and an error for each document.
 
-A document is read by a compiled decoder, one at a time; event times are converted by the batch.
+A document is read by a compiled decoder, one at a time; event times and typed columns are converted by the batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from waybill.config import EventTime, FieldPath
+from waybill.config import Column, EventTime, FieldPath
+from waybill.parsers.document_columns import ColumnsRead, DocumentColumns
 from waybill.parsers.protocol import Parsed, Reason, reason
 from waybill.parsers.timestamps import convert, type_name
 
@@ -50,35 +52,69 @@ class Decoding:
 
     Takes what was decoded, the message, and what finds the field. Raises `ValueError` with a reason of its own.
     """
+    read_exactly: Callable[[Any], Any] | None = None
+    """See `DocumentColumns`."""
+    base64_texts: bool = False
+    """See `DocumentColumns`."""
+
+
+class _Documents(NamedTuple):
+    """Those of a batch that are maps with an event time, and the errors of all others, by row."""
+
+    rows: list[int]
+    documents: list[dict[str, Any]]
+    """Empty where there are no columns to read."""
+    times: list[Any]
+    ids: list[str | None]
+    errors: dict[int, str]
 
 
 class DocumentReader:
-    """Event times and message ids out of documents."""
+    """Event times, message ids and typed columns out of documents."""
 
-    def __init__(self, event_time: EventTime, message_id: FieldPath | None, decoding: Decoding) -> None:
+    def __init__(
+        self,
+        event_time: EventTime,
+        message_id: FieldPath | None,
+        decoding: Decoding,
+        columns: Mapping[str, Column] = MappingProxyType({}),
+    ) -> None:
         self._decoding = decoding
         self._format = event_time.format
         self._time_path = ".".join(event_time.field)
         self._get_time = _getter(event_time.field)
         self._id_path = ".".join(message_id or ())
         self._get_id = None if message_id is None else _getter(message_id)
+        self._columns = DocumentColumns(dict(columns), decoding.read_exactly, decoding.base64_texts)
 
     def read(self, values: Sequence[Any]) -> Parsed:
         """`values`: what `Decoding.loads` takes. Never raises for what they hold."""
-        rows, times, ids, errors = self._read_documents(values)
-        event_time, faults = convert(times, self._format)
+        found = self._read_documents(values)
+        rows, errors = found.rows, found.errors
+        event_time, faults = convert(found.times, self._format)
         for index, why in faults:
             errors[rows[index]] = why
+        columns = self._read_columns(found, values)
+        for index, why in columns.errors.items():
+            errors.setdefault(rows[index], why)
+        ids = pa.array(found.ids, pa.string())
         if not errors:
-            return Parsed(event_time, pa.array(ids, pa.string()), pa.nulls(len(values), pa.string()))
-        return _spread(len(values), rows, event_time, ids, errors)
+            return Parsed(event_time, ids, pa.nulls(len(values), pa.string()), columns.arrays)
+        return _spread(
+            len(values), rows, Parsed(event_time, ids, pa.nulls(len(rows), pa.string()), columns.arrays), errors
+        )
 
-    def _read_documents(self, values: Sequence[Any]) -> tuple[list[int], list[Any], list[str | None], dict[int, str]]:
-        """The rows that are maps with an event time, those times, their ids, and the errors of all others."""
+    def _read_columns(self, found: _Documents, values: Sequence[Any]) -> ColumnsRead:
+        messages = values if len(found.rows) == len(values) else [values[row] for row in found.rows]
+        return self._columns.read(found.documents, messages)
+
+    def _read_documents(self, values: Sequence[Any]) -> _Documents:
         rows: list[int] = []
+        documents: list[dict[str, Any]] = []
         times: list[Any] = []
         ids: list[str | None] = []
         errors: dict[int, str] = {}
+        keep = bool(self._columns.columns)
         loads, refusals = self._decoding.loads, self._decoding.refusals
         get_time, get_id = self._get_time, self._get_id
         for row, value in enumerate(values):
@@ -108,7 +144,9 @@ class DocumentReader:
             rows.append(row)
             times.append(time)
             ids.append(message_id or None)
-        return rows, times, ids, errors
+            if keep:
+                documents.append(document)
+        return _Documents(rows, documents, times, ids, errors)
 
     def _other_id(self, found: Any, value: bytes) -> str | None:
         """A message id that is no string, as text. Raises `ValueError`, with the reason, if it cannot be an id."""
@@ -143,14 +181,15 @@ def _getter(path: FieldPath) -> Getter:
     return get_path
 
 
-def _spread(n: int, rows: list[int], event_time: pa.Array, ids: list[str | None], errors: dict[int, str]) -> Parsed:
+def _spread(n: int, rows: list[int], parsed: Parsed, errors: dict[int, str]) -> Parsed:
     """Put what was read back to where it was, among the rows with errors."""
     positions: list[int | None] = [None] * n
     for position, row in enumerate(rows):
         positions[row] = position
     indices = pa.array(positions, pa.int32())
     return Parsed(
-        event_time.take(indices),
-        pa.array(ids, pa.string()).take(indices),
+        parsed.event_time.take(indices),
+        parsed.message_id.take(indices),
         pa.array([errors.get(row) for row in range(n)], pa.string()),
+        {name: column.take(indices) for name, column in parsed.columns.items()},
     )

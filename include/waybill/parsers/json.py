@@ -8,12 +8,16 @@ read. None of these stops a run: the message goes to quarantine.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from decimal import Decimal, InvalidOperation
+from types import MappingProxyType
 from typing import Any
 
+import msgspec
 import orjson
 import pyarrow as pa
 
-from waybill.config import JsonParser
+from waybill.config import Column, JsonParser
 from waybill.parsers.documents import Decoding, DocumentReader, Getter
 from waybill.parsers.protocol import Parsed, Reason, reason
 
@@ -21,12 +25,12 @@ __all__ = ["JsonMessages"]
 
 
 class JsonMessages:
-    """The parser `json`: event time and message id by field path."""
+    """The parser `json`: event time, message id and columns by field path."""
 
     name = "json"
 
-    def __init__(self, config: JsonParser) -> None:
-        self._reader = DocumentReader(config.event_time, config.message_id, _JSON)
+    def __init__(self, config: JsonParser, columns: Mapping[str, Column] = MappingProxyType({})) -> None:
+        self._reader = DocumentReader(config.event_time, config.message_id, _JSON, columns)
 
     def parse(self, messages: pa.RecordBatch) -> Parsed:
         """See `Parser.parse`."""
@@ -43,6 +47,30 @@ def _number_text(found: Any, value: bytes, get: Getter) -> str | None:
         raise ValueError(reason(Reason.NOT_JSON, "nested too deeply to read the message id")) from None
 
 
+def _decimal(text: str) -> Decimal | str:
+    try:
+        return Decimal(text)
+    except InvalidOperation:  # an exponent of twenty digits
+        return text
+
+
+_read_decimals = msgspec.json.Decoder(float_hook=_decimal).decode
+
+
+def _read_exactly(value: bytes) -> Any:
+    """orjson makes a float of each number with a fraction, and of a whole one of more than 64 bits."""
+    try:
+        return _read_decimals(value)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
 _JSON = Decoding(
-    orjson.loads, (orjson.JSONDecodeError, RecursionError), Reason.NOT_JSON, Reason.NOT_AN_OBJECT, _number_text
+    orjson.loads,
+    (orjson.JSONDecodeError, RecursionError),
+    Reason.NOT_JSON,
+    Reason.NOT_AN_OBJECT,
+    other_id=_number_text,
+    read_exactly=_read_exactly,
+    base64_texts=True,
 )

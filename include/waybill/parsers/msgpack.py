@@ -11,7 +11,7 @@ from __future__ import annotations
 import msgspec
 import pyarrow as pa
 
-from waybill.config import MsgpackParser
+from waybill.config import Columns, MsgpackParser
 from waybill.parsers.documents import Decoding, DocumentReader
 from waybill.parsers.protocol import Parsed, Reason
 
@@ -19,12 +19,12 @@ __all__ = ["MsgpackMessages"]
 
 
 class MsgpackMessages:
-    """The parser `msgpack`: event time and message id by field path."""
+    """The parser `msgpack`: event time, message id and columns by field path."""
 
     name = "msgpack"
 
-    def __init__(self, config: MsgpackParser) -> None:
-        self._reader = DocumentReader(config.event_time, config.message_id, _MSGPACK)
+    def __init__(self, config: MsgpackParser, columns: Columns) -> None:
+        self._reader = DocumentReader(config.event_time, config.message_id, _MSGPACK, columns)
 
     def parse(self, messages: pa.RecordBatch) -> Parsed:
         """See `Parser.parse`."""

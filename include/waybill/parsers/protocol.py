@@ -36,6 +36,7 @@ class Reason(StrEnum):
     EVENT_TIME_OUT_OF_RANGE = "event_time_out_of_range"
     EVENT_TIME_OUT_OF_BOUNDS = "event_time_out_of_bounds"
     MESSAGE_ID_WRONG_TYPE = "message_id_wrong_type"
+    COLUMN_WRONG_TYPE = "column_wrong_type"
 
 
 def reason(kind: Reason, detail: str) -> str:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from waybill.config import RegexParser
+from waybill.config import Columns, RegexParser
+from waybill.parsers.column_texts import TextColumns
 from waybill.parsers.protocol import Parsed, Reason, reason
 from waybill.parsers.texts import NO_TEXT, decode_utf8, read_fields
 
@@ -18,11 +19,12 @@ _NOT_MATCHED = reason(Reason.PATTERN_NOT_FOUND, "the pattern is found nowhere in
 
 
 class RegexMessages:
-    """The parser `regex`: event time and message id by named groups of the pattern's first match."""
+    """The parser `regex`: event time, message id and columns by named groups of the pattern's first match."""
 
     name = "regex"
 
-    def __init__(self, config: RegexParser) -> None:
+    def __init__(self, config: RegexParser, columns: Columns) -> None:
+        self._columns = TextColumns(columns)
         self._pattern = config.pattern
         self._format = config.event_time.format
         self._time = ".".join(config.event_time.field)
@@ -35,4 +37,5 @@ class RegexMessages:
         error = pc.coalesce(error, pc.if_else(groups.is_valid(), NO_TEXT, pa.scalar(_NOT_MATCHED)))
         times = pc.struct_field(groups, self._time)
         ids = None if self._id is None else pc.struct_field(groups, self._id)
-        return read_fields(times, ids, error, time_name=self._time, written=self._format)
+        parsed = read_fields(times, ids, error, time_name=self._time, written=self._format)
+        return self._columns.add_to(parsed, {name: pc.struct_field(groups, name) for name in self._columns.fields()})

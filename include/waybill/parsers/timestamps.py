@@ -26,6 +26,7 @@ __all__ = [
     "BeyondTime",
     "convert",
     "out_of_range",
+    "show",
     "to_microseconds",
     "type_name",
 ]
@@ -122,7 +123,7 @@ def to_microseconds(written: EventTimeFormat) -> Callable[[Any], int]:
 
 def out_of_range(shown: object) -> str:
     """The reason for a time before year 1 or after year 9999."""
-    return reason(Reason.EVENT_TIME_OUT_OF_RANGE, f"{_show(shown)} is not between the years 1 and 9999")
+    return reason(Reason.EVENT_TIME_OUT_OF_RANGE, f"{show(shown)} is not between the years 1 and 9999")
 
 
 def _convert_usual_and_others(texts: pa.Array, written: EventTimeFormat) -> tuple[pa.Array, list[tuple[int, str]]]:
@@ -180,7 +181,7 @@ def _iso8601(value: Any) -> int:
     except ValueError:
         time = None
     if time is None:
-        raise BadEventTime(reason(Reason.EVENT_TIME_MALFORMED, f"{_show(value)} is not an ISO 8601 date and time"))
+        raise BadEventTime(reason(Reason.EVENT_TIME_MALFORMED, f"{show(value)} is not an ISO 8601 date and time"))
     if time.tzinfo is None:
         time = time.replace(tzinfo=UTC)
     return _in_range((time - _EPOCH) // _MICROSECOND, value)
@@ -227,7 +228,7 @@ def _epoch(value: Any, numerator: int, denominator: int) -> int:
     # A float's shortest text is what the producer wrote, up to 17 digits: no binary rounding creeps in.
     text = value if isinstance(value, str) else repr(value)
     if len(text) > _LONGEST_NUMBER or not _NUMBER.fullmatch(text):
-        raise BadEventTime(reason(Reason.EVENT_TIME_MALFORMED, f"{_show(value)} is not a number"))
+        raise BadEventTime(reason(Reason.EVENT_TIME_MALFORMED, f"{show(value)} is not a number"))
     number = Decimal(text)
     if number.adjusted() > _MOST_DIGITS:
         raise BadEventTime(out_of_range(value))
@@ -269,7 +270,8 @@ def type_name(value: Any) -> str:
     return _TYPE_NAMES.get(type(value), type(value).__name__)
 
 
-def _show(value: object) -> str:
+def show(value: object) -> str:
+    """A value of a document as a reason shows it: cut to a line."""
     try:
         text = repr(value)
     except ValueError:  # an int of more than 4,300 digits

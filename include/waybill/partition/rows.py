@@ -8,15 +8,17 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from waybill.config import Columns
 from waybill.config.enums import BackupFormat
 from waybill.formats.reading import SET_ASIDE
 from waybill.log.decode import HEADERS_TYPE, NO_TIMESTAMP_US
 from waybill.names import TopicPartition
 from waybill.parsers import Parsed, Parser
+from waybill.parsers.columns import arrow_type
 from waybill.parsers.protocol import EVENT_TIME_TYPE, Reason, reason
 from waybill.parsers.timestamps import MAX_MICROSECONDS, MIN_MICROSECONDS
 
-__all__ = ["ARCHIVE_SCHEMA", "QUARANTINE_ROWS", "TABLE_ROWS", "RowBuilder", "Rows", "archive_rows"]
+__all__ = ["ARCHIVE_SCHEMA", "QUARANTINE_ROWS", "TABLE_ROWS", "RowBuilder", "Rows", "archive_rows", "table_rows"]
 
 _ORIGIN = [
     pa.field("topic", pa.string(), nullable=False),
@@ -39,7 +41,7 @@ TABLE_ROWS = pa.schema(
         pa.field("generation", pa.int32(), nullable=False),
     ]
 )
-"""Columns of `waybill.tables.schemas.TABLE_SCHEMA`, in Arrow."""
+"""Columns of `waybill.tables.schemas.TABLE_SCHEMA`, in Arrow: what each table has."""
 
 QUARANTINE_ROWS = pa.schema(
     [
@@ -53,6 +55,11 @@ QUARANTINE_ROWS = pa.schema(
 """Columns of `waybill.tables.schemas.QUARANTINE_SCHEMA`, in Arrow."""
 
 
+def table_rows(columns: Columns) -> pa.Schema:
+    """The rows of a table with these typed columns, which come last."""
+    return pa.schema([*TABLE_ROWS, *(pa.field(name, arrow_type(column.type)) for name, column in columns.items())])
+
+
 class Rows(NamedTuple):
     """What a batch of messages became. Each message is in one of the two."""
 
@@ -63,18 +70,27 @@ class Rows(NamedTuple):
 class RowBuilder:
     """Makes rows of one run: the same messages always give the same rows."""
 
-    def __init__(self, parser: Parser, generation: int, planned_at: datetime) -> None:
+    def __init__(self, parser: Parser, generation: int, planned_at: datetime, rows: pa.Schema = TABLE_ROWS) -> None:
+        """`rows`: what a table's row is: `table_rows` of the columns that the parser gives, or wider types."""
         self._parser = parser
         self._generation = generation
         self._planned_at = pa.scalar(planned_at, EVENT_TIME_TYPE)
+        self._rows = rows
+        self._typed = list(rows)[len(TABLE_ROWS) :]
 
     def build(self, tp: TopicPartition, messages: pa.RecordBatch) -> Rows:
         """Parse messages of `MESSAGE_SCHEMA`."""
         parsed = _with_set_aside(messages, self._parse(messages))
         columns = archive_rows(tp, messages).columns
         good = pa.RecordBatch.from_arrays(
-            [*columns, parsed.event_time, _assign_ids(parsed.message_id, tp, messages), self._generations(messages)],
-            schema=TABLE_ROWS,
+            [
+                *columns,
+                parsed.event_time,
+                _assign_ids(parsed.message_id, tp, messages),
+                self._generations(messages),
+                *(_widened(parsed.columns[field.name], field.type) for field in self._typed),
+            ],
+            schema=self._rows,
         )
         if parsed.error.null_count == len(parsed.error):
             return Rows(good, _NONE)
@@ -118,6 +134,7 @@ class RowBuilder:
             pc.if_else(present, parsed.event_time.take(place), stones.event_time),
             parsed.message_id.take(place),
             pc.if_else(present, parsed.error.take(place), stones.error),
+            {name: column.take(place) for name, column in parsed.columns.items()},
         )
 
 
@@ -126,6 +143,11 @@ def _with_set_aside(messages: pa.RecordBatch, parsed: Parsed) -> Parsed:
     if SET_ASIDE not in messages.schema.names:
         return parsed
     return parsed._replace(error=pc.coalesce(messages.column(SET_ASIDE), parsed.error))
+
+
+def _widened(column: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """A plan made before the table's type was widened gives the narrower one."""
+    return column if column.type == wanted else column.cast(wanted)
 
 
 def archive_rows(tp: TopicPartition, messages: pa.RecordBatch) -> pa.RecordBatch:

@@ -25,7 +25,7 @@ from waybill.parsers import build_parser
 from waybill.partition.files import PartitionedWriter, TableLayout, Uploads
 from waybill.partition.plan import ArchiveFault, Span, Task
 from waybill.partition.reading import UNREADABLE, fault_of, read_span
-from waybill.partition.rows import QUARANTINE_ROWS, TABLE_ROWS, RowBuilder
+from waybill.partition.rows import QUARANTINE_ROWS, TABLE_ROWS, RowBuilder, table_rows
 from waybill.store import Store
 from waybill.tables import file_io
 
@@ -113,7 +113,9 @@ class _Stopwatch:
 
 class _Run:
     def __init__(self, job: Job, scratch: Path, uploads: Uploads) -> None:
-        self._builder = RowBuilder(build_parser(job.reading.parser), job.generation, job.planned_at)
+        columns = job.reading.columns
+        rows = _as_in_table(table_rows(columns), job.table)
+        self._builder = RowBuilder(build_parser(job.reading.parser, columns), job.generation, job.planned_at, rows)
         self._uploads = uploads
         self._watch = _Stopwatch()
         self._cpu_before = time.process_time()
@@ -121,7 +123,7 @@ class _Run:
             PartitionedWriter(
                 layout, rows, memory_bytes=job.memory_bytes, scratch=scratch, uploads=uploads, name=job.plan_id
             )
-            for layout, rows in ((job.table, TABLE_ROWS), (job.quarantine, QUARANTINE_ROWS))
+            for layout, rows in ((job.table, rows), (job.quarantine, QUARANTINE_ROWS))
         )
 
     def carry_out(self, store: Store, task: Task) -> TaskResult:
@@ -166,6 +168,12 @@ def _read(store: Store, span: Span) -> Iterator[pa.RecordBatch]:
         yield from read_span(store, span)
     except UNREADABLE as error:
         raise _Unreadable(fault_of(span, error)) from error
+
+
+def _as_in_table(rows: pa.Schema, table: TableLayout) -> pa.Schema:
+    """`rows` with the types that the table has by now for its typed columns: wider ones than the plan's, maybe."""
+    found = table.arrow_schema(rows)
+    return pa.schema([*TABLE_ROWS, *list(found)[len(TABLE_ROWS) :]])
 
 
 def _scratch() -> str:
