@@ -25,6 +25,8 @@ gaps_app = typer.Typer(help="Named stops, and accepted gaps.", invoke_without_co
 app.add_typer(gaps_app, name="gaps")
 offsets_app = typer.Typer(help="Committed offsets, and what stands still.", invoke_without_command=True)
 app.add_typer(offsets_app, name="offsets")
+quarantine_app = typer.Typer(help="Messages that could not be parsed, and another try at them.", no_args_is_help=True)
+app.add_typer(quarantine_app, name="quarantine")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 
@@ -249,6 +251,71 @@ def cat(
     from waybill.cli import cat as command
 
     command.run(key, from_offset, to_offset, limit)
+
+
+OfReason = Annotated[
+    list[str] | None, typer.Option("--reason", metavar="KIND", help="Only these, such as not_json; may be repeated.")
+]
+OfTopicPartition = Annotated[
+    list[str] | None,
+    typer.Option("--topic-partition", metavar="TOPIC[/PARTITION]", help="Only messages of these; may be repeated."),
+]
+FromOffset = Annotated[int | None, typer.Option("--from", min=0, help="The first offset.")]
+ToOffset = Annotated[int | None, typer.Option("--to", min=0, help="The last offset.")]
+
+
+@quarantine_app.command("ls")
+def quarantine_ls(
+    stream: Annotated[str, typer.Argument(help="The stream.")],
+    reason: OfReason = None,
+    topic_partition: OfTopicPartition = None,
+    as_json: AsJson = False,
+) -> None:
+    """What is in quarantine, counted by kind of reason, parser and topic; `first` and `last` are PARTITION@OFFSET."""
+    from waybill.cli import quarantine as command
+    from waybill.quarantine import Choice
+
+    choice = Choice.parse(reasons=reason or (), targets=topic_partition or ())
+    command.list_groups(stream, choice, as_json=as_json)
+
+
+@quarantine_app.command("show")
+def quarantine_show(
+    stream: Annotated[str, typer.Argument(help="The stream.")],
+    messages: Annotated[
+        list[str] | None, typer.Argument(metavar="[TOPIC[/PARTITION[@OFFSET]]]...", help="Only these.")
+    ] = None,
+    reason: OfReason = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many messages.")] = 10,
+    raw: Annotated[bool, typer.Option("--raw", help="Write one message's value, and nothing else.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines, for machines.")] = False,
+) -> None:
+    """Messages in quarantine: why, where they are from, key, headers, and their bytes as text or in hexadecimal."""
+    from waybill.cli import quarantine as command
+    from waybill.quarantine import Choice
+
+    choice = Choice.parse(reasons=reason or (), targets=messages or ())
+    command.show_messages(stream, choice, limit=limit, raw=raw, as_json=as_json)
+
+
+@quarantine_app.command("retry")
+def quarantine_retry(
+    stream: Annotated[str, typer.Argument(help="The stream.")],
+    reason: OfReason = None,
+    topic_partition: OfTopicPartition = None,
+    from_offset: FromOffset = None,
+    to_offset: ToOffset = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would come of it.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Parse messages again by the present config: those that can be read now move to the table, exactly once."""
+    from waybill.cli import quarantine as command
+    from waybill.quarantine import Choice
+
+    choice = Choice.parse(
+        reasons=reason or (), targets=topic_partition or (), first_offset=from_offset, last_offset=to_offset
+    )
+    command.run_retry(stream, choice, dry_run=dry_run, as_json=as_json)
 
 
 @app.command()

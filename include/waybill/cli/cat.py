@@ -22,7 +22,7 @@ from waybill.log import framing
 from waybill.names import BackupName, Extension
 from waybill.store import Store
 
-__all__ = ["messages", "run"]
+__all__ = ["bytes_document", "messages", "run"]
 
 _S3 = "s3://"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -88,9 +88,9 @@ def messages(batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
             yield {
                 "offset": offset,
                 "timestamp": _timestamp(timestamp),
-                "key": _text(key),
-                "value": _text(value),
-                "headers": [{"key": header["key"], "value": _text(header["value"])} for header in headers],
+                "key": bytes_document(key),
+                "value": bytes_document(value),
+                "headers": [{"key": header["key"], "value": bytes_document(header["value"])} for header in headers],
                 **({"set_aside": why} if why is not None else {}),
             }
 
@@ -106,7 +106,8 @@ def _timestamp(microseconds: int) -> str | int | None:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _text(data: bytes | None) -> str | dict[str, str] | None:
+def bytes_document(data: bytes | None) -> str | dict[str, str] | None:
+    """Bytes in JSON: as text, or in base64 where they are no UTF-8."""
     if data is None:
         return None
     try:

@@ -5,6 +5,7 @@ is a retry's last step. docs/protocol.md, "Retry of the quarantine", says why no
 """
 
 from waybill.quarantine.choice import Choice, Target
+from waybill.quarantine.offsets import Offsets
 from waybill.quarantine.report import RetryReport
 from waybill.quarantine.retry import finish_retries, retry_quarantine
 from waybill.quarantine.summary import Group, summarize
@@ -14,6 +15,7 @@ from waybill.quarantine.view import View, moved_offsets, open_view
 __all__ = [
     "Choice",
     "Group",
+    "Offsets",
     "RetryReport",
     "Target",
     "View",

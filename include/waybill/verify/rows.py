@@ -4,7 +4,8 @@ Rows are counted by offset, in windows of offsets over all topic-partitions at o
 many topic-partitions side by side, as Waybill writes them, is read once for as many offsets as fit into memory. Only
 the columns topic, partition, offset and generation are read.
 
-Rows of the quarantine at or beyond the table's progress are not final (docs/protocol.md), and left out.
+Rows of the quarantine at or beyond the table's progress are not final (docs/protocol.md), and left out, as are those
+that a retry has moved to the table and not dropped yet.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.table import FileScanTask, Table
 
 from waybill.names import TopicPartition
+from waybill.quarantine import Offsets
 from waybill.store import Store
 from waybill.tables import Progress, StreamTables
 from waybill.verify.archive import Archive, Chain, CheckedObject, object_runs
@@ -71,17 +73,21 @@ def check_rows(
     archive: Archive,
     tables: StreamTables,
     progress: Progress,
+    moved: Offsets,
     report: Report,
     listener: Listener,
     *,
     window_offsets: int = WINDOW_OFFSETS,
 ) -> None:
-    """Hold both tables, as loaded, against the archive, which was read after they were loaded."""
+    """Hold both tables, as loaded, against the archive, which was read after they were loaded.
+
+    `moved`: rows of the quarantine that do not count any more.
+    """
     _check_progress(archive, progress, ".".join(tables.main.name()), report)
     ranges = {tp: _range(chain, progress) for tp, chain in archive.items()}
     windows = list(offset_windows(ranges.values(), window_offsets))
     listener.begin("reading the tables", _row_count(tables) or 1)
-    checker = _RowChecker(store, archive, tables, progress, report, listener)
+    checker = _RowChecker(store, archive, tables, progress, moved, report, listener)
     for first, following in windows:
         checker.check(first, following, ranges)
     checker.finish()
@@ -134,6 +140,7 @@ class _RowChecker:
         archive: Archive,
         tables: StreamTables,
         progress: Progress,
+        moved: Offsets,
         report: Report,
         listener: Listener,
     ) -> None:
@@ -141,6 +148,7 @@ class _RowChecker:
         self._archive = archive
         self._tables = tables
         self._progress = progress
+        self._moved = moved
         self._report = report
         self._listener = listener
         self._strays: dict[tuple[str, TopicPartition, str], list[Int64s]] = {}
@@ -192,7 +200,8 @@ class _RowChecker:
     def _count_batch(
         self, is_main: bool, name: str, batch: pa.RecordBatch, windows: Mapping[TopicPartition, _Window]
     ) -> None:
-        for tp, generation, offsets in _groups(batch):
+        for tp, generation, found in _groups(batch):
+            offsets = found if is_main else found[~self._moved.contains(tp, found)]
             if generation != self._report.generation:
                 self._foreign(name, tp, offsets, f"a row of generation {generation}")
                 continue

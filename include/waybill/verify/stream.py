@@ -10,8 +10,9 @@ from pyiceberg.catalog import Catalog
 
 from waybill import gaps, names
 from waybill.config import Stream
-from waybill.errors import ProgressLost, StoreUnavailable
+from waybill.errors import PlanUnusable, ProgressLost, StoreUnavailable
 from waybill.names import TopicPartition
+from waybill.quarantine import Offsets, moved_offsets
 from waybill.store import Store
 from waybill.tables import Progress, StreamTables, load_tables, read_progress
 from waybill.verify.archive import ReadCommitted, check_archive
@@ -43,7 +44,7 @@ def verify_stream(
     """
     report = Report(name, stream.generation)
     # The tables before the archive: whatever they hold is then in the listing.
-    tables = _load(catalog, stream, report) if catalog else None
+    tables = _load(catalog, store, stream, report) if catalog else None
     chains = {*_chains(store, stream), *known}
     accepted = partial(gaps.of_topics, store, stream.generation, stream.matches)
     archive = check_archive(store, stream.generation, sorted(chains), committed, accepted, report, listener)
@@ -53,8 +54,13 @@ def verify_stream(
     return report
 
 
-def _load(catalog: Catalog, stream: Stream, report: Report) -> tuple[StreamTables, Progress] | None:
-    """The tables as they are now, and their progress; None, and the reason in the report, if they cannot be checked."""
+def _load(
+    catalog: Catalog, store: Store, stream: Stream, report: Report
+) -> tuple[StreamTables, Progress, Offsets] | None:
+    """The tables as they are now, their progress, and the quarantine's rows that retries have moved.
+
+    None, and the reason in the report, if they cannot be checked.
+    """
     name = names.table_name(stream.table, stream.generation)
     try:
         with _reachable():
@@ -62,10 +68,11 @@ def _load(catalog: Catalog, stream: Stream, report: Report) -> tuple[StreamTable
         if tables is None:
             report.notes.append("there is no table yet: the first partition run makes it")
             return None
-        return tables, read_progress(tables.main.metadata, name)
+        progress = read_progress(tables.main.metadata, name)
+        return tables, progress, moved_offsets(store, report.stream, stream, tables)
     except FileNotFoundError as error:
         report.faults.append(Fault(FaultKind.UNREADABLE, name, None, None, None, first_line(error)))
-    except ProgressLost as error:
+    except (ProgressLost, PlanUnusable) as error:
         report.faults.append(Fault(FaultKind.PROGRESS, name, None, None, None, str(error)))
     return None
 

@@ -1,0 +1,218 @@
+"""`waybill quarantine`: what could not be parsed, message by message, and another try at it."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import IO, Any
+
+import orjson
+import typer
+
+from waybill.cli.cat import bytes_document
+from waybill.cli.render import Column, bytes_text, count, print_json, print_table, time_text
+from waybill.cli.services import open_catalog, open_store
+from waybill.config import load_config
+from waybill.errors import ConfigError
+from waybill.quarantine import Choice, Group, Target, View, open_view, retry_quarantine, summarize
+
+__all__ = ["list_groups", "run_retry", "show_messages"]
+
+_SHOWN_BYTES = 4096
+_HEX_BYTES_A_LINE = 32
+
+
+def list_groups(stream: str, choice: Choice, *, as_json: bool) -> None:
+    """Print them; see `waybill quarantine ls --help`."""
+    config = load_config()
+    chosen = config.stream(stream)
+    with open_store(config) as store, open_catalog(config) as catalog:
+        view = open_view(store, catalog, stream, chosen)
+        groups = [] if view is None else summarize(view, choice)
+        moved = 0 if view is None else len(view.moved)
+    messages = sum(group.rows for group in groups)
+    if as_json:
+        print_json({"stream": stream, "messages": messages, "moved": moved, "groups": list(map(_document, groups))})
+        return
+    if groups:
+        _print_groups(groups)
+    print(_what_waits(stream, messages, moved), file=sys.stderr)
+
+
+def _print_groups(groups: Sequence[Group]) -> None:
+    columns = [
+        Column("reason"),
+        Column("parser"),
+        Column("topic"),
+        Column("messages", figure=True),
+        Column("first", figure=True),
+        Column("last", figure=True),
+        Column("since", figure=True),
+        Column("until", figure=True),
+    ]
+    print_table(
+        columns,
+        (
+            [
+                group.reason,
+                group.parser,
+                group.topic,
+                count(group.rows),
+                f"{group.first.partition}@{group.first.offset}",
+                f"{group.last.partition}@{group.last.offset}",
+                time_text(group.first_quarantined_at),
+                time_text(group.last_quarantined_at),
+            ]
+            for group in groups
+        ),
+    )
+
+
+def _what_waits(stream: str, messages: int, moved: int) -> str:
+    if messages:
+        text = f"{count(messages)} messages; look at some: waybill quarantine show {stream}; once they can be read: "
+        text += f"waybill quarantine retry {stream}"
+    else:
+        text = f"no such message of {stream} is in quarantine"
+    if moved:
+        text += f"\n{count(moved)} more are in the table by a retry that was cut: the next one finishes it"
+    return text
+
+
+def _document(group: Group) -> dict[str, Any]:
+    return {
+        "reason": group.reason,
+        "parser": group.parser,
+        "topic": group.topic,
+        "messages": group.rows,
+        "first": {"partition": group.first.partition, "offset": group.first.offset},
+        "last": {"partition": group.last.partition, "offset": group.last.offset},
+        "first_quarantined_at": time_text(group.first_quarantined_at),
+        "last_quarantined_at": time_text(group.last_quarantined_at),
+    }
+
+
+def show_messages(stream: str, choice: Choice, *, limit: int, raw: bool, as_json: bool) -> None:
+    """Print them; see `waybill quarantine show --help`."""
+    config = load_config()
+    chosen = config.stream(stream)
+    with open_store(config) as store, open_catalog(config) as catalog:
+        view = open_view(store, catalog, stream, chosen)
+        found = iter(()) if view is None else _rows(view, choice)
+        if raw:
+            _write_raw(sys.stdout.buffer, list(islice(found, 2)))
+            return
+        shown = 0
+        for row in islice(found, limit):
+            if as_json:
+                sys.stdout.buffer.write(orjson.dumps(_message(row), option=orjson.OPT_APPEND_NEWLINE))
+            else:
+                typer.echo(f"{chr(10) if shown else ''}{_text(row)}")
+            shown += 1
+        sys.stdout.flush()
+        if not shown:
+            print(f"no such message of {stream} is in quarantine", file=sys.stderr)
+        elif next(found, None) is not None:
+            print(f"\nthere are more than {limit}: --limit shows more of them, --reason others", file=sys.stderr)
+
+
+def _rows(view: View, choice: Choice) -> Iterator[dict[str, Any]]:
+    for batch in view.rows(choice):
+        for number in range(batch.num_rows):  # one at a time: a batch may be megabytes, and few are asked for
+            yield batch.slice(number, 1).to_pylist()[0]
+
+
+def _write_raw(out: IO[bytes], rows: Sequence[dict[str, Any]]) -> None:
+    if len(rows) != 1:
+        found = "none is" if not rows else "there are several"
+        raise ConfigError(f"--raw writes the value of one message, and {found}: name it as TOPIC/PARTITION@OFFSET")
+    value = rows[0]["value"]
+    if value is None:
+        raise ConfigError("the message is a tombstone: it has no value")
+    out.write(value)
+    out.flush()
+
+
+def _place(row: dict[str, Any]) -> Target:
+    return Target(row["topic"], row["partition"], row["offset"])
+
+
+def _message(row: dict[str, Any]) -> dict[str, Any]:
+    timestamp = row["kafka_timestamp"]
+    return {
+        "topic": row["topic"],
+        "partition": row["partition"],
+        "offset": row["offset"],
+        "reason": row["reason"],
+        "parser": row["parser"],
+        "quarantined_at": time_text(row["quarantined_at"]),
+        "kafka_timestamp": None if timestamp is None else timestamp.isoformat(),
+        "key": bytes_document(row["key"]),
+        "value": bytes_document(row["value"]),
+        "headers": [{"key": header["key"], "value": bytes_document(header["value"])} for header in row["headers"]],
+    }
+
+
+def _text(row: dict[str, Any]) -> str:
+    timestamp = row["kafka_timestamp"]
+    kafka = "no Kafka timestamp" if timestamp is None else f"Kafka timestamp {timestamp.isoformat()}"
+    lines = [
+        f"{_place(row)}  {_printable(row['reason'])}",
+        f"  refused by {row['parser']}, {time_text(row['quarantined_at'])}; {kafka}",
+        f"  key: {_one_line(row['key'])}",
+        *(f"  header {_printable(header['key'])}: {_one_line(header['value'])}" for header in row["headers"]),
+        *_value_lines(row["value"]),
+    ]
+    return "\n".join(lines)
+
+
+def _value_lines(value: bytes | None) -> Iterator[str]:
+    if value is None:
+        yield "  value: none (a tombstone)"
+        return
+    start = value[:_SHOWN_BYTES]
+    text = _as_text(value)
+    if text is None:
+        yield f"  value ({bytes_text(len(value))}, in hexadecimal):"
+        for at in range(0, len(start), _HEX_BYTES_A_LINE):
+            yield f"    {start[at : at + _HEX_BYTES_A_LINE].hex(' ')}"
+    else:
+        yield f"  value ({bytes_text(len(value))}):"
+        yield from (f"    {line}" for line in text[:_SHOWN_BYTES].split("\n"))
+    if len(value) > _SHOWN_BYTES:
+        yield "    … (the rest: --raw)"
+
+
+def _one_line(data: bytes | None) -> str:
+    if data is None:
+        return "none"
+    text = _as_text(data)
+    return f"{text!r}" if text is not None else f"{data[:64].hex(' ')}{' …' if len(data) > 64 else ''} (hexadecimal)"
+
+
+def _as_text(data: bytes) -> str | None:
+    """What a terminal can show; None for anything else."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return None
+    return text if all(character.isprintable() or character in "\n\t" for character in text) else None
+
+
+def _printable(text: str) -> str:
+    """A reason quotes messages: nothing of them is to reach the terminal as a command."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def run_retry(stream: str, choice: Choice, *, dry_run: bool, as_json: bool) -> None:
+    """Parse again; see `waybill quarantine retry --help`."""
+    config = load_config()
+    logging.getLogger("waybill.quarantine").setLevel(logging.INFO)
+    report = retry_quarantine(config, stream, choice, dry_run=dry_run)
+    if as_json:
+        print_json(report.document())
+        return
+    for line in report.lines():
+        typer.echo(_printable(line))
