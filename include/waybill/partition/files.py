@@ -1,15 +1,16 @@
-"""Rows to data files: a file for each partition value, in bounded memory however many values there are.
+"""Rows to data files: a file for each partition, in bounded memory however many there are.
 
-Rows are held until they take `memory_bytes`. When that is reached and more is to come, the rows of each value that make
-a good part of a row group go to that value's file; those that do not are spilled, since a year of history by day would
-otherwise be cut into a small row group, or a small file, for each day each time. At the end each value's file gets what
-was spilled for it, one value after the other. So what is held for a value is a place in a spill file, not a buffer.
+Rows are held until they take `memory_bytes`. When that is reached and more is to come, the rows of each partition that
+make a good part of a row group go to its file; those that do not are spilled, since a year of history by day would
+otherwise be cut into a small row group, or a small file, for each day each time. At the end each partition's file gets
+what was spilled for it, one after the other. So what is held for a partition is a place in a spill file, not a buffer.
 
 Files are made in the executor's scratch directory and then sent to the table's location by a few threads.
 """
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -35,20 +36,20 @@ from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from pyiceberg.transforms import DayTransform
 from pyiceberg.typedef import Record
 
 from waybill import failpoints
+from waybill.partition.grouping import Cut, Grouping, Value, event_times
 
 if TYPE_CHECKING:
     _Int64s = np.ndarray[Any, np.dtype[np.int64]]
+    _Order = np.ndarray[Any, np.dtype[np.intp]]
 
 __all__ = ["PartitionedWriter", "TableLayout", "Uploads"]
 
 ROW_GROUP_BYTES = 64 << 20
 """Rows of a row group before encoding."""
 
-_UNIT_US = {"day": 86_400_000_000, "hour": 3_600_000_000}
 _DICTIONARY_COLUMNS = ("topic", "partition", "generation", "reason", "parser", "quarantined_at")
 _HEADER_KEYS = "headers.list.element.key"
 _MAX_HELD_BYTES = 1 << 30  # Arrow's binary columns have int32 offsets: more could not be put in one piece
@@ -57,6 +58,8 @@ _UPLOAD_THREADS = 4
 _WAITING_UPLOADS = 8
 _COPY_BYTES = 8 << 20
 _FIELD_ID = b"PARQUET:field_id"
+_MOST_OF_A_FOLDER = 100  # characters; an S3 key has at most 1,024 bytes, and a value may be longer than that
+_HALF_ESCAPED = re.compile(r"%.?\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,19 +86,14 @@ class TableLayout:
             dict(table.properties),
         )
 
-    @property
-    def unit(self) -> str | None:
-        """`day` or `hour` of the event time; None: the table is not partitioned."""
-        if not self.spec.fields:
-            return None
-        return "day" if isinstance(self.spec.fields[0].transform, DayTransform) else "hour"
-
     def arrow_schema(self, rows: pa.Schema) -> pa.Schema:
         """`rows` with the table's field ids, by which readers know a column."""
         columns = {f.name: _small(f) for f in schema_to_pyarrow(self.schema)}
         return pa.schema([columns[name] for name in rows.names])
 
-    def data_file(self, path: str, size_bytes: int, metadata: pq.FileMetaData, *, is_sorted: bool) -> DataFile:
+    def data_file(
+        self, path: str, size_bytes: int, metadata: pq.FileMetaData, *, partition: Value, is_sorted: bool
+    ) -> DataFile:
         """The manifest entry of a file, with the bounds that engines prune by."""
         statistics = data_file_statistics_from_parquet_metadata(
             metadata, compute_statistics_plan(self.schema, self.properties), parquet_path_to_id_mapping(self.schema)
@@ -104,7 +102,7 @@ class TableLayout:
             content=DataFileContent.DATA,
             file_path=path,
             file_format=FileFormat.PARQUET,
-            partition=statistics.partition(self.spec, self.schema),
+            partition=Record(*partition),
             file_size_in_bytes=size_bytes,
             sort_order_id=self.sort_order_id if is_sorted else None,
             equality_ids=None,
@@ -114,10 +112,14 @@ class TableLayout:
         file.spec_id = self.spec.spec_id
         return file
 
-    def new_path(self, value: int, name: str) -> str:
-        """Where a file of a partition value goes. `name` must be unique."""
-        folder = self.spec.partition_to_path(Record(value), self.schema) + "/" if self.spec.fields else ""
-        return f"{self.data_location}/{folder}{name}.parquet"
+    def new_path(self, partition: Value, name: str) -> str:
+        """Where a file of a partition goes. `name` must be unique: folders are for people, and long ones are cut."""
+        folders = self.spec.partition_to_path(Record(*partition), self.schema).split("/") if self.spec.fields else []
+        return "/".join([self.data_location, *map(_cut_folder, folders), f"{name}.parquet"])
+
+
+def _cut_folder(folder: str) -> str:
+    return _HALF_ESCAPED.sub("", folder[:_MOST_OF_A_FOLDER])
 
 
 def _small(found: pa.Field) -> pa.Field:
@@ -213,33 +215,33 @@ class _FileInTheMaking:
 
 
 class _Spill:
-    """Rows of one flush that were too few for a row group, by partition value, in one Arrow file."""
+    """Rows of one flush that were too few for a row group, by partition, in one Arrow file."""
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self._path = path
         self._batches = 0
-        self._values: dict[int, int] = {}
+        self._places: dict[Value, int] = {}
         options = pa.ipc.IpcWriteOptions(compression="lz4")
         self._writer = pa.ipc.new_file(path, schema, options=options)
         self._reader: Any = None
 
-    def write(self, value: int, rows: pa.Table) -> None:
+    def write(self, partition: Value, rows: pa.Table) -> None:
         for batch in rows.combine_chunks().to_batches():
             self._writer.write_batch(batch)
-            self._values[value] = self._batches
+            self._places[partition] = self._batches
             self._batches += 1
 
     def seal(self) -> None:
         self._writer.close()
         self._reader = pa.ipc.open_file(pa.memory_map(str(self._path)))
 
-    def take(self, value: int) -> pa.RecordBatch | None:
-        batch = self._values.pop(value, None)
-        return None if batch is None else self._reader.get_batch(batch)
+    def take(self, partition: Value) -> pa.RecordBatch | None:
+        place = self._places.pop(partition, None)
+        return None if place is None else self._reader.get_batch(place)
 
     @property
-    def values(self) -> set[int]:
-        return set(self._values)
+    def partitions(self) -> set[Value]:
+        return set(self._places)
 
 
 class PartitionedWriter:
@@ -257,7 +259,7 @@ class PartitionedWriter:
     ) -> None:
         self._layout = layout
         self._schema = layout.arrow_schema(rows)
-        self._unit_us = _UNIT_US[layout.unit] if layout.unit else None
+        self._grouping = Grouping(layout.spec, layout.schema) if layout.spec.fields else None
         self._memory_bytes = min(memory_bytes, _MAX_HELD_BYTES)
         self._full_bytes = min(self._memory_bytes // _FULL_SHARE, ROW_GROUP_BYTES)
         self._scratch = scratch
@@ -265,7 +267,7 @@ class PartitionedWriter:
         self._name = name
         self._held: list[pa.RecordBatch] = []
         self._held_bytes = 0
-        self._open: dict[int, _FileInTheMaking] = {}
+        self._open: dict[Value, _FileInTheMaking] = {}
         self._spills: list[_Spill] = []
         self._finished: list[DataFile] = []
         self.rows = 0
@@ -282,14 +284,14 @@ class PartitionedWriter:
 
     def finish(self) -> list[DataFile]:
         """Write what is left. The files have arrived when `Uploads.wait` returns."""
-        last = {group.value: group for group in self._take_held()}
+        last = {group.cut.value: group for group in self._take_held()}
         for spill in self._spills:
             spill.seal()
-        values = set(last).union(self._open, *(spill.values for spill in self._spills))
-        for value in sorted(values):
-            for rows in self._full_pieces(value, last.pop(value, None)):
-                self._write(value, rows)
-            self._close(value)
+        partitions = set(last).union(self._open, *(spill.partitions for spill in self._spills))
+        for partition in sorted(partitions, key=_nulls_first):
+            for rows in self._full_pieces(partition, last.pop(partition, None)):
+                self._write(partition, rows)
+            self._close(partition)
         return self._finished
 
     def abandon(self) -> None:
@@ -304,18 +306,18 @@ class PartitionedWriter:
         for group in self._take_held():
             if group.size_bytes >= self._full_bytes:
                 for piece in group.pieces(ROW_GROUP_BYTES):
-                    self._write(group.value, piece)
+                    self._write(group.cut.value, piece)
                 continue
             if spill is None:
                 spill = _Spill(self._scratch / f"{self._new_name()}.arrow", self._schema)
                 self._spills.append(spill)
-            spill.write(group.value, group.rows())
+            spill.write(group.cut.value, group.rows())
 
-    def _full_pieces(self, value: int, last: _Group | None) -> Iterator[pa.Table]:
-        """All rows of a value that are not in its file yet, in pieces of about a row group."""
+    def _full_pieces(self, partition: Value, last: _Group | None) -> Iterator[pa.Table]:
+        """All rows of a partition that are not in its file yet, in pieces of about a row group."""
         pieces: list[pa.Table] = []
         gathered = 0
-        spilled = (spill.take(value) for spill in self._spills)
+        spilled = (spill.take(partition) for spill in self._spills)
         for table in [pa.Table.from_batches([b]) for b in spilled if b is not None]:
             pieces.append(table)
             gathered += table.nbytes
@@ -338,22 +340,19 @@ class PartitionedWriter:
         return table if times is None else table.take(pa.array(np.argsort(times, kind="stable")))
 
     def _take_held(self) -> Iterator[_Group]:
-        """What is held, by partition value, each in order of event time; then nothing is held."""
+        """What is held, by partition, each in order of event time; then nothing is held."""
         if not self._held:
             return
         held_bytes, self._held_bytes = self._held_bytes, 0
         table = self._in_one_piece()
         n = table.num_rows
         row_bytes = held_bytes / n
-        times = self._times(table)
-        if times is None or self._unit_us is None:
-            yield _Group(0, table, None, 0, n, row_bytes)
+        if self._grouping is None:
+            yield _Group(Cut((), 0, n), table, None, row_bytes)
             return
-        order = None if np.all(times[1:] >= times[:-1]) else np.argsort(times, kind="stable")
-        values = (times if order is None else times[order]) // self._unit_us
-        starts = [0, *(np.flatnonzero(values[1:] != values[:-1]) + 1).tolist(), n]
-        for start, end in pairwise(starts):
-            yield _Group(int(values[start]), table, order, start, end, row_bytes)
+        order, cuts = self._grouping.cut(table)
+        for cut in cuts:
+            yield _Group(cut, table, order, row_bytes)
 
     def _in_one_piece(self) -> pa.Table:
         """What is held as one chunk a column; `take` is slow over many. Column by column, so that memory is freed."""
@@ -365,55 +364,50 @@ class PartitionedWriter:
         return pa.Table.from_arrays(whole, schema=self._schema)
 
     def _times(self, table: pa.Table) -> _Int64s | None:
-        if self._unit_us is None:
-            return None
-        column = table.column("event_time").combine_chunks()
-        array = column if isinstance(column, pa.Array) else pa.concat_arrays(column.chunks)
-        return np.asarray(array.cast(pa.int64()))
+        return None if self._grouping is None else event_times(table)
 
     def _new_name(self) -> str:
         # Unique, so that a loser never writes over what a winner committed. The plan's id is for whoever reads a list.
         return f"{self._name}-{uuid.uuid4().hex}"
 
-    def _write(self, value: int, rows: pa.Table) -> None:
-        file = self._open.get(value)
+    def _write(self, partition: Value, rows: pa.Table) -> None:
+        file = self._open.get(partition)
         if file is None:
-            file = self._open[value] = _FileInTheMaking(self._scratch / f"{self._new_name()}.parquet", self._schema)
+            file = _FileInTheMaking(self._scratch / f"{self._new_name()}.parquet", self._schema)
+            self._open[partition] = file
         file.write(rows, self._times(rows))
 
-    def _close(self, value: int) -> None:
-        file = self._open.pop(value)
+    def _close(self, partition: Value) -> None:
+        file = self._open.pop(partition)
         metadata = file.close()
-        path = self._layout.new_path(value, file.local.stem)
+        path, size = self._layout.new_path(partition, file.local.stem), file.local.stat().st_size
         self._finished.append(
-            self._layout.data_file(path, file.local.stat().st_size, metadata, is_sorted=file.is_sorted)
+            self._layout.data_file(path, size, metadata, partition=partition, is_sorted=file.is_sorted)
         )
         self._uploads.send(file.local, path)
 
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Rows of one partition value: those at `order[start:end]` of `table`, or at `[start, end)` without an order."""
+    """Rows of one partition: those of `table` at the cut's `order[start:end]`; at `[start, end)` without an order."""
 
-    value: int
+    cut: Cut
     table: pa.Table
-    order: _Int64s | None
-    start: int
-    end: int
+    order: _Order | None
     row_bytes: float
 
     @property
     def size_bytes(self) -> int:
-        return int((self.end - self.start) * self.row_bytes)
+        return int((self.cut.end - self.cut.start) * self.row_bytes)
 
     def rows(self) -> pa.Table:
-        return self._between(self.start, self.end)
+        return self._between(self.cut.start, self.cut.end)
 
     def pieces(self, piece_bytes: int) -> Iterator[pa.Table]:
         """In order, each of about `piece_bytes`, and none much smaller than the others."""
-        n = self.end - self.start
+        n = self.cut.end - self.cut.start
         count = max(1, round(self.size_bytes / piece_bytes))
-        bounds = [self.start + n * i // count for i in range(count + 1)]
+        bounds = [self.cut.start + n * i // count for i in range(count + 1)]
         for start, end in pairwise(bounds):
             if start < end:
                 yield self._between(start, end)
@@ -422,3 +416,7 @@ class _Group:
         if self.order is None:
             return self.table.slice(start, end - start)
         return self.table.take(pa.array(self.order[start:end]))
+
+
+def _nulls_first(partition: Value) -> tuple[tuple[bool, Any], ...]:
+    return tuple((value is not None, value) for value in partition)

@@ -34,6 +34,7 @@ from waybill.names import TopicPartition, plan_key
 from waybill.partition.backlog import committed_offsets, list_chains
 from waybill.partition.carry_out import Execute, carry_out
 from waybill.partition.files import TableLayout
+from waybill.partition.observed import Observed
 from waybill.partition.plan import ArchiveFault, Plan, clip, make_plan, settle_plan
 from waybill.partition.reading import find_fault
 from waybill.partition.report import Report, RunOutcome
@@ -211,6 +212,7 @@ class _Run:
             [file for result in results for file in result.quarantine_files],
             end,
             faults,
+            Observed.all(result.observed for result in results).properties(),
         )
 
     def _job(self, plan: Plan, tables: StreamTables) -> Job:
@@ -238,6 +240,7 @@ class _Run:
         properties["waybill.quarantined"] = str(staged.quarantined)
         if staged.faults:
             properties[LEFT_OUT_PROPERTY] = self._left_out(plan, tables, staged)
+        properties |= staged.properties
         files = staged.table_files
         return commit_files(tables.main, Commit(plan.id, plan.start, staged.end, files, properties))
 

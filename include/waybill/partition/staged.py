@@ -15,16 +15,18 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 
+import pyarrow.parquet as pq
 from pyiceberg.io import FileIO
-from pyiceberg.io.pyarrow import parquet_file_to_data_file
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
 from waybill.errors import ObjectAlreadyThere, PlanUnusable
 from waybill.names import TopicPartition, staged_key
+from waybill.partition.files import TableLayout
 from waybill.partition.plan import (
     ArchiveFault,
     Plan,
@@ -38,7 +40,7 @@ from waybill.tables import StreamTables
 
 __all__ = ["Staged", "discard", "find_staged", "record_staged"]
 
-_VERSION = 2
+_VERSION = 3
 _THREADS = 8
 
 
@@ -53,6 +55,8 @@ class Staged:
     """The progress that the files make."""
     faults: Mapping[TopicPartition, ArchiveFault]
     """Why some topic-partitions end before the plan does."""
+    properties: Mapping[str, str] = field(default_factory=dict)
+    """Of the table's snapshot: what the run has learnt, which a retry, that reads no message, would not know."""
 
     @property
     def rows(self) -> int:
@@ -90,6 +94,7 @@ def find_staged(store: Store, plan: Plan, tables: StreamTables) -> Staged | None
         _look_up(tables.quarantine, document["quarantine"], key),
         parse_offsets(document["end"]),
         parse_faults(document["faults"]),
+        document["properties"],
     )
 
 
@@ -99,10 +104,11 @@ def record_staged(store: Store, plan: Plan, staged: Staged) -> bool:
         "v": _VERSION,
         "plan": _digest(plan),
         "run": staged.run_id,
-        "table": [file.file_path for file in staged.table_files],
-        "quarantine": [file.file_path for file in staged.quarantine_files],
+        "table": [_entry(file) for file in staged.table_files],
+        "quarantine": [_entry(file) for file in staged.quarantine_files],
         "end": offsets_document(staged.end),
         "faults": faults_document(staged.faults),
+        "properties": dict(staged.properties),
     }
     try:
         store.create_if_absent(staged_key(plan.key), json.dumps(document, separators=(",", ":")).encode())
@@ -125,17 +131,41 @@ def _digest(plan: Plan) -> str:
     return hashlib.sha256(plan.to_json()).hexdigest()
 
 
-def _look_up(table: Table, paths: list[str], key: str) -> list[DataFile]:
-    """Manifest entries from the files' own footers."""
+def _entry(file: DataFile) -> list[Any]:
+    """What a file's footer does not say: its place, its partition (a bucket follows from no bounds), its order."""
+    values = [_written(file.partition[at]) for at in range(len(file.partition))]
+    return [file.file_path, values, file.sort_order_id is not None]
 
-    def read(path: str) -> DataFile:
-        file = parquet_file_to_data_file(table.io, table.metadata, path)
-        file.spec_id = table.metadata.default_spec_id
-        return file
+
+def _written(value: Any) -> Any:
+    """A partition's value in JSON: as it is, or under the name of a type that JSON does not have."""
+    if isinstance(value, bytes):
+        return {"bytes": value.hex()}
+    return {"decimal": str(value)} if isinstance(value, Decimal) else value
+
+
+def _read(written: Any) -> Any:
+    """The inverse of `_written`."""
+    if not isinstance(written, dict):
+        return written
+    return bytes.fromhex(written["bytes"]) if "bytes" in written else Decimal(written["decimal"])
+
+
+def _look_up(table: Table, entries: list[list[Any]], key: str) -> list[DataFile]:
+    """Manifest entries from what was written down and the files' own footers."""
+    layout = TableLayout.of(table)
+
+    def look(entry: list[Any]) -> DataFile:
+        path, values, is_sorted = entry
+        file = table.io.new_input(path)
+        with file.open() as stream:
+            metadata = pq.read_metadata(stream)
+        partition = tuple(map(_read, values))
+        return layout.data_file(path, len(file), metadata, partition=partition, is_sorted=is_sorted)
 
     try:
         with ThreadPoolExecutor(_THREADS) as pool:
-            return list(pool.map(read, paths))
+            return list(pool.map(look, entries))
     except FileNotFoundError as error:
         raise PlanUnusable(
             f"{key} names a data file that is gone: {error}. If the plan is to be carried out anew, remove this object "

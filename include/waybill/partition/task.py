@@ -23,6 +23,7 @@ from waybill.config import Reading, Storage
 from waybill.connections import CatalogEndpoint, S3Endpoint, connection
 from waybill.parsers import build_parser
 from waybill.partition.files import PartitionedWriter, TableLayout, Uploads
+from waybill.partition.observed import Observed, Observer
 from waybill.partition.plan import ArchiveFault, Span, Task
 from waybill.partition.reading import UNREADABLE, fault_of, read_span
 from waybill.partition.rows import QUARANTINE_ROWS, TABLE_ROWS, RowBuilder, table_rows
@@ -72,6 +73,7 @@ class TaskResult:
     """Of the executor's process, all threads."""
     peak_memory_bytes: int
     """The most that the executor's process ever held resident."""
+    observed: Observed
 
 
 def run_task(job: Job, task: Task) -> TaskResult | ArchiveFault:
@@ -116,6 +118,7 @@ class _Run:
         columns = job.reading.columns
         rows = _as_in_table(table_rows(columns), job.table)
         self._builder = RowBuilder(build_parser(job.reading.parser, columns), job.generation, job.planned_at, rows)
+        self._observer = Observer(job.planned_at)
         self._uploads = uploads
         self._watch = _Stopwatch()
         self._cpu_before = time.process_time()
@@ -131,6 +134,7 @@ class _Run:
             for messages in _read(store, span):
                 self._watch.lap("read_and_decode")
                 rows = self._builder.build(span.tp, messages)
+                self._observer.see(span.tp, messages, rows.table)
                 self._watch.lap("parse")
                 self._table.add(rows.table)
                 self._quarantine.add(rows.quarantine)
@@ -148,6 +152,7 @@ class _Run:
             seconds=StageSeconds(**self._watch.seconds),
             cpu_seconds=time.process_time() - self._cpu_before,
             peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10,
+            observed=self._observer.result(),
         )
 
     def abandon(self) -> None:

@@ -5,6 +5,7 @@ from typing import Any, cast
 
 from waybill.names import TopicPartition
 from waybill.partition.carry_out import carry_out
+from waybill.partition.observed import Observed
 from waybill.partition.plan import ArchiveFault, Span, Task
 from waybill.partition.task import Job, StageSeconds, TaskResult
 
@@ -19,7 +20,7 @@ def span(tp: TopicPartition, first_offset: int, next_offset: int) -> Span:
 def result(task: Task) -> TaskResult:
     """One that says which spans it read, where a real one names files."""
     files = cast("list[Any]", list(task))
-    return TaskResult(files, [], len(task), 0, StageSeconds(0, 0, 0), 0.0, 0)
+    return TaskResult(files, [], len(task), 0, StageSeconds(0, 0, 0), 0.0, 0, Observed())
 
 
 class Archive:

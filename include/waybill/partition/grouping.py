@@ -1,0 +1,126 @@
+"""Which rows belong to which partition of a table: Iceberg's transforms, over whole columns.
+
+The transforms are those of Iceberg's own Rust library (`pyiceberg-core`), but for hour and day, which are a division.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import DayTransform, IdentityTransform
+
+if TYPE_CHECKING:
+    _Int64s = np.ndarray[Any, np.dtype[np.int64]]
+    _Order = np.ndarray[Any, np.dtype[np.intp]]
+
+__all__ = ["Cut", "Grouping", "Value", "event_times"]
+
+Value = tuple[Any, ...]
+"""What a partition has in common: a value for each field of the table's spec, as Iceberg's manifests hold it."""
+
+_DAY_US, _HOUR_US = 86_400_000_000, 3_600_000_000
+_MOST_CODES = 1 << 31
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The rows of one partition: those at `[start, end)` of the order that they were put in."""
+
+    value: Value
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Codes:
+    """A column as numbers from 0 on, one for each value that there is."""
+
+    codes: np.ndarray[Any, Any]
+    values: list[Any]
+
+
+class Grouping:
+    """Puts rows in order of partition, and within it of event time.
+
+    The table is partitioned by hour or day of the event time first, as `waybill.tables.schemas.partition_spec` has it.
+    """
+
+    def __init__(self, spec: PartitionSpec, schema: Schema) -> None:
+        time, *self._further = spec.fields
+        self._unit_us = _DAY_US if isinstance(time.transform, DayTransform) else _HOUR_US
+        self._schema = schema
+
+    def cut(self, table: pa.Table) -> tuple[_Order | None, Iterator[Cut]]:
+        """The order that rows are to be put in, None if they are, and the partitions in that order.
+
+        Every column of `table` is of one chunk, at most.
+        """
+        times = event_times(table)
+        order = None if np.all(times[1:] >= times[:-1]) else np.argsort(times, kind="stable")
+        units = (times if order is None else times[order]) // self._unit_us
+        changes = units[1:] != units[:-1]
+        if not self._further:
+            return order, _cuts(changes, units, [])
+        columns = [self._codes(field, table, order) for field in self._further]
+        codes = np.concatenate(([0], np.cumsum(changes)))
+        codes, count = _combine(codes, int(codes[-1]) + 1, columns)
+        if count > 1:
+            by_partition = _argsort(codes, count)
+            order = by_partition if order is None else order[by_partition]
+            codes, units = codes[by_partition], units[by_partition]
+            columns = [_Codes(c.codes[by_partition], c.values) for c in columns]
+        return order, _cuts(codes[1:] != codes[:-1], units, columns)
+
+    def _codes(self, field: PartitionField, table: pa.Table, order: _Order | None) -> _Codes:
+        source = self._schema.find_field(field.source_id)
+        column = _in_one_piece(table.column(source.name))
+        if not isinstance(field.transform, IdentityTransform):
+            column = field.transform.pyarrow_transform(source.field_type)(column)
+        if pa.types.is_date32(column.type):
+            column = column.cast(pa.int32())  # days, as in a manifest
+        encoded = column.dictionary_encode(null_encoding="encode")
+        codes = np.asarray(encoded.indices)
+        return _Codes(codes if order is None else codes[order], encoded.dictionary.to_pylist())
+
+
+def event_times(table: pa.Table) -> _Int64s:
+    """The event times, in microseconds."""
+    return np.asarray(_in_one_piece(table.column("event_time")).cast(pa.int64()))
+
+
+def _in_one_piece(column: pa.ChunkedArray) -> pa.Array:
+    combined = column.combine_chunks()
+    return combined if isinstance(combined, pa.Array) else pa.concat_arrays(combined.chunks)
+
+
+def _combine(codes: np.ndarray[Any, Any], count: int, columns: list[_Codes]) -> tuple[np.ndarray[Any, Any], int]:
+    """One number for each combination, and how many numbers there may be."""
+    for column in columns:
+        if count * len(column.values) > _MOST_CODES:
+            encoded = pa.array(codes).dictionary_encode()
+            codes, count = np.asarray(encoded.indices, dtype=np.int64), len(encoded.dictionary)
+        codes = codes * len(column.values) + column.codes
+        count *= len(column.values)
+    return codes, count
+
+
+def _argsort(codes: np.ndarray[Any, Any], count: int) -> _Order:
+    """A stable order. Of 16-bit numbers numpy makes it in linear time, and there are seldom more partitions."""
+    if count > 1 << 16:
+        encoded = pa.array(codes).dictionary_encode()
+        codes, count = np.asarray(encoded.indices), len(encoded.dictionary)
+    return np.argsort(codes.astype(np.uint16) if count <= 1 << 16 else codes, kind="stable")
+
+
+def _cuts(changes: np.ndarray[Any, np.dtype[np.bool_]], units: _Int64s, columns: list[_Codes]) -> Iterator[Cut]:
+    """`changes`: where the next row is of another partition."""
+    bounds = [0, *(np.flatnonzero(changes) + 1).tolist(), len(changes) + 1]
+    for start, end in pairwise(bounds):
+        yield Cut((int(units[start]), *(column.values[column.codes[start]] for column in columns)), start, end)
