@@ -19,20 +19,23 @@ UNREADABLE = (ChainBroken, CorruptBatch)
 """What `read_span` raises about the archive."""
 
 
-def read_span(store: Store, span: Span) -> Iterator[pa.RecordBatch]:
+def read_span(store: Store, span: Span, *, in_part: bool = False) -> Iterator[pa.RecordBatch]:
     """The messages of a span (`waybill.log.decode.MESSAGE_SCHEMA`), streamed: a few megabytes are in memory.
 
     A RecordBatch may have one more column, `waybill.formats.reading.SET_ASIDE`: why a message is not in the backup
     object itself, which could not hold it. What a format does not hold is missing; see `read_messages` there.
 
-    Raises `ChainBroken` when the object is not there; its subclass `ChainGap` when it ends before the span does;
-    `CorruptBatch` when it, or its index, is damaged.
+    `in_part`: the span may end before the object does. Else its end tells that no offset was damaged: the checksum of a
+    record batch does not cover it.
+
+    Raises `ChainBroken` when the object is not there, or ends beyond the span; its subclass `ChainGap` when it ends
+    before the span does; `CorruptBatch` when it, or its index, is damaged.
     """
     try:
         if BackupName.parse(span.key).extension.is_indexed:
-            yield from _read_indexed(store, span)
+            yield from _read_indexed(store, span, in_part)
         else:
-            yield from _read_batches(store, span)
+            yield from _read_batches(store, span, in_part)
     except ObjectMissing as error:
         raise ChainBroken(f"{span.tp}: {error}; it was there when the run was planned") from error
 
@@ -55,7 +58,7 @@ def find_fault(store: Store, span: Span) -> ArchiveFault | None:
     return None
 
 
-def _read_batches(store: Store, span: Span) -> Iterator[pa.RecordBatch]:
+def _read_batches(store: Store, span: Span, in_part: bool) -> Iterator[pa.RecordBatch]:
     # numba takes a second to import, and the driver, which opens stores, decodes nothing.
     from waybill.log.decode import decode
 
@@ -67,23 +70,27 @@ def _read_batches(store: Store, span: Span) -> Iterator[pa.RecordBatch]:
             first_offset=span.first_offset,
             next_offset=span.next_offset,
         )
-    _check_end(span, end.next_offset)
+    _check_end(span, end.next_offset, in_part)
 
 
-def _read_indexed(store: Store, span: Span) -> Iterator[pa.RecordBatch]:
+def _read_indexed(store: Store, span: Span, in_part: bool) -> Iterator[pa.RecordBatch]:
     from waybill.formats.reading import IndexedReader
 
     with IndexedReader(store, span.key) as reader:
-        _check_end(span, reader.figures.next_offset)
+        _check_end(span, reader.figures.next_offset, in_part)
         yield from reader.messages(first_offset=span.first_offset, next_offset=span.next_offset)
 
 
-def _check_end(span: Span, next_offset: int) -> None:
+def _check_end(span: Span, next_offset: int, in_part: bool) -> None:
     if next_offset < span.next_offset:
         raise ChainGap(
             f"{span.tp}: {span.key} ends at offset {next_offset}, and the chain goes on at {span.next_offset}",
             next_offset,
             span.next_offset,
+        )
+    if next_offset > span.next_offset and not in_part:
+        raise ChainBroken(
+            f"{span.tp}: {span.key} ends at offset {next_offset}, and the chain goes on before, at {span.next_offset}"
         )
 
 

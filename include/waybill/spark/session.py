@@ -6,17 +6,17 @@ import os
 import sys
 from collections.abc import Iterable
 
-from pyspark import SparkConf
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from waybill.config import Config
 from waybill.connections import variable
 
-__all__ = ["connection_ids", "spark_session"]
+__all__ = ["REDACTED", "connection_ids", "spark_session"]
 
 _LOCAL_MASTER = "local[2]"
 # What Spark shows of its settings anywhere, it shows without these.
-_REDACTED = "(?i)secret|password|token|credential|access[.-]?key|AIRFLOW_CONN_"
+REDACTED = "(?i)secret|password|token|credential|access[.-]?key|AIRFLOW_CONN_"
 
 
 def connection_ids(config: Config) -> tuple[str, ...]:
@@ -30,19 +30,25 @@ def spark_session(
     """A session on the master that `spark-submit` was given; `local[2]` without one.
 
     `connections`: names of connections that executors need. Local executors inherit this process's environment; for
-    those of a cluster the connections are set in theirs.
+    those of a cluster the connections are set in theirs, unless the settings bring them already: as
+    `spark.executorEnv.…`, or on Kubernetes from a secret (`spark.kubernetes.executor.secretKeyRef.…`).
     """
     # Workers must run the interpreter that the driver runs: another one has other packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        # spark-submit started this: its settings, the master above all, are known to its JVM alone.
+        SparkContext._ensure_initialized()
     conf = SparkConf()
     if not conf.contains("spark.master"):
         conf.setMaster(_LOCAL_MASTER)
     for key, value in {**_defaults(conf.get("spark.master", _LOCAL_MASTER)), **(settings or {})}.items():
         conf.setIfMissing(key, value)
     if not conf.get("spark.master", "").startswith("local"):
-        for conn_id in connections:
-            if text := os.environ.get(variable(conn_id)):
-                conf.set(f"spark.executorEnv.{variable(conn_id)}", text)
+        # Only once there is a JVM: what is set before goes into its command line, for everybody to read.
+        SparkContext._ensure_initialized(conf=conf)
+        for name in map(variable, connections):
+            if name in os.environ and not conf.contains(f"spark.kubernetes.executor.secretKeyRef.{name}"):
+                conf.setIfMissing(f"spark.executorEnv.{name}", os.environ[name])
     return SparkSession.builder.appName(app_name).config(conf=conf).getOrCreate()
 
 
@@ -53,7 +59,7 @@ def _defaults(master: str | None) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.python.worker.faulthandler.enabled": "true",
-        "spark.redaction.regex": _REDACTED,
+        "spark.redaction.regex": REDACTED,
     }
     if (master or "").startswith("local"):
         # Asking the network for a name and an address can take seconds, and nobody else connects.

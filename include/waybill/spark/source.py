@@ -101,7 +101,7 @@ class _Reader(DataSourceReader):
         assert isinstance(partition, _TaskPartition)
         with Store.of(partition.storage) as store:
             for span in partition.spans:
-                for messages in read_span(store, span):
+                for messages in read_span(store, span, in_part=True):
                     yield archive_rows(span.tp, messages)
 
     def _clip_end(self, spans: Iterator[Span]) -> list[Span]:
