@@ -16,17 +16,15 @@ import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from decimal import Decimal
 from typing import Any
 
-import pyarrow.parquet as pq
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
 from waybill.errors import ObjectAlreadyThere, PlanUnusable
 from waybill.names import TopicPartition, staged_key
-from waybill.partition.files import TableLayout
+from waybill.partition.entries import Entry, entries_of, look_up
 from waybill.partition.plan import (
     ArchiveFault,
     Plan,
@@ -104,8 +102,8 @@ def record_staged(store: Store, plan: Plan, staged: Staged) -> bool:
         "v": _VERSION,
         "plan": _digest(plan),
         "run": staged.run_id,
-        "table": [_entry(file) for file in staged.table_files],
-        "quarantine": [_entry(file) for file in staged.quarantine_files],
+        "table": entries_of(staged.table_files),
+        "quarantine": entries_of(staged.quarantine_files),
         "end": offsets_document(staged.end),
         "faults": faults_document(staged.faults),
         "properties": dict(staged.properties),
@@ -131,41 +129,9 @@ def _digest(plan: Plan) -> str:
     return hashlib.sha256(plan.to_json()).hexdigest()
 
 
-def _entry(file: DataFile) -> list[Any]:
-    """What a file's footer does not say: its place, its partition (a bucket follows from no bounds), its order."""
-    values = [_written(file.partition[at]) for at in range(len(file.partition))]
-    return [file.file_path, values, file.sort_order_id is not None]
-
-
-def _written(value: Any) -> Any:
-    """A partition's value in JSON: as it is, or under the name of a type that JSON does not have."""
-    if isinstance(value, bytes):
-        return {"bytes": value.hex()}
-    return {"decimal": str(value)} if isinstance(value, Decimal) else value
-
-
-def _read(written: Any) -> Any:
-    """The inverse of `_written`."""
-    if not isinstance(written, dict):
-        return written
-    return bytes.fromhex(written["bytes"]) if "bytes" in written else Decimal(written["decimal"])
-
-
-def _look_up(table: Table, entries: list[list[Any]], key: str) -> list[DataFile]:
-    """Manifest entries from what was written down and the files' own footers."""
-    layout = TableLayout.of(table)
-
-    def look(entry: list[Any]) -> DataFile:
-        path, values, is_sorted = entry
-        file = table.io.new_input(path)
-        with file.open() as stream:
-            metadata = pq.read_metadata(stream)
-        partition = tuple(map(_read, values))
-        return layout.data_file(path, len(file), metadata, partition=partition, is_sorted=is_sorted)
-
+def _look_up(table: Table, entries: Sequence[Entry], key: str) -> list[DataFile]:
     try:
-        with ThreadPoolExecutor(_THREADS) as pool:
-            return list(pool.map(look, entries))
+        return look_up(table, entries)
     except FileNotFoundError as error:
         raise PlanUnusable(
             f"{key} names a data file that is gone: {error}. If the plan is to be carried out anew, remove this object "
