@@ -5,11 +5,13 @@ from __future__ import annotations
 from enum import StrEnum
 
 __all__ = [
+    "AvroFraming",
     "BackupFormat",
     "Compression",
     "EventTimeFormat",
     "FileFormat",
     "IsolationLevel",
+    "ProtobufFraming",
     "SequenceFileKey",
     "SinkName",
     "StartPosition",
@@ -63,6 +65,20 @@ class StartPosition(StrEnum):
 
     EARLIEST = "earliest"
     LATEST = "latest"
+
+
+class AvroFraming(StrEnum):
+    """What stands before an Avro datum whose schema is in a file."""
+
+    NONE = "none"
+    SINGLE_OBJECT = "single_object"
+
+
+class ProtobufFraming(StrEnum):
+    """What stands before a protobuf message."""
+
+    NONE = "none"
+    CONFLUENT = "confluent"
 
 
 class EventTimeFormat(StrEnum):

@@ -12,6 +12,7 @@ from waybill.config.columns import Column, Columns
 from waybill.config.enums import EventTimeFormat, WrongType
 from waybill.config.model import Section, misfit
 from waybill.config.parser_class import make_parser
+from waybill.config.sink import FilesFormat
 from waybill.config.values import (
     DurationBetween,
     IsClassPath,
@@ -209,6 +210,7 @@ class Reading(Section):
     parser: ParserConfig = Field(description="How a message is read.")
     columns: Columns = Field({}, description="Which fields become columns of the table.")
     event_time_bounds: EventTimeBounds = Field(EventTimeBounds(), description="Which event times there can be.")
+    files: FilesFormat | None = Field(None, description="What the files are that the rows go to; none: the table.")
 
 
 def check_columns(parser: ParserConfig, columns: Columns) -> None:

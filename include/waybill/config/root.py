@@ -12,6 +12,7 @@ from pydantic_core import PydanticCustomError
 from waybill import names
 from waybill.config.model import Section, misfit
 from waybill.config.services import Catalog, Kafka, Spark, Storage, ZooKeeper
+from waybill.config.sink import check_sinks_apart
 from waybill.config.stream import Stream, TopicRegex
 from waybill.config.values import IsStreamName
 from waybill.errors import ConfigError
@@ -42,6 +43,7 @@ class Config(Section):
     def _check_overlaps(self) -> Self:
         """Two streams must not write one chain or one table: refused here rather than found in the data."""
         self._check_tables()
+        check_sinks_apart({name: self.files_root(name) for name, s in self.streams.items() if s.sink.is_files})
         for (a, first), (b, second) in self._pairs():
             if first.generation == second.generation:
                 _check_topics_apart(a, first, b, second)
@@ -80,6 +82,11 @@ class Config(Section):
             if other != name and stream.generation == generation and stream.matches(topic)
         )
         return next(rivals, None)
+
+    def files_root(self, name: str) -> str:
+        """What the keys of all files of a stream's `files` sink start with."""
+        stream = self.stream(name)
+        return stream.sink.root(self.storage.prefix, names.table_name(stream.table, stream.generation))
 
     def stream(self, name: str) -> Stream:
         """The stream of that name. Raises `ConfigError` that lists the names there are."""

@@ -10,11 +10,13 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from waybill.config.archiving import Format, Ingest, UploadPolicy
 from waybill.config.columns import Columns
-from waybill.config.enums import BackupFormat, IsolationLevel, StartPosition
+from waybill.config.enums import BackupFormat, IsolationLevel, StartPosition, TimeUnit
 from waybill.config.model import Section, misfit
 from waybill.config.parsing import EventTimeBounds, ParserConfig, RawParser, Reading, check_columns
 from waybill.config.partition_by import IsPartitionBy, PartitionBy, check_partition_by
 from waybill.config.partitioning import Maintenance, Partition
+from waybill.config.quarantining import QuarantineAlert
+from waybill.config.sink import Sink
 from waybill.config.values import (
     IsRecompression,
     IsRegex,
@@ -93,7 +95,11 @@ class Stream(Section):
     event_time_bounds: EventTimeBounds = Field(
         EventTimeBounds(), description="How far an event time may be from the time at which a run is planned."
     )
+    sink: Sink = Field(Sink(), description="Where the rows go.")
     partition: Partition = Field(Partition(), description="How the Spark job runs.")
+    quarantine: QuarantineAlert = Field(
+        QuarantineAlert(), description="From which share of messages on the quarantine is an alert."
+    )
     maintenance: Maintenance = Field(Maintenance(), description="How the tables are kept in shape.")
 
     @model_validator(mode="after")
@@ -132,10 +138,30 @@ class Stream(Section):
         check_partition_by(self.partition_by, self.columns)
         return self
 
+    @model_validator(mode="after")
+    def _check_sink(self) -> Self:
+        if self.sink.is_files:
+            if self.partition_by.columns:
+                raise misfit("partition_by", "must be hour or day with the sink files: its directories have no more")
+            for name in ("dt", "hr"):
+                if name in self.columns:
+                    raise misfit(("columns", name), "is a directory's column with the sink files: choose another name")
+        return self
+
     @property
     def reading(self) -> Reading:
         """All that decides what a message of this stream becomes."""
-        return Reading(parser=self.parser, columns=self.columns, event_time_bounds=self.event_time_bounds)
+        return Reading(
+            parser=self.parser,
+            columns=self.columns,
+            event_time_bounds=self.event_time_bounds,
+            files=self.sink.format if self.sink.is_files else None,
+        )
+
+    @property
+    def by_hour(self) -> bool:
+        """Whether rows are put by the hour of their event time, and not by the day."""
+        return self.partition_by.time is TimeUnit.HOUR
 
     def consumer_group(self, stream_name: str) -> str | None:
         """The consumer group that progress is shown in; None: in none."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from pyiceberg.catalog import Catalog
@@ -42,6 +44,7 @@ from waybill.config import Columns, ColumnTransform, PartitionBy, Stream, TimeUn
 from waybill.errors import ConfigError
 from waybill.tables.catalog import available
 from waybill.tables.columns import column_fields, fit_columns
+from waybill.tables.ledger import LEDGER_SCHEMA, SINK_PROPERTY, check_sink, sink_text
 from waybill.tables.state import read_retries
 
 __all__ = [
@@ -174,13 +177,7 @@ def ensure_tables(catalog: Catalog, stream: Stream) -> StreamTables:
     """
     with available("create the tables"):
         _ensure_namespace(catalog, stream.table.split(".")[0])
-        main = _ensure_table(
-            catalog,
-            names.table_name(stream.table, stream.generation),
-            table_schema(stream.columns),
-            partition_spec(stream.partition_by),
-            sort_order(),
-        )
+        main = _ensure_ledger(catalog, stream) if stream.sink.is_files else _ensure_main(catalog, stream)
         quarantine = _ensure_table(
             catalog,
             names.quarantine_table_name(stream.table, stream.generation),
@@ -188,9 +185,13 @@ def ensure_tables(catalog: Catalog, stream: Stream) -> StreamTables:
             UNPARTITIONED_PARTITION_SPEC,
             UNSORTED_SORT_ORDER,
         )
-    _check(main, TABLE_SCHEMA, partition_spec(stream.partition_by))
     _check(quarantine, QUARANTINE_SCHEMA, UNPARTITIONED_PARTITION_SPEC)
-    fit_columns(main, stream.columns)
+    if stream.sink.is_files:
+        _check(main, LEDGER_SCHEMA, UNPARTITIONED_PARTITION_SPEC)
+        check_sink(main, stream)
+    else:
+        _check(main, TABLE_SCHEMA, partition_spec(stream.partition_by, table_schema(stream.columns)))
+        fit_columns(main, stream.columns)
     return StreamTables(main, quarantine)
 
 
@@ -216,6 +217,27 @@ def _retries(table: Table) -> int:
     return read_retries(table.metadata, ".".join(table.name()))
 
 
+def _ensure_main(catalog: Catalog, stream: Stream) -> Table:
+    return _ensure_table(
+        catalog,
+        names.table_name(stream.table, stream.generation),
+        table_schema(stream.columns),
+        partition_spec(stream.partition_by, table_schema(stream.columns)),
+        sort_order(),
+    )
+
+
+def _ensure_ledger(catalog: Catalog, stream: Stream) -> Table:
+    return _ensure_table(
+        catalog,
+        names.table_name(stream.table, stream.generation),
+        LEDGER_SCHEMA,
+        UNPARTITIONED_PARTITION_SPEC,
+        UNSORTED_SORT_ORDER,
+        {SINK_PROPERTY: sink_text(stream)},
+    )
+
+
 def _ensure_namespace(catalog: Catalog, namespace: str) -> None:
     try:
         catalog.create_namespace_if_not_exists(namespace)
@@ -223,13 +245,22 @@ def _ensure_namespace(catalog: Catalog, namespace: str) -> None:
         log.debug("namespace %s was created by another process just now", namespace)
 
 
-def _ensure_table(catalog: Catalog, name: str, schema: Schema, spec: PartitionSpec, order: SortOrder) -> Table:
+def _ensure_table(
+    catalog: Catalog,
+    name: str,
+    schema: Schema,
+    spec: PartitionSpec,
+    order: SortOrder,
+    further: Mapping[str, str] = MappingProxyType({}),
+) -> Table:
     try:
         return catalog.load_table(name)
     except NoSuchTableError:
         pass
     try:
-        return catalog.create_table(name, schema, partition_spec=spec, sort_order=order, properties=_PROPERTIES)
+        return catalog.create_table(
+            name, schema, partition_spec=spec, sort_order=order, properties={**_PROPERTIES, **further}
+        )
     except TableAlreadyExistsError:
         return catalog.load_table(name)
 

@@ -1,0 +1,160 @@
+"""Rows to the bytes of a file of the `files` sink: the same rows, the same bytes.
+
+So that a rerun writes the same objects, nothing of a file depends on the time, on chance, or on how rows came in
+pieces: they are put together again and cut where their own sizes say.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from waybill.config.enums import Compression, FileFormat
+from waybill.config.sink import FilesFormat
+from waybill.formats.sequencefile import SequenceFileWriter
+from waybill.formats.text import TextWriter
+from waybill.names import FileName
+
+__all__ = ["ROW_GROUP_BYTES", "Encoder", "cut", "encode_file", "make_refusal"]
+
+ROW_GROUP_BYTES = 32 << 20
+"""Rows of a Parquet row group before encoding, and the most of a file that is in memory."""
+
+_BLOCK_BYTES = 4 << 20
+_ROW_BYTES = 64
+_HEADER_KEYS = "headers.list.element.key"
+_NO_DICTIONARY = frozenset({"offset", "kafka_timestamp", "key", "value", "event_time", "message_id", "headers"})
+_SYNC_BYTES = 16
+
+
+class Encoder(Protocol):
+    """Writes one file."""
+
+    piece_bytes: int
+    """How much it takes at a time."""
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """The next rows, in one piece."""
+
+    def close(self) -> None:
+        """End the file."""
+
+
+class _Parquet:
+    piece_bytes = ROW_GROUP_BYTES
+
+    def __init__(self, local: Path, schema: pa.Schema, codec: Compression) -> None:
+        flat = [f.name for f in schema if f.name not in _NO_DICTIONARY and not pa.types.is_nested(f.type)]
+        self._writer = pq.ParquetWriter(
+            local,
+            schema,
+            compression=codec.value,
+            use_dictionary=[*flat, _HEADER_KEYS] if "headers" in schema.names else flat,
+        )
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        self._writer.write_table(pa.Table.from_batches([rows]), row_group_size=rows.num_rows)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class _Stream:
+    """A file of one of the archive's own other formats."""
+
+    piece_bytes = _BLOCK_BYTES
+
+    def __init__(self, local: Path, writer: SequenceFileWriter | TextWriter) -> None:
+        self._file = local.open("wb")
+        self._writer = writer
+        self._file.write(writer.begin())
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        for piece in self._writer.write(rows):
+            self._file.write(piece)
+
+    def close(self) -> None:
+        self._file.write(self._writer.finish())
+        self._file.close()
+
+
+def encode_file(local: Path, kind: FilesFormat, name: FileName, plan: str, rows: Iterable[pa.Table]) -> int:
+    """Write a file of all `rows`, in their order; how many they were. `name` and `plan` say what it is to be."""
+    count = 0
+    encoder: Encoder | None = None
+    piece_bytes = _Parquet.piece_bytes if kind.name is FileFormat.PARQUET else _Stream.piece_bytes
+    try:
+        for piece in cut(rows, piece_bytes):
+            if encoder is None:
+                encoder = _encoder(local, kind, name, plan, piece.schema)
+            encoder.write(piece)
+            count += piece.num_rows
+    finally:
+        if encoder is not None:
+            encoder.close()
+    return count
+
+
+def _encoder(local: Path, kind: FilesFormat, name: FileName, plan: str, schema: pa.Schema) -> Encoder:
+    if kind.name is FileFormat.PARQUET:
+        return _Parquet(local, schema, kind.codec)
+    if kind.name is FileFormat.TEXT:
+        return _Stream(local, _text_writer(kind))
+    metadata = {
+        "topic": name.period.topic,
+        "partition": str(name.partition),
+        "generation": str(name.generation),
+        "first_offset": str(name.first_offset),
+    }
+    # Not by chance, but nothing that whoever produces messages could know and put into one.
+    sync = hashlib.sha256(f"{plan} {name.key('')}".encode()).digest()[:_SYNC_BYTES]
+    return _Stream(local, SequenceFileWriter(kind.key, kind.codec, metadata, sync))
+
+
+def _text_writer(kind: FilesFormat) -> TextWriter:
+    return TextWriter(kind.delimiter.encode(), compressed=kind.codec is Compression.GZIP)
+
+
+def make_refusal(kind: FilesFormat) -> TextWriter | None:
+    """What says, by `refused`, which messages the format cannot hold; None: it holds all."""
+    return _text_writer(kind) if kind.name is FileFormat.TEXT else None
+
+
+def cut(tables: Iterable[pa.Table], piece_bytes: int) -> Iterator[pa.RecordBatch]:
+    """The same rows in pieces of about `piece_bytes`, wherever `tables` were cut before."""
+    held: list[pa.Table] = []
+    filled = 0
+    for table in tables:
+        ends = np.cumsum(_sizes(table)) + filled
+        start = 0
+        while start < table.num_rows:
+            stop = int(np.searchsorted(ends, piece_bytes)) + 1
+            held.append(table.slice(start, stop - start))
+            if stop > table.num_rows:
+                filled = int(ends[-1])
+                break
+            yield _together(held)
+            held, filled = [], 0
+            ends = ends - ends[stop - 1]
+            start = stop
+    if held:
+        yield _together(held)
+
+
+def _sizes(table: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """What each row is taken to be: of the row alone, so never another figure for the same one."""
+    value, key = (pc.fill_null(pc.binary_length(table.column(name)), 0) for name in ("value", "key"))
+    sizes: np.ndarray[tuple[int], np.dtype[np.int64]] = pc.add(value, key).to_numpy().astype(np.int64) + _ROW_BYTES
+    return sizes
+
+
+def _together(tables: list[pa.Table]) -> pa.RecordBatch:
+    (batch,) = pa.concat_tables(tables).combine_chunks().to_batches()
+    return batch
