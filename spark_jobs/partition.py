@@ -35,6 +35,13 @@ def main(arguments: list[str] | None = None) -> int:
         "--config", type=Path, help="the YAML; default: WAYBILL_CONFIG, else include/config/streams.yaml"
     )
     parser.add_argument("--report", type=Path, metavar="FILE", help="write the runs' figures to FILE, as JSON")
+    parser.add_argument(
+        "--no-quarantine-alert",
+        dest="quarantine_alert",
+        action="store_false",
+        help="end well even if more went to quarantine than quarantine.max_rate: somebody else looks (in Airflow, the "
+        "task check_quarantine)",
+    )
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     for library in ("py4j", "pyiceberg", "kazoo"):
@@ -43,6 +50,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         for report in partition(options.stream, options.config):
             log.info("%s", report)
+            if report.alert:
+                log.error("partition %s", report.alert)
             reports.append(report)
     except WaybillError as error:
         again = " (running again may succeed)" if error.retriable else ""
@@ -52,7 +61,8 @@ def main(arguments: list[str] | None = None) -> int:
         options.report.write_text(json.dumps([report.document() for report in reports], indent=2) + "\n")
     for fault in reports[-1].faults:
         log.error("partition %s: left out, the chain is broken: %s", options.stream, fault)
-    return 1 if reports[-1].faults else 0
+    is_alerted = options.quarantine_alert and any(report.alert for report in reports)
+    return 1 if reports[-1].faults or is_alerted else 0
 
 
 def partition(stream: str, path: Path | None) -> Iterator[Report]:

@@ -33,6 +33,7 @@ __all__ = [
     "PlanUnusable",
     "ProcedureFailed",
     "ProgressLost",
+    "QuarantineRateExceeded",
     "RegistryRefused",
     "RegistryUnavailable",
     "RetentionGap",
@@ -300,6 +301,10 @@ class ParserBroken(WaybillError):
 
     def __reduce__(self) -> tuple[type[ParserBroken], tuple[str, str]]:
         return type(self), (self.path, self.what)
+
+
+class QuarantineRateExceeded(WaybillError):
+    """Runs were committed of which more went to quarantine than the config allows. The message says what and why."""
 
 
 class PlanUnusable(WaybillError):

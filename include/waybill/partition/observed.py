@@ -1,4 +1,4 @@
-"""What a run learns of its messages beside the rows: how late they are, and how far each topic-partition's time is.
+"""What a run learns of its messages beside the rows: how late they are, how far each log's time is, what was refused.
 
 It is written down with the files that were staged, and becomes properties of the snapshot that commits them: whoever
 commits, a retry included, commits the same.
@@ -15,6 +15,8 @@ import pyarrow.compute as pc
 
 from waybill.names import TopicPartition
 from waybill.partition.lateness import LATENESS_PROPERTY, Lateness
+from waybill.partition.refused import REASONS_PROPERTY, Refused
+from waybill.partition.rows import Rows
 from waybill.tables.state import WATERMARKS_PROPERTY
 from waybill.tables.watermarks import Watermarks, merge_watermarks, watermarks_text
 
@@ -27,13 +29,15 @@ class Observed:
 
     lateness: Lateness = field(default_factory=Lateness)
     watermarks: Watermarks = field(default_factory=dict)
+    refused: Refused = field(default_factory=Refused)
 
     @classmethod
     def all(cls, some: Iterable[Observed]) -> Observed:
         """Several together."""
         total = Observed()
         for one in some:
-            total = cls(total.lateness + one.lateness, merge_watermarks(total.watermarks, one.watermarks))
+            watermarks = merge_watermarks(total.watermarks, one.watermarks)
+            total = cls(total.lateness + one.lateness, watermarks, total.refused + one.refused)
         return total
 
     def properties(self) -> Mapping[str, str]:
@@ -41,6 +45,8 @@ class Observed:
         found = {LATENESS_PROPERTY: self.lateness.to_text()}
         if self.watermarks:
             found[WATERMARKS_PROPERTY] = watermarks_text(self.watermarks)
+        if self.refused.by_kind:
+            found[REASONS_PROPERTY] = self.refused.to_text()
         return found
 
 
@@ -51,11 +57,13 @@ class Observer:
         # A Kafka timestamp from after the plan was made is a producer's wrong clock: it must not move the watermark.
         self._latest = pa.scalar(planned_at, pa.timestamp("us", tz="UTC")).cast(pa.int64())
         self._lateness = Lateness()
+        self._refused = Refused()
         self._newest_us: dict[TopicPartition, int] = {}
 
-    def see(self, tp: TopicPartition, messages: pa.RecordBatch, rows: pa.RecordBatch) -> None:
-        """`messages` of `MESSAGE_SCHEMA`, and the table's rows that were made of them."""
-        self._lateness += Lateness.of(rows)
+    def see(self, tp: TopicPartition, messages: pa.RecordBatch, rows: Rows) -> None:
+        """`messages` of `MESSAGE_SCHEMA`, and the rows that were made of them."""
+        self._lateness += Lateness.of(rows.table)
+        self._refused += Refused.of(tp, rows.quarantine)
         timestamps = messages.column("timestamp").cast(pa.int64())
         newest = pc.max(timestamps)
         if newest.is_valid and newest.as_py() > self._latest.as_py():
@@ -65,4 +73,5 @@ class Observer:
 
     def result(self) -> Observed:
         """What was seen so far."""
-        return Observed(self._lateness, {tp: newest // 1000 for tp, newest in self._newest_us.items()})
+        watermarks = {tp: newest // 1000 for tp, newest in self._newest_us.items()}
+        return Observed(self._lateness, watermarks, self._refused)

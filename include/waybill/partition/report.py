@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from waybill.config.quarantining import QuarantineAlert
+from waybill.partition.alert import alert_of
 from waybill.partition.plan import Plan
+from waybill.partition.refused import REASONS_PROPERTY, Refusal, Refused
 from waybill.partition.staged import Staged
 from waybill.partition.task import TaskResult
 from waybill.tables import Progress
@@ -55,6 +58,10 @@ class Report:
     """CPU seconds of the executors' processes, summed over the tasks; not those of Spark itself."""
     peak_memory_bytes: int
     """The most that an executor's worker process held resident; 0 when no task was carried out by this run."""
+    reasons: dict[str, Refusal]
+    """Why messages went to quarantine, most frequent first."""
+    alert: str | None
+    """More went to quarantine than the stream's config allows."""
     faults: tuple[str, ...]
     """What the archive could not give: topic-partitions that were left out from the fault on."""
 
@@ -70,11 +77,15 @@ class Report:
         more: bool,
         staged: Staged | None,
         results: Sequence[TaskResult],
+        alert_settings: QuarantineAlert,
         faults: tuple[str, ...],
         seconds: Mapping[str, float],
     ) -> Report:
         """Add up what happened."""
         table_files = staged.table_files if staged else ()
+        rows, quarantined = (staged.rows, staged.quarantined) if staged else (0, 0)
+        reasons = staged.properties.get(REASONS_PROPERTY) if staged else None
+        refused = Refused.from_text(reasons) if reasons else Refused()
         return cls(
             stream=stream,
             outcome=outcome,
@@ -84,8 +95,8 @@ class Report:
             start=_offsets(start),
             end=_offsets(staged.end if staged else start),
             tasks=len(plan.tasks) if plan else 0,
-            rows=staged.rows if staged else 0,
-            quarantined=staged.quarantined if staged else 0,
+            rows=rows,
+            quarantined=quarantined,
             files=len(table_files),
             file_bytes=sum(file.file_size_in_bytes for file in table_files),
             quarantine_files=len(staged.quarantine_files) if staged else 0,
@@ -94,6 +105,8 @@ class Report:
             task_seconds=_sum_seconds(results),
             task_cpu_seconds=round(sum(result.cpu_seconds for result in results), 3),
             peak_memory_bytes=max((result.peak_memory_bytes for result in results), default=0),
+            reasons=dict(refused.most()),
+            alert=alert_of(stream, alert_settings, rows, quarantined, refused),
             faults=faults,
         )
 

@@ -31,6 +31,7 @@ from waybill.chain import ChainObject
 from waybill.config import Config, Stream
 from waybill.connections import CatalogEndpoint, S3Endpoint, connection
 from waybill.names import TopicPartition, plan_key
+from waybill.partition.alert import QUARANTINED_PROPERTY, ROWS_PROPERTY
 from waybill.partition.backlog import committed_offsets, list_chains
 from waybill.partition.carry_out import Execute, carry_out
 from waybill.partition.files import TableLayout
@@ -50,6 +51,7 @@ from waybill.tables import (
     StreamTables,
     commit_files,
     ensure_tables,
+    fit_columns,
     left_out_text,
     open_catalog,
     read_left_out,
@@ -134,6 +136,8 @@ class _Run:
         plan = self._timed("plan", lambda: self._settle_plan(tables, start))
         if plan is None:
             return self._report(RunOutcome.NOTHING_NEW, start, None, None, began)
+        # A rival with a newer config may have made it, and given the table columns since it was loaded here.
+        fit_columns(tables.main, plan.reading.columns)
         self.done("planned")
         staged = self._timed("tasks", lambda: self._stage(plan, tables))
         self.done("staged")
@@ -237,7 +241,7 @@ class _Run:
                 tables.quarantine, Commit(plan.id, plan.start, staged.end, files, properties), must_be_at_start=False
             )
             self.done("quarantine_committed")
-        properties["waybill.quarantined"] = str(staged.quarantined)
+        properties |= {ROWS_PROPERTY: str(staged.rows), QUARANTINED_PROPERTY: str(staged.quarantined)}
         if staged.faults:
             properties[LEFT_OUT_PROPERTY] = self._left_out(plan, tables, staged)
         properties |= staged.properties
@@ -268,6 +272,7 @@ class _Run:
             more=self.more,
             staged=staged,
             results=self.results,
+            alert_settings=self.stream.quarantine,
             faults=(*self.broken, *(fault.message for fault in (staged.faults if staged else self.known).values())),
             seconds={**self.seconds, "total": time.monotonic() - began},
         )

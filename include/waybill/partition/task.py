@@ -117,7 +117,13 @@ class _Run:
     def __init__(self, job: Job, scratch: Path, uploads: Uploads) -> None:
         columns = job.reading.columns
         rows = _as_in_table(table_rows(columns), job.table)
-        self._builder = RowBuilder(build_parser(job.reading.parser, columns), job.generation, job.planned_at, rows)
+        self._builder = RowBuilder(
+            build_parser(job.reading.parser, columns),
+            job.generation,
+            job.planned_at,
+            job.reading.event_time_bounds,
+            rows,
+        )
         self._observer = Observer(job.planned_at)
         self._uploads = uploads
         self._watch = _Stopwatch()
@@ -134,7 +140,7 @@ class _Run:
             for messages in _read(store, span):
                 self._watch.lap("read_and_decode")
                 rows = self._builder.build(span.tp, messages)
-                self._observer.see(span.tp, messages, rows.table)
+                self._observer.see(span.tp, messages, rows)
                 self._watch.lap("parse")
                 self._table.add(rows.table)
                 self._quarantine.add(rows.quarantine)

@@ -14,19 +14,15 @@ from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 
 from waybill.errors import ConfigError
 from waybill.names import check_topic
+from waybill.partition.refused import kinds
 
 if TYPE_CHECKING:
     Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
-__all__ = ["Choice", "Target", "kinds"]
+__all__ = ["Choice", "Target"]
 
 _TARGET = re.compile(r"(?P<topic>[^/@]+)(?:/(?P<partition>[0-9]{1,9})(?:@(?P<offset>[0-9]{1,18}))?)?")
 _KIND = re.compile(r"[a-z][a-z0-9_]*")
-
-
-def kinds(reasons: pa.Array) -> pa.Array:
-    """What reasons start with, before the colon and the particulars."""
-    return pc.list_element(pc.split_pattern(reasons, ":", max_splits=1), 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from waybill.formats.reading import SET_ASIDE
 from waybill.log.decode import MESSAGE_SCHEMA, NO_TIMESTAMP_US
 from waybill.names import TopicPartition
 from waybill.parsers import build_parser
+from waybill.partition.refused import kinds
 from waybill.partition.rows import RowBuilder, Rows
-from waybill.quarantine.choice import kinds
 from waybill.quarantine.offsets import by_topic_partition
 from waybill.quarantine.report import StayedMessages
 
@@ -30,7 +30,7 @@ class Reparser:
 
     def __init__(self, reading: Reading, generation: int, now: datetime) -> None:
         """`now`: what the bounds of event times are relative to."""
-        self._builder = RowBuilder(build_parser(reading.parser), generation, now)
+        self._builder = RowBuilder(build_parser(reading.parser), generation, now, reading.event_time_bounds)
 
     def parse(self, rows: pa.RecordBatch) -> Iterator[tuple[TopicPartition, Rows]]:
         """The rows of each topic-partition: what goes to the table, and what stays."""

@@ -19,6 +19,7 @@ from waybill.config import Reading
 from waybill.documents import read_document
 from waybill.errors import ObjectMissing, PlanUnusable
 from waybill.names import TopicPartition, retry_offsets_key
+from waybill.partition.entries import Entry
 from waybill.quarantine.offsets import Offsets
 from waybill.store import Store
 
@@ -43,10 +44,15 @@ class Retry:
     rows: int
     ranges: Mapping[TopicPartition, tuple[int, int]]
     """Between which offsets the messages lie: `[first, next)`."""
-    files: tuple[str, ...]
+    entries: tuple[Entry, ...]
     """The data files for the table."""
     offsets_key: str
     """The object that says which messages they hold."""
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Where the data files are."""
+        return tuple(path for path, *_ in self.entries)
 
     def to_json(self) -> bytes:
         """The document of `"v": 1`."""
@@ -59,7 +65,7 @@ class Retry:
             "choice": self.choice,
             "rows": self.rows,
             "ranges": {str(tp): list(ends) for tp, ends in sorted(self.ranges.items())},
-            "files": list(self.files),
+            "files": list(self.entries),
             "offsets": self.offsets_key,
         }
         return json.dumps(document, separators=(",", ":")).encode()
@@ -81,7 +87,7 @@ class Retry:
                 choice=document["choice"],
                 rows=document["rows"],
                 ranges={TopicPartition.parse(tp): (first, last) for tp, (first, last) in document["ranges"].items()},
-                files=tuple(document["files"]),
+                entries=tuple(document["files"]),
                 offsets_key=document["offsets"],
             )
         except (ValueError, KeyError, TypeError, AttributeError, ValidationError) as error:

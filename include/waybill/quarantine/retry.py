@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.io.pyarrow import parquet_file_to_data_file
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
@@ -32,6 +31,7 @@ from waybill.config import Config, Stream
 from waybill.connections import CatalogEndpoint, S3Endpoint, connection
 from waybill.errors import CommitConflict, PlanUnusable
 from waybill.names import retry_key
+from waybill.partition.entries import entries_of, look_up
 from waybill.quarantine.choice import Choice
 from waybill.quarantine.dropping import drop_rows
 from waybill.quarantine.record import Retry, find_retry, new_offsets, read_offsets, record_retry
@@ -185,7 +185,7 @@ class _Driver:
             choice=choice.document(),
             rows=len(work.offsets),
             ranges=work.offsets.ranges,
-            files=tuple(file.file_path for file in work.files),
+            entries=tuple(entries_of(work.files)),
             offsets_key=new_offsets(self.store, key, work.offsets),
         )
         if record_retry(self.store, retry):
@@ -255,16 +255,8 @@ def _is_done(main: Table, name: str, retry: Retry) -> bool:
 
 
 def _look_up(main: Table, retry: Retry) -> list[DataFile]:
-    """Manifest entries from the files' own footers."""
-
-    def read(path: str) -> DataFile:
-        file = parquet_file_to_data_file(main.io, main.metadata, path)
-        file.spec_id = main.metadata.default_spec_id
-        return file
-
     try:
-        with ThreadPoolExecutor(_THREADS) as pool:
-            return list(pool.map(read, retry.files))
+        return look_up(main, retry.entries)
     except FileNotFoundError as error:
         raise PlanUnusable(
             f"{retry.key} names a file that is gone, and that table {'.'.join(main.name())} does not have: {error}."

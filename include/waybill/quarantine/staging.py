@@ -80,12 +80,11 @@ def _stage(
     view: View, reparser: Reparser, choice: Choice, writer: PartitionedWriter, uploads: Uploads, max_messages: int
 ) -> Work:
     stayed, moved, has_more = Stayed(), OffsetsBuilder(), False
-    for batch in view.rows(choice):
-        for tp, rows in reparser.parse(batch):
-            stayed.add(tp, rows.quarantine)
-            if rows.table.num_rows:
-                writer.add(rows.table)
-                moved.add(tp, rows.table.column("offset").to_numpy())
+    for tp, rows in (parsed for batch in view.rows(choice) for parsed in reparser.parse(batch)):
+        stayed.add(tp, rows.quarantine)
+        if rows.table.num_rows:
+            writer.add(rows.table)
+            moved.add(tp, rows.table.column("offset").to_numpy())
         if len(moved) >= max_messages:
             has_more = True
             break

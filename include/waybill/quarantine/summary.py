@@ -9,7 +9,8 @@ from datetime import datetime
 
 import pyarrow as pa
 
-from waybill.quarantine.choice import Choice, kinds
+from waybill.partition.refused import kinds
+from waybill.quarantine.choice import Choice
 from waybill.quarantine.view import View
 
 __all__ = ["Group", "Place", "summarize"]
