@@ -45,17 +45,8 @@ class SchemaRegistry:
         """Raises `ConfigError` for files of TLS that cannot be used. Asks nothing yet."""
         self._endpoint = endpoint
         self._patience_seconds = patience_seconds
-        self._client = httpx.Client(
-            auth=(endpoint.login, endpoint.password or "") if endpoint.login else None,
-            headers={"Accept": _ACCEPT, **endpoint.headers},
-            verify=endpoint.tls.context() if endpoint.tls else True,
-            timeout=_TIMEOUT,
-        )
+        self._tls = endpoint.tls.context() if endpoint.tls else True
         self._found: dict[str, Any] = {}
-
-    def close(self) -> None:
-        """Close its connections."""
-        self._client.close()
 
     def find(self, schema_id: int) -> RegisteredSchema | None:
         """The schema of that id, with those that it refers to; None if there is none.
@@ -89,9 +80,20 @@ class SchemaRegistry:
         found: dict[str, Any] | None = self._found[path]
         return found
 
+    def _client(self) -> httpx.Client:
+        login, password = self._endpoint.login, self._endpoint.password or ""
+        return httpx.Client(
+            auth=(login, password) if login else None,
+            headers={"Accept": _ACCEPT, **self._endpoint.headers},
+            verify=self._tls,
+            timeout=_TIMEOUT,
+        )
+
     def _ask(self, path: str) -> dict[str, Any] | None:
         try:
-            answer = self._client.get(self._endpoint.url + path)
+            # Asked once for each schema in the life of a task: no connection is kept.
+            with self._client() as client:
+                answer = client.get(self._endpoint.url + path)
         except httpx.TransportError as error:
             what = str(error) or type(error).__name__
             raise RegistryUnavailable(self._endpoint.url, what, self._endpoint.remedy) from error

@@ -2,9 +2,18 @@
 
 from waybill.config.archiving import Format, UploadPolicy
 from waybill.config.columns import OWN_COLUMNS, Column, ColumnKind, Columns, ColumnType
-from waybill.config.enums import EventTimeFormat, IsolationLevel, StartPosition, TimeUnit, WrongType
+from waybill.config.enums import (
+    AvroFraming,
+    EventTimeFormat,
+    IsolationLevel,
+    ProtobufFraming,
+    StartPosition,
+    TimeUnit,
+    WrongType,
+)
 from waybill.config.load import CONFIG_VARIABLE, config_path, load_config
 from waybill.config.parsing import (
+    AvroParser,
     DelimitedParser,
     EventTime,
     EventTimeBounds,
@@ -12,6 +21,7 @@ from waybill.config.parsing import (
     JsonParser,
     MsgpackParser,
     ParserConfig,
+    ProtobufParser,
     PythonParser,
     RawParser,
     Reading,
@@ -26,6 +36,8 @@ from waybill.config.stream import Stream, TopicRegex
 __all__ = [
     "CONFIG_VARIABLE",
     "OWN_COLUMNS",
+    "AvroFraming",
+    "AvroParser",
     "Column",
     "ColumnKind",
     "ColumnTransform",
@@ -44,6 +56,8 @@ __all__ = [
     "MsgpackParser",
     "ParserConfig",
     "PartitionBy",
+    "ProtobufFraming",
+    "ProtobufParser",
     "PythonParser",
     "RawParser",
     "Reading",

@@ -12,6 +12,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from waybill.config import document
+from waybill.config.embedded_file import DIRECTORY
 from waybill.config.root import Config
 from waybill.errors import ConfigError
 
@@ -47,7 +48,7 @@ def load_config(path: Path | None = None) -> Config:
     if root is None:
         raise ConfigError(f"{path}: is empty; it needs at least: version, storage, streams")
     try:
-        return Config.model_validate(document.plain(root))
+        return Config.model_validate(document.plain(root), context={DIRECTORY: path.parent})
     except ValidationError as error:
         faults = [_describe(path, root, fault) for fault in error.errors(include_url=False)]
         raise ConfigError("\n".join(dict.fromkeys(faults))) from None

@@ -9,22 +9,24 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from waybill.config.columns import Column, Columns
-from waybill.config.enums import EventTimeFormat, WrongType
+from waybill.config.enums import WrongType
+from waybill.config.event_time import EventTime, FieldPath
 from waybill.config.model import Section, misfit
 from waybill.config.parser_class import make_parser
+from waybill.config.schema_parsers import AvroParser, ProtobufParser, check_path
 from waybill.config.sink import FilesFormat
 from waybill.config.values import (
     DurationBetween,
     IsClassPath,
     IsColumnList,
     IsFieldDelimiter,
-    IsFieldPath,
     IsPattern,
     IsQuote,
     group_names,
 )
 
 __all__ = [
+    "AvroParser",
     "DelimitedParser",
     "EventTime",
     "EventTimeBounds",
@@ -32,25 +34,13 @@ __all__ = [
     "JsonParser",
     "MsgpackParser",
     "ParserConfig",
+    "ProtobufParser",
     "PythonParser",
     "RawParser",
     "Reading",
     "RegexParser",
     "check_columns",
 ]
-
-FieldPath = Annotated[tuple[str, ...], IsFieldPath()]
-
-
-class EventTime(Section):
-    """Where a message says when its event happened."""
-
-    field: FieldPath = Field(
-        description="Field path, e.g. `time.scheduled`; for `regex` the name of a group, for `delimited` of a column."
-    )
-    format: EventTimeFormat = Field(
-        EventTimeFormat.ISO8601, description="How it is written. ISO 8601 without a zone is UTC; epochs may be strings."
-    )
 
 
 class JsonParser(Section):
@@ -176,7 +166,7 @@ def _check_parser_name(value: Any) -> Any:
 
 
 _DEFAULT_PARSER = "json"
-_PARSERS = ("json", "raw", "regex", "delimited", "msgpack", "python")
+_PARSERS = ("json", "raw", "regex", "delimited", "msgpack", "avro", "protobuf", "python")
 
 ParserConfig = Annotated[
     Annotated[
@@ -185,6 +175,8 @@ ParserConfig = Annotated[
         | Annotated[RegexParser, Tag("parser regex")]
         | Annotated[DelimitedParser, Tag("parser delimited")]
         | Annotated[MsgpackParser, Tag("parser msgpack")]
+        | Annotated[AvroParser, Tag("parser avro")]
+        | Annotated[ProtobufParser, Tag("parser protobuf")]
         | Annotated[PythonParser, Tag("parser python")],
         Discriminator(_parser_tag),
     ],
@@ -226,6 +218,8 @@ def check_columns(parser: ParserConfig, columns: Columns) -> None:
             _check_text_column(name, column, "groups of the pattern", group_names(parser.pattern))
         elif isinstance(parser, DelimitedParser):
             _check_text_column(name, column, "columns", parser.columns)
+        elif isinstance(parser, AvroParser | ProtobufParser):
+            check_path(("columns", name, "field"), column.path(name), parser.missing_field)
 
 
 def _check_given_column(name: str, column: Column) -> None:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from waybill.config import (
+    AvroParser,
     Columns,
     DelimitedParser,
     MsgpackParser,
     ParserConfig,
+    ProtobufParser,
     PythonParser,
     RawParser,
     RegexParser,
 )
 from waybill.config.parser_class import make_parser
+from waybill.parsers.avro.messages import AvroMessages
 from waybill.parsers.checked import CheckedParser
 from waybill.parsers.delimited import DelimitedMessages
 from waybill.parsers.json import JsonMessages
 from waybill.parsers.msgpack import MsgpackMessages
+from waybill.parsers.protobuf import ProtobufMessages
 from waybill.parsers.protocol import Parser
 from waybill.parsers.raw import RawMessages
 from waybill.parsers.regex import RegexMessages
@@ -35,6 +39,10 @@ def build_parser(config: ParserConfig, columns: Columns = _NO_COLUMNS) -> Parser
         return DelimitedMessages(config, columns)
     if isinstance(config, MsgpackParser):
         return MsgpackMessages(config, columns)
+    if isinstance(config, AvroParser):
+        return AvroMessages(config, columns)
+    if isinstance(config, ProtobufParser):
+        return ProtobufMessages(config, columns)
     if isinstance(config, PythonParser):
         return CheckedParser(make_parser(config.class_path, config.options), config.class_path, columns)
     return JsonMessages(config, columns)

@@ -227,10 +227,10 @@ WRONG_VALUES = [
      "must be between 1h and 3650000d (found: \"10m\")"),
     ("{field: time}", "{field: time, format: unix}", "line 8: streams.flights.parser.event_time.format: must be "
      "'iso8601', 'epoch_s', 'epoch_ms', 'epoch_us' or 'epoch_ns' (found: \"unix\")"),
-    ("    parser:", "    parser:\n      name: avro",
-     "line 8: streams.flights.parser.name: must be 'json', 'raw', 'regex', 'delimited', 'msgpack' or 'python' (found: \"avro\")"),
+    ("    parser:", "    parser:\n      name: thrift",
+     "line 8: streams.flights.parser.name: must be 'json', 'raw', 'regex', 'delimited', 'msgpack', 'avro', 'protobuf' or 'python' (found: \"thrift\")"),
     ("    parser:", "    parser:\n      name: [json]",
-     "line 8: streams.flights.parser.name: must be 'json', 'raw', 'regex', 'delimited', 'msgpack' or 'python' (found: [\"json\"])"),
+     "line 8: streams.flights.parser.name: must be 'json', 'raw', 'regex', 'delimited', 'msgpack', 'avro', 'protobuf' or 'python' (found: [\"json\"])"),
     ("parser:\n      event_time: {field: time}", "parser: raw",
      'line 7: streams.flights.parser: must be a section with the keys name, event_time, message_id (found: "raw")'),
     ("event_time: {field: time}", "name: raw\n      event_tiem: {field: time}",

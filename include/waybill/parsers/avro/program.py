@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -152,11 +152,3 @@ _COMPLEX: dict[str, Any] = {
     "record": _Compiler._record,
     "error": _Compiler._record,
 }
-
-
-def field_paths(schema: Any, named: Mapping[str, Any]) -> Iterator[str]:
-    """The names of the fields of the record, or of the records of the union, that a message is."""
-    for branch in schema if isinstance(schema, list) else [schema]:
-        found = named.get(branch) if isinstance(branch, str) else branch
-        if isinstance(found, dict) and found.get("type") in ("record", "error"):
-            yield from (field["name"] for field in found["fields"])

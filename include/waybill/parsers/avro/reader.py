@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from waybill.config.avro_schema import AvroSchema
 from waybill.log._kernels import Array
 from waybill.parsers.avro import _kernels as kernels
 from waybill.parsers.avro._kernels import Fault, Kind
@@ -14,6 +15,7 @@ from waybill.parsers.avro.logical import logical_reader
 from waybill.parsers.avro.program import Node, Path, compile_schema
 from waybill.parsers.avro.whole import whole_reader
 from waybill.parsers.documents import Unreadable
+from waybill.parsers.framing import Values
 from waybill.parsers.protocol import Reason
 
 __all__ = ["Document", "SchemaReader"]
@@ -37,16 +39,17 @@ _FAULTS = {
 class SchemaReader:
     """Reads the messages that were written by one schema."""
 
-    def __init__(self, schema: Any, named: Mapping[str, Any], wanted: Sequence[Path]) -> None:
-        """`schema`: as fastavro has parsed it; `named`: the named types that it refers to."""
-        self._program = compile_schema(schema, named, wanted)
+    def __init__(self, schema: AvroSchema, wanted: Sequence[Path]) -> None:
+        """`wanted`: the paths of the fields that documents must have. They may have more."""
+        self._program = compile_schema(schema.parsed, schema.named, wanted)
         self._columns = [_columns_of(path) for path in self._program.paths]
         self._values = {number: _value_reader(node) for number, node in enumerate(self._program.nodes)}
-        self._whole = whole_reader(schema, named) if self._program.whole else None
+        self._whole = whole_reader(schema.parsed, schema.named) if self._program.whole else None
 
-    def read(self, data: Array, starts: Array, ends: Array) -> list[Document]:
-        """A document for each message `data[starts[i]:ends[i]]`, or why there is none."""
+    def read(self, values: Values) -> list[Document]:
+        """A document for each message, or why there is none."""
         program = self._program
+        data, starts, ends = values
         found = np.empty((kernels.FOUND_ROWS, len(program.paths), len(starts)), np.int64)
         faults = np.empty((len(starts), kernels.FAULT_COLUMNS), np.int64)
         kernels.walk(data, starts, ends, program.table, program.children, found, faults)
@@ -66,7 +69,7 @@ class SchemaReader:
         what = _FAULTS[Fault(fault[kernels.FAULT])]
         label = self._program.nodes[fault[kernels.AT_NODE]].label
         where = f"field {label}" if label else "the message"
-        return Unreadable(Reason.NOT_AVRO, f"{what} {where}, byte {fault[kernels.AT_BYTE] - start}")
+        return Unreadable(Reason.NOT_AVRO, f"{what} {where}, byte {fault[kernels.AT_BYTE] - start} of the datum")
 
     def _read_whole(self, value: bytes) -> Document:
         assert self._whole is not None

@@ -1,0 +1,283 @@
+"""Messages that are protobuf messages of one type, read by google's protobuf (upb).
+
+A message is refused for bytes that are no protobuf, for required fields (proto2) that are missing, and for a field that
+was written as another type than the schema says, which protobuf itself would put aside as unknown. Fields that the
+schema does not have are passed over: a newer producer may send them.
+
+What is missing: a field with presence that is not set; and of a field without presence (a scalar of proto3 that is not
+`optional`) nobody can tell whether it was set to its default, 0 or "". As event time or message id, such a default
+counts as missing; in a column of another field it is the value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
+from typing import Any
+
+import pyarrow as pa
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from waybill.config import Column, FieldPath, ProtobufFraming, ProtobufParser
+from waybill.parsers.documents import ABSENT, Decoding, DocumentReader, Unreadable
+from waybill.parsers.framing import CONFLUENT_BYTES, not_confluent, schema_ids, values_of
+from waybill.parsers.protocol import Parsed, Reason
+from waybill.parsers.timestamps import BeyondTime
+
+__all__ = ["ProtobufMessages"]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+_Convert = Callable[[Any], Any]
+
+
+class ProtobufMessages:
+    """The parser `protobuf`: event time, message id and columns by field path."""
+
+    name = "protobuf"
+
+    def __init__(self, config: ProtobufParser, columns: Mapping[str, Column] = MappingProxyType({})) -> None:
+        kind = config.message_type()
+        special = [config.event_time.field, *([config.message_id] if config.message_id else [])]
+        read = _MessageReader(kind, special, [column.path(name) for name, column in columns.items()]).read
+        if config.framing is ProtobufFraming.CONFLUENT:
+            self._unframed: Callable[[pa.Array], list[Any]] = _Confluent(kind).unframed
+        else:
+            self._unframed = pa.Array.to_pylist
+        decoding = Decoding(read, (DecodeError,), Reason.NOT_PROTOBUF, Reason.NOT_A_MAP)
+        self._reader = DocumentReader(config.event_time, config.message_id, decoding, columns)
+
+    def parse(self, messages: pa.RecordBatch) -> Parsed:
+        """See `Parser.parse`."""
+        return self._reader.read(self._unframed(messages.column("value")))
+
+
+# --- Confluent's wire format ------------------------------------------------------------------------------------------
+
+
+class _Confluent:
+    """Takes away the magic byte, the schema's id and the path to the message type within its file."""
+
+    def __init__(self, kind: Descriptor) -> None:
+        self._name = kind.full_name
+        indexes = _indexes(kind)
+        # The first type of a file, which most are, is written as a single 0 instead of as a path of length one.
+        self._prefixes = [b"\0"] if indexes == [0] else []
+        self._prefixes.append(b"".join(_zigzag(number) for number in [len(indexes), *indexes]))
+
+    def unframed(self, column: pa.Array) -> list[Any]:
+        values = values_of(column)
+        ids = schema_ids(values).tolist()
+        spans = zip(values.starts.tolist(), values.ends.tolist(), strict=True)
+        data: Any = values.data.data
+        found: list[Any] = []
+        for row, (start, end) in enumerate(spans):
+            if ids[row] < 0:
+                found.append(not_confluent(values, row, Reason.NOT_PROTOBUF))
+            else:
+                found.append(self._content(bytes(data[start + CONFLUENT_BYTES : end])))
+        return found
+
+    def _content(self, value: bytes) -> bytes | Unreadable:
+        for prefix in self._prefixes:
+            if value.startswith(prefix):
+                return value[len(prefix) :]
+        return Unreadable(Reason.NOT_PROTOBUF, f"its message indexes ({value[:8].hex(' ')}) are not {self._name}'s")
+
+
+def _indexes(kind: Descriptor) -> list[int]:
+    """Where a type is in its file: the number of the message in it, then of the message in that, and so on."""
+    if kind.containing_type is None:
+        return [list(kind.file.message_types_by_name).index(kind.name)]
+    return [*_indexes(kind.containing_type), [each.name for each in kind.containing_type.nested_types].index(kind.name)]
+
+
+def _zigzag(number: int) -> bytes:
+    number <<= 1
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*out, number])
+
+
+# --- messages ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Wanted:
+    """What of a message is to be in the document."""
+
+    whole: bool = False
+    strict: bool = False
+    """Whether a default without presence counts as missing."""
+    below: dict[str, _Wanted] = field(default_factory=dict)
+
+    def add(self, path: FieldPath, strict: bool) -> None:
+        node = self
+        for name in path:
+            node = node.below.setdefault(name, _Wanted())
+        node.whole = True
+        node.strict |= strict
+
+
+class _MessageReader:
+    """Makes a document of what is wanted of a message."""
+
+    def __init__(self, kind: Descriptor, special: Sequence[FieldPath], columns: Sequence[FieldPath]) -> None:
+        """`special`: paths at which a default without presence counts as missing."""
+        self._class = GetMessageClass(kind)
+        self._required = _any_required(kind, set())
+        wanted = _Wanted()
+        for paths, strict in ((special, True), (columns, False)):
+            for path in paths:
+                wanted.add(path, strict)
+        self._fill = _filler(kind, wanted)
+
+    def read(self, value: bytes | Unreadable) -> dict[str, Any]:
+        """Raises `DecodeError` and `Unreadable`."""
+        if isinstance(value, Unreadable):
+            raise value
+        message: Any = self._class.FromString(value)
+        if self._required and not message.IsInitialized():
+            missing = ", ".join(message.FindInitializationErrors())
+            raise Unreadable(Reason.NOT_PROTOBUF, f"required fields are missing: {missing}")
+        return self._fill(message)
+
+
+_Fill = Callable[[Message], dict[str, Any]]
+
+
+def _filler(kind: Descriptor, wanted: _Wanted) -> _Fill:
+    """A function that makes a document of a message of that type."""
+    getters = [(name, _getter(kind.fields_by_name[name], below)) for name, below in wanted.below.items()]
+    wire_types = {each.number: _wire_type(each) for each in kind.fields}
+
+    def fill(message: Message) -> dict[str, Any]:
+        unknown = UnknownFieldSet(message)
+        if len(unknown):
+            _check_unknown(kind, unknown, wire_types)
+        document = {}
+        for name, get in getters:
+            value = get(message)
+            if value is not ABSENT:
+                document[name] = value
+        return document
+
+    return fill
+
+
+def _check_unknown(kind: Descriptor, unknown: Any, wire_types: dict[int, int]) -> None:
+    """What protobuf puts aside is a field that the schema does not have; or one that has another type there."""
+    for each in unknown:
+        # A value that a closed enum does not have is put aside as well, and is of the right wire type.
+        if wire_types.get(each.field_number, each.wire_type) != each.wire_type:
+            name = kind.fields_by_number[each.field_number].name
+            expected = wire_types[each.field_number]
+            what = f"field {name} of {kind.full_name} has the wire type {each.wire_type}, not {expected}"
+            raise Unreadable(Reason.NOT_PROTOBUF, what)
+
+
+def _getter(described: FieldDescriptor, wanted: _Wanted) -> Callable[[Any], Any]:
+    """A function that gives a field of a message, `ABSENT` where it is missing."""
+    name, default = described.name, described.default_value
+    convert = _converter(described) if wanted.whole else _part(described, wanted)
+    if described.has_presence:
+        return lambda message: convert(getattr(message, name)) if message.HasField(name) else ABSENT
+    if wanted.strict and not described.is_repeated:
+        return lambda message: convert(value) if (value := getattr(message, name)) != default else ABSENT
+    return lambda message: convert(getattr(message, name))
+
+
+def _part(described: FieldDescriptor, wanted: _Wanted) -> _Convert:
+    """What makes a document of a field that only some fields of are wanted."""
+    if not _is_map(described):
+        return _filler(_message_type(described), wanted)
+    value = _message_type(described).fields_by_name["value"]
+    getters = {key: _converter(value) if below.whole else _part(value, below) for key, below in wanted.below.items()}
+
+    def read(entries: Any) -> dict[str, Any]:
+        return {key: get(entries[key]) for key, get in getters.items() if key in entries}
+
+    return read
+
+
+def _converter(described: FieldDescriptor) -> _Convert:
+    """What makes a value for a document of a whole field."""
+    if _is_map(described):
+        value = _single(_message_type(described).fields_by_name["value"])
+        return lambda entries: {str(key): value(entries[key]) for key in entries}
+    single = _single(described)
+    return (lambda values: list(map(single, values))) if described.is_repeated else single
+
+
+def _single(described: FieldDescriptor) -> _Convert:
+    if described.enum_type is not None:
+        numbers = described.enum_type.values_by_number
+        return lambda number: numbers[number].name if number in numbers else number
+    if described.message_type is None:
+        return lambda value: value
+    return _MESSAGES.get(described.message_type.full_name, _whole_message)
+
+
+def _whole_message(message: Any) -> dict[str, Any]:
+    """All that is set in a message."""
+    return {described.name: _converter(described)(value) for described, value in message.ListFields()}
+
+
+def _timestamp(message: Any) -> datetime | BeyondTime:
+    try:
+        return _EPOCH + timedelta(seconds=message.seconds, microseconds=message.nanos // 1_000)
+    except OverflowError:
+        return BeyondTime(f"{message.seconds} seconds since 1970")
+
+
+def _value_of(message: Any) -> Any:
+    return message.value
+
+
+_MESSAGES: dict[str, _Convert] = {
+    "google.protobuf.Timestamp": _timestamp,
+    **{
+        f"google.protobuf.{name}Value": _value_of
+        for name in ("Bool", "Bytes", "Double", "Float", "Int32", "Int64", "String", "UInt32", "UInt64")
+    },
+    **{f"google.protobuf.{name}": MessageToDict for name in ("Struct", "Value", "ListValue")},
+}
+
+
+def _message_type(described: FieldDescriptor) -> Descriptor:
+    assert described.message_type is not None
+    return described.message_type
+
+
+def _is_map(described: FieldDescriptor) -> bool:
+    return bool(described.message_type is not None and described.message_type.GetOptions().map_entry)
+
+
+def _any_required(kind: Descriptor, seen: set[str]) -> bool:
+    """Whether a message can lack something: then each has to be asked."""
+    if kind.full_name in seen:
+        return False
+    seen.add(kind.full_name)
+    below = [each.message_type for each in kind.fields if each.message_type is not None]
+    return any(each.is_required for each in kind.fields) or any(_any_required(each, seen) for each in below)
+
+
+def _wire_type(described: FieldDescriptor) -> int:
+    return _WIRE_TYPES.get(described.type, 0)
+
+
+_WIRE_TYPES: dict[int, int] = {
+    **dict.fromkeys((FieldDescriptor.TYPE_DOUBLE, FieldDescriptor.TYPE_FIXED64, FieldDescriptor.TYPE_SFIXED64), 1),
+    **dict.fromkeys((FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES, FieldDescriptor.TYPE_MESSAGE), 2),
+    FieldDescriptor.TYPE_GROUP: 3,
+    **dict.fromkeys((FieldDescriptor.TYPE_FLOAT, FieldDescriptor.TYPE_FIXED32, FieldDescriptor.TYPE_SFIXED32), 5),
+}
+"""Of those types that are not written as a varint."""
