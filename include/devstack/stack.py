@@ -23,6 +23,7 @@ from devstack.ports import free_ports
 from devstack.private import write_private
 from devstack.s3 import REGION, S3Kind, S3Program, S3Server, choose_server
 from devstack.servers import ServerSpec, ServerState, log_tail
+from devstack.spark import SparkCluster, worker_name
 from devstack.zookeeper import ZooKeeper
 from waybill.errors import StackError
 
@@ -108,6 +109,8 @@ class Stack:
             endpoints.s3_secret_key,
             BUCKET,
         )
+        self.spark: SparkCluster | None = None
+        """Once `start_spark` was called."""
         self.airflow = Airflow(
             state_dir / "airflow",
             project_root(),
@@ -140,6 +143,7 @@ class Stack:
             kafka_jars, program = _programs(java, report)
             _drop_what_lost_its_objects(state_dir, program, report)
             stack = cls(state_dir, guardian, java, kafka_jars, _endpoints(state_dir, program), report)
+            _write_spark_defaults(state_dir / _SPARK_CONF, jars.resolve(jars.ICEBERG, java, report))
             write_private(state_dir / ENVIRONMENT_FILE, _exports(stack.environment()))
             report(f"starting {len(BROKER_IDS)} Kafka brokers, ZooKeeper and S3 ({program.kind})")
             if airflow:  # its database is made while the others start
@@ -202,6 +206,30 @@ class Stack:
         """Whether Airflow was started on this stack."""
         return self.status().server("airflow-scheduler") is not None
 
+    def start_spark(self) -> SparkCluster:
+        """Start a Spark standalone cluster on a running stack. Returns once the master counts its workers.
+
+        It stops with the stack. A stack found by `attach` does not know of it.
+        """
+        if self.spark is None:
+            first, *others = free_ports(4)
+            self.spark = SparkCluster(self.java, self.state_dir / "spark", (first, others[0], others[1], others[2]))
+            self._on_progress("starting a Spark cluster: a master and two workers")
+            self._start_services([self.spark])
+        return self.spark
+
+    def stop_spark(self) -> None:
+        """Stop what `start_spark` started, and forget its state."""
+        if self.spark is not None:
+            for spec in self.spark.specs(self.logs):
+                self._guardian.stop_server(spec.name, grace_seconds=0.0)
+            shutil.rmtree(self.spark.directory, ignore_errors=True)
+            self.spark = None
+
+    def kill_spark_worker(self, number: int) -> None:
+        """SIGKILL a worker of the Spark cluster and its executors."""
+        self._guardian.stop_server(worker_name(number), grace_seconds=0.0)
+
     def _start_migration(self) -> None:
         self._guardian.start_server(self.airflow.migration_spec(self.logs))
 
@@ -261,6 +289,7 @@ class Stack:
             "WAYBILL_BUCKET": BUCKET,
             "PYSPARK_PYTHON": sys.executable,
             "JAVA_HOME": str(self.java.home),
+            "SPARK_CONF_DIR": str(self.state_dir / _SPARK_CONF),
         }
 
     # --- faults -------------------------------------------------------------------------------------------------------
@@ -381,17 +410,28 @@ class Stack:
 # --- what is kept -----------------------------------------------------------------------------------------------------
 
 ENVIRONMENT_FILE = "env"
+_SPARK_CONF = "spark-conf"
 _ENDPOINTS_FILE = "stack.json"
 _MIGRATION = "airflow-db"
 _VERSION = 1
 
 
 def _programs(java: preflight.Java, report: Callable[[str], None]) -> tuple[Path, S3Program]:
-    """Kafka's jars and the S3 program; both are made at the same time when they are not there yet."""
-    with ThreadPoolExecutor(max_workers=2) as pool:
+    """Kafka's jars and the S3 program; made at the same time as Spark's jars when they are not there yet."""
+    with ThreadPoolExecutor(max_workers=3) as pool:
+        iceberg_jars = pool.submit(jars.resolve, jars.ICEBERG, java, report)
         kafka_jars = pool.submit(jars.resolve, jars.KAFKA, java, report)
         program = pool.submit(choose_server, report)
+        iceberg_jars.result()
         return kafka_jars.result(), program.result()
+
+
+def _write_spark_defaults(directory: Path, iceberg_jars: Path) -> None:
+    """Spark's defaults of the stack: Iceberg's jars on the class path, as they lie in the cache."""
+    # Not by spark.jars, which would have each job copy them.
+    directory.mkdir(parents=True, exist_ok=True)
+    lines = (f"spark.{process}.extraClassPath {iceberg_jars}/*\n" for process in ("driver", "executor"))
+    (directory / "spark-defaults.conf").write_text("".join(lines))
 
 
 def _drop_what_lost_its_objects(state_dir: Path, program: S3Program, report: Callable[[str], None]) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import TypeVar
 
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.table import Table
@@ -24,7 +25,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from waybill import names
 from waybill.config import Config, Stream
 from waybill.connections import CatalogEndpoint, S3Endpoint, connection
-from waybill.errors import CompactionUnsound
+from waybill.errors import CompactionUnsound, ProcedureFailed
 from waybill.maintenance.figures import MaintenanceReport, Shape, Step, TableReport
 from waybill.maintenance.leftovers import Plans, find_plans, orphaned_indexes, sort_plans
 from waybill.maintenance.orphans import Location, orphan_candidates
@@ -37,6 +38,8 @@ __all__ = ["run_maintenance"]
 
 log = logging.getLogger(__name__)
 
+_T = TypeVar("_T")
+_ATTEMPTS = 3
 _SMALL_MANIFEST_BYTES = 4 << 20
 """Half of what Iceberg makes them, `commit.manifest.target-size-bytes`."""
 
@@ -114,11 +117,15 @@ class _Run:
         if Shape.of(table).data_files < self.stream.maintenance.min_input_files:
             return {}
         known = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
-        done = self.procedures.rewrite_data_files(
-            name,
-            sort=bool(table.sort_order().fields),
-            target_file_bytes=self.stream.maintenance.target_file_bytes,
-            min_input_files=self.stream.maintenance.min_input_files,
+        rules = self.stream.maintenance
+        done = _again_if_moved(
+            table,
+            lambda: self.procedures.rewrite_data_files(
+                name,
+                sort=bool(table.sort_order().fields),
+                target_file_bytes=rules.target_file_bytes,
+                min_input_files=rules.min_input_files,
+            ),
         )
         table.refresh()
         made = [snapshot for snapshot in table.metadata.snapshots if snapshot.snapshot_id not in known]
@@ -138,7 +145,7 @@ class _Run:
         snapshot = table.metadata.current_snapshot()
         if snapshot is None or not _worth_rewriting(snapshot.manifests(table.io)):
             return {}
-        done = self.procedures.rewrite_manifests(name)
+        done = _again_if_moved(table, lambda: self.procedures.rewrite_manifests(name))
         table.refresh()
         return {"manifests_before": done.manifests_before, "manifests_after": done.manifests_after}
 
@@ -151,7 +158,10 @@ class _Run:
         if before <= rules.keep_last:
             return {}
         carry_state_on(table)
-        done = self.procedures.expire_snapshots(name, older_than=older_than, keep_last=rules.keep_last)
+        done = _again_if_moved(
+            table,
+            lambda: self.procedures.expire_snapshots(name, older_than=older_than, keep_last=rules.keep_last),
+        )
         table.refresh()
         return {
             "snapshots_before": before,
@@ -215,6 +225,24 @@ class _Run:
         uuid = str(tables.main.metadata.table_uuid)
         prefix = names.plans_prefix(self.store.prefix, self.name, self.stream.generation, uuid)
         return sort_plans(find_plans(self.store, prefix), progress)
+
+
+def _again_if_moved(table: Table, work: Callable[[], _T]) -> _T:
+    """Carry out a procedure, and again if it failed while others committed to the table.
+
+    Iceberg tries a refused commit again by itself, but not where the files that it replaces have moved meanwhile.
+    """
+    for attempt in range(_ATTEMPTS):
+        table.refresh()
+        before = table.metadata.current_snapshot_id
+        try:
+            return work()
+        except ProcedureFailed as failure:
+            table.refresh()
+            if attempt + 1 == _ATTEMPTS or table.metadata.current_snapshot_id == before:
+                raise
+            log.info("the table has moved on, once more: %s", failure)
+    raise AssertionError("unreachable")
 
 
 def check_compaction(table: str, made: Iterable[Snapshot]) -> None:

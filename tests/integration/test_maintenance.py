@@ -1,0 +1,282 @@
+"""What maintenance promises, with Iceberg's own procedures on Spark, a real catalog and real S3."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from partition_scenes import DAY_MS, Scene, event, junk
+from pyspark.sql import SparkSession
+
+from waybill import names
+from waybill.config import Config
+from waybill.connections import CatalogEndpoint, S3Endpoint, connection
+from waybill.formats.reading import TOKEN
+from waybill.maintenance.figures import MaintenanceReport, TableReport
+from waybill.maintenance.leftovers import orphaned_indexes
+from waybill.maintenance.run import run_maintenance
+from waybill.names import BackupName, TopicPartition
+from waybill.partition.report import RunOutcome
+from waybill.spark.catalog import spark_catalog
+from waybill.spark.iceberg import attach_catalog
+from waybill.spark.procedures import SparkProcedures
+from waybill.tables import read_progress
+from waybill.tables.carry import carry_state_on
+from waybill.tables.snapshot import commit_snapshot
+
+pytestmark = pytest.mark.integration
+
+TP = TopicPartition("flights", 0)
+FILES = 6
+MakeScene = Callable[..., Scene]
+
+
+class Killed(BaseException):
+    """What a test raises where the driver is to die."""
+
+
+def die_at(step: str) -> Callable[[str], None]:
+    def done(reached: str) -> None:
+        if reached == step:
+            raise Killed(step)
+
+    return done
+
+
+@dataclass
+class Upkeep:
+    """Maintenance of a scene, at a time that the test sets: files, snapshots and plans are that much older."""
+
+    session: SparkSession
+    catalog: str
+    later: timedelta = timedelta(0)
+
+    def now(self) -> datetime:
+        return datetime.now(UTC) + self.later
+
+    def run(self, scene: Scene, **rules: Any) -> MaintenanceReport:
+        config = scene.with_stream(maintenance=rules)
+        return self.run_config(config)
+
+    def run_config(self, config: Config) -> MaintenanceReport:
+        def procedures() -> SparkProcedures:
+            return SparkProcedures(self.session, self.catalog, self.now)
+
+        return run_maintenance(config, "flights", procedures, now=self.now)
+
+
+@pytest.fixture
+def upkeep(spark: SparkSession) -> Upkeep:
+    catalog = spark_catalog(CatalogEndpoint.of(connection("iceberg_default")), S3Endpoint.of(connection("aws_default")))
+    session = spark.newSession()
+    session.conf.set("spark.sql.shuffle.partitions", "2")
+    attach_catalog(session, catalog)
+    return Upkeep(session, catalog.name)
+
+
+@pytest.fixture
+def scene(make_scene: MakeScene) -> Scene:
+    """Two days in many small files, some of it in quarantine."""
+    made = make_scene()
+    for n in range(0, FILES * 10, 10):
+        made.put(TP, [*(event(n + i, (i % 2) * DAY_MS + 1000 * (n + 20 - i)) for i in range(9)), junk(n + 9)])
+        made.run()
+    return made
+
+
+def _neighbours(values: pa.ChunkedArray) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
+    return values.slice(1), values.slice(0, len(values) - 1)
+
+
+def figures(report: TableReport, step: str) -> dict[str, int]:
+    return dict(next(done.figures for done in report.steps if done.name == step))
+
+
+def test_small_files_become_few_and_no_row_is_lost_or_repeated(scene: Scene, upkeep: Upkeep) -> None:
+    held = scene.table.current_snapshot()
+    assert held is not None
+    report = upkeep.run(scene)
+    main, quarantine = report.tables
+    assert figures(main, "compact").items() >= {"files_before": 2 * FILES, "files_after": 2}.items()
+    assert figures(quarantine, "compact").items() >= {"files_before": FILES, "files_after": 1}.items()
+    assert (main.before.rows, main.after.rows, main.after.data_files) == (9 * FILES, 9 * FILES, 2)
+    assert 0 < figures(main, "compact")["bytes_after"] < figures(main, "compact")["bytes_before"]
+    assert main.after.manifests < main.before.manifests
+    scene.check_exactly_once()
+    for file in scene.table.inspect.files().column("file_path").to_pylist():
+        times = pq.read_table(io.BytesIO(scene.table.io.new_input(file).open().read()), columns=["event_time"])
+        assert pc.all(pc.greater_equal(*_neighbours(times.column(0).cast("int64")))).as_py(), "sorted by event time"
+    assert scene.table.scan(snapshot_id=held.snapshot_id).to_arrow().num_rows == 9 * FILES, "a reader still reads"
+    scene.put(TP, [event(FILES * 10, 0)])
+    assert scene.run().start == {"flights/0": FILES * 10}
+    scene.check_exactly_once()
+
+
+def test_all_but_the_newest_snapshot_expire_between_staging_and_commit(scene: Scene, upkeep: Upkeep) -> None:
+    for table in (scene.table, scene.quarantine):  # what a commit of somebody else's puts above the progress
+        assert commit_snapshot(table, {})
+    upkeep.later = timedelta(days=30)
+    scene.put(TP, [event(FILES * 10, 0), junk(FILES * 10 + 1)])
+    reports: list[MaintenanceReport] = []
+
+    def maintain(step: str) -> None:
+        if step == "staged":
+            reports.append(upkeep.run(scene, keep_last=1))
+            assert read_progress(scene.table.metadata, "t") == {TP: FILES * 10}
+            assert read_progress(scene.quarantine.metadata, "q") == {TP: FILES * 10}
+
+    assert scene.run(done=maintain).outcome is RunOutcome.COMMITTED
+    (report,) = reports
+    for done in report.tables:
+        assert done.after.snapshots == 1
+        assert figures(done, "expire_snapshots")["snapshots_after"] == 1
+    assert figures(report.tables[0], "expire_snapshots")["data_files_removed"] == 2 * FILES
+    removed = {step.name: step.figures for step in report.store}["remove_plans"]
+    assert (removed["objects_removed"], removed["plans_open"]) == (2 * FILES, 1)
+    assert len(scene.keys("plans/")) == 2
+    scene.check_exactly_once()
+    scene.check_no_file_is_left_over()
+    scene.put(TP, [event(FILES * 10 + 2, 0)])
+    assert scene.run().start == {"flights/0": FILES * 10 + 2}
+    scene.check_exactly_once()
+
+
+def test_what_losers_left_is_removed_and_nothing_that_somebody_may_need(make_scene: MakeScene, upkeep: Upkeep) -> None:
+    scene = make_scene()
+    scene.put(TP, [event(i, i * DAY_MS) for i in range(3)])
+    with pytest.raises(Killed):
+        scene.run(done=die_at("carried_out"))
+    assert len(scene.data_files() - scene.referenced_files()) == 3
+
+    def rival_comes_first(step: str) -> None:
+        if step == "carried_out":
+            scene.run()
+            raise Killed
+
+    with pytest.raises(Killed):
+        scene.run(done=rival_comes_first)
+    of_the_losers = scene.data_files() - scene.referenced_files()
+    assert len(of_the_losers) == 6
+
+    # Staged for a plan that nobody has committed yet: by its list, and by the plan's name alone.
+    scene.put(TP, [event(3, 0), junk(4)])
+    with pytest.raises(Killed):
+        scene.run(done=die_at("carried_out"))
+    with pytest.raises(Killed):
+        scene.run(done=die_at("staged"))
+    needed = scene.data_files() - scene.referenced_files() - of_the_losers
+    assert len(needed) == 4
+
+    upkeep.later = timedelta(days=2)
+    assert _removed(upkeep.run(scene)) == 0, "younger than orphans_after"
+    assert of_the_losers | needed <= scene.data_files()
+    upkeep.later = timedelta(days=400)
+    report = upkeep.run(scene)
+    assert _removed(report) >= len(of_the_losers)
+    assert scene.data_files() == needed | scene.referenced_files()
+    assert {step.name: step.figures for step in report.store}["remove_plans"]["plans_open"] == 1
+    assert scene.run().outcome is RunOutcome.COMMITTED
+    scene.check_exactly_once()
+
+
+def _removed(report: MaintenanceReport) -> int:
+    """Data files; metadata that refused commits left is removed as well."""
+    return sum(figures(table, "remove_orphans").get("files_removed", 0) for table in report.tables)
+
+
+def test_partition_runs_while_a_compaction_does(scene: Scene, upkeep: Upkeep) -> None:
+    committed: list[RunOutcome] = []
+    over = threading.Event()
+
+    def go_on() -> None:
+        n = FILES * 10
+        while not over.is_set():
+            scene.put(TP, [event(n, n), junk(n + 1)])
+            committed.append(scene.run().outcome)
+            n += 2
+
+    partition = threading.Thread(target=go_on)
+    partition.start()
+    try:
+        report = upkeep.run(scene, min_input_files=2)
+    finally:
+        over.set()
+        partition.join()
+    assert set(committed) == {RunOutcome.COMMITTED}
+    assert figures(report.tables[0], "compact")["files_before"] >= 2 * FILES
+    scene.check_exactly_once()
+
+
+def test_state_is_carried_on_even_if_others_commit_in_between(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not carry_state_on(scene.table), "the newest snapshot has it already"
+    scene.rewrite()
+    table = scene.table
+    commit = type(table)._do_commit
+    rivals = [scene.rewrite]
+
+    def meet(self: Any, **arguments: Any) -> None:
+        if rivals:
+            rivals.pop()()
+        commit(self, **arguments)
+
+    monkeypatch.setattr(type(table), "_do_commit", meet)
+    assert carry_state_on(table)
+    current = scene.table.current_snapshot()
+    assert current is not None
+    assert current.summary is not None
+    assert '"flights/0":120' in current.summary.additional_properties["waybill.progress"]
+    scene.check_exactly_once()
+
+
+def test_a_stream_without_tables_or_rows_has_nothing_to_maintain(make_scene: MakeScene) -> None:
+    def refuse() -> SparkProcedures:
+        raise AssertionError("Spark is not needed")
+
+    scene = make_scene()
+    report = run_maintenance(scene.config, "flights", refuse)
+    assert report.tables == ()
+    scene.run()
+    report = run_maintenance(scene.config, "flights", refuse)
+    assert [table.after.data_files for table in report.tables] == [0, 0]
+
+
+def test_indexes_that_no_backup_object_names_are_removed_where_one_was_passed_over(make_scene: MakeScene) -> None:
+    scene = make_scene(format="text")
+    store, topic = scene.store, "flights"
+    tokens = [hashlib.md5(str(n).encode()).hexdigest() for n in range(5)]
+
+    def put(first_offset: int, named: str | None, *indexes: str) -> list[str]:
+        key = BackupName(topic, 1, 0, first_offset, names.Extension.TEXT).key(store.prefix)
+        keys = [names.index_key(key, token) for token in indexes]
+        for index in keys:
+            store.create_if_absent(index, b"index")
+        if named is not None:
+            store.create_if_absent(key, b"", {TOKEN: named})
+        return keys
+
+    kept = put(0, tokens[0], tokens[0])
+    winner, *losers = put(10, tokens[1], tokens[1], tokens[2], tokens[3])
+    still_uploading = put(20, None, tokens[0], tokens[1])
+    lost_its_own = put(30, tokens[4], tokens[0], tokens[1])
+    assert sorted(entry.key for entry in orphaned_indexes(store, [topic], 1)) == sorted(losers)
+
+    def removed(later: timedelta) -> int:
+        report = run_maintenance(scene.config, "flights", _no_spark, now=lambda: datetime.now(UTC) + later)
+        return report.store[-1].figures["objects_removed"]
+
+    assert removed(timedelta(days=1)) == 0
+    assert removed(timedelta(days=8)) == 2
+    assert sorted(scene.keys("index/")) == sorted([*kept, winner, *still_uploading, *lost_its_own])
+
+
+def _no_spark() -> SparkProcedures:
+    raise AssertionError("Spark is not needed")
