@@ -11,6 +11,7 @@ from pydantic_core import PydanticCustomError
 
 from waybill import names
 from waybill.config.model import Section, misfit
+from waybill.config.schema_parsers import AvroParser
 from waybill.config.services import Catalog, Kafka, Spark, Storage, ZooKeeper
 from waybill.config.sink import check_sinks_apart
 from waybill.config.stream import Stream, TopicRegex
@@ -38,6 +39,13 @@ class Config(Section):
     catalog: Catalog = Field(Catalog(), description="Where the tables are registered.")
     spark: Spark = Field(Spark(), description="Where Spark jobs run.")
     streams: dict[Annotated[str, IsStreamName()], Stream] = Field(description="The streams, by name.", min_length=1)
+
+    @property
+    def registries(self) -> tuple[str, ...]:
+        """The connections of the schema registries that parsers ask."""
+        parsers = [stream.parser for stream in self.streams.values()]
+        found = [parser.registry for parser in parsers if isinstance(parser, AvroParser) and parser.registry]
+        return tuple(dict.fromkeys(found))
 
     @model_validator(mode="after")
     def _check_overlaps(self) -> Self:

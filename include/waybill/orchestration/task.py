@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from typing import Any
@@ -31,9 +32,11 @@ def connection_environment(config: Config) -> dict[str, str]:
     """The connections that `config` names and the environment lacks, as `AIRFLOW_CONN_<ID>` variables.
 
     Call it inside a task: Airflow then asks its secrets backends and the connections of its UI. Raises what Airflow
-    raises for a connection that it does not know (`AirflowNotFoundException`, which names it).
+    raises for a connection that it does not know (`AirflowNotFoundException`, which names it). A schema registry that
+    it does not know is left out: most tasks need none, and the one that does says so.
     """
     from airflow.sdk import BaseHook
+    from airflow.sdk.exceptions import AirflowNotFoundException
 
     wanted = {
         config.storage.connection,
@@ -42,7 +45,12 @@ def connection_environment(config: Config) -> dict[str, str]:
         config.catalog.connection,
     }
     missing = sorted(conn_id for conn_id in wanted if variable(conn_id) not in os.environ)
-    return {variable(conn_id): _to_environment(BaseHook.get_connection(conn_id)) for conn_id in missing}
+    found = {variable(conn_id): _to_environment(BaseHook.get_connection(conn_id)) for conn_id in missing}
+    for conn_id in config.registries:
+        if variable(conn_id) not in os.environ:
+            with contextlib.suppress(AirflowNotFoundException):
+                found[variable(conn_id)] = _to_environment(BaseHook.get_connection(conn_id))
+    return found
 
 
 def export_connections(config: Config) -> None:

@@ -21,7 +21,7 @@ REDACTED = "(?i)secret|password|token|credential|access[.-]?key|AIRFLOW_CONN_"
 
 def connection_ids(config: Config) -> tuple[str, ...]:
     """The connections that an executor needs."""
-    return (config.storage.connection, config.catalog.connection)
+    return (config.storage.connection, config.catalog.connection, *config.registries)
 
 
 def spark_session(
