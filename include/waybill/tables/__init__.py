@@ -1,6 +1,7 @@
 """Iceberg: the catalog, the two tables of a stream, progress, and the commit that moves rows and progress together."""
 
 from waybill.tables.catalog import file_io, open_catalog
+from waybill.tables.columns import fit_columns
 from waybill.tables.commit import Commit, Outcome, commit_files
 from waybill.tables.files import io_properties
 from waybill.tables.progress import LeftOut, Progress, left_out_text, read_left_out, read_progress
@@ -22,6 +23,7 @@ __all__ = [
     "commit_snapshot",
     "ensure_tables",
     "file_io",
+    "fit_columns",
     "io_properties",
     "left_out_text",
     "load_tables",
