@@ -24,6 +24,7 @@ streams:
       message_id: id
     table: e2e.orders
     partition_by: hour
+    maintenance: {min_input_files: 2}
   payments:
     topics: [e2e-payments-sound, e2e-payments-recreated]
     upload: {max_age: 0s}

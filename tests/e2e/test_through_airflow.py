@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -59,6 +60,14 @@ def test_scheduled_dags_bring_each_message_to_the_table_once(
     for dag_id in ("ingest__orders", "partition__orders"):
         run = run_dag(dag_id)
         assert run.state is RunState.SUCCESS, airflow.failure_report(dag_id, run.run_id)
+    [report] = waybill("verify", "orders")
+    assert (report["figures"]["rows"], report["figures"]["lost"], report["figures"]["repeated"]) == (2_600, 0, 0)
+
+    run = run_dag("maintenance__orders")
+    assert run.state is RunState.SUCCESS, airflow.failure_report("maintenance__orders", run.run_id)
+    [maintain] = airflow.task_instances("maintenance__orders", run.run_id)
+    log = airflow.log("maintenance__orders", run.run_id, maintain)
+    assert re.search(r"compact: files before \d+, files after \d+", log), log
     [report] = waybill("verify", "orders")
     assert (report["figures"]["rows"], report["figures"]["lost"], report["figures"]["repeated"]) == (2_600, 0, 0)
 
