@@ -166,6 +166,7 @@ def new_scene(**stream: Any) -> Scene:
                     "parser": {"name": "json", "event_time": {"field": "at", "format": "epoch_ms"}, "message_id": "id"},
                     "table": f"tests.flights_{unique}",
                     "partition_by": "day",
+                    "event_time_bounds": {"past": "3650000d"},  # the scenes' events begin in 1970
                 }
                 | stream
             },

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from waybill.config.parsing import EventTimeBounds
+from waybill.config import EventTimeBounds
 from waybill.config.values import format_duration
 from waybill.parsers.protocol import EVENT_TIME_TYPE, Parsed, Reason, reason
 from waybill.parsers.timestamps import MAX_MICROSECONDS, MIN_MICROSECONDS

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from waybill.config import Columns
+from waybill.config import Columns, EventTimeBounds
 from waybill.config.enums import BackupFormat
 from waybill.formats.reading import SET_ASIDE
 from waybill.log.decode import HEADERS_TYPE, NO_TIMESTAMP_US
@@ -17,6 +17,7 @@ from waybill.parsers import Parsed, Parser
 from waybill.parsers.columns import arrow_type
 from waybill.parsers.protocol import EVENT_TIME_TYPE, Reason, reason
 from waybill.parsers.timestamps import MAX_MICROSECONDS, MIN_MICROSECONDS
+from waybill.partition.bounds import EventTimeCheck
 
 __all__ = ["ARCHIVE_SCHEMA", "QUARANTINE_ROWS", "TABLE_ROWS", "RowBuilder", "Rows", "archive_rows", "table_rows"]
 
@@ -70,9 +71,17 @@ class Rows(NamedTuple):
 class RowBuilder:
     """Makes rows of one run: the same messages always give the same rows."""
 
-    def __init__(self, parser: Parser, generation: int, planned_at: datetime, rows: pa.Schema = TABLE_ROWS) -> None:
+    def __init__(
+        self,
+        parser: Parser,
+        generation: int,
+        planned_at: datetime,
+        bounds: EventTimeBounds,
+        rows: pa.Schema = TABLE_ROWS,
+    ) -> None:
         """`rows`: what a table's row is: `table_rows` of the columns that the parser gives, or wider types."""
         self._parser = parser
+        self._check = EventTimeCheck(bounds, planned_at)
         self._generation = generation
         self._planned_at = pa.scalar(planned_at, EVENT_TIME_TYPE)
         self._rows = rows
@@ -80,7 +89,7 @@ class RowBuilder:
 
     def build(self, tp: TopicPartition, messages: pa.RecordBatch) -> Rows:
         """Parse messages of `MESSAGE_SCHEMA`."""
-        parsed = _with_set_aside(messages, self._parse(messages))
+        parsed = self._check.check(_with_set_aside(messages, self._parse(messages)))
         columns = archive_rows(tp, messages).columns
         good = pa.RecordBatch.from_arrays(
             [

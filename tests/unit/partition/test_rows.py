@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
 
-from waybill.config import JsonParser
+from waybill.config import EventTimeBounds, JsonParser
 from waybill.log.decode import MESSAGE_SCHEMA, NO_TIMESTAMP_US
 from waybill.names import TopicPartition
 from waybill.parsers import build_parser
@@ -15,15 +15,16 @@ TP = TopicPartition("flights", 3)
 PARSER = JsonParser.model_validate({"event_time": {"field": "at", "format": "epoch_ms"}, "message_id": "id"})
 PLANNED = datetime(2026, 1, 31, tzinfo=UTC)
 MAX_US = 2**63 - 1
+UNBOUNDED = EventTimeBounds(past=timedelta(days=3_650_000), future=timedelta(days=3_650_000))
 
 
 def message(offset: int, value: bytes | None, timestamp_us: int = 5_000_000, **fields: Any) -> dict[str, Any]:
     return {"offset": offset, "timestamp": timestamp_us, "key": b"k", "value": value, "headers": []} | fields
 
 
-def build(*messages: dict[str, Any]) -> Rows:
+def build(*messages: dict[str, Any], bounds: EventTimeBounds = UNBOUNDED) -> Rows:
     batch = pa.RecordBatch.from_pylist(list(messages), schema=MESSAGE_SCHEMA)
-    rows = RowBuilder(build_parser(PARSER), 7, PLANNED).build(TP, batch)
+    rows = RowBuilder(build_parser(PARSER), 7, PLANNED, bounds).build(TP, batch)
     assert rows.table.schema.equals(TABLE_ROWS)
     assert rows.quarantine.schema.equals(QUARANTINE_ROWS)
     assert rows.table.num_rows + rows.quarantine.num_rows == len(messages)
@@ -94,3 +95,38 @@ def test_a_tombstone_without_a_usable_timestamp_goes_to_quarantine() -> None:
     assert column(rows.quarantine, "offset") == [1, 2]
     assert column(rows.quarantine, "kafka_timestamp") == [None, None]
     assert all(reason.startswith("event_time_out_of_range: ") for reason in column(rows.quarantine, "reason"))
+
+
+def test_an_event_time_beyond_its_bounds_goes_to_quarantine_and_says_which() -> None:
+    """2026-01-31 is when the run was planned: a day before and an hour after are as far as it goes."""
+    bounds = EventTimeBounds(past=timedelta(days=1), future=timedelta(hours=1))
+    planned_ms = int(PLANNED.timestamp() * 1000)
+    first, last = planned_ms - 86_400_000, planned_ms + 3_600_000
+    times = [first, first - 1, last, last + 1, planned_ms, 0, -62_135_596_800_000, 253_402_300_799_999]
+    rows = build(*(message(n, b'{"at": %d}' % at) for n, at in enumerate(times)), bounds=bounds)
+    assert column(rows.table, "offset") == [0, 2, 4]
+    before, after = "2026-01-30T00:00:00.000000Z, 1d before", "2026-01-31T01:00:00.000000Z, 1h after"
+    assert column(rows.quarantine, "reason") == [
+        f"event_time_out_of_bounds: 2026-01-29T23:59:59.999000Z is before {before} the run was planned",
+        f"event_time_out_of_bounds: 2026-01-31T01:00:00.001000Z is after {after} the run was planned",
+        f"event_time_out_of_bounds: 1970-01-01T00:00:00.000000Z is before {before} the run was planned",
+        f"event_time_out_of_bounds: 0001-01-01T00:00:00.000000Z is before {before} the run was planned",
+        f"event_time_out_of_bounds: 9999-12-31T23:59:59.999000Z is after {after} the run was planned",
+    ]
+    assert column(rows.quarantine, "offset") == [1, 3, 5, 6, 7]
+
+
+def test_bounds_hold_for_tombstones_and_leave_other_reasons_alone() -> None:
+    bounds = EventTimeBounds()
+    rows = build(message(1, None), message(2, b"junk"), message(3, None, NO_TIMESTAMP_US), bounds=bounds)
+    assert rows.table.num_rows == 0
+    assert [reason.partition(":")[0] for reason in column(rows.quarantine, "reason")] == [
+        "event_time_out_of_bounds",
+        "not_json",
+        "event_time_out_of_range",
+    ]
+
+
+def test_all_years_are_within_bounds_that_are_as_far_as_they_go() -> None:
+    rows = build(message(1, b'{"at": -62135596800000}'), message(2, b'{"at": 253402300799999}'))
+    assert column(rows.table, "offset") == [1, 2]
