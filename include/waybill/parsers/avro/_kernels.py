@@ -250,7 +250,7 @@ def _read(
         return position, np.int64(children[program[FIRST, node] + branch]) if position >= 0 else np.int64(-1)
     position, value, length = _scalar(data, position, end, program[KIND, node], program[ARG, node])
     slot = program[SLOT, node]
-    if slot >= 0:
+    if slot >= 0 and position >= 0:
         found[NODE, slot, row] = node
         found[VALUE, slot, row] = value
         found[LENGTH, slot, row] = length
