@@ -1,4 +1,4 @@
-"""Messages that are JSON objects, read by orjson.
+"""Messages that are JSON objects, read by orjson; the usual ones among them, with the same result, by msgspec.
 
 What JSON leaves open is settled so: of a key that is there twice the last value counts; NaN and Infinity, a byte order
 mark, bytes that are not UTF-8 and lone surrogates are not JSON; nesting beyond orjson's limit of 1,024 levels is not
@@ -14,12 +14,14 @@ from types import MappingProxyType
 from typing import Any
 
 import msgspec
+import numpy as np
 import orjson
 import pyarrow as pa
 
 from waybill.config import Column, JsonParser
 from waybill.parsers.documents import Decoding, DocumentReader, Getter
 from waybill.parsers.protocol import Parsed, Reason, reason
+from waybill.parsers.two_fields import Rows, TwoFieldReader
 
 __all__ = ["JsonMessages"]
 
@@ -31,10 +33,26 @@ class JsonMessages:
 
     def __init__(self, config: JsonParser, columns: Mapping[str, Column] = MappingProxyType({})) -> None:
         self._reader = DocumentReader(config.event_time, config.message_id, _JSON, columns)
+        # Columns may name any field: then every message is read whole.
+        self._two_fields = None if columns else TwoFieldReader.of(config.event_time, config.message_id)
 
     def parse(self, messages: pa.RecordBatch) -> Parsed:
         """See `Parser.parse`."""
-        return self._reader.read(messages.column("value").to_pylist())
+        values = messages.column("value")
+        if self._two_fields is None:
+            return self._reader.read(values.to_pylist())
+        usual, rows = self._two_fields.read(values)
+        others = np.setdiff1d(np.arange(len(values)), rows, assume_unique=True)
+        if not len(others):
+            return usual
+        return _together(usual, rows, self._reader.read(values.take(pa.array(others)).to_pylist()), others)
+
+
+def _together(usual: Parsed, rows: Rows, unusual: Parsed, others: Rows) -> Parsed:
+    """Two answers as one, each message where it was."""
+    place = pa.array(np.argsort(np.concatenate([rows, others])))
+    pairs = zip(usual[:3], unusual[:3], strict=True)
+    return Parsed(*(pa.concat_arrays(pair).take(place) for pair in pairs))
 
 
 def _number_text(found: Any, value: bytes, get: Getter) -> str | None:

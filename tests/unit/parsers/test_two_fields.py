@@ -1,0 +1,134 @@
+"""The fast way of the parser `json` against orjson's: the same messages are read, with the same result."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from waybill.config import JsonParser
+from waybill.log.decode import MESSAGE_SCHEMA
+from waybill.parsers import Parsed
+from waybill.parsers.json import JsonMessages
+from waybill.parsers.two_fields import TwoFieldReader
+
+CONFIGS = {
+    "flat": {"event_time": {"field": "at", "format": "epoch_ms"}, "message_id": "id"},
+    "seconds": {"event_time": {"field": "at", "format": "epoch_s"}, "message_id": "id"},
+    "text": {"event_time": {"field": "at", "format": "iso8601"}, "message_id": "id"},
+    "nested": {"event_time": {"field": "a.at", "format": "epoch_ms"}, "message_id": "a.b.id"},
+    "no id": {"event_time": {"field": "at", "format": "epoch_ns"}},
+    "odd names": {"event_time": {"field": ["x.y"], "format": "epoch_us"}, "message_id": ["é"]},
+}
+
+
+def batch(values: list[bytes]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist(
+        [{"offset": n, "timestamp": 0, "key": None, "value": v, "headers": []} for n, v in enumerate(values)],
+        schema=MESSAGE_SCHEMA,
+    )
+
+
+def answer(parsed: Parsed) -> list[list[Any]]:
+    """What counts of it: where there is an error, that alone."""
+    rows = zip(parsed.event_time.cast(pa.int64()).to_pylist(), *(a.to_pylist() for a in parsed[1:3]), strict=True)
+    return [[error] if error else [time, message_id] for time, message_id, error in rows]
+
+
+def both(name: str, values: list[bytes]) -> tuple[list[list[Any]], list[list[Any]]]:
+    fast = JsonMessages(JsonParser.model_validate(CONFIGS[name]))
+    assert fast._two_fields is not None
+    slow = JsonMessages(JsonParser.model_validate(CONFIGS[name]))
+    slow._two_fields = None
+    return answer(fast.parse(batch(values))), answer(slow.parse(batch(values)))
+
+
+SCALARS = st.sampled_from(
+    [
+        *(b"0", b"-0", b"1", b"-7", b"1.5", b"1e3", b"1E+20", b"1e400", b"-1e400", b"1e308", b"1.8e308", b"12e307"),
+        *(b"1" * 19, b"1" * 20, b"1" * 30, b"9223372036854775807", b"9223372036854775808", b"18446744073709551616"),
+        *(b"1" * 310, b"1" * 250 + b"e99", b"0." + b"0" * 400 + b"1", b"0." + b"0" * 400 + b"1e390", b"1e-400"),
+        *(b"01", b"1.", b"-", b".5", b"+1", b"NaN", b"Infinity", b"-Infinity", b"nul", b"true", b"false", b"null"),
+        *(b'""', b'"a"', b'"1"', b'"1357016400123"', b'"2013-01-01T05:00:00Z"', b'"2013-01-01"', b'"1e400"'),
+        *(b'"\xff"', b'"\xed\xa0\x80"', b'"\\ud800"', b'"\\ud83d\\ude00"', b'"\\u0061"', b'"\\q"', b'"\x01"'),
+        *('"é"'.encode(), b'"a\nb"', b'"', b'"58e123456"', b'"5 1e999"', b"\x00", b"\xef\xbb\xbf"),
+    ]
+)
+KEYS = st.sampled_from([b'"at"', b'"id"', b'"a"', b'"b"', b'"x.y"', '"é"'.encode(), b'"\\u0061t"', b'"x"', b'"\xff"'])
+SPACE = st.sampled_from([b"", b"", b" ", b"\n", b"\t"])
+
+
+def objects(inner: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
+    pair = st.tuples(KEYS, SPACE, inner).map(lambda p: p[0] + b":" + p[1] + p[2])
+    return st.lists(pair, max_size=4).map(lambda pairs: b"{" + b",".join(pairs) + b"}")
+
+
+def arrays(inner: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
+    return st.lists(inner, max_size=3).map(lambda items: b"[" + b", ".join(items) + b"]")
+
+
+VALUES = st.recursive(SCALARS, lambda inner: objects(inner) | arrays(inner), max_leaves=10)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@settings(max_examples=40)
+@given(values=st.lists(objects(VALUES) | VALUES | st.binary(max_size=20), max_size=4))
+@example(values=[b'{"at": 1, "x": 1e400}', b'{"at": 1, "x": 1e300}'])
+@example(values=[b'{"at": 1, "x": [-1.5E+999]}', b'{"at": 1, "x": "\xff"}', b'{"at": 2}'])
+@example(values=[b'{"at": 1, "x": ' + b"7" * 309 + b"}", b'{"at": 1, "x": ' + b"7" * 300 + b"}"])
+@example(values=[b'{"at": 1, "x": ' + b"7" * 220 + b"e99}", b'{"at": 1}'])
+@example(values=[b'{"at":1,"x":' + b"[" * 990 + b"]" * 990 + b"}", b'{"at":1,"x":' + b"[" * 1030 + b"]" * 1030 + b"}"])
+@example(values=[b'{"at":1,"x":"' + b"[" * 2100 + b'"}', b'{"at":1,"x":[' + b"{}," * 1100 + b"0]}"])
+@example(values=[b'{"at":1,"id":"a"}', b',{"at":2,"id":"b"}', b'{"at":3} {"at":4}'])
+def test_the_same_messages_are_read_with_the_same_result(name: str, values: list[bytes]) -> None:
+    fast, slow = both(name, values)
+    assert fast == slow
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_the_same_of_documents_that_were_damaged(name: str) -> None:
+    rng = random.Random(name)
+    at = "2013-01-01T05:00:00Z" if name == "text" else 1_700_000_000_000
+    good = json.dumps(
+        {"at": at, "id": "0e123" * 4, "x.y": 5, "é": "ü", "a": {"at": 1.5, "b": {"id": 7}}, "n": [1e99]},
+        ensure_ascii=False,
+    ).encode()
+    values = []
+    for _ in range(1_000):
+        damaged = bytearray(good)
+        for _ in range(rng.choice([1, 1, 2])):
+            damaged[rng.randrange(len(damaged))] = rng.choice(b'"{}[]:,0123456789eE+-.\\u\x00\x1f\xff aN')
+        values.append(bytes(damaged))
+    fast, slow = both(name, values)
+    assert fast == slow
+    assert any(len(row) == 2 for row in slow)
+    assert any(len(row) == 1 for row in slow)
+
+
+def test_usual_messages_are_read_the_fast_way() -> None:
+    config = JsonParser.model_validate(CONFIGS["nested"])
+    reader = TwoFieldReader.of(config.event_time, config.message_id)
+    assert reader is not None
+    values = [
+        b'{"a": {"at": 1, "b": {"id": "x"}}, "price": 1.5e3}',
+        b'{"a": {"at": 1, "b": {"id": 7}}}',
+        b'{"a": {"at": 1.5, "b": {}}}',
+        b'{"a": {"at": "1", "b": null}}',
+        b'{"a": {"at": 1}, "hash": "0e123456e789"}',
+    ]
+    parsed, rows = reader.read(pa.array(values, pa.binary()).slice(0))
+    assert rows.tolist() == [0, 1, 2, 3, 4]
+    assert parsed.message_id.to_pylist() == ["x", "7", None, None, None]
+
+
+@pytest.mark.parametrize(
+    ("field", "message_id"), [("a", "a"), ("a", "a.b"), ("a.b", "a"), ('a"b', None), ("a", "b\\c")]
+)
+def test_fields_that_one_type_cannot_name_are_left_to_orjson(field: str, message_id: str | None) -> None:
+    config = JsonParser.model_validate({"event_time": {"field": field, "format": "epoch_ms"}, "message_id": message_id})
+    assert TwoFieldReader.of(config.event_time, config.message_id) is None
