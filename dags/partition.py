@@ -1,15 +1,27 @@
 """`partition__<stream>`: every hour, what is new in the archive goes to the table, by Spark.
 
 Rows and progress are committed in one snapshot, so a retry or a run by hand starts where the table says and repeats
-nothing.
+nothing. Then `check_quarantine` looks at what the run has committed: if too much of it went to quarantine, it fails,
+and says why and where to look. The rows are committed all the same, and the next run goes on.
 """
 
 from datetime import timedelta
 
-from airflow.sdk import DAG, dag
+from airflow.sdk import DAG, dag, task
 
 from waybill.config import Config, Stream, load_config
 from waybill.orchestration.spark_submit import WaybillSparkSubmit
+
+
+# A second try would find nothing else: it only reads. So one alert comes of it, at once.
+@task(retries=0)
+def check_quarantine(stream: str) -> None:
+    from airflow.sdk import get_current_context
+
+    from waybill.orchestration.task import begin_task
+    from waybill.partition.alert import check_quarantine
+
+    check_quarantine(begin_task(), stream, get_current_context()["dag_run"].start_date)
 
 
 def partition_dag(config: Config, name: str, stream: Stream) -> DAG:
@@ -25,7 +37,10 @@ def partition_dag(config: Config, name: str, stream: Stream) -> DAG:
         doc_md=__doc__,
     )
     def build() -> None:
-        WaybillSparkSubmit(task_id="partition", job="partition", stream=name, config=config)
+        partition = WaybillSparkSubmit(
+            task_id="partition", job="partition", stream=name, config=config, arguments=["--no-quarantine-alert"]
+        )
+        partition >> check_quarantine(name)
 
     return build()
 

@@ -61,13 +61,14 @@ def config_of(streams: int) -> str:
     )
 
 
-def test_fifty_streams_make_three_dags_each_and_load_nothing_heavy(tmp_path: Path) -> None:
+def test_fifty_streams_make_four_dags_each_and_load_nothing_heavy(tmp_path: Path) -> None:
     parsed = parse_dags(tmp_path, config_of(50))
     assert parsed["errors"] == {}
     assert parsed["heavy"] == []
-    assert len(parsed["tasks"]) == 150
+    assert len(parsed["tasks"]) == 200
     assert parsed["tasks"]["ingest__s0"] == ["lane", "plan", "report"]
-    assert parsed["tasks"]["partition__s49"] == ["partition"]
+    assert parsed["tasks"]["partition__s49"] == ["check_quarantine", "partition"]
+    assert parsed["tasks"]["quarantine_retry__s3"] == ["retry"]
     assert parsed["tasks"]["maintenance__s7"] == ["maintain"]
 
 
@@ -75,5 +76,5 @@ def test_fifty_streams_make_three_dags_each_and_load_nothing_heavy(tmp_path: Pat
 def test_a_wrong_config_is_an_import_error_that_names_the_file(tmp_path: Path, fault: str) -> None:
     parsed = parse_dags(tmp_path, fault)
     assert parsed["tasks"] == {}
-    assert len(parsed["errors"]) == 3
+    assert len(parsed["errors"]) == 4
     assert all("ConfigError" in trace and "streams.yaml, line 1" in trace for trace in parsed["errors"].values())

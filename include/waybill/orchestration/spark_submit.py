@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,11 @@ class WaybillSparkSubmit(SparkSubmitOperator):
     one of the two commits it.
     """
 
-    def __init__(self, *, job: str, stream: str, config: Config, **kwargs: Any) -> None:
+    def __init__(self, *, job: str, stream: str, config: Config, arguments: Sequence[str] = (), **kwargs: Any) -> None:
+        """`arguments`: what the job is given beside its stream."""
         super().__init__(
             application=str(JOBS / f"{job}.py"),
-            application_args=["--stream", stream],
+            application_args=["--stream", stream, *arguments],
             conn_id=config.spark.connection,
             name=f"waybill-{job}-{stream}",
             **kwargs,
