@@ -15,7 +15,7 @@ from waybill.names import TopicPartition
 from waybill.partition.plan import ArchiveFault, Task
 from waybill.partition.task import Job, TaskResult
 
-__all__ = ["CarriedOut", "Execute", "carry_out", "trim"]
+__all__ = ["CarriedOut", "Execute", "carry_out", "carry_out_whole", "trim"]
 
 log = logging.getLogger(__name__)
 
@@ -54,10 +54,37 @@ def carry_out(
         void = [task for task in results if trim(task, faults) != task]
         take_back([results.pop(task) for task in void])
         left = [rest for task in (*stopped, *void) if (rest := trim(task, faults))]
+    return CarriedOut(list(results.values()), _ends(results), faults)
+
+
+def carry_out_whole(
+    execute: Execute, job: Job, tasks: Sequence[Task], take_back: Callable[[Sequence[TaskResult]], None]
+) -> CarriedOut:
+    """Carry out the tasks as they are, or none: if one cannot be, nothing comes of the plan but its faults.
+
+    So it is where the names of files follow from the plan: a task that ends sooner would give other files under the
+    same names, and a rival, or a retry after the archive was repaired, would not know of it. The next plan leaves out
+    what is at fault.
+    """
+    faults: dict[TopicPartition, ArchiveFault] = {}
+    results: list[TaskResult] = []
+    for outcome in list(execute(job, tasks)):
+        if isinstance(outcome, TaskResult):
+            results.append(outcome)
+        else:
+            _note(faults, outcome)
+    if faults:
+        take_back(results)
+        return CarriedOut([], {}, faults)
+    return CarriedOut(results, _ends(tasks), {})
+
+
+def _ends(tasks: Iterable[Task]) -> dict[TopicPartition, int]:
+    """Where the tasks end, by topic-partition."""
     end: dict[TopicPartition, int] = {}
-    for span in (span for task in results for span in task):
+    for span in (span for task in tasks for span in task):
         end[span.tp] = max(end.get(span.tp, span.next_offset), span.next_offset)
-    return CarriedOut(list(results.values()), end, faults)
+    return end
 
 
 def trim(task: Task, faults: Mapping[TopicPartition, ArchiveFault]) -> Task:

@@ -10,6 +10,7 @@ from typing import Any
 
 from waybill.config.quarantining import QuarantineAlert
 from waybill.partition.alert import alert_of
+from waybill.partition.lateness import LATENESS_PROPERTY, Lateness
 from waybill.partition.plan import Plan
 from waybill.partition.refused import REASONS_PROPERTY, Refusal, Refused
 from waybill.partition.staged import Staged
@@ -17,6 +18,8 @@ from waybill.partition.task import TaskResult
 from waybill.tables import Progress
 
 __all__ = ["Report", "RunOutcome"]
+
+_LATE_SECONDS = 3600
 
 
 class RunOutcome(StrEnum):
@@ -58,6 +61,8 @@ class Report:
     """CPU seconds of the executors' processes, summed over the tasks; not those of Spark itself."""
     peak_memory_bytes: int
     """The most that an executor's worker process held resident; 0 when no task was carried out by this run."""
+    lateness: Lateness
+    """How late the rows are."""
     reasons: dict[str, Refusal]
     """Why messages went to quarantine, most frequent first."""
     alert: str | None
@@ -82,7 +87,6 @@ class Report:
         seconds: Mapping[str, float],
     ) -> Report:
         """Add up what happened."""
-        table_files = staged.table_files if staged else ()
         rows, quarantined = (staged.rows, staged.quarantined) if staged else (0, 0)
         reasons = staged.properties.get(REASONS_PROPERTY) if staged else None
         refused = Refused.from_text(reasons) if reasons else Refused()
@@ -97,14 +101,15 @@ class Report:
             tasks=len(plan.tasks) if plan else 0,
             rows=rows,
             quarantined=quarantined,
-            files=len(table_files),
-            file_bytes=sum(file.file_size_in_bytes for file in table_files),
+            files=staged.files if staged else 0,
+            file_bytes=staged.file_bytes if staged else 0,
             quarantine_files=len(staged.quarantine_files) if staged else 0,
             backup_bytes=sum(span.size_bytes for task in plan.tasks for span in task) if plan else 0,
             seconds={step: round(spent, 3) for step, spent in seconds.items()},
             task_seconds=_sum_seconds(results),
             task_cpu_seconds=round(sum(result.cpu_seconds for result in results), 3),
             peak_memory_bytes=max((result.peak_memory_bytes for result in results), default=0),
+            lateness=_lateness(staged),
             reasons=dict(refused.most()),
             alert=alert_of(stream, alert_settings, rows, quarantined, refused),
             faults=faults,
@@ -112,7 +117,7 @@ class Report:
 
     def document(self) -> dict[str, Any]:
         """For a JSON file."""
-        return {"v": 1, **dataclasses.asdict(self)}
+        return {"v": 1, **dataclasses.asdict(self), "lateness": self.lateness.document()}
 
     def __str__(self) -> str:
         spent = f"{self.seconds['total']:.1f} s"
@@ -121,10 +126,17 @@ class Report:
         moved = [f"{tp} to {end:,}" for tp, end in self.end.items() if end != self.start.get(tp)]
         where = ", ".join(moved) if len(moved) <= 4 else f"{len(moved)} topic-partitions"
         adopted = " (committed by another run)" if self.outcome is RunOutcome.ADOPTED else ""
+        late = self.lateness.later_than(_LATE_SECONDS)
+        rows = f"{self.rows:,} rows" + (f" ({late:,} more than 1 h late)" if late else "")
         return (
-            f"partitioned {self.stream}: {self.rows:,} rows, {self.quarantined:,} in quarantine, {self.files:,} files "
+            f"partitioned {self.stream}: {rows}, {self.quarantined:,} in quarantine, {self.files:,} files "
             f"{self.file_bytes / 1e6:.1f} MB, {where}, in {spent}{adopted}"
         )
+
+
+def _lateness(staged: Staged | None) -> Lateness:
+    text = staged.properties.get(LATENESS_PROPERTY) if staged else None
+    return Lateness() if text is None else Lateness.from_text(text, "what was staged")
 
 
 def _offsets(progress: Progress) -> dict[str, int]:

@@ -19,7 +19,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import TypeVar
@@ -33,8 +33,10 @@ from waybill.connections import CatalogEndpoint, S3Endpoint, connection
 from waybill.names import TopicPartition, plan_key
 from waybill.partition.alert import QUARANTINED_PROPERTY, ROWS_PROPERTY
 from waybill.partition.backlog import committed_offsets, list_chains
-from waybill.partition.carry_out import Execute, carry_out
+from waybill.partition.carry_out import Execute, carry_out, carry_out_whole
+from waybill.partition.delivery import FilesLayout, Origin
 from waybill.partition.files import TableLayout
+from waybill.partition.ledger_file import figures_of, stage_entries
 from waybill.partition.observed import Observed
 from waybill.partition.plan import ArchiveFault, Plan, clip, make_plan, settle_plan
 from waybill.partition.reading import find_fault
@@ -57,6 +59,7 @@ from waybill.tables import (
     read_left_out,
 )
 from waybill.tables import read_progress as progress_of
+from waybill.tables.ledger import sequence_of
 
 __all__ = ["Execute", "Step", "run_partition", "run_to_the_end"]
 
@@ -137,7 +140,8 @@ class _Run:
         if plan is None:
             return self._report(RunOutcome.NOTHING_NEW, start, None, None, began)
         # A rival with a newer config may have made it, and given the table columns since it was loaded here.
-        fit_columns(tables.main, plan.reading.columns)
+        if plan.reading.files is None:
+            fit_columns(tables.main, plan.reading.columns)
         self.done("planned")
         staged = self._timed("tasks", lambda: self._stage(plan, tables))
         self.done("staged")
@@ -156,7 +160,7 @@ class _Run:
         committed = committed_offsets(self.config, self.name)
         chains, self.broken = list_chains(self.store, self.stream, start, committed)
         self.known = self._faults_still_there(chains, start, before)
-        chains = {tp: objects for tp, objects in chains.items() if tp not in self.known}
+        chains = {tp: _before_fault(objects, self.known.get(tp)) for tp, objects in chains.items()}
         plan = make_plan(
             key,
             stream=self.name,
@@ -180,8 +184,9 @@ class _Run:
         """What stopped topic-partitions last time, and would again. Else each run would do all behind it in vain."""
         found = {}
         for tp, offset in before.offsets.items():
-            span = next(clip(tp, chains.get(tp, ()), start.get(tp)), None)
-            if span is not None and span.first_offset == offset and (fault := find_fault(self.store, span)):
+            spans = clip(tp, chains.get(tp, ()), start.get(tp))
+            span = next((span for span in spans if span.first_offset <= offset < span.next_offset), None)
+            if span is not None and (fault := find_fault(self.store, span)):
                 found[tp] = fault
         return found
 
@@ -190,12 +195,16 @@ class _Run:
         if staged is not None:
             log.info("partition %s: plan %s was carried out by run %s before", self.name, plan.id, staged.run_id)
             return staged
-        done = carry_out(
+        carry = carry_out if plan.reading.files is None else carry_out_whole
+        done = carry(
             self.execute, self._job(plan, tables), plan.tasks, lambda void: discard(tables.main.io, self._staged(void))
         )
         self.results = done.results
+        # Nothing came of the plan but its faults: what is sound is left to the next one.
+        self.more |= carry is carry_out_whole and bool(done.faults)
         self.done("carried_out")
         ours = self._staged(done.results, {**plan.start, **done.end}, {**plan.faults, **done.faults})
+        ours = self._with_ledger(plan, tables, ours)
         if record_staged(self.store, plan, ours):
             return ours
         log.info("partition %s: another run has carried out plan %s; its files count", self.name, plan.id)
@@ -219,6 +228,24 @@ class _Run:
             Observed.all(result.observed for result in results).properties(),
         )
 
+    def _with_ledger(self, plan: Plan, tables: StreamTables, staged: Staged) -> Staged:
+        """With the files that were written, where rows go to files."""
+        if plan.reading.files is None:
+            return staged
+        entries = [entry for result in self.results for entry in result.entries]
+        return replace(
+            staged,
+            table_files=stage_entries(tables.main, entries, plan.id),
+            properties={**staged.properties, **figures_of(entries)},
+        )
+
+    def _files(self, plan: Plan, tables: StreamTables) -> FilesLayout | None:
+        if plan.reading.files is None:
+            return None
+        main = tables.main
+        origin = Origin(str(main.metadata.table_uuid), sequence_of(main), plan.id, plan.created_at)
+        return FilesLayout(self.config.files_root(self.name), self.stream.by_hour, plan.reading.files, origin)
+
     def _job(self, plan: Plan, tables: StreamTables) -> Job:
         return Job(
             plan_id=plan.id,
@@ -231,6 +258,7 @@ class _Run:
             table=TableLayout.of(tables.main),
             quarantine=TableLayout.of(tables.quarantine),
             memory_bytes=self.stream.partition.memory,
+            files=self._files(plan, tables),
         )
 
     def _commit(self, plan: Plan, tables: StreamTables, staged: Staged) -> Outcome:
@@ -276,3 +304,11 @@ class _Run:
             faults=(*self.broken, *(fault.message for fault in (staged.faults if staged else self.known).values())),
             seconds={**self.seconds, "total": time.monotonic() - began},
         )
+
+
+def _before_fault(objects: Sequence[ChainObject], fault: ArchiveFault | None) -> list[ChainObject]:
+    """What of a chain lies before a fault."""
+    if fault is None:
+        return list(objects)
+    sound = (found for found in objects if found.name.first_offset < fault.offset)
+    return [replace(found, next_offset=min(found.next_offset, fault.offset)) for found in sound]

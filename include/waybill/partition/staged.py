@@ -24,7 +24,9 @@ from pyiceberg.table import Table
 
 from waybill.errors import ObjectAlreadyThere, PlanUnusable
 from waybill.names import TopicPartition, staged_key
+from waybill.partition.alert import ROWS_PROPERTY
 from waybill.partition.entries import Entry, entries_of, look_up
+from waybill.partition.ledger_file import FILE_BYTES_PROPERTY, FILES_PROPERTY
 from waybill.partition.plan import (
     ArchiveFault,
     Plan,
@@ -58,7 +60,20 @@ class Staged:
 
     @property
     def rows(self) -> int:
-        return sum(file.record_count for file in self.table_files)
+        """Rows that were made of messages. Where they go to files, those of the table say which files."""
+        given = self.properties.get(ROWS_PROPERTY)
+        return sum(file.record_count for file in self.table_files) if given is None else int(given)
+
+    @property
+    def files(self) -> int:
+        """Files that hold them."""
+        return int(self.properties.get(FILES_PROPERTY, len(self.table_files)))
+
+    @property
+    def file_bytes(self) -> int:
+        """Of those files."""
+        given = self.properties.get(FILE_BYTES_PROPERTY)
+        return sum(file.file_size_in_bytes for file in self.table_files) if given is None else int(given)
 
     @property
     def quarantined(self) -> int:

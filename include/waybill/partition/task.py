@@ -22,15 +22,19 @@ from waybill import failpoints
 from waybill.config import Reading, Storage
 from waybill.connections import CatalogEndpoint, S3Endpoint, connection
 from waybill.parsers import build_parser
+from waybill.partition.delivery import FilesLayout
 from waybill.partition.files import PartitionedWriter, TableLayout, Uploads
+from waybill.partition.hour_files import HourFiles
 from waybill.partition.observed import Observed, Observer
 from waybill.partition.plan import ArchiveFault, Span, Task
 from waybill.partition.reading import UNREADABLE, fault_of, read_span
 from waybill.partition.rows import QUARANTINE_ROWS, TABLE_ROWS, RowBuilder, table_rows
+from waybill.partition.unfit import Sieve
 from waybill.store import Store
 from waybill.tables import file_io
+from waybill.tables.ledger import LedgerEntry
 
-__all__ = ["Job", "StageSeconds", "TaskResult", "run_task"]
+__all__ = ["Job", "StageSeconds", "TaskResult", "row_builder", "rows_in_table", "run_task"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,8 @@ class Job:
     quarantine: TableLayout
     memory_bytes: int
     """Of rows that a task holds before it writes them out; see `waybill.partition.files`."""
+    files: FilesLayout | None = None
+    """Where rows go if they go to files; `table` is then their ledger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +80,8 @@ class TaskResult:
     peak_memory_bytes: int
     """The most that the executor's process ever held resident."""
     observed: Observed
+    entries: tuple[LedgerEntry, ...] = ()
+    """Files of the `files` sink."""
 
 
 def run_task(job: Job, task: Task) -> TaskResult | ArchiveFault:
@@ -89,9 +97,9 @@ def run_task(job: Job, task: Task) -> TaskResult | ArchiveFault:
         tempfile.TemporaryDirectory(prefix="waybill-", dir=_scratch()) as scratch,
         closing(Uploads(io)) as uploads,
     ):
-        run = _Run(job, Path(scratch), uploads)
+        run = _Run(job, task, store, Path(scratch), uploads)
         try:
-            return run.carry_out(store, task)
+            return run.carry_out()
         except BaseException as error:
             run.abandon()
             uploads.discard()
@@ -114,32 +122,35 @@ class _Stopwatch:
 
 
 class _Run:
-    def __init__(self, job: Job, scratch: Path, uploads: Uploads) -> None:
-        columns = job.reading.columns
-        rows = _as_in_table(table_rows(columns), job.table)
-        self._builder = RowBuilder(
-            build_parser(job.reading.parser, columns),
-            job.generation,
-            job.planned_at,
-            job.reading.event_time_bounds,
-            rows,
-        )
+    def __init__(self, job: Job, task: Task, store: Store, scratch: Path, uploads: Uploads) -> None:
+        rows = table_rows(job.reading.columns) if job.files else rows_in_table(job.reading, job.table)
+        self._task, self._store = task, store
+        self._builder = row_builder(job.reading, job.generation, job.planned_at, rows)
         self._observer = Observer(job.planned_at)
         self._uploads = uploads
         self._watch = _Stopwatch()
         self._cpu_before = time.process_time()
-        self._table, self._quarantine = (
-            PartitionedWriter(
+
+        def writer(layout: TableLayout, rows: pa.Schema) -> PartitionedWriter:
+            return PartitionedWriter(
                 layout, rows, memory_bytes=job.memory_bytes, scratch=scratch, uploads=uploads, name=job.plan_id
             )
-            for layout, rows in ((job.table, rows), (job.quarantine, QUARANTINE_ROWS))
-        )
 
-    def carry_out(self, store: Store, task: Task) -> TaskResult:
-        for span in task:
-            for messages in _read(store, span):
+        self._quarantine = writer(job.quarantine, QUARANTINE_ROWS)
+        self._table = (
+            writer(job.table, rows)
+            if job.files is None
+            else HourFiles(job.files, task, job.generation, store, memory_bytes=job.memory_bytes, scratch=scratch)
+        )
+        self._sieve = Sieve(job.files.format, job.planned_at) if job.files else None
+
+    def carry_out(self) -> TaskResult:
+        for span in self._task:
+            for messages in _read(self._store, span):
                 self._watch.lap("read_and_decode")
                 rows = self._builder.build(span.tp, messages)
+                if self._sieve is not None:
+                    rows = self._sieve.sift(rows)
                 self._observer.see(span.tp, messages, rows)
                 self._watch.lap("parse")
                 self._table.add(rows.table)
@@ -147,7 +158,13 @@ class _Run:
                 self._watch.lap("write")
             self._watch.lap("read_and_decode")
             failpoints.reach("partition.span_read")
-        table_files, quarantine_files = self._table.finish(), self._quarantine.finish()
+        entries: list[LedgerEntry] = []
+        table_files: list[DataFile] = []
+        if isinstance(self._table, HourFiles):
+            entries = self._table.finish()
+        else:
+            table_files = self._table.finish()
+        quarantine_files = self._quarantine.finish()
         self._uploads.wait()
         self._watch.lap("write")
         return TaskResult(
@@ -159,6 +176,7 @@ class _Run:
             cpu_seconds=time.process_time() - self._cpu_before,
             peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10,
             observed=self._observer.result(),
+            entries=tuple(entries),
         )
 
     def abandon(self) -> None:
@@ -181,9 +199,15 @@ def _read(store: Store, span: Span) -> Iterator[pa.RecordBatch]:
         raise _Unreadable(fault_of(span, error)) from error
 
 
-def _as_in_table(rows: pa.Schema, table: TableLayout) -> pa.Schema:
-    """`rows` with the types that the table has by now for its typed columns: wider ones than the plan's, maybe."""
-    found = table.arrow_schema(rows)
+def row_builder(reading: Reading, generation: int, planned_at: datetime, rows: pa.Schema) -> RowBuilder:
+    """What makes `rows` of messages, as `reading` says."""
+    parser = build_parser(reading.parser, reading.columns)
+    return RowBuilder(parser, generation, planned_at, reading.event_time_bounds, rows)
+
+
+def rows_in_table(reading: Reading, table: TableLayout) -> pa.Schema:
+    """The rows of a reading, with the types that the table has by now for its columns: wider ones than that, maybe."""
+    found = table.arrow_schema(table_rows(reading.columns))
     return pa.schema([*TABLE_ROWS, *list(found)[len(TABLE_ROWS) :]])
 
 
