@@ -42,8 +42,8 @@ def _check_jars(jvm: Any) -> None:
             loader.loadClass(name)
         except Py4JJavaError as error:
             raise ConfigError(
-                f"Spark does not find {name}: give it Iceberg's jars, by spark.jars.packages in spark-defaults.conf or "
-                f"in the Spark connection's extra: {','.join(JARS)}"
+                f"Spark does not find {name}: give it Iceberg's jars, by spark.jars.packages in its "
+                f"spark-defaults.conf: {','.join(JARS)}"
             ) from error
 
 
