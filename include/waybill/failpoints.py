@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from waybill.errors import ConfigError
 
-__all__ = ["INGEST", "PARTITION", "RETRY", "VARIABLE", "arm", "disarm", "reach"]
+__all__ = ["FILES", "INGEST", "PARTITION", "RETRY", "VARIABLE", "arm", "disarm", "reach"]
 
 VARIABLE = "WAYBILL_FAILPOINTS"
 
@@ -47,6 +47,9 @@ PARTITION = (
     "partition.committed",
 )
 """The boundaries between the steps of a partition run. Those of a span and of a file are met on the executors."""
+
+FILES = ("partition.hour_file_created", "finalize.listed", "finalize.marked")
+"""Beside those of a run: after a file of the `files` sink came into being, and within the finalizer."""
 
 RETRY = (
     "retry.rows_read",
