@@ -7,41 +7,35 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from partition_scenes import DAY_MS, Scene, event, junk, messages_in
-from pyiceberg.io.pyarrow import parquet_file_to_data_file
+from partition_scenes import Scene, event, in_this_process, junk, messages_in
+from quarantine_scenes import (
+    BROKEN,
+    MENDED,
+    TP0,
+    check_done,
+    check_sound,
+    fill_quarantine,
+    put_messages,
+    retries,
+    retry,
+    rewrite_quarantine,
+    verified,
+)
 
 from waybill import failpoints
 from waybill.errors import CommitConflict, ConfigError, PlanUnusable
-from waybill.log.encode import Record
-from waybill.names import TopicPartition
 from waybill.partition.run import run_partition
-from waybill.quarantine import Choice, RetryReport, finish_retries, retry_quarantine, uncommitted_files
-from waybill.tables import load_tables, read_progress, read_retries
-from waybill.verify import verify_stream
-from waybill.verify.report import Report
+from waybill.quarantine import Choice, RetryReport, finish_retries, uncommitted_files
+from waybill.tables import load_tables, read_progress
 
 pytestmark = pytest.mark.integration
 
-TP0, TP1 = TopicPartition("flights", 0), TopicPartition("flights", 1)
-OTHER = TopicPartition("flights-extra", 0)
 MakeScene = Callable[..., Scene]
-
-BROKEN = {"name": "json", "event_time": {"field": "time", "format": "epoch_ms"}, "message_id": "id"}
-MENDED = {"name": "json", "event_time": {"field": "at", "format": "epoch_ms"}, "message_id": "id"}
 
 
 class Killed(BaseException):
     """What a test raises where the process is to die."""
-
-
-class Quiet:
-    """Nobody watches."""
-
-    def begin(self, what: str, total: int) -> None: ...
-
-    def advance(self, steps: int) -> None: ...
 
 
 @pytest.fixture(autouse=True)
@@ -71,67 +65,10 @@ def die() -> None:
 
 @pytest.fixture
 def scene(make_scene: MakeScene) -> Scene:
-    """A parser that looks for a field that no message has: all but tombstones are in quarantine."""
-    made = make_scene(parser=BROKEN)
-    made.put(TP0, [event(n, n * DAY_MS // 10) for n in range(50)])
-    made.put(TP0, [event(50, 5 * DAY_MS), junk(51), Record(52, 7000, b"key", None), event(53, -DAY_MS)])
-    made.put(TP1, [event(n, 3 * DAY_MS, key=None, headers=[("h", b"1"), ("h", None)]) for n in range(100, 120)])
-    made.put(OTHER, [junk(0), event(1, 0)])
-    report = made.run()
-    assert (report.rows, report.quarantined) == (1, 75)
-    made.config = made.with_stream(parser=MENDED)
+    """All but a tombstone is in quarantine, and the parser is mended."""
+    made = make_scene()
+    fill_quarantine(made)
     return made
-
-
-def retry(scene: Scene, choice: Choice | None = None, **settings: Any) -> RetryReport:
-    return retry_quarantine(scene.config, "flights", choice or Choice(), **settings)
-
-
-def verified(scene: Scene) -> Report:
-    return verify_stream(
-        "flights",
-        scene.stream,
-        store=scene.store,
-        committed=lambda _: None,
-        known=(),
-        catalog=scene.catalog,
-        listener=Quiet(),
-    )
-
-
-def check_sound(scene: Scene, quarantined: int) -> None:
-    """All messages are there once, and `waybill verify` says so, too."""
-    report = verified(scene)
-    assert [fault for fault in report.faults if fault.kind != "committed"] == []
-    assert report.figures.quarantine == quarantined
-    assert report.figures.rows + quarantined == len(scene.sent)
-
-
-def check_done(scene: Scene, quarantined: int, *, left_over: bool = False) -> None:
-    """`check_sound`, and nothing is half done."""
-    check_sound(scene, quarantined)
-    scene.check_exactly_once()
-    assert scene.quarantine.scan().to_arrow().num_rows == quarantined
-    if not left_over:
-        assert scene.data_files() == files_of_all_snapshots(scene)
-    assert retries(scene)[0] == retries(scene)[1]
-
-
-def files_of_all_snapshots(scene: Scene) -> set[str]:
-    return {
-        task.file.file_path
-        for table in (scene.table, scene.quarantine)
-        for snapshot in table.metadata.snapshots
-        for task in table.scan(snapshot_id=snapshot.snapshot_id).plan_files()
-    }
-
-
-def retries(scene: Scene) -> tuple[int, int]:
-    return read_retries(scene.table.metadata, "t"), read_retries(scene.quarantine.metadata, "q")
-
-
-def rows_of(table: pa.Table, **where: Any) -> list[dict[str, Any]]:
-    return [row for row in table.to_pylist() if all(row[name] == value for name, value in where.items())]
 
 
 def test_what_can_be_read_now_moves_and_the_rest_stays_as_it_was(scene: Scene) -> None:
@@ -153,10 +90,7 @@ def test_what_can_be_read_now_moves_and_the_rest_stays_as_it_was(scene: Scene) -
 def test_the_rows_are_those_that_a_run_would_have_made(scene: Scene, make_scene: MakeScene) -> None:
     retry(scene)
     other = make_scene(parser=MENDED)
-    other.put(TP0, [event(n, n * DAY_MS // 10) for n in range(50)])
-    other.put(TP0, [event(50, 5 * DAY_MS), junk(51), Record(52, 7000, b"key", None), event(53, -DAY_MS)])
-    other.put(TP1, [event(n, 3 * DAY_MS, key=None, headers=[("h", b"1"), ("h", None)]) for n in range(100, 120)])
-    other.put(OTHER, [junk(0), event(1, 0)])
+    put_messages(other)
     other.run()
     keys = [("topic", "ascending"), ("partition", "ascending"), ("offset", "ascending")]
     assert scene.table.scan().to_arrow().sort_by(keys) == other.table.scan().to_arrow().sort_by(keys)
@@ -284,30 +218,19 @@ def test_a_partition_run_beside_a_retry(scene: Scene, step: str, at_step: Callab
     assert read_progress(scene.table.metadata, "t")[TP0] == 56
 
 
-@pytest.mark.parametrize("step", ["rows_read", "recorded", "committed"])
-def test_a_retry_beside_a_partition_run(scene: Scene, step: str) -> None:
+def test_a_retry_beside_a_partition_run(scene: Scene) -> None:
     """The run's quarantine rows are there, and not final, when the retry looks."""
-    del step
     scene.put(TP0, [event(54, 0), junk(55)])
     reports = []
 
     def between(reached: str) -> None:
         if reached == "quarantine_committed":
             reports.append(retry(scene))
-            check_sound_but_waiting(scene)
+            assert verified(scene).figures.waiting == 2
 
-    def check_sound_but_waiting(scene: Scene) -> None:
-        assert verified(scene).figures.waiting == 2
-
-    run_partition(scene.config, "flights", _tasks, done=between)
+    run_partition(scene.config, "flights", in_this_process, done=between)
     assert reports[0].moved == 73
     check_done(scene, 3)
-
-
-def _tasks(job: Any, tasks: Any) -> Any:
-    from waybill.partition.task import run_task
-
-    return [run_task(job, task) for task in tasks]
 
 
 @pytest.mark.parametrize("step", ["rows_read", "recorded", "committed", "rewritten"])
@@ -319,18 +242,6 @@ def test_a_rewrite_of_both_tables_beside_a_retry(scene: Scene, step: str, at_ste
     at_step(step, rewrite)
     assert retry(scene).moved == 73
     check_done(scene, 2, left_over=True)
-
-
-def rewrite_quarantine(scene: Scene) -> None:
-    """All rows of the quarantine in other files, as a compaction does."""
-    table = scene.quarantine
-    with table.transaction() as transaction, transaction.update_snapshot().overwrite() as overwrite:
-        for task in table.scan().plan_files():
-            path = task.file.file_path.replace(".parquet", "-rewritten.parquet")
-            with table.io.new_input(task.file.file_path).open() as old, table.io.new_output(path).create() as new:
-                new.write(old.read())
-            overwrite.delete_data_file(task.file)
-            overwrite.append_data_file(parquet_file_to_data_file(table.io, table.metadata, path))
 
 
 def test_a_table_that_is_rolled_back_gets_the_retry_again(scene: Scene) -> None:
@@ -408,3 +319,27 @@ def test_exactly_what_was_sent_is_in_the_quarantine_that_was_rewritten(scene: Sc
     found = messages_in(scene.quarantine.scan().to_arrow())
     sent = [m for m in scene.sent if m[:2] != ("flights", 1) and not (m[0] == "flights" and m[2] == 52)]
     assert sorted(found, key=lambda m: m[:3]) == sorted(sent, key=lambda m: m[:3])
+
+
+def test_a_stream_that_writes_files_is_refused(scene: Scene) -> None:
+    scene.config = scene.with_stream(sink={"name": "files"})
+    with pytest.raises(ConfigError, match=r"stream flights writes files.*raise the stream's generation"):
+        retry(scene)
+
+
+def test_columns_that_the_config_has_by_now_are_filled(scene: Scene) -> None:
+    scene.config = scene.with_stream(columns={"id": "string", "at": "long"})
+    assert retry(scene).moved == 73
+    check_done(scene, 2)
+    rows = scene.table.scan().to_arrow().to_pylist()
+    assert {row["id"] for row in rows if row["offset"] != 52} == {
+        row["message_id"] for row in rows if row["offset"] != 52
+    }
+
+
+def test_partitions_that_follow_from_no_bounds(make_scene: MakeScene) -> None:
+    scene = make_scene(partition_by=["hour", "bucket(4, message_id)"])
+    fill_quarantine(scene)
+    assert retry(scene).moved == 73
+    check_done(scene, 2)
+    assert len({task.file.partition[1] for task in scene.table.scan().plan_files()}) == 4

@@ -14,9 +14,10 @@ from waybill.config.enums import BackupFormat
 from waybill.formats.reading import SET_ASIDE
 from waybill.log.decode import MESSAGE_SCHEMA, NO_TIMESTAMP_US
 from waybill.names import TopicPartition
-from waybill.parsers import build_parser
+from waybill.partition.files import TableLayout
 from waybill.partition.refused import kinds
-from waybill.partition.rows import RowBuilder, Rows
+from waybill.partition.rows import Rows
+from waybill.partition.task import row_builder, rows_in_table
 from waybill.quarantine.offsets import by_topic_partition
 from waybill.quarantine.report import StayedMessages
 
@@ -28,9 +29,10 @@ _EXAMPLE_LENGTH = 200
 class Reparser:
     """Makes of the quarantine's rows what a partition run by today's config would make of their messages."""
 
-    def __init__(self, reading: Reading, generation: int, now: datetime) -> None:
+    def __init__(self, reading: Reading, generation: int, now: datetime, table: TableLayout) -> None:
         """`now`: what the bounds of event times are relative to."""
-        self._builder = RowBuilder(build_parser(reading.parser), generation, now, reading.event_time_bounds)
+        self.rows = rows_in_table(reading, table)
+        self._builder = row_builder(reading, generation, now, self.rows)
 
     def parse(self, rows: pa.RecordBatch) -> Iterator[tuple[TopicPartition, Rows]]:
         """The rows of each topic-partition: what goes to the table, and what stays."""

@@ -29,7 +29,7 @@ from pyiceberg.table import Table
 from waybill import failpoints
 from waybill.config import Config, Stream
 from waybill.connections import CatalogEndpoint, S3Endpoint, connection
-from waybill.errors import CommitConflict, PlanUnusable
+from waybill.errors import CommitConflict, ConfigError, PlanUnusable
 from waybill.names import retry_key
 from waybill.partition.entries import entries_of, look_up
 from waybill.quarantine.choice import Choice
@@ -79,6 +79,12 @@ def retry_quarantine(
     """
     began = time.monotonic()
     stream = config.stream(name)
+    if stream.sink.is_files:
+        raise ConfigError(
+            f"stream {name} writes files, which are final once their hour is, so that nothing can be moved to them. Take "
+            f"single messages out with waybill quarantine show {name} TOPIC/PARTITION@OFFSET --raw, or raise the "
+            f"stream's generation to have all of the archive parsed anew"
+        )
     s3 = S3Endpoint.of(connection(config.storage.connection))
     report = RetryReport(name, dry_run)
     with (

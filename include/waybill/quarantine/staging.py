@@ -13,7 +13,6 @@ from pyiceberg.manifest import DataFile
 from waybill import failpoints
 from waybill.config import Stream
 from waybill.partition.files import PartitionedWriter, TableLayout, Uploads
-from waybill.partition.rows import TABLE_ROWS
 from waybill.quarantine.choice import Choice
 from waybill.quarantine.offsets import Offsets, OffsetsBuilder
 from waybill.quarantine.parsing import Reparser, Stayed
@@ -41,7 +40,7 @@ class Work:
 
 def count_rows(view: View, stream: Stream, choice: Choice, now: datetime) -> tuple[int, list[StayedMessages]]:
     """How many of the chosen rows could be moved, and what would stay. Nothing is written."""
-    reparser, stayed, good = Reparser(stream.reading, stream.generation, now), Stayed(), 0
+    reparser, stayed, good = _reparser(view, stream, now), Stayed(), 0
     for batch in view.rows(choice):
         for tp, rows in reparser.parse(batch):
             good += rows.table.num_rows
@@ -60,20 +59,25 @@ def stage_rows(
         tempfile.TemporaryDirectory(prefix="waybill-") as scratch,
         closing(Uploads(view.tables.main.io)) as uploads,
     ):
+        reparser = _reparser(view, stream, now)
         writer = PartitionedWriter(
             TableLayout.of(view.tables.main),
-            TABLE_ROWS,
+            reparser.rows,
             memory_bytes=stream.partition.memory,
             scratch=Path(scratch),
             uploads=uploads,
             name=name,
         )
         try:
-            return _stage(view, Reparser(stream.reading, stream.generation, now), choice, writer, uploads, max_messages)
+            return _stage(view, reparser, choice, writer, uploads, max_messages)
         except BaseException:
             writer.abandon()
             uploads.discard()
             raise
+
+
+def _reparser(view: View, stream: Stream, now: datetime) -> Reparser:
+    return Reparser(stream.reading, stream.generation, now, TableLayout.of(view.tables.main))
 
 
 def _stage(

@@ -1,0 +1,111 @@
+"""Quarantines for the tests of the retry: how they come about, and what must hold of them at any time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from partition_scenes import DAY_MS, Scene, event, junk
+from pyiceberg.io.pyarrow import parquet_file_to_data_file
+
+from waybill.log.encode import Record
+from waybill.names import TopicPartition
+from waybill.quarantine import Choice, RetryReport, retry_quarantine
+from waybill.tables import read_retries
+from waybill.verify import verify_stream
+from waybill.verify.report import Report
+
+TP0, TP1 = TopicPartition("flights", 0), TopicPartition("flights", 1)
+OTHER = TopicPartition("flights-extra", 0)
+
+BROKEN = {"name": "json", "event_time": {"field": "time", "format": "epoch_ms"}, "message_id": "id"}
+"""A parser that looks for a field that no message has."""
+MENDED = {"name": "json", "event_time": {"field": "at", "format": "epoch_ms"}, "message_id": "id"}
+
+GOOD, JUNK = 73, 2
+"""Messages of the scene in quarantine that the mended parser reads, and those that none does."""
+
+
+def put_messages(scene: Scene) -> None:
+    """Something of everything: two topics, late data, a tombstone, junk."""
+    scene.put(TP0, [event(n, n * DAY_MS // 10) for n in range(50)])
+    scene.put(TP0, [event(50, 5 * DAY_MS), junk(51), Record(52, 7000, b"key", None), event(53, -DAY_MS)])
+    scene.put(TP1, [event(n, 3 * DAY_MS, key=None, headers=[("h", b"1"), ("h", None)]) for n in range(100, 120)])
+    scene.put(OTHER, [junk(0), event(1, 0)])
+
+
+def fill_quarantine(scene: Scene) -> None:
+    """All but the tombstone went to quarantine; by now the parser is mended."""
+    scene.config = scene.with_stream(parser=BROKEN)
+    put_messages(scene)
+    report = scene.run()
+    assert (report.rows, report.quarantined) == (1, GOOD + JUNK)
+    scene.config = scene.with_stream(parser=MENDED)
+
+
+def retry(scene: Scene, choice: Choice | None = None, **settings: Any) -> RetryReport:
+    """All of the scene's quarantine, if no choice is given."""
+    return retry_quarantine(scene.config, "flights", choice or Choice(), **settings)
+
+
+class _Quiet:
+    def begin(self, what: str, total: int) -> None: ...
+
+    def advance(self, steps: int) -> None: ...
+
+
+def verified(scene: Scene) -> Report:
+    """What `waybill verify` says."""
+    return verify_stream(
+        "flights",
+        scene.stream,
+        store=scene.store,
+        committed=lambda _: None,
+        known=(),
+        catalog=scene.catalog,
+        listener=_Quiet(),
+    )
+
+
+def check_sound(scene: Scene, quarantined: int) -> None:
+    """Each message is there once, `quarantined` of them in quarantine; a retry may be half done."""
+    report = verified(scene)
+    assert [str(fault) for fault in report.faults if fault.kind != "committed"] == []
+    assert report.figures.quarantine == quarantined
+    assert report.figures.rows + quarantined == len(scene.sent)
+
+
+def check_done(scene: Scene, quarantined: int, *, left_over: bool = False) -> None:
+    """`check_sound`, and nothing is half done. `left_over`: there may be files that no snapshot references."""
+    check_sound(scene, quarantined)
+    scene.check_exactly_once()
+    assert scene.quarantine.scan().to_arrow().num_rows == quarantined
+    if not left_over:
+        assert scene.data_files() == _files_of_all_snapshots(scene)
+    main, quarantine = retries(scene)
+    assert main == quarantine
+
+
+def retries(scene: Scene) -> tuple[int, int]:
+    """How many retries the table and the quarantine have taken part in."""
+    return read_retries(scene.table.metadata, "t"), read_retries(scene.quarantine.metadata, "q")
+
+
+def rewrite_quarantine(scene: Scene) -> None:
+    """All rows of the quarantine in other files, as a compaction leaves them."""
+    table = scene.quarantine
+    with table.transaction() as transaction, transaction.update_snapshot().overwrite() as overwrite:
+        for task in table.scan().plan_files():
+            path = task.file.file_path.replace(".parquet", "-rewritten.parquet")
+            with table.io.new_input(task.file.file_path).open() as old, table.io.new_output(path).create() as new:
+                new.write(old.read())
+            overwrite.delete_data_file(task.file)
+            overwrite.append_data_file(parquet_file_to_data_file(table.io, table.metadata, path))
+
+
+def _files_of_all_snapshots(scene: Scene) -> set[str]:
+    return {
+        task.file.file_path
+        for table in (scene.table, scene.quarantine)
+        for snapshot in table.metadata.snapshots
+        for task in table.scan(snapshot_id=snapshot.snapshot_id).plan_files()
+    }
