@@ -319,6 +319,18 @@ def quarantine_retry(
 
 
 @app.command()
+def lateness(
+    stream: Annotated[str, typer.Argument(help="The stream.")],
+    since: Annotated[str, typer.Option("--since", metavar="DURATION", help="Of runs since then: 36h, 7d.")] = "7d",
+    as_json: AsJson = False,
+) -> None:
+    """How late rows come: Kafka's timestamp minus the event time, from the table's snapshots."""
+    from waybill.cli import lateness as command
+
+    command.run(stream, since, as_json=as_json)
+
+
+@app.command()
 def verify(
     stream: Annotated[str | None, typer.Argument(help="The stream; all there are if left out.")] = None,
     table: Annotated[bool, typer.Option("--table/--no-table", help="Hold the tables against the chains.")] = True,

@@ -24,6 +24,7 @@ __all__ = [
     "RETRIES_PROPERTY",
     "STATE_PROPERTIES",
     "WATERMARKS_PROPERTY",
+    "ancestry",
     "newest_property",
     "newest_with",
     "read_retries",
@@ -48,7 +49,7 @@ _WITH_PROGRESS = (PLAN_PROPERTY, LEFT_OUT_PROPERTY)
 
 def newest_with(metadata: TableMetadata, name: str) -> Mapping[str, str] | None:
     """The properties of the newest snapshot in the current one's ancestry that has the property; None: none has."""
-    for snapshot in _ancestry(metadata):
+    for snapshot in ancestry(metadata):
         properties = snapshot.summary.additional_properties if snapshot.summary else {}
         if name in properties:
             return properties
@@ -86,7 +87,8 @@ def read_retries(metadata: TableMetadata, table: str) -> int:
     return int(text)
 
 
-def _ancestry(metadata: TableMetadata) -> Iterator[Snapshot]:
+def ancestry(metadata: TableMetadata) -> Iterator[Snapshot]:
+    """The current snapshot and those that it was made from, as far as they are there still, newest first."""
     snapshot = metadata.current_snapshot()
     while snapshot is not None:
         yield snapshot
