@@ -157,12 +157,10 @@ _Fill = Callable[[Message], dict[str, Any]]
 def _filler(kind: Descriptor, wanted: _Wanted) -> _Fill:
     """A function that makes a document of a message of that type."""
     getters = [(name, _getter(kind.fields_by_name[name], below)) for name, below in wanted.below.items()]
-    wire_types = {each.number: _wire_type(each) for each in kind.fields}
+    check = _wire_type_check(kind)
 
     def fill(message: Message) -> dict[str, Any]:
-        unknown = UnknownFieldSet(message)
-        if len(unknown):
-            _check_unknown(kind, unknown, wire_types)
+        check(message)
         document = {}
         for name, get in getters:
             value = get(message)
@@ -173,15 +171,26 @@ def _filler(kind: Descriptor, wanted: _Wanted) -> _Fill:
     return fill
 
 
-def _check_unknown(kind: Descriptor, unknown: Any, wire_types: dict[int, int]) -> None:
-    """What protobuf puts aside is a field that the schema does not have; or one that has another type there."""
-    for each in unknown:
-        # A value that a closed enum does not have is put aside as well, and is of the right wire type.
-        if wire_types.get(each.field_number, each.wire_type) != each.wire_type:
-            name = kind.fields_by_number[each.field_number].name
-            expected = wire_types[each.field_number]
-            what = f"field {name} of {kind.full_name} has the wire type {each.wire_type}, not {expected}"
-            raise Unreadable(Reason.NOT_PROTOBUF, what)
+def _wire_type_check(kind: Descriptor) -> Callable[[Message], None]:
+    """A function that raises `Unreadable` for a message with a field of another type than the schema's.
+
+    Protobuf puts such a field aside as it does one that the schema does not have.
+    """
+    wire_types = {each.number: _wire_type(each) for each in kind.fields}
+
+    def check(message: Message) -> None:
+        unknown: Any = UnknownFieldSet(message)
+        if not len(unknown):
+            return
+        for each in unknown:
+            # A value that a closed enum does not have is put aside as well, and is of the right wire type.
+            expected = wire_types.get(each.field_number, each.wire_type)
+            if expected != each.wire_type:
+                name = f"{kind.fields_by_number[each.field_number].name} of {kind.full_name}"
+                what = f"field {name} has the wire type {each.wire_type}, not {expected}"
+                raise Unreadable(Reason.NOT_PROTOBUF, what)
+
+    return check
 
 
 def _getter(described: FieldDescriptor, wanted: _Wanted) -> Callable[[Any], Any]:
@@ -223,7 +232,14 @@ def _single(described: FieldDescriptor) -> _Convert:
         return lambda number: numbers[number].name if number in numbers else number
     if described.message_type is None:
         return lambda value: value
-    return _MESSAGES.get(described.message_type.full_name, _whole_message)
+    check = _wire_type_check(described.message_type)
+    convert = _MESSAGES.get(described.message_type.full_name, _whole_message)
+
+    def read(message: Any) -> Any:
+        check(message)
+        return convert(message)
+
+    return read
 
 
 def _whole_message(message: Any) -> dict[str, Any]:
