@@ -72,7 +72,7 @@ class SchemaRegistry:
         if path not in self._found:
             attempts = Retrying(
                 stop=stop_after_delay(self._patience_seconds),
-                wait=wait_exponential_jitter(initial=0.2, max=5.0),
+                wait=wait_exponential_jitter(multiplier=0.2, max=5.0),
                 retry=retry_if_exception_type(RegistryUnavailable),
                 reraise=True,
             )

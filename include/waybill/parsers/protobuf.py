@@ -233,7 +233,7 @@ def _single(described: FieldDescriptor) -> _Convert:
     if described.message_type is None:
         return lambda value: value
     check = _wire_type_check(described.message_type)
-    convert = _MESSAGES.get(described.message_type.full_name, _whole_message)
+    convert: _Convert = _MESSAGES.get(described.message_type.full_name, _whole_message)
 
     def read(message: Any) -> Any:
         check(message)
