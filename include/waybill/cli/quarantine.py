@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -209,7 +208,6 @@ def _printable(text: str) -> str:
 def run_retry(stream: str, choice: Choice, *, dry_run: bool, as_json: bool) -> None:
     """Parse again; see `waybill quarantine retry --help`."""
     config = load_config()
-    logging.getLogger("waybill.quarantine").setLevel(logging.INFO)
     report = retry_quarantine(config, stream, choice, dry_run=dry_run)
     if as_json:
         print_json(report.document())

@@ -81,9 +81,9 @@ def retry_quarantine(
     stream = config.stream(name)
     if stream.sink.is_files:
         raise ConfigError(
-            f"stream {name} writes files, which are final once their hour is, so that nothing can be moved to them. Take "
-            f"single messages out with waybill quarantine show {name} TOPIC/PARTITION@OFFSET --raw, or raise the "
-            f"stream's generation to have all of the archive parsed anew"
+            f"stream {name} writes files, which are final once their hour is, so that nothing can be moved to them. "
+            f"Take single messages out with waybill quarantine show {name} TOPIC/PARTITION@OFFSET --raw, or raise "
+            f"the stream's generation to have all of the archive parsed anew"
         )
     s3 = S3Endpoint.of(connection(config.storage.connection))
     report = RetryReport(name, dry_run)

@@ -1,0 +1,94 @@
+"""Processes that retry a quarantine, with failpoints of their own: they can be killed and frozen for real.
+
+One process imports what a retry takes, which is seconds, and forks a child for each retry that it is asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from waybill.config import Config
+
+__all__ = ["RetryProcesses", "open_retry_processes"]
+
+_SERVER = """
+import os, sys, traceback
+from pathlib import Path
+from waybill import failpoints
+from waybill.config import Config
+from waybill.quarantine import Choice, retry_quarantine
+
+print("ready", flush=True)
+for line in sys.stdin:
+    command, what, *armed = line.split()
+    if command == "wait":
+        print(os.waitpid(int(what), os.WUNTRACED)[1], flush=True)
+        continue
+    child = os.fork()
+    if child:
+        print(child, flush=True)
+        continue
+    code = 1
+    try:
+        failpoints.arm("".join(armed))
+        retry_quarantine(Config.model_validate_json(Path(what).read_text()), "flights", Choice())
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+"""
+
+
+class RetryProcesses:
+    """Starts retries of all of the quarantine of the stream `flights`."""
+
+    def __init__(self, server: subprocess.Popen[str], directory: Path) -> None:
+        self._server = server
+        self._directory = directory
+        self._started = 0
+
+    def run(self, config: Config, armed: str = "") -> int:
+        """A retry, to its end; see `wait`."""
+        return self.wait(self.start(config, armed))
+
+    def start(self, config: Config, armed: str = "") -> int:
+        """Begin a retry with these failpoints; its process id."""
+        self._started += 1
+        path = self._directory / f"{self._started}.json"
+        path.write_text(config.model_dump_json())
+        return self._ask(f"start {path} {armed}")
+
+    def wait(self, process: int) -> int:
+        """When it has ended or stopped: its exit code, negative for the signal that did it."""
+        status = self._ask(f"wait {process}")
+        if os.WIFSTOPPED(status):
+            return -os.WSTOPSIG(status)
+        return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+    def _ask(self, command: str) -> int:
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        print(command, file=self._server.stdin, flush=True)
+        return int(self._server.stdout.readline())
+
+
+@contextmanager
+def open_retry_processes(directory: Path) -> Iterator[RetryProcesses]:
+    """The connections of the stack must be in the environment. Ends all of its processes."""
+    command = [sys.executable, "-c", _SERVER]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as server:
+        try:
+            assert server.stdout is not None
+            assert server.stdout.readline() == "ready\n"
+            yield RetryProcesses(server, directory)
+        finally:
+            os.killpg(server.pid, signal.SIGKILL)

@@ -1,0 +1,131 @@
+"""A retry of the quarantine dies by SIGKILL, or is frozen, at each of its steps: no row is lost or in both tables."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+from partition_scenes import Scene, event, in_this_process, junk, new_scene
+from quarantine_scenes import (
+    BROKEN,
+    GOOD,
+    JUNK,
+    MENDED,
+    TP0,
+    check_done,
+    check_sound,
+    fill_quarantine,
+    retries,
+    retry,
+    rewrite_quarantine,
+)
+from retry_processes import RetryProcesses, open_retry_processes
+
+from devstack import Stack
+from waybill import failpoints
+from waybill.partition.run import run_partition
+
+pytestmark = [pytest.mark.faults, pytest.mark.integration]
+
+IN_THE_TABLE = ("retry.committed", "retry.rewritten", "retry.dropped")
+"""Whoever dies there has moved the rows."""
+WRITTEN_DOWN = ("retry.recorded", *IN_THE_TABLE)
+"""Whoever dies there is made good by the next, which need not parse a message."""
+
+
+@pytest.fixture(scope="module")
+def processes(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RetryProcesses]:
+    """Processes that retry, with the stack's connections."""
+    del stack
+    with open_retry_processes(tmp_path_factory.mktemp("retries")) as opened:
+        yield opened
+
+
+@pytest.fixture
+def scene(stack: Stack) -> Iterator[Scene]:
+    """All but a tombstone is in quarantine, and the parser is mended."""
+    del stack
+    made = new_scene()
+    fill_quarantine(made)
+    yield made
+    made.store.close()
+    made.catalog.close()
+
+
+@pytest.mark.parametrize("failpoint", failpoints.RETRY)
+def test_a_retry_that_is_killed_is_made_good_by_the_next(
+    scene: Scene, processes: RetryProcesses, failpoint: str
+) -> None:
+    assert processes.run(scene.config, f"{failpoint}=kill") == -signal.SIGKILL
+    check_sound(scene, JUNK if failpoint in IN_THE_TABLE else GOOD + JUNK)
+    # The one that comes after has another parser, and there is more in the archive.
+    scene.config = scene.with_stream(parser=BROKEN)
+    scene.put(TP0, [event(54, 0)])
+    scene.run()
+    assert processes.run(scene.config) == 0
+    left = JUNK + 1 if failpoint in WRITTEN_DOWN else GOOD + JUNK + 1
+    check_done(scene, left, left_over=True)
+    scene.config = scene.with_stream(parser=MENDED)
+    assert processes.run(scene.config) == 0
+    check_done(scene, JUNK, left_over=True)
+
+
+@pytest.mark.parametrize("second", failpoints.RETRY[3:])
+def test_one_that_makes_good_another_is_killed_as_well(scene: Scene, processes: RetryProcesses, second: str) -> None:
+    assert processes.run(scene.config, "retry.recorded=kill") == -signal.SIGKILL
+    assert processes.run(scene.config, f"{second}=kill") == -signal.SIGKILL
+    check_sound(scene, JUNK)
+    assert processes.run(scene.config) == 0
+    check_done(scene, JUNK, left_over=True)
+    assert retries(scene) == (1, 1)
+
+
+@pytest.mark.parametrize("failpoint", failpoints.RETRY)
+def test_one_that_is_frozen_while_others_do_it_all_changes_nothing(
+    scene: Scene, processes: RetryProcesses, failpoint: str
+) -> None:
+    frozen = processes.start(scene.config, f"{failpoint}=stop")
+    assert processes.wait(frozen) == -signal.SIGSTOP
+    assert processes.run(scene.config) == 0
+    scene.put(TP0, [event(54, 0), junk(55)])
+    scene.run()
+    scene.rewrite()
+    rewrite_quarantine(scene)
+    retry(scene)
+    check_done(scene, JUNK + 1, left_over=True)
+    os.kill(frozen, signal.SIGCONT)
+    assert processes.wait(frozen) == 0
+    check_done(scene, JUNK + 1, left_over=True)
+    scene.put(TP0, [event(56, 0)])
+    scene.run()
+    retry(scene)
+    check_done(scene, JUNK + 1, left_over=True)
+
+
+def test_three_retries_at_once_one_of_them_killed(scene: Scene, processes: RetryProcesses) -> None:
+    together = "retry.staged=sleep:1"
+    armed = [together, f"{together},retry.committed=kill", together]
+    started = [processes.start(scene.config, each) for each in armed]
+    ends = [processes.wait(process) for process in started]
+    assert set(ends) <= {0, -signal.SIGKILL}
+    check_sound(scene, JUNK)
+    assert processes.run(scene.config) == 0
+    check_done(scene, JUNK, left_over=True)
+
+
+@pytest.mark.parametrize("failpoint", ["retry.recorded", "retry.committed", "retry.rewritten"])
+def test_a_retry_killed_beside_a_run_between_its_two_commits(
+    scene: Scene, processes: RetryProcesses, failpoint: str
+) -> None:
+    scene.put(TP0, [event(54, 0), junk(55)])
+
+    def kill(step: str) -> None:
+        if step == "quarantine_committed":
+            assert processes.run(scene.config, f"{failpoint}=kill") == -signal.SIGKILL
+
+    run_partition(scene.config, "flights", in_this_process, done=kill)
+    check_sound(scene, JUNK + 1 if failpoint in IN_THE_TABLE else GOOD + JUNK + 1)
+    assert processes.run(scene.config) == 0
+    check_done(scene, JUNK + 1, left_over=True)

@@ -1,0 +1,28 @@
+"""The share of a run's messages from which on the quarantine is an alert."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pytest
+from pydantic import ValidationError
+
+from waybill.config.quarantining import QuarantineAlert
+
+
+@pytest.mark.parametrize(
+    ("written", "share", "as_written"),
+    [("1%", "0.01", "1%"), ("0.5 %", "0.005", "0.5%"), (0.015, "0.015", "1.5%"), (0, "0", "0%"), ("100%", "1", "100%")],
+)
+def test_shares_as_people_write_them(written: object, share: str, as_written: str) -> None:
+    alert = QuarantineAlert.model_validate({"max_rate": written})
+    assert alert.max_rate == Decimal(share)
+    document = alert.model_dump(mode="json")
+    assert document["max_rate"] == as_written
+    assert QuarantineAlert.model_validate(document) == alert
+
+
+@pytest.mark.parametrize("written", [1, 1.0, 5, "1", "101%", "-1%", -0.1, True, None, float("nan"), "one"])
+def test_what_could_mean_something_else_is_refused(written: object) -> None:
+    with pytest.raises(ValidationError, match=r"must be a share: 1% or 0\.01 \(1% is not 1"):
+        QuarantineAlert.model_validate({"max_rate": written})
