@@ -3,6 +3,8 @@
 Rows and progress are committed in one snapshot, so a retry or a run by hand starts where the table says and repeats
 nothing. Then `check_quarantine` looks at what the run has committed: if too much of it went to quarantine, it fails,
 and says why and where to look. The rows are committed all the same, and the next run goes on.
+
+Where a stream's rows go to files, `finalize` marks the hours that are final with `_SUCCESS`.
 """
 
 from datetime import timedelta
@@ -24,6 +26,15 @@ def check_quarantine(stream: str) -> None:
     check_quarantine(begin_task(), stream, get_current_context()["dag_run"].start_date)
 
 
+# Whatever became of the run: the hours before may be final by now.
+@task(trigger_rule="all_done")
+def finalize(stream: str) -> None:
+    from waybill.orchestration.finalize import finalize_hours
+    from waybill.orchestration.task import begin_task
+
+    finalize_hours(begin_task(), stream)
+
+
 def partition_dag(config: Config, name: str, stream: Stream) -> DAG:
     """The DAG of one stream."""
 
@@ -41,6 +52,8 @@ def partition_dag(config: Config, name: str, stream: Stream) -> DAG:
             task_id="partition", job="partition", stream=name, config=config, arguments=["--no-quarantine-alert"]
         )
         partition >> check_quarantine(name)
+        if stream.sink.is_files:
+            partition >> finalize(name)
 
     return build()
 

@@ -21,6 +21,7 @@ __all__ = [
     "DamagedObject",
     "GapRefused",
     "GenerationConflict",
+    "HoursBlocked",
     "IngestIncomplete",
     "IngestStopped",
     "KafkaUnavailable",
@@ -340,6 +341,10 @@ class CompactionUnsound(WaybillError):
 
     def __reduce__(self) -> tuple[type[CompactionUnsound], tuple[str, int, int, int]]:
         return type(self), (self.table, self.snapshot_id, self.rows_before, self.rows_after)
+
+
+class HoursBlocked(WaybillError):
+    """A directory of the `files` sink does not hold just the files that the ledger lists: it cannot become final."""
 
 
 class OutputDiffers(WaybillError):

@@ -72,6 +72,15 @@ def test_fifty_streams_make_four_dags_each_and_load_nothing_heavy(tmp_path: Path
     assert parsed["tasks"]["maintenance__s7"] == ["maintain"]
 
 
+def test_a_stream_whose_rows_go_to_files_has_a_finalizer(tmp_path: Path) -> None:
+    config = yaml.safe_load(config_of(2))
+    config["streams"]["s1"]["sink"] = "files"
+    parsed = parse_dags(tmp_path, yaml.safe_dump(config))
+    assert parsed["errors"] == {}
+    assert parsed["tasks"]["partition__s0"] == ["check_quarantine", "partition"]
+    assert parsed["tasks"]["partition__s1"] == ["check_quarantine", "finalize", "partition"]
+
+
 @pytest.mark.parametrize("fault", ["version: 2", "streams: {s: {topics: []}}"])
 def test_a_wrong_config_is_an_import_error_that_names_the_file(tmp_path: Path, fault: str) -> None:
     parsed = parse_dags(tmp_path, fault)

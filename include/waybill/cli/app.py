@@ -331,6 +331,19 @@ def lateness(
 
 
 @app.command()
+def finalize(
+    stream: Annotated[str, typer.Argument(help="The stream; its sink must be `files`.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    all_hours: Annotated[bool, typer.Option("--all", help="Print the hours, too, that were final before.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Mark the hours of a `files` sink that are final with `_SUCCESS`. Exit code 1: one cannot become final."""
+    from waybill.cli import finalize as command
+
+    command.run(stream, dry_run=dry_run, all_hours=all_hours, as_json=as_json)
+
+
+@app.command()
 def verify(
     stream: Annotated[str | None, typer.Argument(help="The stream; all there are if left out.")] = None,
     table: Annotated[bool, typer.Option("--table/--no-table", help="Hold the tables against the chains.")] = True,

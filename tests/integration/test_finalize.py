@@ -1,0 +1,257 @@
+"""The finalizer on a real S3 and catalog: an hour is final when it is, and never sooner."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from archived_stream import ArchivedStream, waybill
+from files_scenes import at, check_files_exactly_once, finalize_at, ledger, markers, moment, objects, root
+from partition_scenes import Scene, in_this_process
+
+from waybill.errors import ConfigError
+from waybill.names import TopicPartition
+from waybill.partition.finality import State
+from waybill.partition.plan import Span, Task
+from waybill.partition.task import Job, TaskResult, run_task
+
+pytestmark = pytest.mark.integration
+
+TP0, TP1 = TopicPartition("flights", 0), TopicPartition("flights", 1)
+H0, H1, H2 = (f"flights/dt=2023-12-25/hr=0{hour}" for hour in range(3))
+MakeScene = Callable[..., Scene]
+
+
+class Killed(BaseException):
+    """What a test raises where the driver is to die."""
+
+
+@pytest.fixture
+def scene(make_scene: MakeScene) -> Scene:
+    """Two topic-partitions side by side over three hours, partitioned."""
+    made = make_scene(partition_by="hour", sink={"name": "files", "lateness": "30m"})
+    for tp in (TP0, TP1):
+        made.put(tp, [moment(n, n / 10) for n in range(28)])
+    made.run()
+    return made
+
+
+def content(scene: Scene, hour: str) -> dict[str, object]:
+    found: dict[str, object] = json.loads(scene.store.read(f"{root(scene)}/{hour}/_SUCCESS"))
+    return found
+
+
+def test_an_hour_is_final_when_every_topic_partition_is_past_its_end_by_the_lateness(scene: Scene) -> None:
+    """Both are at 2.7 hours: the second hour ended 0.7 before that, the third has not."""
+    found = finalize_at(scene, 100)
+    assert markers(scene) == {H0, H1}
+    assert found.final_before == at(2.2)
+    assert content(scene, H0) == {
+        "v": 1,
+        "files": 2,
+        "rows": 20,
+        "bytes": sum(e.size_bytes for e in ledger(scene) if e.period_start == at(0)),
+        "revision": 1,
+        "at": "2023-12-29T04:00:00+00:00",
+    }
+    assert [hour.state for hour in found.hours] == [State.FINAL, State.FINAL, State.OPEN]
+    assert "2 hours marked" in str(found)
+    assert "nobody answers" in found.notes[0]
+    before = objects(scene)
+    assert finalize_at(scene, 101).marked == ()
+    assert objects(scene) == before
+
+
+def test_a_topic_partition_that_is_behind_holds_all_hours_open(scene: Scene) -> None:
+    scene.put(TopicPartition("flights", 2), [moment(0, 0.1), moment(1, 1.2)])
+    found = finalize_at(scene, 100)
+    assert markers(scene) == set()
+    assert str(found.behind[0]) == "flights/2: nothing of it is partitioned"
+    scene.run()
+    finalize_at(scene, 100)
+    assert markers(scene) == set()
+    scene.put(TopicPartition("flights", 2), [moment(2, 1.6)])
+    scene.run()
+    finalize_at(scene, 100)
+    assert markers(scene) == {H0}
+
+
+def test_an_idle_topic_partition_holds_nobody_up_once_all_of_it_is_partitioned(scene: Scene) -> None:
+    found = finalize_at(scene, 3.4, {TP0: 28, TP1: 29})
+    assert markers(scene) == {H0, H1}
+    assert (found.behind[0].tp, found.behind[0].caught_up) == (TP1, False)
+    finalize_at(scene, 3.4, {TP0: 28, TP1: 28})
+    assert markers(scene) == {H0, H1}, "the third hour ended less than half an hour ago"
+    finalize_at(scene, 3.5, {TP0: 28, TP1: 28})
+    assert markers(scene) == {H0, H1, H2}
+
+
+def test_a_topic_partition_that_only_kafka_knows_is_waited_for(scene: Scene) -> None:
+    finalize_at(scene, 100, {TP0: 28, TP1: 28, TopicPartition("flights", 2): 5})
+    assert markers(scene) == set()
+
+
+def test_late_rows_give_a_final_hour_another_revision(scene: Scene) -> None:
+    finalize_at(scene, 100)
+    scene.put(TP0, [moment(28, 0.3, 2.8)])
+    seen: list[set[str]] = []
+
+    def look(step: str) -> None:
+        seen.append(markers(scene))
+
+    scene.run(done=look)
+    assert seen[0] == {H0, H1}
+    assert seen[1] == {H1}, "before its file comes, the marker goes"
+    assert markers(scene) == {H1}
+    found = finalize_at(scene, 100)
+    assert [str(period) for period in found.marked] == [H0]
+    assert (content(scene, H0)["revision"], content(scene, H0)["rows"]) == (2, 21)
+    assert content(scene, H1)["revision"] == 1
+    check_files_exactly_once(scene)
+
+
+def test_nothing_is_marked_while_a_plan_is_in_hand(scene: Scene) -> None:
+    scene.put(TP0, [moment(28, 0.3, 2.8)])
+
+    def die(step: str) -> None:
+        if step == "carried_out":
+            raise Killed
+
+    with pytest.raises(Killed):
+        scene.run(done=die)
+    found = finalize_at(scene, 100)
+    assert markers(scene) == set()
+    assert "under way" in found.notes[-1]
+    scene.run()
+    finalize_at(scene, 100)
+    assert markers(scene) == {H0, H1}
+
+
+def test_a_marker_that_comes_while_a_late_file_is_written_is_taken_back(scene: Scene) -> None:
+    """The finalizer looked before there was a plan, and marks at the worst moments."""
+    scene.put(TP0, [moment(28, 0.3, 2.8)])
+    marker = f"{root(scene)}/{H0}/_SUCCESS"
+
+    def marked_before(job: Job, tasks: Sequence[Task]) -> list[TaskResult]:
+        create = scene.store.create_if_absent
+        create(marker, b"{}")
+        results = in_this_process(job, tasks)
+        assert markers(scene) == set()
+        return results
+
+    scene.run(marked_before)
+    scene.put(TP0, [moment(29, 0.3, 2.8)])
+
+    def marked_after(job: Job, tasks: Sequence[Task]) -> list[TaskResult]:
+        in_this_process(job, tasks)  # the file is there, and its writer died before it looked again
+        scene.store.create_if_absent(marker, b"{}")
+        return in_this_process(job, tasks)
+
+    scene.run(marked_after)
+    assert markers(scene) == set()
+    finalize_at(scene, 100)
+    assert content(scene, H0)["revision"] == 3
+
+
+def test_a_marker_that_says_something_else_is_replaced(scene: Scene) -> None:
+    scene.store.create_if_absent(f"{root(scene)}/{H0}/_SUCCESS", b"")
+    scene.store.create_if_absent(f"{root(scene)}/{H2}/_SUCCESS", b"{}")
+    found = finalize_at(scene, 100)
+    assert markers(scene) == {H0, H1}
+    assert content(scene, H0)["files"] == 2
+    assert [str(period) for period in found.unmarked] == [H0, H2]
+
+
+def test_a_stray_blocks_its_hour_and_no_other(scene: Scene) -> None:
+    finalize_at(scene, 100)
+    stray = f"{root(scene)}/{H0}/by-hand.parquet"
+    scene.store.create_if_absent(stray, b"x")
+    scene.store.create_if_absent(f"{root(scene)}/{H1}/_temporary", b"readers pass it over")
+    found = finalize_at(scene, 100)
+    assert markers(scene) == {H1}
+    assert [(str(hour.period), hour.strays) for hour in found.blocked] == [(H0, (stray,))]
+    assert scene.store.exists(stray), "it was not ours to remove"
+    scene.store.remove(stray)
+    finalize_at(scene, 100)
+    assert markers(scene) == {H0, H1}
+
+
+def test_a_file_that_is_gone_blocks_its_hour(scene: Scene) -> None:
+    finalize_at(scene, 100)
+    gone = ledger(scene)[0].path.split("/", 3)[3]
+    scene.store.remove(gone)
+    found = finalize_at(scene, 100)
+    assert markers(scene) == {H1}
+    assert [hour.missing for hour in found.blocked] == [(gone,)]
+
+
+def test_what_a_plan_left_behind_that_came_to_nothing_is_removed(scene: Scene) -> None:
+    """A zombie that wakes when its plan is long over, and writes where nobody else does."""
+    scene.put(TP0, [moment(28, 0.3, 2.8)])
+    jobs: list[Job] = []
+
+    def remember(job: Job, tasks: Sequence[Task]) -> list[TaskResult]:
+        jobs.append(job)
+        return in_this_process(job, tasks)
+
+    scene.run(remember)
+    scene.put(TP1, [moment(28, 3)])
+    scene.run()
+    finalize_at(scene, 100)
+    run_task(jobs[0], _first_half(scene))
+    strays = set(objects(scene)) - {e.path.split("/", 3)[3].removeprefix(f"{root(scene)}/") for e in ledger(scene)}
+    assert any(key.endswith("_0_00000000000000000014.parquet") for key in strays)
+    dry = finalize_at(scene, 100, dry_run=True)
+    assert dry.blocked
+    found = finalize_at(scene, 100)
+    assert len(found.removed) == 2
+    assert not found.blocked
+    assert markers(scene) == {H0, H1}
+    check_files_exactly_once(scene)
+
+
+def _first_half(scene: Scene) -> Task:
+    """A task that no plan of the scene has: half of an object."""
+    (key, *_) = scene.keys("backup/flights/1_0_")
+    return (Span(TP0, key, 14, 28, 1),)
+
+
+def test_a_dry_run_changes_nothing(scene: Scene) -> None:
+    before = objects(scene)
+    found = finalize_at(scene, 100, dry_run=True)
+    assert objects(scene) == before
+    assert [hour.state for hour in found.hours] == [State.READY, State.READY, State.OPEN]
+
+
+def test_a_table_has_no_hours_to_finalize(make_scene: MakeScene) -> None:
+    scene = make_scene()
+    with pytest.raises(ConfigError, match="only files are marked as final"):
+        finalize_at(scene, 0)
+
+
+def test_before_the_first_run(make_scene: MakeScene) -> None:
+    scene = make_scene(sink="files")
+    assert finalize_at(scene, 0).notes[-1] == "there is no table yet"
+
+
+def test_the_command_with_kafka(stack: object, tmp_path: Path, topic_name: str) -> None:
+    """Ingest, partition and finalize as a user does it."""
+    stream = ArchivedStream(tmp_path, topic_name)
+    text = stream.file.read_text()
+    stream.file.write_text(text.rstrip() + "\n    sink: {name: files, lateness: 1h}\n")
+    stream.produce_events(20)
+    stream.ingest()
+    stream.produce_events(1, partition=1)
+    stream.partition()
+    ran = stream.waybill("finalize", "events", "--dry-run")
+    assert ran.code == 0, ran.err
+    assert f"waits for {topic_name}/1: nothing of it is partitioned" in ran.out
+    stream.ingest()
+    stream.partition()
+    ran = stream.waybill("finalize", "events", "--json")
+    assert ran.code == 0, ran.err
+    assert len(ran.document["marked"]) == 5
+    assert "5 are final" in stream.waybill("finalize", "events").out
+    assert waybill("verify", "--no-table", WAYBILL_CONFIG=str(stream.file)).code == 0
