@@ -15,14 +15,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from pyspark.sql import SparkSession
+from pyspark import SparkContext
 
 from waybill.config import load_config
 from waybill.errors import WaybillError
 from waybill.partition.report import Report
 from waybill.partition.run import run_to_the_end
 from waybill.spark.execute import spark_execute
-from waybill.spark.session import connection_ids, spark_session
+from waybill.spark.session import connection_ids, spark_context
 
 log = logging.getLogger("waybill.partition")
 
@@ -69,10 +69,10 @@ def partition(stream: str, path: Path | None) -> Iterator[Report]:
     """Run the job until nothing of an earlier run is left; Spark starts only if there is something to do."""
     config = load_config(path)
 
-    def session() -> SparkSession:
-        return spark_session(f"waybill-partition-{stream}", connection_ids(config))
+    def start() -> SparkContext:
+        return spark_context(f"waybill-partition-{stream}", connection_ids(config))
 
-    return run_to_the_end(config, stream, spark_execute(session))
+    return run_to_the_end(config, stream, spark_execute(start))
 
 
 if __name__ == "__main__":

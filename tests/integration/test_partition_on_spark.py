@@ -56,13 +56,13 @@ def _any(rng: random.Random, offset: int) -> Record:
 
 
 def test_the_job_on_spark_read_by_pyiceberg_and_duckdb(scene: Scene, spark: SparkSession, tmp_path: Path) -> None:
-    report = scene.run(spark_execute(lambda: spark))
+    report = scene.run(spark_execute(lambda: spark.sparkContext))
     assert report.tasks > 2
     assert report.rows + report.quarantined == len(scene.sent) == 6_000
     assert report.quarantined == sum(message[-1] == b"\xff junk" for message in scene.sent)
     scene.check_exactly_once()
     scene.check_no_file_is_left_over()
-    assert scene.run(spark_execute(lambda: spark)).outcome is RunOutcome.NOTHING_NEW
+    assert scene.run(spark_execute(lambda: spark.sparkContext)).outcome is RunOutcome.NOTHING_NEW
     _check_with_duckdb(scene, tmp_path)
 
 
@@ -129,7 +129,7 @@ def test_a_damaged_object_stops_its_topic_partition_alone(make_scene: MakeScene,
     scene.put_bytes(TPS[0], 0, bytes(damaged), [])
     scene.put(TPS[0], [event(1, 0)])
     scene.put(TPS[1], [event(0, 0)])
-    report = scene.run(spark_execute(lambda: spark))
+    report = scene.run(spark_execute(lambda: spark.sparkContext))
     assert report.end == {"flights/1": 1}
     (fault,) = report.faults
     assert (
@@ -140,7 +140,7 @@ def test_a_damaged_object_stops_its_topic_partition_alone(make_scene: MakeScene,
 def test_an_error_in_a_task_reaches_the_driver_as_itself(make_scene: MakeScene, spark: SparkSession) -> None:
     scene = make_scene()
     scene.put(TPS[0], [event(0, 0)])
-    execute = spark_execute(lambda: spark)
+    execute = spark_execute(lambda: spark.sparkContext)
     with pytest.raises(ConnectionMissing, match="nowhere"):
         scene.run(lambda job, tasks: execute(replace(job, catalog_connection="nowhere"), tasks))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,14 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 
 from waybill.config import Config
 from waybill.orchestration.task import export_connections
+from waybill.spark.jvm import with_brief_jvm
 
 __all__ = ["JOBS", "WaybillSparkSubmit"]
 
 JOBS = Path(__file__).parents[3] / "spark_jobs"
+
+_BRIEF = frozenset({"partition"})
+"""Jobs whose messages never pass through a JVM."""
 
 
 class WaybillSparkSubmit(SparkSubmitOperator):
@@ -33,9 +38,12 @@ class WaybillSparkSubmit(SparkSubmitOperator):
             **kwargs,
         )
         self._config = config
+        self._job = job
 
     def execute(self, context: Any) -> None:
         # Through the environment of spark-submit, not through `env_vars`: on a cluster that puts secrets on a command
         # line, and the command line into the log.
         export_connections(self._config)
+        if self._job in _BRIEF:
+            os.environ.update(with_brief_jvm(os.environ))
         super().execute(context)

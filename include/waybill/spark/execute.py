@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from pyspark import SparkConf, TaskContext
-from pyspark.sql import SparkSession
+from pyspark import SparkConf, SparkContext, TaskContext
 
 from waybill.errors import WaybillError
 from waybill.partition.carry_out import Execute
@@ -20,11 +19,11 @@ from waybill.partition.task import Job, TaskResult, run_task
 __all__ = ["spark_execute"]
 
 
-def spark_execute(session: Callable[[], SparkSession]) -> Execute:
-    """Carry out tasks on Spark. `session` is called only when there is something to do."""
+def spark_execute(start: Callable[[], SparkContext]) -> Execute:
+    """Carry out tasks on Spark. `start` is called only when there is something to do."""
 
     def execute(job: Job, tasks: Sequence[Task]) -> list[TaskResult | ArchiveFault]:
-        context = session().sparkContext
+        context = start()
         attempts = _attempts(context.getConf())
         # One partition, and so one Spark task, for each of ours.
         numbers = context.parallelize(range(len(tasks)), len(tasks))

@@ -1,10 +1,10 @@
-"""The one place where a SparkSession is made."""
+"""The one place where a SparkSession, or a SparkContext alone, is made."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from waybill.config import Config
 from waybill.connections import variable
 
-__all__ = ["REDACTED", "connection_ids", "spark_session"]
+__all__ = ["REDACTED", "connection_ids", "spark_context", "spark_session"]
 
 _LOCAL_MASTER = "local[2]"
 # What Spark shows of its settings anywhere, it shows without these.
@@ -33,6 +33,15 @@ def spark_session(
     those of a cluster the connections are set in theirs, unless the settings bring them already: as
     `spark.executorEnv.…`, or on Kubernetes from a secret (`spark.kubernetes.executor.secretKeyRef.…`).
     """
+    return SparkSession.builder.appName(app_name).config(conf=_conf(connections, settings or {})).getOrCreate()
+
+
+def spark_context(app_name: str, connections: Iterable[str] = ()) -> SparkContext:
+    """As `spark_session`, for what needs no Spark SQL: starting that takes seconds more."""
+    return SparkContext.getOrCreate(_conf(connections, {}).setAppName(app_name))
+
+
+def _conf(connections: Iterable[str], settings: Mapping[str, str]) -> SparkConf:
     # Workers must run the interpreter that the driver runs: another one has other packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if "PYSPARK_GATEWAY_PORT" in os.environ:
@@ -41,7 +50,7 @@ def spark_session(
     conf = SparkConf()
     if not conf.contains("spark.master"):
         conf.setMaster(_LOCAL_MASTER)
-    for key, value in {**_defaults(conf.get("spark.master", _LOCAL_MASTER)), **(settings or {})}.items():
+    for key, value in {**_defaults(conf.get("spark.master", _LOCAL_MASTER)), **settings}.items():
         conf.setIfMissing(key, value)
     if not conf.get("spark.master", "").startswith("local"):
         # Only once there is a JVM: what is set before goes into its command line, for everybody to read.
@@ -49,7 +58,7 @@ def spark_session(
         for name in map(variable, connections):
             if name in os.environ and not conf.contains(f"spark.kubernetes.executor.secretKeyRef.{name}"):
                 conf.setIfMissing(f"spark.executorEnv.{name}", os.environ[name])
-    return SparkSession.builder.appName(app_name).config(conf=conf).getOrCreate()
+    return conf
 
 
 def _defaults(master: str | None) -> dict[str, str]:
@@ -64,4 +73,6 @@ def _defaults(master: str | None) -> dict[str, str]:
     if (master or "").startswith("local"):
         # Asking the network for a name and an address can take seconds, and nobody else connects.
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        # Executors of a cluster may find this package only once a task has brought it.
+        settings |= {"spark.python.daemon.module": "waybill.spark.daemon"}
     return settings

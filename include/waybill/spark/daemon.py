@@ -1,0 +1,29 @@
+"""PySpark's daemon, with what a task needs imported before it forks its workers.
+
+Spark starts the daemon once in each executor, and it forks a worker for each task that runs at the same time. Imports,
+the compiled decoder and botocore's model of S3 take two to three CPU seconds: here they are paid once, not once in each
+worker, and the workers share their memory. Named by `spark.python.daemon.module`.
+"""
+
+from __future__ import annotations
+
+from pyspark.daemon import manager
+
+
+def warm_up() -> None:
+    """Import, load and parse what every task uses. No thread and no connection: those do not survive a fork."""
+    from botocore.config import Config
+
+    import waybill.partition.task  # noqa: F401
+    from waybill.clients.s3 import s3_client
+    from waybill.connections import S3Endpoint
+    from waybill.log.decode import decode
+    from waybill.log.encode import Record, encode_batch
+
+    list(decode(encode_batch([Record(0, 0, b"", b"", (("", b""),))]), where="warm-up"))
+    s3_client(S3Endpoint(conn_id="warm-up", region="us-east-1"), Config()).close()
+
+
+if __name__ == "__main__":
+    warm_up()
+    manager()  # type: ignore[no-untyped-call]
