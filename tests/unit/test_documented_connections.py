@@ -8,11 +8,25 @@ from pathlib import Path
 
 import pytest
 
-from waybill.connections import CatalogEndpoint, KafkaEndpoint, S3Endpoint, ZooKeeperEndpoint, connection, variable
+from waybill.connections import (
+    CatalogEndpoint,
+    KafkaEndpoint,
+    RegistryEndpoint,
+    S3Endpoint,
+    ZooKeeperEndpoint,
+    connection,
+    variable,
+)
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "your-own-kafka-and-s3.md"
 EXPORTS = re.findall(r"^export AIRFLOW_CONN_([A-Z]+)_DEFAULT=(.+)$", DOCUMENT.read_text(), re.MULTILINE)
-ENDPOINTS = {"KAFKA": KafkaEndpoint, "ZOOKEEPER": ZooKeeperEndpoint, "AWS": S3Endpoint, "ICEBERG": CatalogEndpoint}
+ENDPOINTS = {
+    "KAFKA": KafkaEndpoint,
+    "ZOOKEEPER": ZooKeeperEndpoint,
+    "AWS": S3Endpoint,
+    "ICEBERG": CatalogEndpoint,
+    "REGISTRY": RegistryEndpoint,
+}
 
 
 @pytest.mark.parametrize(("kind", "value"), EXPORTS)
@@ -29,4 +43,5 @@ def test_there_are_some_of_each_kind() -> None:
         "ZOOKEEPER": 4,
         "AWS": 4,
         "ICEBERG": 1,
+        "REGISTRY": 1,
     }
