@@ -56,12 +56,11 @@ def test_more_than_the_share_and_enough_messages(rate: str, least: int, good: in
 
 
 def test_an_alert_names_share_reasons_and_where_to_look() -> None:
-    refused = Refused(
-        {"a": Refusal(1, "t/0@1"), "b": Refusal(40, "t/0@2"), "c": Refusal(5, "t/0@3"), "d": Refusal(4, "x")}
-    )
+    counts = {"a": (1, "t/0@1"), "b": (40, "t/0@2"), "c": (5, "t/0@3"), "d": (4, "t/0@4")}
+    refused = Refused({kind: Refusal(*found) for kind, found in counts.items()})
     text = alert_of("s", QuarantineAlert(max_rate=Decimal("0.015")), 950, 50, refused)
     assert text == (
         "s: 50 of 1,000 messages (5.0%) went to quarantine, more than 1.5% (quarantine.max_rate); the run is "
-        "committed. b: 40, such as t/0@2; c: 5, such as t/0@3; d: 4, such as t/0@4. Look at them: waybill quarantine show s t/0@2; "
-        "once they can be read: waybill quarantine retry s"
+        "committed. b: 40, such as t/0@2; c: 5, such as t/0@3; d: 4, such as t/0@4. Look at them: waybill quarantine show s "
+        "t/0@2; once they can be read: waybill quarantine retry s"
     )
