@@ -61,6 +61,6 @@ def test_an_alert_names_share_reasons_and_where_to_look() -> None:
     text = alert_of("s", QuarantineAlert(max_rate=Decimal("0.015")), 950, 50, refused)
     assert text == (
         "s: 50 of 1,000 messages (5.0%) went to quarantine, more than 1.5% (quarantine.max_rate); the run is "
-        "committed. b: 40, such as t/0@2; c: 5, such as t/0@3; d: 4, such as t/0@4. Look at them: waybill quarantine show s "
-        "t/0@2; once they can be read: waybill quarantine retry s"
+        "committed. b: 40, such as t/0@2; c: 5, such as t/0@3; d: 4, such as t/0@4. Look at them: "
+        "waybill quarantine show s t/0@2; once they can be read: waybill quarantine retry s"
     )
