@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from threading import BoundedSemaphore
@@ -27,6 +28,7 @@ import pyarrow.ipc
 import pyarrow.parquet as pq
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import (
+    StatisticsCollector,
     compute_statistics_plan,
     data_file_statistics_from_parquet_metadata,
     parquet_path_to_id_mapping,
@@ -62,7 +64,7 @@ _MOST_OF_A_FOLDER = 100  # characters; an S3 key has at most 1,024 bytes, and a 
 _HALF_ESCAPED = re.compile(r"%.?\Z")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TableLayout:
     """What writing a table's data files takes. Small enough to go to every task; holds no secrets."""
 
@@ -95,9 +97,7 @@ class TableLayout:
         self, path: str, size_bytes: int, metadata: pq.FileMetaData, *, partition: Value, is_sorted: bool
     ) -> DataFile:
         """The manifest entry of a file, with the bounds that engines prune by."""
-        statistics = data_file_statistics_from_parquet_metadata(
-            metadata, compute_statistics_plan(self.schema, self.properties), parquet_path_to_id_mapping(self.schema)
-        )
+        statistics = data_file_statistics_from_parquet_metadata(metadata, *self._statistics_plan)
         file = DataFile.from_args(
             content=DataFileContent.DATA,
             file_path=path,
@@ -111,6 +111,11 @@ class TableLayout:
         )
         file.spec_id = self.spec.spec_id
         return file
+
+    @cached_property
+    def _statistics_plan(self) -> tuple[dict[int, StatisticsCollector], dict[str, int]]:
+        """Which statistics there are to be, and of which columns: the same for thousands of files."""
+        return compute_statistics_plan(self.schema, self.properties), parquet_path_to_id_mapping(self.schema)
 
     def new_path(self, partition: Value, name: str) -> str:
         """Where a file of a partition goes. `name` must be unique: folders are for people, and long ones are cut."""
