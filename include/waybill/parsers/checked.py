@@ -16,6 +16,7 @@ from waybill.parsers.timestamps import MAX_MICROSECONDS, MIN_MICROSECONDS
 __all__ = ["CheckedParser"]
 
 _TYPES = {"event_time": EVENT_TIME_TYPE, "message_id": pa.string(), "error": pa.string()}
+_YEARS = "between the years 1 and 9999"
 
 
 class CheckedParser:
@@ -57,6 +58,10 @@ class CheckedParser:
             if name not in given:
                 raise ParserBroken(self._path, f"gave no column {name!r}, which the config has")
             self._check_array(f"column {name!r}", given[name], wanted, n)
+            if wanted == EVENT_TIME_TYPE and _any(_out_of_range(given[name])):
+                raise ParserBroken(
+                    self._path, f"gave a time in column {name!r} that is not between the years 1 and 9999"
+                )
         return {name: given[name] for name in self._columns}
 
     def _check_array(self, name: str, array: object, wanted: pa.DataType, n: int) -> None:
@@ -70,9 +75,14 @@ class CheckedParser:
         untold = pc.and_(parsed.event_time.is_null(), parsed.error.is_null())
         if _any(untold):
             raise ParserBroken(self._path, "gave neither an event time nor an error for a message")
-        times = pc.if_else(parsed.error.is_null(), parsed.event_time.cast(pa.int64()), pa.scalar(None, pa.int64()))
-        if _any(pc.or_(pc.less(times, MIN_MICROSECONDS), pc.greater(times, MAX_MICROSECONDS))):
-            raise ParserBroken(self._path, "gave an event time that is not between the years 1 and 9999")
+        times = pc.if_else(parsed.error.is_null(), parsed.event_time, pa.scalar(None, EVENT_TIME_TYPE))
+        if _any(_out_of_range(times)):
+            raise ParserBroken(self._path, f"gave an event time that is not {_YEARS}")
+
+
+def _out_of_range(times: pa.Array) -> pa.Array:
+    microseconds = times.cast(pa.int64())
+    return pc.or_(pc.less(microseconds, MIN_MICROSECONDS), pc.greater(microseconds, MAX_MICROSECONDS))
 
 
 def _any(mask: pa.Array) -> bool:

@@ -97,7 +97,7 @@ def _convert_fast(values: Sequence[Any], kind: ColumnType) -> pa.Array | None:
         if kind.kind is ColumnKind.DATE and str in types:
             return _convert_dates(pa.array(values, pa.string()))
         found = pa.array(values, arrow_type(kind))
-    except (pa.ArrowException, OverflowError, UnicodeEncodeError):
+    except (pa.ArrowException, OverflowError, ValueError):
         return None
     if kind.kind is ColumnKind.FLOAT and pc.any(pc.is_inf(found)).as_py():
         return None  # it may have been finite as a double

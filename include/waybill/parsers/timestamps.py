@@ -165,7 +165,7 @@ def _convert_iso8601(values: Sequence[Any] | pa.Array) -> pa.Array | None:
             times = texts.cast(pa.timestamp("us")).cast(pa.int64()).cast(EVENT_TIME_TYPE)
         else:
             return None
-    except pa.ArrowException:
+    except (pa.ArrowException, UnicodeEncodeError):
         return None
     return times if _all_in_range(times.cast(pa.int64())) else None
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from parsing import batch, check, parser_config, reasons, times
 from pydantic import ValidationError
 
+from waybill.config import Column
 from waybill.errors import ParserBroken
 from waybill.log.decode import MESSAGE_SCHEMA
 from waybill.parsers import Parsed, build_parser
@@ -43,6 +44,11 @@ class Answers:
             "one short": Parsed(times, none[1:], none),
             "no time": Parsed(pa.nulls(len(messages), times.type), none, none),
             "year 0": Parsed(pa.array([-(2**62)] * len(messages)).cast(times.type), none, none),
+            "columns": Parsed(times, none, none, {"n": pa.array(range(len(messages)), pa.int32()), "other": none}),
+            "columns of another type": Parsed(times, none, none, {"n": pa.array(range(len(messages)))}),
+            "columns one short": Parsed(times, none, none, {"n": pa.nulls(1, pa.int32())}),
+            "a list of columns": Parsed(times, none, none, [none]),
+            "a time in year 0": Parsed(times, none, none, {"n": pa.array([-(2**62)] * len(messages)).cast(times.type)}),
         }[self.what]
 
 class Outer:
@@ -67,9 +73,9 @@ def somebodys_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     sys.modules.pop("somebodys_parsers", None)
 
 
-def parse(what: str, *values: bytes) -> Parsed:
+def parse(what: str, *values: bytes, **columns: str) -> Parsed:
     config = parser_config(name="python", **{"class": "somebodys_parsers:Answers", "options": {"what": what}})
-    parser = build_parser(config)
+    parser = build_parser(config, {name: Column.model_validate(kind) for name, kind in columns.items()})
     assert parser.name == "answers"
     return parser.parse(batch(*values))
 
@@ -103,6 +109,28 @@ def test_a_wrong_answer_ends_the_run_before_a_message_is_lost(what: str, message
         parse(what, b"a", b"b")
     assert str(raised.value).startswith(f"parser somebodys_parsers:Answers {message}: nothing of this run is committed")
     assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
+
+
+def test_a_class_gives_the_columns_of_the_config() -> None:
+    parsed = parse("columns", b"a", b"b", n="int")
+    assert {name: column.to_pylist() for name, column in parsed.columns.items()} == {"n": [0, 1]}
+
+
+@pytest.mark.parametrize(
+    ("what", "kind", "message"),
+    [
+        ("right", "int", "gave no column 'n', which the config has"),
+        ("plain tuple", "int", "gave no column 'n', which the config has"),
+        ("columns of another type", "int", "gave int64 as column 'n', not an array of int32"),
+        ("columns one short", "int", "gave 1 values of column 'n' for 2 messages"),
+        ("a list of columns", "int", "gave a list as columns, not a mapping"),
+        ("a time in year 0", "timestamp", "gave a time in column 'n' that is not between the years 1 and 9999"),
+    ],
+)
+def test_wrong_columns_end_the_run(what: str, kind: str, message: str) -> None:
+    with pytest.raises(ParserBroken) as raised:
+        parse(what, b"a", b"b", n=kind)
+    assert str(raised.value).startswith(f"parser somebodys_parsers:Answers {message}: nothing of this run is committed")
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,16 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 
-from waybill.config import EventTimeBounds, JsonParser
+from waybill.config import Column, EventTimeBounds, JsonParser
 from waybill.log.decode import MESSAGE_SCHEMA, NO_TIMESTAMP_US
 from waybill.names import TopicPartition
 from waybill.parsers import build_parser
-from waybill.partition.rows import QUARANTINE_ROWS, TABLE_ROWS, RowBuilder, Rows
+from waybill.partition.rows import QUARANTINE_ROWS, TABLE_ROWS, RowBuilder, Rows, table_rows
 
 TP = TopicPartition("flights", 3)
 PARSER = JsonParser.model_validate({"event_time": {"field": "at", "format": "epoch_ms"}, "message_id": "id"})
@@ -130,3 +131,43 @@ def test_bounds_hold_for_tombstones_and_leave_other_reasons_alone() -> None:
 def test_all_years_are_within_bounds_that_are_as_far_as_they_go() -> None:
     rows = build(message(1, b'{"at": -62135596800000}'), message(2, b'{"at": 253402300799999}'))
     assert column(rows.table, "offset") == [1, 2]
+
+
+def build_typed(columns: dict[str, str], rows: dict[str, str], *messages: dict[str, Any]) -> Rows:
+    """With these columns, in a table in which they have these types."""
+    batch = pa.RecordBatch.from_pylist(list(messages), schema=MESSAGE_SCHEMA)
+    typed, wider = ({n: Column.model_validate(t) for n, t in found.items()} for found in (columns, rows))
+    return RowBuilder(build_parser(PARSER, typed), 7, PLANNED, UNBOUNDED, table_rows(wider)).build(TP, batch)
+
+
+def test_typed_columns_come_last_and_a_tombstone_has_none() -> None:
+    columns = {"x": "int", "y": "list<string>"}
+    rows = build_typed(
+        columns,
+        columns,
+        message(1, b'{"at": 1, "x": 5, "y": ["a"]}'),
+        message(2, None),
+        message(3, b'{"at": 1, "x": "?"}'),
+        message(4, b'{"at": 1}'),
+    )
+    assert rows.table.schema.names[len(TABLE_ROWS) :] == ["x", "y"]
+    assert [column(rows.table, name) for name in ("offset", "x", "y")] == [
+        [1, 2, 4],
+        [5, None, None],
+        [["a"], None, None],
+    ]
+    assert [column(rows.quarantine, name) for name in ("offset", "reason")] == [
+        [3],
+        ["column_wrong_type: field x is '?', a string, where int is expected"],
+    ]
+    assert rows.quarantine.schema.equals(QUARANTINE_ROWS)
+
+
+def test_columns_of_a_table_whose_types_were_widened_since_the_plan() -> None:
+    narrow = {"a": "int", "b": "float", "c": "decimal(5,2)", "d": "list<int>"}
+    wide = {"a": "long", "b": "double", "c": "decimal(9,2)", "d": "list<long>"}
+    rows = build_typed(
+        narrow, wide, message(1, b'{"at": 1, "a": 5, "b": 0.5, "c": 1.25, "d": [1, null]}'), message(2, None)
+    )
+    assert rows.table.schema.equals(table_rows({n: Column.model_validate(t) for n, t in wide.items()}))
+    assert [column(rows.table, name)[0] for name in wide] == [5, 0.5, Decimal("1.25"), [1, None]]
