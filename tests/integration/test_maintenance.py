@@ -233,7 +233,7 @@ def test_state_is_carried_on_even_if_others_commit_in_between(scene: Scene, monk
     current = scene.table.current_snapshot()
     assert current is not None
     assert current.summary is not None
-    assert '"flights/0":120' in current.summary.additional_properties["waybill.progress"]
+    assert f'"flights/0":{FILES * 10}' in current.summary.additional_properties["waybill.progress"]
     scene.check_exactly_once()
 
 

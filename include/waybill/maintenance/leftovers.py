@@ -3,7 +3,8 @@
 **Plans, and what was staged for them.** A plan can be committed only as long as the table's progress is where the plan
 starts. Beyond that it is passed, and its objects are of no use; a driver that wakes even later finds its plan done. A
 plan that is not passed is *open*: what was staged for it must stay, however old it is. So must a plan that cannot be
-read, or that starts where a table that was rolled back is not yet.
+read, or that starts where a table that was rolled back is not yet, and what a retry of the quarantine has written down
+until both tables have taken part in it.
 
 **Index objects** of uploads that came to nothing. One may go only where the backup object of the same name is there and
 names another index: that upload can never complete any more. Where there is no such object it still might, by a lane
@@ -25,7 +26,7 @@ from waybill.names import TopicPartition
 from waybill.store import ListedObject, Store
 from waybill.tables import Progress
 
-__all__ = ["Plans", "StagedPlan", "find_plans", "orphaned_indexes", "sort_plans"]
+__all__ = ["Plans", "StagedPlan", "find_plans", "find_retries", "orphaned_indexes", "sort_plans"]
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +88,20 @@ def _read_plan(store: Store, plan_id: str, entries: list[ListedObject]) -> Stage
         else:
             start = _start(entry.key, text)
     return StagedPlan(plan_id, start, files, tuple(objects))
+
+
+def find_retries(store: Store, prefix: str, *, taken_part: int) -> list[StagedPlan]:
+    """Retries of the quarantine, below `prefix` (of `names.retries_prefix`), that are not over.
+
+    `taken_part`: how many of them both tables have behind them.
+    """
+    found = []
+    for key in store.keys(prefix):
+        number = key.removeprefix(prefix).removesuffix(_JSON)
+        if key.endswith(_JSON) and number.isdecimal() and int(number) >= taken_part:
+            files = _staged_files(key, store.read_if_there(key) or b"{}")
+            found.append(StagedPlan(f"retry-{number}", None, files, ()))
+    return found
 
 
 def _start(key: str, text: bytes) -> Progress | None:

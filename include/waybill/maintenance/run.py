@@ -1,8 +1,8 @@
 """One maintenance run of a stream: its tables one after the other, then what lies beside the archive.
 
-For each table, in this order: small files are compacted, manifests are rewritten, the table's state is carried on into
-a fresh snapshot, older snapshots expire, and orphans are removed. Any step may be cut off: the next run begins anew,
-and what was staged by then is an orphan.
+First a retry of the quarantine that was killed is finished. Then, for each table, in this order: small files are
+compacted, manifests are rewritten, the table's state is carried on into a fresh snapshot, older snapshots expire, and
+orphans are removed. Any step may be cut off: the next run begins anew, and what was staged by then is an orphan.
 
 Ingest and partition may run at the same time. A partition run that commits in between makes a step's commit be tried
 again by Iceberg, or the other way round; what it has staged and not committed yet is left alone.
@@ -14,10 +14,11 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TypeVar
 
+from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
@@ -25,14 +26,16 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from waybill import names
 from waybill.config import Config, Stream
 from waybill.connections import CatalogEndpoint, S3Endpoint, connection
-from waybill.errors import CompactionUnsound, ProcedureFailed
+from waybill.errors import CompactionUnsound, ProcedureFailed, WaybillError
 from waybill.maintenance.figures import MaintenanceReport, Shape, Step, TableReport
-from waybill.maintenance.leftovers import Plans, find_plans, orphaned_indexes, sort_plans
+from waybill.maintenance.leftovers import Plans, StagedPlan, find_plans, find_retries, orphaned_indexes, sort_plans
 from waybill.maintenance.orphans import Location, orphan_candidates
 from waybill.maintenance.procedures import Procedures
+from waybill.quarantine import finish_retries
 from waybill.store import ListedObject, Store
 from waybill.tables import StreamTables, load_tables, open_catalog, read_progress
 from waybill.tables.carry import carry_state_on
+from waybill.tables.state import read_retries
 
 __all__ = ["run_maintenance"]
 
@@ -67,6 +70,8 @@ def run_maintenance(
     ):
         tables = load_tables(catalog, stream)
         run = _Run(name, stream, store, s3, procedures, now())
+        if tables is not None and run.finish_retries(catalog):
+            tables = load_tables(catalog, stream)
         reports = () if tables is None else run.keep_tables(tables)
         steps = (*(() if tables is None else (run.remove_plans(tables),)), run.remove_indexes())
     return MaintenanceReport(name, reports, steps, time.monotonic() - began, tuple(run.warnings))
@@ -90,6 +95,19 @@ class _Run:
         return self.made
 
     # --- tables ---
+
+    def finish_retries(self, catalog: Catalog) -> bool:
+        """Carry out what a killed retry of the quarantine has left. It waits for somebody, but hinders nothing here."""
+        try:
+            finished = finish_retries(self.store, catalog, self.name, self.stream)
+        except WaybillError as error:
+            if error.retriable:
+                raise
+            self.warnings.append(f"{self.name}: a retry of the quarantine cannot be finished: {error}")
+            return False
+        for number in finished:
+            log.info("maintenance of %s: finished retry %d of the quarantine", self.name, number)
+        return bool(finished)
 
     def keep_tables(self, tables: StreamTables) -> tuple[TableReport, ...]:
         return tuple(self._keep(table, tables) for table in (tables.main, tables.quarantine))
@@ -178,7 +196,9 @@ class _Run:
         with Store(self.s3, location.bucket) as files:
             # Listed first: a plan that is made after this stages files that are younger than these.
             listed = list(files.list_objects(f"{location.key}/"))
-        candidates = orphan_candidates(location, listed, before=before, protected=self._plans(tables).protects)
+        plans = self._plans(tables)
+        needed = replace(plans, open=(*plans.open, *self._retries(tables)))
+        candidates = orphan_candidates(location, listed, before=before, protected=needed.protects)
         sizes = {path: entry.size_bytes for path, entry in candidates}
         removed = self.procedures.remove_orphan_files(name, candidates) if candidates else []
         return {
@@ -225,6 +245,15 @@ class _Run:
         uuid = str(tables.main.metadata.table_uuid)
         prefix = names.plans_prefix(self.store.prefix, self.name, self.stream.generation, uuid)
         return sort_plans(find_plans(self.store, prefix), progress)
+
+    def _retries(self, tables: StreamTables) -> list[StagedPlan]:
+        """Retries of the quarantine that one of the tables has not taken part in, or not any more, rolled back."""
+        for table in (tables.main, tables.quarantine):
+            table.refresh()
+        behind = min(read_retries(table.metadata, ".".join(table.name())) for table in (tables.main, tables.quarantine))
+        uuid = str(tables.main.metadata.table_uuid)
+        prefix = names.retries_prefix(self.store.prefix, self.name, self.stream.generation, uuid)
+        return find_retries(self.store, prefix, taken_part=behind)
 
 
 def _again_if_moved(table: Table, work: Callable[[], _T]) -> _T:
