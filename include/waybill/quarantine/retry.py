@@ -108,7 +108,7 @@ def finish_retries(store: Store, catalog: Catalog, name: str, stream: Stream) ->
     finish it. Raises what `retry_quarantine` raises.
     """
     report = RetryReport(name, dry_run=False)
-    if load_tables(catalog, stream) is not None:
+    if load_tables(catalog, stream) is not None and not stream.sink.is_files:
         _Driver(name, stream, store, catalog, report).finish()
     return report.finished
 
