@@ -26,6 +26,7 @@ from waybill.quarantine import Offsets
 from waybill.store import Store
 from waybill.tables import Progress, StreamTables
 from waybill.verify.archive import Archive, Chain, CheckedObject, object_runs
+from waybill.verify.files import UNREADABLE, LedgerFiles
 from waybill.verify.report import Fault, FaultKind, Listener, Report, first_line
 from waybill.verify.windows import LAST_OFFSET, offset_windows, ranges_of
 
@@ -77,17 +78,18 @@ def check_rows(
     report: Report,
     listener: Listener,
     *,
+    files: LedgerFiles | None = None,
     window_offsets: int = WINDOW_OFFSETS,
 ) -> None:
     """Hold both tables, as loaded, against the archive, which was read after they were loaded.
 
-    `moved`: rows of the quarantine that do not count any more.
+    `moved`: rows of the quarantine that do not count any more. `files`: where the table's rows are, if it is a ledger.
     """
     _check_progress(archive, progress, ".".join(tables.main.name()), report)
     ranges = {tp: _range(chain, progress) for tp, chain in archive.items()}
     windows = list(offset_windows(ranges.values(), window_offsets))
-    listener.begin("reading the tables", _row_count(tables) or 1)
-    checker = _RowChecker(store, archive, tables, progress, moved, report, listener)
+    listener.begin("reading the tables", _row_count(tables) + (files.rows if files else 0) or 1)
+    checker = _RowChecker(store, archive, tables, progress, moved, report, listener, files)
     for first, following in windows:
         checker.check(first, following, ranges)
     checker.finish()
@@ -143,8 +145,10 @@ class _RowChecker:
         moved: Offsets,
         report: Report,
         listener: Listener,
+        files: LedgerFiles | None,
     ) -> None:
         self._store = store
+        self._files = files
         self._archive = archive
         self._tables = tables
         self._progress = progress
@@ -188,14 +192,19 @@ class _RowChecker:
             return True
         name = self._names[id(table)]
         try:
-            for batch in _batches(table, _filter(first, following)):
+            for batch in self._batches(table, first, following):
                 self._count_batch(table is self._tables.main, name, batch, windows)
                 self._listener.advance(batch.num_rows)
-        except (FileNotFoundError, pa.ArrowInvalid) as error:
+        except UNREADABLE as error:
             # Anything else, such as S3 being away, is no fault of the table and ends the check.
             self._report.faults.append(Fault(FaultKind.UNREADABLE, name, None, None, None, first_line(error)))
             return False
         return True
+
+    def _batches(self, table: Table, first: int, following: int) -> Iterator[pa.RecordBatch]:
+        if self._files is not None and table is self._tables.main:
+            return self._files.batches(first, following)
+        return _batches(table, _filter(first, following))
 
     def _count_batch(
         self, is_main: bool, name: str, batch: pa.RecordBatch, windows: Mapping[TopicPartition, _Window]
@@ -251,6 +260,8 @@ class _RowChecker:
 
     def finish(self) -> None:
         """List the rows that no message accounts for."""
+        if self._files is not None:
+            self._files.check_untold(self._report)
         for (name, tp, what), offsets in self._strays.items():
             self._list(FaultKind.FOREIGN, name, tp, np.unique(np.concatenate(offsets)), what)
 
@@ -261,6 +272,8 @@ class _RowChecker:
         first, tp = window.first_offset, window.tp
         # Where a file could not be read, nothing can be said about what is not there.
         absent = (window.expected == _PRESENT) & (window.counted == 0)
+        if self._files is not None:
+            self._files.take_untold(tp, first, absent, window.expected == _UNKNOWN)
         lost = np.flatnonzero(absent if complete else np.zeros_like(absent)) + first
         figures.lost += len(lost)
         self._list(FaultKind.LOST, both, tp, lost, f"in neither table, though progress is {self._progress[tp]}", window)

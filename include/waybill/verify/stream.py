@@ -16,6 +16,7 @@ from waybill.quarantine import Offsets, moved_offsets
 from waybill.store import Store
 from waybill.tables import Progress, StreamTables, load_tables, read_progress
 from waybill.verify.archive import ReadCommitted, check_archive
+from waybill.verify.files import LedgerFiles, check_directories
 from waybill.verify.report import Fault, FaultKind, Listener, Report, first_line
 from waybill.verify.rows import WINDOW_OFFSETS, check_rows
 
@@ -50,7 +51,12 @@ def verify_stream(
     archive = check_archive(store, stream.generation, sorted(chains), committed, accepted, report, listener)
     if tables is not None:
         with _reachable():
-            check_rows(store, archive, *tables, report, listener, window_offsets=window_offsets)
+            ledger = tables[0].main
+            files = LedgerFiles(store, ledger, stream) if stream.sink.is_files else None
+            check_rows(store, archive, *tables, report, listener, files=files, window_offsets=window_offsets)
+            if files is not None:
+                root = stream.sink.root(store.prefix, names.table_name(stream.table, stream.generation))
+                check_directories(store, ledger, stream, root, report)
     return report
 
 
