@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from itertools import islice
 from typing import IO, Any
 
@@ -147,16 +148,20 @@ def _message(row: dict[str, Any]) -> dict[str, Any]:
         "reason": row["reason"],
         "parser": row["parser"],
         "quarantined_at": time_text(row["quarantined_at"]),
-        "kafka_timestamp": None if timestamp is None else timestamp.isoformat(),
+        "kafka_timestamp": None if timestamp is None else _milliseconds(timestamp),
         "key": bytes_document(row["key"]),
         "value": bytes_document(row["value"]),
         "headers": [{"key": header["key"], "value": bytes_document(header["value"])} for header in row["headers"]],
     }
 
 
+def _milliseconds(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
 def _text(row: dict[str, Any]) -> str:
     timestamp = row["kafka_timestamp"]
-    kafka = "no Kafka timestamp" if timestamp is None else f"Kafka timestamp {timestamp.isoformat()}"
+    kafka = "no Kafka timestamp" if timestamp is None else f"Kafka timestamp {_milliseconds(timestamp)}"
     lines = [
         f"{_place(row)}  {_printable(row['reason'])}",
         f"  refused by {row['parser']}, {time_text(row['quarantined_at'])}; {kafka}",

@@ -84,7 +84,7 @@ class Stayed:
             known = self._found.get(kind)
             if known is None:
                 row = quarantine.slice(found.index(kind).as_py(), 1)
-                text = row.column("reason")[0].as_py()[:_EXAMPLE_LENGTH]
+                text = row.column("reason")[0].as_py().removeprefix(f"{kind}: ")[:_EXAMPLE_LENGTH]
                 known = self._found[kind] = StayedMessages(kind, 0, f"{tp}@{row.column('offset')[0]}: {text}")
             known.messages += counted["counts"]
 
