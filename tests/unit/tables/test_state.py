@@ -3,48 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
-from pyiceberg.schema import Schema
-from pyiceberg.table.metadata import TableMetadata, TableMetadataV2
-from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
-from pyiceberg.table.snapshots import Operation, Snapshot, Summary
+from table_history import history
 
 from waybill.errors import ProgressLost
 from waybill.tables import read_progress, read_retries, state_of
 from waybill.tables.state import newest_property
-
-
-def history(*properties: dict[str, str], current: int | None = None) -> TableMetadata:
-    """A table of these snapshots, each on top of the one before."""
-    snapshots = [
-        Snapshot(
-            snapshot_id=n,
-            parent_snapshot_id=n - 1 if n > 1 else None,
-            sequence_number=n,
-            timestamp_ms=n,
-            manifest_list="s3://none",
-            summary=Summary(operation=Operation.APPEND, **found),
-            schema_id=0,
-        )
-        for n, found in enumerate(properties, 1)
-    ]
-    head = current or len(snapshots)
-    return TableMetadataV2(
-        location="s3://none",
-        last_sequence_number=len(snapshots),
-        last_updated_ms=0,
-        last_column_id=0,
-        schemas=[Schema()],
-        current_schema_id=0,
-        partition_specs=[UNPARTITIONED_PARTITION_SPEC],
-        default_spec_id=0,
-        last_partition_id=999,
-        properties={},
-        snapshots=snapshots,
-        current_snapshot_id=head,
-        refs={"main": SnapshotRef(snapshot_id=head, snapshot_ref_type=SnapshotRefType.BRANCH)},
-    )
-
 
 P1, P2 = ({"waybill.progress": f'{{"v":1,"offsets":{{"t/0":{n}}}}}', "waybill.plan": f"p{n}"} for n in (1, 2))
 
