@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -32,6 +33,14 @@ streams:
     parser:
       event_time: {field: at, format: epoch_ms}
     table: e2e.payments
+  clicks:
+    topics: [e2e-clicks]
+    upload: {max_age: 0s}
+    ingest: {lanes: 1, budget: 20s}
+    parser:
+      event_time: {field: time, format: epoch_ms}
+    quarantine: {max_rate: 5%, min_messages: 10}
+    table: e2e.clicks
 """
 
 _RUN_SECONDS = 240.0
@@ -56,14 +65,14 @@ def airflow(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 @pytest.fixture
-def run_dag(airflow: AirflowClient) -> Callable[[str], DagRun]:
-    """Has the scheduler run a DAG once, and returns the run when it has ended."""
+def run_dag(airflow: AirflowClient) -> Callable[..., DagRun]:
+    """Has the scheduler run a DAG once, with what a form says, and returns the run when it has ended."""
 
-    def run(dag_id: str) -> DagRun:
+    def run(dag_id: str, form: dict[str, Any] | None = None) -> DagRun:
         airflow.wait_for_dag(dag_id)
         airflow.unpause(dag_id)
         try:
-            return airflow.wait_for_run(dag_id, airflow.trigger(dag_id), seconds=_RUN_SECONDS)
+            return airflow.wait_for_run(dag_id, airflow.trigger(dag_id, form), seconds=_RUN_SECONDS)
         finally:
             airflow.pause(dag_id)
 

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from devstack import Stack
 from devstack.airflow import AirflowClient, DagRun, RunState
 
-RunDag = Callable[[str], DagRun]
+RunDag = Callable[..., DagRun]
 
 pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -106,3 +107,33 @@ def test_a_topic_that_stops_fails_the_report_and_no_other_topic(
     assert "Raise the stream's generation" in log
     lags = {row["topic"]: row["lag"] for row in waybill("offsets", "--stream", "payments") if row["topic"] == topics[0]}
     assert lags == {"e2e-payments-sound": 0}
+
+
+def test_a_quarantine_that_is_too_large_fails_one_task_and_is_emptied_by_a_retry(
+    stack: Stack, airflow: AirflowClient, run_dag: RunDag
+) -> None:
+    create_topic(stack, "e2e-clicks", partitions=1)
+    produce(stack, "e2e-clicks", range(100))
+    run = run_dag("ingest__clicks")
+    assert run.state is RunState.SUCCESS, airflow.failure_report("ingest__clicks", run.run_id)
+
+    run = run_dag("partition__clicks")
+    assert run.state is RunState.FAILED
+    tasks = {task.task_id: task for task in airflow.task_instances("partition__clicks", run.run_id)}
+    assert {name: task.state for name, task in tasks.items()} == {"partition": "success", "check_quarantine": "failed"}
+    log = airflow.log("partition__clicks", run.run_id, tasks["check_quarantine"])
+    assert "clicks: 100 of 100 messages (100.0%) went to quarantine, more than 5%" in log
+    assert "event_time_missing: 100, such as e2e-clicks/0@0" in log
+    run = run_dag("partition__clicks")
+    assert run.state is RunState.SUCCESS, "there is nothing new, and the alert was raised"
+
+    config = Path(os.environ["WAYBILL_CONFIG"])
+    config.write_text(config.read_text().replace("field: time,", "field: at,"))
+    form = {"reasons": ["event_time_missing"], "topic_partitions": ["e2e-clicks/0"], "last_offset": 89}
+    run = run_dag("quarantine_retry__clicks", form)
+    assert run.state is RunState.SUCCESS, airflow.failure_report("quarantine_retry__clicks", run.run_id)
+    [task] = airflow.task_instances("quarantine_retry__clicks", run.run_id)
+    log = airflow.log("quarantine_retry__clicks", run.run_id, task)
+    assert "clicks: moved 90 messages to the table, 0 stay in quarantine" in log
+    [report] = waybill("verify", "clicks")
+    assert (report["sound"], report["figures"]["rows"], report["figures"]["quarantine"]) == (True, 90, 10)

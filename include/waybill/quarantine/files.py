@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -10,13 +11,28 @@ from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.io.pyarrow import ArrowScan, schema_to_pyarrow
 from pyiceberg.table import FileScanTask, Table
 
+from waybill.errors import CommitConflict, StoreUnavailable
 from waybill.partition.rows import QUARANTINE_ROWS
 
-__all__ = ["plan_files", "read_file", "row_schema"]
+__all__ = ["plan_files", "reachable", "read_file", "row_schema"]
 
 _BATCH_BYTES = 8 << 20
 _BATCH_ROWS = 8192
 _BUFFER_BYTES = 1 << 20
+
+
+@contextmanager
+def reachable(table: Table) -> Iterator[None]:
+    """PyIceberg reads and writes S3 by itself, and says `OSError` where it does not answer."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise CommitConflict(
+            f"a file of table {'.'.join(table.name())} is gone ({error}): a snapshot expired since it was looked at. "
+            f"Run again; if it happens again, `waybill verify` says what is missing"
+        ) from error
+    except OSError as error:
+        raise StoreUnavailable(f"the files of table {'.'.join(table.name())} cannot be reached: {error}") from error
 
 
 def plan_files(table: Table, condition: str | BooleanExpression) -> list[FileScanTask]:

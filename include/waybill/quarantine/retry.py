@@ -34,6 +34,7 @@ from waybill.names import retry_key
 from waybill.partition.entries import entries_of, look_up
 from waybill.quarantine.choice import Choice
 from waybill.quarantine.dropping import drop_rows
+from waybill.quarantine.files import reachable
 from waybill.quarantine.record import Retry, find_retry, new_offsets, read_offsets, record_retry
 from waybill.quarantine.report import RetryReport
 from waybill.quarantine.staging import MAX_MESSAGES, Work, count_rows, stage_rows
@@ -131,7 +132,8 @@ class _Driver:
             tables = self.finish()
             at, run_id = now(), uuid.uuid4().hex
             view = View.of(self.store, self.name, self.stream, tables)
-            work = stage_rows(view, self.stream, choice, at, f"retry-{run_id}", max_messages)
+            with reachable(tables.main):
+                work = stage_rows(view, self.stream, choice, at, f"retry-{run_id}", max_messages)
             self.report.stayed = work.stayed
             if not len(work.offsets):
                 return
@@ -216,7 +218,8 @@ class _Driver:
                 main.refresh()
             if _is_done(main, name, retry):
                 return
-            files = _look_up(main, retry) if files is None else files
+            with reachable(main):
+                files = _look_up(main, retry) if files is None else files
             if commit_snapshot(main, {RETRIES_PROPERTY: str(retry.number + 1), **self._properties(retry)}, added=files):
                 failpoints.reach("retry.committed")
                 return
@@ -234,7 +237,9 @@ class _Driver:
             return
         moved = read_offsets(self.store, retry)
         memory_bytes = self.stream.partition.memory
-        if drop_rows(quarantine, moved, retry.number, self._properties(retry), memory_bytes=memory_bytes):
+        with reachable(quarantine):
+            dropped = drop_rows(quarantine, moved, retry.number, self._properties(retry), memory_bytes=memory_bytes)
+        if dropped:
             failpoints.reach("retry.dropped")
 
     def _properties(self, retry: Retry) -> dict[str, str]:

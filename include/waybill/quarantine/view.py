@@ -14,7 +14,7 @@ from waybill.config import Stream
 from waybill.errors import ProgressLost
 from waybill.names import retry_key
 from waybill.quarantine.choice import Choice
-from waybill.quarantine.files import plan_files, read_file
+from waybill.quarantine.files import plan_files, reachable, read_file
 from waybill.quarantine.offsets import Offsets, by_topic_partition
 from waybill.quarantine.record import find_retry, read_offsets
 from waybill.store import Store
@@ -42,15 +42,16 @@ class View:
     def rows(self, choice: Choice, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """The rows that are meant, a few megabytes at a time and none empty.
 
-        `columns`: only these; topic, partition, offset and reason must be among them. Raises what `read_file` raises.
+        `columns`: only these; topic, partition, offset and reason must be among them.
+
+        Raises `CommitConflict` when the table has moved on so far that its files are gone, `StoreUnavailable`.
         """
-        for file in plan_files(self.tables.quarantine, choice.condition):
-            for batch in read_file(self.tables.quarantine, file, columns):
+        table = self.tables.quarantine
+        with reachable(table):
+            for batch in (b for file in plan_files(table, choice.condition) for b in read_file(table, file, columns)):
                 wanted = choice.mask(batch) & self._counts(batch)
-                if wanted.all():
-                    yield batch
-                elif wanted.any():
-                    yield batch.filter(pa.array(wanted))
+                if wanted.any():
+                    yield batch if wanted.all() else batch.filter(pa.array(wanted))
 
     def _counts(self, rows: pa.RecordBatch) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         counts = ~self.moved.mask(rows)
