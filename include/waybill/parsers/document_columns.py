@@ -36,13 +36,17 @@ class DocumentColumns:
     base64_texts: bool = False
     """Whether the documents have no bytes, so that a `binary` column takes a text for Base64."""
 
-    def read(self, documents: Sequence[dict[str, Any]], messages: Sequence[Any]) -> ColumnsRead:
-        """The columns of `documents`, which were decoded from `messages`. Never raises for what they hold."""
+    def gather(self, documents: Sequence[dict[str, Any]], into: Sequence[list[Any]]) -> None:
+        """Add the values that `documents` hold for each column, None where there is none, to the list for it."""
+        for values, (name, column) in zip(into, self.columns.items(), strict=True):
+            values += _values_at(column.path(name), documents)
+
+    def read(self, gathered: Sequence[list[Any]], messages: Sequence[Any]) -> ColumnsRead:
+        """The columns, from the values that were gathered of all `messages`. Never raises for what they hold."""
         arrays: dict[str, pa.Array] = {}
         errors: dict[int, str] = {}
-        for name, column in self.columns.items():
+        for values, (name, column) in zip(gathered, self.columns.items(), strict=True):
             path = column.path(name)
-            values = _values_at(path, documents)
             unread = self._read_exactly(path, values, messages) if column.type.kind is ColumnKind.DECIMAL else {}
             arrays[name], faults = convert_values(values, column, base64_texts=self.base64_texts)
             if column.wrong_type is WrongType.QUARANTINE:
@@ -67,13 +71,7 @@ class DocumentColumns:
 
 def _values_at(path: FieldPath, documents: Sequence[dict[str, Any]]) -> list[Any]:
     """The values that a path leads to; None where it leads nowhere."""
-    if len(path) == 1:
-        name = path[0]
-        return [document.get(name) for document in documents]
-    found: list[Any] = []
-    for document in documents:
-        value: Any = document
-        for name in path:
-            value = value.get(name) if type(value) is dict else None
-        found.append(value)
-    return found
+    values: list[Any] = list(documents)
+    for name in path:
+        values = [value.get(name) if type(value) is dict else None for value in values]
+    return values
