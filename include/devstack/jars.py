@@ -31,7 +31,10 @@ _RESOLVE_SECONDS = 900
 
 @dataclass(frozen=True)
 class JarSet:
-    """Maven coordinates (`group:artifact:version`) that are resolved together, with all they depend on."""
+    """Maven coordinates (`group:artifact:version[:classifier[@extension]]`), resolved together with what they need.
+
+    A jar with a classifier comes without what its module depends on: name that as well.
+    """
 
     name: str
     coordinates: tuple[str, ...]
@@ -102,14 +105,14 @@ def _run_ivy(jar_set: JarSet, java: Java, target: Path) -> None:
             *(str(java.binary), f"-Divy.cache.dir={scratch}/cache", "-cp", f"{pyspark_jars()}/*"),
             *("org.apache.ivy.Main", "-settings", settings, "-cache", f"{scratch}/cache", "-ivy", str(module)),
             *("-retrieve", f"{target}/[artifact]-[revision](-[classifier]).[ext]", "-confs", "default"),
-            *("-types", "jar", "bundle"),
+            *("-types", "jar", "bundle", "tar.gz"),
         ]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=_RESOLVE_SECONDS, check=False)
         except subprocess.TimeoutExpired as error:
             raise StackError(_failure(jar_set, f"no end after {_RESOLVE_SECONDS} s")) from error
     # Ivy reports an artifact that it could not download, and then exits with 0.
-    if done.returncode != 0 or "FAILED DOWNLOADS" in done.stdout or not any(target.glob("*.jar")):
+    if done.returncode != 0 or "FAILED DOWNLOADS" in done.stdout or not any(target.iterdir()):
         problems = [line for line in (done.stdout + done.stderr).splitlines() if "ERROR" in line or "FAILED" in line]
         tail = "\n".join(f"    {line.strip()}" for line in (problems or (done.stdout + done.stderr).splitlines())[-15:])
         raise StackError(_failure(jar_set, f"Ivy says:\n{tail}"))
@@ -131,21 +134,39 @@ _CENTRAL = """<ivysettings>
 
 
 def _ivy_module(jar_set: JarSet) -> str:
-    dependencies = []
+    modules: dict[tuple[str, ...], list[str]] = {}
     for coordinate in jar_set.coordinates:
-        group, artifact, version = coordinate.split(":")
-        dependencies.append(
-            f"    <dependency org={quoteattr(group)} name={quoteattr(artifact)} rev={quoteattr(version)}"
-            ' conf="default->default"/>'
-        )
+        parts = coordinate.split(":")
+        modules.setdefault(tuple(parts[:3]), []).append(parts[3] if len(parts) > 3 else "")
     return "\n".join(
         [
-            '<ivy-module version="2.0">',
+            f'<ivy-module version="2.0" xmlns:m="{_MAVEN_EXTRA}">',
             f'  <info organisation="waybill" module={quoteattr(jar_set.name)}/>',
             '  <configurations><conf name="default"/></configurations>',
             "  <dependencies>",
-            *dependencies,
+            *(_dependency(*module, classifiers) for module, classifiers in modules.items()),
             "  </dependencies>",
             "</ivy-module>",
         ]
     )
+
+
+_MAVEN_EXTRA = "http://ant.apache.org/ivy/maven"
+
+
+def _dependency(group: str, artifact: str, version: str, classifiers: list[str]) -> str:
+    transitive = str("" in classifiers).lower()
+    start = (
+        f"    <dependency org={quoteattr(group)} name={quoteattr(artifact)} rev={quoteattr(version)}"
+        f' conf="default->default" transitive="{transitive}"'
+    )
+    if classifiers == [""]:
+        return f"{start}/>"
+    artifacts = (_artifact(artifact, *classifier.partition("@")[::2]) for classifier in classifiers)
+    return "\n".join([f"{start}>", *artifacts, "    </dependency>"])
+
+
+def _artifact(name: str, classifier: str, extension: str) -> str:
+    extension = quoteattr(extension or "jar")
+    classified = f" m:classifier={quoteattr(classifier)}" if classifier else ""
+    return f"      <artifact name={quoteattr(name)} type={extension} ext={extension}{classified}/>"
