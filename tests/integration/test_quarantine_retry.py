@@ -26,7 +26,7 @@ from quarantine_scenes import (
 from waybill import failpoints
 from waybill.errors import CommitConflict, ConfigError, PlanUnusable
 from waybill.partition.run import run_partition
-from waybill.quarantine import Choice, RetryReport, finish_retries, uncommitted_files
+from waybill.quarantine import Choice, Offsets, RetryReport, finish_retries, uncommitted_files
 from waybill.tables import load_tables, read_progress
 
 pytestmark = pytest.mark.integration
@@ -343,3 +343,25 @@ def test_partitions_that_follow_from_no_bounds(make_scene: MakeScene) -> None:
     assert retry(scene).moved == 73
     check_done(scene, 2)
     assert len({task.file.partition[1] for task in scene.table.scan().plan_files()}) == 4
+
+
+def test_what_the_count_is_for(scene: Scene, at_step: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that does not know of retries counts the rows of a killed one twice: `verify` can see that."""
+    at_step("committed", die)
+    with pytest.raises(Killed):
+        retry(scene)
+    check_sound(scene, 2)
+    monkeypatch.setattr("waybill.verify.stream.moved_offsets", lambda *_: Offsets())
+    assert verified(scene).figures.repeated == 73
+
+
+def test_an_object_that_says_what_was_moved_is_missed_by_name(scene: Scene, at_step: Callable[..., None]) -> None:
+    at_step("committed", die)
+    with pytest.raises(Killed):
+        retry(scene)
+    for key in scene.keys("retries/"):
+        scene.store.remove(key)
+    with pytest.raises(PlanUnusable, match=r"retries/flights/1/.*/0\.json, which says what is missing, is gone"):
+        retry(scene)
+    (fault,) = [fault for fault in verified(scene).faults if fault.kind == "progress"]
+    assert "nobody can say which rows of the quarantine these are" in fault.what
