@@ -16,20 +16,22 @@ import pyarrow.parquet as pq
 import pytest
 from partition_scenes import DAY_MS, Scene, event, junk
 from pyspark.sql import SparkSession
+from quarantine_scenes import check_done, check_sound, fill_quarantine, retry
 
-from waybill import names
+from waybill import failpoints, names
 from waybill.config import Config
 from waybill.connections import CatalogEndpoint, S3Endpoint, connection
 from waybill.formats.reading import TOKEN
 from waybill.maintenance.figures import MaintenanceReport, TableReport
-from waybill.maintenance.leftovers import orphaned_indexes
+from waybill.maintenance.leftovers import Plans, find_retries, orphaned_indexes
 from waybill.maintenance.run import run_maintenance
 from waybill.names import BackupName, TopicPartition
 from waybill.partition.report import RunOutcome
+from waybill.quarantine import uncommitted_files
 from waybill.spark.catalog import spark_catalog
 from waybill.spark.iceberg import attach_catalog
 from waybill.spark.procedures import SparkProcedures
-from waybill.tables import read_progress
+from waybill.tables import load_tables, read_progress
 from waybill.tables.carry import carry_state_on
 from waybill.tables.snapshot import commit_snapshot
 
@@ -111,7 +113,7 @@ def test_small_files_become_few_and_no_row_is_lost_or_repeated(scene: Scene, upk
     assert (main.before.rows, main.after.rows, main.after.data_files) == (9 * FILES, 9 * FILES, 2)
     assert 0 < figures(main, "compact")["bytes_after"] < figures(main, "compact")["bytes_before"]
     assert main.after.manifests < main.before.manifests
-    scene.check_exactly_once()
+    check_sound(scene, FILES)
     for file in scene.table.inspect.files().column("file_path").to_pylist():
         times = pq.read_table(io.BytesIO(scene.table.io.new_input(file).open().read()), columns=["event_time"])
         assert pc.all(pc.greater_equal(*_neighbours(times.column(0).cast("int64")))).as_py(), "sorted by event time"
@@ -191,6 +193,36 @@ def test_what_losers_left_is_removed_and_nothing_that_somebody_may_need(make_sce
 def _removed(report: MaintenanceReport) -> int:
     """Data files; metadata that refused commits left is removed as well."""
     return sum(figures(table, "remove_orphans").get("files_removed", 0) for table in report.tables)
+
+
+def test_a_retry_that_was_killed_loses_no_file_and_is_finished(
+    make_scene: MakeScene, upkeep: Upkeep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = make_scene()
+    fill_quarantine(scene)
+
+    def reach(step: str) -> None:
+        if step == "retry.recorded":
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(failpoints, "reach", reach)
+        with pytest.raises(Killed):
+            retry(scene)
+    tables = load_tables(scene.catalog, scene.stream)
+    assert tables is not None
+    uuid = str(tables.main.metadata.table_uuid)
+    prefix = names.retries_prefix(scene.store.prefix, "flights", scene.stream.generation, uuid)
+    staged = uncommitted_files(scene.store, "flights", scene.stream, tables)
+    needed = Plans(tuple(find_retries(scene.store, prefix, taken_part=0)), ())
+    assert staged
+    assert all(needed.protects(path) for path in staged)
+    assert find_retries(scene.store, prefix, taken_part=1) == []
+
+    upkeep.later = timedelta(days=400)
+    upkeep.run(scene)
+    assert set(staged) <= scene.referenced_files()
+    check_done(scene, 2)
 
 
 def test_partition_runs_while_a_compaction_does(scene: Scene, upkeep: Upkeep) -> None:
