@@ -7,6 +7,7 @@ PYTEST_ARGS ?=#                 e.g. PYTEST_ARGS="tests/unit -k framing"
 SEEDS ?= 20#                    how many scenarios `make chaos` runs
 FIRST_SEED ?= 1#                its first one; SEEDS=1 FIRST_SEED=17 runs scenario 17 again
 GUARD ?= on#                    off: S3 ignores the condition of creates, and the harness must find what that does
+SPARK_ENV_ARGS ?=#              e.g. SPARK_ENV_ARGS="--extra my-parser.txt"
 CHAOS_ARGS ?=#                  e.g. CHAOS_ARGS="--json report.json"
 
 BIN := $(VENV)/bin
@@ -25,6 +26,10 @@ up: $(READY) ## Start Kafka, ZooKeeper, S3 and Airflow here, and leave them runn
 down: $(READY) ## Stop what `make up` started
 	@$(BIN)/python -m devstack down
 
+.PHONY: spark-env
+spark-env: $(READY) ## The Python environment of Spark's executors, as an archive for a cluster
+	@$(BIN)/python -m devstack spark-env $(SPARK_ENV_ARGS)
+
 ##@ Develop
 .PHONY: venv
 venv: $(READY) ## Make the virtual environment (done by every other target when needed)
@@ -40,6 +45,10 @@ test: $(READY) ## Unit, integration and end-to-end tests; starts the servers it 
 .PHONY: chaos
 chaos: $(READY) ## Kill, freeze and cut while lanes work: SEEDS scenarios from FIRST_SEED on, and a report
 	@PYTHONPATH=tests/faults $(BIN)/python -m chaos --seeds $(SEEDS) --first-seed $(FIRST_SEED) --guard $(GUARD) $(CHAOS_ARGS)
+
+.PHONY: chaos-partition
+chaos-partition: $(READY) ## The same with partition runs: killed, frozen, against each other; SEEDS, FIRST_SEED
+	@PYTHONPATH=tests/faults $(BIN)/python -m partition_chaos --seeds $(SEEDS) --first-seed $(FIRST_SEED) $(CHAOS_ARGS)
 
 .PHONY: lint
 lint: $(READY) ## ruff, mypy (strict on include/), the layers' contract
@@ -57,6 +66,7 @@ format: $(READY) ## Let ruff put the code in order
 lock: $(READY) ## Compile requirements*.txt from requirements*.in
 	@$(BIN)/uv pip compile -q --no-emit-index-url --python-version 3.11 requirements.in -o requirements.txt
 	@$(BIN)/uv pip compile -q --no-emit-index-url --python-version 3.11 requirements-dev.in -o requirements-dev.txt
+	@$(BIN)/uv pip compile -q --no-emit-index-url --python-version 3.11 requirements-spark.in -o requirements-spark.txt
 
 .PHONY: clean
 clean: ## Remove the virtual environment and the local stack's state
@@ -64,4 +74,4 @@ clean: ## Remove the virtual environment and the local stack's state
 
 .PHONY: help
 help: ## What can be made
-	@awk 'BEGIN {FS = ":.*##"} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z_-]+:.*##/ {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*##"} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z_-]+:.*##/ {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

@@ -7,6 +7,7 @@ import shutil
 import signal
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,11 +15,10 @@ from rich.console import Console
 
 from devstack.airflow import USER
 from devstack.control import GuardianHandle
-from devstack.stack import ENVIRONMENT_FILE, Stack, state_dir
+from devstack.stack import ENVIRONMENT_FILE, Stack, project_root, state_dir
 from waybill.errors import StackError, WaybillError
 
 if TYPE_CHECKING:
-    from pathlib import Path
     from types import FrameType
 
 __all__ = ["main"]
@@ -115,6 +115,22 @@ def demo() -> None:
     from devstack.demo import main as run
 
     raise typer.Exit(run(console, _say))
+
+
+@app.command("spark-env")
+def spark_env(
+    output: Annotated[Path, typer.Option(help="The archive to write.")] = Path("dist/waybill-spark-env.tar.gz"),
+    requirements: Annotated[Path, typer.Option(help="What executors need, locked.")] = Path("requirements-spark.txt"),
+    extra: Annotated[
+        list[Path] | None, typer.Option(help="More requirements: of the classes that parsers `python` name.")
+    ] = None,
+) -> None:
+    """Make the Python environment of Spark's executors, as an archive for `spark-submit --archives`."""
+    from devstack.spark_env import build
+
+    began = time.monotonic()
+    build(output, requirements, extra or [], project_root() / "include", _say)
+    console.print(f"{output}: {output.stat().st_size / 1e6:.0f} MB in {time.monotonic() - began:.0f} s")
 
 
 def _say(message: str) -> None:

@@ -30,6 +30,7 @@ from waybill import failpoints
 from waybill.chain import ChainObject
 from waybill.config import Config, Stream
 from waybill.connections import CatalogEndpoint, S3Endpoint, connection
+from waybill.errors import StoreUnavailable
 from waybill.names import TopicPartition, plan_key
 from waybill.partition.alert import QUARANTINED_PROPERTY, ROWS_PROPERTY
 from waybill.partition.backlog import committed_offsets, list_chains
@@ -97,7 +98,13 @@ def run_partition(
         Store.of(config.storage) as store,
         closing(open_catalog(CatalogEndpoint.of(connection(config.catalog.connection)), s3)) as catalog,
     ):
-        return _Run(config, name, stream, store, catalog, execute, now, done).carry_out()
+        try:
+            return _Run(config, name, stream, store, catalog, execute, now, done).carry_out()
+        except OSError as error:
+            if error.errno is not None:
+                raise
+            # What Arrow's client for S3 raises, which PyIceberg reads and writes a table's metadata with.
+            raise StoreUnavailable(f"the files of the stream's tables cannot be reached: {error}") from error
 
 
 def run_to_the_end(config: Config, name: str, execute: Execute) -> Iterator[Report]:

@@ -21,6 +21,7 @@ from pyiceberg.manifest import DataFile
 from waybill import failpoints
 from waybill.config import Reading, Storage
 from waybill.connections import CatalogEndpoint, S3Endpoint, connection
+from waybill.errors import StoreUnavailable
 from waybill.parsers import build_parser
 from waybill.partition.delivery import FilesLayout
 from waybill.partition.files import PartitionedWriter, TableLayout, Uploads
@@ -105,6 +106,8 @@ def run_task(job: Job, task: Task) -> TaskResult | ArchiveFault:
             uploads.discard()
             if isinstance(error, _Unreadable):
                 return error.fault
+            if isinstance(error, OSError) and error.errno is None:  # what Arrow's client for S3 raises
+                raise StoreUnavailable(f"a task of plan {job.plan_id} could not write its files: {error}") from error
             raise
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import importlib
 import json
 import logging
 import os
@@ -125,7 +126,7 @@ def _work(request: dict[str, Any]) -> int:
     from waybill import failpoints
     from waybill.errors import WaybillError
 
-    patch(**request["patches"])
+    patch(**{name: value for name, value in request["patches"].items() if name != "partition"})
     if request["failpoints"]:
         failpoints.arm(request["failpoints"])
     answer: dict[str, Any]
@@ -167,7 +168,22 @@ def _command(request: dict[str, Any]) -> dict[str, Any]:
     return {"exit": 0}
 
 
-_JOBS = {"plan": _plan, "lane": _lane, "command": _command}
+def _partition(request: dict[str, Any]) -> dict[str, Any]:
+    """What `spark_jobs/partition.py` runs, with the tasks in this process."""
+    from waybill.config import load_config
+    from waybill.partition.run import run_to_the_end
+    from waybill.partition.task import run_task
+
+    config, name = load_config(), request["stream"]
+    stream = config.stream(name)
+    # Less than a config allows: a few kilobytes make several tasks and several plans.
+    partition = stream.partition.model_copy(update=request["patches"].pop("partition", {}))
+    config = config.model_copy(update={"streams": {name: stream.model_copy(update={"partition": partition})}})
+    reports = run_to_the_end(config, name, lambda job, tasks: [run_task(job, task) for task in tasks])
+    return {"reports": [report.document() for report in reports]}
+
+
+_JOBS = {"plan": _plan, "lane": _lane, "command": _command, "partition": _partition}
 
 
 def patch(
@@ -223,10 +239,12 @@ def _preload() -> None:
 
 
 def main() -> None:
-    """The socket's file descriptor is the one argument."""
+    """The arguments: the socket's file descriptor, and more modules to import."""
     connection = socket.socket(fileno=int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _preload()
+    for module in sys.argv[2:]:
+        importlib.import_module(module)
     threads = len(list(Path("/proc/self/task").iterdir()))
     server = ForkServer(connection)
     server._tell(event="ready", threads=threads)

@@ -29,7 +29,7 @@ class Launch:
     """What a process is told to do."""
 
     do: str
-    """`plan`, `lane` or `command`."""
+    """`plan`, `lane`, `command` or `partition`."""
     stream: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
     patches: Mapping[str, Any] = field(default_factory=dict)
@@ -102,14 +102,15 @@ class Job:
 class ForkServer:
     """A context manager: at its end, no process of it is left."""
 
-    def __init__(self) -> None:
+    def __init__(self, *preload: str) -> None:
+        """`preload`: modules that its children need on top of those that lanes do."""
         self._jobs: dict[int, Job] = {}
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         self._connection, theirs = socket.socketpair()
         paths = [str(path) for path in _PACKAGES] + [path for path in sys.path if path]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "chaos.forkserver", str(theirs.fileno())],
+            [sys.executable, "-m", "chaos.forkserver", str(theirs.fileno()), *preload],
             pass_fds=(theirs.fileno(),),
             stdin=subprocess.DEVNULL,
             env={**os.environ, **_SINGLE_THREADED, "PYTHONPATH": os.pathsep.join(paths)},

@@ -172,6 +172,10 @@ class S3Proxy:
         """How many faults have not happened yet."""
         return len(self._faults)
 
+    def hurt(self, *faults: CallFault) -> None:
+        """More faults, counted from now on."""
+        self._faults += [[fault, fault.nth - 1, fault.times] for fault in faults]
+
     def heal(self) -> None:
         """No more faults."""
         self._faults.clear()
@@ -209,7 +213,8 @@ class S3Proxy:
             self._count(call, effect)
             reset(writer)
             return
-        body = await reader.readexactly(length)
+        chunked = "chunked" in request.header("transfer-encoding")
+        body = await _read_chunks(reader) if chunked else await reader.readexactly(length)
         if effect in _STATUS:
             self._count(call, effect)
             await self._refuse(request, writer, *_STATUS[effect])
@@ -306,6 +311,17 @@ class S3Proxy:
 
     def _count(self, call: S3Call, effect: Effect) -> None:
         self.injected[f"S3 {call}: {effect}"] += 1
+
+
+async def _read_chunks(reader: asyncio.StreamReader) -> bytes:
+    """A body of unknown length, as Arrow's client sends it, with the framing of HTTP around it."""
+    body = b""
+    while True:
+        line = await reader.readuntil(b"\r\n")
+        size = int(line.split(b";")[0], 16)
+        body += line + await reader.readexactly(size + 2)
+        if not size:
+            return body
 
 
 def _closing(answer: bytes) -> bytes:

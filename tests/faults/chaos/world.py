@@ -81,10 +81,10 @@ class World:
 
 
 @contextmanager
-def open_world(stack: Stack, directory: Path) -> Iterator[World]:
-    """Everything is closed, and no process is left, at the end of the block."""
+def open_world(stack: Stack, directory: Path, *preload: str) -> Iterator[World]:
+    """Everything is closed, and no process is left, at the end of the block. `preload`: see `ForkServer`."""
     with ExitStack() as exits:
-        lanes = exits.enter_context(ForkServer())
+        lanes = exits.enter_context(ForkServer(*preload))
         proxies = exits.enter_context(ProxyLoop())
         s3 = botocore.session.get_session().create_client(
             "s3",

@@ -1,0 +1,137 @@
+"""The Python environment of Spark's executors, as one archive that `spark-submit --archives` ships to them.
+
+It holds what a task needs and no more: no Airflow, no pyspark (each worker has its own). Its `bin/python` is a link to
+the interpreter that this one was made from, so the nodes need the same Python at the same place; everything else is
+in the archive, the compiled loops of Waybill included.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from devstack.cache import cached
+from waybill.errors import StackError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["build"]
+
+_LEVEL = 1
+"""Of gzip: level 6 takes four times as long to save a tenth."""
+
+# Compiles what every task needs: else each executor does that for itself, in its first seconds.
+_COMPILE = """
+import importlib, io, pkgutil
+import waybill.formats, waybill.parsers, waybill.partition.task
+from waybill.log.decode import decode
+from waybill.log.encode import Record, encode_batch
+from waybill.log.framing import read_frames
+for package in (waybill.parsers, waybill.formats):
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        importlib.import_module(module.name)
+frames = read_frames(io.BytesIO(encode_batch([Record(0, 0, b"key", b"value", (("header", b""),))])), "")
+assert sum(rows.num_rows for rows in decode(frames, where="", first_offset=0, next_offset=1)) == 1
+"""
+
+
+def build(
+    archive: Path, requirements: Path, extra: Sequence[Path], library: Path, on_progress: Callable[[str], None]
+) -> None:
+    """Write the archive: the locked `requirements`, the `extra` ones of the user's own parsers, and `library`.
+
+    `library`: the folder that holds the package `waybill`. What was installed for the same requirements before is taken
+    from the cache.
+
+    Raises `StackError` with the output of what failed.
+    """
+    files = [requirements, *extra]
+    key = hashlib.sha256("\0".join([_interpreter(), *(file.read_text() for file in files)]).encode())
+    environment = cached(
+        f"spark-env-{key.hexdigest()[:12]}",
+        lambda target: _install(target, requirements, extra, on_progress),
+        lambda: on_progress("another process is installing the same packages: waiting for it"),
+    )
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f"{archive.name}.", dir=archive.parent) as scratch:
+        package = _copy_library(library, Path(scratch))
+        on_progress("compiling what every task needs")
+        _run([str(environment / "bin" / "python"), "-c", _COMPILE], PYTHONPATH=scratch)
+        on_progress(f"writing {archive}")
+        partial = Path(scratch) / "archive"
+        _pack(partial, environment, package)
+        partial.replace(archive)
+
+
+def _interpreter() -> str:
+    """The Python behind this environment, which the nodes need at the same place."""
+    return str(Path(sys.base_prefix) / "bin" / f"python{sys.version_info[0]}.{sys.version_info[1]}")
+
+
+def _install(target: Path, requirements: Path, extra: Sequence[Path], on_progress: Callable[[str], None]) -> None:
+    from uv import find_uv_bin
+
+    uv = find_uv_bin()
+    on_progress("installing the executors' packages (half a GB)")
+    _run([uv, "venv", "--quiet", "--relocatable", "--python", _interpreter(), "--clear", str(target)])
+    install = [uv, "pip", "install", "--quiet", "--compile-bytecode", "--python", str(target / "bin" / "python")]
+    _run([*install, "--no-deps", "-r", str(requirements)])
+    for file in extra:
+        _run([*install, "-c", str(requirements), "-r", str(file)])
+
+
+def _copy_library(library: Path, scratch: Path) -> Path:
+    """The package, with times in whole seconds: by them compiled code knows its source, and tar may cut them."""
+    package = scratch / "waybill"
+    shutil.copytree(library / "waybill", package, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in package.rglob("*.py"):
+        seconds = int(file.stat().st_mtime)
+        os.utime(file, (seconds, seconds))
+    return package
+
+
+def _pack(target: Path, environment: Path, package: Path) -> None:
+    site = f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
+    with tarfile.open(target, "w:gz", compresslevel=_LEVEL) as tar:
+        for part in sorted(environment.iterdir()):
+            if part.name not in {"CACHEDIR.TAG", ".gitignore", ".lock"}:
+                tar.add(part, part.name)
+        tar.add(package, f"{site}/{package.name}")
+
+
+def _run(command: list[str], **environment: str) -> None:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
+    try:
+        done = subprocess.run(
+            command,
+            env=inherited | _index() | environment,
+            capture_output=True,
+            text=True,
+            timeout=900,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise StackError(f"{command[0]} did not end well: {error}") from error
+    if done.returncode != 0:
+        tail = "\n".join(f"    {line}" for line in (done.stdout + done.stderr).splitlines()[-15:])
+        raise StackError(f"the executors' environment could not be made: {' '.join(command[:4])} … says:\n{tail}")
+
+
+def _index() -> dict[str, str]:
+    """The package index that pip is set to use, for uv."""
+    if "UV_DEFAULT_INDEX" in os.environ:
+        return {}
+    pip = [sys.executable, "-m", "pip", "config", "get", "global.index-url"]
+    index = (
+        os.environ.get("PIP_INDEX_URL")
+        or subprocess.run(pip, capture_output=True, text=True, check=False).stdout.strip()
+    )
+    return {"UV_DEFAULT_INDEX": index} if index else {}

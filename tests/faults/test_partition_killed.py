@@ -1,0 +1,122 @@
+"""A partition run dies, sleeps, meets a rival, or a server is away, at each of its steps; the next one makes it good."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+from chaos.s3_proxy import CallFault, Effect, S3Call
+from chaos.world import World, open_world
+from partition_chaos.__main__ import play
+from partition_chaos.scenario import DRIVER_STEPS, Act, Meanwhile, Scenario, Wave, draw
+from partition_chaos.scene import PRELOAD, PartitionSceneResult
+
+from waybill import failpoints
+
+if TYPE_CHECKING:
+    from devstack import Stack
+
+pytestmark = [pytest.mark.faults, pytest.mark.integration]
+
+STAGED = "partition.staged"
+RIVALS = (
+    ("", ""),
+    ("partition.planned=sleep:1.5", "partition.span_read=sleep:1"),
+    ("partition.carried_out=sleep:1.5", "partition.quarantine_committed=sleep:1"),
+)
+SEEDS = range(1, 5)
+
+Results = dict[str, PartitionSceneResult]
+
+_AWAY = (
+    Act(STAGED, meanwhile=Meanwhile.CATALOG_LOCKED),
+    Act(calls=(CallFault(S3Call.GET_OBJECT, Effect.ERROR_503, nth=4, times=1000),)),
+    Act(calls=(CallFault(S3Call.PUT_OBJECT, Effect.ERROR_503, nth=2, times=1000),)),
+)
+_DAMAGE = (
+    Act("partition.planned", meanwhile=Meanwhile.DAMAGE),
+    Act("partition.planned", meanwhile=Meanwhile.DAMAGE_AND_RIVAL),
+    Act("partition.carried_out", meanwhile=Meanwhile.DAMAGE_AND_RIVAL),
+    Act("partition.planned", meanwhile=Meanwhile.DELETE),
+)
+ACTS = {
+    "kills": tuple(Act(step) for step in failpoints.PARTITION),
+    "zombies": tuple(Act(step, meanwhile=Meanwhile.MORE_DATA) for step in DRIVER_STEPS),
+    "rivals": tuple(Act(rival_delays=delays) for delays in RIVALS),
+    "commits of others": tuple(Act(STAGED, meanwhile=what) for what in (Meanwhile.REWRITE, Meanwhile.STRANGER)),
+    "servers away": _AWAY,
+    "damage": _DAMAGE,
+}
+
+
+def _scenario(number: int, acts: tuple[Act, ...]) -> Scenario:
+    """A wave in peace, and one for each act. Several tasks a plan; some junk in each."""
+    waves = [Wave(60, (), clean_run=True), *(Wave(60, (act,), clean_run=False) for act in acts)]
+    return Scenario(
+        seed=900_000 + number,
+        partitions=2,
+        max_bytes=2 << 10,
+        task_bytes=4 << 10,
+        run_bytes=1 << 20,
+        value_bytes=100,
+        junk_share=0.15,
+        waves=tuple(waves),
+    )
+
+
+@pytest.fixture(scope="module")
+def partition_world(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with open_world(stack, tmp_path_factory.mktemp("partition-chaos"), *PRELOAD) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def results(partition_world: World) -> Results:
+    """All of the fixed scenarios, a few side by side."""
+    scenarios = [_scenario(number, acts) for number, acts in enumerate(ACTS.values())]
+    return dict(zip(ACTS, (result for _, result in play(partition_world, scenarios)), strict=True))
+
+
+@pytest.mark.parametrize("what", ACTS)
+def test_nothing_is_lost_or_repeated(results: Results, what: str) -> None:
+    result = results[what]
+    assert not result.faults
+    assert result.checked.messages == result.checked.rows + result.checked.quarantined >= 60 * (1 + len(ACTS[what]))
+
+
+@pytest.mark.parametrize("step", failpoints.PARTITION)
+def test_a_driver_was_killed_at_each_step(results: Results, step: str) -> None:
+    assert results["kills"].happened[f"SIGKILL at {step}"] == 1
+
+
+@pytest.mark.parametrize("step", DRIVER_STEPS)
+def test_a_driver_slept_at_each_step_while_others_went_on(results: Results, step: str) -> None:
+    assert results["zombies"].happened[f"{Meanwhile.MORE_DATA} at {step}"] == 1
+
+
+def test_of_two_drivers_at_once_one_commits_and_no_file_of_the_other_stays(results: Results) -> None:
+    result = results["rivals"]
+    assert result.happened["two drivers at once"] == len(RIVALS)
+    assert result.checked.snapshots == 1 + len(RIVALS), "one for each wave"
+    assert result.orphans == 0
+
+
+def test_a_commit_of_others_between_staging_and_commit_is_no_conflict(results: Results) -> None:
+    result = results["commits of others"]
+    assert result.happened.total() == 2
+    assert not result.errors
+
+
+def test_a_server_that_is_away_is_named_and_the_next_run_goes_on(results: Results) -> None:
+    assert results["servers away"].errors == {"CatalogUnavailable": 1, "StoreUnavailable": 2}
+
+
+def test_objects_were_damaged_and_deleted_while_drivers_read_them(results: Results) -> None:
+    assert results["damage"].happened.total() == len(_DAMAGE)
+
+
+def test_random_scenarios(partition_world: World) -> None:
+    """`make chaos-partition SEEDS=…` plays as many as you like."""
+    for _, result in play(partition_world, [draw(seed) for seed in SEEDS]):
+        assert not result.faults
