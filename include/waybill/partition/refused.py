@@ -12,13 +12,16 @@ import pyarrow.compute as pc
 
 from waybill.names import TopicPartition
 
-__all__ = ["REASONS_PROPERTY", "Refusal", "Refused", "kinds"]
+__all__ = ["OTHER", "REASONS_PROPERTY", "Refusal", "Refused", "kinds"]
 
 REASONS_PROPERTY = "waybill.reasons"
 """Of the snapshot of a run: the kinds that most of its messages in quarantine have."""
 
 _VERSION = 1
 _MOST = 20
+_MOST_HELD = 1000
+OTHER = "other"
+"""The kind of what is counted together, when there are too many: a parser of one's own may give any."""
 
 
 def kinds(reasons: pa.Array) -> pa.Array:
@@ -61,7 +64,16 @@ class Refused:
         for kind, found in other.by_kind.items():
             known = total.get(kind)
             total[kind] = found if known is None else Refusal(known.messages + found.messages, known.example)
-        return Refused(total)
+        return Refused(total)._bounded()
+
+    def _bounded(self) -> Refused:
+        if len(self.by_kind) <= _MOST_HELD:
+            return self
+        kept = dict(self.most(_MOST_HELD // 2))
+        rest = [found for kind, found in self.by_kind.items() if kind not in kept]
+        if OTHER in kept:
+            rest.append(kept.pop(OTHER))
+        return Refused({**kept, OTHER: Refusal(sum(found.messages for found in rest), rest[-1].example)})
 
     @property
     def messages(self) -> int:

@@ -15,7 +15,7 @@ from waybill.formats.reading import SET_ASIDE
 from waybill.log.decode import MESSAGE_SCHEMA, NO_TIMESTAMP_US
 from waybill.names import TopicPartition
 from waybill.partition.files import TableLayout
-from waybill.partition.refused import kinds
+from waybill.partition.refused import OTHER, kinds
 from waybill.partition.rows import Rows
 from waybill.partition.task import row_builder, rows_in_table
 from waybill.quarantine.offsets import by_topic_partition
@@ -24,6 +24,7 @@ from waybill.quarantine.report import StayedMessages
 __all__ = ["Reparser", "Stayed"]
 
 _EXAMPLE_LENGTH = 200
+_MOST_KINDS = 1000
 
 
 class Reparser:
@@ -81,12 +82,12 @@ class Stayed:
         found = kinds(quarantine.column("reason"))
         for counted in pc.value_counts(found).to_pylist():
             kind = counted["values"]
-            known = self._found.get(kind)
-            if known is None:
+            label = kind if kind in self._found or len(self._found) < _MOST_KINDS else OTHER
+            if label not in self._found:
                 row = quarantine.slice(found.index(kind).as_py(), 1)
                 text = row.column("reason")[0].as_py().removeprefix(f"{kind}: ")[:_EXAMPLE_LENGTH]
-                known = self._found[kind] = StayedMessages(kind, 0, f"{tp}@{row.column('offset')[0]}: {text}")
-            known.messages += counted["counts"]
+                self._found[label] = StayedMessages(label, 0, f"{tp}@{row.column('offset')[0]}: {text}")
+            self._found[label].messages += counted["counts"]
 
     def result(self) -> list[StayedMessages]:
         """By kind, most first."""

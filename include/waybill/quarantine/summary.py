@@ -9,13 +9,14 @@ from datetime import datetime
 
 import pyarrow as pa
 
-from waybill.partition.refused import kinds
+from waybill.partition.refused import OTHER, kinds
 from waybill.quarantine.choice import Choice
 from waybill.quarantine.view import View
 
 __all__ = ["Group", "Place", "summarize"]
 
 _COLUMNS = ("topic", "partition", "offset", "reason", "parser", "quarantined_at")
+_MOST_GROUPS = 1000
 _KEYS = ["kind", "parser", "topic", "partition"]
 
 
@@ -49,6 +50,9 @@ def summarize(view: View, choice: Choice) -> list[Group]:
     for batch in view.rows(choice, _COLUMNS):
         for found in _of(batch):
             key = (found.reason, found.parser, found.topic)
+            if key not in groups and len(groups) >= _MOST_GROUPS:
+                found = dataclasses.replace(found, reason=OTHER)
+                key = (OTHER, found.parser, found.topic)
             groups[key] = _joined(groups[key], found) if key in groups else found
     return sorted(groups.values(), key=lambda group: (-group.rows, group.reason, group.parser, group.topic))
 

@@ -10,7 +10,7 @@ import pytest
 from waybill.config.quarantining import QuarantineAlert
 from waybill.names import TopicPartition
 from waybill.partition.alert import alert_of
-from waybill.partition.refused import Refusal, Refused
+from waybill.partition.refused import OTHER, Refusal, Refused
 
 TP = TopicPartition("t", 3)
 
@@ -33,6 +33,15 @@ def test_a_text_has_the_most_frequent_kinds() -> None:
     found = Refused({f"kind_{n}": Refusal(n, "t/0@0") for n in range(100)})
     kept = Refused.from_text(found.to_text())
     assert list(kept.by_kind) == [f"kind_{n}" for n in range(99, 79, -1)]
+
+
+def test_kinds_that_are_too_many_are_counted_together() -> None:
+    total = Refused()
+    for n in range(3000):
+        total += Refused({f"kind_{n}": Refusal(1 + (n == 7), f"t/0@{n}")})
+    assert len(total.by_kind) <= 1000
+    assert total.messages == 3001
+    assert total.most(2).keys() == {OTHER, "kind_7"}
 
 
 def test_a_text_of_a_newer_version_says_nothing() -> None:
