@@ -112,7 +112,9 @@ def finalize_at(
     scene: Scene, hours: float, ends: Mapping[TopicPartition, int] | None = None, **options: Any
 ) -> Finalized:
     """A finalizer at that time, who is told where the logs end: by default nowhere, as if Kafka did not answer."""
-    view = LogView(at(hours), ends or {}, problem="" if ends else "nobody answers")
+    ends = ends or {}
+    empty = frozenset(tp for tp, end in ends.items() if not end)
+    view = LogView(at(hours), ends, empty, problem="" if ends else "nobody answers")
     return finalize(scene.config, "flights", now=lambda: at(hours), ask=lambda *_: view, **options)
 
 
