@@ -1,4 +1,4 @@
-"""A partition run dies, sleeps, meets a rival, or a server is away, at each of its steps; the next one makes it good."""
+"""A partition run dies, sleeps, meets a rival, or a server is away, at each of its steps; the next makes it good."""
 
 from __future__ import annotations
 
