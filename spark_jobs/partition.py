@@ -60,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.report:
         options.report.write_text(json.dumps([report.document() for report in reports], indent=2) + "\n")
     for fault in reports[-1].faults:
-        log.error("partition %s: left out, the chain is broken: %s", options.stream, fault)
+        log.error("partition %s: left out until it is mended: %s", options.stream, fault)
     is_alerted = options.quarantine_alert and any(report.alert for report in reports)
     return 1 if reports[-1].faults or is_alerted else 0
 
