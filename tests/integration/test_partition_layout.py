@@ -230,7 +230,7 @@ def test_how_late_rows_are_and_how_far_time_has_come(
     printed = CliRunner().invoke(app, ["lateness", "flights", "--since", "1h"])
     assert "up to 1 min" in printed.stdout
     assert "more than 30 d" in printed.stdout
-    assert "flights: 10 rows in 2 commits, 50% at most 1 min late, 90% at most 3 d late" in printed.stderr
+    assert "flights, last 1h: 10 rows in 2 commits, 50% at most 1 min late, 90% at most 3 d late" in printed.stderr
     assert CliRunner().invoke(app, ["lateness", "flights", "--since", "soon"]).exit_code == 2
     later = datetime.now(UTC) + timedelta(minutes=1)
     assert LatenessHistory.of(scene.table.metadata, "t", later).total.known == 0

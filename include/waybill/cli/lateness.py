@@ -76,7 +76,7 @@ def _print(stream: str, span: timedelta, begins: datetime, history: LatenessHist
                 for commit in late
             ),
         )
-    print(f"{stream}: {_summary(history)}, of {format_duration(span)}", file=sys.stderr)
+    print(f"{stream}, last {format_duration(span)}: {_summary(history)}", file=sys.stderr)
     if history.known_since is not None and history.known_since > begins:
         print(
             f"older snapshots were expired: what is known begins at {time_text(history.known_since)}", file=sys.stderr
