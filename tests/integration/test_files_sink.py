@@ -265,6 +265,8 @@ def test_how_files_lie_must_not_change_within_a_generation(scene: Scene) -> None
         scene.config = scene.with_stream(**changes)
         with pytest.raises(ConfigError, match=r"raise the stream's generation"):
             scene.run()
+    scene.config = scene.with_stream(sink={"name": "files", "format": {"name": "parquet", "compression": "gzip"}})
+    assert scene.run().outcome is RunOutcome.NOTHING_NEW
     scene.config = scene.with_stream(generation=2, sink="files", partition_by="day")
     scene.sent.clear()
     scene.put(TP0, [moment(0, 0)])

@@ -20,6 +20,7 @@ from pyiceberg.table.metadata import TableMetadataV1
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType, TimestamptzType
 
 from waybill.config import Stream
+from waybill.config.enums import FileFormat
 from waybill.errors import ConfigError
 from waybill.names import Period, TopicPartition
 
@@ -125,13 +126,14 @@ def sequence_of(table: Table) -> int:
 
 
 def sink_text(stream: Stream) -> str:
-    """How the files of a stream lie: what readers rely on."""
-    sink = stream.sink
+    """How the files of a stream lie: what readers rely on. Compression is not part of it."""
+    kind = stream.sink.format
+    further = {FileFormat.SEQUENCEFILE: f" {kind.key}", FileFormat.TEXT: f" {kind.delimiter!r}"}.get(kind.name, "")
     document = {
         "v": _VERSION,
         "by": str(stream.partition_by.time),
-        "prefix": sink.prefix,
-        "format": str(sink.format.name),
+        "prefix": stream.sink.prefix,
+        "format": f"{kind.name}{further}",
     }
     return json.dumps(document, separators=(",", ":"))
 
