@@ -5,6 +5,9 @@ make a good part of a row group go to its file; those that do not are spilled, s
 otherwise be cut into a small row group, or a small file, for each day each time. At the end each partition's file gets
 what was spilled for it, one after the other. So what is held for a partition is a place in a spill file, not a buffer.
 
+An hour's new messages are of few partitions. Then a row group's worth is enough to hold: memory that was not used
+before costs a task more than what it does with it (docs/decisions/0011).
+
 Files are made in the executor's scratch directory and then sent to the table's location by a few threads.
 """
 
@@ -266,6 +269,7 @@ class PartitionedWriter:
         self._schema = layout.arrow_schema(rows)
         self._grouping = Grouping(layout.spec, layout.schema) if layout.spec.fields else None
         self._memory_bytes = min(memory_bytes, _MAX_HELD_BYTES)
+        self._limit_bytes = min(self._memory_bytes, ROW_GROUP_BYTES)
         self._full_bytes = min(self._memory_bytes // _FULL_SHARE, ROW_GROUP_BYTES)
         self._scratch = scratch
         self._uploads = uploads
@@ -284,7 +288,7 @@ class PartitionedWriter:
         self.rows += rows.num_rows
         self._held.append(rows)
         self._held_bytes += rows.nbytes
-        if self._held_bytes >= self._memory_bytes:
+        if self._held_bytes >= self._limit_bytes:
             self._make_room()
 
     def finish(self) -> list[DataFile]:
@@ -306,13 +310,29 @@ class PartitionedWriter:
         self._open.clear()
 
     def _make_room(self) -> None:
-        """Write full pieces to their files, and spill the rest."""
+        """Write full pieces to their files. Hold the rest on, if there may be more; else spill it."""
+        held_bytes = self._held_bytes
+        groups = list(self._take_held())
+        full = [group for group in groups if group.size_bytes >= self._full_bytes]
+        rest = [group for group in groups if group.size_bytes < self._full_bytes]
+        for group in full:
+            for piece in group.pieces(ROW_GROUP_BYTES):
+                self._write(group.cut.value, piece)
+        if self._limit_bytes == self._memory_bytes:
+            self._spill(rest)
+            return
+        if 2 * sum(group.size_bytes for group in full) < held_bytes:
+            self._limit_bytes = min(2 * self._limit_bytes, self._memory_bytes)
+        for table in [group.rows() for group in rest] if full else [groups[0].table]:
+            self._hold(table)
+
+    def _hold(self, table: pa.Table) -> None:
+        self._held += table.to_batches()
+        self._held_bytes += table.nbytes
+
+    def _spill(self, groups: list[_Group]) -> None:
         spill = None
-        for group in self._take_held():
-            if group.size_bytes >= self._full_bytes:
-                for piece in group.pieces(ROW_GROUP_BYTES):
-                    self._write(group.cut.value, piece)
-                continue
+        for group in groups:
             if spill is None:
                 spill = _Spill(self._scratch / f"{self._new_name()}.arrow", self._schema)
                 self._spills.append(spill)
