@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import random
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -34,7 +38,8 @@ MakeScene = Callable[..., Scene]
 @pytest.fixture
 def scene(make_scene: MakeScene) -> Scene:
     """6,000 messages of every kind, with each codec, over 12 days, in several tasks."""
-    made = make_scene(partition={"task_bytes": "1MiB", "memory": "16MiB"})
+    columns = {"at": "long", "words": {"type": "string", "field": "text"}}
+    made = make_scene(partition={"task_bytes": "1MiB", "memory": "16MiB"}, columns=columns)
     rng = random.Random(1)
     for tp, codec in zip(TPS, (Codec.ZSTD, Codec.LZ4, Codec.NONE), strict=True):
         for first in range(0, 2000, 500):
@@ -89,6 +94,12 @@ def _check_with_duckdb(scene: Scene, tmp_path: Path) -> None:
             FROM read_parquet('{tmp_path}/*.parquet')"""
         ).fetchone()
         assert ids == (len(good), len(good), 0)
+        typed = database.execute(
+            f"""SELECT count(*), count(at) FROM read_parquet('{tmp_path}/*.parquet') WHERE
+            at IS NOT DISTINCT FROM CAST(decode(value) ->> '$.at' AS BIGINT) AND
+            words IS NOT DISTINCT FROM decode(value) ->> '$.text'"""
+        ).fetchone()
+        assert typed == (len(good), sum(message[-1] is not None for message in good))
 
 
 def test_the_job_as_spark_submit_runs_it(
@@ -110,6 +121,22 @@ def test_the_job_as_spark_submit_runs_it(
     assert [again["outcome"] for again in json.loads(figures.read_text())] == ["nothing_new"]
     assert job.main(["--stream", "nothing", "--config", str(config)]) == 1
     assert "no stream 'nothing'; there are: flights" in caplog.text
+    scene.check_exactly_once()
+
+
+def test_a_submitted_job_that_is_killed_twice_is_made_good(scene: Scene, tmp_path: Path) -> None:
+    """The driver of a real `spark-submit`, by SIGKILL: before the commits, then between them."""
+    config = tmp_path / "streams.yaml"
+    config.write_text(yaml.safe_dump(scene.config.model_dump(mode="json")))
+    submit = [str(Path(sys.executable).with_name("spark-submit")), "--master", "local[2]"]
+    command = [*submit, str(SPARK_JOBS / "partition.py"), "--stream", "flights", "--config", str(config)]
+    for step in ("staged", "quarantine_committed"):
+        environment = os.environ | {"WAYBILL_FAILPOINTS": f"partition.{step}=kill"}
+        killed = subprocess.run(command, env=environment, capture_output=True, timeout=280, check=False)
+        assert killed.returncode == 128 + signal.SIGKILL, killed.stderr.decode()[-2000:]
+        assert scene.table.metadata.snapshots == []
+    assert len(scene.quarantine.metadata.snapshots) == 1
+    assert scene.run().outcome is RunOutcome.COMMITTED
     scene.check_exactly_once()
 
 
