@@ -22,7 +22,7 @@ from waybill.errors import WaybillError
 from waybill.partition.report import Report
 from waybill.partition.run import run_to_the_end
 from waybill.spark.execute import spark_execute
-from waybill.spark.session import connection_ids, spark_context
+from waybill.spark.session import connection_ids, spark_context, task_slots
 
 log = logging.getLogger("waybill.partition")
 
@@ -72,7 +72,7 @@ def partition(stream: str, path: Path | None) -> Iterator[Report]:
     def start() -> SparkContext:
         return spark_context(f"waybill-partition-{stream}", connection_ids(config))
 
-    return run_to_the_end(config, stream, spark_execute(start))
+    return run_to_the_end(config, stream, spark_execute(start), slots=task_slots())
 
 
 if __name__ == "__main__":

@@ -18,7 +18,9 @@ class Partition(Section):
 
     schedule: Annotated[str, IsSchedule()] = Field("@hourly", description="When `partition__<stream>` runs, in UTC.")
     task_bytes: Annotated[ByteSize, SizeBetween("1MiB", "16GiB")] = Field(
-        ByteSize(256 << 20), description="How many bytes of backup one Spark task takes."
+        ByteSize(256 << 20),
+        description="How many bytes of backup one Spark task takes: less, down to 32 MiB, where tasks can run side by "
+        "side.",
     )
     run_bytes: Annotated[ByteSize, SizeBetween("1MiB", "16TiB")] = Field(
         ByteSize(64 << 30),

@@ -40,6 +40,9 @@ __all__ = [
 
 _VERSION = 2
 
+LEAST_TASK_BYTES = 32 << 20
+"""A task of less backup than that is not made only because another could run beside it: each makes files of its own."""
+
 
 @dataclass(frozen=True, slots=True)
 class Span:
@@ -142,16 +145,20 @@ def make_plan(
     chains: Mapping[TopicPartition, Sequence[ChainObject]],
     task_bytes: int,
     run_bytes: int,
+    slots: int = 1,
     faults: Mapping[TopicPartition, ArchiveFault] = MappingProxyType({}),
 ) -> Plan | None:
     """A plan for what `chains` hold from `start` on, up to about `run_bytes` of it; None if that is nothing.
 
     `chains`: for each topic-partition the objects that hold offsets at or after its start, in order.
+    `slots`: how many tasks can run side by side. What makes fewer tasks is shared among them.
     `faults`: why some that have more are not among them.
     """
     spans = bound({tp: tuple(clip(tp, objects, start.get(tp))) for tp, objects in chains.items()}, run_bytes)
     end = {**start, **{tp: s[-1].next_offset for tp, s in spans.items() if s}}
     tasks = pack(spans, task_bytes)
+    if len(tasks) < slots:
+        tasks = _share(_side_by_side(spans), slots) or tasks
     if not tasks:
         return None
     return Plan(key, stream, generation, created_at, reading, start, end, tasks, faults)
@@ -186,6 +193,22 @@ def pack(spans: Mapping[TopicPartition, Sequence[Span]], task_bytes: int) -> tup
         tasks[-1].append(span)
         filled += span.size_bytes
     return tuple(tuple(task) for task in tasks)
+
+
+def _share(spans: Sequence[Span], slots: int) -> tuple[Task, ...]:
+    """Spans to tasks of about the same size, one for each slot, if each gets enough; else fewer, or none."""
+    total = sum(span.size_bytes for span in spans)
+    count = min(slots, total // LEAST_TASK_BYTES)
+    if count < 2:
+        return ()
+    tasks: dict[int, list[Span]] = {}
+    before = 0
+    for span in spans:
+        # By where its middle lies: the last one's is below the total, but for an empty object.
+        number = min((2 * before + span.size_bytes) * count // (2 * total), count - 1)
+        tasks.setdefault(number, []).append(span)
+        before += span.size_bytes
+    return tuple(tuple(task) for task in tasks.values())
 
 
 def _side_by_side(spans: Mapping[TopicPartition, Sequence[Span]]) -> list[Span]:

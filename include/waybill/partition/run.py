@@ -83,11 +83,13 @@ def run_partition(
     *,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     done: Step = _reach,
+    slots: int = 1,
 ) -> Report:
     """Turn what is new in the archive of stream `name` into rows.
 
-    `execute` carries out the tasks: on Spark, or in this process. A topic-partition whose chain is broken, or has an
-    object that is damaged, is left out from the fault on, and named in the report's `faults`.
+    `execute` carries out the tasks: on Spark, or in this process; `slots` of them side by side. A topic-partition whose
+    chain is broken, or has an object that is damaged, is left out from the fault on, and named in the report's
+    `faults`.
 
     Raises `ProgressLost`, `ParserBroken`, `CommitConflict`, `PlanUnusable`, `ConfigError`, or one of the retriable
     `StoreUnavailable` and `CatalogUnavailable`; whatever is raised, a later run goes on without loss.
@@ -99,7 +101,7 @@ def run_partition(
         closing(open_catalog(CatalogEndpoint.of(connection(config.catalog.connection)), s3)) as catalog,
     ):
         try:
-            return _Run(config, name, stream, store, catalog, execute, now, done).carry_out()
+            return _Run(config, name, stream, store, catalog, execute, now, done, slots).carry_out()
         except OSError as error:
             if error.errno is not None:
                 raise
@@ -107,13 +109,13 @@ def run_partition(
             raise StoreUnavailable(f"the files of the stream's tables cannot be reached: {error}") from error
 
 
-def run_to_the_end(config: Config, name: str, execute: Execute) -> Iterator[Report]:
+def run_to_the_end(config: Config, name: str, execute: Execute, *, slots: int = 1) -> Iterator[Report]:
     """`run_partition`, and again as long as there is more: a plan is bounded, and an earlier run's may be behind.
 
     Raises what `run_partition` raises.
     """
     while True:
-        report = run_partition(config, name, execute)
+        report = run_partition(config, name, execute, slots=slots)
         yield report
         if not (report.resumed or report.more):
             return
@@ -129,6 +131,7 @@ class _Run:
     execute: Execute
     now: Callable[[], datetime]
     done: Step
+    slots: int = 1
     run_id: str = field(default_factory=lambda: uuid.uuid4().hex)
     made_plan: bool = False
     more: bool = False
@@ -178,6 +181,7 @@ class _Run:
             chains=chains,
             task_bytes=self.stream.partition.task_bytes,
             run_bytes=self.stream.partition.run_bytes,
+            slots=self.slots,
             faults=self.known,
         )
         self.more = plan is not None and any(

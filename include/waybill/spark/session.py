@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterable, Mapping
 
@@ -12,9 +13,10 @@ from pyspark.sql import SparkSession
 from waybill.config import Config
 from waybill.connections import variable
 
-__all__ = ["REDACTED", "connection_ids", "spark_context", "spark_session"]
+__all__ = ["REDACTED", "connection_ids", "spark_context", "spark_session", "task_slots"]
 
 _LOCAL_MASTER = "local[2]"
+_LOCAL_THREADS = re.compile(r"local\[([0-9]+|\*)(?:,[0-9]+)?\]")
 # What Spark shows of its settings anywhere, it shows without these.
 REDACTED = "(?i)secret|password|token|credential|access[.-]?key|AIRFLOW_CONN_"
 
@@ -41,13 +43,31 @@ def spark_context(app_name: str, connections: Iterable[str] = ()) -> SparkContex
     return SparkContext.getOrCreate(_conf(connections, {}).setAppName(app_name))
 
 
+def task_slots() -> int:
+    """How many tasks can run side by side; 1 where the settings do not tell. Starts nothing."""
+    conf = _submitted()
+    master = conf.get("spark.master") or _LOCAL_MASTER
+    local = _LOCAL_THREADS.fullmatch(master)
+    if local is not None:
+        return os.cpu_count() or 1 if local[1] == "*" else int(local[1])
+    if total := conf.get("spark.cores.max"):
+        return max(1, int(total))
+    executors = conf.get("spark.executor.instances") or conf.get("spark.dynamicAllocation.maxExecutors") or "1"
+    return max(1, int(executors)) * int(conf.get("spark.executor.cores") or 1)
+
+
+def _submitted() -> SparkConf:
+    """The settings of `spark-submit`, if it started this."""
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        # Its settings, the master above all, are known to its JVM alone.
+        SparkContext._ensure_initialized()
+    return SparkConf()
+
+
 def _conf(connections: Iterable[str], settings: Mapping[str, str]) -> SparkConf:
     # Workers must run the interpreter that the driver runs: another one has other packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    if "PYSPARK_GATEWAY_PORT" in os.environ:
-        # spark-submit started this: its settings, the master above all, are known to its JVM alone.
-        SparkContext._ensure_initialized()
-    conf = SparkConf()
+    conf = _submitted()
     if not conf.contains("spark.master"):
         conf.setMaster(_LOCAL_MASTER)
     for key, value in {**_defaults(conf.get("spark.master", _LOCAL_MASTER)), **settings}.items():

@@ -32,6 +32,7 @@ def plan(
     start: dict[TopicPartition, int],
     task_bytes: int = 1000,
     run_bytes: int = 1 << 30,
+    slots: int = 1,
 ) -> Plan | None:
     return make_plan(
         "plans/flights/1/uuid/abc.json",
@@ -43,6 +44,7 @@ def plan(
         chains=chains,
         task_bytes=task_bytes,
         run_bytes=run_bytes,
+        slots=slots,
         faults=FAULTS,
     )
 
@@ -190,3 +192,14 @@ def test_a_plan_keeps_whatever_parser_it_was_made_with(parser: dict[str, object]
     assert made is not None
     planned = replace(made, reading=Reading.model_validate({"parser": parser}))
     assert Plan.from_json(planned.key, planned.to_json()) == planned
+
+
+@pytest.mark.parametrize(
+    ("object_mib", "slots", "tasks"),
+    [(1, 4, 1), (8, 1, 1), (8, 2, 2), (8, 4, 2), (8, 100, 2), (64, 1, 3), (64, 3, 3), (64, 10, 10), (64, 100, 10)],
+)
+def test_what_makes_few_tasks_is_shared_among_the_slots(object_mib: int, slots: int, tasks: int) -> None:
+    made = plan({TP0: chain(TP0, *range(11), size_bytes=object_mib << 20)}, {}, 256 << 20, 1 << 40, slots)
+    assert made is not None
+    assert len(made.tasks) == tasks
+    assert [span.first_offset for task in made.tasks for span in task] == list(range(10))
