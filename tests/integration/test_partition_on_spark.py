@@ -95,9 +95,9 @@ def _check_with_duckdb(scene: Scene, tmp_path: Path) -> None:
         ).fetchone()
         assert ids == (len(good), len(good), 0)
         typed = database.execute(
-            f"""SELECT count(*), count(at) FROM read_parquet('{tmp_path}/*.parquet') WHERE
-            at IS NOT DISTINCT FROM CAST(decode(value) ->> '$.at' AS BIGINT) AND
-            words IS NOT DISTINCT FROM decode(value) ->> '$.text'"""
+            f"""SELECT count(*), count("at") FROM read_parquet('{tmp_path}/*.parquet') WHERE
+            "at" IS NOT DISTINCT FROM CAST(decode(value) ->> '$.at' AS BIGINT) AND
+            words IS NOT DISTINCT FROM (decode(value) ->> '$.text')"""
         ).fetchone()
         assert typed == (len(good), sum(message[-1] is not None for message in good))
 
