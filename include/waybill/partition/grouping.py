@@ -71,7 +71,7 @@ class Grouping:
         columns = [self._codes(field, table, order) for field in self._further]
         codes = np.concatenate(([0], np.cumsum(changes)))
         codes, count = _combine(codes, int(codes[-1]) + 1, columns)
-        if count > 1:
+        if np.any(codes[1:] < codes[:-1]):
             by_partition = _argsort(codes, count)
             order = by_partition if order is None else order[by_partition]
             codes, units = codes[by_partition], units[by_partition]

@@ -62,14 +62,14 @@ IDENTITY, BUCKET, TRUNCATE = TransformKind.IDENTITY, TransformKind.BUCKET, Trans
             ["hour", "carrier", "bucket(16, message_id)", "truncate(3, carrier)"],
         ),
         (
-            '[hour, "bucket( 4 ,topic )", topic, truncate(1000000, offset), truncate(10, price), bucket(2, landed)]',
+            '[hour, "bucket( 4 ,topic )", topic, truncate(1000000, offset), price, bucket(2, landed)]',
             PartitionBy(
                 TimeUnit.HOUR,
                 (
                     ColumnTransform("topic", BUCKET, 4),
                     ColumnTransform("topic"),
                     ColumnTransform("offset", TRUNCATE, 1_000_000),
-                    ColumnTransform("price", TRUNCATE, 10),
+                    ColumnTransform("price"),
                     ColumnTransform("landed", BUCKET, 2),
                 ),
             ),
@@ -78,7 +78,7 @@ IDENTITY, BUCKET, TRUNCATE = TransformKind.IDENTITY, TransformKind.BUCKET, Trans
                 "bucket(4, topic)",
                 "topic",
                 "truncate(1000000, offset)",
-                "truncate(10, price)",
+                "price",
                 "bucket(2, landed)",
             ],
         ),
@@ -133,8 +133,8 @@ def test_partition_fields_have_sparks_names() -> None:
         ("[hour, truncate(4, landed)]", "truncate(4, landed): Iceberg does not truncate a timestamp"),
         ("[hour, truncate(4, day)]", "truncate(4, day): Iceberg does not truncate a date"),
         (
-            "[hour, truncate(70, cents)]",
-            "truncate(70, cents): the least decimal(2,0) there is, truncated to",
+            "[hour, truncate(10, cents)]",
+            "truncate(10, cents): truncated downwards, the least decimal(2,0) has more digits",
         ),
         ("[day]", "day: the partition field would be called 'event_time_day', as a column is: give the column another"),
         (
