@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import pyarrow as pa
 
-from waybill.config import ColumnKind, Columns, ColumnType
+from waybill.config import ColumnKind, ColumnType
 from waybill.parsers.protocol import EVENT_TIME_TYPE, Reason, reason
 
-__all__ = ["Faults", "Misfit", "arrow_type", "column_fault", "no_columns"]
+__all__ = ["Faults", "Misfit", "arrow_type", "column_fault"]
 
 _PRIMITIVES: dict[ColumnKind, pa.DataType] = {
     ColumnKind.BOOLEAN: pa.bool_(),
@@ -44,8 +44,3 @@ def arrow_type(column: ColumnType) -> pa.DataType:
 def column_fault(path: Sequence[str], what: str) -> str:
     """The reason for quarantine."""
     return reason(Reason.COLUMN_WRONG_TYPE, f"field {'.'.join(path)}{what}")
-
-
-def no_columns(columns: Columns, n: int) -> Mapping[str, pa.Array]:
-    """The columns of `n` messages that have none of the fields."""
-    return {name: pa.nulls(n, arrow_type(column.type)) for name, column in columns.items()}
