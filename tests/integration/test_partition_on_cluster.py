@@ -166,11 +166,15 @@ def _kill_executor(worker: PythonWorker) -> str:
 def _look(cluster: SparkCluster, ui_port: int) -> dict[str, str]:
     """What the UIs show while the application runs."""
     driver = f"http://127.0.0.1:{ui_port}"
-    [application] = httpx.get(f"{driver}/api/v1/applications", trust_env=False).json()
+    [application] = _get(f"{driver}/api/v1/applications").json()
     of_driver = ("/environment/", f"/api/v1/applications/{application['id']}/environment", "/executors/")
     urls = [f"{url}{page}" for url in cluster.ui_urls for page in ("/", "/json/")]
     urls += [f"{cluster.ui_urls[0]}/app/?appId={application['id']}", *(driver + page for page in of_driver)]
-    return {url: httpx.get(url, trust_env=False, follow_redirects=True, timeout=60.0).text for url in urls}
+    return {url: _get(url).text for url in urls}
+
+
+def _get(url: str) -> httpx.Response:
+    return httpx.get(url, trust_env=False, follow_redirects=True, timeout=120.0).raise_for_status()
 
 
 def _written(stack: Stack, cluster: SparkCluster, directory: Path) -> list[Path]:
