@@ -14,6 +14,18 @@ RUN pip install --no-cache-dir --no-deps -r requirements.txt \
     # What Airflow's Postgres needs beyond the lock.
     && pip install --no-cache-dir --no-deps psycopg2-binary==2.9.13 asyncpg==0.32.0
 
+# Iceberg's jars, which maintenance needs (waybill.spark.catalog.JARS), by the Ivy that is inside pyspark.
+RUN spark="$(python -c 'import importlib.util as u; print(u.find_spec("pyspark").submodule_search_locations[0])')" \
+    && for jar in org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0 org.apache.iceberg:iceberg-aws-bundle:1.11.0 \
+        org.xerial:sqlite-jdbc:3.50.3.0 org.postgresql:postgresql:42.7.8; do \
+        java -cp "$spark/jars/*" org.apache.ivy.Main -cache /tmp/ivy -dependency $(echo $jar | tr : ' ') \
+            -confs default -types jar bundle -retrieve "/opt/iceberg/[artifact]-[revision].[ext]" || exit 1; \
+    done \
+    && rm -rf /tmp/ivy && mkdir /opt/spark-conf \
+    && for process in driver executor; do \
+        echo "spark.$process.extraClassPath /opt/iceberg/*" >> /opt/spark-conf/spark-defaults.conf; \
+    done
+
 COPY pyproject.toml requirements.in README.md LICENSE ./
 COPY include ./include
 COPY dags ./dags
@@ -26,6 +38,7 @@ RUN pip install --no-cache-dir --no-deps -e . \
 
 ENV JAVA_HOME=/opt/java \
     PYSPARK_PYTHON=/usr/local/bin/python \
+    SPARK_CONF_DIR=/opt/spark-conf \
     AIRFLOW_HOME=/opt/airflow \
     AIRFLOW__CORE__DAGS_FOLDER=/opt/waybill/dags \
     AIRFLOW__CORE__PLUGINS_FOLDER=/opt/waybill/plugins \
