@@ -11,33 +11,41 @@ from waybill.errors import ChainBroken, ChainGap, CorruptBatch, ObjectMissing
 from waybill.log.framing import Frame, read_frames
 from waybill.names import BackupName
 from waybill.partition.plan import ArchiveFault, Span
+from waybill.partition.read_ahead import ReadAhead
 from waybill.store import Store
 
-__all__ = ["UNREADABLE", "fault_of", "find_fault", "read_span"]
+__all__ = ["UNREADABLE", "fault_of", "find_fault", "is_indexed", "read_span"]
 
 UNREADABLE = (ChainBroken, CorruptBatch)
 """What `read_span` raises about the archive."""
 
 
-def read_span(store: Store, span: Span, *, in_part: bool = False) -> Iterator[pa.RecordBatch]:
+def read_span(
+    store: Store, span: Span, *, in_part: bool = False, ahead: ReadAhead | None = None
+) -> Iterator[pa.RecordBatch]:
     """The messages of a span (`waybill.log.decode.MESSAGE_SCHEMA`), streamed: a few megabytes are in memory.
 
     A RecordBatch may have one more column, `waybill.formats.reading.SET_ASIDE`: why a message is not in the backup
     object itself, which could not hold it. What a format does not hold is missing; see `read_messages` there.
 
     `in_part`: the span may end before the object does. Else its end tells that no offset was damaged: the checksum of a
-    record batch does not cover it.
+    record batch does not cover it. `ahead`: what opens the objects of record batches, if not the store.
 
     Raises `ChainBroken` when the object is not there, or ends beyond the span; its subclass `ChainGap` when it ends
     before the span does; `CorruptBatch` when it, or its index, is damaged.
     """
     try:
-        if BackupName.parse(span.key).extension.is_indexed:
+        if is_indexed(span):
             yield from _read_indexed(store, span, in_part)
         else:
-            yield from _read_batches(store, span, in_part)
+            yield from _read_batches(ahead or store, span, in_part)
     except ObjectMissing as error:
         raise ChainBroken(f"{span.tp}: {error}; it was there when the run was planned") from error
+
+
+def is_indexed(span: Span) -> bool:
+    """Whether the span's object is of a format that has an index beside it, and is read by that."""
+    return BackupName.parse(span.key).extension.is_indexed
 
 
 def fault_of(span: Span, error: ChainBroken | CorruptBatch) -> ArchiveFault:
@@ -58,7 +66,7 @@ def find_fault(store: Store, span: Span) -> ArchiveFault | None:
     return None
 
 
-def _read_batches(store: Store, span: Span, in_part: bool) -> Iterator[pa.RecordBatch]:
+def _read_batches(store: Store | ReadAhead, span: Span, in_part: bool) -> Iterator[pa.RecordBatch]:
     # numba takes a second to import, and the driver, which opens stores, decodes nothing.
     from waybill.log.decode import decode
 

@@ -28,7 +28,8 @@ from waybill.partition.files import PartitionedWriter, TableLayout, Uploads
 from waybill.partition.hour_files import HourFiles
 from waybill.partition.observed import Observed, Observer
 from waybill.partition.plan import ArchiveFault, Span, Task
-from waybill.partition.reading import UNREADABLE, fault_of, read_span
+from waybill.partition.read_ahead import ReadAhead
+from waybill.partition.reading import UNREADABLE, fault_of, is_indexed, read_span
 from waybill.partition.rows import QUARANTINE_ROWS, TABLE_ROWS, RowBuilder, table_rows
 from waybill.partition.unfit import Sieve
 from waybill.store import Store
@@ -148,19 +149,8 @@ class _Run:
         self._sieve = Sieve(job.files.format, job.planned_at) if job.files else None
 
     def carry_out(self) -> TaskResult:
-        for span in self._task:
-            for messages in _read(self._store, span):
-                self._watch.lap("read_and_decode")
-                rows = self._builder.build(span.tp, messages)
-                if self._sieve is not None:
-                    rows = self._sieve.sift(rows)
-                self._observer.see(span.tp, messages, rows)
-                self._watch.lap("parse")
-                self._table.add(rows.table)
-                self._quarantine.add(rows.quarantine)
-                self._watch.lap("write")
-            self._watch.lap("read_and_decode")
-            failpoints.reach("partition.span_read")
+        with ReadAhead(self._store, [span for span in self._task if not is_indexed(span)]) as ahead:
+            self._read_and_add(ahead)
         entries: list[LedgerEntry] = []
         table_files: list[DataFile] = []
         if isinstance(self._table, HourFiles):
@@ -182,6 +172,21 @@ class _Run:
             entries=tuple(entries),
         )
 
+    def _read_and_add(self, ahead: ReadAhead) -> None:
+        for span in self._task:
+            for messages in _read(self._store, span, ahead):
+                self._watch.lap("read_and_decode")
+                rows = self._builder.build(span.tp, messages)
+                if self._sieve is not None:
+                    rows = self._sieve.sift(rows)
+                self._observer.see(span.tp, messages, rows)
+                self._watch.lap("parse")
+                self._table.add(rows.table)
+                self._quarantine.add(rows.quarantine)
+                self._watch.lap("write")
+            self._watch.lap("read_and_decode")
+            failpoints.reach("partition.span_read")
+
     def abandon(self) -> None:
         self._table.abandon()
         self._quarantine.abandon()
@@ -195,9 +200,9 @@ class _Unreadable(Exception):
         self.fault = fault
 
 
-def _read(store: Store, span: Span) -> Iterator[pa.RecordBatch]:
+def _read(store: Store, span: Span, ahead: ReadAhead) -> Iterator[pa.RecordBatch]:
     try:
-        yield from read_span(store, span)
+        yield from read_span(store, span, ahead=ahead)
     except UNREADABLE as error:
         raise _Unreadable(fault_of(span, error)) from error
 
