@@ -207,6 +207,8 @@ def waybill_job(section: str, what: str, case: str, *, once: bool = False) -> Ca
     def prepare(arguments: argparse.Namespace) -> Callable[[], Measured]:  # noqa: ARG001
         from _tree import run_tree
 
+        from waybill.spark.jvm import with_brief_jvm
+
         def run() -> Measured:
             stream = config(what)
             with tempfile.TemporaryDirectory() as folder:
@@ -214,7 +216,9 @@ def waybill_job(section: str, what: str, case: str, *, once: bool = False) -> Ca
                 path.write_text(stream.model_dump_json())  # JSON is YAML
                 job = [str(BENCH.parent / "spark_jobs/partition.py"), "--stream", what]
                 command = [str(BIN / "spark-submit"), "--master", "local[2]", *job]
-                tree = run_tree([*command, "--config", str(path), "--report", str(report)])
+                tree = run_tree(
+                    [*command, "--config", str(path), "--report", str(report)], env=with_brief_jvm(os.environ)
+                )
                 (done,) = json.loads(report.read_text())
             remove(table_prefix(stream, what))
             if done["quarantined"] or done["faults"]:

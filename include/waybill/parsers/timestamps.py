@@ -208,7 +208,7 @@ def _int64s(values: Sequence[Any] | pa.Array) -> pa.Array | None:
         whole = pc.all(pc.match_substring_regex(values, _WHOLE_NUMBER), skip_nulls=False).as_py()
         return values.cast(pa.int64()) if whole else None
     # A bool is an int to Python and to Arrow, and would become 0 or 1.
-    return pa.array(values, pa.int64()) if all(type(value) is int for value in values) else None
+    return pa.array(values, pa.int64()) if set(map(type, values)) <= {int} else None
 
 
 def _floor_divide(numbers: pa.Array, divisor: int) -> pa.Array:
