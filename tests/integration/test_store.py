@@ -183,3 +183,15 @@ def test_inspect_names_an_object_that_ends_before_its_name(store: Store) -> None
     store.create_if_absent(name.key(store.prefix), encode_batch([Record(5, 0, None, b"v")]))
     with pytest.raises(ChainBroken, match="holds only offsets below 6"):
         chain.inspect(store, name, name.key(store.prefix))
+
+
+def test_removal_of_an_object_that_was_replaced_meanwhile_is_refused(store: Store) -> None:
+    key = f"{store.prefix}/replaced"
+    store.create_if_absent(key, b"mine")
+    mine = store.describe(key).etag
+    store.remove(key)
+    store.create_if_absent(key, b"somebody else's")
+    store.remove(key, etag=mine)
+    assert store.read(key) == b"somebody else's"
+    store.remove(key, etag=store.describe(key).etag)
+    assert not store.exists(key)
