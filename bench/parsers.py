@@ -2,18 +2,24 @@
 
     python bench/parsers.py [--json FILE] [--messages N]
 
-Every message has 453 bytes, whatever its shape. In the case `1 % bad` every hundredth has an event time that is none.
+Every message has 453 bytes, whatever its shape. In the case `1 % bad` every hundredth has an event time that is none
+(for `avro` and `protobuf`, whose schemas say that it is a number: it is cut short).
+`fastavro, a loop` and `protobuf, a loop` are what one would write by hand: each message read, its two fields taken.
 `delimited, quoted` has a field in quotes in every message. With `5 columns`, five fields become typed columns as well.
 """
 
 from __future__ import annotations
 
 import argparse
+import atexit
 import csv
+import functools
 import io
 import json
 import random
+import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from _report import Case, Done, Work, argument_parser, main
@@ -55,6 +61,77 @@ def as_record(quoting: int) -> Callable[[dict[str, Any]], bytes]:
     return write
 
 
+def avro_schema() -> dict[str, Any]:
+    kinds = {"event_time": "long", "flight": "int", "price": "double", "note": ["null", "string"]}
+    passenger = [{"name": "id", "type": "long"}, {"name": "tier", "type": "string"}]
+    kinds["passenger"] = {"type": "record", "name": "Passenger", "fields": passenger}
+    names = [name for name in COLUMNS if name != "tier"]
+    return {
+        "type": "record",
+        "name": "Booking",
+        "fields": [{"name": name, "type": kinds.get(name, "string")} for name in names],
+    }
+
+
+@functools.cache
+def avro_writer() -> Any:
+    import fastavro
+
+    return fastavro.parse_schema(avro_schema())
+
+
+def as_avro(event: dict[str, Any]) -> bytes:
+    import fastavro
+
+    target = io.BytesIO()
+    bad = isinstance(event["event_time"], str)
+    fastavro.schemaless_writer(target, avro_writer(), event | {"event_time": 0} if bad else event)
+    return target.getvalue()[: -1 if bad else None]
+
+
+def descriptors() -> bytes:
+    from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet
+
+    text, long, double, message = 9, 3, 1, 11
+    kinds = {"event_time": long, "flight": long, "price": double, "passenger": message, "id": long}
+    file = FileDescriptorProto(name="booking.proto", package="bench", syntax="proto3")
+    names = {"Passenger": ["id", "tier"], "Booking": [name for name in COLUMNS if name != "tier"]}
+    for kind, fields in names.items():
+        found = file.message_type.add(name=kind)
+        for number, name in enumerate(fields, 1):
+            found.field.add(
+                name=name,
+                number=number,
+                type=FieldDescriptorProto.Type.ValueType(kinds.get(name, text)),
+                type_name=".bench.Passenger" if name == "passenger" else None,
+            )
+    return FileDescriptorSet(file=[file]).SerializeToString()
+
+
+@functools.cache
+def booking_class() -> Any:
+    from google.protobuf.message_factory import GetMessageClass
+
+    from waybill.config.descriptors import find_message
+
+    return GetMessageClass(find_message(descriptors(), "bench.Booking"))
+
+
+def as_protobuf(event: dict[str, Any]) -> bytes:
+    bad = isinstance(event["event_time"], str)
+    content: bytes = booking_class()(**event | {"event_time": 1} if bad else event).SerializeToString()
+    return content[: -1 if bad else None]
+
+
+def in_file(content: bytes) -> str:
+    """Its path, for as long as the benchmark runs."""
+    file = tempfile.NamedTemporaryFile(delete=False)  # noqa: SIM115
+    file.write(content)
+    file.close()
+    atexit.register(Path(file.name).unlink)
+    return file.name
+
+
 EVENT_TIME = {"field": "event_time", "format": "epoch_ms"}
 FIELDS = {"event_time": EVENT_TIME, "message_id": "event_id"}
 PATTERN = "^event_id=(?P<event_id>[0-9a-f]*) event_time=(?P<event_time>[^ ]*) "
@@ -71,6 +148,16 @@ SHAPES: dict[str, tuple[dict[str, Any], Callable[[dict[str, Any]], bytes]]] = {
         as_record(csv.QUOTE_NONE),
     ),
     "delimited, quoted": ({"name": "delimited", "columns": COLUMNS, **FIELDS}, as_record(csv.QUOTE_MINIMAL)),
+    "avro": ({"name": "avro", "schema": b"", **FIELDS}, as_avro),
+    "avro, 5 columns": ({"name": "avro", "schema": b"", **FIELDS}, as_avro),
+    "protobuf": (
+        {"name": "protobuf", "descriptor_set": b"", "message": "bench.Booking", **FIELDS},
+        as_protobuf,
+    ),
+    "protobuf, 5 columns": (
+        {"name": "protobuf", "descriptor_set": b"", "message": "bench.Booking", **FIELDS},
+        as_protobuf,
+    ),
     "python": ({"name": "python", "class": "waybill.parsers.examples:KeyTime"}, as_json),
 }
 
@@ -112,6 +199,8 @@ def with_parser(name: str, case: str) -> Case:
         size = sum(len(row["value"]) for row in rows)
         typed = TYPED if name.endswith("columns") else {}
         columns = {column: Column.model_validate(kind) for column, kind in typed.items()}
+        files = {"schema": lambda: json.dumps(avro_schema()).encode(), "descriptor_set": descriptors}
+        config = config | {key: in_file(content()) for key, content in files.items() if key in config}
         parser = build_parser(TypeAdapter(ParserConfig).validate_python(config), columns)
 
         def work() -> Done:
@@ -123,11 +212,40 @@ def with_parser(name: str, case: str) -> Case:
     return Case(name, case, prepare)
 
 
+def by_hand(name: str) -> Case:
+    """A loop over the messages with nothing but the library."""
+
+    def prepare(arguments: argparse.Namespace) -> Work:
+        import fastavro
+
+        schema, booking = avro_writer(), booking_class()
+
+        def by_fastavro(value: bytes) -> tuple[int, str]:
+            found: Any = fastavro.schemaless_reader(io.BytesIO(value), schema, None)
+            return found["event_time"], found["event_id"]
+
+        def by_protobuf(value: bytes) -> tuple[int, str]:
+            found = booking.FromString(value)
+            return found.event_time, found.event_id
+
+        read = {"fastavro": by_fastavro, "protobuf": by_protobuf}[name]
+        messages = list(values({"fastavro": as_avro, "protobuf": as_protobuf}[name], arguments.messages, 0))
+
+        def work() -> Done:
+            rows = [read(value) for value in messages]
+            return Done(len(rows), sum(map(len, messages)))
+
+        return work
+
+    return Case(f"{name}, a loop", "clean", prepare)
+
+
 def run() -> None:
     parser = argument_parser("parse messages: messages/s and CPU seconds")
     parser.add_argument("--messages", type=int, default=100_000)
     arguments = parser.parse_args()
     cases = [with_parser(name, case) for case in CASES for name in SHAPES]
+    cases += [by_hand("fastavro"), by_hand("protobuf")]
     title = f"Parse {arguments.messages:,} messages of {MESSAGE_BYTES} bytes, one core"
     main(title, cases, arguments, baseline="json", passed_on=["--messages", str(arguments.messages)])
 

@@ -41,10 +41,13 @@ class RegisteredSchema:
 class SchemaRegistry:
     """Asks one registry. Not for several threads."""
 
-    def __init__(self, endpoint: RegistryEndpoint, patience_seconds: float = PATIENCE_SECONDS) -> None:
-        """Raises `ConfigError` for files of TLS that cannot be used. Asks nothing yet."""
+    def __init__(self, endpoint: RegistryEndpoint, patience_seconds: float | None = None) -> None:
+        """`patience_seconds`: default `PATIENCE_SECONDS`. Asks nothing yet.
+
+        Raises `ConfigError` for files of TLS that cannot be used.
+        """
         self._endpoint = endpoint
-        self._patience_seconds = patience_seconds
+        self._patience_seconds = PATIENCE_SECONDS if patience_seconds is None else patience_seconds
         self._tls = endpoint.tls.context() if endpoint.tls else True
         self._found: dict[str, Any] = {}
 
