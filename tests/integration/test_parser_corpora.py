@@ -106,7 +106,7 @@ def test_delimited_with_quotes(stack: Stack, make_scene: MakeScene) -> None:
     rows, reasons = through(make_scene, [b"2026-01-01," + line for line in lines], parser, columns)
     assert reasons == {}
     expected = list(csv.DictReader(io.StringIO(vega("airports.csv").read_text())))
-    assert sum("," in airport["name"] or '"' in airport["name"] for airport in expected) == 10  # those are in quotes
+    assert sum("," in airport["name"] for airport in expected) == 7  # those are in quotes
     assert [rows[n]["name"] for n in range(len(lines))] == [airport["name"] for airport in expected]
     assert [rows[n]["longitude"] for n in range(len(lines))] == [float(airport["longitude"]) for airport in expected]
 
