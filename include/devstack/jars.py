@@ -134,10 +134,10 @@ _CENTRAL = """<ivysettings>
 
 
 def _ivy_module(jar_set: JarSet) -> str:
-    modules: dict[tuple[str, ...], list[str]] = {}
+    modules: dict[tuple[str, str, str], list[str]] = {}
     for coordinate in jar_set.coordinates:
-        parts = coordinate.split(":")
-        modules.setdefault(tuple(parts[:3]), []).append(parts[3] if len(parts) > 3 else "")
+        group, artifact, version, *classifier = coordinate.split(":")
+        modules.setdefault((group, artifact, version), []).append("".join(classifier))
     return "\n".join(
         [
             f'<ivy-module version="2.0" xmlns:m="{_MAVEN_EXTRA}">',

@@ -15,8 +15,8 @@ from waybill.formats.sequencefile import read_messages
 from waybill.formats.text import read_values
 from waybill.log.encode import Record
 from waybill.names import FileExtension, FileName, TopicPartition, period_of
-from waybill.partition.finality import LogView
-from waybill.partition.finalize import Finalized, finalize
+from waybill.partition.files_sink.finality import LogView
+from waybill.partition.files_sink.finalize import Finalized, finalize
 from waybill.store import Store
 from waybill.tables import read_progress
 from waybill.tables.ledger import LedgerEntry, read_ledger

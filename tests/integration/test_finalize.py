@@ -13,7 +13,7 @@ from partition_scenes import Scene, in_this_process
 
 from waybill.errors import ConfigError
 from waybill.names import TopicPartition
-from waybill.partition.finality import State
+from waybill.partition.files_sink.finality import State
 from waybill.partition.plan import Span, Task
 from waybill.partition.task import Job, TaskResult, run_task
 

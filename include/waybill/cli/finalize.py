@@ -6,8 +6,8 @@ import typer
 
 from waybill.cli.render import Column, bytes_text, count, print_json, print_table
 from waybill.config import load_config
-from waybill.partition.finality import Finding, State
-from waybill.partition.finalize import Finalized, finalize
+from waybill.partition.files_sink.finality import Finding, State
+from waybill.partition.files_sink.finalize import Finalized, finalize
 
 __all__ = ["run"]
 

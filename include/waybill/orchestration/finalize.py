@@ -6,7 +6,7 @@ import logging
 
 from waybill.config import Config
 from waybill.errors import HoursBlocked
-from waybill.partition.finalize import finalize
+from waybill.partition.files_sink.finalize import finalize
 
 __all__ = ["finalize_hours"]
 

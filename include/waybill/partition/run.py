@@ -35,9 +35,9 @@ from waybill.names import TopicPartition, plan_key
 from waybill.partition.alert import QUARANTINED_PROPERTY, ROWS_PROPERTY
 from waybill.partition.backlog import committed_offsets, list_chains
 from waybill.partition.carry_out import Execute, carry_out, carry_out_whole
-from waybill.partition.delivery import FilesLayout, Origin
 from waybill.partition.files import TableLayout
-from waybill.partition.ledger_file import figures_of, stage_entries
+from waybill.partition.files_sink.delivery import FilesLayout, Origin
+from waybill.partition.files_sink.ledger_file import figures_of, stage_entries
 from waybill.partition.observed import Observed
 from waybill.partition.plan import ArchiveFault, Plan, clip, make_plan, settle_plan
 from waybill.partition.reading import find_fault

@@ -26,7 +26,7 @@ from waybill.errors import ObjectAlreadyThere, PlanUnusable
 from waybill.names import TopicPartition, staged_key
 from waybill.partition.alert import ROWS_PROPERTY
 from waybill.partition.entries import Entry, entries_of, look_up
-from waybill.partition.ledger_file import FILE_BYTES_PROPERTY, FILES_PROPERTY
+from waybill.partition.files_sink.ledger_file import FILE_BYTES_PROPERTY, FILES_PROPERTY
 from waybill.partition.plan import (
     ArchiveFault,
     Plan,

@@ -23,15 +23,15 @@ from waybill.config import Reading, Storage
 from waybill.connections import CatalogEndpoint, S3Endpoint, connection
 from waybill.errors import StoreUnavailable
 from waybill.parsers import build_parser
-from waybill.partition.delivery import FilesLayout
 from waybill.partition.files import PartitionedWriter, TableLayout, Uploads
-from waybill.partition.hour_files import HourFiles
+from waybill.partition.files_sink.delivery import FilesLayout
+from waybill.partition.files_sink.unfit import Sieve
+from waybill.partition.files_sink.writer import HourFiles
 from waybill.partition.observed import Observed, Observer
 from waybill.partition.plan import ArchiveFault, Span, Task
 from waybill.partition.read_ahead import ReadAhead
 from waybill.partition.reading import UNREADABLE, fault_of, is_indexed, read_span
 from waybill.partition.rows import QUARANTINE_ROWS, TABLE_ROWS, RowBuilder, table_rows
-from waybill.partition.unfit import Sieve
 from waybill.store import Store
 from waybill.tables import file_io
 from waybill.tables.ledger import LedgerEntry

@@ -23,7 +23,7 @@ from waybill.formats.sequencefile import read_messages
 from waybill.formats.streams import HashedBytes
 from waybill.formats.text import read_values
 from waybill.names import Period, TopicPartition, period_of, success_key
-from waybill.partition.finality import Finding, Marker, judge
+from waybill.partition.files_sink.finality import Finding, Marker, judge
 from waybill.store import ListedObject, Store
 from waybill.tables.ledger import LedgerEntry, read_ledger
 from waybill.verify.report import Fault, FaultKind, Report

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from waybill.config.enums import Compression, FileFormat, SequenceFileKey
 from waybill.config.sink import FilesFormat
 from waybill.names import FileExtension, FileName, Period, TopicPartition
-from waybill.partition.encoders import cut, encode_file
+from waybill.partition.files_sink.encoders import cut, encode_file
 from waybill.partition.plan import Span, pack
 from waybill.partition.rows import TABLE_ROWS
 

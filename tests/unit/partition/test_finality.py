@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from waybill.errors import GenerationConflict
 from waybill.names import Period, TopicPartition
-from waybill.partition.finality import (
+from waybill.partition.files_sink.finality import (
     LogView,
     Marker,
     Standing,

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from waybill.config.sink import FilesFormat
-from waybill.partition.encoders import make_refusal
+from waybill.partition.files_sink.encoders import make_refusal
 from waybill.partition.rows import QUARANTINE_ROWS, Rows
 
 __all__ = ["Sieve"]

@@ -36,8 +36,8 @@ from waybill.errors import (
 from waybill.ingest.chain_start import find_start
 from waybill.ingest.services import connect_source
 from waybill.names import FileName, Period, TopicPartition
-from waybill.partition.delivery import Origin
-from waybill.partition.finality import (
+from waybill.partition.files_sink.delivery import Origin
+from waybill.partition.files_sink.finality import (
     Finding,
     LogView,
     Marker,

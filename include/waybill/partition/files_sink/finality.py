@@ -1,4 +1,4 @@
-"""When an hour is final: decisions, without any call of a service. `waybill.partition.finalize` carries them out."""
+"""When an hour is final: decisions, without any call of a service; `finalize`, beside it, carries them out."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from waybill.names import FileName, Period, TopicPartition
-from waybill.partition.delivery import Delivery, FilesLayout, digest
-from waybill.partition.encoders import encode_file
+from waybill.partition.files_sink.delivery import Delivery, FilesLayout, digest
+from waybill.partition.files_sink.encoders import encode_file
 from waybill.partition.plan import Task
 from waybill.store import Store
 from waybill.tables.ledger import LedgerEntry
