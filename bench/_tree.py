@@ -1,9 +1,10 @@
 """What a command costs with all the processes that it starts: wall and CPU seconds, and the most memory at one time.
 
 Spark is a shell that becomes a JVM that starts a Python driver, a daemon and workers; not all of them wait for each
-other. So this process makes itself the one to which orphans are handed (`PR_SET_CHILD_SUBREAPER`) and waits for all:
-then the kernel's figure for the children that have ended misses nobody. Memory is sampled, as each process's share
-(PSS), since what a fork shares would otherwise be counted once for each.
+other. So this process makes itself the one to which orphans are handed (`PR_SET_CHILD_SUBREAPER`) and waits for all.
+PySpark's daemon ignores SIGCHLD, and the kernel then forgets what its workers took: so the CPU of each process is sampled
+as well, and the larger sum counts. Memory is sampled as each process's share (PSS), since what a fork shares would
+otherwise be counted once for each.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ def run_tree(command: Sequence[str], *, env: Mapping[str, str] | None = None, ti
         _end_stragglers()
     if process.returncode:
         raise RuntimeError(f"{command[:3]} … ended with {process.returncode}:\n{stdout[-2000:]}\n{stderr[-4000:]}")
-    return Tree(seconds, _children_cpu_seconds() - before, peak.bytes, stdout)
+    cpu_seconds = max(_children_cpu_seconds() - before, sum(peak.cpu_seconds.values()))
+    return Tree(seconds, cpu_seconds, peak.bytes, stdout)
 
 
 def _children_cpu_seconds() -> float:
@@ -80,17 +82,24 @@ def _end_stragglers() -> None:
 
 
 class _Peak(threading.Thread):
-    """Samples the memory of all descendants of this process, within a `with` block."""
+    """Samples the memory and the CPU of all descendants of this process, within a `with` block."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
         self.bytes = 0
+        self.cpu_seconds: dict[tuple[int, float], float] = {}
+        """Of each process, as last seen; a process is a number and a start."""
         self._over = threading.Event()
 
     def run(self) -> None:
         own = psutil.Process()
         while not self._over.wait(_SAMPLE_SECONDS):
-            self.bytes = max(self.bytes, sum(_share(child.pid) for child in own.children(recursive=True)))
+            children = own.children(recursive=True)
+            self.bytes = max(self.bytes, sum(_share(child.pid) for child in children))
+            for child in children:
+                with suppress(psutil.Error):  # it has ended
+                    times = child.cpu_times()
+                    self.cpu_seconds[child.pid, child.create_time()] = times.user + times.system
 
     def __enter__(self) -> None:
         self.start()
