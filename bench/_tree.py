@@ -2,9 +2,9 @@
 
 Spark is a shell that becomes a JVM that starts a Python driver, a daemon and workers; not all of them wait for each
 other. So this process makes itself the one to which orphans are handed (`PR_SET_CHILD_SUBREAPER`) and waits for all.
-PySpark's daemon ignores SIGCHLD, and the kernel then forgets what its workers took: so the CPU of each process is sampled
-as well, and the larger sum counts. Memory is sampled as each process's share (PSS), since what a fork shares would
-otherwise be counted once for each.
+PySpark's daemon ignores SIGCHLD, and the kernel then forgets what its workers took: so the CPU of each process is
+sampled as well, and the larger sum counts. Memory is sampled as each process's share (PSS), since what a fork shares
+would otherwise be counted once for each.
 """
 
 from __future__ import annotations
