@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import socket
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ __all__ = ["CallFault", "Effect", "S3Call", "S3Proxy"]
 
 SLOW_SECONDS = 0.7
 _GUARD = "if-none-match"
+_READ_BYTES = 256 << 10
 
 
 class S3Call(StrEnum):
@@ -272,13 +274,15 @@ class S3Proxy:
     async def _ask(self, request: _Request, body: bytes) -> bytes:
         if not self._guard and request.header(_GUARD):
             request = self._unguarded(request)
-        reader, writer = await asyncio.open_connection(*self._upstream)
-        try:
-            writer.write(request.head() + body)
-            await writer.drain()
-            return _closing(await reader.read(-1))
-        finally:
-            writer.close()
+        loop = asyncio.get_running_loop()
+        with socket.socket() as upstream:
+            upstream.setblocking(False)
+            await loop.sock_connect(upstream, self._upstream)
+            # S3 refuses some requests before it has read their body, and resets the connection behind its answer. A
+            # stream of asyncio's would forget that answer; and without it a client tries for ever, and knows not why.
+            with contextlib.suppress(ConnectionError):
+                await loop.sock_sendall(upstream, request.head() + body)
+            return _closing(await _read_to_the_end(upstream))
 
     def _unguarded(self, request: _Request) -> _Request:
         """The request without its condition, signed anew."""
@@ -322,6 +326,21 @@ async def _read_chunks(reader: asyncio.StreamReader) -> bytes:
         body += line + await reader.readexactly(size + 2)
         if not size:
             return body
+
+
+async def _read_to_the_end(upstream: socket.socket) -> bytes:
+    """All that comes. A reset is an end like any other, once something came."""
+    answer = b""
+    while True:
+        try:
+            chunk = await asyncio.get_running_loop().sock_recv(upstream, _READ_BYTES)
+        except ConnectionError:
+            if not answer:
+                raise
+            return answer
+        if not chunk:
+            return answer
+        answer += chunk
 
 
 def _closing(answer: bytes) -> bytes:
