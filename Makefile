@@ -48,7 +48,7 @@ chaos: $(READY) ## Kill, freeze and cut while lanes work: SEEDS scenarios from F
 
 .PHONY: chaos-partition
 chaos-partition: $(READY) ## The same with partition runs: killed, frozen, against each other; SEEDS, FIRST_SEED
-	@PYTHONPATH=tests/faults $(BIN)/python -m partition_chaos --seeds $(SEEDS) --first-seed $(FIRST_SEED) $(CHAOS_ARGS)
+	@PYTHONPATH=tests/faults $(BIN)/python -m partition_chaos --seeds $(SEEDS) --first-seed $(FIRST_SEED) --guard $(GUARD) $(CHAOS_ARGS)
 
 .PHONY: lint
 lint: $(READY) ## ruff, mypy (strict on include/), the layers' contract

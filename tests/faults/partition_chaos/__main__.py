@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 from chaos.world import World, open_world
 
 from devstack import Stack
-from partition_chaos.scenario import Scenario, draw
+from partition_chaos.scenario import Kind, Scenario, draw
 from partition_chaos.scene import PRELOAD, PartitionScene, PartitionSceneResult
 
 __all__ = ["main", "play"]
@@ -38,6 +38,10 @@ class Tally:
     seeds: int = 0
     figures: Counter[str] = field(default_factory=Counter)
     happened: Counter[str] = field(default_factory=Counter)
+    drawn: Counter[Kind] = field(default_factory=Counter)
+    took_effect: Counter[Kind] = field(default_factory=Counter)
+    idle: list[int] = field(default_factory=list)
+    """Seeds of which no act took effect."""
     errors: Counter[str] = field(default_factory=Counter)
     kinds: Counter[str] = field(default_factory=Counter)
     failed: list[int] = field(default_factory=list)
@@ -58,6 +62,10 @@ class Tally:
             }
         )
         self.happened.update(result.happened)
+        self.drawn.update(result.drawn)
+        self.took_effect.update(result.took_effect)
+        if not result.took_effect.total():
+            self.idle.append(result.seed)
         self.errors.update(result.errors)
         for fault in result.faults:
             self.kinds[fault.kind] += fault.count
@@ -67,6 +75,9 @@ class Tally:
     def lines(self, seconds: float) -> list[str]:
         """The report."""
         text = [f"{self.seeds} seeds in {seconds:,.0f} s ({seconds / max(1, self.seeds):.1f} s each)", ""]
+        text += ["acts that took effect:"]
+        text += [f"  {self.took_effect[kind]:6,} of {drawn:,}  {kind}" for kind, drawn in sorted(self.drawn.items())]
+        text += [f"  seeds without one: {', '.join(map(str, self.idle)) or 'none'}", ""]
         text += [f"what went wrong: {self.happened.total():,}"]
         text += [f"  {times:6,}  {what}" for what, times in sorted(self.happened.items())]
         text += ["", "what runs failed with, to be tried again:"]
@@ -81,6 +92,7 @@ class Tally:
         return {
             "seeds": self.seeds,
             "seconds": round(seconds, 1),
+            "acts": {kind: [self.took_effect[kind], drawn] for kind, drawn in sorted(self.drawn.items())},
             "happened": dict(sorted(self.happened.items())),
             "errors": dict(sorted(self.errors.items())),
             "figures": dict(self.figures),
@@ -101,6 +113,7 @@ def main() -> NoReturn:
     parser = argparse.ArgumentParser(prog="partition_chaos", description=__doc__)
     parser.add_argument("--seeds", type=int, default=8, help="how many")
     parser.add_argument("--first-seed", type=int, default=1)
+    parser.add_argument("--guard", choices=("on", "off"), default="on", help="off: commits do not look for a rival's")
     parser.add_argument("--json", type=Path, help="write the report's figures to this file")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
@@ -125,7 +138,8 @@ def _run(state: Path, options: argparse.Namespace, tally: Tally) -> None:
         with open_world(stack, state / "scenes", *PRELOAD) as world:
             started = time.monotonic()
             seeds = range(options.first_seed, options.first_seed + options.seeds)
-            for scene, result in play(world, map(draw, seeds)):
+            scenarios = (draw(seed, guard=options.guard == "on") for seed in seeds)
+            for scene, result in play(world, scenarios):
                 tally.add(result)
                 _say(scene, result)
     finally:
@@ -136,6 +150,7 @@ def _run(state: Path, options: argparse.Namespace, tally: Tally) -> None:
 
 
 def _say(scene: PartitionScene, result: PartitionSceneResult) -> None:
+    off = "" if scene.scenario.guard else " GUARD=off"
     checked, what = result.checked, ", ".join(result.happened) or "nothing"
     print(
         f"seed {result.seed}: {'FAULTS' if result.faults else 'ok'}, {checked.rows:,} rows, "
@@ -146,7 +161,7 @@ def _say(scene: PartitionScene, result: PartitionSceneResult) -> None:
         print(f"seed {result.seed}: {fault.kind}: {fault.count}: {fault.what}", flush=True)
     if result.faults:
         print(f"seed {result.seed}: logs: {scene.directory}", flush=True)
-        print(f"seed {result.seed}: again: make chaos-partition SEEDS=1 FIRST_SEED={result.seed}", flush=True)
+        print(f"seed {result.seed}: again: make chaos-partition SEEDS=1 FIRST_SEED={result.seed}{off}", flush=True)
     else:
         shutil.rmtree(scene.directory, ignore_errors=True)
 

@@ -10,12 +10,17 @@ from chaos.s3_proxy import CallFault, Effect, S3Call
 
 from waybill import failpoints
 
-__all__ = ["DRIVER_STEPS", "Act", "Meanwhile", "Scenario", "Wave", "draw"]
+__all__ = ["DRIVER_STEPS", "Act", "Kind", "Meanwhile", "Scenario", "Wave", "draw"]
 
 _KIB = 1 << 10
 
 DRIVER_STEPS = tuple(name for name in failpoints.PARTITION if name != "partition.committed")
 """Where a driver that sleeps is a zombie: it still has something to do."""
+
+_QUARANTINE = "partition.quarantine_committed"
+_MET_AGAIN = ("partition.planned", "partition.staged", _QUARANTINE, "partition.committed")
+"""Steps of a driver that finds what another one staged."""
+_MET_OFTEN = ("partition.span_read", "partition.file_sent")
 
 
 class Meanwhile(StrEnum):
@@ -31,6 +36,15 @@ class Meanwhile(StrEnum):
     DAMAGE_AND_RIVAL = "an object is damaged, another run goes on, and it is mended"
 
 
+class Kind(StrEnum):
+    """Of acts."""
+
+    KILL = "kill"
+    FREEZE = "freeze"
+    CALLS = "calls of S3"
+    RIVALS = "two drivers at once"
+
+
 @dataclass(frozen=True)
 class Act:
     """One thing that goes wrong. It begins with a driver that is armed with a failpoint, if there is one."""
@@ -44,11 +58,20 @@ class Act:
     rival_delays: tuple[str, ...] = ()
     """Two drivers at once, each with these failpoints."""
 
-    def __str__(self) -> str:
+    @property
+    def kind(self) -> Kind:
+        """What of the above is set."""
         if self.rival_delays:
-            return "two drivers at once"
+            return Kind.RIVALS
         if self.calls:
+            return Kind.CALLS
+        return Kind.KILL if self.meanwhile is None else Kind.FREEZE
+
+    def __str__(self) -> str:
+        if self.kind is Kind.CALLS:
             return f"S3 {self.calls[0].call}: {self.calls[0].effect}"
+        if self.kind is Kind.RIVALS:
+            return str(self.kind)
         return f"SIGKILL at {self.failpoint}" if self.meanwhile is None else f"{self.meanwhile} at {self.failpoint}"
 
 
@@ -75,37 +98,75 @@ class Scenario:
     value_bytes: int
     junk_share: float
     waves: tuple[Wave, ...]
+    guard: bool = True
+    """Whether a commit looks for what a rival has committed. Without: how the tests show that they would see it."""
 
 
-def draw(seed: int) -> Scenario:
+def draw(seed: int, *, guard: bool = True) -> Scenario:
     """The scenario of a seed: the same for ever, unless this file changes."""
     rng = random.Random(f"waybill partition {seed}")
+    partitions, junk_share = rng.choice((1, 2, 3)), rng.choice((0.0, 0.1, 0.2))
+    waves: list[Wave] = []
+    for _ in range(rng.randint(1, 3)):
+        has_files = any(wave.clean_run for wave in waves)
+        waves.append(_Aim(rng, partitions, has_junk=junk_share > 0, has_files=has_files).wave())
     return Scenario(
         seed=seed,
-        partitions=rng.choice((1, 2, 3)),
+        partitions=partitions,
         max_bytes=rng.choice((4 * _KIB, 16 * _KIB, 64 * _KIB)),
         task_bytes=rng.choice((8 * _KIB, 32 * _KIB, 1024 * _KIB)),
         run_bytes=rng.choice((32 * _KIB, 1024 * _KIB, 1024 * _KIB)),
         value_bytes=rng.choice((20, 100, 300)),
-        junk_share=rng.choice((0.0, 0.02, 0.2)),
-        waves=tuple(_wave(rng) for _ in range(rng.randint(1, 3))),
+        junk_share=junk_share,
+        waves=tuple(waves),
+        guard=guard,
     )
 
 
-def _wave(rng: random.Random) -> Wave:
-    acts = tuple(_act(rng) for _ in range(rng.choice((1, 1, 2))))
-    return Wave(rng.randint(50, 500), acts, clean_run=rng.random() < 0.5)
+@dataclass(frozen=True)
+class _Aim:
+    """Draws a wave's acts so that they come to pass: the step is reached, there is something left to do."""
 
+    rng: random.Random
+    partitions: int
+    has_junk: bool
+    has_files: bool
+    """Whether the table has files by then."""
 
-def _act(rng: random.Random) -> Act:
-    kind = rng.random()
-    if kind < 0.4:
-        return Act(rng.choice(failpoints.PARTITION), rng.choice((1, 1, 2)))
-    if kind < 0.75:
-        return Act(rng.choice(DRIVER_STEPS), 1, rng.choice(list(Meanwhile)))
-    if kind < 0.9:
-        call = rng.choice((S3Call.GET_OBJECT, S3Call.PUT_OBJECT, S3Call.LIST_OBJECTS))
+    def wave(self) -> Wave:
+        """A kill leaves its work to the wave's next act, any other act may leave nothing."""
+        acts = [self._act()]
+        if acts[0].kind is Kind.KILL and acts[0].failpoint != "partition.committed":
+            staged = acts[0].failpoint in _MET_AGAIN and acts[0].failpoint != "partition.planned"
+            acts.append(self._kill(_MET_AGAIN if staged else failpoints.PARTITION))
+        return Wave(self.rng.randint(100, 500), tuple(acts), clean_run=self.rng.random() < 0.5)
+
+    def _act(self) -> Act:
+        kind = self.rng.random()
+        if kind < 0.4:
+            return self._kill(failpoints.PARTITION)
+        if kind < 0.75:
+            return self._freeze()
+        if kind < 0.9:
+            return Act(calls=(self._call_fault(),))
+        delays = (f"{self._step(DRIVER_STEPS)}=sleep:{self.rng.uniform(0, 0.5):.2f}" for _ in range(2))
+        return Act(rival_delays=tuple(delays))
+
+    def _step(self, steps: tuple[str, ...]) -> str:
+        return self.rng.choice([step for step in steps if self.has_junk or step != _QUARANTINE])
+
+    def _kill(self, steps: tuple[str, ...]) -> Act:
+        step = self._step(steps)
+        often = step in _MET_OFTEN and self.partitions > 1
+        return Act(step, self.rng.choice((1, 2)) if often else 1)
+
+    def _freeze(self) -> Act:
+        meanwhile = [what for what in Meanwhile if self.has_files or what is not Meanwhile.REWRITE]
+        return Act(self._step(DRIVER_STEPS), 1, self.rng.choice(meanwhile))
+
+    def _call_fault(self) -> CallFault:
+        call = self.rng.choice((S3Call.GET_OBJECT, S3Call.PUT_OBJECT, S3Call.LIST_OBJECTS))
         effects = [Effect.ERROR_500, Effect.ERROR_503, Effect.RESET]
         effects += [Effect.APPLIED_500, Effect.APPLIED_RESET] if call is S3Call.PUT_OBJECT else []
-        return Act(calls=(CallFault(call, rng.choice(effects), rng.randint(1, 8), rng.choice((1, 3, 1000))),))
-    return Act(rival_delays=tuple(f"{rng.choice(DRIVER_STEPS)}=sleep:{rng.uniform(0, 0.5):.2f}" for _ in range(2)))
+        most = self.partitions if call is S3Call.LIST_OBJECTS else 8  # a listing for each chain
+        return CallFault(call, self.rng.choice(effects), self.rng.randint(1, most), self.rng.choice((1, 3, 1000)))

@@ -20,7 +20,7 @@ from confluent_kafka import Producer
 from pyiceberg.io.pyarrow import parquet_file_to_data_file
 
 from partition_chaos.checker import JUNK, Checked, check, open_tables
-from partition_chaos.scenario import Act, Meanwhile, Scenario, Wave
+from partition_chaos.scenario import Act, Kind, Meanwhile, Scenario, Wave
 
 __all__ = ["PRELOAD", "PartitionScene", "PartitionSceneResult"]
 
@@ -44,6 +44,10 @@ class PartitionSceneResult:
     seconds: float = 0.0
     happened: Counter[str] = field(default_factory=Counter)
     """What went wrong, if it really did."""
+    drawn: Counter[Kind] = field(default_factory=Counter)
+    """How many acts there were."""
+    took_effect: Counter[Kind] = field(default_factory=Counter)
+    """How many of them did something."""
     errors: Counter[str] = field(default_factory=Counter)
     """What drivers failed with, by the error's name."""
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -130,23 +134,24 @@ class PartitionScene:
     # --- what goes wrong ---
 
     def _act(self, act: Act) -> None:
-        if act.rival_delays:
-            self._rivals(act)
-        elif act.calls:
-            self._s3.hurt(*act.calls)
-            driver = self._drive()
-            self._finish(driver)
-            self._s3.heal()
-            self.result.happened.update(self._s3.injected)
-            self._s3.injected.clear()
-        elif act.meanwhile is None:
-            driver = self._drive(f"{act.failpoint}=kill@{act.nth}")
-            if self._ended(driver) and driver.was_killed:
-                self.result.happened[str(act)] += 1
-            else:
-                self._judge(driver)
+        before = self.result.happened.total()
+        _ACTS[act.kind](self, act)
+        self.result.drawn[act.kind] += 1
+        self.result.took_effect[act.kind] += self.result.happened.total() > before
+
+    def _calls(self, act: Act) -> None:
+        self._s3.hurt(*act.calls)
+        self._finish(self._drive())
+        self._s3.heal()
+        self.result.happened.update(self._s3.injected)
+        self._s3.injected.clear()
+
+    def _kill(self, act: Act) -> None:
+        driver = self._drive(f"{act.failpoint}=kill@{act.nth}")
+        if self._ended(driver) and driver.was_killed:
+            self.result.happened[str(act)] += 1
         else:
-            self._freeze(act, act.meanwhile)
+            self._judge(driver)
 
     def _rivals(self, act: Act) -> None:
         drivers = [self._drive(delay) for delay in act.rival_delays]
@@ -154,7 +159,8 @@ class PartitionScene:
             self._finish(driver)
         self.result.happened[str(act)] += 1
 
-    def _freeze(self, act: Act, meanwhile: Meanwhile) -> None:
+    def _freeze(self, act: Act) -> None:
+        assert act.meanwhile is not None
         driver = self._drive(f"{act.failpoint}=stop@{act.nth}")
         if not self._ended(driver, or_stopped=True):
             return
@@ -162,7 +168,7 @@ class PartitionScene:
             self._judge(driver)
             return
         self.result.happened[str(act)] += 1
-        put_right = _MEANWHILE[meanwhile](self)
+        put_right = _MEANWHILE[act.meanwhile](self)
         driver.signal(signal.SIGCONT)
         self._finish(driver)
         put_right()
@@ -236,7 +242,8 @@ class PartitionScene:
 
     def _drive(self, failpoints: str = "") -> Job:
         sizes = {"task_bytes": self.scenario.task_bytes, "run_bytes": self.scenario.run_bytes}
-        return self._launch("partition", patches={"partition": sizes, "s3_attempts": 2}, failpoints=failpoints)
+        patches = {"partition": sizes, "s3_attempts": 2, "commit_guard": self.scenario.guard}
+        return self._launch("partition", patches=patches, failpoints=failpoints)
 
     def _launch(self, do: str, *, hurt: bool = True, **what: Any) -> Job:
         environment = {
@@ -364,6 +371,12 @@ def _nothing() -> None:
     pass
 
 
+_ACTS = {
+    Kind.KILL: PartitionScene._kill,
+    Kind.FREEZE: PartitionScene._freeze,
+    Kind.CALLS: PartitionScene._calls,
+    Kind.RIVALS: PartitionScene._rivals,
+}
 _MEANWHILE = {
     Meanwhile.RIVAL: PartitionScene._rival,
     Meanwhile.MORE_DATA: PartitionScene._more_data,
