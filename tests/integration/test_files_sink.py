@@ -261,10 +261,12 @@ def test_a_damaged_object_stops_its_topic_partition_and_what_came_of_the_plan_is
 
 def test_how_files_lie_must_not_change_within_a_generation(scene: Scene) -> None:
     scene.run()
+    as_made = scene.config
     for changes in ({"partition_by": "day"}, {"sink": {"name": "files", "format": "text"}}, {"sink": "iceberg"}):
         scene.config = scene.with_stream(**changes)
         with pytest.raises(ConfigError, match=r"raise the stream's generation"):
             scene.run()
+        scene.config = as_made
     scene.config = scene.with_stream(sink={"name": "files", "format": {"name": "parquet", "compression": "gzip"}})
     assert scene.run().outcome is RunOutcome.NOTHING_NEW
     scene.config = scene.with_stream(generation=2, sink="files", partition_by="day")

@@ -114,7 +114,8 @@ def produce_transactions(stream: ArchivedStream, name: str) -> None:
 
 
 def partition_by_spark(stream: ArchivedStream) -> None:
-    command = [sys.executable, str(JOB), "--stream", stream.name, "--config", str(stream.file)]
+    # The topic is made so that much of it goes to quarantine: no reason to fail here.
+    command = [sys.executable, str(JOB), "--stream", stream.name, "--config", str(stream.file), "--no-quarantine-alert"]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert ran.returncode == 0, ran.stderr[-4000:]
 
