@@ -14,12 +14,10 @@ from waybill.config import (
     RegexParser,
 )
 from waybill.config.parser_class import make_parser
-from waybill.parsers.avro.messages import AvroMessages
 from waybill.parsers.checked import CheckedParser
 from waybill.parsers.delimited import DelimitedMessages
 from waybill.parsers.json import JsonMessages
 from waybill.parsers.msgpack import MsgpackMessages
-from waybill.parsers.protobuf import ProtobufMessages
 from waybill.parsers.protocol import Parser
 from waybill.parsers.raw import RawMessages
 from waybill.parsers.regex import RegexMessages
@@ -39,9 +37,14 @@ def build_parser(config: ParserConfig, columns: Columns = _NO_COLUMNS) -> Parser
         return DelimitedMessages(config, columns)
     if isinstance(config, MsgpackParser):
         return MsgpackMessages(config, columns)
+    # Their libraries take a quarter of a second to import, and the job should begin at once: only where they are used.
     if isinstance(config, AvroParser):
+        from waybill.parsers.avro.messages import AvroMessages
+
         return AvroMessages(config, columns)
     if isinstance(config, ProtobufParser):
+        from waybill.parsers.protobuf import ProtobufMessages
+
         return ProtobufMessages(config, columns)
     if isinstance(config, PythonParser):
         return CheckedParser(make_parser(config.class_path, config.options), config.class_path, columns)
