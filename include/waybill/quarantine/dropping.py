@@ -7,7 +7,6 @@ ones' place in one snapshot, which also says that the quarantine has taken part 
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -24,13 +23,10 @@ from waybill.partition.files import PartitionedWriter, TableLayout, Uploads
 from waybill.quarantine.choice import Choice
 from waybill.quarantine.files import plan_files, read_file, row_schema
 from waybill.quarantine.offsets import Offsets
-from waybill.tables import RETRIES_PROPERTY, commit_snapshot, read_retries
-from waybill.tables.catalog import available
+from waybill.tables import RETRIES_PROPERTY, commit_snapshot, read_retries, until_committed
 
 __all__ = ["drop_rows"]
 
-_ATTEMPTS = 10
-_PAUSE_SECONDS = 0.1
 _ORIGIN = ("topic", "partition", "offset")
 
 
@@ -46,9 +42,9 @@ def drop_rows(
     """
     name = ".".join(quarantine.name())
     rewritten: _Rewritten | None = None
-    for attempt in range(_ATTEMPTS):
-        with available(f"load {name}"):
-            quarantine.refresh()
+
+    def attempt() -> bool | None:
+        nonlocal rewritten
         if _is_done(quarantine, number, name):
             return False
         if rewritten is None or not rewritten.replaces_files_of(quarantine):
@@ -56,10 +52,10 @@ def drop_rows(
             rewritten = _rewrite(quarantine, moved, f"retry-{number}", memory_bytes)
         failpoints.reach("retry.rewritten")
         state = {RETRIES_PROPERTY: str(number + 1), **properties}
-        if commit_snapshot(quarantine, state, added=rewritten.added, removed=rewritten.removed):
-            return True
-        time.sleep(_PAUSE_SECONDS * min(2**attempt, 32))
-    raise CommitConflict(f"table {name}: {_ATTEMPTS} commits were refused, each because another came first; run again")
+        committed = commit_snapshot(quarantine, state, added=rewritten.added, removed=rewritten.removed)
+        return True if committed else None
+
+    return until_committed(quarantine, attempt)
 
 
 @dataclass(frozen=True, slots=True)

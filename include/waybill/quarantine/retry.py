@@ -49,6 +49,7 @@ from waybill.tables import (
     open_catalog,
     read_progress,
     read_retries,
+    until_committed,
 )
 from waybill.tables.catalog import available
 
@@ -56,8 +57,6 @@ __all__ = ["finish_retries", "retry_quarantine"]
 
 log = logging.getLogger(__name__)
 
-_ATTEMPTS = 10
-_PAUSE_SECONDS = 0.1
 _THREADS = 8
 
 
@@ -213,20 +212,18 @@ class _Driver:
         """Step 4. It may be that somebody else has carried it out."""
         name = ".".join(main.name())
         files: list[DataFile] | None = None
-        for attempt in range(_ATTEMPTS):
-            with available(f"load {name}"):
-                main.refresh()
+
+        def attempt() -> bool | None:
+            nonlocal files
             if _is_done(main, name, retry):
-                return
+                return False
             with reachable(main):
                 files = _look_up(main, retry) if files is None else files
-            if commit_snapshot(main, {RETRIES_PROPERTY: str(retry.number + 1), **self._properties(retry)}, added=files):
-                failpoints.reach("retry.committed")
-                return
-            time.sleep(_PAUSE_SECONDS * min(2**attempt, 32))
-        raise CommitConflict(
-            f"table {name}: {_ATTEMPTS} commits were refused, each because another came first; run again"
-        )
+            state = {RETRIES_PROPERTY: str(retry.number + 1), **self._properties(retry)}
+            return True if commit_snapshot(main, state, added=files) else None
+
+        if until_committed(main, attempt):
+            failpoints.reach("retry.committed")
 
     def _drop(self, tables: StreamTables, retry: Retry) -> None:
         """Step 5."""

@@ -6,7 +6,7 @@ from waybill.tables.commit import Commit, Outcome, commit_files
 from waybill.tables.files import io_properties
 from waybill.tables.progress import LeftOut, Progress, left_out_text, read_left_out, read_progress
 from waybill.tables.schemas import StreamTables, ensure_tables, load_tables
-from waybill.tables.snapshot import commit_snapshot
+from waybill.tables.snapshot import commit_snapshot, until_committed
 from waybill.tables.state import LEFT_OUT_PROPERTY, RETRIES_PROPERTY, read_retries, state_of
 from waybill.tables.watermarks import Watermarks, read_watermarks
 
@@ -33,4 +33,5 @@ __all__ = [
     "read_retries",
     "read_watermarks",
     "state_of",
+    "until_committed",
 ]

@@ -7,21 +7,15 @@ everything: refused if somebody else committed in between, and then looked at ag
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
-from waybill.errors import CommitConflict
-from waybill.tables.catalog import available
-from waybill.tables.snapshot import commit_snapshot
+from waybill.tables.snapshot import commit_snapshot, until_committed
 from waybill.tables.state import state_of
 
 __all__ = ["carry_state_on"]
-
-_ATTEMPTS = 10
-_PAUSE_SECONDS = 0.1
 
 
 def carry_state_on(table: Table) -> bool:
@@ -32,17 +26,17 @@ def carry_state_on(table: Table) -> bool:
     Raises `CommitConflict` when others commit faster than this can, `CatalogUnavailable` when the catalog does not
     answer.
     """
-    name = ".".join(table.name())
-    for attempt in range(_ATTEMPTS):
-        with available(f"load {name}"):
-            table.refresh()
+    tried = False
+
+    def attempt() -> bool | None:
+        nonlocal tried
         state = state_of(table.metadata)
         if state.items() <= _current(table.metadata).items():
-            return attempt > 0
-        if commit_snapshot(table, state):
-            return True
-        time.sleep(_PAUSE_SECONDS * min(2**attempt, 32))
-    raise CommitConflict(f"table {name}: {_ATTEMPTS} commits were refused, each because another came first; run again")
+            return tried
+        tried = True
+        return True if commit_snapshot(table, state) else None
+
+    return until_committed(table, attempt)
 
 
 def _current(metadata: TableMetadata) -> Mapping[str, str]:

@@ -7,7 +7,6 @@ again. A column that the config no longer has stays, and is null in what comes a
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -33,15 +32,12 @@ from pyiceberg.types import (
 from sqlalchemy.exc import OperationalError
 
 from waybill.config import Column, ColumnKind, Columns, ColumnType
-from waybill.errors import CommitConflict, ConfigError
-from waybill.tables.catalog import available
+from waybill.errors import ConfigError
+from waybill.tables.snapshot import until_committed
 
 __all__ = ["column_fields", "fit_columns", "iceberg_type"]
 
 log = logging.getLogger(__name__)
-
-_ATTEMPTS = 10
-_PAUSE_SECONDS = 0.1
 
 _PRIMITIVES: dict[ColumnKind, PrimitiveType] = {
     ColumnKind.BOOLEAN: BooleanType(),
@@ -106,17 +102,13 @@ def fit_columns(table: Table, columns: Columns) -> None:
     name = ".".join(table.name())
     if not _changes(name, table.schema(), columns):
         return
-    for attempt in range(_ATTEMPTS):
+
+    def attempt() -> bool | None:
         # Somebody else may have made the changes since the table was loaded, or been quicker just now.
-        with available(f"load {name}"):
-            table.refresh()
         changes = _changes(name, table.schema(), columns)
-        if not changes or _try(table, changes, name):
-            return
-        time.sleep(_PAUSE_SECONDS * min(2**attempt, 32))
-    raise CommitConflict(
-        f"table {name}: {_ATTEMPTS} changes of its columns were refused, each because another came first; run again"
-    )
+        return True if not changes or _try(table, changes, name) else None
+
+    until_committed(table, attempt, what="changes of its columns")
 
 
 def _try(table: Table, changes: _Changes, name: str) -> bool:

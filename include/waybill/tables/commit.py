@@ -7,7 +7,6 @@ progress moved on: a rival carried out the plan, and there is nothing left to do
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,16 +15,12 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
 from waybill.errors import CommitConflict
-from waybill.tables.catalog import available
 from waybill.tables.progress import Progress, progress_text, read_progress
-from waybill.tables.snapshot import commit_snapshot
+from waybill.tables.snapshot import commit_snapshot, until_committed
 from waybill.tables.state import PLAN_PROPERTY, PROGRESS_PROPERTY
 from waybill.tables.watermarks import with_watermarks
 
 __all__ = ["Commit", "Outcome", "commit_files"]
-
-_ATTEMPTS = 10
-_PAUSE_SECONDS = 0.1
 
 
 class Outcome(StrEnum):
@@ -58,15 +53,13 @@ def commit_files(table: Table, commit: Commit, *, must_be_at_start: bool = True)
     `CatalogUnavailable` when the catalog does not answer.
     """
     name = ".".join(table.name())
-    for attempt in range(_ATTEMPTS):
-        with available(f"load {name}"):
-            table.refresh()
+
+    def attempt() -> Outcome | None:
         if _is_done(read_progress(table.metadata, name), commit, name, must_be_at_start):
             return Outcome.ADOPTED
-        if _try(table, commit, name):
-            return Outcome.COMMITTED
-        time.sleep(_PAUSE_SECONDS * min(2**attempt, 32))
-    raise CommitConflict(f"table {name}: {_ATTEMPTS} commits were refused, each because another came first; run again")
+        return Outcome.COMMITTED if _try(table, commit, name) else None
+
+    return until_committed(table, attempt)
 
 
 def _is_done(found: Progress, commit: Commit, name: str, must_be_at_start: bool) -> bool:

@@ -1,20 +1,49 @@
-"""One snapshot, on top of the one that was looked at, or none."""
+"""One snapshot, on top of the one that was looked at, or none; and looking again until there is one."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
 
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table, TableProperties
 from sqlalchemy.exc import OperationalError
 
-from waybill.errors import CatalogUnavailable
+from waybill.errors import CatalogUnavailable, CommitConflict
+from waybill.tables.catalog import available
 
-__all__ = ["commit_snapshot"]
+__all__ = ["commit_snapshot", "until_committed"]
 
 log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+_ATTEMPTS = 10
+_PAUSE_SECONDS = 0.1
+_LONGEST_PAUSE = 32  # times the first
+
+
+def until_committed(table: Table, attempt: Callable[[], _T | None], what: str = "commits") -> _T:
+    """What `attempt` gives when it has committed, or seen that there is nothing to commit; None: refused, look again.
+
+    `attempt` is called with `table` just refreshed, and longer and longer after each refusal. `what` it is that was
+    refused goes into the message.
+
+    Raises `CommitConflict` when others commit faster than this can, `CatalogUnavailable` when the catalog does not
+    answer, and what `attempt` raises.
+    """
+    name = ".".join(table.name())
+    for number in range(_ATTEMPTS):
+        with available(f"load {name}"):
+            table.refresh()
+        outcome = attempt()
+        if outcome is not None:
+            return outcome
+        time.sleep(_PAUSE_SECONDS * min(2**number, _LONGEST_PAUSE))
+    raise CommitConflict(f"table {name}: {_ATTEMPTS} {what} were refused, each because another came first; run again")
 
 
 def commit_snapshot(
