@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
-from pydantic import ByteSize, Field, GetJsonSchemaHandler, model_validator
-from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
+from pydantic import ByteSize, Field, model_validator
 
 from waybill import names
 from waybill.config.enums import BackupFormat, Compression, SequenceFileKey
-from waybill.config.model import Section, misfit
+from waybill.config.model import NamedSection, Section, misfit
 from waybill.config.values import DurationBetween, IsDelimiter, IsTopic, Matching, SizeBetween, WholeNumberBetween
 
 __all__ = ["Format", "Ingest", "TopicUpload", "UploadPolicy"]
@@ -64,7 +62,7 @@ class Ingest(Section):
     )
 
 
-class Format(Section):
+class Format(NamedSection):
     """What a backup object's bytes are. A name alone, such as `format: text`, is short for a section with that name."""
 
     name: BackupFormat = Field(
@@ -83,11 +81,6 @@ class Format(Section):
         Compression.NONE, description="`sequencefile`: of its blocks. `text`: `none` or `gzip`. `kafka`: `none`."
     )
 
-    @model_validator(mode="before")
-    @classmethod
-    def _from_name(cls, value: Any) -> Any:
-        return {"name": value} if isinstance(value, str) else value
-
     @model_validator(mode="after")
     def _check_keys(self) -> Self:
         """A key that means nothing for the format is a misunderstanding."""
@@ -98,10 +91,6 @@ class Format(Section):
         if self.name is BackupFormat.TEXT and self.compression not in _TEXT_COMPRESSIONS:
             raise misfit("compression", f"of text must be {' or '.join(_TEXT_COMPRESSIONS)}")
         return self
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        return {"anyOf": [{"enum": [name.value for name in BackupFormat]}, handler(schema)]}
 
     @property
     def extension(self) -> names.Extension:

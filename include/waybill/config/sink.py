@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
-from pydantic import Field, GetJsonSchemaHandler, model_validator
-from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
+from pydantic import Field, model_validator
 
 from waybill import names
 from waybill.config.enums import Compression, FileFormat, SequenceFileKey, SinkName
-from waybill.config.model import Section, misfit
+from waybill.config.model import NamedSection, misfit
 from waybill.config.values import DurationBetween, IsDelimiter, Matching
 
 __all__ = ["FilesFormat", "Sink", "check_sinks_apart"]
@@ -26,7 +24,7 @@ _RESERVED = ("backup", "gaps", "index", "plans", "retries", "starts")
 """What Waybill keeps in the bucket by itself: first segments below the archive's prefix."""
 
 
-class FilesFormat(Section):
+class FilesFormat(NamedSection):
     """What a file's bytes are. A name alone, such as `format: text`, is short for a section with that name."""
 
     name: FileFormat = Field(
@@ -47,11 +45,6 @@ class FilesFormat(Section):
         "if left out. `text`: `none` (the default) or `gzip`.",
     )
 
-    @model_validator(mode="before")
-    @classmethod
-    def _from_name(cls, value: Any) -> Any:
-        return {"name": value} if isinstance(value, str) else value
-
     @model_validator(mode="after")
     def _check_keys(self) -> Self:
         """A key that means nothing for the format is a misunderstanding."""
@@ -61,10 +54,6 @@ class FilesFormat(Section):
         if self.name is FileFormat.TEXT and self.codec not in _TEXT_COMPRESSIONS:
             raise misfit("compression", f"of text must be {' or '.join(_TEXT_COMPRESSIONS)}")
         return self
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        return {"anyOf": [{"enum": [name.value for name in FileFormat]}, handler(schema)]}
 
     @property
     def codec(self) -> Compression:
@@ -89,7 +78,7 @@ _EXTENSIONS = {
 }
 
 
-class Sink(Section):
+class Sink(NamedSection):
     """Where the rows go. A name alone, such as `sink: files`, is short for a section with that name."""
 
     name: SinkName = Field(
@@ -110,11 +99,6 @@ class Sink(Section):
         "stream's topic-partitions have come to.",
     )
 
-    @model_validator(mode="before")
-    @classmethod
-    def _from_name(cls, value: Any) -> Any:
-        return {"name": value} if isinstance(value, str) else value
-
     @model_validator(mode="after")
     def _check_keys(self) -> Self:
         if self.name is SinkName.ICEBERG:
@@ -125,10 +109,6 @@ class Sink(Section):
         if first in _RESERVED:
             raise misfit("prefix", f"{first!r} is where Waybill keeps its own objects: choose another prefix")
         return self
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        return {"anyOf": [{"enum": [name.value for name in SinkName]}, handler(schema)]}
 
     @property
     def is_files(self) -> bool:
