@@ -11,9 +11,11 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import NoReturn
 
 from pyspark import SparkContext
 
@@ -21,7 +23,9 @@ from waybill.config import load_config
 from waybill.errors import WaybillError
 from waybill.partition.report import Report
 from waybill.partition.run import run_to_the_end
+from waybill.spark import daemon
 from waybill.spark.execute import spark_execute
+from waybill.spark.fork import forked
 from waybill.spark.session import connection_ids, spark_context, task_slots
 
 log = logging.getLogger("waybill.partition")
@@ -46,9 +50,15 @@ def main(arguments: list[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     for library in ("py4j", "pyiceberg", "kazoo"):
         logging.getLogger(library).setLevel(logging.WARNING)
+    with forked(daemon.warm_up, daemon.run) as environment:
+        return carry_out(options, environment)
+
+
+def carry_out(options: argparse.Namespace, environment: Mapping[str, str]) -> int:
+    """The exit code. `environment`: for Spark's workers on this machine."""
     reports: list[Report] = []
     try:
-        for report in partition(options.stream, options.config):
+        for report in partition(options.stream, options.config, environment):
             log.info("%s", report)
             if report.alert:
                 log.error("partition %s", report.alert)
@@ -65,15 +75,23 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if reports[-1].faults or is_alerted else 0
 
 
-def partition(stream: str, path: Path | None) -> Iterator[Report]:
+def partition(stream: str, path: Path | None, environment: Mapping[str, str]) -> Iterator[Report]:
     """Run the job until nothing of an earlier run is left; Spark starts only if there is something to do."""
     config = load_config(path)
 
     def start() -> SparkContext:
-        return spark_context(f"waybill-partition-{stream}", connection_ids(config))
+        return spark_context(f"waybill-partition-{stream}", connection_ids(config), environment)
 
     return run_to_the_end(config, stream, spark_execute(start), slots=task_slots())
 
 
+def end_process(code: int) -> NoReturn:
+    """End without taking the interpreter apart: that takes most of a second, and the JVM waits for it."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    end_process(main())

@@ -3,15 +3,23 @@
 Spark starts the daemon once in each executor, and it forks a worker for each task that runs at the same time. Imports,
 the compiled decoder and botocore's model of S3 take two to three CPU seconds: here they are paid once, not once in each
 worker, and the workers share their memory. Named by `spark.python.daemon.module`.
+
+Where the driver has forked a process that has all that already (`waybill.spark.fork`), the daemon that Spark starts
+imports nothing and hands over to it.
 """
 
 from __future__ import annotations
 
-from pyspark.daemon import manager
+import os
+
+from waybill.spark.fork import SOCKET_VARIABLE, hand_over
+
+__all__ = ["run", "warm_up"]
 
 
 def warm_up() -> None:
     """Import, load and parse what every task uses. No thread and no connection: those do not survive a fork."""
+    import pyspark.daemon  # noqa: F401
     from botocore.config import Config
 
     import waybill.partition.task  # noqa: F401
@@ -24,6 +32,15 @@ def warm_up() -> None:
     s3_client(S3Endpoint(conn_id="warm-up", region="us-east-1"), Config()).close()
 
 
-if __name__ == "__main__":
-    warm_up()
+def run() -> None:
+    """Be the daemon, until Spark closes standard input. Ends the process."""
+    from pyspark.daemon import manager
+
     manager()  # type: ignore[no-untyped-call]
+
+
+if __name__ == "__main__":
+    socket = os.environ.pop(SOCKET_VARIABLE, None)
+    if socket is None or not hand_over(socket):
+        warm_up()
+        run()

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
@@ -38,9 +39,17 @@ def spark_session(
     return SparkSession.builder.appName(app_name).config(conf=_conf(connections, settings or {})).getOrCreate()
 
 
-def spark_context(app_name: str, connections: Iterable[str] = ()) -> SparkContext:
-    """As `spark_session`, for what needs no Spark SQL: starting that takes seconds more."""
-    return SparkContext.getOrCreate(_conf(connections, {}).setAppName(app_name))
+def spark_context(
+    app_name: str, connections: Iterable[str] = (), local_environment: Mapping[str, str] = MappingProxyType({})
+) -> SparkContext:
+    """As `spark_session`, for what needs no Spark SQL: starting that takes seconds more.
+
+    `local_environment`: variables for workers on this machine; those of a cluster do not get them.
+    """
+    conf = _conf(connections, {}).setAppName(app_name)
+    if _is_local(conf):
+        conf.setAll([(f"spark.executorEnv.{name}", value) for name, value in local_environment.items()])
+    return SparkContext.getOrCreate(conf)
 
 
 def task_slots() -> int:
@@ -72,13 +81,17 @@ def _conf(connections: Iterable[str], settings: Mapping[str, str]) -> SparkConf:
         conf.setMaster(_LOCAL_MASTER)
     for key, value in {**_defaults(conf.get("spark.master", _LOCAL_MASTER)), **settings}.items():
         conf.setIfMissing(key, value)
-    if not conf.get("spark.master", "").startswith("local"):
+    if not _is_local(conf):
         # Only once there is a JVM: what is set before goes into its command line, for everybody to read.
         SparkContext._ensure_initialized(conf=conf)
         for name in map(variable, connections):
             if name in os.environ and not conf.contains(f"spark.kubernetes.executor.secretKeyRef.{name}"):
                 conf.setIfMissing(f"spark.executorEnv.{name}", os.environ[name])
     return conf
+
+
+def _is_local(conf: SparkConf) -> bool:
+    return (conf.get("spark.master") or "").startswith("local")
 
 
 def _defaults(master: str | None) -> dict[str, str]:
