@@ -1,0 +1,1 @@
+"""Dedup sweeps: every key of a stream once over a window."""
