@@ -24,7 +24,7 @@ class Seen:
     arrived_ms: Array
     """int64: when the kept row arrived, epoch ms."""
     tp: Array
-    """int32: its topic-partition, in whatever numbers the caller uses; what `judge` finds is told in them."""
+    """int32: its topic-partition, in the same numbers as the candidates'; more than these occur, if it is older."""
     offset: Array
     """int64: its offset."""
 
