@@ -31,12 +31,17 @@ __all__ = [
     "chain_prefix",
     "check_stream_name",
     "check_topic",
+    "duplicates_table_name",
     "gap_prefix",
     "gaps_prefix",
     "index_key",
     "index_prefix",
     "indexes_prefix",
     "is_topic",
+    "key_index_manifest_key",
+    "key_index_manifests_prefix",
+    "key_index_prefix",
+    "key_index_version_of",
     "offset_prefix",
     "period_of",
     "plan_key",
@@ -49,7 +54,10 @@ __all__ = [
     "staged_key",
     "start_key",
     "success_key",
+    "sweep_plan_key",
+    "sweeps_prefix",
     "table_name",
+    "unique_table_name",
 ]
 
 OFFSET_DIGITS = 20
@@ -62,6 +70,7 @@ _OF_CHAIN = re.compile(rf"({_NUMBER.pattern})_({_NUMBER.pattern})_[0-9]{{{OFFSET
 _GAP = re.compile(
     rf"({_NUMBER.pattern})_({_NUMBER.pattern})_([0-9]{{{OFFSET_DIGITS}}})(?:_([0-9]{{{OFFSET_DIGITS}}}))?\.json"
 )
+_MANIFEST = re.compile(rf"/manifests/([0-9]{{{OFFSET_DIGITS}}})\.json\Z")
 MAX_OFFSET = (1 << 63) - 1
 
 
@@ -426,6 +435,47 @@ def retry_offsets_key(retry: str, token: str) -> str:
     return f"{retry.removesuffix('.json')}.{token}.parquet"
 
 
+def sweeps_prefix(prefix: str, stream: str, generation: int, unique_uuid: str) -> str:
+    """What all plans of dedup sweeps into one unique table start with, and what was staged and marked for them."""
+    return _join(prefix, "sweeps", check_stream_name(stream), str(generation), unique_uuid, "")
+
+
+def sweep_plan_key(prefix: str, stream: str, generation: int, unique_uuid: str, sequence: int) -> str:
+    """Where the sweep that goes on behind that sequence number of the main table keeps its plan.
+
+    Raises `ValueError` for what is no sequence number.
+    """
+    return f"{sweeps_prefix(prefix, stream, generation, unique_uuid)}{_in_order(sequence)}.json"
+
+
+def key_index_prefix(prefix: str, stream: str, generation: int, unique_uuid: str) -> str:
+    """What everything of the key index of one unique table starts with."""
+    return _join(prefix, "dedup", check_stream_name(stream), str(generation), unique_uuid, "")
+
+
+def key_index_manifests_prefix(index: str) -> str:
+    """What the manifests of a key index start with; `index`: as `key_index_prefix` has it."""
+    return f"{index}manifests/"
+
+
+def key_index_manifest_key(index: str, version: int) -> str:
+    """The manifest of that version, so that a listing has them in order. Raises `ValueError` for what is no version."""
+    return f"{key_index_manifests_prefix(index)}{_in_order(version)}.json"
+
+
+def key_index_version_of(key: str) -> int | None:
+    """The version of the manifest of that key; None for any other key."""
+    match = _MANIFEST.search(key)
+    return None if match is None or int(match[1]) > MAX_OFFSET else int(match[1])
+
+
+def _in_order(number: int) -> str:
+    """With as many digits as any has: a listing then has them in order."""
+    if not 0 <= number <= MAX_OFFSET:
+        raise ValueError(f"{number} cannot be part of a name: 0 to {MAX_OFFSET}")
+    return f"{number:0{OFFSET_DIGITS}d}"
+
+
 def table_name(table: str, generation: int) -> str:
     """A generation has tables of its own: `analytics.flights` in generation 2 is `analytics.flights_g2`."""
     return f"{table}_g{generation}"
@@ -434,6 +484,16 @@ def table_name(table: str, generation: int) -> str:
 def quarantine_table_name(table: str, generation: int) -> str:
     """The quarantine that belongs to a table of a generation."""
     return f"{table}_quarantine_g{generation}"
+
+
+def unique_table_name(table: str, generation: int) -> str:
+    """The rows of a table of a generation without those of messages that were sent again."""
+    return f"{table}_unique_g{generation}"
+
+
+def duplicates_table_name(table: str, generation: int) -> str:
+    """What of a table of a generation was sent again, and where it was first seen."""
+    return f"{table}_duplicates_g{generation}"
 
 
 @dataclass(frozen=True, slots=True)
