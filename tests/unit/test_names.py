@@ -243,6 +243,8 @@ def test_what_is_no_topic_partition(text: str) -> None:
 def test_a_generation_has_tables_of_its_own() -> None:
     assert names.table_name("a.flights", 2) == "a.flights_g2"
     assert names.quarantine_table_name("a.flights", 2) == "a.flights_quarantine_g2"
+    assert names.unique_table_name("a.flights", 2) == "a.flights_unique_g2"
+    assert names.duplicates_table_name("a.flights", 2) == "a.flights_duplicates_g2"
 
 
 @given(st.dictionaries(st.builds(TopicPartition, TOPICS, NUMBERS), OFFSETS, max_size=5), st.randoms())

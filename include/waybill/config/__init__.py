@@ -2,10 +2,12 @@
 
 from waybill.config.archiving import Format, UploadPolicy
 from waybill.config.columns import OWN_COLUMNS, Column, ColumnKind, Columns, ColumnType
+from waybill.config.dedup import Dedup
 from waybill.config.enums import (
     AvroFraming,
     EventTimeFormat,
     IsolationLevel,
+    Keep,
     ProtobufFraming,
     StartPosition,
     TimeUnit,
@@ -44,6 +46,7 @@ __all__ = [
     "ColumnType",
     "Columns",
     "Config",
+    "Dedup",
     "DelimitedParser",
     "EventTime",
     "EventTimeBounds",
@@ -52,6 +55,7 @@ __all__ = [
     "Format",
     "IsolationLevel",
     "JsonParser",
+    "Keep",
     "Maintenance",
     "MsgpackParser",
     "ParserConfig",

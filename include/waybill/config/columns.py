@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Self
@@ -15,7 +16,16 @@ from waybill.config.enums import EventTimeFormat, WrongType
 from waybill.config.model import Section, misfit
 from waybill.config.values import IsFieldPath, Marker
 
-__all__ = ["OWN_COLUMNS", "Column", "ColumnKind", "ColumnType", "Columns", "IsColumnName", "IsColumnType"]
+__all__ = [
+    "OWN_COLUMNS",
+    "Column",
+    "ColumnKind",
+    "ColumnType",
+    "Columns",
+    "IsColumnName",
+    "IsColumnType",
+    "column_types",
+]
 
 OWN_COLUMNS = (
     "topic",
@@ -187,3 +197,20 @@ class Column(Section):
 
 Columns = dict[Annotated[str, IsColumnName()], Column]
 """By name, in the order of the config."""
+
+_OWN_TYPES = {
+    "topic": ColumnKind.STRING,
+    "partition": ColumnKind.INT,
+    "offset": ColumnKind.LONG,
+    "kafka_timestamp": ColumnKind.TIMESTAMP,
+    "key": ColumnKind.BINARY,
+    "value": ColumnKind.BINARY,
+    "event_time": ColumnKind.TIMESTAMP,
+    "message_id": ColumnKind.STRING,
+    "generation": ColumnKind.INT,
+}
+
+
+def column_types(columns: Mapping[str, Column]) -> dict[str, ColumnType]:
+    """The types of a table's columns by name: its own, but for the headers, and those that its stream names."""
+    return {name: ColumnType(kind) for name, kind in _OWN_TYPES.items()} | {n: c.type for n, c in columns.items()}

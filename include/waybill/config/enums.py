@@ -11,6 +11,7 @@ __all__ = [
     "EventTimeFormat",
     "FileFormat",
     "IsolationLevel",
+    "Keep",
     "ProtobufFraming",
     "SequenceFileKey",
     "SinkName",
@@ -113,3 +114,10 @@ class FileFormat(StrEnum):
     PARQUET = "parquet"
     SEQUENCEFILE = "sequencefile"
     TEXT = "text"
+
+
+class Keep(StrEnum):
+    """Which of several rows of one message is kept."""
+
+    FIRST = "first"
+    """The one that arrived first."""

@@ -12,7 +12,7 @@ from pydantic import GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from waybill.config.columns import OWN_COLUMNS, Column, ColumnKind, ColumnType
+from waybill.config.columns import OWN_COLUMNS, Column, ColumnKind, ColumnType, column_types
 from waybill.config.enums import TimeUnit
 from waybill.config.model import misfit
 from waybill.config.values import Marker
@@ -119,17 +119,6 @@ def _parse_term(text: str) -> ColumnTransform:
     return ColumnTransform(match[4], kind, figure)
 
 
-_OWN_TYPES = {
-    "topic": ColumnKind.STRING,
-    "partition": ColumnKind.INT,
-    "offset": ColumnKind.LONG,
-    "kafka_timestamp": ColumnKind.TIMESTAMP,
-    "key": ColumnKind.BINARY,
-    "value": ColumnKind.BINARY,
-    "event_time": ColumnKind.TIMESTAMP,
-    "message_id": ColumnKind.STRING,
-    "generation": ColumnKind.INT,
-}
 _NEVER = (ColumnKind.FLOAT, ColumnKind.DOUBLE)
 _NOT_BUCKETED = (*_NEVER, ColumnKind.BOOLEAN)
 _TRUNCATED = (ColumnKind.INT, ColumnKind.LONG, ColumnKind.STRING, ColumnKind.JSON, ColumnKind.BINARY)
@@ -138,7 +127,7 @@ _ONE_FOR_EACH_MESSAGE = ("offset", "message_id", "value")
 
 def check_partition_by(partition_by: PartitionBy, columns: Mapping[str, Column]) -> None:
     """Refuse what cannot be; `columns` are those that the stream names. Raises a fault at `partition_by`."""
-    types = {name: ColumnType(kind) for name, kind in _OWN_TYPES.items()} | {n: c.type for n, c in columns.items()}
+    types = column_types(columns)
     for transform in partition_by.columns:
         fault = _fault(transform, types)
         if fault:

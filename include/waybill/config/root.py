@@ -60,10 +60,7 @@ class Config(Section):
     def _check_tables(self) -> None:
         owners: dict[str, str] = {}
         for name, stream in self.streams.items():
-            for table in (
-                names.table_name(stream.table, stream.generation),
-                names.quarantine_table_name(stream.table, stream.generation),
-            ):
+            for table in _tables_of(stream):
                 owner = owners.setdefault(table, name)
                 if owner != name:
                     raise _overlap(
@@ -104,6 +101,13 @@ class Config(Section):
             near = difflib.get_close_matches(name, self.streams, n=1)
             meant = f"; did you mean {near[0]!r}? There" if near else "; there"
             raise ConfigError(f"no stream {name!r}{meant} are: {', '.join(sorted(self.streams))}") from None
+
+
+def _tables_of(stream: Stream) -> list[str]:
+    own = [names.table_name, names.quarantine_table_name]
+    if stream.dedup is not None:
+        own += [names.unique_table_name, names.duplicates_table_name]
+    return [name_of(stream.table, stream.generation) for name_of in own]
 
 
 def _check_topics_apart(a: str, first: Stream, b: str, second: Stream) -> None:

@@ -20,7 +20,7 @@ SINK_PREFIX = Matching(
     "`{table}` stands for the table with its generation",
     refused=r"(?:^|/)\.\.?(?:/|$)|^.{401}",
 )
-_RESERVED = ("backup", "gaps", "index", "plans", "retries", "starts")
+_RESERVED = ("backup", "dedup", "gaps", "index", "plans", "retries", "starts", "sweeps")
 """What Waybill keeps in the bucket by itself: first segments below the archive's prefix."""
 
 

@@ -10,9 +10,10 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from waybill.config.archiving import Format, Ingest, UploadPolicy
 from waybill.config.columns import Columns
+from waybill.config.dedup import Dedup, check_dedup
 from waybill.config.enums import BackupFormat, IsolationLevel, StartPosition, TimeUnit
 from waybill.config.model import Section, misfit
-from waybill.config.parsing import EventTimeBounds, ParserConfig, RawParser, Reading, check_columns
+from waybill.config.parsing import EventTimeBounds, ParserConfig, PythonParser, RawParser, Reading, check_columns
 from waybill.config.partition_by import IsPartitionBy, PartitionBy, check_partition_by
 from waybill.config.partitioning import Maintenance, Partition
 from waybill.config.quarantining import QuarantineAlert
@@ -59,6 +60,12 @@ Topics = Annotated[
 ]
 
 
+def _a_section(schema: dict[str, Any]) -> None:
+    """Of a section that may be left out: null stands for no section in Python, and not in YAML."""
+    schema["$ref"] = next(kind["$ref"] for kind in schema.pop("anyOf") if "$ref" in kind)
+    del schema["default"]
+
+
 class Stream(Section):
     """One stream: which topics, and how they are archived, parsed and partitioned."""
 
@@ -100,7 +107,21 @@ class Stream(Section):
     quarantine: QuarantineAlert = Field(
         QuarantineAlert(), description="From which share of messages on the quarantine is an alert."
     )
+    dedup: Dedup | None = Field(
+        None,
+        exclude_if=lambda dedup: dedup is None,
+        json_schema_extra=_a_section,
+        description="How messages that were sent again are found; `{}`: with its keys' defaults.",
+    )
     maintenance: Maintenance = Field(Maintenance(), description="How the tables are kept in shape.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_dedup_is_meant(cls, value: Any) -> Any:
+        """A section that was opened and left empty: is it all defaults, or no dedup?"""
+        if isinstance(value, dict) and "dedup" in value and value["dedup"] is None:
+            raise misfit("dedup", "must be a section: {} is one with its keys' defaults; leave it out for no dedup")
+        return value
 
     @model_validator(mode="after")
     def _check_upload_topics(self) -> Self:
@@ -146,6 +167,17 @@ class Stream(Section):
             for name in ("dt", "hr"):
                 if name in self.columns:
                     raise misfit(("columns", name), "is a directory's column with the sink files: choose another name")
+        return self
+
+    @model_validator(mode="after")
+    def _check_dedup(self) -> Self:
+        if self.dedup is None:
+            return self
+        if self.sink.is_files:
+            raise misfit("dedup", "needs the rows in a table, and the sink files has none: leave it out")
+        # A class of one's own may give ids: only it can tell.
+        has_ids = isinstance(self.parser, PythonParser) or getattr(self.parser, "message_id", None) is not None
+        check_dedup(self.dedup, self.columns, has_message_ids=has_ids)
         return self
 
     @property
