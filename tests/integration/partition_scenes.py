@@ -107,8 +107,7 @@ class Scene:
             prefix = table.location().removeprefix(f"s3://{self.store.bucket}/") + "/data/"
             pages = self.store.client.get_paginator("list_objects_v2").paginate(Bucket=self.store.bucket, Prefix=prefix)
             found |= {f"s3://{self.store.bucket}/{o['Key']}" for page in pages for o in page.get("Contents", [])}
-        # Arrow leaves an empty object with the folder's name where it removes the last file of a folder.
-        return {path for path in found if not path.endswith("/")}
+        return found
 
     def referenced_files(self) -> set[str]:
         """The data files of the current snapshots."""

@@ -19,7 +19,16 @@ from sqlalchemy.exc import OperationalError
 from waybill.connections import CatalogEndpoint, S3Endpoint, connection
 from waybill.errors import CatalogUnavailable, CommitConflict, ConfigError, ProgressLost
 from waybill.names import TopicPartition
-from waybill.tables import Commit, Outcome, commit_files, ensure_tables, load_tables, open_catalog, read_progress
+from waybill.tables import (
+    Commit,
+    Outcome,
+    commit_files,
+    ensure_tables,
+    load_tables,
+    open_catalog,
+    read_progress,
+    remove_files,
+)
 
 pytestmark = pytest.mark.integration
 
@@ -49,6 +58,21 @@ def test_both_tables_are_made_as_they_should_be(scene: Scene) -> None:
     found = load_tables(scene.catalog, scene.stream)
     assert found is not None
     assert found.quarantine.metadata.table_uuid == tables.quarantine.metadata.table_uuid
+
+
+def test_no_folder_is_left_where_files_were_removed(scene: Scene) -> None:
+    """Arrow's own removal leaves an empty object of the folder's name."""
+    table = ensure_tables(scene.catalog, scene.stream).main
+    folder = f"{table.location()}/data/day=1"
+    paths = [f"{folder}/{number}" for number in range(1005)]
+    for path in paths[:3] + paths[-2:]:
+        with table.io.new_output(path).create() as file:
+            file.write(b"x")
+    table.io.delete(paths[0])
+    table.io.delete(paths[0])  # as often as one likes
+    assert len(scene.data_files()) == 4
+    remove_files(table.io, paths)
+    assert scene.data_files() == set()
 
 
 def test_a_table_that_is_somebody_elses_is_refused(scene: Scene) -> None:

@@ -17,7 +17,6 @@ import re
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -45,6 +44,7 @@ from pyiceberg.typedef import Record
 
 from waybill import failpoints
 from waybill.partition.grouping import Cut, Grouping, Value, event_times
+from waybill.tables import remove_files
 
 if TYPE_CHECKING:
     _Int64s = np.ndarray[Any, np.dtype[np.int64]]
@@ -172,11 +172,10 @@ class Uploads:
 
     def discard(self) -> None:
         """Remove what was sent, as far as that is possible."""
-        for path, arrival in self._sent:
+        for _, arrival in self._sent:
             if not arrival.cancel():
                 arrival.exception()
-            with suppress(Exception):  # whatever stays is removed by maintenance, like any orphan
-                self._io.delete(path)
+        remove_files(self._io, [path for path, _ in self._sent])
 
     def close(self) -> None:
         """End the threads."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,12 +35,11 @@ from waybill.partition.plan import (
     parse_offsets,
 )
 from waybill.store import Store
-from waybill.tables import StreamTables
+from waybill.tables import StreamTables, remove_files
 
 __all__ = ["Staged", "discard", "find_staged", "record_staged"]
 
 _VERSION = 3
-_THREADS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +131,7 @@ def record_staged(store: Store, plan: Plan, staged: Staged) -> bool:
 
 def discard(io: FileIO, staged: Staged) -> None:
     """Remove the files of a run that lost. Nothing has ever referenced them."""
-    paths = [file.file_path for file in (*staged.table_files, *staged.quarantine_files)]
-    with ThreadPoolExecutor(_THREADS) as pool:
-        # What cannot be removed now is an orphan, which maintenance removes: no reason to fail.
-        for removal in [pool.submit(io.delete, path) for path in paths]:
-            removal.exception()
+    remove_files(io, [file.file_path for file in (*staged.table_files, *staged.quarantine_files)])
 
 
 def _digest(plan: Plan) -> str:

@@ -17,7 +17,6 @@ import logging
 import time
 import uuid
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -49,6 +48,7 @@ from waybill.tables import (
     open_catalog,
     read_progress,
     read_retries,
+    remove_files,
     until_committed,
 )
 from waybill.tables.catalog import available
@@ -56,8 +56,6 @@ from waybill.tables.catalog import available
 __all__ = ["finish_retries", "retry_quarantine"]
 
 log = logging.getLogger(__name__)
-
-_THREADS = 8
 
 
 def retry_quarantine(
@@ -203,10 +201,7 @@ class _Driver:
 
     def _take_back(self, main: Table, retry: Retry) -> None:
         self.store.remove(retry.offsets_key)
-        with ThreadPoolExecutor(_THREADS) as pool:
-            # What cannot be removed now is an orphan, which maintenance removes: no reason to fail.
-            for removal in [pool.submit(main.io.delete, path) for path in retry.files]:
-                removal.exception()
+        remove_files(main.io, retry.files)
 
     def _commit(self, main: Table, retry: Retry) -> None:
         """Step 4. It may be that somebody else has carried it out."""

@@ -3,7 +3,7 @@
 from waybill.tables.catalog import file_io, open_catalog
 from waybill.tables.columns import fit_columns
 from waybill.tables.commit import Commit, Outcome, commit_files
-from waybill.tables.files import io_properties
+from waybill.tables.files import io_properties, remove_files
 from waybill.tables.progress import LeftOut, Progress, left_out_text, read_left_out, read_progress
 from waybill.tables.schemas import StreamTables, ensure_tables, load_tables
 from waybill.tables.snapshot import commit_snapshot, until_committed
@@ -32,6 +32,7 @@ __all__ = [
     "read_progress",
     "read_retries",
     "read_watermarks",
+    "remove_files",
     "state_of",
     "until_committed",
 ]

@@ -7,25 +7,31 @@ encrypt, files are written by botocore.
 
 from __future__ import annotations
 
+import logging
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any, cast
 
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from pyarrow.fs import FileSystem, S3FileSystem
-from pyiceberg.io import OutputStream
+from pyiceberg.io import FileIO, InputFile, OutputFile, OutputStream
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 from s3transfer.manager import TransferConfig, TransferManager
 
 from waybill.clients.s3 import region, renewed_keys, s3_client
 from waybill.connections import Encryption, S3Endpoint
+from waybill.tables.removal import S3Removal
 
-__all__ = ["TableIO", "io_properties"]
+__all__ = ["TableIO", "io_properties", "remove_files"]
+
+log = logging.getLogger(__name__)
 
 _ENDPOINT = "waybill.s3"
 _PART_BYTES = 16 << 20
+_REMOVAL_THREADS = 8
 _KEYS = ("s3.access-key-id", "s3.secret-access-key", "s3.session-token")
 
 
@@ -100,6 +106,55 @@ class TableIO(PyArrowFileIO):
         if self._endpoint is None or self._endpoint.encryption is None or not location.startswith("s3"):
             return found
         return _EncryptedFile(found, self._endpoint, self._endpoint.encryption)
+
+    def delete(self, location: str | InputFile | OutputFile) -> None:
+        """Remove a file; on S3 it makes no difference whether there is one. Raises `OSError`."""
+        where = location if isinstance(location, str) else location.location
+        removal, key = self._removal(where)
+        if removal is None:
+            super().delete(where)
+        else:
+            removal.remove(key)
+
+    def delete_together(self, locations: Iterable[str]) -> list[str]:
+        """Remove files on S3, many by a request. Returns the locations that this cannot be done with.
+
+        Raises botocore's `BotoCoreError` when S3 does not answer.
+        """
+        left: list[str] = []
+        found: dict[str, tuple[S3Removal, dict[str, str]]] = {}
+        for location in locations:
+            removal, key = self._removal(location)
+            if removal is None:
+                left.append(location)
+            else:
+                _, of_bucket = found.setdefault(removal.bucket, (removal, {}))
+                of_bucket[key] = location
+        for removal, by_key in found.values():
+            left += [by_key[key] for key in removal.remove_all(list(by_key))]
+        return left
+
+    def _removal(self, location: str) -> tuple[S3Removal | None, str]:
+        scheme, netloc, path = self.parse_location(location, self.properties)
+        bucket, _, key = path.partition("/")
+        return S3Removal.like(self.fs_by_scheme(scheme, netloc), bucket), key
+
+
+def remove_files(io: FileIO, locations: Iterable[str]) -> None:
+    """Remove files that nothing references, as far as it can be done.
+
+    What stays is an orphan, which maintenance removes: no reason to fail.
+    """
+    left = list(locations)
+    if isinstance(io, TableIO):
+        try:
+            left = io.delete_together(left)
+        except Exception as error:  # no keys, or no answer: one by one would take just as long each
+            log.warning("%d files stay as orphans: %s", len(left), error)
+            return
+    with ThreadPoolExecutor(_REMOVAL_THREADS) as pool:
+        for removal in [pool.submit(io.delete, location) for location in left]:
+            removal.exception()
 
 
 class _EncryptedFile(PyArrowFile):

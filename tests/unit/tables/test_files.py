@@ -1,0 +1,45 @@
+"""Which of a table's files botocore removes; the removal itself is tested against S3."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyarrow.fs import LocalFileSystem, S3FileSystem
+
+from waybill.connections import S3Endpoint
+from waybill.tables import io_properties, remove_files
+from waybill.tables.files import TableIO
+from waybill.tables.removal import S3Removal
+
+ENDPOINT = S3Endpoint(endpoint_url="http://localhost:1", region="eu-west-1", access_key="key", secret_key="secret")
+
+
+def test_files_that_are_not_on_s3_are_removed_by_arrow(tmp_path: Path) -> None:
+    paths = [tmp_path / str(number) for number in range(5)]
+    for path in paths[:4]:
+        path.write_bytes(b"x")
+    io = TableIO(io_properties(ENDPOINT))
+    io.delete(str(paths[0]))
+    assert io.delete_together([str(paths[1])]) == [str(paths[1])]
+    remove_files(io, map(str, paths))  # the last is not there: no reason to fail
+    assert not any(path.exists() for path in paths)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [{"anonymous": True}, {"role_arn": "arn:aws:iam::123456789012:role/x"}, {"proxy_options": "http://localhost:1"}],
+)
+def test_what_botocore_would_not_be_told_is_left_to_arrow(told: dict[str, object]) -> None:
+    assert S3Removal.like(S3FileSystem(region="eu-west-1", **told), "bucket") is None
+
+
+def test_botocore_is_told_what_arrow_is() -> None:
+    io = TableIO(io_properties(ENDPOINT))
+    removal = S3Removal.like(io.fs_by_scheme("s3", "bucket"), "bucket")
+    assert removal is not None
+    assert removal.endpoint == ENDPOINT
+
+
+def test_other_file_systems_have_no_such_removal() -> None:
+    assert S3Removal.like(LocalFileSystem(), "bucket") is None
