@@ -12,6 +12,7 @@ from datetime import timedelta
 from airflow.sdk import DAG, dag, task
 
 from waybill.config import Config, Stream, load_config
+from waybill.orchestration.assets import table_asset
 from waybill.orchestration.spark_submit import WaybillSparkSubmit
 
 
@@ -49,7 +50,12 @@ def partition_dag(config: Config, name: str, stream: Stream) -> DAG:
     )
     def build() -> None:
         partition = WaybillSparkSubmit(
-            task_id="partition", job="partition", stream=name, config=config, arguments=["--no-quarantine-alert"]
+            task_id="partition",
+            job="partition",
+            stream=name,
+            config=config,
+            arguments=["--no-quarantine-alert"],
+            outlets=[table_asset(config, stream)],
         )
         partition >> check_quarantine(name)
         if stream.sink.is_files:

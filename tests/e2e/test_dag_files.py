@@ -23,6 +23,11 @@ heavy = {"pyspark", "pyarrow", "numba", "numpy", "pandas", "boto3", "kafka", "ka
 print("RESULT" + json.dumps({
     "errors": bag.import_errors,
     "tasks": {dag_id: sorted(t.task_id for t in dag.tasks) for dag_id, dag in bag.dags.items()},
+    "outlets": {dag_id: [asset.name for t in dag.tasks for asset in t.outlets] for dag_id, dag in bag.dags.items()},
+    "triggers": {
+        dag_id: [asset.name for asset in dag.timetable.asset_condition.objects]
+        for dag_id, dag in bag.dags.items() if dag.timetable.asset_condition
+    },
     "heavy": sorted(heavy & (set(sys.modules) - before)),
 }))
 """
@@ -81,9 +86,21 @@ def test_a_stream_whose_rows_go_to_files_has_a_finalizer(tmp_path: Path) -> None
     assert parsed["tasks"]["partition__s1"] == ["check_quarantine", "finalize", "partition"]
 
 
+def test_a_stream_with_dedup_is_swept_after_each_partition_run(tmp_path: Path) -> None:
+    config = yaml.safe_load(config_of(2))
+    config["streams"]["s1"]["parser"]["message_id"] = "id"
+    config["streams"]["s1"]["dedup"] = {}
+    parsed = parse_dags(tmp_path, yaml.safe_dump(config))
+    assert parsed["errors"] == {}
+    assert parsed["heavy"] == []
+    assert parsed["tasks"]["dedup__s1"] == ["check_window", "merge", "sweep"]
+    assert "dedup__s0" not in parsed["tasks"]
+    assert parsed["outlets"]["partition__s1"] == parsed["triggers"]["dedup__s1"] == ["x.t1_g1"]
+
+
 @pytest.mark.parametrize("fault", ["version: 2", "streams: {s: {topics: []}}"])
 def test_a_wrong_config_is_an_import_error_that_names_the_file(tmp_path: Path, fault: str) -> None:
     parsed = parse_dags(tmp_path, fault)
     assert parsed["tasks"] == {}
-    assert len(parsed["errors"]) == 4
+    assert len(parsed["errors"]) == 5
     assert all("ConfigError" in trace and "streams.yaml, line 1" in trace for trace in parsed["errors"].values())

@@ -17,7 +17,7 @@ __all__ = ["JOBS", "WaybillSparkSubmit"]
 
 JOBS = Path(__file__).parents[3] / "spark_jobs"
 
-_BRIEF = frozenset({"partition"})
+_BRIEF = frozenset({"partition", "dedup"})
 """Jobs whose messages never pass through a JVM."""
 
 
@@ -29,7 +29,7 @@ class WaybillSparkSubmit(SparkSubmitOperator):
     """
 
     def __init__(self, *, job: str, stream: str, config: Config, arguments: Sequence[str] = (), **kwargs: Any) -> None:
-        """`arguments`: what the job is given beside its stream."""
+        """`arguments`: what the job is given beside its stream: templates, and what comes out empty is left out."""
         super().__init__(
             application=str(JOBS / f"{job}.py"),
             application_args=["--stream", stream, *arguments],
@@ -41,6 +41,7 @@ class WaybillSparkSubmit(SparkSubmitOperator):
         self._job = job
 
     def execute(self, context: Any) -> None:
+        self.application_args = [argument for argument in self.application_args or () if argument]
         # Through the environment of spark-submit, not through `env_vars`: on a cluster that puts secrets on a command
         # line, and the command line into the log.
         export_connections(self._config)
