@@ -40,6 +40,7 @@ __all__ = [
     "RetentionGap",
     "StackError",
     "StoreUnavailable",
+    "SweepHistoryLost",
     "TopicRecreated",
     "UnsupportedBatch",
     "WaybillError",
@@ -309,7 +310,11 @@ class QuarantineRateExceeded(WaybillError):
 
 
 class PlanUnusable(WaybillError):
-    """The plan of a partition run, or what it has staged, cannot be read or is gone."""
+    """The plan of a partition run or a sweep, or what it has staged, cannot be read or is gone."""
+
+
+class SweepHistoryLost(WaybillError):
+    """What a stream's table gained since the last dedup sweep cannot be told: its snapshots do not lead back to it."""
 
 
 # --- maintenance ------------------------------------------------------------------------------------------------------

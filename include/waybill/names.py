@@ -54,6 +54,7 @@ __all__ = [
     "staged_key",
     "start_key",
     "success_key",
+    "sweep_marks_key",
     "sweep_plan_key",
     "sweeps_prefix",
     "table_name",
@@ -446,6 +447,16 @@ def sweep_plan_key(prefix: str, stream: str, generation: int, unique_uuid: str, 
     Raises `ValueError` for what is no sequence number.
     """
     return f"{sweeps_prefix(prefix, stream, generation, unique_uuid)}{_in_order(sequence)}.json"
+
+
+def sweep_marks_key(plan: str, token: str) -> str:
+    """Where a task of the sweep with that plan says which rows are duplicates; each try under a token of its own.
+
+    Raises `ValueError` for what is no token.
+    """
+    if not _TOKEN.fullmatch(token):
+        raise ValueError(f"{token!r} is not a token: 32 hexadecimal digits")
+    return f"{plan.removesuffix('.json')}.marks/{token}.parquet"
 
 
 def key_index_prefix(prefix: str, stream: str, generation: int, unique_uuid: str) -> str:

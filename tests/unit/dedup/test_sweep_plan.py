@@ -1,0 +1,79 @@
+"""Plans of sweeps: documents, and the figures that follow from watermarks."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from waybill.dedup.candidates import UNBOUNDED_MS
+from waybill.dedup.gained import NOTHING_SWEPT, GainedFile, Point
+from waybill.dedup.plan import SweepPlan, epoch_ms, horizon_after, low_ms
+from waybill.errors import GenerationConflict, PlanUnusable
+from waybill.names import TopicPartition
+
+A, B = TopicPartition("flights", 0), TopicPartition("flights", 1)
+PLAN = SweepPlan(
+    key="p/sweeps/flights/1/uuid/00000000000000000007.json",
+    stream="flights",
+    generation=1,
+    created_at=datetime(2026, 11, 21, 12, 30, 0, 999_999, UTC),
+    main="main-uuid",
+    start=Point(1234567890123456789, 7),
+    end=Point(42, 9),
+    files=(GainedFile("s3://bucket/a.parquet", 1000, 10), GainedFile("s3://bucket/b.parquet", 500, 5)),
+    topic_partitions=(A, B),
+    watermarks={A: 1_000_000},
+    window_ms=1000,
+    horizon_ms=998_000,
+    key_columns=("topic", "message_id"),
+    source="device",
+    buckets=16,
+)
+
+
+@pytest.mark.parametrize(
+    "plan", [PLAN, replace(PLAN, start=NOTHING_SWEPT, horizon_ms=UNBOUNDED_MS, watermarks={}, files=(), source=None)]
+)
+def test_a_plan_comes_back_from_its_document(plan: SweepPlan) -> None:
+    found = SweepPlan.from_json(plan.key, plan.to_json())
+    assert found == plan
+    assert found.digest == plan.digest
+
+
+def test_what_is_told_of_a_plan() -> None:
+    assert PLAN.id == "00000000000000000007"
+    assert (PLAN.records, PLAN.size_bytes) == (15, 1500)
+    assert PLAN.high_ms == 1_795_264_200_999, "whole milliseconds, never later than the plan"
+    assert PLAN.digest != replace(PLAN, horizon_ms=998_001).digest
+
+
+def test_a_plan_of_a_newer_waybill_is_left_alone() -> None:
+    document = json.loads(PLAN.to_json()) | {"v": 2}
+    with pytest.raises(GenerationConflict, match=r"newer Waybill.*carry it out, or remove the object"):
+        SweepPlan.from_json(PLAN.key, json.dumps(document).encode())
+
+
+@pytest.mark.parametrize("text", [b"", b"[]", b"{}", b'{"v":1}', PLAN.to_json()[:-20]])
+def test_what_is_no_plan_is_named_with_its_object(text: bytes) -> None:
+    with pytest.raises(PlanUnusable, match=r"00000000000000000007\.json cannot be read .* remove the object"):
+        SweepPlan.from_json(PLAN.key, text)
+
+
+def test_the_first_sweep_has_no_lower_bound_and_leaves_no_horizon_without_rows() -> None:
+    assert low_ms({}, A, 1000) == UNBOUNDED_MS
+    assert horizon_after({}, 1000) == UNBOUNDED_MS
+
+
+def test_a_topic_partition_that_was_quiet_is_bounded_by_the_newest_of_all() -> None:
+    watermarks = {A: 100_000, B: 5_000}
+    assert low_ms(watermarks, A, 1000) == 100_000
+    assert low_ms(watermarks, B, 1000) == 99_000
+    assert low_ms(watermarks, TopicPartition("flights", 2), 1000) == 99_000
+    assert horizon_after(watermarks, 1000) == 98_000
+
+
+def test_milliseconds_are_rounded_down_before_1970_too() -> None:
+    assert epoch_ms(datetime(1969, 12, 31, 23, 59, 59, 999_500, UTC)) == -1
