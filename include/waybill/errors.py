@@ -22,6 +22,7 @@ __all__ = [
     "GapRefused",
     "GenerationConflict",
     "HoursBlocked",
+    "IndexDamaged",
     "IngestIncomplete",
     "IngestStopped",
     "KafkaUnavailable",
@@ -44,6 +45,7 @@ __all__ = [
     "TopicRecreated",
     "UnsupportedBatch",
     "WaybillError",
+    "WindowShrunk",
 ]
 
 
@@ -315,6 +317,24 @@ class PlanUnusable(WaybillError):
 
 class SweepHistoryLost(WaybillError):
     """What a stream's table gained since the last dedup sweep cannot be told: its snapshots do not lead back to it."""
+
+
+# --- dedup ------------------------------------------------------------------------------------------------------------
+
+
+class IndexDamaged(WaybillError):
+    """A file of the key index is gone, or is not what was written. The index is made again from the unique table."""
+
+    def __init__(self, key: str, reason: str) -> None:
+        super().__init__(f"{key}: {reason}. The key index is made again from the unique table")
+        self.key, self.reason = key, reason
+
+    def __reduce__(self) -> tuple[type[IndexDamaged], tuple[str, str]]:
+        return type(self), (self.key, self.reason)
+
+
+class WindowShrunk(WaybillError):
+    """Dedup sweeps see less far back than the config promises. The message says how far, why, and what to do."""
 
 
 # --- maintenance ------------------------------------------------------------------------------------------------------

@@ -38,9 +38,11 @@ __all__ = [
     "index_prefix",
     "indexes_prefix",
     "is_topic",
+    "key_index_filter_key",
     "key_index_manifest_key",
     "key_index_manifests_prefix",
     "key_index_prefix",
+    "key_index_run_key",
     "key_index_version_of",
     "offset_prefix",
     "period_of",
@@ -478,6 +480,23 @@ def key_index_version_of(key: str) -> int | None:
     """The version of the manifest of that key; None for any other key."""
     match = _MANIFEST.search(key)
     return None if match is None or int(match[1]) > MAX_OFFSET else int(match[1])
+
+
+def key_index_run_key(index: str, bucket: int, first_sequence: int, last_sequence: int, token: str) -> str:
+    """A run of a bucket of the key index: `runs/<bucket>/<first>-<last>-<token>.parquet`; each try has its own token.
+
+    Raises `ValueError` for what is no sequence number, bucket or token.
+    """
+    if not _TOKEN.fullmatch(token):
+        raise ValueError(f"{token!r} is not a token: 32 hexadecimal digits")
+    if bucket < 0:
+        raise ValueError(f"{bucket} is no bucket")
+    return f"{index}runs/{bucket}/{_in_order(first_sequence)}-{_in_order(last_sequence)}-{token}.parquet"
+
+
+def key_index_filter_key(run: str) -> str:
+    """The filter of the run of that key."""
+    return f"{run.removesuffix('.parquet')}.fuse16"
 
 
 def _in_order(number: int) -> str:

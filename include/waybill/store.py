@@ -285,6 +285,22 @@ class Store:
         except ObjectMissing:
             return None
 
+    def read_range(self, key: str, start: int, length_bytes: int) -> bytes:
+        """`length_bytes` (at least 1) from byte `start` on; less, or none, only where the object ends before.
+
+        Raises `ObjectMissing` if there is no object.
+        """
+        with self._mapped(f"read {key}", key):
+            try:
+                wanted = f"bytes={start}-{start + length_bytes - 1}"
+                answer = self.client.get_object(Bucket=self.bucket, Key=key, Range=wanted)
+            except ClientError as error:
+                if error.response["Error"].get("Code") == "InvalidRange":
+                    return b""
+                raise
+        with ObjectStream(answer["Body"], key, int(answer["ContentLength"])) as stream:
+            return stream.read()
+
     def metadata(self, key: str) -> dict[str, str]:
         """The user metadata of an object. Raises `ObjectMissing` if there is none."""
         with self._mapped(f"look up {key}", key):
