@@ -6,13 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from waybill.dedup._kernels import find_repeated, raise_arrivals
 from waybill.dedup.candidates import Candidates
 from waybill.log._kernels import Array
 
 __all__ = ["Seen", "Verdicts", "judge"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Seen:
     """What the index knows of the candidates' keys: of each the latest kept row that arrived at or after the horizon.
 
@@ -35,7 +36,7 @@ class Seen:
         return cls(none, none, np.empty(0, np.int32), none)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Verdicts:
     """For each candidate: kept or not, and where a row that is not kept was first seen."""
 
@@ -50,5 +51,79 @@ class Verdicts:
 
 
 def judge(candidates: Candidates, seen: Seen, window_ms: int, horizon_ms: int) -> Verdicts:
-    """Which candidates are kept."""
-    raise NotImplementedError
+    """Which of a batch's rows are kept, and what the others repeat. All candidates of a key must be there.
+
+    A row is a duplicate if a kept row of the same key arrived at or after both `window_ms` before it and `horizon_ms`:
+    one that the index knows, or one of the batch that comes earlier in the order in which rows of a key are judged. It
+    repeats the latest of these; two cannot have arrived at the same time, since the second would be a duplicate.
+
+    The order: by offset along each topic-partition, whatever the timestamps say; among topic-partitions by arrival,
+    where a row counts as arrived no earlier than those of its key before it in its own; then by topic-partition.
+
+    A key that occurs once and was not seen costs its part of one sort by half of the hash.
+    """
+    n = len(candidates)
+    kept = np.ones(n, np.bool_)
+    first_tp, first_offset, first_arrived_ms = np.zeros(n, np.int32), np.zeros(n, np.int64), np.zeros(n, np.int64)
+    rows = _rows_in_question(candidates, seen)
+    if len(rows):
+        known = _Known.of(candidates, rows, seen)
+        repeated = find_repeated(
+            known.hi, known.lo, known.candidate >= 0, known.arrived_ms, np.int64(window_ms), np.int64(horizon_ms)
+        )
+        duplicates = np.flatnonzero(repeated >= 0)
+        at, first = known.candidate[duplicates], repeated[duplicates]
+        kept[at] = False
+        first_tp[at], first_offset[at] = known.tp[first], known.offset[first]
+        first_arrived_ms[at] = known.arrived_ms[first]
+    return Verdicts(kept, first_tp, first_offset, first_arrived_ms)
+
+
+def _rows_in_question(candidates: Candidates, seen: Seen) -> Array:
+    """The candidates whose key may occur twice or was seen, sorted by key, topic-partition and offset."""
+    by_hash = np.argsort(candidates.hi)
+    ordered = candidates.hi[by_hash]
+    alike = ordered[1:] == ordered[:-1]
+    in_question = np.zeros(len(candidates), np.bool_)
+    in_question[by_hash[1:][alike]] = True
+    in_question[by_hash[:-1][alike]] = True
+    in_question[seen.candidate] = True
+    rows = np.flatnonzero(in_question)
+    c = candidates
+    return rows[np.lexsort((c.offset[rows], c.tp[rows], c.lo[rows], c.hi[rows]))]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Known:
+    """Rows by key: what the index knows of it, then the candidates in the order in which they are judged."""
+
+    candidate: Array
+    """int64: index of the candidate; -1 for an entry of the index."""
+    hi: Array
+    lo: Array
+    arrived_ms: Array
+    tp: Array
+    offset: Array
+
+    @classmethod
+    def of(cls, candidates: Candidates, rows: Array, seen: Seen) -> _Known:
+        c, entries = candidates, seen.candidate
+        known = cls(
+            np.concatenate((np.full(len(entries), -1), rows)),
+            np.concatenate((c.hi[entries], c.hi[rows])),
+            np.concatenate((c.lo[entries], c.lo[rows])),
+            np.concatenate((seen.arrived_ms, c.arrived_ms[rows])),
+            np.concatenate((seen.tp, c.tp[rows])),
+            np.concatenate((seen.offset, c.offset[rows])),
+        )
+        latest_ms = raise_arrivals(c.hi[rows], c.lo[rows], c.tp[rows], c.arrived_ms[rows])
+        order_ms = np.concatenate((seen.arrived_ms, latest_ms))
+        order = np.lexsort((known.offset, known.tp, order_ms, known.candidate >= 0, known.lo, known.hi))
+        return cls(
+            known.candidate[order],
+            known.hi[order],
+            known.lo[order],
+            known.arrived_ms[order],
+            known.tp[order],
+            known.offset[order],
+        )

@@ -15,29 +15,31 @@ __all__ = ["BinaryColumn", "binary_column", "message_batch"]
 
 _NOTHING: Any = np.empty(0, np.uint8)
 _NO_NULLS: Any = np.empty(0, np.bool_)
+_LARGE = frozenset({pa.large_binary(), pa.large_string()})
 
 
 @dataclass(frozen=True, slots=True)
 class BinaryColumn:
-    """A binary Arrow array: row `i` is `data[starts[i]:starts[i + 1]]`."""
+    """An Arrow array of bytes or of text: row `i` is `data[starts[i]:starts[i + 1]]`."""
 
     data: Any
     """uint8"""
     starts: Any
-    """int32, one more than there are rows."""
+    """int32, or int64 of a large type; one more than there are rows."""
     nulls: Any
     """bool; empty if no row is null."""
 
     @classmethod
     def of(cls, array: pa.Array) -> BinaryColumn:
-        """The buffers of an array of the type `binary`; nothing is copied."""
+        """The buffers of an array of the type `binary` or `string`, large or not; nothing is copied."""
         _, starts, data = array.buffers()
+        position = np.int64 if array.type in _LARGE else np.int32
         count = len(array)
         return cls(
             data=_NOTHING if data is None or not data.size else np.frombuffer(data, np.uint8),
-            starts=np.frombuffer(starts, np.int32)[array.offset : array.offset + count + 1]
+            starts=np.frombuffer(starts, position)[array.offset : array.offset + count + 1]
             if starts is not None and count
-            else np.zeros(1, np.int32),
+            else np.zeros(1, position),
             nulls=array.is_null().to_numpy(zero_copy_only=False) if array.null_count else _NO_NULLS,
         )
 

@@ -1,0 +1,173 @@
+"""The compiled loops of dedup: SipHash over a column's bytes, assigned ids, and the verdicts on keys that repeat."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from waybill.log._kernels import Array, Int, compiled
+
+__all__ = ["clear_assigned", "find_repeated", "raise_arrivals", "siphash128"]
+
+# Arithmetic on uint64 alone: the compiler makes a float of an int64 and a uint64.
+_3, _7, _8, _56 = (np.uint64(n) for n in (3, 7, 8, 56))
+_R13, _R16, _R17, _R21, _R32, _R64 = (np.uint64(n) for n in (13, 16, 17, 21, 32, 64))
+_EE, _DD = np.uint64(0xEE), np.uint64(0xDD)
+_V0, _V1, _V2, _V3 = (
+    np.uint64(n) for n in (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573)
+)
+U64: TypeAlias = Any
+"""A uint64 to the compiler."""
+_ZERO, _AT, _SLASH = (ord(c) for c in "0@/")
+
+
+@compiled
+def _rotated(x: U64, bits: U64) -> U64:
+    return (x << bits) | (x >> (_R64 - bits))
+
+
+@compiled
+def _round(v0: U64, v1: U64, v2: U64, v3: U64) -> tuple[U64, U64, U64, U64]:
+    v0 += v1
+    v1 = _rotated(v1, _R13) ^ v0
+    v0 = _rotated(v0, _R32)
+    v2 += v3
+    v3 = _rotated(v3, _R16) ^ v2
+    v0 += v3
+    v3 = _rotated(v3, _R21) ^ v0
+    v2 += v1
+    v1 = _rotated(v1, _R17) ^ v2
+    v2 = _rotated(v2, _R32)
+    return v0, v1, v2, v3
+
+
+@compiled
+def _word(data: Array, at: U64) -> U64:
+    """Eight bytes as a little-endian number; the compiler makes one load of it."""
+    word = np.uint64(data[at])
+    for i in range(1, 8):
+        word |= np.uint64(data[at + np.uint64(i)]) << (np.uint64(i) << _3)
+    return word
+
+
+@compiled
+def _siphash128(data: Array, at: U64, length: U64, k0: U64, k1: U64) -> tuple[U64, U64]:
+    v0, v1, v2, v3 = _V0 ^ k0, _V1 ^ k1 ^ _EE, _V2 ^ k0, _V3 ^ k1
+    end = at + (length & ~_7)
+    while at < end:
+        word = _word(data, at)
+        v3 ^= word
+        v0, v1, v2, v3 = _round(v0, v1, v2, v3)
+        v0, v1, v2, v3 = _round(v0, v1, v2, v3)
+        v0 ^= word
+        at += _8
+    word = length << _56
+    for i in range(length & _7):
+        word |= np.uint64(data[at + np.uint64(i)]) << (np.uint64(i) << _3)
+    v3 ^= word
+    v0, v1, v2, v3 = _round(v0, v1, v2, v3)
+    v0, v1, v2, v3 = _round(v0, v1, v2, v3)
+    v0 ^= word
+    v2 ^= _EE
+    for _ in range(4):
+        v0, v1, v2, v3 = _round(v0, v1, v2, v3)
+    first = v0 ^ v1 ^ v2 ^ v3
+    v1 ^= _DD
+    for _ in range(4):
+        v0, v1, v2, v3 = _round(v0, v1, v2, v3)
+    return first, v0 ^ v1 ^ v2 ^ v3
+
+
+@compiled
+def siphash128(data: Array, starts: Array, k0: U64, k1: U64, present: Array, first: Array, second: Array) -> None:
+    """SipHash-2-4 with 128 bits of `data[starts[n]:starts[n + 1]]`, for each n that is present.
+
+    `k0`, `k1`: the key's sixteen bytes as two little-endian numbers. So are `first` and `second` of the hash's, which
+    is the reference implementation's (github.com/veorq/SipHash, siphash.c, with outlen 16).
+    """
+    for n in range(len(present)):
+        if present[n]:
+            start = np.uint64(starts[n])
+            first[n], second[n] = _siphash128(data, start, np.uint64(starts[n + 1]) - start, k0, k1)
+
+
+@compiled
+def _before_number(data: Array, start: Int, end: Int, number: Int) -> Int:
+    """Where the decimal `number` begins that ends at `end`; -1 if it does not, or begins before `start`."""
+    rest = number
+    while True:
+        end -= 1
+        if end < start or rest < 0 or data[end] != _ZERO + rest % 10:
+            return -1
+        rest //= 10
+        if rest == 0:
+            return end
+
+
+@compiled
+def _before_character(data: Array, start: Int, end: Int, character: Int) -> Int:
+    """Where the character begins that ends at `end`; -1 likewise."""
+    return end - 1 if end > start and data[end - 1] == character else -1
+
+
+@compiled
+def _is_same(data: Array, start: Int, end: Int, other: Array, other_start: Int, other_end: Int) -> bool:
+    """Whether two pieces of text are the same."""
+    if end - start != other_end - other_start:
+        return False
+    while start < end and data[start] == other[other_start]:
+        start += 1
+        other_start += 1
+    return bool(start == end)
+
+
+@compiled
+def clear_assigned(
+    ids: Array, id_starts: Array, topics: Array, topic_starts: Array, partitions: Array, offsets: Array, present: Array
+) -> None:
+    """Clear `present[n]` where id n is `<topic>/<partition>@<offset>` of row n.
+
+    Read from the end, nearly every other id is found to be one at its first or second byte.
+    """
+    for n in range(len(present)):
+        start = np.int64(id_starts[n])
+        end = _before_number(ids, start, np.int64(id_starts[n + 1]), offsets[n])
+        end = _before_character(ids, start, end, _AT)
+        if end >= 0:
+            end = _before_number(ids, start, end, np.int64(partitions[n]))
+            end = _before_character(ids, start, end, _SLASH)
+            topic_start, topic_end = np.int64(topic_starts[n]), np.int64(topic_starts[n + 1])
+            if end >= 0 and _is_same(ids, start, end, topics, topic_start, topic_end):
+                present[n] = False
+
+
+@compiled
+def raise_arrivals(hi: Array, lo: Array, tp: Array, arrived_ms: Array) -> Array:
+    """The latest arrival so far along each key's rows of one topic-partition. Rows come sorted by these and offset."""
+    latest = arrived_ms.copy()
+    for n in range(1, len(latest)):
+        if hi[n] == hi[n - 1] and lo[n] == lo[n - 1] and tp[n] == tp[n - 1]:
+            latest[n] = max(latest[n], latest[n - 1])
+    return latest
+
+
+@compiled
+def find_repeated(
+    hi: Array, lo: Array, is_candidate: Array, arrived_ms: Array, window_ms: Int, horizon_ms: Int
+) -> Array:
+    """For each candidate the row that it repeats, -1 if it is kept; -1 for the index's entries, too.
+
+    The rows of a key lie side by side: entries of the index first, then candidates in the order in which they are
+    judged. To remember the latest kept row is enough: what repeats any kept row repeats that one.
+    """
+    repeated = np.full(len(hi), np.int64(-1))
+    latest = -1
+    for n in range(len(hi)):
+        if n == 0 or hi[n] != hi[n - 1] or lo[n] != lo[n - 1]:
+            latest = -1
+        if is_candidate[n] and latest >= 0 and arrived_ms[latest] >= max(arrived_ms[n] - window_ms, horizon_ms):
+            repeated[n] = latest
+        elif latest < 0 or arrived_ms[n] > arrived_ms[latest]:
+            latest = n
+    return repeated

@@ -1,0 +1,178 @@
+"""`judge` finds what the oracle finds, in batches made to be difficult and in a few made by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from oracle import NEVER, Kept, Key, Row, State, key_of, low_ms, sweep
+
+from waybill.dedup.candidates import Candidates, arrivals_ms
+from waybill.dedup.order import Seen, judge
+from waybill.names import TopicPartition
+
+_TPS = tuple(TopicPartition(topic, partition) for topic, partition in (("a", 0), ("a", 2), ("a", 10), ("b", 0)))
+_HIGH_MS = 100
+_KEYS = [f"k{n}" for n in range(4)]
+
+
+@dataclass(frozen=True)
+class Life:
+    """Batches of a stream, and the horizon that the budget forces after each."""
+
+    batches: Sequence[Sequence[Row]]
+    forced_ms: Sequence[int]
+    window_ms: int
+
+
+def _hash(key: Key) -> tuple[int, int]:
+    """Two keys in a half of the hash, so that neither half decides alone."""
+    number = _KEYS.index(key[0]) if key[0] in _KEYS else len(_KEYS)
+    return 2**64 - 1 - number // 2, number % 3
+
+
+def _candidates(rows: Sequence[Row], state: State, window_ms: int) -> Candidates:
+    low = low_ms(state.watermarks, _TPS, window_ms)
+    tp = np.array([_TPS.index(row.tp) for row in rows], np.int32)
+    hashes = [_hash(key_of(row, ["message_id"]) or ("",)) for row in rows]
+    kind = pa.timestamp("ms", "UTC")
+    return Candidates(
+        hi=np.array([hi for hi, _ in hashes], np.uint64),
+        lo=np.array([lo for _, lo in hashes], np.uint64),
+        arrived_ms=arrivals_ms(
+            pa.array([row.kafka_timestamp_ms for row in rows], kind),
+            pa.array([row.event_time_ms for row in rows], kind),
+            tp,
+            np.array([low[tp] for tp in _TPS]),
+            _HIGH_MS,
+        ),
+        tp=tp,
+        offset=np.array([row.offset for row in rows], np.int64),
+        file=np.zeros(len(rows), np.int32),
+        row=np.arange(len(rows)),
+    )
+
+
+def _seen(rows: Sequence[Row], state: State, only_once: bool) -> Seen:
+    """What an index says that holds all kept rows: of each key the latest, for its rows or for one of them only."""
+    entries: list[tuple[int, Kept]] = []
+    told: set[Key] = set()
+    for at, row in enumerate(rows):
+        key = key_of(row, ["message_id"]) or ("",)
+        kept = [kept for kept in state.kept.get(key, ()) if kept.arrived_ms >= state.horizon_ms]
+        if kept and not (only_once and key in told):
+            entries.append((at, max(kept, key=lambda kept: kept.arrived_ms)))
+            told.add(key)
+    return Seen(
+        np.array([at for at, _ in entries], np.int64),
+        np.array([kept.arrived_ms for _, kept in entries], np.int64),
+        np.array([_TPS.index(kept.row.tp) for _, kept in entries], np.int32),
+        np.array([kept.row.offset for _, kept in entries], np.int64),
+    )
+
+
+_Place = tuple[TopicPartition, int]
+_Repeated = tuple[_Place, int] | None
+
+
+def _judged(rows: Sequence[Row], state: State, window_ms: int, only_once: bool) -> dict[_Place, _Repeated]:
+    """For each row what it repeats and when that arrived; None for a row that is kept."""
+    keyed = [row for row in rows if key_of(row, ["message_id"]) is not None]
+    seen = _seen(keyed, state, only_once)
+    verdicts = judge(_candidates(keyed, state, window_ms), seen, window_ms, state.horizon_ms)
+    first = zip(
+        verdicts.first_tp.tolist(), verdicts.first_offset.tolist(), verdicts.first_arrived_ms.tolist(), strict=True
+    )
+    return {
+        (row.tp, row.offset): None if kept else ((_TPS[tp], offset), arrived_ms)
+        for row, kept, (tp, offset, arrived_ms) in zip(keyed, verdicts.kept.tolist(), first, strict=True)
+    }
+
+
+@st.composite
+def _lives(draw: st.DrawFn) -> Life:
+    times = st.integers(0, _HIGH_MS + 10)
+    rows = draw(
+        st.lists(
+            st.tuples(st.sampled_from(_TPS), st.none() | times, times, st.none() | st.sampled_from(_KEYS)), max_size=40
+        )
+    )
+    offsets = dict.fromkeys(_TPS, 0)
+    whole: list[Row] = []
+    for tp, kafka_timestamp_ms, event_time_ms, key in rows:
+        offsets[tp] += 1
+        whole.append(Row(tp, offsets[tp], kafka_timestamp_ms, event_time_ms, (key or f"{tp}@{offsets[tp]}",)))
+    cuts = sorted(draw(st.lists(st.integers(0, len(whole)), max_size=4)))
+    batches = [whole[a:b] for a, b in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
+    return Life(
+        # Files are read in any order.
+        batches=[draw(st.permutations(batch)) for batch in batches],
+        forced_ms=[draw(st.just(NEVER) | st.integers(0, _HIGH_MS)) for _ in batches],
+        window_ms=draw(st.sampled_from([0, 1, 5, 30, 200])),
+    )
+
+
+@settings(max_examples=300, deadline=None)
+@given(_lives(), st.booleans())
+def test_sweep_after_sweep_the_verdicts_are_the_oracles(life: Life, only_once: bool) -> None:
+    state = State()
+    for batch, forced_ms in zip(life.batches, life.forced_ms, strict=True):
+        swept = sweep(state, batch, high_ms=_HIGH_MS, window_ms=life.window_ms, forced_horizon_ms=forced_ms)
+        expected: dict[_Place, _Repeated] = {
+            (d.row.tp, d.row.offset): ((d.first.row.tp, d.first.row.offset), d.first.arrived_ms)
+            for d in swept.duplicates
+        }
+        keyed = [kept.row for kept in swept.kept if key_of(kept.row, ["message_id"]) is not None]
+        expected.update(((row.tp, row.offset), None) for row in keyed)
+        assert _judged(batch, state, life.window_ms, only_once) == expected
+        state = swept.state
+
+
+def _row(tp: int, offset: int, arrived_ms: int, key: str = "k0") -> Row:
+    return Row(_TPS[tp], offset, arrived_ms, arrived_ms, (key,))
+
+
+@pytest.mark.parametrize(
+    ("rows", "repeated"),
+    [
+        # The window's edge: as far back as the window is long counts, a ms more does not.
+        ([_row(0, 1, 10), _row(0, 2, 40), _row(0, 3, 41)], [None, 1, None]),
+        # A duplicate does not extend the window.
+        ([_row(0, 1, 10), _row(0, 2, 30), _row(0, 3, 50)], [None, 1, None]),
+        # Along a topic-partition offsets decide, and the earlier timestamp is the duplicate's.
+        ([_row(0, 1, 50), _row(0, 2, 40)], [None, 1]),
+        # Among topic-partitions arrival decides, then the topic-partition.
+        ([_row(0, 1, 50), _row(1, 2, 40)], [2, None]),
+        ([_row(1, 1, 50), _row(0, 2, 50)], [2, None]),
+        # 20 stands behind 50 in its topic-partition, so it does not come before 45 of another one.
+        ([_row(0, 1, 50), _row(0, 2, 20), _row(1, 3, 45)], [3, 3, None]),
+        # It repeats the latest kept row in its window.
+        ([_row(0, 1, 10), _row(0, 2, 41), _row(0, 3, 42)], [None, None, 2]),
+        # Other keys, one of them with the same half of the hash, are none of its business.
+        ([_row(0, 1, 10), _row(0, 2, 11, "k1"), _row(0, 3, 12, "k2"), _row(0, 4, 13)], [None, None, None, 1]),
+    ],
+)
+def test_by_hand(rows: list[Row], repeated: list[int | None]) -> None:
+    verdicts = judge(_candidates(rows, State(), 30), Seen.nothing(), 30, NEVER)
+    first = verdicts.first_offset.tolist()
+    assert [None if kept else first[n] for n, kept in enumerate(verdicts.kept.tolist())] == repeated
+    swept = sweep(State(), rows, high_ms=_HIGH_MS, window_ms=30)
+    assert {d.row.offset: d.first.row.offset for d in swept.duplicates} == {
+        row.offset: offset for row, offset in zip(rows, repeated, strict=True) if offset is not None
+    }
+
+
+def test_a_horizon_hides_what_was_kept_before_it() -> None:
+    rows = [_row(0, 1, 10), _row(0, 2, 20), _row(0, 3, 30), _row(0, 4, 31)]
+    verdicts = judge(_candidates(rows, State(), 30), Seen.nothing(), 30, 25)
+    assert verdicts.kept.tolist() == [True, True, True, False]
+    assert verdicts.first_offset.tolist()[3] == 3
+
+
+def test_no_candidates() -> None:
+    assert judge(Candidates.empty(), Seen.nothing(), 30, NEVER).kept.tolist() == []
