@@ -1,0 +1,134 @@
+"""How far back sweeps see, and the alert about a window that is not what the config promises.
+
+Sweeps go on all the same: a message that comes again after a longer time than they see back counts as new. What the
+last sweep has committed says how far that is, so that whoever looks after it can raise the alert.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import timedelta
+
+from waybill import names
+from waybill.config import Config, Dedup
+from waybill.config.values import format_duration, format_size
+from waybill.connections import CatalogEndpoint, S3Endpoint, connection
+from waybill.dedup.index.budget import effective_window_ms
+from waybill.dedup.index.manifest import IndexOf, Manifest, load
+from waybill.errors import WindowShrunk
+from waybill.store import Store
+from waybill.tables import open_catalog
+from waybill.tables.dedup import SweepState, load_dedup_tables, read_sweep_state
+
+__all__ = ["Window", "alert_of", "check_window", "newest_manifest"]
+
+log = logging.getLogger(__name__)
+
+_SECOND_MS, _HOUR_MS, _DAY_MS = 1000, 3_600_000, 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """How far back in arrival time a message is compared with others."""
+
+    effective_ms: int
+    promised_ms: int
+    """`dedup.window`."""
+    floor_ms: int
+    """`dedup.floor`."""
+
+    @classmethod
+    def of(cls, state: SweepState, settings: Dedup) -> Window:
+        """As the last sweep left it, for a message that comes when the newest one came."""
+        promised = settings.window_ms
+        newest = max(state.watermarks.values(), default=None)
+        effective = promised if newest is None else effective_window_ms(promised, state.horizon_ms, newest)
+        return cls(effective, promised, settings.floor_ms)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is what the config promises."""
+        return self.effective_ms >= self.promised_ms
+
+    @property
+    def is_below_floor(self) -> bool:
+        """Whether it is less than the config allows at all."""
+        return self.effective_ms < self.floor_ms
+
+    def __str__(self) -> str:
+        return f"{_text(self.effective_ms)} of {_text(self.promised_ms)} (floor {_text(self.floor_ms)})"
+
+
+def alert_of(stream: str, settings: Dedup, window: Window, index: Manifest | None) -> str | None:
+    """What is to be said about a window; None: it is as it should be.
+
+    Less than is promised is an alert if the budget is the reason: an index that takes less than half of it has lost
+    nothing to it. Then `dedup.window` was raised, and the window grows by itself, as the keys come that it is made of.
+    """
+    lost_to_budget = index is None or 2 * index.size_bytes >= settings.index_budget_bytes
+    if window.is_whole or not (window.is_below_floor or lost_to_budget):
+        return None
+    below = "dedup.floor" if window.is_below_floor else "dedup.window"
+    return (
+        f"{stream}: dedup sees {_text(window.effective_ms)} back, less than {below}: {_text(window.promised_ms)} are "
+        f"promised (dedup.window), and the floor is {_text(window.floor_ms)} (dedup.floor). A message that comes again "
+        f"later than that counts as new. The key index has {_index_text(index)}, and may have "
+        f"{format_size(settings.index_budget_bytes)}. Raise dedup.index_budget_bytes{_needed(window, index)}, and the "
+        f"window grows as time goes on; or promise less in dedup.window"
+    )
+
+
+def _index_text(index: Manifest | None) -> str:
+    return "no manifest" if index is None else f"{index.keys:,} keys in {index.size_bytes:,} bytes"
+
+
+def _needed(window: Window, index: Manifest | None) -> str:
+    """About how many bytes the whole window takes, going by those that there are."""
+    if index is None or not index.size_bytes or not window.effective_ms:
+        return ""
+    return f" (the whole window takes about {index.size_bytes * window.promised_ms // window.effective_ms:,})"
+
+
+def _text(duration_ms: int) -> str:
+    """In days, hours or seconds, rounded down: to the hour from two days on."""
+    whole = _HOUR_MS if duration_ms >= 2 * _DAY_MS else _SECOND_MS
+    return format_duration(timedelta(milliseconds=duration_ms // whole * whole))
+
+
+def newest_manifest(store: Store, stream: str, generation: int, settings: Dedup, unique: str) -> Manifest | None:
+    """The newest manifest of the key index of the unique table of that uuid; None: there is none of use.
+
+    Raises `StoreUnavailable`.
+    """
+    index = names.key_index_prefix(store.prefix, stream, generation, unique)
+    return load(store, index, IndexOf(unique, settings.key, settings.buckets)).manifest
+
+
+def check_window(config: Config, name: str) -> Window | None:
+    """Look at how far back the sweeps of stream `name` see, and log it; None: there was no sweep yet.
+
+    It only reads, so it can be asked again. Raises `WindowShrunk` with the alert when there is one, `ProgressLost`,
+    `CatalogUnavailable`, `StoreUnavailable`.
+    """
+    stream = config.stream(name)
+    settings = stream.dedup
+    if settings is None:
+        return None
+    s3 = S3Endpoint.of(connection(config.storage.connection))
+    with (
+        Store.of(config.storage) as store,
+        closing(open_catalog(CatalogEndpoint.of(connection(config.catalog.connection)), s3)) as catalog,
+    ):
+        tables = load_dedup_tables(catalog, stream)
+        if tables is None:
+            return None
+        unique = tables.unique
+        window = Window.of(read_sweep_state(unique.metadata, ".".join(unique.name())), settings)
+        index = newest_manifest(store, name, stream.generation, settings, str(unique.metadata.table_uuid))
+    log.info("%s: dedup sees %s back; the key index has %s", name, window, _index_text(index))
+    alert = alert_of(name, settings, window, index)
+    if alert is not None:
+        raise WindowShrunk(alert)
+    return window
