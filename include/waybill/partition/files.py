@@ -43,7 +43,7 @@ from pyiceberg.table import Table
 from pyiceberg.typedef import Record
 
 from waybill import failpoints
-from waybill.partition.grouping import Cut, Grouping, Value, event_times
+from waybill.partition.grouping import Cut, Grouping, Value
 from waybill.tables import remove_files
 
 if TYPE_CHECKING:
@@ -388,7 +388,7 @@ class PartitionedWriter:
         return pa.Table.from_arrays(whole, schema=self._schema)
 
     def _times(self, table: pa.Table) -> _Int64s | None:
-        return None if self._grouping is None else event_times(table)
+        return None if self._grouping is None else self._grouping.times(table)
 
     def _new_name(self) -> str:
         # Unique, so that a loser never writes over what a winner committed. The plan's id is for whoever reads a list.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     _Int64s = np.ndarray[Any, np.dtype[np.int64]]
     _Order = np.ndarray[Any, np.dtype[np.intp]]
 
-__all__ = ["Cut", "Grouping", "Value", "event_times"]
+__all__ = ["Cut", "Grouping", "Value"]
 
 Value = tuple[Any, ...]
 """What a partition has in common: a value for each field of the table's spec, as Iceberg's manifests hold it."""
@@ -47,22 +47,24 @@ class _Codes:
 
 
 class Grouping:
-    """Puts rows in order of partition, and within it of event time.
+    """Puts rows in order of partition, and within it of time.
 
-    The table is partitioned by hour or day of the event time first, as `waybill.tables.schemas.partition_spec` has it.
+    The table is partitioned by hour or day of a time first: of the event time (`waybill.tables.schemas`), or of the
+    arrival (`waybill.tables.dedup`).
     """
 
     def __init__(self, spec: PartitionSpec, schema: Schema) -> None:
         time, *self._further = spec.fields
         self._unit_us = _DAY_US if isinstance(time.transform, DayTransform) else _HOUR_US
         self._schema = schema
+        self._time_column = schema.find_field(time.source_id).name
 
     def cut(self, table: pa.Table) -> tuple[_Order | None, Iterator[Cut]]:
         """The order that rows are to be put in, None if they are, and the partitions in that order.
 
         Every column of `table` is of one chunk, at most.
         """
-        times = event_times(table)
+        times = self.times(table)
         order = None if np.all(times[1:] >= times[:-1]) else np.argsort(times, kind="stable")
         units = (times if order is None else times[order]) // self._unit_us
         changes = units[1:] != units[:-1]
@@ -78,6 +80,10 @@ class Grouping:
             columns = [_Codes(c.codes[by_partition], c.values) for c in columns]
         return order, _cuts(codes[1:] != codes[:-1], units, columns)
 
+    def times(self, table: pa.Table) -> _Int64s:
+        """The times that the table is partitioned by, in microseconds."""
+        return np.asarray(_in_one_piece(table.column(self._time_column)).cast(pa.int64()))
+
     def _codes(self, field: PartitionField, table: pa.Table, order: _Order | None) -> _Codes:
         source = self._schema.find_field(field.source_id)
         column = _in_one_piece(table.column(source.name))
@@ -88,11 +94,6 @@ class Grouping:
         encoded = column.dictionary_encode(null_encoding="encode")
         codes = np.asarray(encoded.indices)
         return _Codes(codes if order is None else codes[order], encoded.dictionary.to_pylist())
-
-
-def event_times(table: pa.Table) -> _Int64s:
-    """The event times, in microseconds."""
-    return np.asarray(_in_one_piece(table.column("event_time")).cast(pa.int64()))
 
 
 def _in_one_piece(column: pa.ChunkedArray) -> pa.Array:

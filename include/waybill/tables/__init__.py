@@ -3,6 +3,17 @@
 from waybill.tables.catalog import file_io, open_catalog
 from waybill.tables.columns import fit_columns
 from waybill.tables.commit import Commit, Outcome, commit_files
+from waybill.tables.dedup import (
+    DedupTables,
+    SweepState,
+    Swept,
+    ensure_dedup_tables,
+    load_dedup_tables,
+    read_sweep_state,
+    read_swept,
+    sweep_properties,
+    swept_text,
+)
 from waybill.tables.files import io_properties, remove_files
 from waybill.tables.progress import LeftOut, Progress, left_out_text, read_left_out, read_progress
 from waybill.tables.schemas import StreamTables, ensure_tables, load_tables
@@ -14,25 +25,34 @@ __all__ = [
     "LEFT_OUT_PROPERTY",
     "RETRIES_PROPERTY",
     "Commit",
+    "DedupTables",
     "LeftOut",
     "Outcome",
     "Progress",
     "StreamTables",
+    "SweepState",
+    "Swept",
     "Watermarks",
     "commit_files",
     "commit_snapshot",
+    "ensure_dedup_tables",
     "ensure_tables",
     "file_io",
     "fit_columns",
     "io_properties",
     "left_out_text",
+    "load_dedup_tables",
     "load_tables",
     "open_catalog",
     "read_left_out",
     "read_progress",
     "read_retries",
+    "read_sweep_state",
+    "read_swept",
     "read_watermarks",
     "remove_files",
     "state_of",
+    "sweep_properties",
+    "swept_text",
     "until_committed",
 ]

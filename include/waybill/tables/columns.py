@@ -7,7 +7,7 @@ again. A column that the config no longer has stays, and is null in what comes a
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
@@ -31,11 +31,11 @@ from pyiceberg.types import (
 )
 from sqlalchemy.exc import OperationalError
 
-from waybill.config import Column, ColumnKind, Columns, ColumnType
+from waybill.config import ColumnKind, Columns, ColumnType
 from waybill.errors import ConfigError
 from waybill.tables.snapshot import until_committed
 
-__all__ = ["column_fields", "fit_columns", "iceberg_type"]
+__all__ = ["column_fields", "fit_columns", "follow_columns", "iceberg_type"]
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +51,15 @@ _PRIMITIVES: dict[ColumnKind, PrimitiveType] = {
     ColumnKind.TIMESTAMP: TimestamptzType(),
     ColumnKind.JSON: StringType(),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """A type that a column is to have, and who says so."""
+
+    type: IcebergType
+    said: str
+
 
 _Change = tuple[tuple[str, ...], IcebergType]
 """A column, or the elements of one, and the type that it is to have."""
@@ -99,13 +108,34 @@ def fit_columns(table: Table, columns: Columns) -> None:
     `columns` says; `CommitConflict` when others change the table faster than this can; `CatalogUnavailable` when the
     catalog does not answer.
     """
+    _fit(table, {name: _Wanted(iceberg_type(c.type), f"the config says {c.type}") for name, c in columns.items()})
+
+
+def follow_columns(table: Table, other: Table) -> None:
+    """Give the table what columns of another one it lacks, and wider types where those are wider.
+
+    Raises as `fit_columns` does.
+    """
+    has = f"table {'.'.join(other.name())} has"
+    own = {field.name: field for field in table.schema().fields}
+    _fit(
+        table,
+        {
+            field.name: _Wanted(field.field_type, f"{has} {field.field_type}")
+            for field in other.schema().fields
+            if field.name not in own or not own[field.name].required
+        },
+    )
+
+
+def _fit(table: Table, wanted: Mapping[str, _Wanted]) -> None:
     name = ".".join(table.name())
-    if not _changes(name, table.schema(), columns):
+    if not _changes(name, table.schema(), wanted):
         return
 
     def attempt() -> bool | None:
         # Somebody else may have made the changes since the table was loaded, or been quicker just now.
-        changes = _changes(name, table.schema(), columns)
+        changes = _changes(name, table.schema(), wanted)
         return True if not changes or _try(table, changes, name) else None
 
     until_committed(table, attempt, what="changes of its columns")
@@ -129,23 +159,23 @@ def _try(table: Table, changes: _Changes, name: str) -> bool:
     return True
 
 
-def _changes(name: str, schema: Schema, columns: Columns) -> _Changes:
+def _changes(name: str, schema: Schema, wanted: Mapping[str, _Wanted]) -> _Changes:
     found = {field.name: field for field in schema.fields}
     added: list[_Change] = []
     widened: list[_Change] = []
-    for column_name, column in columns.items():
+    for column_name, column in wanted.items():
         field = found.get(column_name)
         if field is None:
-            added.append(((column_name,), iceberg_type(column.type)))
+            added.append(((column_name,), column.type))
         else:
             widened += _widening(name, field, column)
     return _Changes(tuple(added), tuple(widened))
 
 
-def _widening(table: str, field: NestedField, column: Column) -> Iterator[_Change]:
-    """What makes a column that is there hold what the config says."""
+def _widening(table: str, field: NestedField, column: _Wanted) -> Iterator[_Change]:
+    """What makes a column that is there hold what is wanted."""
     path: tuple[str, ...] = (field.name,)
-    found, wanted = field.field_type, iceberg_type(column.type)
+    found, wanted = field.field_type, column.type
     if field.required:
         raise _misfit(table, field, column, "that must never be null")
     if isinstance(found, ListType) and isinstance(wanted, ListType):
@@ -157,9 +187,9 @@ def _widening(table: str, field: NestedField, column: Column) -> Iterator[_Chang
     yield path, wanted
 
 
-def _misfit(table: str, field: NestedField, column: Column, why: str) -> ConfigError:
+def _misfit(table: str, field: NestedField, column: _Wanted, why: str) -> ConfigError:
     return ConfigError(
-        f"column {field.name!r} of table {table} is {field.field_type}, {why}, and the config says {column.type}: "
+        f"column {field.name!r} of table {table} is {field.field_type}, {why}, and {column.said}: "
         f"set the type back, give the column another name, or raise the stream's generation"
     )
 

@@ -52,6 +52,8 @@ __all__ = [
     "QUARANTINE_SCHEMA",
     "TABLE_SCHEMA",
     "StreamTables",
+    "check_table",
+    "ensure_table",
     "ensure_tables",
     "load_tables",
     "table_schema",
@@ -178,19 +180,19 @@ def ensure_tables(catalog: Catalog, stream: Stream) -> StreamTables:
     with available("create the tables"):
         _ensure_namespace(catalog, stream.table.split(".")[0])
         main = _ensure_ledger(catalog, stream) if stream.sink.is_files else _ensure_main(catalog, stream)
-        quarantine = _ensure_table(
+        quarantine = ensure_table(
             catalog,
             names.quarantine_table_name(stream.table, stream.generation),
             QUARANTINE_SCHEMA,
             UNPARTITIONED_PARTITION_SPEC,
             UNSORTED_SORT_ORDER,
         )
-    _check(quarantine, QUARANTINE_SCHEMA, UNPARTITIONED_PARTITION_SPEC)
+    check_table(quarantine, QUARANTINE_SCHEMA, UNPARTITIONED_PARTITION_SPEC)
     if stream.sink.is_files:
-        _check(main, LEDGER_SCHEMA, UNPARTITIONED_PARTITION_SPEC)
+        check_table(main, LEDGER_SCHEMA, UNPARTITIONED_PARTITION_SPEC)
         check_sink(main, stream)
     else:
-        _check(main, TABLE_SCHEMA, partition_spec(stream.partition_by, table_schema(stream.columns)))
+        check_table(main, TABLE_SCHEMA, partition_spec(stream.partition_by, table_schema(stream.columns)))
         fit_columns(main, stream.columns)
     return StreamTables(main, quarantine)
 
@@ -218,7 +220,7 @@ def _retries(table: Table) -> int:
 
 
 def _ensure_main(catalog: Catalog, stream: Stream) -> Table:
-    return _ensure_table(
+    return ensure_table(
         catalog,
         names.table_name(stream.table, stream.generation),
         table_schema(stream.columns),
@@ -228,7 +230,7 @@ def _ensure_main(catalog: Catalog, stream: Stream) -> Table:
 
 
 def _ensure_ledger(catalog: Catalog, stream: Stream) -> Table:
-    return _ensure_table(
+    return ensure_table(
         catalog,
         names.table_name(stream.table, stream.generation),
         LEDGER_SCHEMA,
@@ -245,7 +247,7 @@ def _ensure_namespace(catalog: Catalog, namespace: str) -> None:
         log.debug("namespace %s was created by another process just now", namespace)
 
 
-def _ensure_table(
+def ensure_table(
     catalog: Catalog,
     name: str,
     schema: Schema,
@@ -253,6 +255,7 @@ def _ensure_table(
     order: SortOrder,
     further: Mapping[str, str] = MappingProxyType({}),
 ) -> Table:
+    """The table of that name, created if it is not there: another driver may be quicker."""
     try:
         return catalog.load_table(name)
     except NoSuchTableError:
@@ -265,8 +268,11 @@ def _ensure_table(
         return catalog.load_table(name)
 
 
-def _check(table: Table, wanted: Schema, spec: PartitionSpec) -> None:
-    """The table must have our columns, and be partitioned as configured: data files are made to fit both."""
+def check_table(table: Table, wanted: Schema, spec: PartitionSpec) -> None:
+    """The table must have our columns, and be partitioned as configured: data files are made to fit both.
+
+    Raises `ConfigError` otherwise.
+    """
     name = ".".join(table.name())
     found = {field.name: field.field_type for field in table.schema().fields}
     for field in wanted.fields:

@@ -23,6 +23,9 @@ __all__ = [
     "PROGRESS_PROPERTY",
     "RETRIES_PROPERTY",
     "STATE_PROPERTIES",
+    "SWEEP_HORIZON_PROPERTY",
+    "SWEEP_WATERMARKS_PROPERTY",
+    "SWEPT_PROPERTY",
     "WATERMARKS_PROPERTY",
     "ancestry",
     "newest_property",
@@ -38,13 +41,21 @@ RETRIES_PROPERTY = "waybill.retries"
 WATERMARKS_PROPERTY = "waybill.watermarks"
 """How far each topic-partition's Kafka timestamps have come: `waybill.tables.watermarks`."""
 
-STATE_PROPERTIES = (PROGRESS_PROPERTY, RETRIES_PROPERTY, WATERMARKS_PROPERTY)
+SWEPT_PROPERTY = "waybill.swept"
+"""Of the tables that dedup sweeps fill: up to where the main table was swept. See `waybill.tables.dedup`."""
+
+STATE_PROPERTIES = (PROGRESS_PROPERTY, RETRIES_PROPERTY, WATERMARKS_PROPERTY, SWEPT_PROPERTY)
 
 PLAN_PROPERTY = "waybill.plan"
 LEFT_OUT_PROPERTY = "waybill.left_out"
+SWEEP_WATERMARKS_PROPERTY = "waybill.sweep.watermarks"
+SWEEP_HORIZON_PROPERTY = "waybill.sweep.horizon"
 
-# These mean something only beside the progress that they were committed with.
-_WITH_PROGRESS = (PLAN_PROPERTY, LEFT_OUT_PROPERTY)
+_BESIDE = {
+    PROGRESS_PROPERTY: (PLAN_PROPERTY, LEFT_OUT_PROPERTY),
+    SWEPT_PROPERTY: (SWEEP_WATERMARKS_PROPERTY, SWEEP_HORIZON_PROPERTY, PLAN_PROPERTY),
+}
+"""These mean something only beside the state that they were committed with."""
 
 
 def newest_with(metadata: TableMetadata, name: str) -> Mapping[str, str] | None:
@@ -69,8 +80,7 @@ def state_of(metadata: TableMetadata) -> dict[str, str]:
         properties = newest_with(metadata, name)
         if properties is not None:
             state[name] = properties[name]
-            if name == PROGRESS_PROPERTY:
-                state |= {beside: properties[beside] for beside in _WITH_PROGRESS if beside in properties}
+            state |= {beside: properties[beside] for beside in _BESIDE.get(name, ()) if beside in properties}
     return state
 
 

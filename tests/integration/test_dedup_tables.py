@@ -1,0 +1,226 @@
+"""The tables that dedup sweeps fill, in a real catalog."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.schema import Schema
+from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
+
+from waybill.config import Stream
+from waybill.connections import CatalogEndpoint, S3Endpoint
+from waybill.errors import ConfigError, ProgressLost, SweepHistoryLost
+from waybill.names import TopicPartition
+from waybill.partition.files import PartitionedWriter, TableLayout, Uploads
+from waybill.tables import (
+    SweepState,
+    Swept,
+    commit_snapshot,
+    ensure_dedup_tables,
+    ensure_tables,
+    load_dedup_tables,
+    open_catalog,
+    read_sweep_state,
+    sweep_properties,
+    swept_text,
+)
+from waybill.tables.carry import carry_state_on
+from waybill.tables.dedup import DUPLICATES_ROWS
+
+pytestmark = pytest.mark.integration
+
+COLUMNS = {"carrier": "string", "seats": "int", "legs": "list<int>"}
+
+
+def stream(**changed: Any) -> Stream:
+    given = {
+        "topics": ["flights"],
+        "parser": {"event_time": {"field": "t"}, "message_id": "id"},
+        "table": "x.flights",
+        "partition_by": ["day", "carrier", "bucket(4, message_id)"],
+        "columns": COLUMNS,
+        "dedup": {},
+    }
+    return Stream.model_validate({**given, **changed})
+
+
+@pytest.fixture
+def endpoint(tmp_path: Path) -> CatalogEndpoint:
+    uri, warehouse = f"sqlite:///{tmp_path}/catalog.db", f"file://{tmp_path}/warehouse"
+    return CatalogEndpoint(properties={"type": "sql", "uri": uri, "warehouse": warehouse})
+
+
+@pytest.fixture
+def catalog(endpoint: CatalogEndpoint) -> Iterator[Catalog]:
+    with open_catalog(endpoint, S3Endpoint()) as opened:
+        yield opened
+
+
+def columns_of(table: Any) -> list[tuple[str, str, bool]]:
+    # Nested fields have ids of their own.
+    return [(f.name, str(f.field_type).split("<")[0], f.required) for f in table.schema().fields]
+
+
+def test_unique_rows_lie_as_the_main_tables_do(catalog: Catalog) -> None:
+    main = ensure_tables(catalog, stream()).main
+    assert load_dedup_tables(catalog, stream()) is None
+    tables = ensure_dedup_tables(catalog, stream(), main)
+    assert tables.unique.name() == ("x", "flights_unique_g1")
+    assert tables.duplicates.name() == ("x", "flights_duplicates_g1")
+    assert columns_of(tables.unique) == [*columns_of(main), ("arrived_at", "timestamptz", True)]
+    for table in (tables.unique, main):
+        assert [(f.name, str(f.transform)) for f in table.spec().fields] == [
+            ("event_time_day", "day"),
+            ("carrier", "identity"),
+            ("message_id_bucket", "bucket[4]"),
+        ]
+        assert [table.schema().find_column_name(f.source_id) for f in table.sort_order().fields] == ["event_time"]
+    assert [(f.name, str(f.transform)) for f in tables.duplicates.spec().fields] == [("arrived_at_hour", "hour")]
+    again = ensure_dedup_tables(catalog, stream(), main)
+    found = load_dedup_tables(catalog, stream())
+    assert found is not None
+    for other in (again, found):
+        assert other.unique.metadata.table_uuid == tables.unique.metadata.table_uuid
+        assert other.duplicates.metadata.table_uuid == tables.duplicates.metadata.table_uuid
+
+
+def test_unique_rows_get_the_columns_that_the_main_table_has_got(catalog: Catalog) -> None:
+    ensure_dedup_tables(catalog, stream(), ensure_tables(catalog, stream()).main)
+    # What the config no longer has stays in the main table, so in the other.
+    grown = stream(columns={"carrier": "string", "seats": "long", "gate": "string", "tags": "list<string>"})
+    main = ensure_tables(catalog, grown).main
+    unique = ensure_dedup_tables(catalog, grown, main).unique
+    assert sorted(columns_of(unique)) == sorted([*columns_of(main), ("arrived_at", "timestamptz", True)])
+    assert {name for name, _, _ in columns_of(unique)} >= {"legs", "gate", "tags"}
+    assert str(unique.schema().find_field("seats").field_type) == "long"
+    narrow = ensure_dedup_tables(catalog, stream(), main).unique
+    assert columns_of(narrow) == columns_of(unique), "nothing is taken away"
+
+
+def test_drivers_that_meet_make_each_table_once(endpoint: CatalogEndpoint, catalog: Catalog) -> None:
+    ensure_dedup_tables(catalog, stream(), ensure_tables(catalog, stream()).main)
+    grown = stream(columns={**COLUMNS, "gate": "string"}, generation=2)
+    main = ensure_tables(catalog, grown).main
+    barrier = threading.Barrier(4, timeout=30)
+
+    def drive(_: int) -> set[str]:
+        with open_catalog(endpoint, S3Endpoint()) as own:
+            barrier.wait()
+            tables = ensure_dedup_tables(own, grown, main)
+        return {str(table.metadata.table_uuid) for table in (tables.unique, tables.duplicates)}
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(drive, range(4)))
+    assert len(set.union(*found)) == 2
+
+
+def test_tables_that_are_somebody_elses_are_refused(catalog: Catalog) -> None:
+    main = ensure_tables(catalog, stream()).main
+    schema = Schema(NestedField(1, "topic", StringType()), NestedField(2, "partition", LongType()))
+    catalog.create_table("x.flights_unique_g1", schema)
+    with pytest.raises(ConfigError, match=r"table x\.flights_unique_g1 has long for 'partition' where int is needed"):
+        ensure_dedup_tables(catalog, stream(), main)
+    catalog.drop_table("x.flights_unique_g1")
+    catalog.create_table("x.flights_unique_g1", main.schema())
+    with pytest.raises(ConfigError, match=r"x\.flights_unique_g1 has no column for 'arrived_at'"):
+        ensure_dedup_tables(catalog, stream(), main)
+
+
+def test_a_column_of_the_main_table_may_be_in_the_way(catalog: Catalog) -> None:
+    main = ensure_tables(catalog, stream()).main
+    with main.update_schema() as update:
+        update.add_column("arrived_at", TimestamptzType())
+    with pytest.raises(ConfigError, match=r"x\.flights_g1 has a column 'arrived_at', which the table of unique rows"):
+        ensure_dedup_tables(catalog, stream(), main)
+
+
+def test_rows_without_a_state_are_refused(catalog: Catalog) -> None:
+    main = ensure_tables(catalog, stream()).main
+    tables = ensure_dedup_tables(catalog, stream(), main)
+    tables.duplicates.append(pa.Table.from_pylist([duplicate(0)], schema=DUPLICATES_ROWS))
+    with pytest.raises(ProgressLost, match=r"x\.flights_duplicates_g1 holds rows, but no snapshot in its history"):
+        ensure_dedup_tables(catalog, stream(), main)
+
+
+def test_a_main_table_that_was_made_anew_is_another_one(catalog: Catalog) -> None:
+    main = ensure_tables(catalog, stream()).main
+    tables = ensure_dedup_tables(catalog, stream(), main)
+    state = SweepState(Swept(str(main.metadata.table_uuid), 1, 1), {TopicPartition("flights", 0): 5}, 7)
+    assert state.swept is not None
+    assert commit_snapshot(tables.duplicates, {"waybill.swept": swept_text(state.swept)})
+    assert commit_snapshot(tables.unique, sweep_properties(state))
+    unique = ensure_dedup_tables(catalog, stream(), main).unique
+    assert read_sweep_state(unique.metadata, "t") == state
+    catalog.drop_table("x.flights_g1")
+    anew = ensure_tables(catalog, stream()).main
+    with pytest.raises(SweepHistoryLost, match=r"x\.flights_g1 that had the uuid .* was made anew since\. Drop"):
+        ensure_dedup_tables(catalog, stream(), anew)
+
+
+def test_the_state_is_carried_on_before_snapshots_expire(catalog: Catalog) -> None:
+    main = ensure_tables(catalog, stream()).main
+    unique = ensure_dedup_tables(catalog, stream(), main).unique
+    state = SweepState(Swept(str(main.metadata.table_uuid), 1, 1), {TopicPartition("flights", 0): 5}, 7)
+    assert commit_snapshot(unique, sweep_properties(state))
+    unique.refresh()
+    assert commit_snapshot(unique, {"somebody": "else"})
+    assert carry_state_on(unique) is True
+    assert carry_state_on(unique) is False
+    older = [s.snapshot_id for s in unique.metadata.snapshots if s.snapshot_id != unique.metadata.current_snapshot_id]
+    unique.maintenance.expire_snapshots().by_ids(older).commit()
+    unique.refresh()
+    assert len(unique.metadata.snapshots) == 1
+    assert read_sweep_state(unique.metadata, "t") == state
+
+
+def duplicate(offset: int, arrived_at: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> dict[str, Any]:
+    return {
+        "topic": "flights",
+        "partition": 0,
+        "offset": offset,
+        "kafka_timestamp": None,
+        "event_time": datetime(2013, 1, 1, tzinfo=UTC),
+        "arrived_at": arrived_at,
+        "message_id": f"id-{offset}",
+        "key": f'["id-{offset}"]',
+        "source": None,
+        "first_topic": "flights",
+        "first_partition": 0,
+        "first_offset": 0,
+        "first_arrived_at": arrived_at,
+        "generation": 1,
+    }
+
+
+def test_duplicates_are_written_by_the_hour_in_which_they_came(catalog: Catalog, tmp_path: Path) -> None:
+    table = ensure_dedup_tables(catalog, stream(), ensure_tables(catalog, stream()).main).duplicates
+    start = datetime(2026, 1, 1, 0, 30, tzinfo=UTC)
+    rows = [duplicate(n, start + timedelta(minutes=25 * (n % 5))) for n in range(50)]
+    uploads = Uploads(table.io)
+    writer = PartitionedWriter(
+        TableLayout.of(table), DUPLICATES_ROWS, memory_bytes=1 << 20, scratch=tmp_path, uploads=uploads, name="sweep"
+    )
+    writer.add(pa.RecordBatch.from_pylist(rows, schema=DUPLICATES_ROWS))
+    files = writer.finish()
+    uploads.wait()
+    uploads.close()
+    assert [(file.partition[0], file.record_count) for file in files] == [
+        (490896, 20),  # hours since 1970
+        (490897, 20),
+        (490898, 10),
+    ]
+    assert all(file.sort_order_id == 1 for file in files)
+    assert commit_snapshot(table, {}, added=files)
+    table.refresh()
+    found = table.scan().to_arrow()
+    assert sorted(found["offset"].to_pylist()) == list(range(50))
+    one = table.scan(row_filter="arrived_at < '2026-01-01T01:00:00+00:00'")
+    assert len(list(one.plan_files())) == 1

@@ -1,0 +1,89 @@
+"""What dedup sweeps leave in the snapshots of the tables that they fill."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from table_history import history
+
+from waybill.errors import GenerationConflict, ProgressLost
+from waybill.names import TopicPartition
+from waybill.tables import SweepState, Swept, read_sweep_state, read_swept, state_of, sweep_properties, swept_text
+from waybill.tables.dedup import DUPLICATES_ROWS, DUPLICATES_SCHEMA, NO_HORIZON_MS
+
+A, B = TopicPartition("flights", 0), TopicPartition("a.b-c", 12)
+FIRST = SweepState(Swept("0a0b", 77, 3), {A: 1_000, B: -5}, NO_HORIZON_MS)
+SECOND = SweepState(Swept("0a0b", 9_007_199_254_740_993, 9), {A: 2_000, B: -5}, 12_345)
+
+
+@pytest.mark.parametrize("state", [FIRST, SECOND, SweepState(Swept("u", 1, 0), {}, 0)])
+def test_a_state_is_read_as_it_was_written(state: SweepState) -> None:
+    table = history(sweep_properties(state))
+    assert read_sweep_state(table, "t") == state
+    assert read_swept(table, "t") == state.swept
+
+
+def test_there_is_none_before_the_first_sweep() -> None:
+    for table in (history({"total-records": "0"}), history()):
+        assert read_sweep_state(table, "t") == SweepState(None, {}, NO_HORIZON_MS)
+        assert read_swept(table, "t") is None
+    with pytest.raises(ValueError, match="before the first sweep"):
+        sweep_properties(SweepState())
+
+
+def test_it_survives_what_others_commit_and_the_expiry_of_snapshots() -> None:
+    table = history(sweep_properties(FIRST), {**sweep_properties(SECOND), "waybill.plan": "p"}, {"somebody": "else"})
+    assert read_sweep_state(table, "t") == SECOND
+    assert state_of(table) == {**sweep_properties(SECOND), "waybill.plan": "p"}
+    carried = history(state_of(table))
+    assert read_sweep_state(carried, "t") == SECOND
+
+
+def test_a_table_that_is_rolled_back_is_in_the_state_of_that_time() -> None:
+    table = history(sweep_properties(FIRST), sweep_properties(SECOND), current=1)
+    assert read_sweep_state(table, "t") == FIRST
+
+
+def test_duplicates_say_only_up_to_where_they_are() -> None:
+    assert SECOND.swept is not None
+    table = history({"waybill.swept": swept_text(SECOND.swept)}, {})
+    assert read_swept(table, "t") == SECOND.swept
+    assert state_of(table) == {"waybill.swept": swept_text(SECOND.swept)}
+
+
+@pytest.mark.parametrize("read", [read_sweep_state, read_swept])
+def test_rows_of_somebody_else_are_refused(read: object) -> None:
+    with pytest.raises(ProgressLost, match=r"table t holds rows, but no snapshot .* property waybill\.swept: it was"):
+        read(history({"total-records": "7"}), "t")  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"waybill.swept": "{}"},
+        {"waybill.swept": "no JSON"},
+        {"waybill.swept": '{"v":1,"main":"u","snapshot":"x","sequence":1}'},
+        {"waybill.sweep.watermarks": '{"v":1,"arrived_ms":{"flights":1}}'},
+        {"waybill.sweep.watermarks": None},
+        {"waybill.sweep.horizon": None},
+        {"waybill.sweep.horizon": "never"},
+    ],
+)
+def test_a_state_that_is_not_whole_is_refused(changed: dict[str, str | None]) -> None:
+    properties = {name: text for name, text in {**sweep_properties(SECOND), **changed}.items() if text is not None}
+    with pytest.raises(ProgressLost, match=r"table t: what its snapshots say about the last sweep cannot be read"):
+        read_sweep_state(history(properties), "t")
+
+
+@pytest.mark.parametrize("name", ["waybill.swept", "waybill.sweep.watermarks"])
+def test_a_newer_state_is_refused_by_name(name: str) -> None:
+    properties = {**sweep_properties(SECOND), name: '{"v":2}'}
+    with pytest.raises(GenerationConflict, match=rf"{name} of table t was written by a newer Waybill"):
+        read_sweep_state(history(properties), "t")
+
+
+def test_rows_of_duplicates_are_what_the_table_has() -> None:
+    found = schema_to_pyarrow(DUPLICATES_SCHEMA)
+    small = [pa.field(f.name, pa.string() if f.type == pa.large_string() else f.type, f.nullable) for f in found]
+    assert pa.schema(small) == DUPLICATES_ROWS
