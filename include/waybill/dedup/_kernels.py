@@ -8,7 +8,7 @@ import numpy as np
 
 from waybill.log._kernels import Array, Int, compiled
 
-__all__ = ["clear_assigned", "find_repeated", "raise_arrivals", "siphash128"]
+__all__ = ["clear_assigned", "find_repeated", "may_repeat", "raise_arrivals", "siphash128"]
 
 # Arithmetic on uint64 alone: the compiler makes a float of an int64 and a uint64.
 _3, _7, _8, _56 = (np.uint64(n) for n in (3, 7, 8, 56))
@@ -140,6 +140,21 @@ def clear_assigned(
             topic_start, topic_end = np.int64(topic_starts[n]), np.int64(topic_starts[n + 1])
             if end >= 0 and _is_same(ids, start, end, topics, topic_start, topic_end):
                 present[n] = False
+
+
+@compiled
+def may_repeat(hashes: Array, slots: Array) -> Array:
+    """For each hash whether another one has the same slot, bool. `slots`: uint8, zeroed, a power of two of them.
+
+    Those of which this is false occur once. With four slots a hash one in five is true of hashes that all differ.
+    """
+    mask = np.uint64(len(slots) - 1)
+    for h in hashes:
+        slots[h & mask] = 2 if slots[h & mask] else 1
+    shared = np.empty(len(hashes), np.bool_)
+    for n in range(len(hashes)):
+        shared[n] = slots[hashes[n] & mask] == 2
+    return shared
 
 
 @compiled
