@@ -1,0 +1,303 @@
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from waybill.dedup.index.runs import Run, RunKeys, lookup, read_run, slices, write_run
+from waybill.errors import IndexDamaged, ObjectAlreadyThere, ObjectMissing
+from waybill.names import TopicPartition
+
+_PREFIX = "archive/dedup/flights/0/11111111-2222-3333-4444-555555555555/"
+_HOUR_MS = 3_600_000
+_TPS = tuple(TopicPartition("flights", n) for n in range(4))
+
+
+@dataclass
+class Memory:
+    """Files in memory. Counts what is read."""
+
+    content: dict[str, bytes] = field(default_factory=dict)
+    reads: list[int] = field(default_factory=list)
+
+    def read(self, key: str) -> bytes:
+        return self.read_range(key, 0, 1 << 40)
+
+    def read_range(self, key: str, start: int, length_bytes: int) -> bytes:
+        if key not in self.content:
+            raise ObjectMissing(key)
+        found = self.content[key][start : start + length_bytes]
+        self.reads.append(len(found))
+        return found
+
+    def create_if_absent(self, key: str, data: Any) -> None:
+        if key in self.content:
+            raise ObjectAlreadyThere(key)
+        self.content[key] = bytes(data)
+
+    @contextmanager
+    def upload_if_absent(self, key: str) -> Iterator[_Writing]:
+        yield _Writing(self, key)
+
+
+class _Writing(io.BytesIO):
+    def __init__(self, files: Memory, key: str) -> None:
+        super().__init__()
+        self._files, self._key = files, key
+
+    def complete(self) -> None:
+        self._files.create_if_absent(self._key, self.getvalue())
+
+
+def _sorted(keys: RunKeys) -> RunKeys:
+    order = np.lexsort((keys.lo, keys.hi))
+    columns = (keys.hi, keys.lo, keys.arrived_ms, keys.tp, keys.offset)
+    return RunKeys(*(column[order] for column in columns), keys.topic_partitions)
+
+
+def _keys(count: int, span_ms: int = 24 * _HOUR_MS, seed: int = 0) -> RunKeys:
+    """What a bucket of 16 keeps in that time: offsets grow with arrival."""
+    rng = np.random.default_rng(seed)
+    elapsed = rng.integers(0, span_ms, count)
+    hi, lo = rng.integers(5 << 60, 6 << 60, count, np.uint64), rng.integers(0, 1 << 64, count, np.uint64)
+    offset = 5_000_000 + elapsed * (4 * count) // span_ms + rng.integers(0, 50, count)
+    return _sorted(RunKeys(hi, lo, 1_760_000_000_000 + elapsed, rng.integers(0, 4, count, np.int32), offset, _TPS))
+
+
+def _rows(keys: RunKeys) -> list[tuple[Any, ...]]:
+    tps = [keys.topic_partitions[code] for code in keys.tp]
+    columns = (keys.hi, keys.lo, keys.arrived_ms, keys.offset)
+    return sorted(zip(*(column.tolist() for column in columns), tps, strict=True))
+
+
+def _written(keys: RunKeys) -> tuple[Memory, Run]:
+    files = Memory()
+    return files, write_run(files, _PREFIX, 5, (7, 9), keys)
+
+
+_LARGE = _keys(120_000)
+_LARGE_FILES, _LARGE_RUN = _written(_LARGE)
+
+
+def test_run_holds_what_was_written_and_the_manifest_entry_says_so() -> None:
+    run = _LARGE_RUN
+    assert (run.bucket, run.first_sequence, run.last_sequence, run.keys) == (5, 7, 9, 120_000)
+    assert (run.min_arrived_ms, run.max_arrived_ms) == (_LARGE.arrived_ms.min(), _LARGE.arrived_ms.max())
+    assert run.path.startswith(f"{_PREFIX}runs/5/{7:020}-{9:020}-")
+    assert run.filter_path == run.path.removesuffix(".parquet") + ".fuse16"
+    assert {key: len(content) for key, content in _LARGE_FILES.content.items()} == {
+        run.path: run.bytes,
+        run.filter_path: run.filter_bytes,
+    }
+    found = read_run(_LARGE_FILES, run)
+    assert found.topic_partitions == _TPS
+    for name in ("hi", "lo", "arrived_ms", "tp", "offset"):
+        expected = getattr(_LARGE, name)
+        assert getattr(found, name).dtype == expected.dtype
+        assert np.array_equal(getattr(found, name), expected)
+
+
+def test_entry_takes_at_most_24_bytes_with_its_filter() -> None:
+    for span_ms in (_HOUR_MS, 24 * _HOUR_MS, 48 * _HOUR_MS):
+        _, run = _written(_keys(62_000, span_ms))
+        assert (run.bytes + run.filter_bytes) / run.keys <= 24
+
+
+def test_duckdb_reads_a_run(tmp_path: Path) -> None:
+    path = tmp_path / "run.parquet"
+    path.write_bytes(_LARGE_FILES.content[_LARGE_RUN.path])
+    found = duckdb.sql(
+        f"SELECT count(*), min(hi), max(lo), epoch_ms(max(arrived_at)), sum(hi % 1000), sum(place) FROM '{path}'"
+    ).fetchone()
+    places = pq.read_table(path).column("place").to_numpy()
+    expected = (
+        120_000,
+        int(_LARGE.hi.min()),
+        int(_LARGE.lo.max()),
+        int(_LARGE.arrived_ms.max()),
+        int((_LARGE.hi % 1000).sum()),
+        int(places.sum()),
+    )
+    assert found == expected
+
+
+def test_small_run_is_read_in_one_piece() -> None:
+    keys = _keys(20_000)
+    files, run = _written(keys)
+    matches = lookup(files, run, keys.hi[::100], keys.lo[::100])
+    assert matches.index.tolist() == list(range(200))
+    assert files.reads == [run.filter_bytes, run.bytes]
+
+
+def test_of_a_large_run_only_what_may_hold_the_keys_is_read() -> None:
+    files = Memory(_LARGE_FILES.content)
+    matches = lookup(files, _LARGE_RUN, _LARGE.hi[[777, 90_000]], _LARGE.lo[[777, 90_000]])
+    assert matches.index.tolist() == [0, 1]
+    assert matches.offset.tolist() == _LARGE.offset[[777, 90_000]].tolist()
+    assert files.reads[:2] == [_LARGE_RUN.filter_bytes, _LARGE_RUN.footer_bytes]
+    assert len(files.reads) == 4
+    assert sum(files.reads[2:]) < 100_000
+
+
+def test_keys_that_the_filter_refuses_cost_its_read_and_no_more() -> None:
+    files = Memory(_LARGE_FILES.content)
+    others = _keys(100, seed=1)
+    lookup(files, _LARGE_RUN, others.hi, others.lo)
+    assert files.reads == [_LARGE_RUN.filter_bytes]
+
+
+def test_every_key_is_found_and_no_other() -> None:
+    rng = np.random.default_rng(2)
+    others = _keys(50_000, seed=3)
+    order = rng.permutation(170_000)
+    hi, lo = np.concatenate([_LARGE.hi, others.hi])[order], np.concatenate([_LARGE.lo, others.lo])[order]
+    matches = lookup(_LARGE_FILES, _LARGE_RUN, hi, lo)
+    assert matches.topic_partitions == _TPS
+    assert np.array_equal(matches.index, np.flatnonzero(order < 120_000))
+    which = order[matches.index]
+    assert np.array_equal(matches.arrived_ms, _LARGE.arrived_ms[which])
+    assert np.array_equal(matches.tp, _LARGE.tp[which])
+    assert np.array_equal(matches.offset, _LARGE.offset[which])
+
+
+def test_lookup_reads_the_run_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("waybill.dedup.index.runs._SLICE_BYTES", 100_000)
+    files = Memory(_LARGE_FILES.content)
+    matches = lookup(files, _LARGE_RUN, _LARGE.hi[::7], _LARGE.lo[::7])
+    assert np.array_equal(matches.arrived_ms, _LARGE.arrived_ms[::7])
+    assert max(files.reads[2:]) <= 100_000
+    assert [len(part) for part in slices(files, _LARGE_RUN)][:2] == [4096, 4096]
+
+
+def test_same_half_of_a_hash_is_no_match() -> None:
+    """Both halves of a key are there, but of two entries."""
+    for hi, lo in ((_LARGE.hi[::9], _LARGE.lo[::9] + np.uint64(1)), (_LARGE.hi[::9], np.roll(_LARGE.lo[::9], 1))):
+        assert len(lookup(_LARGE_FILES, _LARGE_RUN, hi, lo)) == 0
+
+
+def test_key_that_is_there_often_gives_its_latest_entry_across_row_groups() -> None:
+    """5,000 entries of one key take three row groups, between others of its `hi` that have another `lo`."""
+    lo = np.repeat(np.array([1, 2, 3], np.uint64), [3_000, 5_000, 3_000])
+    arrived = np.random.default_rng(5).permutation(11_000)
+    keys = RunKeys(
+        np.full(11_000, 2**63, np.uint64), lo, arrived, np.zeros(11_000, np.int32), np.arange(11_000), _TPS[:1]
+    )
+    files, run = _written(keys)
+    matches = lookup(files, run, np.full(5, 2**63, np.uint64), np.array([0, 3, 2, 2, 4], np.uint64))
+    assert matches.index.tolist() == [1, 2, 3]
+    latest = [int(arrived[lo == 3].max()), *[int(arrived[lo == 2].max())] * 2]
+    assert matches.arrived_ms.tolist() == latest
+    assert matches.offset.tolist() == [arrived.tolist().index(ms) for ms in latest]
+
+
+_HASHES = st.sampled_from([0, 1, 2**63, 2**64 - 1, 7, 8, 9])
+_ENTRIES = st.tuples(_HASHES, _HASHES, st.integers(-(2**40), 2**44), st.integers(0, 5), st.integers(0, 2**60))
+
+
+@settings(deadline=None)
+@given(st.lists(_ENTRIES, min_size=1, max_size=40), st.lists(st.tuples(_HASHES, _HASHES), max_size=20))
+def test_lookup_says_what_a_dictionary_says(
+    entries: list[tuple[int, int, int, int, int]], asked: list[tuple[int, int]]
+) -> None:
+    types = (np.uint64, np.uint64, np.int64, np.int32, np.int64)
+    values = (np.array(column, kind) for column, kind in zip(zip(*entries, strict=True), types, strict=True))
+    keys = _sorted(RunKeys(*values, tuple(TopicPartition("t", n) for n in range(6))))
+    files, run = _written(keys)
+    assert _rows(read_run(files, run)) == _rows(keys)
+    latest: dict[tuple[int, int], tuple[int, int, int]] = {}
+    for hi, lo, arrived, tp, offset in entries:
+        latest[hi, lo] = max(latest.get((hi, lo), (-(2**62), 0, 0)), (arrived, tp, offset))
+    matches = lookup(files, run, np.array([k[0] for k in asked], np.uint64), np.array([k[1] for k in asked], np.uint64))
+    columns = (matches.index, matches.arrived_ms, matches.tp, matches.offset)
+    found = zip(*(column.tolist() for column in columns), strict=True)
+    assert list(found) == [(n, *latest[key]) for n, key in enumerate(asked) if key in latest]
+
+
+def test_offsets_at_both_ends_of_what_kafka_has() -> None:
+    keys = replace(_keys(4), tp=np.zeros(4, np.int32), offset=np.array([0, 2**63 - 2, 5, 6]))
+    files, run = _written(keys)
+    assert _rows(read_run(files, run)) == _rows(keys)
+    far = np.array([0, 2**62, 1, 2**62])
+    with pytest.raises(ValueError, match="too far apart"):
+        _written(replace(keys, tp=np.array([0, 0, 1, 1], np.int32), offset=far))
+
+
+def test_keys_that_are_no_run_are_refused() -> None:
+    keys = _keys(10)
+    for wrong in (_keys(0), replace(keys, hi=keys.hi[::-1])):
+        with pytest.raises(ValueError, match="no run of bucket 5"):
+            _written(wrong)
+
+
+def test_run_of_no_sequence_number_is_refused_before_anything_is_written() -> None:
+    files = Memory()
+    with pytest.raises(ValueError, match="cannot be part of a name"):
+        write_run(files, _PREFIX, 5, (-1, 2), _keys(10))
+    assert files.content == {}
+
+
+@pytest.mark.parametrize("count", [2_000, 120_000])
+def test_missing_file_is_damage(count: int) -> None:
+    keys = _keys(count)
+    files, run = _written(keys)
+    del files.content[run.path]
+    for attempt in (lambda: read_run(files, run), lambda: lookup(files, run, keys.hi[:5], keys.lo[:5])):
+        with pytest.raises(IndexDamaged, match="it is gone"):
+            attempt()
+    files, run = _written(keys)
+    del files.content[run.filter_path]
+    with pytest.raises(IndexDamaged, match=r"fuse16: it is gone"):
+        lookup(files, run, keys.hi[:5], keys.lo[:5])
+
+
+@pytest.mark.parametrize("count", [2_000, 120_000])
+def test_no_flipped_bit_goes_unseen(count: int) -> None:
+    keys = _keys(count)
+    files, run = _written(keys)
+    rng = np.random.default_rng(11)
+    for path, size, footer in ((run.path, run.bytes, run.footer_bytes), (run.filter_path, run.filter_bytes, 0)):
+        sound = files.content[path]
+        for position in [*rng.integers(4, size, 12).tolist(), *(size - 1 - rng.integers(0, footer or 1, 8)).tolist()]:
+            damaged = bytearray(sound)
+            damaged[position] ^= 1 << int(rng.integers(0, 8))
+            files.content[path] = bytes(damaged)
+            with pytest.raises(IndexDamaged, match=path):
+                lookup(files, run, keys.hi, keys.lo)
+        files.content[path] = sound
+    assert len(lookup(files, run, keys.hi, keys.lo)) == count
+
+
+@pytest.mark.parametrize("count", [2_000, 120_000])
+def test_truncated_and_exchanged_files_are_damage(count: int) -> None:
+    keys = _keys(count)
+    files, run = _written(keys)
+    other_files, other = _written(_keys(count, seed=9))
+    for path, foreign in ((run.path, other_files.content[other.path]), (run.filter_path, b"")):
+        sound = files.content[path]
+        for content in (sound[:-1], sound[: len(sound) // 2], b"", sound[1:], foreign):
+            files.content[path] = content
+            with pytest.raises(IndexDamaged):
+                lookup(files, run, keys.hi, keys.lo)
+        files.content[path] = sound
+    for wrong in (replace(run, keys=count - 1), replace(run, bytes=run.bytes - 1), replace(run, footer_bytes=9)):
+        with pytest.raises(IndexDamaged):
+            read_run(files, wrong)
+
+
+def test_a_run_of_a_newer_version_is_of_no_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("waybill.dedup.index.run_file._VERSION", 2)
+    keys = _keys(10)
+    files, run = _written(keys)
+    monkeypatch.undo()
+    with pytest.raises(IndexDamaged, match="newer Waybill"):
+        read_run(files, run)
