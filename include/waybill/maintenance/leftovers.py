@@ -26,7 +26,7 @@ from waybill.names import TopicPartition
 from waybill.store import ListedObject, Store
 from waybill.tables import Progress
 
-__all__ = ["Plans", "StagedPlan", "find_plans", "find_retries", "orphaned_indexes", "sort_plans"]
+__all__ = ["Plans", "StagedPlan", "find_plans", "find_retries", "orphaned_indexes", "sort_plans", "strings_of"]
 
 log = logging.getLogger(__name__)
 
@@ -116,21 +116,22 @@ def _start(key: str, text: bytes) -> Progress | None:
 def _staged_files(key: str, text: bytes) -> frozenset[str]:
     """All locations that the document names, wherever in it: a newer version may name more."""
     try:
-        return frozenset(found for found in _strings(json.loads(text)) if "://" in found)
+        return frozenset(found for found in strings_of(json.loads(text)) if "://" in found)
     except ValueError as error:
         log.warning("%s cannot be read: %s", key, error)
         return frozenset()
 
 
-def _strings(document: object) -> Iterator[str]:
+def strings_of(document: object) -> Iterator[str]:
+    """All texts of a JSON document, wherever in it they are; not its keys."""
     if isinstance(document, str):
         yield document
     elif isinstance(document, Mapping):
         for value in document.values():
-            yield from _strings(value)
+            yield from strings_of(value)
     elif isinstance(document, list):
         for value in document:
-            yield from _strings(value)
+            yield from strings_of(value)
 
 
 def sort_plans(plans: Iterable[StagedPlan], progress: Progress) -> Plans:

@@ -4,8 +4,8 @@ First a retry of the quarantine that was killed is finished. Then, for each tabl
 compacted, manifests are rewritten, the table's state is carried on into a fresh snapshot, older snapshots expire, and
 orphans are removed. Any step may be cut off: the next run begins anew, and what was staged by then is an orphan.
 
-Ingest and partition may run at the same time. A partition run that commits in between makes a step's commit be tried
-again by Iceberg, or the other way round; what it has staged and not committed yet is left alone.
+Ingest, partition and dedup may run at the same time. A partition run, or a sweep, that commits in between makes a
+step's commit be tried again by Iceberg, or the other way round; what it has staged and not committed yet is left alone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
 from pyiceberg.catalog import Catalog
@@ -31,9 +31,19 @@ from waybill.maintenance.figures import MaintenanceReport, Shape, Step, TableRep
 from waybill.maintenance.leftovers import Plans, StagedPlan, find_plans, find_retries, orphaned_indexes, sort_plans
 from waybill.maintenance.orphans import Location, orphan_candidates
 from waybill.maintenance.procedures import Procedures
+from waybill.maintenance.sweeps import Unswept, find_sweeps, find_unswept, of_other_tables, unneeded_index_files
 from waybill.quarantine import finish_retries
 from waybill.store import ListedObject, Store
-from waybill.tables import StreamTables, load_tables, open_catalog, read_progress
+from waybill.tables import (
+    DedupTables,
+    StreamTables,
+    Swept,
+    load_dedup_tables,
+    load_tables,
+    open_catalog,
+    read_progress,
+    read_swept,
+)
 from waybill.tables.carry import carry_state_on
 from waybill.tables.state import read_retries
 
@@ -45,6 +55,9 @@ _T = TypeVar("_T")
 _ATTEMPTS = 3
 _SMALL_MANIFEST_BYTES = 4 << 20
 """Half of what Iceberg makes them, `commit.manifest.target-size-bytes`."""
+
+_SWEPT_WITHIN = timedelta(days=1)
+"""Beyond `keep_snapshots`: what no sweep has taken in by then, none will without somebody's help."""
 
 
 def run_maintenance(
@@ -72,9 +85,13 @@ def run_maintenance(
         run = _Run(name, stream, store, s3, procedures, now())
         if tables is not None and run.finish_retries(catalog):
             tables = load_tables(catalog, stream)
-        reports = () if tables is None else run.keep_tables(tables)
-        steps = (*(() if tables is None else (run.remove_plans(tables),)), run.remove_indexes())
-    return MaintenanceReport(name, reports, steps, time.monotonic() - began, tuple(run.warnings))
+        dedup = load_dedup_tables(catalog, stream) if stream.dedup is not None else None
+        reports = () if tables is None else run.keep_tables(tables, dedup)
+        steps = [] if tables is None else [run.remove_plans(tables)]
+        if dedup is not None:
+            steps += [run.remove_sweeps(dedup), run.remove_key_index(dedup)]
+        steps.append(run.remove_indexes())
+    return MaintenanceReport(name, reports, tuple(steps), time.monotonic() - began, tuple(run.warnings))
 
 
 @dataclass(slots=True)
@@ -109,17 +126,29 @@ class _Run:
             log.info("maintenance of %s: finished retry %d of the quarantine", self.name, number)
         return bool(finished)
 
-    def keep_tables(self, tables: StreamTables) -> tuple[TableReport, ...]:
-        return tuple(self._keep(table, tables) for table in (tables.main, tables.quarantine))
+    def keep_tables(self, tables: StreamTables, dedup: DedupTables | None) -> tuple[TableReport, ...]:
+        def needed() -> Plans:
+            plans = self._plans(tables)
+            return replace(plans, open=(*plans.open, *self._retries(tables)))
 
-    def _keep(self, table: Table, tables: StreamTables) -> TableReport:
+        reports = [
+            self._keep(tables.main, needed, unswept=lambda: self._unswept(tables.main, dedup)),
+            self._keep(tables.quarantine, needed),
+        ]
+        if dedup is not None:
+            reports += [self._keep(table, lambda: self._sweeps(dedup)) for table in (dedup.unique, dedup.duplicates)]
+        return tuple(reports)
+
+    def _keep(
+        self, table: Table, needed: Callable[[], Plans], unswept: Callable[[], Unswept | None] = lambda: None
+    ) -> TableReport:
         name = ".".join(table.name())
         before = Shape.of(table)
         steps = (
             self._step(name, "compact", lambda: self._compact(table, name)),
             self._step(name, "rewrite_manifests", lambda: self._rewrite_manifests(table, name)),
-            self._step(name, "expire_snapshots", lambda: self._expire(table, name)),
-            self._step(name, "remove_orphans", lambda: self._remove_orphans(table, name, tables)),
+            self._step(name, "expire_snapshots", lambda: self._expire(table, name, unswept())),
+            self._step(name, "remove_orphans", lambda: self._remove_orphans(table, name, needed)),
         )
         table.refresh()
         return TableReport(name, before, Shape.of(table), steps)
@@ -167,12 +196,17 @@ class _Run:
         table.refresh()
         return {"manifests_before": done.manifests_before, "manifests_after": done.manifests_after}
 
-    def _expire(self, table: Table, name: str) -> Mapping[str, int]:
+    def _expire(self, table: Table, name: str, unswept: Unswept | None) -> Mapping[str, int]:
         rules = self.stream.maintenance
         older_than = self.now - rules.keep_snapshots
         before = len(table.metadata.snapshots)
+        held: Mapping[str, int] = {}
+        if unswept is not None and unswept.since < older_than and before > rules.keep_last:
+            held = {"snapshots_not_swept": unswept.before(older_than)}
+            self._tell_held(name, unswept, older_than)
+            older_than = unswept.since
         if not any(snapshot.timestamp_ms < older_than.timestamp() * 1000 for snapshot in table.metadata.snapshots):
-            return {}
+            return held
         if before <= rules.keep_last:
             return {}
         carry_state_on(table)
@@ -182,6 +216,7 @@ class _Run:
         )
         table.refresh()
         return {
+            **held,
             "snapshots_before": before,
             "snapshots_after": len(table.metadata.snapshots),
             "data_files_removed": done.data_files,
@@ -190,15 +225,33 @@ class _Run:
             "manifest_lists_removed": done.manifest_lists,
         }
 
-    def _remove_orphans(self, table: Table, name: str, tables: StreamTables) -> Mapping[str, int]:
+    def _unswept(self, main: Table, dedup: DedupTables | None) -> Unswept | None:
+        """What must not expire: sweeps have not taken it in. In this order: what was swept is in the table by then."""
+        if self.stream.dedup is None:
+            return None
+        swept = None if dedup is None else self._swept(dedup)
+        main.refresh()
+        return find_unswept(main.metadata, swept)
+
+    def _tell_held(self, name: str, unswept: Unswept, older_than: datetime) -> None:
+        what = (
+            f"{name}: {unswept.before(older_than)} snapshots that are older than maintenance.keep_snapshots stay, the "
+            f"oldest from {unswept.since:%Y-%m-%d %H:%M:%S} UTC: no dedup sweep has taken them in yet"
+        )
+        log.info("maintenance of %s", what)
+        if unswept.since < older_than - _SWEPT_WITHIN:
+            self.warnings.append(
+                f"{what}. Let dedup__{self.name} run, or take `dedup` out of the stream's config: until then nothing "
+                f"behind them expires"
+            )
+
+    def _remove_orphans(self, table: Table, name: str, needed: Callable[[], Plans]) -> Mapping[str, int]:
         location = Location.parse(table.location())
         before = self.now - self.stream.maintenance.orphans_after
         with Store(self.s3, location.bucket) as files:
             # Listed first: a plan that is made after this stages files that are younger than these.
             listed = list(files.list_objects(f"{location.key}/"))
-        plans = self._plans(tables)
-        needed = replace(plans, open=(*plans.open, *self._retries(tables)))
-        candidates = orphan_candidates(location, listed, before=before, protected=needed.protects)
+        candidates = orphan_candidates(location, listed, before=before, protected=needed().protects)
         sizes = {path: entry.size_bytes for path, entry in candidates}
         removed = self.procedures.remove_orphan_files(name, candidates) if candidates else []
         return {
@@ -213,10 +266,27 @@ class _Run:
         return self._step(self.name, "remove_plans", lambda: self._remove_passed_plans(tables))
 
     def _remove_passed_plans(self, tables: StreamTables) -> Mapping[str, int]:
-        plans = self._plans(tables)
+        return self._remove_passed(self._plans(tables))
+
+    def _remove_passed(self, plans: Plans) -> Mapping[str, int]:
         before = self._leftovers_before
         old = [entry for plan in plans.passed if plan.modified < before for entry in plan.objects]
         return {**self._remove(old), "plans_open": len(plans.open)}
+
+    def remove_sweeps(self, dedup: DedupTables) -> Step:
+        return self._step(self.name, "remove_sweeps", lambda: self._remove_passed(self._sweeps(dedup)))
+
+    def remove_key_index(self, dedup: DedupTables) -> Step:
+        return self._step(self.name, "remove_key_index_files", lambda: self._remove_key_index(dedup))
+
+    def _remove_key_index(self, dedup: DedupTables) -> Mapping[str, int]:
+        uuid = str(dedup.unique.metadata.table_uuid)
+        index = names.key_index_prefix(self.store.prefix, self.name, self.stream.generation, uuid)
+        # First: what a sweep has made and committed since is in a manifest by then.
+        needed = frozenset[str]().union(*(plan.staged_files for plan in self._sweeps(dedup).open))
+        before = self._leftovers_before
+        found = list(unneeded_index_files(self.store, index, before=before, needed=needed))
+        return self._remove([*found, *of_other_tables(self.store, index, before=before)])
 
     def remove_indexes(self) -> Step:
         return self._step(self.name, "remove_indexes", self._remove_orphaned_indexes)
@@ -245,6 +315,16 @@ class _Run:
         uuid = str(tables.main.metadata.table_uuid)
         prefix = names.plans_prefix(self.store.prefix, self.name, self.stream.generation, uuid)
         return sort_plans(find_plans(self.store, prefix), progress)
+
+    def _sweeps(self, dedup: DedupTables) -> Plans:
+        swept = self._swept(dedup)
+        uuid = str(dedup.unique.metadata.table_uuid)
+        prefix = names.sweeps_prefix(self.store.prefix, self.name, self.stream.generation, uuid)
+        return find_sweeps(self.store, prefix, swept)
+
+    def _swept(self, dedup: DedupTables) -> Swept | None:
+        dedup.unique.refresh()
+        return read_swept(dedup.unique.metadata, ".".join(dedup.unique.name()))
 
     def _retries(self, tables: StreamTables) -> list[StagedPlan]:
         """Retries of the quarantine that one of the tables has not taken part in, or not any more, rolled back."""
