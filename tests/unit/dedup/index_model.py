@@ -1,0 +1,83 @@
+"""What an index has to answer, in a dict; and runs of the same entries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from hypothesis import strategies as st
+
+from waybill.dedup.index.index import BucketIndex
+from waybill.dedup.index.runs import Files, Run, RunKeys, write_run
+from waybill.names import TopicPartition
+
+INDEX = "archive/dedup/flights/0/00000000-0000-0000-0000-000000000001/"
+TPS = tuple(TopicPartition(topic, n) for topic in ("flights", "a.b") for n in range(2))
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A kept row: its key's hash, and what is indexed of it."""
+
+    hi: int
+    lo: int
+    arrived_ms: int
+    tp: TopicPartition
+    offset: int
+
+
+def kept_rows(max_arrived_ms: int = 40) -> st.SearchStrategy[list[Kept]]:
+    """Rows of few keys: some are alike in one half of their hash. No two of a key arrived at the same time."""
+    row = st.builds(
+        Kept,
+        hi=st.sampled_from([0, 1, 2, 3, 2**59, 2**60 - 1]),
+        lo=st.sampled_from([0, 1, 2**64 - 1]),
+        arrived_ms=st.integers(0, max_arrived_ms),
+        tp=st.sampled_from(TPS),
+        offset=st.integers(0, 100),
+    )
+    return st.lists(row, max_size=60, unique_by=lambda kept: (kept.hi, kept.lo, kept.arrived_ms))
+
+
+def run_keys(rows: Iterable[Kept]) -> RunKeys:
+    """The entries of rows, sorted."""
+    rows = sorted(rows, key=lambda row: (row.hi, row.lo))
+    tps = tuple(dict.fromkeys(row.tp for row in rows))
+    return RunKeys(
+        hi=np.array([row.hi for row in rows], np.uint64),
+        lo=np.array([row.lo for row in rows], np.uint64),
+        arrived_ms=np.array([row.arrived_ms for row in rows], np.int64),
+        tp=np.array([tps.index(row.tp) for row in rows], np.int32),
+        offset=np.array([row.offset for row in rows], np.int64),
+        topic_partitions=tps,
+    )
+
+
+def new_run(files: Files, rows: Iterable[Kept], sequence: int = 1, bucket: int = 0) -> Run:
+    """A run of rows."""
+    return write_run(files, INDEX, bucket, (sequence, sequence), run_keys(rows))
+
+
+def latest(rows: Iterable[Kept], horizon_ms: int) -> dict[tuple[int, int], Kept]:
+    """What the index has to answer for each key."""
+    found: dict[tuple[int, int], Kept] = {}
+    for row in sorted(rows, key=lambda row: row.arrived_ms):
+        if row.arrived_ms >= horizon_ms:
+            found[row.hi, row.lo] = row
+    return found
+
+
+def answers(
+    files: Files, runs: Sequence[Run], keys: Sequence[tuple[int, int]], horizon_ms: int
+) -> dict[tuple[int, int], Kept]:
+    """What the index of these runs answers for the keys, each of which must be answered once at most."""
+    known = [TopicPartition("a.b", 1), TopicPartition("another", 0)]
+    hi, lo = (np.array([key[half] for key in keys], np.uint64) for half in (0, 1))
+    seen = BucketIndex(files, runs, known).lookup(hi, lo, horizon_ms)
+    assert len(set(seen.candidate.tolist())) == len(seen.candidate)
+    assert seen.tp.dtype == np.int32
+    assert len(set(known)) == len(known)
+    assert known[:2] == [TopicPartition("a.b", 1), TopicPartition("another", 0)]
+    found = zip(*(column.tolist() for column in (seen.candidate, seen.arrived_ms, seen.tp, seen.offset)), strict=True)
+    return {keys[at]: Kept(*keys[at], arrived, known[tp], offset) for at, arrived, tp, offset in found}
