@@ -42,6 +42,7 @@ __all__ = [
     "StackError",
     "StoreUnavailable",
     "SweepHistoryLost",
+    "SweepUnsound",
     "TopicRecreated",
     "UnsupportedBatch",
     "WaybillError",
@@ -320,6 +321,22 @@ class SweepHistoryLost(WaybillError):
 
 
 # --- dedup ------------------------------------------------------------------------------------------------------------
+
+
+class SweepUnsound(WaybillError):
+    """A dedup sweep's tasks did not bring each row to one place. Nothing of it is committed."""
+
+    def __init__(self, plan: str, records: int, rows: int, duplicates: int, marked: int) -> None:
+        super().__init__(
+            f"sweep {plan}: of the {records:,} rows that its plan has, {rows:,} were kept and {duplicates:,} written "
+            f"as duplicates, and {marked:,} were found to be duplicates. Nothing of it is committed. A data file of "
+            f"the stream's table that is not what its manifest says would be a reason: see `waybill verify`"
+        )
+        self.plan, self.records, self.rows = plan, records, rows
+        self.duplicates, self.marked = duplicates, marked
+
+    def __reduce__(self) -> tuple[type[SweepUnsound], tuple[str, int, int, int, int]]:
+        return type(self), (self.plan, self.records, self.rows, self.duplicates, self.marked)
 
 
 class IndexDamaged(WaybillError):

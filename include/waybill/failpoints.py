@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from waybill.errors import ConfigError
 
-__all__ = ["FILES", "INGEST", "PARTITION", "RETRY", "VARIABLE", "arm", "disarm", "reach"]
+__all__ = ["FILES", "INGEST", "PARTITION", "RETRY", "SWEEP", "VARIABLE", "arm", "disarm", "reach"]
 
 VARIABLE = "WAYBILL_FAILPOINTS"
 
@@ -60,6 +60,19 @@ RETRY = (
     "retry.dropped",
 )
 """The boundaries between the steps of a retry of the quarantine. A retry that is cut meets them again."""
+
+
+SWEEP = (
+    "sweep.planned",
+    "sweep.run_written",
+    "sweep.judged",
+    "sweep.carried_out",
+    "sweep.staged",
+    "sweep.duplicates_committed",
+    "sweep.committed",
+    "sweep.index_moved",
+)
+"""The boundaries between the steps of a dedup sweep. The second is met on the executors, as `partition.file_sent`."""
 
 
 @dataclass(slots=True)

@@ -49,6 +49,10 @@ class Candidates:
         """The rows of these indices, or where this mask is true, in that order."""
         return Candidates(*(column[indices] for column in self._columns()))
 
+    def between(self, start: int, end: int) -> Candidates:
+        """Those from `start` on and before `end`; nothing is copied."""
+        return Candidates(*(column[start:end] for column in self._columns()))
+
     @staticmethod
     def concat(parts: Sequence[Candidates]) -> Candidates:
         """All of them, one after the other; no row for no parts."""

@@ -16,7 +16,7 @@ from waybill.partition.carry_out import Execute
 from waybill.partition.plan import ArchiveFault, Task
 from waybill.partition.task import Job, TaskResult, run_task
 
-__all__ = ["spark_execute"]
+__all__ = ["attempts_of", "spark_execute"]
 
 
 def spark_execute(start: Callable[[], SparkContext]) -> Execute:
@@ -24,7 +24,7 @@ def spark_execute(start: Callable[[], SparkContext]) -> Execute:
 
     def execute(job: Job, tasks: Sequence[Task]) -> list[TaskResult | ArchiveFault]:
         context = start()
-        attempts = _attempts(context.getConf())
+        attempts = attempts_of(context.getConf())
         # One partition, and so one Spark task, for each of ours.
         numbers = context.parallelize(range(len(tasks)), len(tasks))
         results = []
@@ -37,7 +37,7 @@ def spark_execute(start: Callable[[], SparkContext]) -> Execute:
     return execute
 
 
-def _attempts(conf: SparkConf) -> int:
+def attempts_of(conf: SparkConf) -> int:
     """How often Spark starts a task before it gives up; in local mode once."""
     local = (conf.get("spark.master") or "").startswith("local")
     return 1 if local else int(conf.get("spark.task.maxFailures") or 4)
