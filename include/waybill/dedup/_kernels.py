@@ -173,8 +173,8 @@ def find_repeated(
 ) -> Array:
     """For each candidate the row that it repeats, -1 if it is kept; -1 for the index's entries, too.
 
-    The rows of a key lie side by side: entries of the index first, then candidates in the order in which they are
-    judged. To remember the latest kept row is enough: what repeats any kept row repeats that one.
+    The rows of a key lie side by side: entries of the index by arrival, then candidates in the order in which they are
+    judged. To remember the last kept row is enough: it is the latest, or it and those before it lie before the horizon.
     """
     repeated = np.full(len(hi), np.int64(-1))
     latest = -1
@@ -183,6 +183,6 @@ def find_repeated(
             latest = -1
         if is_candidate[n] and latest >= 0 and arrived_ms[latest] >= max(arrived_ms[n] - window_ms, horizon_ms):
             repeated[n] = latest
-        elif latest < 0 or arrived_ms[n] > arrived_ms[latest]:
+        else:
             latest = n
     return repeated

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from random import Random
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from oracle import NEVER, Kept, Key, Row, State, key_of, low_ms, sweep
 
 from waybill.dedup.candidates import Candidates, arrivals_ms
+from waybill.dedup.hashing import hash_keys, without_assigned
 from waybill.dedup.order import Seen, judge
 from waybill.names import TopicPartition
 
@@ -117,7 +119,7 @@ def _lives(draw: st.DrawFn) -> Life:
     )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(_lives(), st.booleans())
 def test_sweep_after_sweep_the_verdicts_are_the_oracles(life: Life, only_once: bool) -> None:
     state = State()
@@ -131,6 +133,37 @@ def test_sweep_after_sweep_the_verdicts_are_the_oracles(life: Life, only_once: b
         expected.update(((row.tp, row.offset), None) for row in keyed)
         assert _judged(batch, state, life.window_ms, only_once) == expected
         state = swept.state
+
+
+def test_a_sweep_of_thousands_of_hashed_keys() -> None:
+    """With the hashes of real ids, of which nearly all occur once, some are Waybill's own and some were seen before."""
+    random = Random(6)
+    rows = [
+        Row(_TPS[n % 4], n, random.choice([None, n // 100]), n // 100, (f"id-{random.randrange(20_000)}",))
+        for n in range(4_000)
+    ]
+    rows[::50] = [replace(row, key_values=(f"{row.tp}@{row.offset}",)) for row in rows[::50]]
+    before = sweep(State(), rows[:2_000], high_ms=_HIGH_MS, window_ms=20)
+    swept = sweep(before.state, rows[2_000:], high_ms=_HIGH_MS, window_ms=20)
+
+    batch = pa.RecordBatch.from_pydict(
+        {
+            "message_id": [row.key_values[0] for row in rows[2_000:]],
+            "topic": [row.tp.topic for row in rows[2_000:]],
+            "partition": pa.array([row.tp.partition for row in rows[2_000:]], pa.int32()),
+            "offset": [row.offset for row in rows[2_000:]],
+        }
+    )
+    hashes = without_assigned(hash_keys([batch.column("message_id")], b"sixteen bytes ok"), ["message_id"], batch)
+    candidates = replace(_candidates(rows[2_000:], before.state, 20), hi=hashes.hi, lo=hashes.lo).take(hashes.present)
+    keyed = [row for row, present in zip(rows[2_000:], hashes.present, strict=True) if present]
+    verdicts = judge(candidates, _seen(keyed, before.state, only_once=False), 20, before.state.horizon_ms)
+    first = list(zip(verdicts.first_tp.tolist(), verdicts.first_offset.tolist(), strict=True))
+    assert {row.offset: first[n] for n, row in enumerate(keyed) if not verdicts.kept[n]} == {
+        d.row.offset: (_TPS.index(d.first.row.tp), d.first.row.offset) for d in swept.duplicates
+    }
+    assert len(keyed) == 1_960
+    assert 50 < len(swept.duplicates) < 500
 
 
 def _row(tp: int, offset: int, arrived_ms: int, key: str = "k0") -> Row:
