@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from waybill.config import Storage
 
 __all__ = [
+    "GAP_BYTES",
     "PART_BYTES",
     "Chain",
     "Description",
@@ -54,6 +55,9 @@ log = logging.getLogger(__name__)
 
 PART_BYTES = 16 << 20
 """Size of a part of a multipart upload, and the largest object that is created by a single call."""
+
+GAP_BYTES = 1 << 20
+"""What S3 sends in the time that a call takes to be answered."""
 
 UPLOAD_THREADS = 2
 _STEP_BYTES = 256 << 10  # copied and checksummed in turn: what was copied is still in the processor's cache
@@ -180,6 +184,8 @@ class Store:
         self._where = f"bucket {bucket!r}" + (f" at {endpoint.endpoint_url}" if endpoint.endpoint_url else "")
         self._pool = ThreadPoolExecutor(UPLOAD_THREADS, thread_name_prefix="waybill-upload")
         self._buffers: queue.SimpleQueue[bytearray] = queue.SimpleQueue()
+        self.gap_bytes = GAP_BYTES
+        """How many bytes are rather read for nothing than that another `read_range` begins behind them."""
 
     @classmethod
     def of(cls, storage: Storage, find: Callable[[str], Connection] = connection, bucket: str | None = None) -> Self:

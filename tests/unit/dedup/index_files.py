@@ -15,6 +15,8 @@ DAY_MS = 24 * HOUR_MS
 class MemoryFiles:
     """What a `Store` does for the index, without S3: tests of it run thousands of times."""
 
+    gap_bytes = 64 << 10
+
     def __init__(self) -> None:
         self.contents: dict[str, bytes] = {}
 

@@ -1,9 +1,6 @@
 from __future__ import annotations
 
-import io
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,50 +10,32 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from index_files import HOUR_MS, MemoryFiles
 
 from waybill.dedup.index.runs import Run, RunKeys, lookup, read_run, slices, write_run
-from waybill.errors import IndexDamaged, ObjectAlreadyThere, ObjectMissing
+from waybill.errors import IndexDamaged
 from waybill.names import TopicPartition
 
 _PREFIX = "archive/dedup/flights/0/11111111-2222-3333-4444-555555555555/"
-_HOUR_MS = 3_600_000
 _TPS = tuple(TopicPartition("flights", n) for n in range(4))
 
 
-@dataclass
-class Memory:
-    """Files in memory. Counts what is read."""
+class Counted(MemoryFiles):
+    """Files in memory that count what is read of them."""
 
-    content: dict[str, bytes] = field(default_factory=dict)
-    reads: list[int] = field(default_factory=list)
+    def __init__(self, contents: dict[str, bytes] | None = None) -> None:
+        super().__init__()
+        self.contents = dict(contents or {})
+        self.reads: list[int] = []
 
     def read(self, key: str) -> bytes:
-        return self.read_range(key, 0, 1 << 40)
-
-    def read_range(self, key: str, start: int, length_bytes: int) -> bytes:
-        if key not in self.content:
-            raise ObjectMissing(key)
-        found = self.content[key][start : start + length_bytes]
-        self.reads.append(len(found))
+        self.reads.append(len(found := super().read(key)))
         return found
 
-    def create_if_absent(self, key: str, data: Any) -> None:
-        if key in self.content:
-            raise ObjectAlreadyThere(key)
-        self.content[key] = bytes(data)
-
-    @contextmanager
-    def upload_if_absent(self, key: str) -> Iterator[_Writing]:
-        yield _Writing(self, key)
-
-
-class _Writing(io.BytesIO):
-    def __init__(self, files: Memory, key: str) -> None:
-        super().__init__()
-        self._files, self._key = files, key
-
-    def complete(self) -> None:
-        self._files.create_if_absent(self._key, self.getvalue())
+    def read_range(self, key: str, start: int, length_bytes: int) -> bytes:
+        found = super().read(key)[start : start + length_bytes]
+        self.reads.append(len(found))
+        return found
 
 
 def _sorted(keys: RunKeys) -> RunKeys:
@@ -65,7 +44,7 @@ def _sorted(keys: RunKeys) -> RunKeys:
     return RunKeys(*(column[order] for column in columns), keys.topic_partitions)
 
 
-def _keys(count: int, span_ms: int = 24 * _HOUR_MS, seed: int = 0) -> RunKeys:
+def _keys(count: int, span_ms: int = 24 * HOUR_MS, seed: int = 0) -> RunKeys:
     """What a bucket of 16 keeps in that time: offsets grow with arrival."""
     rng = np.random.default_rng(seed)
     elapsed = rng.integers(0, span_ms, count)
@@ -80,8 +59,8 @@ def _rows(keys: RunKeys) -> list[tuple[Any, ...]]:
     return sorted(zip(*(column.tolist() for column in columns), tps, strict=True))
 
 
-def _written(keys: RunKeys) -> tuple[Memory, Run]:
-    files = Memory()
+def _written(keys: RunKeys) -> tuple[Counted, Run]:
+    files = Counted()
     return files, write_run(files, _PREFIX, 5, (7, 9), keys)
 
 
@@ -95,7 +74,7 @@ def test_run_holds_what_was_written_and_the_manifest_entry_says_so() -> None:
     assert (run.min_arrived_ms, run.max_arrived_ms) == (_LARGE.arrived_ms.min(), _LARGE.arrived_ms.max())
     assert run.path.startswith(f"{_PREFIX}runs/5/{7:020}-{9:020}-")
     assert run.filter_path == run.path.removesuffix(".parquet") + ".fuse16"
-    assert {key: len(content) for key, content in _LARGE_FILES.content.items()} == {
+    assert {key: len(content) for key, content in _LARGE_FILES.contents.items()} == {
         run.path: run.bytes,
         run.filter_path: run.filter_bytes,
     }
@@ -108,14 +87,14 @@ def test_run_holds_what_was_written_and_the_manifest_entry_says_so() -> None:
 
 
 def test_entry_takes_at_most_24_bytes_with_its_filter() -> None:
-    for span_ms in (_HOUR_MS, 24 * _HOUR_MS, 48 * _HOUR_MS):
+    for span_ms in (HOUR_MS, 24 * HOUR_MS, 48 * HOUR_MS):
         _, run = _written(_keys(62_000, span_ms))
         assert (run.bytes + run.filter_bytes) / run.keys <= 24
 
 
 def test_duckdb_reads_a_run(tmp_path: Path) -> None:
     path = tmp_path / "run.parquet"
-    path.write_bytes(_LARGE_FILES.content[_LARGE_RUN.path])
+    path.write_bytes(_LARGE_FILES.contents[_LARGE_RUN.path])
     found = duckdb.sql(
         f"SELECT count(*), min(hi), max(lo), epoch_ms(max(arrived_at)), sum(hi % 1000), sum(place) FROM '{path}'"
     ).fetchone()
@@ -131,6 +110,14 @@ def test_duckdb_reads_a_run(tmp_path: Path) -> None:
     assert found == expected
 
 
+def test_what_is_close_is_read_at_once() -> None:
+    files = Counted(_LARGE_FILES.contents)
+    files.gap_bytes = 1 << 20
+    assert len(lookup(files, _LARGE_RUN, _LARGE.hi[[777, 30_000]], _LARGE.lo[[777, 30_000]])) == 2
+    assert len(files.reads) == 3
+    assert 500_000 < files.reads[2] < 700_000
+
+
 def test_small_run_is_read_in_one_piece() -> None:
     keys = _keys(20_000)
     files, run = _written(keys)
@@ -140,7 +127,7 @@ def test_small_run_is_read_in_one_piece() -> None:
 
 
 def test_of_a_large_run_only_what_may_hold_the_keys_is_read() -> None:
-    files = Memory(_LARGE_FILES.content)
+    files = Counted(_LARGE_FILES.contents)
     matches = lookup(files, _LARGE_RUN, _LARGE.hi[[777, 90_000]], _LARGE.lo[[777, 90_000]])
     assert matches.index.tolist() == [0, 1]
     assert matches.offset.tolist() == _LARGE.offset[[777, 90_000]].tolist()
@@ -150,7 +137,7 @@ def test_of_a_large_run_only_what_may_hold_the_keys_is_read() -> None:
 
 
 def test_keys_that_the_filter_refuses_cost_its_read_and_no_more() -> None:
-    files = Memory(_LARGE_FILES.content)
+    files = Counted(_LARGE_FILES.contents)
     others = _keys(100, seed=1)
     lookup(files, _LARGE_RUN, others.hi, others.lo)
     assert files.reads == [_LARGE_RUN.filter_bytes]
@@ -172,7 +159,7 @@ def test_every_key_is_found_and_no_other() -> None:
 
 def test_lookup_reads_the_run_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("waybill.dedup.index.runs._SLICE_BYTES", 100_000)
-    files = Memory(_LARGE_FILES.content)
+    files = Counted(_LARGE_FILES.contents)
     matches = lookup(files, _LARGE_RUN, _LARGE.hi[::7], _LARGE.lo[::7])
     assert np.array_equal(matches.arrived_ms, _LARGE.arrived_ms[::7])
     assert max(files.reads[2:]) <= 100_000
@@ -240,22 +227,22 @@ def test_keys_that_are_no_run_are_refused() -> None:
 
 
 def test_run_of_no_sequence_number_is_refused_before_anything_is_written() -> None:
-    files = Memory()
+    files = Counted()
     with pytest.raises(ValueError, match="cannot be part of a name"):
         write_run(files, _PREFIX, 5, (-1, 2), _keys(10))
-    assert files.content == {}
+    assert files.contents == {}
 
 
 @pytest.mark.parametrize("count", [2_000, 120_000])
 def test_missing_file_is_damage(count: int) -> None:
     keys = _keys(count)
     files, run = _written(keys)
-    del files.content[run.path]
+    del files.contents[run.path]
     for attempt in (lambda: read_run(files, run), lambda: lookup(files, run, keys.hi[:5], keys.lo[:5])):
         with pytest.raises(IndexDamaged, match="it is gone"):
             attempt()
     files, run = _written(keys)
-    del files.content[run.filter_path]
+    del files.contents[run.filter_path]
     with pytest.raises(IndexDamaged, match=r"fuse16: it is gone"):
         lookup(files, run, keys.hi[:5], keys.lo[:5])
 
@@ -266,14 +253,14 @@ def test_no_flipped_bit_goes_unseen(count: int) -> None:
     files, run = _written(keys)
     rng = np.random.default_rng(11)
     for path, size, footer in ((run.path, run.bytes, run.footer_bytes), (run.filter_path, run.filter_bytes, 0)):
-        sound = files.content[path]
+        sound = files.contents[path]
         for position in [*rng.integers(4, size, 12).tolist(), *(size - 1 - rng.integers(0, footer or 1, 8)).tolist()]:
             damaged = bytearray(sound)
             damaged[position] ^= 1 << int(rng.integers(0, 8))
-            files.content[path] = bytes(damaged)
+            files.contents[path] = bytes(damaged)
             with pytest.raises(IndexDamaged, match=path):
                 lookup(files, run, keys.hi, keys.lo)
-        files.content[path] = sound
+        files.contents[path] = sound
     assert len(lookup(files, run, keys.hi, keys.lo)) == count
 
 
@@ -282,13 +269,13 @@ def test_truncated_and_exchanged_files_are_damage(count: int) -> None:
     keys = _keys(count)
     files, run = _written(keys)
     other_files, other = _written(_keys(count, seed=9))
-    for path, foreign in ((run.path, other_files.content[other.path]), (run.filter_path, b"")):
-        sound = files.content[path]
+    for path, foreign in ((run.path, other_files.contents[other.path]), (run.filter_path, b"")):
+        sound = files.contents[path]
         for content in (sound[:-1], sound[: len(sound) // 2], b"", sound[1:], foreign):
-            files.content[path] = content
+            files.contents[path] = content
             with pytest.raises(IndexDamaged):
                 lookup(files, run, keys.hi, keys.lo)
-        files.content[path] = sound
+        files.contents[path] = sound
     for wrong in (replace(run, keys=count - 1), replace(run, bytes=run.bytes - 1), replace(run, footer_bytes=9)):
         with pytest.raises(IndexDamaged):
             read_run(files, wrong)

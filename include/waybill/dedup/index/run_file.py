@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode, b64encode
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Protocol, Self, TypeAlias
+from typing import Any, NamedTuple, Protocol, Self, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +29,7 @@ import pyarrow.parquet as pq
 from waybill.documents import read_document
 from waybill.names import TopicPartition
 
-__all__ = ["ROW_GROUP_ROWS", "Array", "Footer", "Pieces", "RunKeys", "Sink", "write"]
+__all__ = ["ROW_GROUP_ROWS", "Array", "Entries", "Footer", "Pieces", "Places", "RunKeys", "Sink", "write"]
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -115,7 +116,7 @@ def write(sink: Sink, keys: RunKeys) -> None:
 
     Raises `ValueError` when the offsets are so far apart that the sum of their spans is no int64.
     """
-    places = _Places.of(keys)
+    places = Places.of(keys)
     description = {"v": _VERSION, **places.document(), "first_hi": _text(keys.hi[::ROW_GROUP_ROWS])}
     columns = [keys.hi, keys.lo, keys.arrived_ms, places.encode(keys.tp, keys.offset)]
     table = pa.table([pa.array(v).cast(f.type) for v, f in zip(columns, _SCHEMA, strict=True)], schema=_SCHEMA)
@@ -141,7 +142,7 @@ class Footer:
     metadata: pq.FileMetaData
     first_hi: Array
     """The first hash of each row group."""
-    places: _Places
+    places: Places
 
     @classmethod
     def parse(cls, content: bytes) -> Self:
@@ -154,7 +155,7 @@ class Footer:
         first_hi = np.frombuffer(b64decode(document["first_hi"]), np.dtype("<u8"))
         if len(first_hi) != metadata.num_row_groups:
             raise ValueError(f"it has {metadata.num_row_groups} row groups and says where {len(first_hi)} begin")
-        return cls(metadata, first_hi, _Places.parse(document))
+        return cls(metadata, first_hi, Places.parse(document))
 
     def extent(self, group: int) -> tuple[int, int]:
         """Where a row group's bytes start and end."""
@@ -172,7 +173,7 @@ class Footer:
         np.add.at(steps, np.maximum(first, last), -1)
         return np.flatnonzero(np.cumsum(steps[:-1]))
 
-    def read(self, file: Pieces, groups: Sequence[int]) -> RunKeys:
+    def read(self, file: Pieces, groups: Sequence[int]) -> Entries:
         """The entries of some row groups, whose bytes `file` has.
 
         Raises `OSError` or `ValueError` when they are damaged.
@@ -180,16 +181,30 @@ class Footer:
         reader = pq.ParquetFile(file, metadata=self.metadata, page_checksum_verification=True)
         table = reader.read_row_groups(list(groups), use_threads=False)
         hi, lo, arrived, place = (column.to_numpy() for column in table.columns)
-        tp, offset = self.places.decode(place)
-        return RunKeys(hi, lo, arrived.view(np.int64), tp, offset, self.places.topic_partitions)
+        return Entries(hi, lo, arrived.view(np.int64), place)
+
+    def keys(self, entries: Entries) -> RunKeys:
+        """The same as everybody knows them."""
+        tp, offset = self.places.decode(entries.place)
+        return RunKeys(entries.hi, entries.lo, entries.arrived_ms, tp, offset, self.places.topic_partitions)
+
+
+class Entries(NamedTuple):
+    """Entries as the file has them: a lookup compares many, and wants to know of few where they are from."""
+
+    hi: Array
+    lo: Array
+    arrived_ms: Array
+    place: Array
 
 
 class Pieces:
     """A file of which some parts are here, for Arrow to read."""
 
     def __init__(self, parts: Sequence[tuple[int, bytes]]) -> None:
-        """`parts`: where each starts, and its bytes."""
-        self._parts = [(start, memoryview(content)) for start, content in parts]
+        """`parts`: where each starts, and its bytes; in order."""
+        self._starts = [start for start, _ in parts]
+        self._contents = [memoryview(content) for _, content in parts]
         self._position = 0
         self.closed = False
 
@@ -199,16 +214,16 @@ class Pieces:
         elif whence == 1:
             self._position += position
         else:
-            start, content = self._parts[-1]
-            self._position = start + len(content) + position
+            self._position = self._starts[-1] + len(self._contents[-1]) + position
         return self._position
 
     def tell(self) -> int:
         return self._position
 
     def read(self, size: int) -> memoryview:
-        start, content = next(p for p in self._parts if p[0] <= self._position < p[0] + len(p[1]))
-        found = content[self._position - start : self._position - start + size]
+        part = bisect_right(self._starts, self._position) - 1
+        start = self._position - self._starts[part]
+        found = self._contents[part][start : start + size]
         self._position += len(found)
         return found
 
@@ -223,7 +238,7 @@ class Pieces:
 
 
 @dataclass(frozen=True, slots=True)
-class _Places:
+class Places:
     """Topic-partition and offset as one number: `start + offset - base` of that topic-partition."""
 
     topic_partitions: tuple[TopicPartition, ...]

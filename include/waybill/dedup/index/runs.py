@@ -17,15 +17,17 @@ import crc32c
 import numpy as np
 
 from waybill.dedup.index import filters
-from waybill.dedup.index.run_file import Array, Footer, Pieces, RunKeys, Sink, write
+from waybill.dedup.index.run_file import Array, Entries, Footer, Pieces, RunKeys, Sink, write
 from waybill.errors import GenerationConflict, IndexDamaged, ObjectAlreadyThere, ObjectMissing
 from waybill.names import TopicPartition, key_index_filter_key, key_index_run_key
 
 __all__ = ["Array", "Files", "Matches", "Run", "RunKeys", "Writing", "lookup", "read_run", "slices", "write_run"]
 
-_WHOLE_BYTES = 1 << 20  # as fast to read as any part of it, footer and all
-_GAP_BYTES = 64 << 10  # what is read for nothing rather than begin another read
+_WHOLE_BYTES = 2 << 20  # as fast to read as any part of it, footer and all
 _SLICE_BYTES = 8 << 20  # of a run, read and decoded at a time: about 400,000 entries, 14 MB of them
+
+
+_COLUMNS = {"hi": np.uint64, "lo": np.uint64, "arrived_ms": np.int64, "tp": np.int32, "offset": np.int64}
 
 
 class Writing(Protocol):
@@ -44,6 +46,10 @@ class Files(Protocol):
     Every method raises `ObjectMissing` or `ObjectAlreadyThere`, and `StoreUnavailable` where calling again can help.
     They are called from several threads.
     """
+
+    @property
+    def gap_bytes(self) -> int:
+        """How many bytes are rather read for nothing than that another read begins behind them."""
 
     def read(self, key: str) -> bytes:
         """A whole file."""
@@ -165,11 +171,14 @@ def _distinct(hi: Array) -> Array:
 
 def read_run(files: Files, run: Run) -> RunKeys:
     """All entries of a run: 36 bytes each, and a slice. Raises `IndexDamaged`, and `StoreUnavailable`."""
-    with _sound(run.path):
-        parts = list(slices(files, run))
-        names = ("hi", "lo", "arrived_ms", "tp", "offset")
-        values = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
-        return RunKeys(**values, topic_partitions=parts[0].topic_partitions)
+    values = {name: np.empty(run.keys, kind) for name, kind in _COLUMNS.items()}
+    tps: tuple[TopicPartition, ...] = ()
+    filled = 0
+    for part in slices(files, run):
+        for name, column in values.items():
+            column[filled : filled + len(part)] = getattr(part, name)
+        filled, tps = filled + len(part), part.topic_partitions
+    return RunKeys(**values, topic_partitions=tps)
 
 
 def slices(files: Files, run: Run) -> Iterator[RunKeys]:
@@ -179,7 +188,7 @@ def slices(files: Files, run: Run) -> Iterator[RunKeys]:
     """
     opened = _Opened(files, run)
     for groups in opened.cut(np.arange(opened.footer.metadata.num_row_groups)):
-        yield opened.read(groups)
+        yield opened.footer.keys(opened.read(groups))
 
 
 def lookup(files: Files, run: Run, hi: Array, lo: Array) -> Matches:
@@ -196,12 +205,14 @@ def lookup(files: Files, run: Run, hi: Array, lo: Array) -> Matches:
     index = index[np.argsort(hi[index], kind="stable")]
     asked_hi, asked_lo = hi[index], lo[index]
     opened = _Opened(files, run)
+    places = opened.footer.places
     found = []
-    for groups in opened.cut(opened.holding(asked_hi)):
+    for groups in opened.cut(opened.footer.holding(asked_hi)):
         part = opened.read(groups)
         asked, entry = _matching(part, asked_hi, asked_lo)
-        found.append(Matches(index[asked], part.arrived_ms[entry], part.tp[entry], part.offset[entry], opened.tps))
-    return _latest(found, opened.tps)
+        tp, offset = places.decode(part.place[entry])
+        found.append(Matches(index[asked], part.arrived_ms[entry], tp, offset, places.topic_partitions))
+    return _latest(found)
 
 
 def _passed(files: Files, run: Run, hi: Array) -> Array:
@@ -211,7 +222,7 @@ def _passed(files: Files, run: Run, hi: Array) -> Array:
         return filters.probe(fuse, hi)
 
 
-def _matching(part: RunKeys, hi: Array, lo: Array) -> tuple[Array, Array]:
+def _matching(part: Entries, hi: Array, lo: Array) -> tuple[Array, Array]:
     """All pairs of a key and an entry that has it: index of the key, index of the entry. Both are sorted by `hi`."""
     first, end = np.searchsorted(part.hi, hi, "left"), np.searchsorted(part.hi, hi, "right")
     counts = end - first
@@ -222,7 +233,7 @@ def _matching(part: RunKeys, hi: Array, lo: Array) -> tuple[Array, Array]:
     return asked[same], entry[same]
 
 
-def _latest(found: Sequence[Matches], tps: tuple[TopicPartition, ...]) -> Matches:
+def _latest(found: Sequence[Matches]) -> Matches:
     """Of each key the latest entry; among equal ones whichever, but always the same."""
     if not found:
         return _nothing()
@@ -234,7 +245,7 @@ def _latest(found: Sequence[Matches], tps: tuple[TopicPartition, ...]) -> Matche
     last = np.ones(len(order), np.bool_)
     np.not_equal(index[order[1:]], index[order[:-1]], out=last[:-1])
     order = order[last]
-    return Matches(index[order], arrived_ms[order], tp[order], offset[order], tps)
+    return Matches(index[order], arrived_ms[order], tp[order], offset[order], found[0].topic_partitions)
 
 
 def _nothing() -> Matches:
@@ -253,7 +264,6 @@ class _Opened:
             self.footer = Footer.parse(self._footer())
             if self.footer.metadata.num_rows != run.keys:
                 raise ValueError(f"it has {self.footer.metadata.num_rows:,} entries instead of {run.keys:,}")
-        self.tps = self.footer.places.topic_partitions
 
     def _footer(self) -> bytes:
         run = self._run
@@ -266,15 +276,14 @@ class _Opened:
         _check(footer, run.footer_bytes, run.footer_crc32c)
         return footer
 
-    def holding(self, hi: Array) -> Array:
-        return self.footer.holding(hi)
-
     def cut(self, groups: Array) -> Iterator[list[tuple[int, int, int]]]:
         """Row groups in slices: number, start and end of each."""
         cut: list[tuple[int, int, int]] = []
         size = 0
         for group in groups.tolist():
             start, end = self.footer.extent(group)
+            if cut and start - cut[-1][2] <= self._files.gap_bytes:
+                size += start - cut[-1][2]
             if cut and size + end - start > _SLICE_BYTES:
                 yield cut
                 cut, size = [], 0
@@ -283,13 +292,13 @@ class _Opened:
         if cut:
             yield cut
 
-    def read(self, groups: Sequence[tuple[int, int, int]]) -> RunKeys:
+    def read(self, groups: Sequence[tuple[int, int, int]]) -> Entries:
         """The entries of one slice."""
         with _sound(self._run.path):
             if self._whole is not None:
                 pieces = [(0, self._whole)]
             else:
-                pieces = [(start, self._part(start, end)) for start, end in _joined(groups)]
+                pieces = [(start, self._part(start, end)) for start, end in _joined(groups, self._files.gap_bytes)]
             return self.footer.read(Pieces(pieces), [group for group, _, _ in groups])
 
     def _part(self, start: int, end: int) -> bytes:
@@ -298,11 +307,11 @@ class _Opened:
         return content
 
 
-def _joined(groups: Sequence[tuple[int, int, int]]) -> Iterator[tuple[int, int]]:
-    """What to read for row groups: those with little between them at once."""
+def _joined(groups: Sequence[tuple[int, int, int]], gap_bytes: int) -> Iterator[tuple[int, int]]:
+    """What to read for row groups: those with no more between them than that at once."""
     _, start, end = groups[0]
     for _, next_start, next_end in groups[1:]:
-        if next_start - end > _GAP_BYTES:
+        if next_start - end > gap_bytes:
             yield start, end
             start = next_start
         end = next_end
