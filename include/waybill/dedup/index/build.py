@@ -1,0 +1,363 @@
+"""The key index made from the unique table: caught up with what the table gained, or built anew.
+
+A sweep that died between its commit and the manifest leaves the index behind: its files are read again, and nothing
+else. Where the table's history does not lead from what the index covers to what the table is now (it has expired, or
+the table was rolled back), or where no manifest is of use, all files that can hold an arrival at or after the horizon
+are read. Either way the index then gives the same answers as the one that sweeps keep up: an entry is a row of the
+unique table that has a key, and nothing else decides what is in it.
+
+The work is cut into tasks of as many rows as memory allows, in the order of arrival. Each makes one run a bucket, and
+merges (`waybill.dedup.index.merge`) make fewer of them.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyiceberg.conversions import from_bytes
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import DataFile, ManifestContent
+from pyiceberg.table import Table
+from pyiceberg.types import TimestamptzType
+
+from waybill.config.dedup import ARRIVED_AT
+from waybill.dedup.gained import Point, find_gained
+from waybill.dedup.hashing import hash_keys, without_assigned
+from waybill.dedup.index.manifest import IndexFiles, IndexOf, Manifest, load, save_next
+from waybill.dedup.index.merge import MERGE_BYTES_PER_KEY, gather
+from waybill.dedup.index.runs import Array, Files, Run, RunKeys, write_run
+from waybill.dedup.index.work import ForEach, one_by_one
+from waybill.errors import CommitConflict, ObjectMissing, PlanUnusable, StoreUnavailable, SweepHistoryLost
+from waybill.names import TopicPartition
+from waybill.partition.files import TableLayout
+from waybill.tables.catalog import available
+
+__all__ = ["BuildJob", "BuildTask", "bring_up_to_date", "index_rows", "rebuild"]
+
+log = logging.getLogger(__name__)
+
+_ATTEMPTS = 5
+_BATCH_ROWS = 64 << 10
+_BATCH_BYTES = 16 << 20
+_ALL_BYTES = 1 << 63
+_FIELD_ID = b"PARQUET:field_id"
+
+
+@dataclass(frozen=True, slots=True)
+class BuildJob:
+    """What all tasks share. It goes to executors and into logs: no secrets."""
+
+    index: str
+    """What the keys of the index's files start with."""
+    of: IndexOf
+    unique: TableLayout
+    horizon_ms: int
+    """Of the unique table's state: rows that arrived before it are left out."""
+    memory_bytes: int
+    """That a task may hold."""
+
+    @property
+    def most_rows(self) -> int:
+        """How many rows a task holds."""
+        return max(self.memory_bytes // MERGE_BYTES_PER_KEY, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class BuildTask:
+    """Files of the unique table, whole."""
+
+    files: tuple[str, ...]
+    first_sequence: int
+    last_sequence: int
+    """What their rows are part of; see `Run`."""
+
+
+Work = Callable[[BuildTask], list[Run]]
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    path: str
+    records: int
+    last_arrived_ms: int | None = None
+    """None: not known."""
+
+
+# --- the index as it has to be ----------------------------------------------------------------------------------------
+
+
+def bring_up_to_date(
+    files: IndexFiles, job: BuildJob, unique: Table, *, for_each: ForEach = one_by_one, work: Work | None = None
+) -> Manifest:
+    """The index of all that is in `unique`, which is refreshed first: the one that is there, caught up, or a new one.
+
+    It is saved, covers the table's current snapshot, and its horizon is not above the job's. `work`: carries out a task
+    wherever `for_each` has it done; by default in this process. Two may do so at the same time: one of the two saves.
+
+    Raises `CommitConflict` when others save faster than this can, `StoreUnavailable`, `PlanUnusable` when a file of
+    the unique table is gone or damaged.
+    """
+    return _until_saved(files, job, unique, for_each, work, anew=False)
+
+
+def rebuild(
+    files: IndexFiles, job: BuildJob, unique: Table, *, for_each: ForEach = one_by_one, work: Work | None = None
+) -> Manifest:
+    """The index built anew, whatever is there: after `IndexDamaged`, or because somebody wants it. Otherwise as
+    `bring_up_to_date`.
+    """
+    return _until_saved(files, job, unique, for_each, work, anew=True)
+
+
+def _until_saved(
+    files: IndexFiles, job: BuildJob, unique: Table, for_each: ForEach, work: Work | None, *, anew: bool
+) -> Manifest:
+    gone: ObjectMissing | None = None
+    for _ in range(_ATTEMPTS):
+        with available(f"load {job.unique.name}"):
+            unique.refresh()
+        loaded = load(files, job.index, job.of)
+        made = _Made(job, unique, for_each, work or partial(index_rows, files, unique.io, job))
+        try:
+            manifest = made.from_nothing() if anew else made.from_what_is_there(loaded.manifest)
+        except ObjectMissing as error:
+            # It has expired since the table was loaded. What the table holds now is there.
+            log.warning("key index %s: %s; looking again", job.index, error)
+            gone, anew = error, True
+            continue
+        if manifest.version:
+            return manifest
+        saved = save_next(files, job.index, loaded.newest, manifest)
+        if saved is not None:
+            return saved
+    if gone is not None:
+        raise PlanUnusable(
+            f"table {job.unique.name}: {gone}: the key index cannot be made from it. Roll the table back to a snapshot "
+            f"whose files are there, or drop it and the table of duplicates, and the next sweep starts from what the "
+            f"main table holds"
+        ) from gone
+    raise CommitConflict(f"key index {job.index}: {_ATTEMPTS} manifests were refused, each because another came first")
+
+
+class _Made:
+    """One try at an index of the table as it is loaded."""
+
+    def __init__(self, job: BuildJob, unique: Table, for_each: ForEach, work: Work) -> None:
+        self._job = job
+        self._unique = unique
+        self._for_each = for_each
+        self._work = work
+        snapshot = unique.metadata.current_snapshot()
+        self._end = Point(None, 0) if snapshot is None else Point(snapshot.snapshot_id, snapshot.sequence_number or 0)
+
+    def from_what_is_there(self, manifest: Manifest | None) -> Manifest:
+        if manifest is None:
+            return self.from_nothing()
+        if manifest.horizon_ms > self._job.horizon_ms:
+            log.warning(
+                "key index %s: manifest %d knows nothing from before %d, and the unique table counts rows from %d on, "
+                "since it was rolled back: the index is built anew",
+                self._job.index,
+                manifest.version,
+                manifest.horizon_ms,
+                self._job.horizon_ms,
+            )
+            return self.from_nothing()
+        covered = Point(manifest.covers_snapshot, manifest.covers)
+        if covered == self._end:
+            return manifest
+        try:
+            gained = find_gained(self._unique, covered, run_bytes=_ALL_BYTES)
+        except SweepHistoryLost:
+            log.warning(
+                "key index %s: the history of table %s does not lead back to snapshot %s, which manifest %d covers: "
+                "the index is built anew",
+                self._job.index,
+                self._job.unique.name,
+                manifest.covers_snapshot,
+                manifest.version,
+            )
+            return self.from_nothing()
+        runs = self._runs([_File(file.path, file.records) for file in gained.files] if gained else [], covered.sequence)
+        if runs:
+            log.info(
+                "key index %s: caught up from sequence number %d to %d, by %d rows",
+                self._job.index,
+                covered.sequence,
+                self._end.sequence,
+                sum(run.keys for run in runs),
+            )
+        return self._with(manifest, runs)
+
+    def from_nothing(self) -> Manifest:
+        files = [
+            file
+            for file in _live(self._unique)
+            if file.last_arrived_ms is None or file.last_arrived_ms >= self._job.horizon_ms
+        ]
+        log.info(
+            "key index %s: built from %d files with %d rows of table %s",
+            self._job.index,
+            len(files),
+            sum(file.records for file in files),
+            self._job.unique.name,
+        )
+        return self._with(Manifest.empty(self._job.of), self._runs(files, 0))
+
+    def _with(self, manifest: Manifest, runs: Sequence[Run]) -> Manifest:
+        made = replace(
+            manifest,
+            covers=self._end.sequence,
+            covers_snapshot=self._end.snapshot_id,
+            runs=(*manifest.runs, *runs),
+            version=0,
+        )
+        return made.above(self._job.horizon_ms)
+
+    def _runs(self, files: Iterable[_File], covered: int) -> list[Run]:
+        tasks = [BuildTask(paths, covered + 1, self._end.sequence) for paths in _packed(files, self._job.most_rows)]
+        return [run for runs in self._for_each(self._work, tasks) for run in runs]
+
+
+def _live(unique: Table) -> Iterator[_File]:
+    """The data files of the table's current snapshot, those whose rows arrived first before the others."""
+    snapshot = unique.metadata.current_snapshot()
+    manifests = [] if snapshot is None else snapshot.manifests(unique.io)
+    field_id = unique.schema().find_field(ARRIVED_AT).field_id
+
+    def last_arrived_ms(file: DataFile) -> int | None:
+        bound = (file.upper_bounds or {}).get(field_id)
+        return None if bound is None else int(from_bytes(TimestamptzType(), bound)) // 1000
+
+    found = [
+        _File(entry.data_file.file_path, entry.data_file.record_count, last_arrived_ms(entry.data_file))
+        for manifest in manifests
+        if manifest.content is ManifestContent.DATA
+        for entry in manifest.fetch_manifest_entry(unique.io)
+    ]
+    return iter(sorted(found, key=lambda file: (file.last_arrived_ms or 0, file.path)))
+
+
+def _packed(files: Iterable[_File], most_rows: int) -> Iterator[tuple[str, ...]]:
+    """Files in their order, in tasks of that many rows at most where a file is not larger."""
+    paths: list[str] = []
+    rows = 0
+    for file in files:
+        if paths and rows + file.records > most_rows:
+            yield tuple(paths)
+            paths, rows = [], 0
+        paths.append(file.path)
+        rows += file.records
+    if paths:
+        yield tuple(paths)
+
+
+# --- a task -----------------------------------------------------------------------------------------------------------
+
+
+def index_rows(files: Files, io: FileIO, job: BuildJob, task: BuildTask) -> list[Run]:
+    """The runs of a task's rows that have a key and arrived at or after the horizon.
+
+    Raises `ObjectMissing` when a file of the table is gone, `PlanUnusable` when it is damaged, `StoreUnavailable`.
+    """
+    runs: list[Run] = []
+    held: list[RunKeys] = []
+    for path in task.files:
+        with _readable(job, path):
+            for batch in _batches(io, job.unique, path, _columns(job)):
+                held.append(_entries(job, batch))
+                if sum(map(len, held)) >= job.most_rows:
+                    runs += _written(files, job, task, held)
+                    held = []
+    return [*runs, *_written(files, job, task, held)]
+
+
+@contextmanager
+def _readable(job: BuildJob, path: str) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise ObjectMissing(path) from error
+    except pa.ArrowInvalid as error:
+        raise PlanUnusable(f"table {job.unique.name}: file {path} is damaged ({error})") from error
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        raise StoreUnavailable(f"the files of table {job.unique.name} cannot be reached: {error}") from error
+
+
+def _columns(job: BuildJob) -> list[str]:
+    return list(dict.fromkeys(("topic", "partition", "offset", ARRIVED_AT, *job.of.key)))
+
+
+def _batches(io: FileIO, layout: TableLayout, path: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Columns of a file, as the table has them by now, a few megabytes at a time."""
+    wanted = layout.arrow_schema(pa.schema([(name, pa.null()) for name in columns]))
+    with io.new_input(path).open() as source:
+        parquet = pq.ParquetFile(source)
+        names = {f.metadata[_FIELD_ID]: f.name for f in parquet.schema_arrow if f.metadata and _FIELD_ID in f.metadata}
+        present = {field.name: names[i] for field in wanted if (i := field.metadata[_FIELD_ID]) in names}
+        size = sum(parquet.metadata.row_group(n).total_byte_size for n in range(parquet.num_row_groups))
+        rows = min(max(_BATCH_BYTES * parquet.metadata.num_rows // max(size, 1), 1), _BATCH_ROWS)
+        for batch in parquet.iter_batches(rows, columns=list(present.values()), use_threads=False):
+            yield pa.RecordBatch.from_arrays(
+                [
+                    batch.column(present[f.name]).cast(f.type) if f.name in present else pa.nulls(len(batch), f.type)
+                    for f in wanted
+                ],
+                names=wanted.names,
+            )
+
+
+def _entries(job: BuildJob, batch: pa.RecordBatch) -> RunKeys:
+    """What is indexed of some rows; not sorted."""
+    secret = uuid.UUID(job.of.unique).bytes
+    hashes = without_assigned(hash_keys([batch.column(name) for name in job.of.key], secret), job.of.key, batch)
+    arrived_ms = batch.column(ARRIVED_AT).cast(pa.int64()).to_numpy() // 1000
+    rows = np.flatnonzero(hashes.present & (arrived_ms >= job.horizon_ms))
+    tp, topic_partitions = _topic_partitions(batch)
+    return RunKeys(
+        hashes.hi[rows],
+        hashes.lo[rows],
+        arrived_ms[rows],
+        tp[rows],
+        batch.column("offset").to_numpy()[rows],
+        topic_partitions,
+    )
+
+
+def _topic_partitions(batch: pa.RecordBatch) -> tuple[Array, tuple[TopicPartition, ...]]:
+    """Each row's topic-partition, and what the numbers mean."""
+    topic = batch.column("topic").dictionary_encode()
+    partitions = batch.column("partition").cast(pa.int64())
+    place = pc.bit_wise_or(pc.shift_left(topic.indices.cast(pa.int64()), 32), partitions).dictionary_encode()
+    topics = topic.dictionary.to_pylist()
+    found = tuple(TopicPartition(topics[n >> 32], n & 0xFFFF_FFFF) for n in place.dictionary.to_pylist())
+    return place.indices.to_numpy(), found
+
+
+def _written(files: Files, job: BuildJob, task: BuildTask, held: Sequence[RunKeys]) -> list[Run]:
+    """One run for each bucket that has entries among these."""
+    keys = gather(held, job.horizon_ms)
+    bits = job.of.buckets.bit_length() - 1
+    bucket = np.zeros(len(keys), np.uint16) if not bits else (keys.hi >> np.uint64(64 - bits)).astype(np.uint16)
+    bounds = np.searchsorted(bucket, np.arange(job.of.buckets + 1, dtype=np.uint32))
+    return [
+        write_run(files, job.index, number, (task.first_sequence, task.last_sequence), _slice(keys, start, end))
+        for number, (start, end) in enumerate(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True))
+        if start < end
+    ]
+
+
+def _slice(keys: RunKeys, start: int, end: int) -> RunKeys:
+    at = slice(start, end)
+    return RunKeys(keys.hi[at], keys.lo[at], keys.arrived_ms[at], keys.tp[at], keys.offset[at], keys.topic_partitions)

@@ -1,0 +1,388 @@
+"""The key index made from a unique table: a real one, of PyIceberg's, on the local disk."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from index_files import MemoryFiles
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.io.pyarrow import parquet_file_to_data_file
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.types import IntegerType, LongType, NestedField, StringType, TimestamptzType
+
+from waybill.dedup.candidates import UNBOUNDED_MS
+from waybill.dedup.hashing import hash_keys
+from waybill.dedup.index.build import BuildJob, BuildTask, bring_up_to_date, index_rows, rebuild
+from waybill.dedup.index.index import BucketIndex
+from waybill.dedup.index.manifest import IndexOf, Manifest, load, save_next
+from waybill.dedup.index.merge import MERGE_BYTES_PER_KEY, MergePolicy, merge_all
+from waybill.dedup.index.runs import Run
+from waybill.errors import PlanUnusable
+from waybill.names import TopicPartition
+from waybill.partition.files import TableLayout
+
+pytestmark = pytest.mark.integration
+
+INDEX = "archive/dedup/flights/0/index/"
+SCHEMA = Schema(
+    NestedField(1, "topic", StringType(), required=True),
+    NestedField(2, "partition", IntegerType(), required=True),
+    NestedField(3, "offset", LongType(), required=True),
+    NestedField(4, "message_id", StringType(), required=False),
+    NestedField(5, "arrived_at", TimestamptzType(), required=True),
+)
+ROWS = pa.schema(
+    [
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("partition", pa.int32(), nullable=False),
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("message_id", pa.string()),
+        pa.field("arrived_at", pa.timestamp("us", "UTC"), nullable=False),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the unique table."""
+
+    tp: TopicPartition
+    offset: int
+    message_id: str | None
+    arrived_ms: int
+
+
+@dataclass
+class Unique:
+    """A unique table, and the index of it."""
+
+    table: Table
+    files: MemoryFiles = field(default_factory=MemoryFiles)
+    buckets: int = 4
+    tasks: list[BuildTask] = field(default_factory=list)
+    """What was carried out."""
+
+    @property
+    def of(self) -> IndexOf:
+        return IndexOf(str(self.table.metadata.table_uuid), ("message_id",), self.buckets)
+
+    def job(self, horizon_ms: int = UNBOUNDED_MS, rows: int = 1000) -> BuildJob:
+        return BuildJob(INDEX, self.of, TableLayout.of(self.table), horizon_ms, rows * MERGE_BYTES_PER_KEY)
+
+    def append(self, *rows: Row) -> None:
+        """A sweep's commit of these."""
+        columns = zip(
+            *((r.tp.topic, r.tp.partition, r.offset, r.message_id, r.arrived_ms * 1000) for r in rows), strict=True
+        )
+        arrays = [pa.array(column, f.type) for column, f in zip(columns, ROWS, strict=True)]
+        self.table.append(pa.Table.from_arrays(arrays, schema=ROWS))
+
+    def compact(self) -> None:
+        """All rows in a new file, in one snapshot that adds and removes."""
+        path = f"{self.table.location()}/data/{uuid.uuid4()}.parquet"
+        with self.table.io.new_output(path).create() as sink:
+            pq.write_table(self.table.scan().to_arrow().cast(self.table.schema().as_arrow()), sink)
+        with self.table.transaction() as transaction, transaction.update_snapshot().overwrite() as overwrite:
+            for task in self.table.scan().plan_files():
+                overwrite.delete_data_file(task.file)
+            overwrite.append_data_file(parquet_file_to_data_file(self.table.io, self.table.metadata, path))
+
+    def up_to_date(self, horizon_ms: int = UNBOUNDED_MS, rows: int = 1000) -> Manifest:
+        """The index, and in `tasks` what it took."""
+        job, self.tasks = self.job(horizon_ms, rows), []
+
+        def work(task: BuildTask) -> list[Run]:
+            self.tasks.append(task)
+            return index_rows(self.files, self.table.io, job, task)
+
+        return bring_up_to_date(self.files, job, self.table, work=work)
+
+    def answers(self, manifest: Manifest, ids: Sequence[str], horizon_ms: int = UNBOUNDED_MS) -> dict[str, Row]:
+        """What the index answers for these ids."""
+        hashes = hash_keys([pa.array(ids, pa.string())], uuid.UUID(self.of.unique).bytes)
+        shift = np.uint64(64 - self.buckets.bit_length() + 1)
+        found: dict[str, Row] = {}
+        for bucket in range(self.buckets):
+            here = (
+                np.flatnonzero((hashes.hi >> shift).astype(np.int64) == bucket)
+                if self.buckets > 1
+                else np.arange(len(ids))
+            )
+            tps: list[TopicPartition] = []
+            index = BucketIndex(self.files, manifest.bucket(bucket), tps)
+            seen = index.lookup(hashes.hi[here], hashes.lo[here], horizon_ms)
+            for at, arrived, tp, offset in zip(seen.candidate, seen.arrived_ms, seen.tp, seen.offset, strict=True):
+                name = ids[here[at]]
+                found[name] = Row(tps[tp], int(offset), name, int(arrived))
+        return found
+
+
+def latest(rows: Sequence[Row], horizon_ms: int = UNBOUNDED_MS) -> dict[str, Row]:
+    """What the index has to answer."""
+    counted = [row for row in rows if row.message_id is not None and row.arrived_ms >= horizon_ms]
+    return {
+        str(row.message_id): row
+        for row in sorted(counted, key=lambda row: row.arrived_ms)
+        if row.message_id != f"{row.tp}@{row.offset}"
+    }
+
+
+@pytest.fixture(scope="module")
+def catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Catalog]:
+    folder = tmp_path_factory.mktemp("warehouse")
+    made = SqlCatalog("waybill", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}")
+    made.create_namespace("test")
+    yield made
+    made.close()
+
+
+def new_unique(catalog: Catalog) -> Unique:
+    return Unique(catalog.create_table(f"test.t{uuid.uuid4().hex}", SCHEMA))
+
+
+@pytest.fixture
+def unique(catalog: Catalog) -> Unique:
+    return new_unique(catalog)
+
+
+A, B = TopicPartition("flights", 0), TopicPartition("a.b", 3)
+IDS = [f"id-{n}" for n in range(60)]
+ROWS_A = [Row(A, n, f"id-{n}", 1000 + n) for n in range(20)]
+ROWS_B = [Row(B, n, f"id-{n}", 2000 + n) for n in range(20, 40)]
+ROWS_C = [Row(A, n, f"id-{n}", 3000 + n) for n in range(40, 60)]
+
+
+def test_table_without_rows_has_an_index_without_entries(unique: Unique) -> None:
+    manifest = unique.up_to_date()
+    assert (manifest.covers, manifest.covers_snapshot, manifest.runs, manifest.version) == (0, None, (), 1)
+    unique.append(*ROWS_A)
+    assert unique.answers(unique.up_to_date(), IDS) == latest(ROWS_A)
+
+
+def test_index_that_is_not_there_is_built_of_all_rows(unique: Unique) -> None:
+    unique.append(*ROWS_A)
+    unique.append(*ROWS_B)
+    manifest = unique.up_to_date()
+    assert unique.answers(manifest, IDS) == latest([*ROWS_A, *ROWS_B])
+    assert (manifest.covers, manifest.version, manifest.keys) == (2, 1, 40)
+    assert manifest == load(unique.files, INDEX, unique.of).manifest
+    assert unique.up_to_date() == manifest
+    assert unique.tasks == [], "it is up to date"
+
+
+def test_index_that_is_behind_reads_what_is_missing_and_nothing_else(unique: Unique) -> None:
+    unique.append(*ROWS_A)
+    first = unique.up_to_date()
+    unique.append(*ROWS_B)
+    unique.append(*ROWS_C)
+    manifest = unique.up_to_date()
+    assert [(len(task.files), task.first_sequence, task.last_sequence) for task in unique.tasks] == [(2, 2, 3)]
+    assert manifest.runs[: len(first.runs)] == first.runs
+    assert unique.answers(manifest, IDS) == latest([*ROWS_A, *ROWS_B, *ROWS_C])
+
+
+def test_compaction_is_nothing_to_read_and_what_came_before_it_is_caught_up_from_its_own_file(unique: Unique) -> None:
+    unique.append(*ROWS_A)
+    unique.up_to_date()
+    unique.compact()
+    manifest = unique.up_to_date()
+    assert unique.tasks == []
+    assert manifest.covers == 2
+    unique.append(*ROWS_B)
+    unique.compact()
+    manifest = unique.up_to_date()
+    assert len(unique.tasks) == 1
+    assert (manifest.covers, manifest.keys) == (4, 40)
+    assert unique.answers(manifest, IDS) == latest([*ROWS_A, *ROWS_B])
+
+
+def test_history_that_has_expired_is_reason_to_build_anew(unique: Unique, caplog: pytest.LogCaptureFixture) -> None:
+    unique.append(*ROWS_A)
+    unique.up_to_date()
+    unique.append(*ROWS_B)
+    unique.append(*ROWS_C)
+    unique.compact()
+    unique.table.maintenance.expire_snapshots().older_than(datetime.now(UTC)).commit()
+    manifest = unique.up_to_date()
+    assert "does not lead back to snapshot" in caplog.text
+    assert (manifest.covers, manifest.keys, manifest.version) == (4, 60, 2)
+    assert unique.answers(manifest, IDS) == latest([*ROWS_A, *ROWS_B, *ROWS_C])
+
+
+def test_table_that_was_rolled_back_has_an_index_without_what_is_gone(unique: Unique) -> None:
+    unique.append(*ROWS_A)
+    before = unique.table.metadata.current_snapshot_id
+    unique.append(*ROWS_B)
+    unique.up_to_date()
+    assert before is not None
+    unique.table.manage_snapshots().rollback_to_snapshot(before).commit()
+    manifest = unique.up_to_date()
+    assert unique.answers(manifest, IDS) == latest(ROWS_A)
+    unique.append(*ROWS_C)
+    assert unique.answers(unique.up_to_date(), IDS) == latest([*ROWS_A, *ROWS_C])
+
+
+def test_what_expires_while_it_is_caught_up_is_reason_to_build_anew(unique: Unique) -> None:
+    unique.append(*ROWS_A)
+    unique.up_to_date()
+    unique.append(*ROWS_B)
+    (added,) = (
+        {t.file.file_path for t in unique.table.scan().plan_files()}
+        - {f for t in unique.tasks for f in t.files}
+        - {t.file.file_path for t in unique.table.scan(snapshot_id=unique.table.history()[0].snapshot_id).plan_files()}
+    )
+    unique.compact()
+    Path(added.removeprefix("file://")).unlink()
+    manifest = unique.up_to_date()
+    assert len(unique.tasks) == 2
+    assert unique.answers(manifest, IDS) == latest([*ROWS_A, *ROWS_B])
+
+
+def test_file_of_the_table_that_is_gone_or_damaged_is_told(unique: Unique) -> None:
+    unique.append(*ROWS_A)
+    (task,) = unique.table.scan().plan_files()
+    path = Path(task.file.file_path.removeprefix("file://"))
+    path.write_bytes(path.read_bytes()[:-8] + b"\0" * 8)
+    with pytest.raises(PlanUnusable, match=f"file .*{path.name} is damaged"):
+        unique.up_to_date()
+    path.unlink()
+    with pytest.raises(PlanUnusable, match=rf"{path.name} does not exist.*Roll the table back"):
+        unique.up_to_date()
+    assert unique.files.contents == {}
+
+
+def test_files_and_rows_below_the_horizon_are_left_out(unique: Unique) -> None:
+    for rows in (ROWS_A, ROWS_B, ROWS_C):
+        unique.append(*rows)
+    manifest = unique.up_to_date(horizon_ms=2030)
+    assert [len(task.files) for task in unique.tasks] == [2]
+    assert (manifest.horizon_ms, manifest.keys) == (2030, 30)
+    assert unique.answers(manifest, IDS) == latest([*ROWS_B, *ROWS_C], 2030)
+    assert unique.up_to_date(horizon_ms=3000) == manifest, "a horizon that has risen is no reason to do anything"
+
+
+def test_index_whose_horizon_is_above_the_tables_is_built_anew(unique: Unique) -> None:
+    unique.append(*ROWS_A)
+    unique.up_to_date(horizon_ms=1010)
+    manifest = unique.up_to_date(horizon_ms=1005)
+    assert manifest.horizon_ms == 1005
+    assert unique.answers(manifest, IDS) == latest(ROWS_A, 1005)
+
+
+def test_other_buckets_are_another_index(unique: Unique) -> None:
+    unique.append(*ROWS_A)
+    unique.up_to_date()
+    for unique.buckets in (1, 64):
+        manifest = unique.up_to_date()
+        assert unique.answers(manifest, IDS) == latest(ROWS_A)
+        assert {run.bucket for run in manifest.runs} <= set(range(unique.buckets))
+
+
+def test_rows_without_a_key_are_not_indexed(unique: Unique) -> None:
+    rows = [Row(A, 1, None, 1), Row(A, 2, "flights/0@2", 2), Row(A, 3, "flights/0@2", 3), Row(A, 4, "", 4)]
+    unique.append(*rows)
+    manifest = unique.up_to_date()
+    assert manifest.keys == 2
+    assert unique.answers(manifest, ["flights/0@2", ""]) == {"flights/0@2": rows[2], "": rows[3]}
+
+
+def test_file_that_is_older_than_a_column_of_the_key_has_no_key(unique: Unique) -> None:
+    unique.append(*ROWS_A)
+    with unique.table.update_schema() as update:
+        update.add_column("origin", StringType())
+    job = replace(unique.job(), of=replace(unique.of, key=("message_id", "origin")))
+    assert bring_up_to_date(unique.files, job, unique.table).keys == 0
+
+
+def test_tasks_hold_no_more_rows_than_memory_allows(unique: Unique) -> None:
+    everything = [*ROWS_A, *ROWS_B, *ROWS_C]
+    unique.buckets = 1
+    unique.append(*ROWS_A, *ROWS_B)
+    unique.append(*ROWS_C)
+    manifest = unique.up_to_date(rows=30)
+    assert [len(task.files) for task in unique.tasks] == [1, 1], "a file is not cut, and a task that holds one is"
+    assert unique.answers(manifest, IDS) == latest(everything)
+    together = unique.up_to_date()
+    assert together == manifest
+    anew = rebuild(unique.files, unique.job(rows=60), unique.table)
+    assert [run.keys for run in anew.runs] == [60]
+    assert anew.version == 2
+
+
+def test_of_two_at_the_same_time_one_saves_and_the_other_takes_it_over(
+    unique: Unique, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    unique.append(*ROWS_A)
+    job = unique.job()
+
+    def work(task: BuildTask) -> list[Run]:
+        if not load(unique.files, INDEX, unique.of).newest:
+            rival.append(bring_up_to_date(unique.files, job, unique.table))
+        return index_rows(unique.files, unique.table.io, job, task)
+
+    rival: list[Manifest] = []
+    assert [bring_up_to_date(unique.files, job, unique.table, work=work)] == rival
+
+
+def test_sweep_that_moves_the_manifest_on_leaves_nothing_to_catch_up(unique: Unique) -> None:
+    unique.append(*ROWS_A)
+    manifest = unique.up_to_date()
+    (path,) = (task.file.file_path for task in unique.table.scan().plan_files())
+    runs = index_rows(unique.files, unique.table.io, unique.job(), BuildTask((path,), 2, 2))
+    unique.append(*ROWS_B)
+    snapshot = unique.table.metadata.current_snapshot()
+    assert snapshot is not None
+    moved = manifest.with_rows(1, snapshot.sequence_number or 0, snapshot.snapshot_id, runs, UNBOUNDED_MS)
+    assert moved is not None
+    saved = save_next(unique.files, INDEX, manifest.version, moved)
+    assert unique.up_to_date() == saved
+    assert unique.tasks == []
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    batches=st.lists(
+        st.lists(st.tuples(st.integers(0, 12), st.integers(0, 3), st.integers(0, 1000)), min_size=1, max_size=12),
+        min_size=1,
+        max_size=5,
+    ),
+    compact_at=st.integers(0, 5),
+    rows=st.sampled_from([1, 5, 1000]),
+    horizon=st.one_of(st.just(UNBOUNDED_MS), st.integers(0, 1000)),
+)
+def test_index_built_anew_answers_as_the_one_that_was_kept_up(
+    catalog: Catalog, batches: list[list[tuple[int, int, int]]], compact_at: int, rows: int, horizon: int
+) -> None:
+    unique, everything = new_unique(catalog), []
+    arrived: set[tuple[int, int]] = set()
+    for number, batch in enumerate(batches):
+        made = []
+        for at, (key, partition, arrived_ms) in enumerate(batch):
+            if (key, arrived_ms) not in arrived:  # no two kept rows of a key arrive at the same time
+                arrived.add((key, arrived_ms))
+                made.append(Row(TopicPartition("flights", partition), 100 * number + at, f"id-{key}", arrived_ms))
+        if made:
+            unique.append(*made)
+        everything += made
+        if number == compact_at:
+            unique.compact()
+        unique.up_to_date(rows=rows)
+    merge_all(unique.files, INDEX, unique.of, MergePolicy(1000, 100), horizon)
+    kept_up = unique.up_to_date(horizon)
+    anew = rebuild(unique.files, unique.job(horizon), unique.table)
+    assert unique.answers(kept_up, IDS, horizon) == latest(everything, horizon)
+    assert unique.answers(anew, IDS, horizon) == latest(everything, horizon)
