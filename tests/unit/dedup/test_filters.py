@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyfusefilter._xorfilter import ffi, lib
 
+from waybill.dedup.index import filters
 from waybill.dedup.index.filters import build, probe
 
 _EDGE = [0, 1, 2**63 - 1, 2**63, 2**64 - 2, 2**64 - 1]
@@ -87,3 +88,13 @@ def test_no_header_leads_out_of_the_fingerprints() -> None:
             assert len(probe(bytes(damaged), asked)) == len(asked)
         except ValueError:
             continue
+
+
+def test_arrays_that_cannot_be_written_are_not_compiled_for_anew() -> None:
+    keys = _random(10)
+    frozen = keys.copy()
+    frozen.flags.writeable = False
+    content = build(frozen)
+    assert probe(content, keys).all()
+    assert probe(bytearray(content), frozen).all()
+    assert len(filters._probe.signatures) == 1

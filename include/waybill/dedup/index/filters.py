@@ -64,11 +64,11 @@ def probe(filter: bytes | memoryview, keys: Array) -> Array:  # noqa: A002 - wha
     seed, segment_length, segment_count_length, fingerprints = _parsed(filter)
     found = np.empty(len(keys), np.bool_)
     _probe(
-        np.ascontiguousarray(keys, np.uint64),
+        _read_only(np.ascontiguousarray(keys, np.uint64)),
         np.uint64(seed),
         np.uint64(segment_length),
         np.uint64(segment_count_length),
-        fingerprints,
+        _read_only(fingerprints),
         found,
     )
     return found
@@ -102,6 +102,13 @@ def _parsed(filter: bytes | memoryview) -> tuple[int, int, int, Array]:  # noqa:
             f"no filter: {count} segments of {length}, {total} together, with {slots} slots in {len(filter)} bytes"
         )
     return seed, length, total, np.frombuffer(filter, np.dtype("<u2"), slots, _HEADER.size)
+
+
+def _read_only(values: Array) -> Array:
+    """A view that is: to numba, arrays that may be written are of another type, and it would compile for each."""
+    view = values.view()
+    view.flags.writeable = False
+    return view
 
 
 @compiled
