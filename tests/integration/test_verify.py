@@ -75,6 +75,9 @@ def test_a_sound_stream(archived: ArchivedStream) -> None:
         "lost": 0,
         "repeated": 0,
         "foreign": 0,
+        "unique": 0,
+        "duplicates": 0,
+        "unswept": 0,
     }
 
 

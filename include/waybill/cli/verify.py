@@ -19,6 +19,7 @@ __all__ = ["run"]
 
 _OF_ARCHIVE = ("chains", "objects", "messages", "bytes")
 _OF_TABLES = ("rows", "quarantine", "waiting", "lost", "repeated", "foreign")
+_OF_DEDUP = ("unique", "duplicates", "unswept")
 
 
 def run(stream: str | None, *, table: bool, as_json: bool) -> None:
@@ -93,6 +94,9 @@ def _print(reports: list[Report]) -> None:
     _print_figures(reports, _OF_ARCHIVE)
     typer.echo()
     _print_figures(reports, _OF_TABLES)
+    if any(report.unique_checked for report in reports):
+        typer.echo()
+        _print_figures([report for report in reports if report.unique_checked], _OF_DEDUP)
     faults = sum(len(report.faults) for report in reports)
     accepted = sum(len(report.accepted) for report in reports)
     if faults:

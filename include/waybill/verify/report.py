@@ -26,13 +26,14 @@ class FaultKind(StrEnum):
     COMMITTED = "committed"
     """The committed offset is not where the chain ends."""
     LOST = "lost"
-    """A message of the chain is in neither table, though progress says that it should be."""
+    """A message of the chain is in neither table, though progress says that it should be; or a row that was swept is
+    neither a unique row nor a duplicate."""
     REPEATED = "repeated"
-    """A message is in table and quarantine together more than once."""
+    """A message is in table and quarantine together more than once, or a row in unique rows and duplicates together."""
     FOREIGN = "foreign"
-    """A row that no message of the chain accounts for."""
+    """A row that no message of the chain accounts for, or that was not there to be swept."""
     PROGRESS = "progress"
-    """The table's progress says what cannot be."""
+    """The table's progress says what cannot be, or how far it was swept."""
     UNREADABLE = "unreadable"
     """A file of the table is missing or damaged."""
     GAP = "gap"
@@ -92,6 +93,12 @@ class Figures:
     repeated: int = 0
     """Rows too many."""
     foreign: int = 0
+    unique: int = 0
+    """Rows that dedup sweeps have kept."""
+    duplicates: int = 0
+    """Rows that dedup sweeps have found to be duplicates; those beyond the last sweep are not final."""
+    unswept: int = 0
+    """Rows of the table that no dedup sweep has taken in yet."""
 
 
 @dataclass(slots=True)
@@ -106,6 +113,7 @@ class Report:
     accepted: list[Gap] = field(default_factory=list)
     """Gaps that somebody accepted, and that are what the chain lacks."""
     table_checked: bool = False
+    unique_checked: bool = False
 
     @property
     def is_sound(self) -> bool:
@@ -117,6 +125,7 @@ class Report:
             "generation": self.generation,
             "sound": self.is_sound,
             "table_checked": self.table_checked,
+            "unique_checked": self.unique_checked,
             "figures": asdict(self.figures),
             "faults": [fault.document() for fault in self.faults],
             "notes": list(self.notes),

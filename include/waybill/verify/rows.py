@@ -10,16 +10,13 @@ that a retry has moved to the table and not dropped yet.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-from pyiceberg.expressions import AlwaysTrue, BooleanExpression
-from pyiceberg.io.pyarrow import ArrowScan
-from pyiceberg.table import FileScanTask, Table
+from pyiceberg.table import Table
 
 from waybill.names import TopicPartition
 from waybill.quarantine import Offsets
@@ -27,29 +24,20 @@ from waybill.store import Store
 from waybill.tables import Progress, StreamTables
 from waybill.verify.archive import Archive, Chain, CheckedObject, object_runs
 from waybill.verify.files import UNREADABLE, LedgerFiles
+from waybill.verify.offsets import MAX_STRAYS, by_topic_partition, list_faults, read_offsets, total_records
 from waybill.verify.report import Fault, FaultKind, Listener, Report, first_line
-from waybill.verify.windows import LAST_OFFSET, offset_windows, ranges_of
+from waybill.verify.windows import offset_windows
 
 if TYPE_CHECKING:
     Counts = np.ndarray[Any, np.dtype[np.uint8]]
     Int64s = np.ndarray[Any, np.dtype[np.int64]]
     Runs = Int64s
 
-__all__ = ["WINDOW_OFFSETS", "check_rows"]
+__all__ = ["WINDOW_OFFSETS", "check_rows", "row_ranges"]
 
 WINDOW_OFFSETS = 32 << 20
 """Offsets that are counted at a time: two bytes each."""
 
-ROWS_AT_A_TIME = 1 << 20
-"""Rows that are read from files at the same time: some 50 bytes each. A file with more is read by itself."""
-
-MAX_FAULTS = 20
-"""Faults that are listed by kind and topic-partition in a window; figures count all."""
-
-MAX_STRAYS = 1 << 20
-"""Offsets of foreign rows that are kept to be listed as ranges."""
-
-_COLUMNS = ("topic", "partition", "offset", "generation")
 _ABSENT, _PRESENT, _UNKNOWN = 0, 1, 2
 _MAX_COUNT = 255
 
@@ -86,7 +74,7 @@ def check_rows(
     `moved`: rows of the quarantine that do not count any more. `files`: where the table's rows are, if it is a ledger.
     """
     _check_progress(archive, progress, ".".join(tables.main.name()), report)
-    ranges = {tp: _range(chain, progress) for tp, chain in archive.items()}
+    ranges = row_ranges(archive, progress)
     windows = list(offset_windows(ranges.values(), window_offsets))
     listener.begin("reading the tables", _row_count(tables) + (files.rows if files else 0) or 1)
     checker = _RowChecker(store, archive, tables, progress, moved, report, listener, files)
@@ -97,8 +85,12 @@ def check_rows(
     report.table_checked = True
 
 
-def _range(chain: Chain, progress: Progress) -> tuple[int, int]:
-    return chain.first_offset, min(progress.get(chain.tp, chain.first_offset), chain.next_offset)
+def row_ranges(archive: Archive, progress: Progress) -> dict[TopicPartition, tuple[int, int]]:
+    """The offsets of each chain that the tables' progress has come beyond: `[first, next)`."""
+    return {
+        tp: (chain.first_offset, min(progress.get(tp, chain.first_offset), chain.next_offset))
+        for tp, chain in archive.items()
+    }
 
 
 def _check_progress(archive: Archive, progress: Progress, name: str, report: Report) -> None:
@@ -123,14 +115,7 @@ def _waiting(store: Store, chain: Chain, progress: Progress) -> int:
 
 
 def _row_count(tables: StreamTables) -> int:
-    return sum(_total_records(table) for table in (tables.main, tables.quarantine))
-
-
-def _total_records(table: Table) -> int:
-    snapshot = table.current_snapshot()
-    if snapshot is None or snapshot.summary is None:
-        return 0
-    return int(snapshot.summary.additional_properties.get("total-records", "0"))
+    return sum(total_records(table.current_snapshot()) for table in (tables.main, tables.quarantine))
 
 
 class _RowChecker:
@@ -204,12 +189,12 @@ class _RowChecker:
     def _batches(self, table: Table, first: int, following: int) -> Iterator[pa.RecordBatch]:
         if self._files is not None and table is self._tables.main:
             return self._files.batches(first, following)
-        return _batches(table, _filter(first, following))
+        return read_offsets(table, first, following)
 
     def _count_batch(
         self, is_main: bool, name: str, batch: pa.RecordBatch, windows: Mapping[TopicPartition, _Window]
     ) -> None:
-        for tp, generation, found in _groups(batch):
+        for tp, generation, found in by_topic_partition(batch):
             offsets = found if is_main else found[~self._moved.contains(tp, found)]
             if generation != self._report.generation:
                 self._foreign(name, tp, offsets, f"a row of generation {generation}")
@@ -263,7 +248,7 @@ class _RowChecker:
         if self._files is not None:
             self._files.check_untold(self._report)
         for (name, tp, what), offsets in self._strays.items():
-            self._list(FaultKind.FOREIGN, name, tp, np.unique(np.concatenate(offsets)), what)
+            list_faults(self._report, FaultKind.FOREIGN, name, tp, np.unique(np.concatenate(offsets)), what)
 
     # --- judging ---
 
@@ -276,27 +261,26 @@ class _RowChecker:
             self._files.take_untold(tp, first, absent, window.expected == _UNKNOWN)
         lost = np.flatnonzero(absent if complete else np.zeros_like(absent)) + first
         figures.lost += len(lost)
-        self._list(FaultKind.LOST, both, tp, lost, f"in neither table, though progress is {self._progress[tp]}", window)
+        what = f"in neither table, though progress is {self._progress[tp]}"
+        list_faults(
+            self._report,
+            FaultKind.LOST,
+            both,
+            tp,
+            lost,
+            what,
+            lambda first: f"; in the archive: {_object_of(window.chain, first)}",
+        )
         repeated = np.flatnonzero(window.counted > 1)
         figures.repeated += int(window.counted[repeated].sum(dtype=np.int64)) - len(repeated)
         for times in np.unique(window.counted[repeated]):
             places = repeated[window.counted[repeated] == times] + first
             at_least = "at least " if times == _MAX_COUNT else ""
-            self._list(FaultKind.REPEATED, both, tp, places, f"{at_least}{times} rows where there should be one")
+            list_faults(
+                self._report, FaultKind.REPEATED, both, tp, places, f"{at_least}{times} rows where there should be one"
+            )
         foreign = np.flatnonzero((window.expected == _ABSENT) & (window.counted > 0)) + first
         self._foreign(both, tp, foreign, "a row of an offset that is no message in the chain")
-
-    def _list(
-        self, kind: FaultKind, where: str, tp: TopicPartition, offsets: Any, what: str, window: _Window | None = None
-    ) -> None:
-        ranges = list(ranges_of(int(offset) for offset in offsets))
-        for first, following in ranges[:MAX_FAULTS]:
-            named = f"{where}; in the archive: {_object_of(window.chain, first)}" if window else where
-            self._report.faults.append(Fault(kind, named, tp, first, following, what))
-        if len(ranges) > MAX_FAULTS:
-            more = ranges[MAX_FAULTS:]
-            rest = f"{what}; {len(more):,} such ranges, {sum(b - a for a, b in more):,} offsets, between these"
-            self._report.faults.append(Fault(kind, where, tp, more[0][0], more[-1][1], rest))
 
 
 def _mark(expected: Counts, low: int, found: CheckedObject, all_runs: Iterator[Runs]) -> None:
@@ -313,52 +297,3 @@ def _mark(expected: Counts, low: int, found: CheckedObject, all_runs: Iterator[R
 
 def _object_of(chain: Chain, offset: int) -> str:
     return next((o.key for o in chain.objects if o.first_offset <= offset < o.next_offset), "no object")
-
-
-def _filter(first: int, following: int) -> str | BooleanExpression:
-    """The rows of a window. Without limits there is no condition: then no file's rows are compared with it."""
-    if first == 0 and following == LAST_OFFSET:
-        return AlwaysTrue()
-    return f"offset >= {first} and offset < {following}"
-
-
-def _batches(table: Table, row_filter: str | BooleanExpression) -> Iterator[pa.RecordBatch]:
-    """The columns that are looked at, some files at a time.
-
-    PyIceberg's own reader of batches hands all files of a scan to its threads, and keeps whatever they are ahead.
-    """
-    scan = table.scan(row_filter=row_filter, selected_fields=_COLUMNS)
-    reader = ArrowScan(scan.table_metadata, scan.io, scan.projection(), scan.row_filter)
-    for group in _file_groups(scan.plan_files()):
-        yield from reader.to_record_batches(group)
-
-
-def _file_groups(files: Iterable[FileScanTask]) -> Iterator[list[FileScanTask]]:
-    """Files of together `ROWS_AT_A_TIME` rows; a larger one by itself."""
-    group: list[FileScanTask] = []
-    rows = 0
-    for file in files:
-        if group and rows + file.file.record_count > ROWS_AT_A_TIME:
-            yield group
-            group, rows = [], 0
-        group.append(file)
-        rows += file.file.record_count
-    if group:
-        yield group
-
-
-def _groups(batch: pa.RecordBatch) -> Iterator[tuple[TopicPartition, int, Int64s]]:
-    """The rows of a batch by topic-partition and generation, their offsets sorted."""
-    topics = batch.column("topic").dictionary_encode()
-    topic, partition, generation, offset = (
-        column.to_numpy(zero_copy_only=False).astype(np.int64)
-        for column in (topics.indices, batch.column("partition"), batch.column("generation"), batch.column("offset"))
-    )
-    order = np.lexsort((offset, generation, partition, topic))
-    topic, partition, generation, offset = topic[order], partition[order], generation[order], offset[order]
-    changes = (np.diff(topic) != 0) | (np.diff(partition) != 0) | (np.diff(generation) != 0)
-    bounds = [0, *(np.flatnonzero(changes) + 1).tolist(), len(offset)]
-    for start, end in pairwise(bounds):
-        if start < end:
-            tp = TopicPartition(topics.dictionary[int(topic[start])].as_py(), int(partition[start]))
-            yield tp, int(generation[start]), offset[start:end]

@@ -14,11 +14,12 @@ from waybill.errors import PlanUnusable, ProgressLost, StoreUnavailable
 from waybill.names import TopicPartition
 from waybill.quarantine import Offsets, moved_offsets
 from waybill.store import Store
-from waybill.tables import Progress, StreamTables, load_tables, read_progress
+from waybill.tables import DedupTables, Progress, StreamTables, load_dedup_tables, load_tables, read_progress
 from waybill.verify.archive import ReadCommitted, check_archive
 from waybill.verify.files import LedgerFiles, check_directories
 from waybill.verify.report import Fault, FaultKind, Listener, Report, first_line
-from waybill.verify.rows import WINDOW_OFFSETS, check_rows
+from waybill.verify.rows import WINDOW_OFFSETS, check_rows, row_ranges
+from waybill.verify.unique import check_unique
 
 __all__ = ["verify_stream"]
 
@@ -44,7 +45,8 @@ def verify_stream(
     service does not answer: then nothing is said.
     """
     report = Report(name, stream.generation)
-    # The tables before the archive: whatever they hold is then in the listing.
+    # The tables before the archive: whatever they hold is then in the listing. So, too, what was made of which.
+    dedup = _load_dedup(catalog, stream, report) if catalog and stream.dedup is not None else None
     tables = _load(catalog, store, stream, report) if catalog else None
     chains = {*_chains(store, stream), *known}
     accepted = partial(gaps.of_topics, store, stream.generation, stream.matches)
@@ -54,6 +56,9 @@ def verify_stream(
             ledger = tables[0].main
             files = LedgerFiles(store, ledger, stream) if stream.sink.is_files else None
             check_rows(store, archive, *tables, report, listener, files=files, window_offsets=window_offsets)
+            if dedup is not None:
+                main, ranges = tables[0].main, row_ranges(archive, tables[1])
+                check_unique(main, dedup, ranges, report, listener, window_offsets=window_offsets)
             if files is not None:
                 root = stream.sink.root(store.prefix, names.table_name(stream.table, stream.generation))
                 check_directories(store, ledger, stream, root, report)
@@ -81,6 +86,20 @@ def _load(
     except (ProgressLost, PlanUnusable) as error:
         report.faults.append(Fault(FaultKind.PROGRESS, name, None, None, None, str(error)))
     return None
+
+
+def _load_dedup(catalog: Catalog, stream: Stream, report: Report) -> DedupTables | None:
+    """The tables that dedup sweeps fill, as they are now; None, and why in the report, if they cannot be checked."""
+    try:
+        with _reachable():
+            found = load_dedup_tables(catalog, stream)
+    except FileNotFoundError as error:
+        name = names.unique_table_name(stream.table, stream.generation)
+        report.faults.append(Fault(FaultKind.UNREADABLE, name, None, None, None, first_line(error)))
+        return None
+    if found is None:
+        report.notes.append("there was no dedup sweep yet")
+    return found
 
 
 @contextmanager

@@ -1,0 +1,305 @@
+"""What dedup made, held against the table that it was made of: every fault is found, and none where there is none."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from archived_stream import remove_rows
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+
+from waybill.config import Stream
+from waybill.connections import CatalogEndpoint, S3Endpoint
+from waybill.names import TopicPartition
+from waybill.partition.files import PartitionedWriter, TableLayout, Uploads
+from waybill.partition.rows import TABLE_ROWS
+from waybill.tables import (
+    SweepState,
+    Swept,
+    commit_snapshot,
+    ensure_dedup_tables,
+    ensure_tables,
+    open_catalog,
+    sweep_properties,
+    swept_text,
+)
+from waybill.tables.dedup import ARRIVED_AT_FIELD, DUPLICATES_ROWS
+from waybill.verify.report import FaultKind, Report
+from waybill.verify.unique import check_unique
+
+pytestmark = pytest.mark.integration
+
+STREAM = Stream.model_validate(
+    {
+        "topics": ["flights"],
+        "parser": {"event_time": {"field": "t"}, "message_id": "id"},
+        "table": "x.flights",
+        "partition_by": "day",
+        "dedup": {},
+    }
+)
+A, B = TopicPartition("flights", 0), TopicPartition("flights", 1)
+START = datetime(2026, 1, 1, tzinfo=UTC)
+UNIQUE_ROWS = TABLE_ROWS.append(ARRIVED_AT_FIELD)
+Place = tuple[TopicPartition, int]
+
+
+class Silent:
+    def begin(self, what: str, total: int) -> None:
+        pass
+
+    def advance(self, steps: int) -> None:
+        pass
+
+
+def of_main(tp: TopicPartition, offset: int) -> dict[str, Any]:
+    return {
+        "topic": tp.topic,
+        "partition": tp.partition,
+        "offset": offset,
+        "kafka_timestamp": None,
+        "key": None,
+        "headers": [],
+        "value": b"{}",
+        "event_time": START + timedelta(hours=offset),
+        "message_id": f"id-{offset}",
+        "generation": 1,
+    }
+
+
+def of_duplicates(tp: TopicPartition, offset: int) -> dict[str, Any]:
+    row = of_main(tp, offset)
+    first = {"first_topic": "flights", "first_partition": 0, "first_offset": 0, "first_arrived_at": START}
+    made = {**row, "arrived_at": row["event_time"], "key": f'["id-{offset}"]', "source": None, **first}
+    return {name: made[name] for name in DUPLICATES_ROWS.names}
+
+
+@dataclass
+class Made:
+    """Three tables in a catalog of their own, filled by hand."""
+
+    directory: Path
+    catalog: Catalog
+    ranges: dict[TopicPartition, tuple[int, int]] = field(default_factory=lambda: {A: (0, 100), B: (0, 50)})
+
+    def __post_init__(self) -> None:
+        self.main = ensure_tables(self.catalog, STREAM).main
+        tables = ensure_dedup_tables(self.catalog, STREAM, self.main)
+        self.unique, self.duplicates = tables.unique, tables.duplicates
+
+    def put(self, table: Table, rows: list[dict[str, Any]], schema: pa.Schema, said: dict[str, str]) -> None:
+        uploads = Uploads(table.io)
+        scratch = self.directory / uuid.uuid4().hex
+        scratch.mkdir()
+        writer = PartitionedWriter(
+            TableLayout.of(table), schema, memory_bytes=1 << 20, scratch=scratch, uploads=uploads, name="p"
+        )
+        writer.add(pa.RecordBatch.from_pylist(rows, schema=schema))
+        files = writer.finish()
+        uploads.wait()
+        uploads.close()
+        table.refresh()
+        assert commit_snapshot(table, said, added=files)
+        table.refresh()
+
+    def partition(self, places: Iterable[Place]) -> None:
+        self.put(self.main, [of_main(*place) for place in places], TABLE_ROWS, {})
+
+    @property
+    def swept(self) -> Swept:
+        snapshot = self.main.current_snapshot()
+        assert snapshot is not None
+        return Swept(str(self.main.metadata.table_uuid), snapshot.snapshot_id, snapshot.sequence_number or 0)
+
+    def sweep(self, unique: Iterable[Place], duplicates: Iterable[Place], swept: Swept | None = None) -> None:
+        swept = swept or self.swept
+        self.find(duplicates, swept)
+        self.keep(unique, swept)
+
+    def find(self, places: Iterable[Place], swept: Swept) -> None:
+        rows = [of_duplicates(*place) for place in places]
+        self.put(self.duplicates, rows, DUPLICATES_ROWS, {"waybill.swept": swept_text(swept)})
+
+    def keep(self, places: Iterable[Place], swept: Swept) -> None:
+        rows = [{**of_main(*place), "arrived_at": START} for place in places]
+        self.put(self.unique, rows, UNIQUE_ROWS, sweep_properties(SweepState(swept, {A: 1}, 0)))
+
+    def expire(self, table: Table) -> None:
+        """All snapshots but the current one."""
+        older = [s.snapshot_id for s in table.metadata.snapshots if s.snapshot_id != table.metadata.current_snapshot_id]
+        table.maintenance.expire_snapshots().by_ids(older).commit()
+        table.refresh()
+
+    def check(self, window_offsets: int = 1 << 20) -> Report:
+        report = Report("flights", 1)
+        tables = ensure_dedup_tables(self.catalog, STREAM, self.main)
+        listener = Silent()
+        check_unique(
+            self.catalog.load_table("x.flights_g1"),
+            tables,
+            self.ranges,
+            report,
+            listener,
+            window_offsets=window_offsets,
+        )
+        return report
+
+    def faults(self, window_offsets: int = 1 << 20) -> set[tuple[str, str, int]]:
+        """Kind, topic-partition and offset of each."""
+        return {
+            (str(fault.kind), str(fault.tp), offset)
+            for fault in self.check(window_offsets).faults
+            for offset in range(fault.first_offset or 0, fault.next_offset or 1)
+        }
+
+
+def at(tp: TopicPartition, *offsets: int) -> list[Place]:
+    return [(tp, offset) for offset in offsets]
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[Made]:
+    """150 rows in three snapshots, swept in two: every tenth is a duplicate."""
+    uri, warehouse = f"sqlite:///{tmp_path}/catalog.db", f"file://{tmp_path}/warehouse"
+    endpoint = CatalogEndpoint(properties={"type": "sql", "uri": uri, "warehouse": warehouse})
+    with open_catalog(endpoint, S3Endpoint()) as catalog:
+        made = Made(tmp_path, catalog)
+        made.partition(at(A, *range(40)))
+        made.sweep(at(A, *(n for n in range(40) if n % 10)), at(A, *range(0, 40, 10)))
+        made.partition(at(A, *range(40, 100)))
+        made.partition(at(B, *range(50)))
+        made.sweep(
+            at(A, *(n for n in range(40, 100) if n % 10)) + at(B, *(n for n in range(50) if n % 10)),
+            at(A, *range(40, 100, 10)) + at(B, *range(0, 50, 10)),
+        )
+        yield made
+
+
+@pytest.mark.parametrize("window_offsets", [1 << 20, 64, 20])
+def test_what_is_as_it_should_be_has_no_fault(made: Made, window_offsets: int) -> None:
+    report = made.check(window_offsets)
+    assert (report.faults, report.notes, report.unique_checked) == ([], [], True)
+    figures = report.figures
+    assert (figures.unique, figures.duplicates, figures.unswept) == (135, 15, 0)
+    assert (figures.lost, figures.repeated, figures.foreign) == (0, 0, 0)
+
+
+def test_what_came_after_the_last_sweep_is_no_fault(made: Made) -> None:
+    made.ranges[A] = (0, 110)
+    made.partition(at(A, *range(100, 110)))
+    report = made.check()
+    assert report.faults == []
+    assert report.figures.unswept == 10
+
+
+@pytest.mark.parametrize("window_offsets", [1 << 20, 40])
+def test_a_row_lost_from_either_table(made: Made, window_offsets: int) -> None:
+    remove_rows(made.unique, 0, 41, 43)
+    remove_rows(made.duplicates, 1, 20, 21)
+    found = made.faults(window_offsets)
+    assert found == {("lost", "flights/0", 41), ("lost", "flights/0", 42), ("lost", "flights/1", 20)}
+    assert made.check(window_offsets).figures.lost == 3
+
+
+@pytest.mark.parametrize("window_offsets", [1 << 20, 40])
+def test_a_row_repeated_in_either_table_or_in_both(made: Made, window_offsets: int) -> None:
+    again = made.swept
+    made.keep(at(A, 41, 41, 42), again)
+    made.find(at(A, 50), again)
+    made.keep(at(B, 10), again)  # it is a duplicate already
+    assert made.faults(window_offsets) == {
+        ("repeated", "flights/0", 41),
+        ("repeated", "flights/0", 42),
+        ("repeated", "flights/0", 50),
+        ("repeated", "flights/1", 10),
+    }
+    assert made.check(window_offsets).figures.repeated == 5
+
+
+def test_a_row_in_the_wrong_place_is_lost_and_another_too_many(made: Made) -> None:
+    """As many rows as there should be: it takes more than counting them all."""
+    remove_rows(made.unique, 0, 41, 42)
+    made.keep(at(A, 42), made.swept)
+    assert made.faults() == {("lost", "flights/0", 41), ("repeated", "flights/0", 42)}
+
+
+def test_a_row_that_nobody_swept(made: Made) -> None:
+    made.ranges[A] = (0, 110)
+    swept = made.swept
+    made.partition(at(A, *range(100, 110)))
+    made.keep(at(A, 105), swept)
+    made.keep([(TopicPartition("strange", 0), 7), (A, 999)], swept)
+    assert made.faults() == {
+        ("foreign", "flights/0", 105),
+        ("foreign", "flights/0", 999),
+        ("foreign", "strange/0", 7),
+    }
+    assert made.check().figures.foreign == 3
+
+
+def test_duplicates_of_a_sweep_that_is_half_committed_are_no_fault(made: Made) -> None:
+    made.ranges[A] = (0, 110)
+    made.partition(at(A, *range(100, 110)))
+    made.find(at(A, 100, 105), made.swept)
+    report = made.check()
+    assert report.faults == []
+    assert (report.figures.duplicates, report.figures.unswept) == (15, 10)
+    made.keep(at(A, 101, 102, 103, 104, 106, 107, 108, 109), made.swept)
+    report = made.check()
+    assert report.faults == []
+    assert (report.figures.duplicates, report.figures.unswept) == (17, 0)
+
+
+def test_compactions_and_expiry_leave_what_was_swept_to_be_known(made: Made) -> None:
+    """The snapshot that was swept is gone: the one after it says as much, be it a compaction or more rows."""
+    swept = made.swept
+    made.ranges[A] = (0, 110)
+    made.partition(at(A, *range(100, 110)))
+    made.expire(made.main)
+    assert made.main.metadata.snapshot_by_id(swept.snapshot) is None
+    report = made.check()
+    assert report.faults == []
+    assert report.figures.unswept == 10
+    remove_rows(made.unique, 0, 41, 42)
+    assert made.faults() == {("lost", "flights/0", 41)}
+
+
+def test_a_history_that_does_not_lead_back_is_a_fault(made: Made) -> None:
+    made.partition(at(A, 100))
+    made.partition(at(A, 101))
+    made.expire(made.main)
+    (fault,) = made.check().faults
+    assert fault.kind is FaultKind.PROGRESS
+    assert "through which it was swept, is not in its history" in fault.what
+
+
+def test_a_table_that_was_made_anew_is_a_fault(made: Made) -> None:
+    tables = ensure_dedup_tables(made.catalog, STREAM, made.main)
+    made.catalog.drop_table("x.flights_g1")
+    main = ensure_tables(made.catalog, STREAM).main
+    report = Report("flights", 1)
+    check_unique(main, tables, {}, report, Silent(), window_offsets=10)
+    (fault,) = report.faults
+    assert "and x.flights_g1 is another one by now" in fault.what
+    assert not report.unique_checked
+
+
+def test_a_file_that_is_gone_is_a_fault_and_says_nothing_about_others(made: Made) -> None:
+    gone = next(iter(made.unique.scan(row_filter="partition = 1").plan_files())).file.file_path
+    Path(gone.removeprefix("file://")).unlink()
+    assert {kind for kind, *_ in made.faults()} == {"unreadable"}
+
+
+def test_before_the_first_sweep(tmp_path: Path) -> None:
+    uri, warehouse = f"sqlite:///{tmp_path}/catalog.db", f"file://{tmp_path}/warehouse"
+    endpoint = CatalogEndpoint(properties={"type": "sql", "uri": uri, "warehouse": warehouse})
+    with open_catalog(endpoint, S3Endpoint()) as catalog:
+        report = Made(tmp_path, catalog).check()
+    assert (report.faults, report.notes) == ([], ["there was no dedup sweep yet"])
