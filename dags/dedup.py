@@ -43,7 +43,7 @@ ARGUMENTS = [
 
 @task
 def merge(stream: str) -> None:
-    from waybill.orchestration.dedup import merge_index
+    from waybill.dedup.upkeep import merge_index
     from waybill.orchestration.task import begin_task
 
     merge_index(begin_task(), stream)

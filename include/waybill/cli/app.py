@@ -27,6 +27,8 @@ offsets_app = typer.Typer(help="Committed offsets, and what stands still.", invo
 app.add_typer(offsets_app, name="offsets")
 quarantine_app = typer.Typer(help="Messages that could not be parsed, and another try at them.", no_args_is_help=True)
 app.add_typer(quarantine_app, name="quarantine")
+dedup_app = typer.Typer(help="Sweeps that keep each message id once, and their index of keys.", no_args_is_help=True)
+app.add_typer(dedup_app, name="dedup")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 
@@ -316,6 +318,36 @@ def quarantine_retry(
         reasons=reason or (), targets=topic_partition or (), first_offset=from_offset, last_offset=to_offset
     )
     command.run_retry(stream, choice, dry_run=dry_run, as_json=as_json)
+
+
+@dedup_app.command("status")
+def dedup_status(
+    stream: Annotated[str | None, typer.Argument(help="The stream; all that have dedup if left out.")] = None,
+    last: Annotated[
+        str, typer.Option("--last", metavar="DURATION", help="Duplicates of how long before the newest row: 36h, 7d.")
+    ] = "24h",
+    as_json: AsJson = False,
+) -> None:
+    """How far a stream was swept, how far back sweeps see, the size of the index, and the duplicates by hour."""
+    from waybill.cli import dedup as command
+
+    command.run_status(stream, last, as_json=as_json)
+
+
+@dedup_app.command("rebuild")
+def dedup_rebuild(stream: Annotated[str, typer.Argument(help="The stream.")], as_json: AsJson = False) -> None:
+    """Build the index of keys anew from the unique rows. Sweeps may run meanwhile, and decide the same with either."""
+    from waybill.cli import dedup as command
+
+    command.run_rebuild(stream, as_json=as_json)
+
+
+@dedup_app.command("merge")
+def dedup_merge(stream: Annotated[str, typer.Argument(help="The stream.")], as_json: AsJson = False) -> None:
+    """Merge the small runs of the index into few, as the DAG does after each sweep. Sweeps may run meanwhile."""
+    from waybill.cli import dedup as command
+
+    command.run_merge(stream, as_json=as_json)
 
 
 @app.command()

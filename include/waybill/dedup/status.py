@@ -58,8 +58,8 @@ class IndexFigures:
     runs: int
     covers: int
     """The unique table's sequence number up to which its rows are in the index."""
-    unique_sequence: int
-    """That of the unique table's last sweep: where it is larger, the next sweep catches up."""
+    missing_rows: int
+    """Unique rows that came after it: the next sweep catches up."""
 
     @property
     def bytes_per_key(self) -> float | None:
@@ -200,9 +200,9 @@ def _status(
     )
 
 
-def _added(main: TableMetadata, sequence: int) -> Iterator[int]:
+def _added(table: TableMetadata, sequence: int) -> Iterator[int]:
     """How many rows each snapshot added that was appended after that sequence number."""
-    for snapshot in ancestry(main):
+    for snapshot in ancestry(table):
         if (snapshot.sequence_number or 0) <= sequence:
             return
         rows = _figure(snapshot, "added-records")
@@ -233,7 +233,7 @@ def _figures(manifest: Manifest, unique: TableMetadata) -> IndexFigures:
         bytes=manifest.size_bytes,
         runs=len(manifest.runs),
         covers=manifest.covers,
-        unique_sequence=next((s.sequence_number or 0 for s in ancestry(unique) if SWEPT_PROPERTY in _properties(s)), 0),
+        missing_rows=sum(_added(unique, manifest.covers)),
     )
 
 

@@ -105,6 +105,7 @@ def test_a_wrong_command_line_is_exit_code_2(run: Run, arguments: tuple[str, ...
         (("offsets", "--stream", "flight"), "no stream 'flight'; did you mean 'flights'? There are: flights"),
         (("verify", "x"), "no stream 'x'; there are: flights"),
         (("ls", "x"), "no stream 'x'; there are: flights"),
+        (("dedup", "status", "x"), "no stream 'x'; there are: flights"),
         (("ls", "flights", "a/b/c"), "'a/b/c' is not of the form topic/partition: give a topic (flights) or a "
          "topic-partition (flights/3)"),
         (("ls", "flights", ".."), "topic '..' is not a legal Kafka topic name: 1 to 249 characters of [a-zA-Z0-9._-], "

@@ -1,0 +1,127 @@
+"""Upkeep of a key index between sweeps: many small runs merged into few, or all of it built anew.
+
+Both may run beside sweeps and each other, and die at any point: an index is a manifest that is created if absent, and
+what it is made of never changes. What sweeps decide does not depend on it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+
+from waybill import names
+from waybill.config import Config, Dedup
+from waybill.connections import CatalogEndpoint, S3Endpoint, connection
+from waybill.dedup.alert import Window
+from waybill.dedup.index.build import BuildJob, rebuild
+from waybill.dedup.index.manifest import IndexOf, Manifest, load
+from waybill.dedup.index.merge import MergePolicy, merge_all
+from waybill.errors import ConfigError, IndexDamaged, StoreUnavailable
+from waybill.partition.files import TableLayout
+from waybill.store import Store
+from waybill.tables import open_catalog
+from waybill.tables.dedup import DedupTables, SweepState, load_dedup_tables, read_sweep_state
+
+__all__ = ["merge_index", "rebuild_index"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Index:
+    """An index, and the table that it is of."""
+
+    stream: str
+    settings: Dedup
+    store: Store
+    tables: DedupTables
+    state: SweepState
+    prefix: str
+    """What the keys of its files start with."""
+    of: IndexOf
+
+    def rebuild(self) -> Manifest:
+        job = BuildJob(
+            index=self.prefix,
+            of=self.of,
+            unique=TableLayout.of(self.tables.unique),
+            horizon_ms=self.state.horizon_ms,
+            memory_bytes=self.settings.memory,
+        )
+        return rebuild(self.store, job, self.tables.unique)
+
+    def merge(self) -> Manifest | None:
+        window = Window.of(self.state, self.settings)
+        policy = MergePolicy.of(window.effective_ms, self.settings.memory)
+        return merge_all(self.store, self.prefix, self.of, policy, self.state.horizon_ms)
+
+
+def rebuild_index(config: Config, name: str) -> Manifest | None:
+    """Build the index of stream `name` anew, in this process; None: there is no unique table yet.
+
+    Raises `ConfigError` for a stream without dedup, `PlanUnusable` when a file of the unique table is gone or damaged,
+    `CommitConflict`, `ProgressLost`, or one of the retriable `StoreUnavailable` and `CatalogUnavailable`.
+    """
+    with _open(config, name) as index:
+        if index is None:
+            return None
+        index.rebuild()
+        return index.merge()
+
+
+def merge_index(config: Config, name: str) -> Manifest | None:
+    """Merge what there is to merge, in this process; None: there is no index yet. One that is damaged is built anew.
+
+    Raises what `rebuild_index` raises.
+    """
+    with _open(config, name) as index:
+        before = None if index is None else load(index.store, index.prefix, index.of).manifest
+        if index is None or before is None:
+            log.info("%s: there is no key index yet", name)
+            return None
+        try:
+            after = index.merge()
+        except IndexDamaged as error:
+            log.warning("%s: the key index is built anew: %s", name, error)
+            index.rebuild()
+            after = index.merge()
+        if after is not None:
+            log.info(
+                "%s: the key index has %s keys in %d runs and %s bytes; it had %d runs",
+                *(name, f"{after.keys:,}", len(after.runs), f"{after.size_bytes:,}", len(before.runs)),
+            )
+        return after
+
+
+@contextmanager
+def _open(config: Config, name: str) -> Iterator[_Index | None]:
+    stream = config.stream(name)
+    if stream.dedup is None:
+        raise ConfigError(f"stream {name!r} has no dedup: give it a section `dedup` in the config ({{}} will do)")
+    s3 = S3Endpoint.of(connection(config.storage.connection))
+    with (
+        Store.of(config.storage) as store,
+        closing(open_catalog(CatalogEndpoint.of(connection(config.catalog.connection)), s3)) as catalog,
+    ):
+        tables = load_dedup_tables(catalog, stream)
+        if tables is None:
+            yield None
+            return
+        unique = str(tables.unique.metadata.table_uuid)
+        try:
+            yield _Index(
+                stream=name,
+                settings=stream.dedup,
+                store=store,
+                tables=tables,
+                state=read_sweep_state(tables.unique.metadata, ".".join(tables.unique.name())),
+                prefix=names.key_index_prefix(store.prefix, name, stream.generation, unique),
+                of=IndexOf(unique, stream.dedup.key, stream.dedup.buckets),
+            )
+        except OSError as error:
+            if error.errno is not None:
+                raise
+            # What Arrow's client for S3 raises, which PyIceberg reads a table's metadata with.
+            raise StoreUnavailable(f"the files of the stream's tables cannot be reached: {error}") from error
