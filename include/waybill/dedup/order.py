@@ -35,6 +35,10 @@ class Seen:
         none = np.empty(0, np.int64)
         return cls(none, none, np.empty(0, np.int32), none)
 
+    def take(self, mask: Array) -> Seen:
+        """The entries where this is true."""
+        return Seen(self.candidate[mask], self.arrived_ms[mask], self.tp[mask], self.offset[mask])
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Verdicts:
@@ -49,6 +53,11 @@ class Verdicts:
     first_arrived_ms: Array
     """int64"""
 
+    def mark(self, at: Array, tp: Array, offset: Array, arrived_ms: Array) -> None:
+        """Note that the candidates of these indices repeat these rows. For `judge` alone."""
+        self.kept[at] = False
+        self.first_tp[at], self.first_offset[at], self.first_arrived_ms[at] = tp, offset, arrived_ms
+
 
 def judge(candidates: Candidates, seen: Seen, window_ms: int, horizon_ms: int) -> Verdicts:
     """Which of a batch's rows are kept, and what the others repeat. All candidates of a key must be there.
@@ -60,44 +69,56 @@ def judge(candidates: Candidates, seen: Seen, window_ms: int, horizon_ms: int) -
     The order: by offset along each topic-partition, whatever the timestamps say; among topic-partitions by arrival,
     where a row counts as arrived no earlier than those of its key before it in its own; then by topic-partition.
 
-    A key that occurs once and was not seen costs about 20 ns.
+    A key that occurs once and was not seen costs about 20 ns, one that was seen little more; one that occurs several
+    times its part of a sort.
     """
     n = len(candidates)
-    kept = np.ones(n, np.bool_)
-    first_tp, first_offset, first_arrived_ms = np.zeros(n, np.int32), np.zeros(n, np.int64), np.zeros(n, np.int64)
-    rows = _rows_in_question(candidates, seen)
-    if len(rows):
-        known = _Known.of(candidates, rows, seen)
-        repeated = find_repeated(
-            known.hi, known.lo, known.candidate >= 0, known.arrived_ms, np.int64(window_ms), np.int64(horizon_ms)
-        )
-        duplicates = np.flatnonzero(repeated >= 0)
-        at, first = known.candidate[duplicates], repeated[duplicates]
-        kept[at] = False
-        first_tp[at], first_offset[at] = known.tp[first], known.offset[first]
-        first_arrived_ms[at] = known.arrived_ms[first]
-    return Verdicts(kept, first_tp, first_offset, first_arrived_ms)
+    verdicts = Verdicts(np.ones(n, np.bool_), np.zeros(n, np.int32), np.zeros(n, np.int64), np.zeros(n, np.int64))
+    several = _occurs_several_times(candidates.hi)
+    among_several = several[seen.candidate]
+    _judge_alone(candidates, seen.take(~among_several), window_ms, horizon_ms, verdicts)
+    _judge_among(candidates, np.flatnonzero(several), seen.take(among_several), window_ms, horizon_ms, verdicts)
+    return verdicts
 
 
-def _rows_in_question(candidates: Candidates, seen: Seen) -> Array:
-    """The candidates whose key may occur twice or was seen, sorted by key, topic-partition and offset."""
-    c = candidates
+def _occurs_several_times(hi: Array) -> Array:
+    """For each half of a hash whether it is there more than once, bool."""
     # A sort of all of them takes five times as long as this: 0.1 s for a million.
-    slots = np.zeros(1 << (4 * len(c)).bit_length(), np.uint8)
-    few = np.flatnonzero(may_repeat(c.hi, slots))
-    few = few[np.argsort(c.hi[few])]
-    alike = c.hi[few[1:]] == c.hi[few[:-1]]
-    in_question = np.zeros(len(c), np.bool_)
-    in_question[few[1:][alike]] = True
-    in_question[few[:-1][alike]] = True
-    in_question[seen.candidate] = True
-    rows = np.flatnonzero(in_question)
-    return rows[np.lexsort((c.offset[rows], c.tp[rows], c.lo[rows], c.hi[rows]))]
+    slots = np.zeros(1 << (4 * len(hi)).bit_length(), np.uint8)
+    few = np.flatnonzero(may_repeat(hi, slots))
+    few = few[np.argsort(hi[few])]
+    alike = hi[few[1:]] == hi[few[:-1]]
+    several = np.zeros(len(hi), np.bool_)
+    several[few[1:][alike]] = True
+    several[few[:-1][alike]] = True
+    return several
+
+
+def _judge_alone(candidates: Candidates, seen: Seen, window_ms: int, horizon_ms: int, verdicts: Verdicts) -> None:
+    """Judge the candidates that are the only ones of their key, and were seen."""
+    since_ms = np.maximum(candidates.arrived_ms[seen.candidate] - window_ms, horizon_ms)
+    first = seen.take(seen.arrived_ms >= since_ms)
+    verdicts.mark(first.candidate, first.tp, first.offset, first.arrived_ms)
+
+
+def _judge_among(
+    candidates: Candidates, rows: Array, seen: Seen, window_ms: int, horizon_ms: int, verdicts: Verdicts
+) -> None:
+    """Judge candidates (their indices) of which some have the same key."""
+    c = candidates
+    rows = rows[np.lexsort((c.offset[rows], c.tp[rows], c.lo[rows], c.hi[rows]))]
+    known = _Known.of(candidates, rows, seen)
+    repeated = find_repeated(
+        known.hi, known.lo, known.candidate >= 0, known.arrived_ms, np.int64(window_ms), np.int64(horizon_ms)
+    )
+    duplicates = np.flatnonzero(repeated >= 0)
+    first = repeated[duplicates]
+    verdicts.mark(known.candidate[duplicates], known.tp[first], known.offset[first], known.arrived_ms[first])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Known:
-    """Rows by key: what the index knows of it, then the candidates in the order in which they are judged."""
+    """Rows by key: what the index knows of it, by arrival, then the candidates in the order of being judged."""
 
     candidate: Array
     """int64: index of the candidate; -1 for an entry of the index."""
@@ -109,6 +130,7 @@ class _Known:
 
     @classmethod
     def of(cls, candidates: Candidates, rows: Array, seen: Seen) -> _Known:
+        """`rows`: the candidates, sorted by key, topic-partition and offset."""
         c, entries = candidates, seen.candidate
         known = cls(
             np.concatenate((np.full(len(entries), -1), rows)),
