@@ -33,6 +33,8 @@ from waybill.dedup.index.runs import Run
 from waybill.errors import PlanUnusable
 from waybill.names import TopicPartition
 from waybill.partition.files import TableLayout
+from waybill.tables import commit_snapshot
+from waybill.tables.state import SWEEP_HORIZON_PROPERTY
 
 pytestmark = pytest.mark.integration
 
@@ -280,6 +282,14 @@ def test_index_whose_horizon_is_above_the_tables_is_built_anew(unique: Unique) -
     manifest = unique.up_to_date(horizon_ms=1005)
     assert manifest.horizon_ms == 1005
     assert unique.answers(manifest, IDS) == latest(ROWS_A, 1005)
+
+
+def test_horizon_that_a_rivals_sweep_has_raised_is_no_reason_to_build_anew(unique: Unique) -> None:
+    unique.append(*ROWS_A)
+    commit_snapshot(unique.table, {SWEEP_HORIZON_PROPERTY: "1010"})
+    manifest = unique.up_to_date(horizon_ms=1010)
+    assert unique.up_to_date(horizon_ms=1005) == manifest
+    assert unique.tasks == []
 
 
 def test_other_buckets_are_another_index(unique: Unique) -> None:

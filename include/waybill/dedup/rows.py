@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,8 +17,17 @@ from waybill.dedup.task import Piece, SweepJob, UnknownTopicPartitions
 from waybill.errors import PlanUnusable, StoreUnavailable
 from waybill.log._kernels import Array
 from waybill.names import TopicPartition
+from waybill.partition.files import TableLayout
 
-__all__ = ["ARRIVAL_COLUMNS", "Arrivals", "Rows", "StrangeRows", "read_rows"]
+__all__ = [
+    "ARRIVAL_COLUMNS",
+    "Arrivals",
+    "Rows",
+    "StrangeRows",
+    "read_batches",
+    "read_rows",
+    "topic_partitions_of",
+]
 
 _BATCH_BYTES = 16 << 20
 _BATCH_ROWS = 64 << 10
@@ -68,19 +77,32 @@ def read_rows(io: FileIO, job: SweepJob, piece: Piece, columns: Sequence[str]) -
 
 
 def _read_rows(io: FileIO, job: SweepJob, piece: Piece, columns: Sequence[str]) -> Iterator[Rows]:
-    wanted = job.main.arrow_schema(pa.schema([(name, pa.null()) for name in columns]))
-    with io.new_input(job.files[piece.file].path).open() as source:
+    for first_row, batch in read_batches(io, job.main, job.files[piece.file].path, columns, piece.row_groups):
+        yield Rows(piece.file, first_row, batch)
+
+
+def read_batches(
+    io: FileIO, layout: TableLayout, path: str, columns: Sequence[str], row_groups: Callable[[int], range] = range
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Rows of a table's file, of its columns as the table has them by now, a few megabytes at a time, each time with
+    the number of the first row. `row_groups`: which of the file's, by how many it has; by default all.
+
+    Raises `FileNotFoundError` when the file is gone, `pa.ArrowInvalid` when it is damaged, `OSError` when it cannot be
+    reached.
+    """
+    wanted = layout.arrow_schema(pa.schema([(name, pa.null()) for name in columns]))
+    with io.new_input(path).open() as source:
         parquet = pq.ParquetFile(source)
         names = _names_in_file(parquet.schema_arrow, wanted)
         present = [name for name in names if name is not None]
         groups = [parquet.metadata.row_group(number) for number in range(parquet.num_row_groups)]
         starts = np.concatenate(([0], np.cumsum([group.num_rows for group in groups], dtype=np.int64)))
-        for number in piece.row_groups(len(groups)):
+        for number in row_groups(len(groups)):
             group, first = groups[number], int(starts[number])
             row_bytes = max(group.total_byte_size // max(group.num_rows, 1), 1)
             batch_rows = min(max(_BATCH_BYTES // row_bytes, 1), _BATCH_ROWS)
             for batch in parquet.iter_batches(batch_rows, row_groups=[number], columns=present, use_threads=False):
-                yield Rows(piece.file, first, _as_wanted(batch, names, wanted))
+                yield first, _as_wanted(batch, names, wanted)
                 first += batch.num_rows
 
 
@@ -100,6 +122,17 @@ def _as_wanted(batch: pa.RecordBatch, names: Sequence[str | None], wanted: pa.Sc
     return pa.RecordBatch.from_arrays(columns, schema=wanted.remove_metadata())
 
 
+def topic_partitions_of(batch: pa.RecordBatch) -> tuple[Array, tuple[TopicPartition, ...]]:
+    """The topic-partition of each row, int32, and what these numbers mean: those that occur."""
+    topic = batch.column("topic").dictionary_encode()
+    place = pc.bit_wise_or(
+        pc.shift_left(topic.indices.cast(pa.int64()), 32), batch.column("partition").cast(pa.int64())
+    ).dictionary_encode()
+    topics = topic.dictionary.to_pylist()
+    found = tuple(TopicPartition(topics[n >> 32], n & 0xFFFF_FFFF) for n in place.dictionary.to_pylist())
+    return place.indices.to_numpy(), found
+
+
 @dataclass(frozen=True, slots=True)
 class Arrivals:
     """Tells topic-partitions by their number in the job, and when rows arrived."""
@@ -117,17 +150,11 @@ class Arrivals:
 
     def codes_of(self, batch: pa.RecordBatch) -> Array:
         """The topic-partition of each row, int32. Raises `StrangeRows` for those that the job does not know."""
-        topic = batch.column("topic").dictionary_encode()
-        place = pc.bit_wise_or(
-            pc.shift_left(topic.indices.cast(pa.int64()), 32), batch.column("partition").cast(pa.int64())
-        ).dictionary_encode()
-        topics = topic.dictionary.to_pylist()
-        found = [TopicPartition(topics[n >> 32], n & 0xFFFF_FFFF) for n in place.dictionary.to_pylist()]
+        numbers, found = topic_partitions_of(batch)
         unknown = frozenset(tp for tp in found if tp not in self.codes)
         if unknown:
             raise StrangeRows(UnknownTopicPartitions(unknown))
-        codes = np.array([self.codes[tp] for tp in found], np.int32)
-        of_rows: Array = codes[place.indices.to_numpy()]
+        of_rows: Array = np.array([self.codes[tp] for tp in found], np.int32)[numbers]
         return of_rows
 
     def ms_of(self, batch: pa.RecordBatch, codes: Array) -> Array:

@@ -21,8 +21,6 @@ from functools import partial
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyiceberg.conversions import from_bytes
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile, ManifestContent
@@ -30,26 +28,25 @@ from pyiceberg.table import Table
 from pyiceberg.types import TimestamptzType
 
 from waybill.config.dedup import ARRIVED_AT
+from waybill.dedup.candidates import UNBOUNDED_MS
 from waybill.dedup.gained import Point, find_gained
 from waybill.dedup.hashing import hash_keys, without_assigned
 from waybill.dedup.index.manifest import IndexFiles, IndexOf, Manifest, load, save_next
 from waybill.dedup.index.merge import MERGE_BYTES_PER_KEY, gather
-from waybill.dedup.index.runs import Array, Files, Run, RunKeys, write_run
+from waybill.dedup.index.runs import Files, Run, RunKeys, write_run
 from waybill.dedup.index.work import ForEach, one_by_one
+from waybill.dedup.rows import read_batches, topic_partitions_of
 from waybill.errors import CommitConflict, ObjectMissing, PlanUnusable, StoreUnavailable, SweepHistoryLost
-from waybill.names import TopicPartition
 from waybill.partition.files import TableLayout
 from waybill.tables.catalog import available
+from waybill.tables.state import SWEEP_HORIZON_PROPERTY, newest_property
 
 __all__ = ["BuildJob", "BuildTask", "bring_up_to_date", "index_rows", "rebuild"]
 
 log = logging.getLogger(__name__)
 
 _ATTEMPTS = 5
-_BATCH_ROWS = 64 << 10
-_BATCH_BYTES = 16 << 20
 _ALL_BYTES = 1 << 63
-_FIELD_ID = b"PARQUET:field_id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +97,9 @@ def bring_up_to_date(
 ) -> Manifest:
     """The index of all that is in `unique`, which is refreshed first: the one that is there, caught up, or a new one.
 
-    It is saved, covers the table's current snapshot, and its horizon is not above the job's. `work`: carries out a task
-    wherever `for_each` has it done; by default in this process. Two may do so at the same time: one of the two saves.
+    It is saved, covers the table's current snapshot, and its horizon is not above the job's, nor above the one that the
+    table itself has by now. `work`: carries out a task wherever `for_each` has it done; by default in this process. Two
+    may do so at the same time: one of the two saves.
 
     Raises `CommitConflict` when others save faster than this can, `StoreUnavailable`, `PlanUnusable` when a file of
     the unique table is gone or damaged.
@@ -162,7 +160,7 @@ class _Made:
     def from_what_is_there(self, manifest: Manifest | None) -> Manifest:
         if manifest is None:
             return self.from_nothing()
-        if manifest.horizon_ms > self._job.horizon_ms:
+        if manifest.horizon_ms > max(self._job.horizon_ms, self._horizon_by_now()):
             log.warning(
                 "key index %s: manifest %d knows nothing from before %d, and the unique table counts rows from %d on, "
                 "since it was rolled back: the index is built anew",
@@ -197,6 +195,10 @@ class _Made:
                 sum(run.keys for run in runs),
             )
         return self._with(manifest, runs)
+
+    def _horizon_by_now(self) -> int:
+        """Of the table as it is loaded. If it has risen, a rival has committed the sweep that this is for."""
+        return int(newest_property(self._unique.metadata, SWEEP_HORIZON_PROPERTY) or UNBOUNDED_MS)
 
     def from_nothing(self) -> Manifest:
         files = [
@@ -273,7 +275,7 @@ def index_rows(files: Files, io: FileIO, job: BuildJob, task: BuildTask) -> list
     held: list[RunKeys] = []
     for path in task.files:
         with _readable(job, path):
-            for batch in _batches(io, job.unique, path, _columns(job)):
+            for _, batch in read_batches(io, job.unique, path, _columns(job)):
                 held.append(_entries(job, batch))
                 if sum(map(len, held)) >= job.most_rows:
                     runs += _written(files, job, task, held)
@@ -299,32 +301,13 @@ def _columns(job: BuildJob) -> list[str]:
     return list(dict.fromkeys(("topic", "partition", "offset", ARRIVED_AT, *job.of.key)))
 
 
-def _batches(io: FileIO, layout: TableLayout, path: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Columns of a file, as the table has them by now, a few megabytes at a time."""
-    wanted = layout.arrow_schema(pa.schema([(name, pa.null()) for name in columns]))
-    with io.new_input(path).open() as source:
-        parquet = pq.ParquetFile(source)
-        names = {f.metadata[_FIELD_ID]: f.name for f in parquet.schema_arrow if f.metadata and _FIELD_ID in f.metadata}
-        present = {field.name: names[i] for field in wanted if (i := field.metadata[_FIELD_ID]) in names}
-        size = sum(parquet.metadata.row_group(n).total_byte_size for n in range(parquet.num_row_groups))
-        rows = min(max(_BATCH_BYTES * parquet.metadata.num_rows // max(size, 1), 1), _BATCH_ROWS)
-        for batch in parquet.iter_batches(rows, columns=list(present.values()), use_threads=False):
-            yield pa.RecordBatch.from_arrays(
-                [
-                    batch.column(present[f.name]).cast(f.type) if f.name in present else pa.nulls(len(batch), f.type)
-                    for f in wanted
-                ],
-                names=wanted.names,
-            )
-
-
 def _entries(job: BuildJob, batch: pa.RecordBatch) -> RunKeys:
     """What is indexed of some rows; not sorted."""
     secret = uuid.UUID(job.of.unique).bytes
     hashes = without_assigned(hash_keys([batch.column(name) for name in job.of.key], secret), job.of.key, batch)
     arrived_ms = batch.column(ARRIVED_AT).cast(pa.int64()).to_numpy() // 1000
     rows = np.flatnonzero(hashes.present & (arrived_ms >= job.horizon_ms))
-    tp, topic_partitions = _topic_partitions(batch)
+    tp, topic_partitions = topic_partitions_of(batch)
     return RunKeys(
         hashes.hi[rows],
         hashes.lo[rows],
@@ -333,16 +316,6 @@ def _entries(job: BuildJob, batch: pa.RecordBatch) -> RunKeys:
         batch.column("offset").to_numpy()[rows],
         topic_partitions,
     )
-
-
-def _topic_partitions(batch: pa.RecordBatch) -> tuple[Array, tuple[TopicPartition, ...]]:
-    """Each row's topic-partition, and what the numbers mean."""
-    topic = batch.column("topic").dictionary_encode()
-    partitions = batch.column("partition").cast(pa.int64())
-    place = pc.bit_wise_or(pc.shift_left(topic.indices.cast(pa.int64()), 32), partitions).dictionary_encode()
-    topics = topic.dictionary.to_pylist()
-    found = tuple(TopicPartition(topics[n >> 32], n & 0xFFFF_FFFF) for n in place.dictionary.to_pylist())
-    return place.indices.to_numpy(), found
 
 
 def _written(files: Files, job: BuildJob, task: BuildTask, held: Sequence[RunKeys]) -> list[Run]:
