@@ -14,7 +14,7 @@ import os
 
 from waybill.spark.fork import SOCKET_VARIABLE, hand_over
 
-__all__ = ["run", "warm_up"]
+__all__ = ["run", "warm_up", "warm_up_dedup"]
 
 
 def warm_up() -> None:
@@ -29,6 +29,19 @@ def warm_up() -> None:
     from waybill.log.encode import Record, encode_batch
 
     list(decode(encode_batch([Record(0, 0, b"", b"", (("", b""),))]), where="warm-up"))
+    s3_client(S3Endpoint(conn_id="warm-up", region="us-east-1"), Config()).close()
+
+
+def warm_up_dedup() -> None:
+    """As `warm_up`, for the tasks of a dedup sweep."""
+    import pyspark.daemon  # noqa: F401
+    from botocore.config import Config
+
+    import waybill.dedup.execute
+    from waybill.clients.s3 import s3_client
+    from waybill.connections import S3Endpoint
+
+    waybill.dedup.execute.warm_up()
     s3_client(S3Endpoint(conn_id="warm-up", region="us-east-1"), Config()).close()
 
 

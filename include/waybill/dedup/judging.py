@@ -1,0 +1,99 @@
+"""A task that judges: of all rows whose keys are in one range of the hash, which are kept.
+
+The kept keys become runs of the index, and the other rows are marked, in an object that the tasks that write read.
+Neither counts before the sweep says so: what it is of use for is written down with the rows (`waybill.dedup.staged`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from waybill import failpoints
+from waybill.dedup.candidates import Candidates
+from waybill.dedup.index.index import BucketIndex
+from waybill.dedup.index.runs import Run, RunKeys, write_run
+from waybill.dedup.marks import Marks, write_marks
+from waybill.dedup.order import judge
+from waybill.dedup.scan import judge_of
+from waybill.dedup.task import Judged, Scanned, SweepJob, UnknownTopicPartitions
+from waybill.dedup.usage import Stopwatch
+from waybill.store import Store
+
+__all__ = ["judge_range"]
+
+
+def judge_range(
+    job: SweepJob, number: int, sent: Iterable[bytes | Scanned | UnknownTopicPartitions]
+) -> Judged | UnknownTopicPartitions:
+    """Judge the rows of range `number`, as `waybill.dedup.scan` sent them.
+
+    Raises `IndexDamaged` when a file of the index is gone or not what was written, `StoreUnavailable` when S3 does not
+    answer.
+    """
+    watch = Stopwatch.start()
+    parts: list[Candidates] = []
+    scanned: list[Scanned] = []
+    for found in sent:
+        if isinstance(found, UnknownTopicPartitions):
+            return found
+        if isinstance(found, Scanned):
+            scanned.append(found)
+        else:
+            parts.append(Candidates.from_bytes(found))
+    candidates = Candidates.concat(parts)
+    parts.clear()
+    runs: list[Run] = []
+    marks: list[Marks] = []
+    with Store.of(job.storage) as store:
+        for bucket, of_bucket in _by_bucket(job, number, candidates):
+            run, of_run = _judge_bucket(store, job, bucket, of_bucket)
+            runs += [] if run is None else [run]
+            marks.append(of_run)
+        failpoints.reach("sweep.run_written")
+        together = Marks.concat(marks)
+        key = write_marks(store, job.plan.key, together) if len(together) else None
+    return Judged(
+        candidates=len(candidates),
+        kept=sum(run.keys for run in runs),
+        runs=tuple(runs),
+        marks=key,
+        scanned=tuple(scanned),
+        usage=watch.usage(),
+    )
+
+
+def _by_bucket(job: SweepJob, number: int, candidates: Candidates) -> Iterable[tuple[int, Candidates]]:
+    buckets = job.buckets_of(number)
+    if len(buckets) == 1:
+        yield buckets[0], candidates
+        return
+    found = judge_of(candidates.hi, job.plan.buckets)
+    for bucket in buckets:
+        yield bucket, candidates.take(np.flatnonzero(found == bucket))
+
+
+def _judge_bucket(store: Store, job: SweepJob, bucket: int, candidates: Candidates) -> tuple[Run | None, Marks]:
+    plan = job.plan
+    topic_partitions = list(job.topic_partitions)  # those of the index come behind them
+    index = BucketIndex(store, [run for run in job.runs if run.bucket == bucket], topic_partitions)
+    seen = index.lookup(candidates.hi, candidates.lo, plan.horizon_ms)
+    verdicts = judge(candidates, seen, plan.window_ms, plan.horizon_ms)
+    kept = candidates.take(np.flatnonzero(verdicts.kept))
+    repeats = np.flatnonzero(~verdicts.kept)
+    marks = Marks.of(
+        file=candidates.file[repeats],
+        row=candidates.row[repeats],
+        first_tp=verdicts.first_tp[repeats],
+        first_offset=verdicts.first_offset[repeats],
+        first_arrived_ms=verdicts.first_arrived_ms[repeats],
+        topic_partitions=topic_partitions,
+    )
+    if not len(kept):
+        return None, marks
+    kept = kept.take(np.lexsort((kept.lo, kept.hi)))
+    keys = RunKeys(kept.hi, kept.lo, kept.arrived_ms, kept.tp, kept.offset, job.topic_partitions)
+    # Which snapshot these will be of is known only once it is committed: the manifest says it.
+    sequences = (job.covers + 1, job.covers + 1)
+    return write_run(store, job.index, bucket, sequences, keys), marks

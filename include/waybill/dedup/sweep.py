@@ -1,0 +1,433 @@
+"""The driver of a sweep: plan, carry out, commit. What is wrong at any step, the next run begins at the first.
+
+1. How far the stream's table was swept is read from the unique table.
+2. The plan that starts there is found, or made and created if absent.
+3. What was staged for the plan is found, or its tasks are carried out and their files written down.
+4. The duplicates are committed, then the unique rows, each with how far the table is swept then.
+5. The index gets what the sweep kept. It is derived from the unique table: left behind, the next sweep catches it up.
+
+Readers take duplicates into account only as far as the unique table is swept: between the two commits there may be
+more. A plan and what was staged for it are never taken back.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from typing import TypeVar
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+
+from waybill import failpoints
+from waybill.config import Config, Dedup, Stream
+from waybill.connections import CatalogEndpoint, S3Endpoint, connection
+from waybill.dedup.commit import commit_duplicates, commit_unique, point_of_sweep
+from waybill.dedup.execute import Execute, index_task
+from waybill.dedup.gained import NOTHING_SWEPT, Point, find_gained
+from waybill.dedup.index.budget import horizon_within
+from waybill.dedup.index.build import BuildJob, bring_up_to_date, rebuild
+from waybill.dedup.index.manifest import IndexOf, Manifest, update
+from waybill.dedup.plan import SweepPlan, epoch_ms, horizon_after, settle_sweep_plan
+from waybill.dedup.report import SweepFigures, SweepReport
+from waybill.dedup.staged import StagedSweep, discard, find_staged_sweep, record_staged_sweep, remove_objects
+from waybill.dedup.task import Judged, SweepJob, UnknownTopicPartitions, Written, cut_tasks, judges_for
+from waybill.errors import ConfigError, IndexDamaged, PlanUnusable, StoreUnavailable, SweepUnsound, WaybillError
+from waybill.names import TopicPartition, key_index_prefix, sweep_plan_key
+from waybill.partition.files import TableLayout
+from waybill.partition.report import RunOutcome
+from waybill.store import Store
+from waybill.tables import (
+    DedupTables,
+    Outcome,
+    SweepState,
+    Swept,
+    ensure_dedup_tables,
+    load_tables,
+    open_catalog,
+    read_progress,
+    read_sweep_state,
+    remove_files,
+)
+from waybill.tables.state import ancestry
+
+__all__ = ["Step", "run_sweep", "sweep_to_the_end"]
+
+log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+_REBUILDS = 3
+
+Step = Callable[[str], None]
+"""Called with the name of each step that was just done."""
+
+
+def _reach(step: str) -> None:
+    failpoints.reach(f"sweep.{step}")
+
+
+def run_sweep(
+    config: Config,
+    name: str,
+    execute: Execute,
+    *,
+    until: datetime | None = None,
+    rebuild_index: bool = False,
+    now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    done: Step = _reach,
+    slots: int = 1,
+) -> SweepReport:
+    """Take what the table of stream `name` gained since the last sweep, and keep each key once within the window.
+
+    `execute` carries out the tasks: on Spark, or in this process; `slots` of them side by side. `until`: a plan that
+    this run makes ends with what the table had gained by then. `rebuild_index`: build the index anew first.
+
+    Raises `SweepHistoryLost`, `ProgressLost`, `PlanUnusable`, `SweepUnsound`, `CommitConflict`, `ConfigError`, or one
+    of the retriable `StoreUnavailable` and `CatalogUnavailable`; whatever is raised, a later run goes on as if this one
+    had not been.
+    """
+    stream = config.stream(name)
+    if stream.dedup is None:
+        raise ConfigError(f"stream {name} has no section dedup: there is nothing to sweep by")
+    s3 = S3Endpoint.of(connection(config.storage.connection))
+    with (
+        Store.of(config.storage) as store,
+        closing(open_catalog(CatalogEndpoint.of(connection(config.catalog.connection)), s3)) as catalog,
+    ):
+        sweep = _Sweep(
+            config, name, stream, stream.dedup, store, catalog, execute, until, rebuild_index, now, done, slots
+        )
+        try:
+            return sweep.carry_out()
+        except OSError as error:
+            if error.errno is not None:
+                raise
+            # What Arrow's client for S3 raises, which PyIceberg reads and writes a table's metadata with.
+            raise StoreUnavailable(f"the files of the stream's tables cannot be reached: {error}") from error
+
+
+def sweep_to_the_end(
+    config: Config,
+    name: str,
+    execute: Execute,
+    *,
+    until: datetime | None = None,
+    rebuild_index: bool = False,
+    slots: int = 1,
+) -> Iterator[SweepReport]:
+    """`run_sweep`, and again as long as there is more: a plan is bounded, and an earlier run's may be behind.
+
+    Raises what `run_sweep` raises.
+    """
+    while True:
+        report = run_sweep(config, name, execute, until=until, rebuild_index=rebuild_index, slots=slots)
+        rebuild_index = False
+        yield report
+        if not (report.resumed or report.more):
+            return
+
+
+@dataclass(slots=True)
+class _Sweep:
+    config: Config
+    name: str
+    stream: Stream
+    settings: Dedup
+    store: Store
+    catalog: Catalog
+    execute: Execute
+    until: datetime | None
+    rebuild_index: bool
+    now: Callable[[], datetime]
+    done: Step
+    slots: int
+    run_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    made_plan: bool = False
+    more: bool = False
+    figures: SweepFigures = field(default_factory=SweepFigures)
+    index_figures: tuple[int, int] | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def carry_out(self) -> SweepReport:
+        began = time.monotonic()
+        tables = load_tables(self.catalog, self.stream)
+        if tables is None:
+            log.info("dedup of %s: there is no table yet", self.name)
+            return self._report(RunOutcome.NOTHING_NEW, NOTHING_SWEPT, None, None, SweepState(), began)
+        main = tables.main
+        dedup = ensure_dedup_tables(self.catalog, self.stream, main)
+        state = read_sweep_state(dedup.unique.metadata, ".".join(dedup.unique.name()))
+        start = NOTHING_SWEPT if state.swept is None else Point(state.swept.snapshot, state.swept.sequence)
+        plan = self._timed("plan", lambda: self._settle_plan(main, dedup, start, state))
+        if plan is None:
+            if self.rebuild_index:
+                self._timed("index", lambda: self._index(dedup.unique, state))
+            return self._report(RunOutcome.NOTHING_NEW, start, None, None, state, began)
+        if not self.made_plan:  # a rival with a newer config may have given the tables columns since
+            main.refresh()
+            dedup = ensure_dedup_tables(self.catalog, self.stream, main)
+        _check_plan(plan, main, start)
+        self.done("planned")
+        staged = self._timed("tasks", lambda: self._stage(plan, main, dedup, state))
+        self.done("staged")
+        outcome = self._timed("commit", lambda: self._commit(plan, dedup, staged))
+        self.done("committed")
+        self._timed("index_on", lambda: self._move_index_on(plan, dedup.unique, staged))
+        self.done("index_moved")
+        return self._report(RunOutcome(outcome), start, plan, staged, staged.state, began)
+
+    # --- plan ---
+
+    def _settle_plan(self, main: Table, dedup: DedupTables, start: Point, state: SweepState) -> SweepPlan | None:
+        unique = str(dedup.unique.metadata.table_uuid)
+        key = sweep_plan_key(self.store.prefix, self.name, self.stream.generation, unique, start.sequence)
+        return settle_sweep_plan(self.store, key, lambda: self._make_plan(key, main, start, state))
+
+    def _make_plan(self, key: str, main: Table, start: Point, state: SweepState) -> SweepPlan | None:
+        self.made_plan = True
+        until_ms = None if self.until is None else epoch_ms(self.until)
+        gained = find_gained(main, start, run_bytes=self.settings.run_bytes, until_ms=until_ms)
+        if gained is None:
+            return None
+        self.more = gained.more
+        created_at = self.now()
+        known = {*read_progress(main.metadata, ".".join(main.name())), *state.watermarks}
+        return SweepPlan(
+            key=key,
+            stream=self.name,
+            generation=self.stream.generation,
+            created_at=created_at,
+            main=str(main.metadata.table_uuid),
+            start=start,
+            end=gained.end,
+            files=gained.files,
+            topic_partitions=tuple(sorted(known)),
+            watermarks=state.watermarks,
+            window_ms=self.settings.window_ms,
+            horizon_ms=state.horizon_ms,
+            key_columns=self.settings.key,
+            source=self.settings.source,
+            buckets=self.settings.buckets,
+        )
+
+    # --- tasks ---
+
+    def _stage(self, plan: SweepPlan, main: Table, dedup: DedupTables, state: SweepState) -> StagedSweep:
+        staged = find_staged_sweep(self.store, plan, dedup)
+        if staged is not None:
+            log.info("dedup of %s: plan %s was carried out by run %s before", self.name, plan.id, staged.run_id)
+            return staged
+        ours = self._carry_out(plan, main, dedup, state)
+        self.done("carried_out")
+        if record_staged_sweep(self.store, plan, ours):
+            return ours
+        log.info("dedup of %s: another run has carried out plan %s; its files count", self.name, plan.id)
+        discard(self.store, dedup, ours)
+        found = find_staged_sweep(self.store, plan, dedup)
+        assert found is not None
+        return found
+
+    def _carry_out(self, plan: SweepPlan, main: Table, dedup: DedupTables, state: SweepState) -> StagedSweep:
+        manifest = self._timed("index", lambda: self._index(dedup.unique, state))
+        if not plan.records:
+            return self._staged(plan, manifest, [], [])
+        manifest, job, judged = self._timed("judge", lambda: self._judge(plan, main, dedup, state, manifest))
+        self.done("judged")
+        marks = [found.marks for found in judged if found.marks is not None]
+        written = self._timed("write", lambda: self._write(job, marks, dedup))
+        remove_objects(self.store, marks)
+        self.figures = SweepFigures(judged, written)
+        staged = self._staged(plan, manifest, judged, written)
+        try:
+            _check_sound(plan, judged, written)
+        except SweepUnsound:
+            discard(self.store, dedup, staged)
+            raise
+        return staged
+
+    def _judge(
+        self, plan: SweepPlan, main: Table, dedup: DedupTables, state: SweepState, manifest: Manifest
+    ) -> tuple[Manifest, SweepJob, list[Judged]]:
+        """What came of each range of the hash; again with another index, where that one was damaged."""
+        known = plan.topic_partitions
+        for attempt in range(_REBUILDS + 1):
+            job = self._job(plan, main, dedup, manifest, known)
+            found = self.execute.judge(job, cut_tasks(plan.files, self.settings.task_bytes, self.slots))
+            judged = [result for result in found if isinstance(result, Judged)]
+            if len(judged) == len(found):
+                return manifest, job, judged
+            self._take_back(judged)
+            strange = [result for result in found if isinstance(result, UnknownTopicPartitions)]
+            faults = [result for result in found if isinstance(result, WaybillError)]
+            damage = [fault for fault in faults if isinstance(fault, IndexDamaged)]
+            if strange:
+                known = tuple(sorted({*known, *(tp for result in strange for tp in result.topic_partitions)}))
+            elif damage and attempt < _REBUILDS:
+                log.warning("dedup of %s: the key index is damaged, it is built anew: %s", self.name, damage[0])
+                self.rebuild_index = True
+                manifest = self._index(dedup.unique, state)
+            else:
+                raise faults[0]
+        raise AssertionError("unreachable")
+
+    def _job(
+        self, plan: SweepPlan, main: Table, dedup: DedupTables, manifest: Manifest, known: tuple[TopicPartition, ...]
+    ) -> SweepJob:
+        return SweepJob(
+            plan=plan,
+            topic_partitions=known,
+            storage=self.config.storage,
+            catalog_connection=self.config.catalog.connection,
+            main=TableLayout.of(main),
+            unique=TableLayout.of(dedup.unique),
+            duplicates=TableLayout.of(dedup.duplicates),
+            secret=dedup.unique.metadata.table_uuid.bytes,
+            judges=judges_for(plan.records, self.settings.memory, self.slots),
+            index=self._index_prefix(dedup.unique),
+            runs=manifest.runs,
+            covers=manifest.covers,
+            memory_bytes=self.settings.memory,
+        )
+
+    def _write(self, job: SweepJob, marks: Sequence[str], dedup: DedupTables) -> list[Written]:
+        locations = tuple(f"s3://{self.store.bucket}/{key}" for key in marks)
+        tasks = cut_tasks(job.files, self.settings.task_bytes, self.slots)
+        found = self.execute.write(job, tasks, locations)
+        written = [result for result in found if isinstance(result, Written)]
+        faults = [result for result in found if isinstance(result, WaybillError)]
+        if faults:
+            files = [file for result in written for file in (*result.unique_files, *result.duplicate_files)]
+            remove_files(dedup.unique.io, [file.file_path for file in files])
+            raise faults[0]
+        return written
+
+    def _take_back(self, judged: Sequence[Judged]) -> None:
+        runs = [path for result in judged for run in result.runs for path in (run.path, run.filter_path)]
+        remove_objects(self.store, [*runs, *(result.marks for result in judged if result.marks is not None)])
+
+    def _staged(
+        self, plan: SweepPlan, manifest: Manifest, judged: Sequence[Judged], written: Sequence[Written]
+    ) -> StagedSweep:
+        runs = tuple(run for result in judged for run in result.runs)
+        watermarks = dict(plan.watermarks)
+        for result in written:
+            for tp, arrived_ms in result.arrived_ms.items():
+                watermarks[tp] = max(watermarks.get(tp, arrived_ms), arrived_ms)
+        horizon_ms = max(plan.horizon_ms, horizon_after(watermarks, plan.window_ms))
+        horizon_ms = horizon_within((*manifest.runs, *runs), self.settings.index_budget_bytes, horizon_ms)
+        assert plan.end.snapshot_id is not None
+        return StagedSweep(
+            self.run_id,
+            [file for result in written for file in result.unique_files],
+            [file for result in written for file in result.duplicate_files],
+            SweepState(Swept(plan.main, plan.end.snapshot_id, plan.end.sequence), watermarks, horizon_ms),
+            runs,
+            manifest.covers,
+        )
+
+    # --- commit ---
+
+    def _commit(self, plan: SweepPlan, dedup: DedupTables, staged: StagedSweep) -> Outcome:
+        if staged.duplicate_files:
+            commit_duplicates(dedup.duplicates, plan, staged)
+            self.done("duplicates_committed")
+        return commit_unique(dedup.unique, plan, staged)
+
+    # --- index ---
+
+    def _index_prefix(self, unique: Table) -> str:
+        return key_index_prefix(self.store.prefix, self.name, self.stream.generation, str(unique.metadata.table_uuid))
+
+    def _index(self, unique: Table, state: SweepState) -> Manifest:
+        """The index, with everything in it that the unique table has."""
+        unique_uuid = str(unique.metadata.table_uuid)
+        job = BuildJob(
+            index=self._index_prefix(unique),
+            of=IndexOf(unique_uuid, self.settings.key, self.settings.buckets),
+            unique=TableLayout.of(unique),
+            horizon_ms=state.horizon_ms,
+            memory_bytes=self.settings.memory,
+        )
+        make = rebuild if self.rebuild_index else bring_up_to_date
+        self.rebuild_index = False
+        work = partial(index_task, self.config.storage, self.config.catalog.connection, job)
+        return make(self.store, job, unique, for_each=self.execute.for_each, work=work)
+
+    def _move_index_on(self, plan: SweepPlan, unique: Table, staged: StagedSweep) -> None:
+        """Add what the sweep kept. If that fails, the next sweep does it, from the unique table."""
+        assert staged.state.swept is not None
+        of = IndexOf(str(unique.metadata.table_uuid), plan.key_columns, plan.buckets)
+        try:
+            unique.refresh()
+            point = point_of_sweep(unique, staged.state.swept)
+            if point is None or point.snapshot_id is None:
+                return
+            sequence, snapshot_id = point.sequence, point.snapshot_id
+
+            def with_rows(manifest: Manifest | None) -> Manifest | None:
+                if manifest is None:
+                    return None
+                return manifest.with_rows(staged.covers, sequence, snapshot_id, staged.runs, staged.state.horizon_ms)
+
+            saved = update(self.store, self._index_prefix(unique), of, with_rows)
+            self.index_figures = None if saved is None else (saved.keys, saved.size_bytes)
+        except (WaybillError, OSError) as error:
+            log.warning("dedup of %s: the key index is left behind, the next sweep catches up: %s", self.name, error)
+
+    # --- report ---
+
+    def _timed(self, step: str, work: Callable[[], _T]) -> _T:
+        began = time.monotonic()
+        try:
+            return work()
+        finally:
+            self.seconds[step] = self.seconds.get(step, 0.0) + time.monotonic() - began
+
+    def _report(
+        self,
+        outcome: RunOutcome,
+        start: Point,
+        plan: SweepPlan | None,
+        staged: StagedSweep | None,
+        state: SweepState,
+        began: float,
+    ) -> SweepReport:
+        return SweepReport.of(
+            stream=self.name,
+            outcome=outcome,
+            start=start.sequence,
+            plan=plan,
+            resumed=plan is not None and not self.made_plan,
+            more=self.more,
+            staged=staged,
+            figures=self.figures,
+            index=self.index_figures,
+            state=state,
+            seconds={**self.seconds, "total": time.monotonic() - began},
+        )
+
+
+def _check_plan(plan: SweepPlan, main: Table, start: Point) -> None:
+    """Raise `PlanUnusable` if a plan that was found is of another history of the table than there is now."""
+    is_in_history = any(snapshot.snapshot_id == plan.end.snapshot_id for snapshot in ancestry(main.metadata))
+    if plan.main == str(main.metadata.table_uuid) and plan.start == start and is_in_history:
+        return
+    raise PlanUnusable(
+        f"plan {plan.key} ends with snapshot {plan.end.snapshot_id} of table {'.'.join(main.name())}, which is not in "
+        f"the history of its current snapshot: the table was rolled back since. Remove the object, and run again"
+    )
+
+
+def _check_sound(plan: SweepPlan, judged: Sequence[Judged], written: Sequence[Written]) -> None:
+    """Raise `SweepUnsound` unless each row of the plan came to one place, and to the right one."""
+    rows, duplicates = sum(w.rows for w in written), sum(w.duplicates for w in written)
+    marked = sum(j.candidates - j.kept for j in judged)
+    if rows + duplicates != plan.records or duplicates != marked:
+        raise SweepUnsound(plan.id, plan.records, rows, duplicates, marked)

@@ -1,0 +1,107 @@
+"""Tasks of a dedup sweep, carried out by Spark's executors.
+
+As in `waybill.spark.execute`, rows of messages never become Spark's: what goes through its shuffle are candidates, 48
+bytes for each row that has a key, in a few large pieces of Arrow for each range of the hash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from pyspark import SparkContext, TaskContext
+
+from waybill.dedup.judging import judge_range
+from waybill.dedup.scan import scan
+from waybill.dedup.task import Judged, SweepJob, SweepTask, UnknownTopicPartitions, Written
+from waybill.dedup.writing import write
+from waybill.errors import WaybillError
+from waybill.spark.execute import attempts_of
+
+__all__ = ["SparkSweep"]
+
+_Task = TypeVar("_Task")
+_Result = TypeVar("_Result")
+
+
+class SparkSweep:
+    """Carries out a sweep's tasks on Spark. `start` is called only when there is something to do."""
+
+    def __init__(self, start: Callable[[], SparkContext]) -> None:
+        self._start = start
+
+    def for_each(self, work: Callable[[_Task], _Result], tasks: Sequence[_Task]) -> list[_Result]:
+        """The same work for each task; a `WaybillError` is raised as it is."""
+        results = []
+        for result in self._each(work, tasks):
+            if isinstance(result, WaybillError):
+                raise result
+            results.append(result)
+        return results
+
+    def judge(
+        self, job: SweepJob, tasks: Sequence[SweepTask]
+    ) -> Sequence[Judged | UnknownTopicPartitions | WaybillError]:
+        """As `waybill.dedup.execute.Execute` has it: two stages, and Spark's shuffle between them."""
+        context = self._start()
+        attempts = attempts_of(context.getConf())
+        sent = context.parallelize(range(len(tasks)), len(tasks)).flatMap(
+            lambda number: _scan(job, tasks[number], attempts)
+        )
+        ranges = sent.partitionBy(job.judges, lambda judge: judge)
+        return list(
+            ranges.mapPartitionsWithIndex(lambda number, pairs: [_judge(job, number, pairs, attempts)]).collect()
+        )
+
+    def write(
+        self, job: SweepJob, tasks: Sequence[SweepTask], marks: tuple[str, ...]
+    ) -> Sequence[Written | WaybillError]:
+        """As `waybill.dedup.execute.Execute` has it."""
+        return self._each(lambda task: write(job, task, marks), tasks)
+
+    def _each(self, work: Callable[[_Task], _Result], tasks: Sequence[_Task]) -> list[_Result | WaybillError]:
+        if not tasks:
+            return []
+        context = self._start()
+        attempts = attempts_of(context.getConf())
+        numbers = context.parallelize(range(len(tasks)), len(tasks))
+        return list(numbers.map(lambda number: _result(lambda: work(tasks[number]), attempts)).collect())
+
+
+def _scan(job: SweepJob, task: SweepTask, attempts: int) -> Iterator[tuple[int, Any]]:
+    try:
+        yield from scan(job, task)
+    except WaybillError as error:
+        if _may_succeed(error, attempts):
+            raise
+        yield 0, error
+
+
+def _judge(
+    job: SweepJob, number: int, pairs: Iterable[tuple[int, Any]], attempts: int
+) -> Judged | UnknownTopicPartitions | WaybillError:
+    sent = []
+    for _, found in pairs:
+        if isinstance(found, WaybillError):  # of a task that scans
+            return found
+        sent.append(found)
+    return _result(lambda: judge_range(job, number, sent), attempts)
+
+
+def _result(work: Callable[[], _Result], attempts: int) -> _Result | WaybillError:
+    """What the work gave; or the error as a value, for the driver to raise as it is.
+
+    Raised here, it would reach the driver as the text of a traceback. That is only done where Spark's next attempt may
+    succeed.
+    """
+    try:
+        return work()
+    except WaybillError as error:
+        if _may_succeed(error, attempts):
+            raise
+        return error
+
+
+def _may_succeed(error: WaybillError, attempts: int) -> bool:
+    context = TaskContext.get()
+    return error.retriable and context is not None and context.attemptNumber() + 1 < attempts

@@ -1,0 +1,116 @@
+"""Take what the table of a stream gained since the last sweep, and keep each key once.
+
+    spark-submit spark_jobs/dedup.py --stream flights [--config streams.yaml] [--report report.json]
+
+Connections come from the environment (`AIRFLOW_CONN_…`). Exit code 1: something needs a decision, or the same command
+again; the last line says which.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NoReturn
+
+from pyspark import SparkContext
+
+from waybill.config import load_config
+from waybill.dedup.report import SweepReport
+from waybill.dedup.sweep import sweep_to_the_end
+from waybill.errors import WaybillError
+from waybill.spark import daemon
+from waybill.spark.fork import forked
+from waybill.spark.session import connection_ids, spark_context, task_slots
+from waybill.spark.sweep_execute import SparkSweep
+
+log = logging.getLogger("waybill.dedup")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The exit code."""
+    parser = argparse.ArgumentParser(description="Take what a stream's table gained, and keep each key once.")
+    parser.add_argument("--stream", required=True, help="its name in the config")
+    parser.add_argument(
+        "--config", type=Path, help="the YAML; default: WAYBILL_CONFIG, else include/config/streams.yaml"
+    )
+    parser.add_argument("--report", type=Path, metavar="FILE", help="write the sweeps' figures to FILE, as JSON")
+    parser.add_argument(
+        "--until",
+        type=instant,
+        metavar="TIME",
+        help="sweep only what the table had gained by then: 2026-01-31T00:00:00Z; a plan that an earlier sweep has "
+        "made is carried out as it is",
+    )
+    parser.add_argument(
+        "--rebuild-index",
+        action="store_true",
+        help="first build the index of keys anew from the unique table; what a sweep decides is the same",
+    )
+    options = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    for library in ("py4j", "pyiceberg", "kazoo"):
+        logging.getLogger(library).setLevel(logging.WARNING)
+    with forked(daemon.warm_up_dedup, daemon.run) as environment:
+        return carry_out(options, environment)
+
+
+def instant(text: str) -> datetime:
+    """A time with its time zone. Raises `ArgumentTypeError` otherwise."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time: write 2026-01-31T00:00:00Z") from error
+    if found.tzinfo is None:
+        raise argparse.ArgumentTypeError(f"{text!r} has no time zone: write 2026-01-31T00:00:00Z")
+    return found.astimezone(UTC)
+
+
+def carry_out(options: argparse.Namespace, environment: Mapping[str, str]) -> int:
+    """The exit code. `environment`: for Spark's workers on this machine."""
+    reports: list[SweepReport] = []
+    try:
+        for report in sweep(options, environment):
+            log.info("%s", report)
+            reports.append(report)
+    except WaybillError as error:
+        again = " (running again may succeed)" if error.retriable else ""
+        log.error("dedup %s: %s: %s%s", options.stream, type(error).__name__, error, again)
+        return 1
+    if options.report:
+        options.report.write_text(json.dumps([report.document() for report in reports], indent=2) + "\n")
+    return 0
+
+
+def sweep(options: argparse.Namespace, environment: Mapping[str, str]) -> Iterator[SweepReport]:
+    """Run the job until nothing of an earlier run is left; Spark starts only if there is something to do."""
+    config = load_config(options.config)
+
+    def start() -> SparkContext:
+        return spark_context(f"waybill-dedup-{options.stream}", connection_ids(config), environment)
+
+    return sweep_to_the_end(
+        config,
+        options.stream,
+        SparkSweep(start),
+        until=options.until,
+        rebuild_index=options.rebuild_index,
+        slots=task_slots(),
+    )
+
+
+def end_process(code: int) -> NoReturn:
+    """End without taking the interpreter apart: that takes most of a second, and the JVM waits for it."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    end_process(main())
