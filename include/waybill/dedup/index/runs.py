@@ -24,7 +24,7 @@ from waybill.names import TopicPartition, key_index_filter_key, key_index_run_ke
 __all__ = ["Array", "Files", "Matches", "Run", "RunKeys", "Writing", "lookup", "read_run", "slices", "write_run"]
 
 _WHOLE_BYTES = 2 << 20  # as fast to read as any part of it, footer and all
-_SLICE_BYTES = 8 << 20  # of a run, read and decoded at a time: about 400,000 entries, 14 MB of them
+_SLICE_BYTES = 4 << 20  # of a run, read and decoded at a time: 200,000 entries, some 20 MB with what Arrow needs
 
 
 _COLUMNS = {"hi": np.uint64, "lo": np.uint64, "arrived_ms": np.int64, "tp": np.int32, "offset": np.int64}
@@ -117,9 +117,9 @@ class Matches:
 def write_run(files: Files, prefix: str, bucket: int, sequences: tuple[int, int], keys: RunKeys) -> Run:
     """Write the two files of a run below `prefix` (`names.key_index_prefix`), under names that nobody else has.
 
-    `sequences`: first and last sequence number. `keys`: at least one, sorted by (hi, lo). Takes the filter's
-    `filters.BUILD_BYTES_PER_KEY` and 16 bytes a key beside them. Raises `ValueError` for keys that cannot be a run,
-    `StoreUnavailable` when they could not be written: what was written is named by nothing then.
+    `sequences`: first and last sequence number. `keys`: at least one, sorted by (hi, lo); beside them it takes
+    `filters.BUILD_BYTES_PER_KEY` for each. Raises `ValueError` for keys that cannot be a run, `StoreUnavailable` when
+    they could not be written: what was written is named by nothing then.
     """
     if not len(keys) or not _is_sorted(keys):
         raise ValueError(f"{len(keys)} keys are no run of bucket {bucket}: it takes one, and they must be sorted")

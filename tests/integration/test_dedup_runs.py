@@ -1,0 +1,82 @@
+"""Runs of the key index on a real S3."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from devstack import Stack
+from waybill.connections import S3Endpoint
+from waybill.dedup.index.runs import RunKeys, lookup, read_run, write_run
+from waybill.errors import IndexDamaged, ObjectMissing
+from waybill.names import TopicPartition, key_index_prefix
+from waybill.store import PART_BYTES, Store
+
+pytestmark = pytest.mark.integration
+
+COUNT = 900_000
+"""More than a part of an upload holds."""
+
+
+@pytest.fixture
+def store(stack: Stack, topic_name: str) -> Iterator[Store]:
+    endpoint = S3Endpoint(
+        endpoint_url=stack.s3_endpoint_url, access_key=stack.s3_access_key, secret_key=stack.s3_secret_key
+    )
+    with Store(endpoint, stack.bucket, topic_name) as store:
+        yield store
+
+
+def keys(count: int) -> RunKeys:
+    """Of bucket 0 of 16, and a day."""
+    rng = np.random.default_rng(count)
+    hi, lo = np.sort(rng.integers(0, 1 << 60, count, np.uint64)), rng.integers(0, 1 << 64, count, np.uint64)
+    arrived = 1_760_000_000_000 + rng.integers(0, 86_400_000, count)
+    tps = (TopicPartition("flights", 0), TopicPartition("flights", 1))
+    return RunKeys(hi, lo, arrived, rng.integers(0, 2, count, np.int32), rng.integers(0, 1 << 22, count), tps)
+
+
+def test_part_of_an_object_is_read_as_far_as_there_is_one(store: Store) -> None:
+    content, key = os.urandom(100_000), f"{store.prefix}/object"
+    store.create_if_absent(key, content)
+    assert store.read_range(key, 0, 10) == content[:10]
+    assert store.read_range(key, 70_000, 20_000) == content[70_000:90_000]
+    assert store.read_range(key, 99_990, 100) == content[-10:]
+    assert store.read_range(key, 100_000, 1) == b""
+    with pytest.raises(ObjectMissing, match="nothing"):
+        store.read_range(f"{store.prefix}/nothing", 0, 10)
+
+
+def test_run_is_written_read_and_asked(store: Store) -> None:
+    written = keys(COUNT)
+    prefix = key_index_prefix(store.prefix, "flights", 0, "11111111-2222-3333-4444-555555555555")
+    run = write_run(store, prefix, 0, (1, 4), written)
+    assert run.bytes > PART_BYTES
+    assert list(store.keys(prefix)) == [run.filter_path, run.path]
+
+    asked = np.arange(5, COUNT, 40_000)
+    others = keys(1_000)
+    found = lookup(store, run, np.append(written.hi[asked], others.hi), np.append(written.lo[asked], others.lo))
+    assert found.index.tolist() == list(range(len(asked)))
+    for name in ("arrived_ms", "tp", "offset"):
+        assert np.array_equal(getattr(found, name), getattr(written, name)[asked])
+
+    everything = read_run(store, run)
+    for name in ("hi", "lo", "arrived_ms", "tp", "offset"):
+        assert np.array_equal(getattr(everything, name), getattr(written, name))
+
+
+def test_object_that_is_gone_or_another_is_damage(store: Store) -> None:
+    prefix = key_index_prefix(store.prefix, "flights", 0, "11111111-2222-3333-4444-555555555555")
+    written = keys(200_000)
+    run = write_run(store, prefix, 0, (1, 1), written)
+    content = store.read(run.path)
+    store.remove(run.path)
+    with pytest.raises(IndexDamaged, match="it is gone"):
+        lookup(store, run, written.hi[:1], written.lo[:1])
+    store.create_if_absent(run.path, content[:1_000_000])
+    with pytest.raises(IndexDamaged, match="bytes instead of"):
+        lookup(store, run, written.hi[:1], written.lo[:1])
