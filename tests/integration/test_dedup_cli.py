@@ -1,0 +1,148 @@
+"""`waybill dedup` as a user runs it, and the alert about the window."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from archived_stream import Ran, waybill
+from partition_scenes import DAY_MS, Scene, event
+
+from waybill.config import Config
+from waybill.dedup.alert import check_window
+from waybill.dedup.execute import InThisProcess
+from waybill.dedup.sweep import run_sweep
+from waybill.dedup.upkeep import merge_index
+from waybill.errors import ConfigError, WindowShrunk
+from waybill.log.encode import Record
+from waybill.names import TopicPartition
+
+pytestmark = pytest.mark.integration
+
+MakeScene = Callable[..., Scene]
+TP = TopicPartition("flights", 0)
+HOUR_MS = 3_600_000
+DEDUP = {"window": "2d", "floor": "1d"}
+
+
+def again(offset: int, repeats: int, time_ms: int) -> Record:
+    """The message of an earlier offset, once more."""
+    first = event(repeats, time_ms)
+    return Record(offset, time_ms + 5, first.key, first.value)
+
+
+def put(scene: Scene, first: int, first_day: int) -> None:
+    """24 messages, one an hour, the last four of them those of the last four hours before."""
+    start = first_day * DAY_MS
+    fresh = [event(first + n, start + n * HOUR_MS) for n in range(20)]
+    scene.put(TP, fresh + [again(first + n, first + n - 4, start + n * HOUR_MS) for n in range(20, 24)])
+    scene.run()
+
+
+@pytest.fixture
+def scene(make_scene: MakeScene) -> Scene:
+    made = make_scene(dedup=DEDUP, columns={"id": "string"})
+    put(made, 0, 0)
+    return made
+
+
+@pytest.fixture
+def command(scene: Scene, tmp_path: Path) -> Callable[..., Ran]:
+    """`waybill dedup …` by the scene's config, with changes to its section `dedup`."""
+    file = tmp_path / "streams.yaml"
+
+    def run(*arguments: str, config: Config | None = None) -> Ran:
+        file.write_text(yaml.safe_dump((config or scene.config).model_dump(mode="json")))
+        return waybill("dedup", *arguments, WAYBILL_CONFIG=str(file))
+
+    return run
+
+
+def with_dedup(scene: Scene, **changes: Any) -> Config:
+    return scene.with_stream(dedup={**DEDUP, **changes})
+
+
+def sweep(scene: Scene) -> None:
+    run_sweep(scene.config, "flights", InThisProcess())
+
+
+def test_status_before_and_after_a_sweep(scene: Scene, command: Callable[..., Ran]) -> None:
+    [before] = command("status", "--json").document
+    assert (before["swept_snapshot"], before["rows"], before["index"]) == (None, 0, None)
+    assert before["behind"] == {"snapshots": 1, "rows": 24}
+    assert command("rebuild", "flights").out == "flights: there is no index yet: a sweep makes one\n"
+
+    sweep(scene)
+    put(scene, 24, 1)
+    [status] = command("status", "flights", "--json").document
+    assert status["swept_snapshot"] == scene.table.metadata.snapshots[0].snapshot_id
+    assert (status["rows"], status["duplicates"]) == (20, 4)
+    assert status["behind"] == {"snapshots": 1, "rows": 24}
+    assert status["newest"] == "1970-01-01T23:00:00.005000+00:00"
+    assert status["window"]["effective_seconds"] == 2 * 86_400
+    assert (status["index"]["keys"], status["index"]["missing_rows"], status["alert"]) == (20, 0, None)
+    hours = [f"1970-01-01T{hour}:00:00+00:00" for hour in (20, 21, 22, 23)]
+    assert [(c["hour"], c["topic"], c["duplicates"]) for c in status["counted"]] == [(h, "flights", 1) for h in hours]
+
+    sweep(scene)
+    ran = command("status", "--last", "2h")
+    assert ran.code == 0, ran.err
+    lines = ran.out.splitlines()
+    assert lines[0].startswith("flights: 40 rows in tests.flights_")
+    assert lines[0].endswith(", 8 duplicates (16.67% of all)")
+    assert lines[1].endswith("; nothing to sweep")
+    assert [line.split()[0] for line in lines[6:]] == [f"1970-01-02T{hour}:00:00Z" for hour in (21, 22, 23)]
+    assert "flights: 3 duplicates in the 2h before 1970-01-02T23:00:00Z" in ran.err
+
+
+def test_an_index_that_was_removed_is_none_and_is_built_anew(scene: Scene, command: Callable[..., Ran]) -> None:
+    sweep(scene)
+    for key in scene.keys("dedup/"):
+        scene.store.remove(key)
+    ran = command("status")
+    assert "  index   none yet: the next sweep builds it from the unique rows" in ran.out.splitlines()
+    assert merge_index(scene.config, "flights") is None
+    assert command("rebuild", "flights", "--json").document["index"]["keys"] == 20
+    assert "  index   20 keys in " in command("status").out
+    assert command("merge", "flights").out.startswith("flights: the index has 20 keys in ")
+
+
+def test_a_window_that_is_less_than_the_floor_is_an_alert(
+    scene: Scene, command: Callable[..., Ran], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert check_window(scene.config, "flights") is None
+    sweep(scene)
+    with caplog.at_level(logging.INFO, "waybill.dedup"):
+        window = check_window(scene.config, "flights")
+    assert window is not None
+    assert window.is_whole
+    assert "flights: dedup sees 2d of 2d (floor 1d) back; the key index has 20 keys in " in caplog.text
+
+    # A window that was raised grows as time goes on: an alert only where it is not even the floor yet.
+    raised = check_window(with_dedup(scene, window="9d"), "flights")
+    assert raised is not None
+    assert not raised.is_whole
+    config = with_dedup(scene, window="9d", floor="8d")
+    with pytest.raises(WindowShrunk, match=r"^flights: dedup sees 2d back, less than dedup\.floor: 9d are promised"):
+        check_window(config, "flights")
+    ran = command("status", config=config)
+    assert ran.code == 0
+    assert "alert: flights: dedup sees 2d back" in ran.err
+
+
+def test_a_stream_without_dedup(make_scene: MakeScene, tmp_path: Path) -> None:
+    scene = make_scene()
+    file = tmp_path / "streams.yaml"
+    file.write_text(yaml.safe_dump(scene.config.model_dump(mode="json")))
+    for arguments in (("status", "flights"), ("rebuild", "flights"), ("merge", "flights")):
+        ran = waybill("dedup", *arguments, WAYBILL_CONFIG=str(file))
+        assert (ran.code, ran.out) == (1, "")
+        assert ran.err == "error: stream 'flights' has no dedup: give it a section `dedup` in the config ({} will do)\n"
+    assert waybill("dedup", "status", "--json", WAYBILL_CONFIG=str(file)).document == []
+    assert check_window(scene.config, "flights") is None
+    with pytest.raises(ConfigError, match="has no dedup"):
+        merge_index(scene.config, "flights")
