@@ -207,5 +207,14 @@ def test_a_horizon_hides_what_was_kept_before_it() -> None:
     assert verdicts.first_offset.tolist()[3] == 3
 
 
+@pytest.mark.parametrize("rows", [[_row(0, 5, 40)], [_row(0, 5, 40), _row(0, 6, 40, "k3")]])
+def test_an_entry_from_before_the_horizon_does_not_count_though_it_is_stored(rows: list[Row]) -> None:
+    seen = Seen(np.array([0]), np.array([24]), np.array([3], np.int32), np.array([77]))
+    assert judge(_candidates(rows, State(), 30), seen, 30, 25).kept.all()
+    verdicts = judge(_candidates(rows, State(), 30), seen, 30, 24)
+    assert verdicts.kept.tolist() == [False, True][: len(rows)]
+    assert (verdicts.first_tp[0], verdicts.first_offset[0], verdicts.first_arrived_ms[0]) == (3, 77, 24)
+
+
 def test_no_candidates() -> None:
     assert judge(Candidates.empty(), Seen.nothing(), 30, NEVER).kept.tolist() == []
