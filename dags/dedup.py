@@ -36,6 +36,7 @@ PARAMS = {
 }
 
 ARGUMENTS = [
+    "--no-window-alert",
     "{{ '--until=' ~ params.until if params.until else '' }}",
     "{{ '--rebuild-index' if params.rebuild_index else '' }}",
 ]

@@ -21,6 +21,7 @@ from typing import NoReturn
 from pyspark import SparkContext
 
 from waybill.config import load_config
+from waybill.dedup.alert import check_window
 from waybill.dedup.report import SweepReport
 from waybill.dedup.sweep import sweep_to_the_end
 from waybill.errors import WaybillError
@@ -51,6 +52,13 @@ def main(arguments: list[str] | None = None) -> int:
         "--rebuild-index",
         action="store_true",
         help="first build the index of keys anew from the unique table; what a sweep decides is the same",
+    )
+    parser.add_argument(
+        "--no-window-alert",
+        dest="window_alert",
+        action="store_false",
+        help="end well even if sweeps see less far back than the config promises: somebody else looks (in Airflow, the "
+        "task check_window)",
     )
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
@@ -84,7 +92,17 @@ def carry_out(options: argparse.Namespace, environment: Mapping[str, str]) -> in
         return 1
     if options.report:
         options.report.write_text(json.dumps([report.document() for report in reports], indent=2) + "\n")
-    return 0
+    return 1 if options.window_alert and is_shrunk(options) else 0
+
+
+def is_shrunk(options: argparse.Namespace) -> bool:
+    """Whether sweeps see less far back than they should, or nobody can say; how far they see is logged."""
+    try:
+        check_window(load_config(options.config), options.stream)
+    except WaybillError as error:
+        log.error("dedup %s: %s: %s", options.stream, type(error).__name__, error)
+        return True
+    return False
 
 
 def sweep(options: argparse.Namespace, environment: Mapping[str, str]) -> Iterator[SweepReport]:
