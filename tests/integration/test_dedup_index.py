@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from index_files import MemoryFiles
+from partition_scenes import DAY_MS, Scene, event
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io.pyarrow import parquet_file_to_data_file
@@ -23,17 +25,18 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType, TimestamptzType
 
+from waybill import names
 from waybill.dedup.candidates import UNBOUNDED_MS
 from waybill.dedup.hashing import hash_keys
 from waybill.dedup.index.build import BuildJob, BuildTask, bring_up_to_date, index_rows, rebuild
 from waybill.dedup.index.index import BucketIndex
 from waybill.dedup.index.manifest import IndexOf, Manifest, load, save_next
 from waybill.dedup.index.merge import MERGE_BYTES_PER_KEY, MergePolicy, merge_all
-from waybill.dedup.index.runs import Run
-from waybill.errors import PlanUnusable
+from waybill.dedup.index.runs import Files, Run
+from waybill.errors import IndexDamaged, PlanUnusable
 from waybill.names import TopicPartition
 from waybill.partition.files import TableLayout
-from waybill.tables import commit_snapshot
+from waybill.tables import commit_snapshot, ensure_dedup_tables
 from waybill.tables.state import SWEEP_HORIZON_PROPERTY
 
 pytestmark = pytest.mark.integration
@@ -114,22 +117,25 @@ class Unique:
 
     def answers(self, manifest: Manifest, ids: Sequence[str], horizon_ms: int = UNBOUNDED_MS) -> dict[str, Row]:
         """What the index answers for these ids."""
-        hashes = hash_keys([pa.array(ids, pa.string())], uuid.UUID(self.of.unique).bytes)
-        shift = np.uint64(64 - self.buckets.bit_length() + 1)
-        found: dict[str, Row] = {}
-        for bucket in range(self.buckets):
-            here = (
-                np.flatnonzero((hashes.hi >> shift).astype(np.int64) == bucket)
-                if self.buckets > 1
-                else np.arange(len(ids))
-            )
-            tps: list[TopicPartition] = []
-            index = BucketIndex(self.files, manifest.bucket(bucket), tps)
-            seen = index.lookup(hashes.hi[here], hashes.lo[here], horizon_ms)
-            for at, arrived, tp, offset in zip(seen.candidate, seen.arrived_ms, seen.tp, seen.offset, strict=True):
-                name = ids[here[at]]
-                found[name] = Row(tps[tp], int(offset), name, int(arrived))
-        return found
+        return answers(self.files, manifest, ids, horizon_ms)
+
+
+def answers(files: Files, manifest: Manifest, ids: Sequence[str], horizon_ms: int = UNBOUNDED_MS) -> dict[str, Row]:
+    """What an index answers for these ids."""
+    hashes = hash_keys([pa.array(ids, pa.string())], uuid.UUID(manifest.of.unique).bytes)
+    bucket_of = (
+        hashes.hi >> np.uint64(64 - manifest.of.buckets.bit_length() + 1) if manifest.of.buckets > 1 else hashes.hi * 0
+    )
+    found: dict[str, Row] = {}
+    for bucket in range(manifest.of.buckets):
+        here = np.flatnonzero(bucket_of == bucket)
+        tps: list[TopicPartition] = []
+        index = BucketIndex(files, manifest.bucket(bucket), tps)
+        seen = index.lookup(hashes.hi[here], hashes.lo[here], horizon_ms)
+        for at, arrived, tp, offset in zip(seen.candidate, seen.arrived_ms, seen.tp, seen.offset, strict=True):
+            name = ids[here[at]]
+            found[name] = Row(tps[tp], int(offset), name, int(arrived))
+    return found
 
 
 def latest(rows: Sequence[Row], horizon_ms: int = UNBOUNDED_MS) -> dict[str, Row]:
@@ -396,3 +402,66 @@ def test_index_built_anew_answers_as_the_one_that_was_kept_up(
     anew = rebuild(unique.files, unique.job(horizon), unique.table)
     assert unique.answers(kept_up, IDS, horizon) == latest(everything, horizon)
     assert unique.answers(anew, IDS, horizon) == latest(everything, horizon)
+
+
+# --- on S3 ---
+
+
+def test_table_on_s3_is_indexed_once_by_two_at_the_same_time_and_again_after_damage(
+    make_scene: Callable[..., Scene],
+) -> None:
+    scene = make_scene(dedup={"buckets": 2})
+    tps = [TopicPartition("flights.a", 0), TopicPartition("flights.b", 1)]
+    for tp in tps:
+        scene.put(tp, [event(offset, DAY_MS * offset, value=_value(tp, offset)) for offset in range(50)])
+    scene.run()
+    unique = ensure_dedup_tables(scene.catalog, scene.stream, scene.table).unique
+    rows = scene.table.scan().to_arrow()
+    arrived = rows.column("event_time").cast(pa.timestamp("us", "UTC"))
+    rows = rows.append_column("arrived_at", arrived).cast(unique.schema().as_arrow())
+    unique.append(rows.slice(0, 60))
+    uuid_ = str(unique.metadata.table_uuid)
+    of = IndexOf(uuid_, ("message_id",), 2)
+    index = names.key_index_prefix(scene.store.prefix, "flights", 0, uuid_)
+    job = BuildJob(index, of, TableLayout.of(unique), UNBOUNDED_MS, 1 << 20)
+
+    def build() -> Manifest:
+        return bring_up_to_date(scene.store, job, scene.catalog.load_table(unique.name()))
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.submit(build), pool.submit(build)
+        assert first.result() == second.result()
+    assert first.result().keys == 60
+    assert [*scene.store.keys(names.key_index_manifests_prefix(index))] == [names.key_index_manifest_key(index, 1)]
+
+    unique.append(rows.slice(60))
+    manifest = build()
+    assert (manifest.version, manifest.keys) == (2, 100)
+    ids = [_id(tp, offset) for tp in tps for offset in range(50)]
+    wanted = {_id(tp, offset): Row(tp, offset, _id(tp, offset), DAY_MS * offset) for tp in tps for offset in range(50)}
+    assert answers(scene.store, manifest, ids) == wanted
+
+    scene.store.remove(manifest.runs[-1].filter_path)
+    with pytest.raises(IndexDamaged, match="it is gone"):
+        answers(scene.store, manifest, ids)
+    anew = rebuild(scene.store, job, unique)
+    assert anew.version == 3
+    assert answers(scene.store, anew, ids) == wanted
+
+    merged = merge_all(scene.store, index, of, MergePolicy.of(DAY_MS, 1 << 20), 30 * DAY_MS)
+    assert merged is not None
+    assert answers(scene.store, merged, ids, 30 * DAY_MS) == {
+        name: row for name, row in wanted.items() if row.arrived_ms >= 30 * DAY_MS
+    }
+
+    for key in list(scene.store.keys(index)):
+        scene.store.remove(key)
+    assert answers(scene.store, build(), ids) == wanted
+
+
+def _id(tp: TopicPartition, offset: int) -> str:
+    return f"{tp}:{offset}"
+
+
+def _value(tp: TopicPartition, offset: int) -> bytes:
+    return f'{{"id": "{_id(tp, offset)}", "at": {DAY_MS * offset}}}'.encode()

@@ -339,3 +339,15 @@ def test_a_file_s_name_says_what_it_was_made_of(
 def test_what_is_no_file_of_a_sink(key: str) -> None:
     with pytest.raises(ValueError, match="is not the name of a file below 'r'"):
         names.FileName.parse("r", key)
+
+
+def test_sweeps_and_the_key_index_have_names_in_order() -> None:
+    assert names.sweep_plan_key("a", "flights", 2, "u", 12) == "a/sweeps/flights/2/u/00000000000000000012.json"
+    index = names.key_index_prefix("a", "flights", 2, "u")
+    assert index == "a/dedup/flights/2/u/"
+    keys = [names.key_index_manifest_key(index, version) for version in (1, 2, 10, names.MAX_OFFSET)]
+    assert keys == sorted(keys)
+    assert all(key.startswith(names.key_index_manifests_prefix(index)) for key in keys)
+    assert [names.key_index_version_of(key) for key in keys] == [1, 2, 10, names.MAX_OFFSET]
+    with pytest.raises(ValueError, match="-1 cannot be part of a name"):
+        names.key_index_manifest_key(index, -1)
