@@ -199,7 +199,7 @@ def lookup(files: Files, run: Run, hi: Array, lo: Array) -> Matches:
 
     Raises `IndexDamaged` when a file is gone or not what was written, `StoreUnavailable` when S3 does not answer.
     """
-    index = np.flatnonzero(_passed(files, run, hi))
+    index = np.flatnonzero(_passed(files, run, hi)) if len(hi) else np.empty(0, np.int64)
     if not len(index):
         return _nothing()
     index = index[np.argsort(hi[index], kind="stable")]
