@@ -169,11 +169,13 @@ def epoch_ms(time: datetime) -> int:
 def low_ms(watermarks: Watermarks, tp: TopicPartition, window_ms: int) -> int:
     """Before what no row of the topic-partition counts as arrived, epoch ms.
 
-    That is its own watermark; of one that was quiet for longer than a window, a window before the newest of all.
+    That is its own watermark; of one that was quiet for longer than a window, a window before the newest of all. One
+    that is new counts as the furthest behind of those that are known: the index need not reach back further for it.
     """
     if not watermarks:
         return UNBOUNDED_MS
-    return max(watermarks.get(tp, UNBOUNDED_MS), max(watermarks.values()) - window_ms)
+    own = watermarks.get(tp, min(watermarks.values()))
+    return max(own, max(watermarks.values()) - window_ms)
 
 
 def horizon_after(watermarks: Watermarks, window_ms: int) -> int:

@@ -104,11 +104,14 @@ def sweep(
 def low_ms(
     watermarks: Mapping[TopicPartition, int], tps: Iterable[TopicPartition], window_ms: int
 ) -> dict[TopicPartition, int]:
-    """Before which no row of these topic-partitions counts as arrived: their own watermark, or all but a window's."""
+    """Before which no row of these topic-partitions counts as arrived: their own watermark, or all but a window's.
+
+    One that is new is taken to be as far behind as the last of the others.
+    """
     if not watermarks:
         return dict.fromkeys(tps, NEVER)
-    latest = max(watermarks.values())
-    return {tp: max(watermarks.get(tp, NEVER), latest - window_ms) for tp in tps}
+    first, latest = min(watermarks.values()), max(watermarks.values())
+    return {tp: max(watermarks.get(tp, first), latest - window_ms) for tp in tps}
 
 
 def arrival_ms(row: Row, low: int, high: int) -> int:

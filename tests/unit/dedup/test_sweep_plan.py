@@ -71,8 +71,14 @@ def test_a_topic_partition_that_was_quiet_is_bounded_by_the_newest_of_all() -> N
     watermarks = {A: 100_000, B: 5_000}
     assert low_ms(watermarks, A, 1000) == 100_000
     assert low_ms(watermarks, B, 1000) == 99_000
-    assert low_ms(watermarks, TopicPartition("flights", 2), 1000) == 99_000
     assert horizon_after(watermarks, 1000) == 98_000
+
+
+def test_nothing_of_a_new_topic_partition_arrived_before_what_the_index_covers() -> None:
+    new = TopicPartition("flights", 2)
+    for watermarks in ({A: 100_000, B: 5_000}, {A: 100_000, B: 99_990}, {A: 100_000}):
+        assert low_ms(watermarks, new, 1000) - 1000 >= horizon_after(watermarks, 1000)
+    assert low_ms({A: 100_000, B: 99_990}, new, 1000) == 99_990
 
 
 def test_milliseconds_are_rounded_down_before_1970_too() -> None:
