@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from archive_drill import Archive, Cluster
     from partition_scenes import Scene
     from pyspark.sql import SparkSession
+    from upkeep import Upkeep
 
     from devstack import Stack
     from waybill.names import TopicPartition
@@ -92,3 +93,11 @@ def make_scene(stack: Stack) -> Iterator[Callable[..., Scene]]:
     for scene in made:
         scene.store.close()
         scene.catalog.close()
+
+
+@pytest.fixture
+def upkeep(spark: SparkSession) -> Upkeep:
+    """Maintenance, with Iceberg's own procedures on the run's Spark session."""
+    from upkeep import Upkeep
+
+    return Upkeep.on(spark)

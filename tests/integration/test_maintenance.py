@@ -6,7 +6,6 @@ import hashlib
 import io
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,21 +14,17 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from partition_scenes import DAY_MS, Scene, event, junk
-from pyspark.sql import SparkSession
 from quarantine_scenes import check_done, check_sound, fill_quarantine, retry
+from upkeep import Upkeep, figures
 
 from waybill import failpoints, names
-from waybill.config import Config
-from waybill.connections import CatalogEndpoint, S3Endpoint, connection
 from waybill.formats.reading import TOKEN
-from waybill.maintenance.figures import MaintenanceReport, TableReport
+from waybill.maintenance.figures import MaintenanceReport
 from waybill.maintenance.leftovers import Plans, find_retries, orphaned_indexes
 from waybill.maintenance.run import run_maintenance
 from waybill.names import BackupName, TopicPartition
 from waybill.partition.report import RunOutcome
 from waybill.quarantine import uncommitted_files
-from waybill.spark.catalog import spark_catalog
-from waybill.spark.iceberg import attach_catalog
 from waybill.spark.procedures import SparkProcedures
 from waybill.tables import load_tables, read_progress
 from waybill.tables.carry import carry_state_on
@@ -54,37 +49,6 @@ def die_at(step: str) -> Callable[[str], None]:
     return done
 
 
-@dataclass
-class Upkeep:
-    """Maintenance of a scene, at a time that the test sets: files, snapshots and plans are that much older."""
-
-    session: SparkSession
-    catalog: str
-    later: timedelta = timedelta(0)
-
-    def now(self) -> datetime:
-        return datetime.now(UTC) + self.later
-
-    def run(self, scene: Scene, **rules: Any) -> MaintenanceReport:
-        config = scene.with_stream(maintenance=rules)
-        return self.run_config(config)
-
-    def run_config(self, config: Config) -> MaintenanceReport:
-        def procedures() -> SparkProcedures:
-            return SparkProcedures(self.session, self.catalog, self.now)
-
-        return run_maintenance(config, "flights", procedures, now=self.now)
-
-
-@pytest.fixture
-def upkeep(spark: SparkSession) -> Upkeep:
-    catalog = spark_catalog(CatalogEndpoint.of(connection("iceberg_default")), S3Endpoint.of(connection("aws_default")))
-    session = spark.newSession()
-    session.conf.set("spark.sql.shuffle.partitions", "2")
-    attach_catalog(session, catalog)
-    return Upkeep(session, catalog.name)
-
-
 @pytest.fixture
 def scene(make_scene: MakeScene) -> Scene:
     """Two days in many small files, some of it in quarantine."""
@@ -97,10 +61,6 @@ def scene(make_scene: MakeScene) -> Scene:
 
 def _neighbours(values: pa.ChunkedArray) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
     return values.slice(1), values.slice(0, len(values) - 1)
-
-
-def figures(report: TableReport, step: str) -> dict[str, int]:
-    return dict(next(done.figures for done in report.steps if done.name == step))
 
 
 def test_small_files_become_few_and_no_row_is_lost_or_repeated(scene: Scene, upkeep: Upkeep) -> None:

@@ -89,9 +89,14 @@ def _since(table: Table, start: Point) -> list[Snapshot]:
             return later[::-1]
         later.append(snapshot)
     # The snapshot that was swept may have expired, as long as its successor is there.
-    if start.snapshot_id is None or (later and later[-1].parent_snapshot_id == start.snapshot_id):
+    if start.snapshot_id is None or (later and _follows(later[-1], start)):
         return later[::-1]
     raise SweepHistoryLost(_lost(table, start))
+
+
+def _follows(snapshot: Snapshot, start: Point) -> bool:
+    """Whether nothing came between. PyIceberg, other than Java, makes a snapshot forget a parent that expires."""
+    return snapshot.parent_snapshot_id == start.snapshot_id or snapshot.sequence_number == start.sequence + 1
 
 
 def _lost(table: Table, start: Point) -> str:

@@ -1,0 +1,239 @@
+"""What maintenance does with dedup's tables and objects, and what it leaves alone while a sweep may need it."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from oracle import Row
+from partition_scenes import Scene
+from sweep_scenes import START_MS, SweptScene, compact
+from upkeep import Upkeep, figures
+
+from waybill import names
+from waybill.maintenance.figures import MaintenanceReport
+from waybill.maintenance.run import run_maintenance
+from waybill.maintenance.sweeps import KEPT_MANIFESTS, find_sweeps, of_other_tables, unneeded_index_files
+from waybill.names import TopicPartition
+from waybill.spark.procedures import SparkProcedures
+from waybill.tables import Swept
+
+pytestmark = pytest.mark.integration
+
+MakeScene = Callable[..., Scene]
+A = TopicPartition("flights", 0)
+WINDOW_MS = 3_600_000
+DAY = timedelta(days=1)
+
+
+@pytest.fixture
+def swept(make_scene: MakeScene) -> SweptScene:
+    settings = {"key": "message_id", "window": f"{WINDOW_MS // 1000}s", "floor": "1s", "buckets": 1}
+    return SweptScene(make_scene(dedup=settings, columns={"device": "string"}), ("message_id",), WINDOW_MS)
+
+
+@pytest.fixture
+def quick(swept: SweptScene) -> Upkeep:
+    return Upkeep.without_spark(swept.scene.catalog)
+
+
+def rows(first: int, count: int = 4) -> list[Row]:
+    """The last of them repeats the first."""
+    keys = [f"id-{first + n}" for n in range(count - 1)] + [f"id-{first}"]
+    return [Row(A, first + n, START_MS - 60_000 + first + n, START_MS, (key,)) for n, key in enumerate(keys)]
+
+
+def store_step(report: MaintenanceReport, name: str) -> dict[str, int]:
+    return dict(next(step.figures for step in report.store if step.name == name))
+
+
+def no_spark() -> SparkProcedures:
+    raise AssertionError("Spark is not needed")
+
+
+def test_no_snapshot_expires_before_a_sweep_has_taken_it_in(
+    swept: SweptScene, quick: Upkeep, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "waybill.maintenance")
+    for n in range(3):
+        swept.append(rows(10 * n))
+    quick.later = 5 * DAY + timedelta(minutes=1)
+    report = quick.run(swept.scene, keep_last=1)
+    assert figures(report.tables[0], "expire_snapshots") == {"snapshots_not_swept": 3}, "there was no sweep at all yet"
+    assert "3 snapshots that are older than maintenance.keep_snapshots stay, the oldest from" in caplog.text
+    assert report.warnings == (), "a day is no reason to call somebody"
+
+    swept.sweep_to_the_end()
+    for n in range(3, 6):
+        swept.append(rows(10 * n))
+    compact(swept.main)  # the rows that wait for a sweep are in files of their own no more
+    swept.append(rows(60))
+    quick.later = 30 * DAY
+    report = quick.run(swept.scene, keep_last=1)
+    main = report.tables[0]
+    assert figures(main, "expire_snapshots").items() >= {"snapshots_not_swept": 5, "snapshots_after": 5}.items()
+    (warning,) = report.warnings
+    assert "no dedup sweep has taken them in yet. Let dedup__flights run, or take `dedup` out" in warning
+
+    swept.now_ms += 1000
+    swept.sweep_to_the_end()
+    swept.check()
+    report = quick.run(swept.scene, keep_last=1)
+    assert [table.after.snapshots for table in report.tables] == [1, 0, 1, 1]
+    assert report.warnings == ()
+    swept.append(rows(70))
+    swept.sweep_to_the_end()
+    swept.check()
+
+
+def test_icebergs_own_procedures_do_the_same(swept: SweptScene, upkeep: Upkeep) -> None:
+    """Upkeep for dedup's tables as well; what is not swept stays, though compacted since, and the sweep goes on."""
+    for n in range(5):
+        swept.append(rows(10 * n))
+        swept.sweep_to_the_end()
+    swept.append(rows(50))
+    swept.append(rows(60))
+    upkeep.later = 30 * DAY
+    report = upkeep.run(swept.scene, keep_last=1, orphans_after="3650d")
+    main, _, unique, duplicates = report.tables
+    assert unique.table.endswith("_unique_g1")
+    assert duplicates.table.endswith("_duplicates_g1")
+    assert (main.before.data_files, main.after.data_files) == (7, 1)
+    assert figures(main, "expire_snapshots").items() >= {"snapshots_not_swept": 2, "data_files_removed": 5}.items()
+    for table, count in ((unique, 15), (duplicates, 5)):
+        assert (table.before.data_files, table.after.data_files, table.after.rows) == (5, 1, count)
+        assert (table.after.manifests, table.after.snapshots) == (1, 1)
+    swept.now_ms += 1000
+    swept.sweep_to_the_end()
+    swept.check()
+
+
+@pytest.mark.parametrize("step", ["carried_out", "staged", "duplicates_committed"])
+def test_what_an_open_sweep_has_made_stays_however_old(swept: SweptScene, quick: Upkeep, step: str) -> None:
+    swept.append(rows(0))
+    swept.sweep_to_the_end()
+    swept.append(rows(10))
+    swept.now_ms += 1000
+    assert swept.sweep_killed(step)
+    before = data_files(swept)
+    objects = set(swept.scene.keys("sweeps/")) | set(swept.scene.keys("dedup/"))
+    quick.later = 400 * DAY
+    report = quick.run(swept.scene, keep_last=1)
+    assert before <= data_files(swept)
+    assert store_step(report, "remove_sweeps")["plans_open"] == 1
+    if step != "carried_out":  # else nobody knows of the runs, and they are made anew
+        gone = objects - set(swept.scene.keys("sweeps/")) - set(swept.scene.keys("dedup/"))
+        assert all("/00000000000000000000." in key for key in gone), "of the first sweep, which is over"
+    swept.sweep_to_the_end()
+    swept.check()
+
+
+def test_what_a_sweep_that_lost_has_left_goes(swept: SweptScene, quick: Upkeep) -> None:
+    swept.append(rows(0))
+    assert swept.sweep_killed("carried_out")
+    left = data_files(swept)
+    assert len(left) == 2
+    swept.sweep_to_the_end()
+    runs = swept.scene.keys("dedup/")
+    quick.later = 8 * DAY
+    report = quick.run(swept.scene)
+    assert not left & data_files(swept)
+    assert store_step(report, "remove_sweeps") == {"objects_removed": 2, "bytes_removed": 0, "plans_open": 0} | {
+        "bytes_removed": store_step(report, "remove_sweeps")["bytes_removed"]
+    }
+    assert swept.scene.keys("sweeps/") == []
+    assert store_step(report, "remove_key_index_files")["objects_removed"] == 2, "a run of the loser, and its filter"
+    assert len(swept.scene.keys("dedup/")) == len(runs) - 2
+    swept.append(rows(10))
+    assert swept.sweep().index_keys == 6, "the index is whole"
+    swept.check()
+
+
+def data_files(swept: SweptScene) -> set[str]:
+    """Data files of dedup's tables, referenced or not."""
+    store = swept.scene.store
+    found: set[str] = set()
+    for table in (swept.tables.unique, swept.tables.duplicates):
+        prefix = table.location().removeprefix(f"s3://{store.bucket}/") + "/data/"
+        found |= {f"s3://{store.bucket}/{key}" for key in store.keys(prefix)}
+    return found
+
+
+# --- by hand, without Spark ---
+
+
+def test_which_sweeps_are_open(make_scene: MakeScene) -> None:
+    store = make_scene().store
+    prefix = names.sweeps_prefix(store.prefix, "flights", 1, "uuid")
+    token = "0" * 32
+    for sequence in (0, 3, 7, 12):
+        plan = names.sweep_plan_key(store.prefix, "flights", 1, "uuid", sequence)
+        staged = {"unique": [[f"s3://b/{sequence}.parquet", [], True]], "runs": [{"path": f"runs/{sequence}"}]}
+        for key, text in (
+            (plan, "{}"),
+            (names.staged_key(plan), json.dumps(staged)),
+            (names.sweep_marks_key(plan, token), "marks"),
+        ):
+            store.create_if_absent(key, text.encode())
+    store.create_if_absent(f"{prefix}somebody's", b"")
+
+    def starts(swept: Swept | None) -> tuple[list[int], list[int]]:
+        found = find_sweeps(store, prefix, swept)
+        return [int(plan.id) for plan in found.open], [int(plan.id) for plan in found.passed]
+
+    assert starts(None) == ([0, 3, 7, 12], [])
+    assert starts(Swept("u", 1, 7)) == ([7, 12], [0, 3]), "it starts there: the next one to be committed"
+    assert starts(Swept("u", 1, 8)) == ([12], [0, 3, 7]), "a table that was rolled back may come there again"
+    found = find_sweeps(store, prefix, Swept("u", 1, 7))
+    assert found.protects("s3://b/7.parquet")
+    assert found.protects(f"s3://b/t/data/day=1/{7:020d}-0123.parquet")
+    assert not found.protects("s3://b/3.parquet")
+    assert not found.protects(f"s3://b/t/data/{3:020d}-0123.parquet")
+    assert [entry.key.rsplit(".", 2)[-2:] for entry in found.passed[0].objects] == [
+        [f"marks/{token}", "parquet"],
+        ["staged", "json"],
+        [f"{found.passed[0].objects[2].key.removesuffix('.json')}", "json"],
+    ], "the plan goes last"
+
+
+def test_what_of_an_index_nobody_needs(make_scene: MakeScene) -> None:
+    store = make_scene().store
+    index = names.key_index_prefix(store.prefix, "flights", 1, "uuid")
+    newest = KEPT_MANIFESTS + 3
+    for version in range(1, newest + 1):
+        manifest = {"v": 1, "index": {"runs": [[f"runs/0/{version}.parquet", f"runs/0/{version}.fuse16"]]}}
+        store.create_if_absent(names.key_index_manifest_key(index, version), json.dumps(manifest).encode())
+        for end in ("parquet", "fuse16"):
+            store.create_if_absent(f"{index}runs/0/{version}.{end}", b"run")
+    for name in ("staged", "of_nobody"):
+        store.create_if_absent(f"{index}runs/0/{name}.parquet", b"run")
+    other = names.key_index_prefix(store.prefix, "flights", 1, "another")
+    store.create_if_absent(f"{other}runs/0/1.parquet", b"run")
+
+    def unneeded(later: timedelta) -> set[str]:
+        before = datetime.now(UTC) + later
+        needed = {f"{index}runs/0/staged.parquet"}
+        found = [*unneeded_index_files(store, index, before=before, needed=needed)]
+        return {entry.key.removeprefix(index) for entry in found}
+
+    assert unneeded(-DAY) == set(), "all of it is younger"
+    old = {1, 2, 3}
+    assert unneeded(DAY) == {
+        *(f"manifests/{version:020d}.json" for version in old),
+        *(f"runs/0/{version}.{end}" for version in old for end in ("parquet", "fuse16")),
+        "runs/0/of_nobody.parquet",
+    }
+    found = [entry.key for entry in of_other_tables(store, index, before=datetime.now(UTC) + DAY)]
+    assert found == [f"{other}runs/0/1.parquet"]
+
+
+def test_a_stream_that_was_never_swept_has_nothing_to_maintain(swept: SweptScene) -> None:
+    report = run_maintenance(swept.scene.config, "flights", no_spark)
+    assert report.tables == ()
+    swept.append(rows(0))
+    report = run_maintenance(swept.scene.config, "flights", no_spark)
+    assert [table.after.rows for table in report.tables] == [4, 0]
+    assert [step.name for step in report.store] == ["remove_plans", "remove_indexes"]
