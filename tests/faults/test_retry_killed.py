@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+from driver_processes import RETRY, DriverProcesses, open_driver_processes
 from partition_scenes import Scene, event, in_this_process, junk, new_scene
 from quarantine_scenes import (
     BROKEN,
@@ -21,7 +22,6 @@ from quarantine_scenes import (
     retry,
     rewrite_quarantine,
 )
-from retry_processes import RetryProcesses, open_retry_processes
 
 from devstack import Stack
 from waybill import failpoints
@@ -36,10 +36,10 @@ WRITTEN_DOWN = ("retry.recorded", *IN_THE_TABLE)
 
 
 @pytest.fixture(scope="module")
-def processes(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RetryProcesses]:
+def processes(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DriverProcesses]:
     """Processes that retry, with the stack's connections."""
     del stack
-    with open_retry_processes(tmp_path_factory.mktemp("retries")) as opened:
+    with open_driver_processes(tmp_path_factory.mktemp("retries"), RETRY) as opened:
         yield opened
 
 
@@ -56,7 +56,7 @@ def scene(stack: Stack) -> Iterator[Scene]:
 
 @pytest.mark.parametrize("failpoint", failpoints.RETRY)
 def test_a_retry_that_is_killed_is_made_good_by_the_next(
-    scene: Scene, processes: RetryProcesses, failpoint: str
+    scene: Scene, processes: DriverProcesses, failpoint: str
 ) -> None:
     assert processes.run(scene.config, f"{failpoint}=kill") == -signal.SIGKILL
     check_sound(scene, JUNK if failpoint in IN_THE_TABLE else GOOD + JUNK)
@@ -73,7 +73,7 @@ def test_a_retry_that_is_killed_is_made_good_by_the_next(
 
 
 @pytest.mark.parametrize("second", failpoints.RETRY[3:])
-def test_one_that_makes_good_another_is_killed_as_well(scene: Scene, processes: RetryProcesses, second: str) -> None:
+def test_one_that_makes_good_another_is_killed_as_well(scene: Scene, processes: DriverProcesses, second: str) -> None:
     assert processes.run(scene.config, "retry.recorded=kill") == -signal.SIGKILL
     assert processes.run(scene.config, f"{second}=kill") == -signal.SIGKILL
     check_sound(scene, JUNK)
@@ -84,7 +84,7 @@ def test_one_that_makes_good_another_is_killed_as_well(scene: Scene, processes: 
 
 @pytest.mark.parametrize("failpoint", failpoints.RETRY)
 def test_one_that_is_frozen_while_others_do_it_all_changes_nothing(
-    scene: Scene, processes: RetryProcesses, failpoint: str
+    scene: Scene, processes: DriverProcesses, failpoint: str
 ) -> None:
     frozen = processes.start(scene.config, f"{failpoint}=stop")
     assert processes.wait(frozen) == -signal.SIGSTOP
@@ -104,7 +104,7 @@ def test_one_that_is_frozen_while_others_do_it_all_changes_nothing(
     check_done(scene, JUNK + 1, left_over=True)
 
 
-def test_three_retries_at_once_one_of_them_killed(scene: Scene, processes: RetryProcesses) -> None:
+def test_three_retries_at_once_one_of_them_killed(scene: Scene, processes: DriverProcesses) -> None:
     together = "retry.staged=sleep:1"
     armed = [together, f"{together},retry.committed=kill", together]
     started = [processes.start(scene.config, each) for each in armed]
@@ -117,7 +117,7 @@ def test_three_retries_at_once_one_of_them_killed(scene: Scene, processes: Retry
 
 @pytest.mark.parametrize("failpoint", ["retry.recorded", "retry.committed", "retry.rewritten"])
 def test_a_retry_killed_beside_a_run_between_its_two_commits(
-    scene: Scene, processes: RetryProcesses, failpoint: str
+    scene: Scene, processes: DriverProcesses, failpoint: str
 ) -> None:
     scene.put(TP0, [event(54, 0), junk(55)])
 

@@ -26,7 +26,7 @@ from waybill.tables.dedup import DedupTables, SweepState, read_sweep_state
 from waybill.tables.progress import progress_text, read_progress
 from waybill.tables.state import PROGRESS_PROPERTY
 
-START_MS = 1_795_000_000_000
+START_MS = 1_600_000_000_000
 _US = 1000
 
 Found = tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]
@@ -141,6 +141,11 @@ class SweptScene:
             if step in {"committed", "index_moved"}:
                 self.count()
         return met
+
+    def planned_elsewhere(self, at_ms: int | None = None) -> None:
+        """Another process makes, or made, a plan of all that waits."""
+        assert self.planned is None
+        self.planned, self.waiting, self.planned_at_ms = self.waiting, [], at_ms or self.now_ms
 
     def sweep_to_the_end(self, **options: Any) -> None:
         while (report := self.sweep(**options)).resumed or report.more:

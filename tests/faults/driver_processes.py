@@ -1,6 +1,6 @@
-"""Processes that retry a quarantine, with failpoints of their own: they can be killed and frozen for real.
+"""Processes that drive a retry of a quarantine, or a sweep, with failpoints of their own: to be killed and frozen.
 
-One process imports what a retry takes, which is seconds, and forks a child for each retry that it is asked for.
+One process imports what that takes, which is seconds, and forks a child for each that it is asked for.
 """
 
 from __future__ import annotations
@@ -15,14 +15,32 @@ from pathlib import Path
 
 from waybill.config import Config
 
-__all__ = ["RetryProcesses", "open_retry_processes"]
+__all__ = ["RETRY", "SWEEP", "DriverProcesses", "open_driver_processes"]
+
+RETRY = """
+from waybill.quarantine import Choice, retry_quarantine
+
+def drive(config):
+    retry_quarantine(config, "flights", Choice())
+"""
+"""Of all of the quarantine of the stream `flights`."""
+
+SWEEP = """
+from waybill.dedup.execute import InThisProcess, warm_up
+from waybill.dedup.sweep import sweep_to_the_end
+
+warm_up()
+
+def drive(config):
+    list(sweep_to_the_end(config, "flights", InThisProcess()))
+"""
+"""Of all that the table of the stream `flights` has gained."""
 
 _SERVER = """
 import os, sys, traceback
 from pathlib import Path
 from waybill import failpoints
 from waybill.config import Config
-from waybill.quarantine import Choice, retry_quarantine
 
 print("ready", flush=True)
 for line in sys.stdin:
@@ -37,7 +55,7 @@ for line in sys.stdin:
     code = 1
     try:
         failpoints.arm("".join(armed))
-        retry_quarantine(Config.model_validate_json(Path(what).read_text()), "flights", Choice())
+        drive(Config.model_validate_json(Path(what).read_text()))
         code = 0
     except BaseException:
         traceback.print_exc()
@@ -46,8 +64,8 @@ for line in sys.stdin:
 """
 
 
-class RetryProcesses:
-    """Starts retries of all of the quarantine of the stream `flights`."""
+class DriverProcesses:
+    """Starts drivers for the stream `flights`."""
 
     def __init__(self, server: subprocess.Popen[str], directory: Path) -> None:
         self._server = server
@@ -55,11 +73,11 @@ class RetryProcesses:
         self._started = 0
 
     def run(self, config: Config, armed: str = "") -> int:
-        """A retry, to its end; see `wait`."""
+        """A driver, to its end; see `wait`."""
         return self.wait(self.start(config, armed))
 
     def start(self, config: Config, armed: str = "") -> int:
-        """Begin a retry with these failpoints; its process id."""
+        """Begin one with these failpoints; its process id."""
         self._started += 1
         path = self._directory / f"{self._started}.json"
         path.write_text(config.model_dump_json())
@@ -80,15 +98,15 @@ class RetryProcesses:
 
 
 @contextmanager
-def open_retry_processes(directory: Path) -> Iterator[RetryProcesses]:
-    """The connections of the stack must be in the environment. Ends all of its processes."""
-    command = [sys.executable, "-c", _SERVER]
+def open_driver_processes(directory: Path, driver: str) -> Iterator[DriverProcesses]:
+    """`driver`: `RETRY` or `SWEEP`. The stack's connections must be in the environment. Ends all of its processes."""
+    command = [sys.executable, "-c", driver + _SERVER]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
     ) as server:
         try:
             assert server.stdout is not None
             assert server.stdout.readline() == "ready\n"
-            yield RetryProcesses(server, directory)
+            yield DriverProcesses(server, directory)
         finally:
             os.killpg(server.pid, signal.SIGKILL)
