@@ -354,6 +354,26 @@ def test_of_two_at_the_same_time_one_saves_and_the_other_takes_it_over(
     assert [bring_up_to_date(unique.files, job, unique.table, work=work)] == rival
 
 
+def test_index_that_is_built_anew_catches_up_with_the_sweeps_that_go_on(unique: Unique) -> None:
+    unique.append(*ROWS_A)
+    unique.up_to_date()
+    job = unique.job()
+    later = [ROWS_B, ROWS_C]
+
+    def work(task: BuildTask) -> list[Run]:
+        unique.tasks.append(task)
+        if later:
+            unique.append(*later.pop(0))
+            bring_up_to_date(unique.files, job, unique.table)  # as a sweep leaves it
+        return index_rows(unique.files, unique.table.io, job, task)
+
+    unique.tasks = []
+    manifest = rebuild(unique.files, job, unique.table, work=work)
+    assert [(task.first_sequence, task.last_sequence) for task in unique.tasks] == [(1, 1), (2, 2), (3, 3)]
+    assert (manifest.covers, manifest.version, manifest.keys) == (3, 4, 60)
+    assert unique.answers(manifest, IDS) == latest([*ROWS_A, *ROWS_B, *ROWS_C])
+
+
 def test_sweep_that_moves_the_manifest_on_leaves_nothing_to_catch_up(unique: Unique) -> None:
     unique.append(*ROWS_A)
     manifest = unique.up_to_date()

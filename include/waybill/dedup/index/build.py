@@ -120,23 +120,26 @@ def _until_saved(
     files: IndexFiles, job: BuildJob, unique: Table, for_each: ForEach, work: Work | None, *, anew: bool
 ) -> Manifest:
     gone: ObjectMissing | None = None
+    ours: Manifest | None = None
     for _ in range(_ATTEMPTS):
         with available(f"load {job.unique.name}"):
             unique.refresh()
         loaded = load(files, job.index, job.of)
         made = _Made(job, unique, for_each, work or partial(index_rows, files, unique.io, job))
         try:
-            manifest = made.from_nothing() if anew else made.from_what_is_there(loaded.manifest)
+            # Sweeps go on while an index is built anew: it is caught up with them, and not begun again.
+            manifest = made.from_what_is_there(ours if anew else loaded.manifest)
         except ObjectMissing as error:
             # It has expired since the table was loaded. What the table holds now is there.
             log.warning("key index %s: %s; looking again", job.index, error)
-            gone, anew = error, True
+            gone, ours, anew = error, None, True
             continue
         if manifest.version:
             return manifest
         saved = save_next(files, job.index, loaded.newest, manifest)
         if saved is not None:
             return saved
+        ours = manifest
     if gone is not None:
         raise PlanUnusable(
             f"table {job.unique.name}: {gone}: the key index cannot be made from it. Roll the table back to a snapshot "
