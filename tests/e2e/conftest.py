@@ -48,6 +48,17 @@ streams:
     table: e2e.clicks
     partition: {}
     maintenance: {}
+  visits:
+    topics: [e2e-visits]
+    upload: {max_age: 0s}
+    ingest: {lanes: 1, budget: 20s}
+    parser:
+      event_time: {field: at, format: epoch_ms}
+      message_id: id
+    table: e2e.visits
+    partition: {}
+    dedup: {}
+    maintenance: {}
 """
 
 _RUN_SECONDS = 240.0
@@ -61,7 +72,7 @@ def without_schedules(config: str) -> str:
     """
     away = datetime.now(UTC) + timedelta(days=183)
     once = f"schedule: '0 0 {min(away.day, 28)} {away.month} *'"
-    for section in ("partition", "maintenance"):
+    for section in ("partition", "dedup", "maintenance"):
         config = re.sub(rf"^    {section}: {{", f"    {section}: {{{once}, ", config, flags=re.MULTILINE)
     return config
 

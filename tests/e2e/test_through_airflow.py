@@ -7,7 +7,9 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from devstack import Stack
 from devstack.airflow import AirflowClient, DagRun, RunState
+from waybill.config import load_config
+from waybill.connections import CatalogEndpoint, S3Endpoint, connection
+from waybill.errors import StackError
+from waybill.tables import open_catalog
 
 RunDag = Callable[..., DagRun]
 
@@ -137,3 +143,52 @@ def test_a_quarantine_that_is_too_large_fails_one_task_and_is_emptied_by_a_retry
     assert "clicks: moved 90 messages to the table, 0 stay in quarantine" in log
     [report] = waybill("verify", "clicks")
     assert (report["sound"], report["figures"]["rows"], report["figures"]["quarantine"]) == (True, 90, 10)
+
+
+def test_a_partition_run_is_followed_by_a_sweep_that_keeps_each_id_once(
+    stack: Stack, airflow: AirflowClient, run_dag: RunDag
+) -> None:
+    create_topic(stack, "e2e-visits")
+    produce(stack, "e2e-visits", range(300))
+    produce(stack, "e2e-visits", range(20))
+    airflow.wait_for_dag("dedup__visits")
+    airflow.unpause("dedup__visits")
+    try:
+        for dag_id in ("ingest__visits", "partition__visits"):
+            run = run_dag(dag_id)
+            assert run.state is RunState.SUCCESS, airflow.failure_report(dag_id, run.run_id)
+        run = triggered_run(airflow, "dedup__visits")
+    finally:
+        airflow.pause("dedup__visits")
+    assert run.state is RunState.SUCCESS, airflow.failure_report("dedup__visits", run.run_id)
+    assert run.run_id.startswith("asset_triggered__")
+    tasks = {task.task_id: task for task in airflow.task_instances("dedup__visits", run.run_id)}
+    assert "visits: dedup sees 28d of 28d" in airflow.log("dedup__visits", run.run_id, tasks["check_window"])
+    [status] = waybill("dedup", "status", "visits")
+    assert (status["rows"], status["duplicates"], status["index"]["keys"]) == (300, 20, 300)
+    assert ids_in("e2e.visits_unique_g1") == sorted(f"e2e-visits-{i}" for i in range(300))
+
+    with pytest.raises(StackError, match="until"):
+        airflow.trigger("dedup__visits", {"until": "yesterday"})
+    run = run_dag("dedup__visits", {"until": "2026-01-31T00:00:00Z", "rebuild_index": True})
+    assert run.state is RunState.SUCCESS, airflow.failure_report("dedup__visits", run.run_id)
+    [status] = waybill("dedup", "status", "visits")
+    assert (status["rows"], status["duplicates"], status["index"]["version"] > 1) == (300, 20, True)
+
+
+def triggered_run(airflow: AirflowClient, dag_id: str) -> DagRun:
+    """The run of a DAG that nobody asked for, when it has ended."""
+    end = time.monotonic() + 240
+    while not (runs := airflow.runs(dag_id)):
+        assert time.monotonic() < end, f"no run of {dag_id} was triggered"
+        time.sleep(0.5)
+    return airflow.wait_for_run(dag_id, runs[-1].run_id, seconds=240)
+
+
+def ids_in(table: str) -> list[str]:
+    """The message ids of a table's rows."""
+    config = load_config()
+    s3 = S3Endpoint.of(connection(config.storage.connection))
+    with closing(open_catalog(CatalogEndpoint.of(connection(config.catalog.connection)), s3)) as catalog:
+        rows = catalog.load_table(table).scan(selected_fields=("message_id",)).to_arrow()
+    return sorted(rows.column("message_id").to_pylist())
