@@ -54,7 +54,7 @@ class _Index:
 
     def merge(self) -> Manifest | None:
         window = Window.of(self.state, self.settings)
-        policy = MergePolicy.of(window.effective_ms, self.settings.memory)
+        policy = MergePolicy.of(self.settings.window_ms, self.settings.memory, window.effective_ms)
         return merge_all(self.store, self.prefix, self.of, policy, self.state.horizon_ms)
 
 

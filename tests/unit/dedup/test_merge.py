@@ -163,6 +163,13 @@ def test_what_is_wider_than_its_share_of_the_window_is_not_made() -> None:
     assert len(after) > 14
 
 
+def test_window_that_the_budget_cuts_short_is_cut_finer_in_halves() -> None:
+    spans = [MergePolicy.of(WINDOW_MS, 1 << 28, days * DAY_MS).span_ms // HOUR_MS for days in (28, 27, 14, 13, 7, 1, 0)]
+    assert spans == [42, 21, 21, 10, 10, 1, 1]
+    assert MergePolicy.of(DAY_MS, 1 << 28, DAY_MS).span_ms == 1.5 * HOUR_MS
+    assert MergePolicy.of(HOUR_MS, 1 << 28, HOUR_MS // 2).span_ms == HOUR_MS
+
+
 # --- how ---
 
 

@@ -30,7 +30,7 @@ __all__ = ["MERGE_BYTES_PER_KEY", "MOST_RUNS", "MergePolicy", "choose", "gather"
 log = logging.getLogger(__name__)
 
 MERGE_BYTES_PER_KEY = 128
-"""Of memory, for each entry of the runs that a merge reads."""
+"""Of memory, for each entry of the runs that a merge reads: 83 were measured, and the upload takes its share."""
 MOST_RUNS = 36
 """Beyond that many in a bucket, runs are merged whatever they are. More there are only where memory does not allow it:
 two for each time that the bucket's keys are more than a merge may hold."""
@@ -53,9 +53,16 @@ class MergePolicy:
     """Of a merged run: what memory allows."""
 
     @classmethod
-    def of(cls, window_ms: int, memory_bytes: int) -> MergePolicy:
-        """`window_ms`: the effective one; `memory_bytes`: what a merge may hold."""
-        return cls(max(window_ms // _SHARE_OF_WINDOW, _LEAST_SPAN_MS), max(memory_bytes // MERGE_BYTES_PER_KEY, 1))
+    def of(cls, window_ms: int, memory_bytes: int, effective_ms: int | None = None) -> MergePolicy:
+        """`memory_bytes`: what a merge may hold; `effective_ms`: the window that the index's budget leaves, if less.
+
+        A window that is not whole is cut into sixteenths of the half of the promised one, or of a quarter, and so on:
+        so the cuts stay where they are while it goes up and down a little, or else runs were merged again and again.
+        """
+        span_ms = max(window_ms // _SHARE_OF_WINDOW, _LEAST_SPAN_MS)
+        while effective_ms is not None and span_ms * _SHARE_OF_WINDOW > effective_ms and span_ms >= 2 * _LEAST_SPAN_MS:
+            span_ms //= 2
+        return cls(span_ms, max(memory_bytes // MERGE_BYTES_PER_KEY, 1))
 
 
 # --- which ---
