@@ -17,6 +17,7 @@ from index_files import DAY_MS, HOUR_MS, MemoryFiles, entry
 from index_model import INDEX, TPS, Kept, answers, kept_rows, latest, new_run, run_keys
 
 from waybill.dedup.candidates import UNBOUNDED_MS
+from waybill.dedup.index.budget import effective_window_ms, horizon_within, index_bytes
 from waybill.dedup.index.manifest import IndexOf, Manifest, load, update
 from waybill.dedup.index.merge import (
     MERGE_BYTES_PER_KEY,
@@ -103,10 +104,9 @@ def test_one_topic_partition_that_lags_by_days_changes_nothing() -> None:
     [
         (lambda sweep: 20_000 if sweep % 24 > 8 else 2_000, 3.0),  # by day and by night
         (lambda sweep: random.Random(sweep).randint(1_000, 10_000), 3.5),
-        (lambda _: 100, 5.0),  # a handful of large messages
-        (lambda _: 1, 5.0),
+        (lambda _: 1, 3.0),
     ],
-    ids=["day-and-night", "uneven", "few", "one"],
+    ids=["day-and-night", "uneven", "one"],
 )
 def test_uneven_and_small_streams_keep_below_40_runs_too(keys_of: Callable[[int], int], most_written: float) -> None:
     found = keep_up(1500, keys_of)
@@ -161,6 +161,21 @@ def test_what_is_wider_than_its_share_of_the_window_is_not_made() -> None:
     after, _ = settle(runs, POLICY)
     assert max(run.max_arrived_ms - run.min_arrived_ms for run in after) < POLICY.span_ms + DAY_MS
     assert len(after) > 14
+
+
+def test_index_at_its_budget_keeps_to_it_and_the_window_shrinks_by_little_more_than_it_must() -> None:
+    runs: list[Run] = []
+    horizon_ms, windows = UNBOUNDED_MS, []
+    for sweep in range(800):
+        arrived = (sweep * HOUR_MS, (sweep + 1) * HOUR_MS - 1)
+        runs.append(entry(f"sweep-{sweep}", sequences=(sweep, sweep), keys=1000, arrived=arrived))
+        horizon_ms = horizon_within(runs, 10 * 24 * index_bytes(runs[-1:]), horizon_ms)
+        windows.append(effective_window_ms(WINDOW_MS, horizon_ms, arrived[1]))
+        runs = [run for run in runs if run.max_arrived_ms >= horizon_ms]
+        runs, _ = settle(runs, MergePolicy.of(WINDOW_MS, 256 << 20, windows[-1]))
+    assert len(runs) <= 40
+    assert max(windows[400:]) < 10 * DAY_MS
+    assert min(windows[400:]) > 9.5 * DAY_MS
 
 
 def test_window_that_the_budget_cuts_short_is_cut_finer_in_halves() -> None:

@@ -16,7 +16,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import groupby
 
 import numpy as np
 
@@ -39,7 +38,6 @@ _FANOUT = 8
 _EVEN = 4
 _SHARE_OF_WINDOW = 16
 _LEAST_SPAN_MS = 3_600_000
-_FEW_KEYS = 1 << 16  # less than that is not worth a run of its own, whenever it arrived
 _ROUNDS = 10
 
 
@@ -92,19 +90,12 @@ def _choose(runs: Sequence[Run], policy: MergePolicy) -> list[tuple[Run, ...]]:
     return groups
 
 
-def _eras(runs: Sequence[Run], policy: MergePolicy) -> Iterator[list[Run]]:
-    """Runs by the part of the window that they leave in, the newest part last; parts of few keys together."""
-    era: list[Run] = []
-    for _, part in groupby(
-        sorted(runs, key=lambda run: run.max_arrived_ms), lambda r: r.max_arrived_ms // policy.span_ms
-    ):
-        found = list(part)
-        if era and _keys(era) + _keys(found) > _FEW_KEYS:
-            yield sorted(era, key=_place)
-            era = []
-        era += found
-    if era:
-        yield sorted(era, key=_place)
+def _eras(runs: Iterable[Run], policy: MergePolicy) -> Iterator[list[Run]]:
+    """Runs by the part of the window that they leave in, the newest part last."""
+    parts: dict[int, list[Run]] = defaultdict(list)
+    for run in runs:
+        parts[run.max_arrived_ms // policy.span_ms].append(run)
+    return (found for _, found in sorted(parts.items()))
 
 
 def _whole(era: Sequence[Run], policy: MergePolicy) -> Iterator[tuple[Run, ...]]:
