@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     Int64s = np.ndarray[Any, np.dtype[np.int64]]
     Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
-__all__ = ["HEADERS_TYPE", "MESSAGE_SCHEMA", "NO_TIMESTAMP_US", "decode", "decode_offsets"]
+__all__ = ["HEADERS_TYPE", "MESSAGE_SCHEMA", "NO_TIMESTAMP_US", "DecodeBuffers", "decode", "decode_offsets"]
 
 HEADERS_TYPE = pa.list_(
     pa.field(
@@ -88,6 +88,7 @@ def decode(
     max_bytes: int = 64 << 20,
     max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES,
     verify_crc: bool = True,
+    buffers: DecodeBuffers | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Decode record batches into Arrow RecordBatches of `MESSAGE_SCHEMA`, in order of offset.
 
@@ -97,13 +98,14 @@ def decode(
 
     A RecordBatch holds some 10,000 messages (about 2 MB) and never more than `max_bytes` of keys, values and headers,
     unless it holds a single message. Empty ones are not yielded. `max_batch_bytes` limits what one record batch may
-    decompress to: a few kilobytes can claim gigabytes.
+    decompress to: a few kilobytes can claim gigabytes. `buffers`: for who calls this for one small object after the
+    other.
 
     Raises `CorruptBatch` or `UnsupportedBatch`, naming `where` and the byte at which the faulty batch starts. What was
     yielded before is sound. `verify_crc=False` leaves the checksums to whoever has checked them already; malformed
     records are found all the same, damage inside a value is not.
     """
-    decoder = _Decoder(where, first_offset, next_offset, max_bytes, max_batch_bytes)
+    decoder = _Decoder(where, first_offset, next_offset, max_bytes, max_batch_bytes, buffers)
     for frame in _data_frames(source, where, decoder.limits, verify_crc=verify_crc):
         while not decoder.add(frame):
             yield from decoder.flush()
@@ -124,7 +126,7 @@ def decode_offsets(
     A batch whose header says that no offset is missing is taken at its word (its CRC covers the figures) and is not
     decompressed: only compacted topics cost more than a CRC check. Otherwise as `decode`.
     """
-    decoder = _Decoder(where, first_offset, next_offset, 1, max_batch_bytes)
+    decoder = _Decoder(where, first_offset, next_offset, 1, max_batch_bytes, None)
     for frame in _data_frames(source, where, decoder.limits, verify_crc=verify_crc):
         if not frame.header.is_dense:
             yield from decoder.offsets_of(frame)
@@ -160,11 +162,28 @@ def _frames_of(source: Buffer | Iterable[Frame], where: str) -> Iterable[Frame]:
     return frames(view, where=where)
 
 
+class DecodeBuffers:
+    """Memory that calls of `decode` use one after the other; never two of them at a time.
+
+    Some megabytes that the kernel would give, touched page by page, and take back for each call.
+    """
+
+    def __init__(self) -> None:
+        self.arena: Bytes = np.empty(2 * _ARENA_BYTES, np.uint8)
+        self.rows = _Rows()
+
+
 class _Decoder:
     """An arena of decompressed batches, and the arrays that the kernels fill from it. Used by one call of `decode`."""
 
     def __init__(
-        self, where: str, first_offset: int | None, next_offset: int | None, max_bytes: int, max_batch_bytes: int
+        self,
+        where: str,
+        first_offset: int | None,
+        next_offset: int | None,
+        max_bytes: int,
+        max_batch_bytes: int,
+        buffers: DecodeBuffers | None,
     ) -> None:
         if not 0 < max_bytes <= _MAX_ARENA_BYTES or not 0 < max_batch_bytes <= _MAX_ARENA_BYTES:
             raise ValueError(
@@ -175,11 +194,11 @@ class _Decoder:
         self._where = where
         self._max_bytes = max_bytes
         self._max_batch_bytes = max_batch_bytes
-        self._arena: Bytes = np.empty(2 * _ARENA_BYTES, np.uint8)
+        buffers = buffers or DecodeBuffers()
+        self._arena, self._rows = buffers.arena, buffers.rows  # an arena that has to grow is this decoder's own
         self._used = 0
         self._batches: list[tuple[int, bytes]] = []
         self._records = 0
-        self._rows = _Rows()
 
     def add(self, frame: Frame) -> bool:
         """Decompress a batch into the arena. False: there is no room, flush first."""

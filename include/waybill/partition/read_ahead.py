@@ -1,8 +1,9 @@
 """Objects read ahead of whoever decodes them: the wait for S3 and the work on what came go on at the same time.
 
-Each object is read by a thread of its own into a queue of `QUEUE_PIECES` pieces of a megabyte. Objects that fit into
-one are asked for before their turn, `WINDOW` of them at a time. A larger one is not: its answer would wait half read
-until then, and S3 cuts such off. So memory is bounded, whatever the objects' number and size.
+A few threads do it for a whole task. Objects of `_SMALL_BYTES` at most are asked for before their turn, `WINDOW` of
+them at a time, and are read whole. A larger one is not asked for before its turn: its answer would wait half read until
+then, and S3 cuts such off. It comes in pieces of a megabyte, of which `QUEUE_PIECES` wait. So memory is bounded,
+whatever the objects' number and size.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from io import BytesIO
 from types import TracebackType
 from typing import Self
 
@@ -25,6 +28,7 @@ WINDOW = 4
 
 QUEUE_PIECES = 8
 _PIECE_BYTES = 1 << 20
+_SMALL_BYTES = QUEUE_PIECES * _PIECE_BYTES
 _LOOK_AGAIN_SECONDS = 1.0
 
 
@@ -35,12 +39,14 @@ class ReadAhead:
         self._store = store
         self._over = threading.Event()
         self._left = deque(spans)
-        self._begun: deque[_Object] = deque()
+        self._begun: deque[_Small | _Large] = deque()
+        self._pool = ThreadPoolExecutor(WINDOW, thread_name_prefix="waybill-read-ahead")
 
-    def open(self, key: str) -> _Object:
+    def open(self, key: str) -> _Small | _Large:
         """The next object, read like `waybill.store.ObjectStream` and with its errors, which come out of `read`."""
         for span in self._to_begin():
-            self._begun.append(_Object(self._store, span.key, self._over))
+            kind = _Small if span.size_bytes <= _SMALL_BYTES else _Large
+            self._begun.append(kind(self._store, span.key, self._pool, self._over))
         found = self._begun.popleft()
         if found.key != key:
             raise ValueError(f"{key} is not the next object, which is {found.key}")
@@ -48,7 +54,7 @@ class ReadAhead:
 
     def _to_begin(self) -> Iterator[Span]:
         while self._left and len(self._begun) < WINDOW:
-            if self._begun and self._left[0].size_bytes > QUEUE_PIECES * _PIECE_BYTES:
+            if self._begun and self._left[0].size_bytes > _SMALL_BYTES:
                 return
             yield self._left.popleft()
 
@@ -59,21 +65,49 @@ class ReadAhead:
         self._over.set()
         for begun in self._begun:
             begun.close()
+        self._pool.shutdown(cancel_futures=True)
 
 
-class _Object:
+class _Opened:
     """One object's bytes, on their way."""
 
-    def __init__(self, store: Store, key: str, over: threading.Event) -> None:
+    def close(self) -> None:
+        """Let go of them."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self.close()
+
+
+class _Small(_Opened):
+    """An object that is read whole."""
+
+    def __init__(self, store: Store, key: str, pool: ThreadPoolExecutor, _: threading.Event) -> None:
         self.key = key
-        self._store = store
+        self._content: Future[BytesIO] = pool.submit(self._fetch, store)
+
+    def read(self, size: int, /) -> bytes:
+        """Up to `size` bytes; b'' at the end."""
+        return self._content.result().read(size)
+
+    def _fetch(self, store: Store) -> BytesIO:
+        with store.open(self.key) as stream:
+            return BytesIO(b"".join(iter(lambda: stream.read(_PIECE_BYTES), b"")))
+
+
+class _Large(_Opened):
+    """An object that comes in pieces, while those before are worked on."""
+
+    def __init__(self, store: Store, key: str, pool: ThreadPoolExecutor, over: threading.Event) -> None:
+        self.key = key
         self._over = over
         self._closed = threading.Event()
         self._pieces: queue.Queue[bytes | Exception] = queue.Queue(QUEUE_PIECES)
         self._rest = b""
         self._at_end = False
-        self._thread = threading.Thread(target=self._fetch, name="waybill-read-ahead", daemon=True)
-        self._thread.start()
+        self._fetched: Future[None] = pool.submit(self._fetch, store)
 
     def read(self, size: int, /) -> bytes:
         """Up to `size` bytes; b'' at the end."""
@@ -87,22 +121,16 @@ class _Object:
         return piece
 
     def close(self) -> None:
-        """End the thread."""
+        """End the reading."""
         self._closed.set()
         with suppress(queue.Empty):
             while True:
                 self._pieces.get_nowait()
-        self._thread.join()
+        self._fetched.result()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self.close()
-
-    def _fetch(self) -> None:
+    def _fetch(self, store: Store) -> None:
         try:
-            with self._store.open(self.key) as stream:
+            with store.open(self.key) as stream:
                 while piece := stream.read(_PIECE_BYTES):
                     if not self._put(piece):
                         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -14,6 +15,9 @@ from waybill.partition.plan import ArchiveFault, Span
 from waybill.partition.read_ahead import ReadAhead
 from waybill.store import Store
 
+if TYPE_CHECKING:
+    from waybill.log.decode import DecodeBuffers
+
 __all__ = ["UNREADABLE", "fault_of", "find_fault", "is_indexed", "read_span"]
 
 UNREADABLE = (ChainBroken, CorruptBatch)
@@ -21,7 +25,12 @@ UNREADABLE = (ChainBroken, CorruptBatch)
 
 
 def read_span(
-    store: Store, span: Span, *, in_part: bool = False, ahead: ReadAhead | None = None
+    store: Store,
+    span: Span,
+    *,
+    in_part: bool = False,
+    ahead: ReadAhead | None = None,
+    buffers: DecodeBuffers | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The messages of a span (`waybill.log.decode.MESSAGE_SCHEMA`), streamed: a few megabytes are in memory.
 
@@ -29,7 +38,8 @@ def read_span(
     object itself, which could not hold it. What a format does not hold is missing; see `read_messages` there.
 
     `in_part`: the span may end before the object does. Else its end tells that no offset was damaged: the checksum of a
-    record batch does not cover it. `ahead`: what opens the objects of record batches, if not the store.
+    record batch does not cover it. `ahead`: what opens the objects of record batches, if not the store. `buffers`: for
+    many spans, one after the other.
 
     Raises `ChainBroken` when the object is not there, or ends beyond the span; its subclass `ChainGap` when it ends
     before the span does; `CorruptBatch` when it, or its index, is damaged.
@@ -38,7 +48,7 @@ def read_span(
         if is_indexed(span):
             yield from _read_indexed(store, span, in_part)
         else:
-            yield from _read_batches(ahead or store, span, in_part)
+            yield from _read_batches(ahead or store, span, in_part, buffers)
     except ObjectMissing as error:
         raise ChainBroken(f"{span.tp}: {error}; it was there when the run was planned") from error
 
@@ -66,7 +76,9 @@ def find_fault(store: Store, span: Span) -> ArchiveFault | None:
     return None
 
 
-def _read_batches(store: Store | ReadAhead, span: Span, in_part: bool) -> Iterator[pa.RecordBatch]:
+def _read_batches(
+    store: Store | ReadAhead, span: Span, in_part: bool, buffers: DecodeBuffers | None
+) -> Iterator[pa.RecordBatch]:
     # numba takes a second to import, and the driver, which opens stores, decodes nothing.
     from waybill.log.decode import decode
 
@@ -77,6 +89,7 @@ def _read_batches(store: Store | ReadAhead, span: Span, in_part: bool) -> Iterat
             where=span.key,
             first_offset=span.first_offset,
             next_offset=span.next_offset,
+            buffers=buffers,
         )
     _check_end(span, end.next_offset, in_part)
 

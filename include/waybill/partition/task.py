@@ -22,13 +22,16 @@ from waybill import failpoints
 from waybill.config import Reading, Storage
 from waybill.connections import CatalogEndpoint, S3Endpoint, connection
 from waybill.errors import StoreUnavailable
+from waybill.log.decode import DecodeBuffers
+from waybill.names import TopicPartition
 from waybill.parsers import build_parser
 from waybill.partition.files import PartitionedWriter, TableLayout, Uploads
 from waybill.partition.files_sink.delivery import FilesLayout
 from waybill.partition.files_sink.unfit import Sieve
 from waybill.partition.files_sink.writer import HourFiles
+from waybill.partition.gathering import gathered
 from waybill.partition.observed import Observed, Observer
-from waybill.partition.plan import ArchiveFault, Span, Task
+from waybill.partition.plan import ArchiveFault, Task
 from waybill.partition.read_ahead import ReadAhead
 from waybill.partition.reading import UNREADABLE, fault_of, is_indexed, read_span
 from waybill.partition.rows import QUARANTINE_ROWS, TABLE_ROWS, RowBuilder, table_rows
@@ -173,18 +176,26 @@ class _Run:
         )
 
     def _read_and_add(self, ahead: ReadAhead) -> None:
-        for span in self._task:
-            for messages in _read(self._store, span, ahead):
-                self._watch.lap("read_and_decode")
-                rows = self._builder.build(span.tp, messages)
-                if self._sieve is not None:
-                    rows = self._sieve.sift(rows)
-                self._observer.see(span.tp, messages, rows)
-                self._watch.lap("parse")
-                self._table.add(rows.table)
-                self._quarantine.add(rows.quarantine)
-                self._watch.lap("write")
+        for tp, messages in gathered(self._read(ahead)):
             self._watch.lap("read_and_decode")
+            rows = self._builder.build(tp, messages)
+            if self._sieve is not None:
+                rows = self._sieve.sift(rows)
+            self._observer.see(tp, messages, rows)
+            self._watch.lap("parse")
+            self._table.add(rows.table)
+            self._quarantine.add(rows.quarantine)
+            self._watch.lap("write")
+        self._watch.lap("read_and_decode")
+
+    def _read(self, ahead: ReadAhead) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
+        buffers = DecodeBuffers()
+        for span in self._task:
+            try:
+                for messages in read_span(self._store, span, ahead=ahead, buffers=buffers):
+                    yield span.tp, messages
+            except UNREADABLE as error:
+                raise _Unreadable(fault_of(span, error)) from error
             failpoints.reach("partition.span_read")
 
     def abandon(self) -> None:
@@ -198,13 +209,6 @@ class _Unreadable(Exception):
     def __init__(self, fault: ArchiveFault) -> None:
         super().__init__(fault.message)
         self.fault = fault
-
-
-def _read(store: Store, span: Span, ahead: ReadAhead) -> Iterator[pa.RecordBatch]:
-    try:
-        yield from read_span(store, span, ahead=ahead)
-    except UNREADABLE as error:
-        raise _Unreadable(fault_of(span, error)) from error
 
 
 def row_builder(reading: Reading, generation: int, planned_at: datetime, rows: pa.Schema) -> RowBuilder:

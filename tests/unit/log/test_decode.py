@@ -27,7 +27,7 @@ from waybill.log import (
     read_frames,
     read_header,
 )
-from waybill.log.decode import MESSAGE_SCHEMA, NO_TIMESTAMP_US, decode, decode_offsets
+from waybill.log.decode import MESSAGE_SCHEMA, NO_TIMESTAMP_US, DecodeBuffers, decode, decode_offsets
 from waybill.log.encode import Record, control_batch, encode_batch
 from waybill.log.framing import pack_batch
 
@@ -264,6 +264,19 @@ def test_batches_before_a_damaged_one_are_yielded_whole() -> None:
     assert caught.value.position_bytes == sum(len(batch) for batch in batches[:-1])
     assert offsets == list(range(len(offsets)))
     assert 0 < len(offsets) < 8
+
+
+def test_buffers_serve_one_object_after_the_other() -> None:
+    """Also behind one that is larger than they are, and one that is damaged."""
+    small, large = [Record(0, 5, b"k", b"v")], [Record(n, 7, None, bytes([65 + n]) * (3 << 20)) for n in range(3)]
+    damaged = bytearray(encode_batch(small))
+    damaged[-1] ^= 1
+    buffers = DecodeBuffers()
+    for records in (small, large, small):
+        data = encode_batch(records, codec=Codec.LZ4)
+        assert records_in(decode(data, where=WHERE, buffers=buffers)) == records
+        with pytest.raises(CorruptBatch):
+            list(decode(bytes(damaged), where=WHERE, buffers=buffers))
 
 
 def test_frames_keep_their_positions_in_errors() -> None:
