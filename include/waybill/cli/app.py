@@ -379,9 +379,12 @@ def finalize(
 def verify(
     stream: Annotated[str | None, typer.Argument(help="The stream; all there are if left out.")] = None,
     table: Annotated[bool, typer.Option("--table/--no-table", help="Hold the tables against the chains.")] = True,
+    keys: Annotated[
+        bool, typer.Option("--keys", help="See whether dedup has found every duplicate, and no other. Reads all keys.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Read the whole archive and hold the tables against it: each offset exactly once, or exit code 1."""
     from waybill.cli import verify as command
 
-    command.run(stream, table=table, as_json=as_json)
+    command.run(stream, table=table, keys=keys, as_json=as_json)

@@ -22,10 +22,10 @@ _OF_TABLES = ("rows", "quarantine", "waiting", "lost", "repeated", "foreign")
 _OF_DEDUP = ("unique", "duplicates", "unswept")
 
 
-def run(stream: str | None, *, table: bool, as_json: bool) -> None:
+def run(stream: str | None, *, table: bool, keys: bool, as_json: bool) -> None:
     """Verify, print, and exit with 1 if there are faults; see `waybill verify --help`."""
     config = load_config()
-    reports = [_verify(config, name, table=table) for name in stream_names(config, stream)]
+    reports = [_verify(config, name, table=table, keys=keys) for name in stream_names(config, stream)]
     if as_json:
         print_json([report.document() for report in reports])
     else:
@@ -34,7 +34,7 @@ def run(stream: str | None, *, table: bool, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-def _verify(config: Config, name: str, *, table: bool) -> Report:
+def _verify(config: Config, name: str, *, table: bool, keys: bool) -> Report:
     with (
         open_store(config) as store,
         open_coordinator(config, name) as coordinator,
@@ -49,6 +49,7 @@ def _verify(config: Config, name: str, *, table: bool) -> Report:
             known=coordinator.list_committed().keys(),
             catalog=catalog,
             listener=bar,
+            keys=keys,
         )
 
 

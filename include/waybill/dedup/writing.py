@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from waybill.partition.files import PartitionedWriter, TableLayout, Uploads
 from waybill.tables import file_io
 from waybill.tables.dedup import ARRIVED_AT_FIELD, DUPLICATES_ROWS
 
-__all__ = ["write"]
+__all__ = ["key_text", "write"]
 
 _US = 1000
 
@@ -122,7 +123,7 @@ def _duplicate_rows(job: SweepJob, batch: pa.RecordBatch, arrived_ms: Array, mar
     first = marks.combine_chunks()
     made = {
         ARRIVED_AT: _times(arrived_ms),
-        "key": _key_text(batch, job.plan.key_columns),
+        "key": key_text(batch, job.plan.key_columns),
         "source": pa.nulls(n, pa.string()) if source is None else _text(batch.column(source)),
         "first_arrived_at": _times(first.column("first_arrived_ms").to_numpy()),
         **{name: _whole(first.column(name)) for name in ("first_topic", "first_partition", "first_offset")},
@@ -135,7 +136,7 @@ def _duplicate_rows(job: SweepJob, batch: pa.RecordBatch, arrived_ms: Array, mar
     return pa.RecordBatch.from_arrays(columns, schema=DUPLICATES_ROWS)
 
 
-def _key_text(batch: pa.RecordBatch, names: tuple[str, ...]) -> pa.Array:
+def key_text(batch: pa.RecordBatch, names: Sequence[str]) -> pa.Array:
     """The values of the key's columns: a JSON list of text."""
     values = [_text(batch.column(name)).to_pylist() for name in names]
     return pa.array([json.dumps(row, ensure_ascii=False) for row in zip(*values, strict=True)], pa.string())

@@ -20,7 +20,16 @@ from waybill.verify.windows import LAST_OFFSET, ranges_of
 if TYPE_CHECKING:
     Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
-__all__ = ["MAX_STRAYS", "by_topic_partition", "list_faults", "read_offsets", "total_records"]
+__all__ = [
+    "ALL_ROWS",
+    "MAX_STRAYS",
+    "by_topic_partition",
+    "list_faults",
+    "read_columns",
+    "read_offsets",
+    "total_records",
+    "within",
+]
 
 ROWS_AT_A_TIME = 1 << 20
 """Rows that are read from files at the same time: some 50 bytes each. A file with more is read by itself."""
@@ -31,6 +40,7 @@ MAX_FAULTS = 20
 MAX_STRAYS = 1 << 20
 """Offsets of foreign rows that are kept to be listed as ranges."""
 
+ALL_ROWS = AlwaysTrue()
 _COLUMNS = ("topic", "partition", "offset", "generation")
 
 
@@ -47,20 +57,33 @@ def read_offsets(
     """Topic, partition, offset and generation of the rows with offsets in `[first, following)`, some files at a time.
 
     Of the current snapshot, or of another one; `without` these data files.
+    """
+    return read_columns(table, _COLUMNS, within("offset", first, following), snapshot_id=snapshot_id, without=without)
+
+
+def read_columns(
+    table: Table,
+    columns: tuple[str, ...],
+    row_filter: str | BooleanExpression = ALL_ROWS,
+    *,
+    snapshot_id: int | None = None,
+    without: Collection[str] = (),
+) -> Iterator[pa.RecordBatch]:
+    """Columns of a table, some files at a time.
 
     PyIceberg's own reader of batches hands all files of a scan to its threads, and keeps whatever they are ahead.
     """
-    scan = table.scan(row_filter=_filter(first, following), selected_fields=_COLUMNS, snapshot_id=snapshot_id)
+    scan = table.scan(row_filter=row_filter, selected_fields=columns, snapshot_id=snapshot_id)
     reader = ArrowScan(scan.table_metadata, scan.io, scan.projection(), scan.row_filter)
     for group in _file_groups(task for task in scan.plan_files() if task.file.file_path not in without):
         yield from reader.to_record_batches(group)
 
 
-def _filter(first: int, following: int) -> str | BooleanExpression:
+def within(column: str, first: int, following: int) -> str | BooleanExpression:
     """The rows of a window. Without limits there is no condition: then no file's rows are compared with it."""
     if first == 0 and following == LAST_OFFSET:
-        return AlwaysTrue()
-    return f"offset >= {first} and offset < {following}"
+        return ALL_ROWS
+    return f"{column} >= {first} and {column} < {following}"
 
 
 def _file_groups(files: Iterable[FileScanTask]) -> Iterator[list[FileScanTask]]:

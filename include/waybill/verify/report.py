@@ -114,6 +114,7 @@ class Report:
     """Gaps that somebody accepted, and that are what the chain lacks."""
     table_checked: bool = False
     unique_checked: bool = False
+    keys_checked: bool = False
 
     @property
     def is_sound(self) -> bool:
@@ -126,6 +127,7 @@ class Report:
             "sound": self.is_sound,
             "table_checked": self.table_checked,
             "unique_checked": self.unique_checked,
+            "keys_checked": self.keys_checked,
             "figures": asdict(self.figures),
             "faults": [fault.document() for fault in self.faults],
             "notes": list(self.notes),

@@ -17,6 +17,7 @@ from waybill.store import Store
 from waybill.tables import DedupTables, Progress, StreamTables, load_dedup_tables, load_tables, read_progress
 from waybill.verify.archive import ReadCommitted, check_archive
 from waybill.verify.files import LedgerFiles, check_directories
+from waybill.verify.keys import check_keys
 from waybill.verify.report import Fault, FaultKind, Listener, Report, first_line
 from waybill.verify.rows import WINDOW_OFFSETS, check_rows, row_ranges
 from waybill.verify.unique import check_unique
@@ -33,9 +34,12 @@ def verify_stream(
     known: Collection[TopicPartition],
     catalog: Catalog | None,
     listener: Listener,
+    keys: bool = False,
     window_offsets: int = WINDOW_OFFSETS,
 ) -> Report:
     """Read the archive of a stream's generation, and hold its tables against it if there is a `catalog`.
+
+    `keys`: and see whether dedup has found every duplicate, and no other.
 
     `committed` reads the committed offset of a topic-partition, now; `known` are the topic-partitions that have one,
     which are looked at even if they have no object left. Ingest and partition may go on meanwhile: what they add is
@@ -59,6 +63,8 @@ def verify_stream(
             if dedup is not None:
                 main, ranges = tables[0].main, row_ranges(archive, tables[1])
                 check_unique(main, dedup, ranges, report, listener, window_offsets=window_offsets)
+                if keys and report.unique_checked and stream.dedup is not None:
+                    check_keys(dedup, stream.dedup, ranges, report, listener, window_offsets=window_offsets)
             if files is not None:
                 root = stream.sink.root(store.prefix, names.table_name(stream.table, stream.generation))
                 check_directories(store, ledger, stream, root, report)
