@@ -103,6 +103,8 @@ class ListedObject:
     key: str
     size_bytes: int
     modified: datetime
+    etag: str = ""
+    """Without its quotes. The MD5 of an object that was created by one call and is not encrypted with a key of KMS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +258,8 @@ class Store:
     def list_objects(self, prefix: str) -> Iterator[ListedObject]:
         """The objects whose keys start with `prefix` (a whole key's start, the archive's prefix included), in order."""
         for entry in self._list(prefix, None):
-            yield ListedObject(str(entry["Key"]), int(entry["Size"]), entry["LastModified"])
+            etag = str(entry.get("ETag", "")).strip('"')
+            yield ListedObject(str(entry["Key"]), int(entry["Size"]), entry["LastModified"], etag)
 
     def _list(self, prefix: str, after: str | None, page_size: int = 1000) -> Iterator[dict[str, Any]]:
         start = {} if after is None else {"StartAfter": after}
@@ -637,6 +640,9 @@ def _client(endpoint: S3Endpoint) -> Any:
             read_timeout=_READ_TIMEOUT_SECONDS,
             retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
             max_pool_connections=UPLOAD_THREADS + 2,
+            # What is read has checksums of its own. botocore would ask for S3's as well, a fifth of what a small object
+            # costs, and without the CRT cannot hold the bytes against a CRC-32C.
+            response_checksum_validation="when_required",
             # Bodies carry a CRC-32C that S3 checks: a SHA-256 of each, for the signature, would cost more than the
             # whole rest of an upload.
             s3={"payload_signing_enabled": False, "addressing_style": "path" if endpoint.endpoint_url else "auto"},

@@ -16,6 +16,7 @@ from waybill.names import TopicPartition
 from waybill.partition.files_sink.finality import State
 from waybill.partition.plan import Span, Task
 from waybill.partition.task import Job, TaskResult, run_task
+from waybill.store import ObjectStream, Store
 
 pytestmark = pytest.mark.integration
 
@@ -54,7 +55,6 @@ def test_an_hour_is_final_when_every_topic_partition_is_past_its_end_by_the_late
         "rows": 20,
         "bytes": sum(e.size_bytes for e in ledger(scene) if e.period_start == at(0)),
         "revision": 1,
-        "at": "2023-12-29T04:00:00+00:00",
     }
     assert [hour.state for hour in found.hours] == [State.FINAL, State.FINAL, State.OPEN]
     assert "2 hours marked" in str(found)
@@ -162,6 +162,27 @@ def test_a_marker_that_says_something_else_is_replaced(scene: Scene) -> None:
     assert markers(scene) == {H0, H1}
     assert content(scene, H0)["files"] == 2
     assert [str(period) for period in found.unmarked] == [H0, H2]
+
+
+def test_only_a_marker_that_says_something_else_is_read(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    finalize_at(scene, 100)
+    opened: list[str] = []
+    opens = Store.open
+
+    def note(store: Store, key: str) -> ObjectStream:
+        opened.append(key)
+        return opens(store, key)
+
+    monkeypatch.setattr(Store, "open", note)
+    assert [hour.state for hour in finalize_at(scene, 100).hours] == [State.FINAL, State.FINAL, State.OPEN]
+    assert opened == []
+    with_its_time = json.dumps({**content(scene, H0), "at": "2023-12-29T04:00:00+00:00"})
+    for hour, now_in_it in ((H0, with_its_time), (H1, "{}")):
+        scene.store.remove(f"{root(scene)}/{hour}/_SUCCESS")
+        scene.store.create_if_absent(f"{root(scene)}/{hour}/_SUCCESS", now_in_it.encode())
+    opened.clear()
+    assert [str(period) for period in finalize_at(scene, 100).marked] == [H1], "the other has the right figures"
+    assert opened == [f"{root(scene)}/{hour}/_SUCCESS" for hour in (H0, H1)]
 
 
 def test_a_stray_blocks_its_hour_and_no_other(scene: Scene) -> None:

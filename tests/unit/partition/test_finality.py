@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -153,9 +154,17 @@ def test_ready_and_final_mean_that_just_the_ledger_s_files_are_there(
         assert revision == len({"p1"} if known else ())
 
 
+def test_a_listing_tells_what_a_marker_says() -> None:
+    etag = hashlib.md5(RIGHT.to_json(), usedforsecurity=False).hexdigest()
+    assert RIGHT.is_in(ListedObject("k", 1, NOW, etag))
+    assert not Marker(2, 20, 200, 3).is_in(ListedObject("k", 1, NOW, etag))
+    for other in ("", f"{etag}-1", "0" * 32):  # encrypted by KMS, uploaded in parts
+        assert not RIGHT.is_in(ListedObject("k", 1, NOW, other))
+
+
 def test_a_marker_says_what_is_there() -> None:
     assert Marker.of(ENTRIES) == RIGHT
-    assert Marker.from_json(RIGHT.to_json(NOW), "k") == RIGHT
+    assert Marker.from_json(RIGHT.to_json(), "k") == RIGHT
     assert Marker.from_json(b"", "k") is None
     assert Marker.from_json(b'{"v": 1}', "k") is None
     with pytest.raises(GenerationConflict):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -115,10 +116,17 @@ class Marker:
             len({entry.plan for entry in entries}),
         )
 
-    def to_json(self, at: datetime) -> bytes:
-        """The object's content; `at`: when it was marked."""
+    def to_json(self) -> bytes:
+        """The object's content. It follows from the figures alone, so that a listing tells what a marker says."""
         figures = {"files": self.files, "rows": self.rows, "bytes": self.size_bytes, "revision": self.revision}
-        return json.dumps({"v": _VERSION, **figures, "at": at.isoformat(timespec="seconds")}).encode()
+        return json.dumps({"v": _VERSION, **figures}).encode()
+
+    def is_in(self, listed: ListedObject) -> bool:
+        """Whether the object that is listed there says just this. False: it says something else, or it must be read.
+
+        An ETag that is no MD5 (SSE-KMS, a copy made in parts) never is that of the content.
+        """
+        return listed.etag == hashlib.md5(self.to_json(), usedforsecurity=False).hexdigest()
 
     @classmethod
     def from_json(cls, data: bytes, key: str) -> Marker | None:

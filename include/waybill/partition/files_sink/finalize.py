@@ -248,17 +248,29 @@ class _Finalizer:
         listed: Sequence[ListedObject],
         until: datetime | None,
     ) -> Finding:
-        key = names.success_key(self.root, period)
-        is_marked = any(found.key == key for found in listed)
-        content = self.store.read_if_there(key) if is_marked else None
+        wanted = Marker.of(entries.get(period, []))
+        is_marked, marker = self._find_marker(period, listed, wanted)
         return judge(
             period,
             entries.get(period, []),
             [found for found in listed if found.key.rsplit("/", 1)[-1][0] not in "_."],
-            None if content is None else Marker.from_json(content, key),
-            is_marked=content is not None,
+            marker,
+            is_marked=is_marked,
             final_before=until,
         )
+
+    def _find_marker(
+        self, period: Period, listed: Sequence[ListedObject], wanted: Marker
+    ) -> tuple[bool, Marker | None]:
+        """Whether the hour has a marker, and what that says, if it can be read. Mostly the listing tells."""
+        key = names.success_key(self.root, period)
+        there = next((found for found in listed if found.key == key), None)
+        if there is None:
+            return False, None
+        if wanted.is_in(there):
+            return True, wanted
+        content = self.store.read_if_there(key)
+        return content is not None, None if content is None else Marker.from_json(content, key)
 
     @staticmethod
     def _table_name(table: Table) -> str:
@@ -308,7 +320,7 @@ class _Round:
         finalizer = self._finalizer
         key = names.success_key(finalizer.root, finding.period)
         try:
-            finalizer.store.create_if_absent(key, finding.wanted.to_json(finalizer.now()))
+            finalizer.store.create_if_absent(key, finding.wanted.to_json())
         except ObjectAlreadyThere:
             return False  # another finalizer's, and its to take back
         failpoints.reach("finalize.marked")
