@@ -168,7 +168,8 @@ class _Sweep:
         plan = self._timed("plan", lambda: self._settle_plan(main, dedup, start, state))
         if plan is None:
             if self.rebuild_index:
-                self._timed("index", lambda: self._index(dedup.unique, state))
+                of = self._index_of(dedup.unique, self.settings.key, self.settings.buckets)
+                self._timed("index", lambda: self._index(dedup.unique, state, of))
             return self._report(RunOutcome.NOTHING_NEW, start, None, None, state, began)
         if not self.made_plan:  # a rival with a newer config may have given the tables columns since
             main.refresh()
@@ -235,7 +236,8 @@ class _Sweep:
         return found
 
     def _carry_out(self, plan: SweepPlan, main: Table, dedup: DedupTables, state: SweepState) -> StagedSweep:
-        manifest = self._timed("index", lambda: self._index(dedup.unique, state))
+        of = self._index_of(dedup.unique, plan.key_columns, plan.buckets)
+        manifest = self._timed("index", lambda: self._index(dedup.unique, state, of))
         if not plan.records:
             return self._staged(plan, manifest, [], [])
         manifest, job, judged = self._timed("judge", lambda: self._judge(plan, main, dedup, state, manifest))
@@ -272,7 +274,7 @@ class _Sweep:
             elif damage and attempt < _REBUILDS:
                 log.warning("dedup of %s: the key index is damaged, it is built anew: %s", self.name, damage[0])
                 self.rebuild_index = True
-                manifest = self._index(dedup.unique, state)
+                manifest = self._index(dedup.unique, state, manifest.of)
             else:
                 raise faults[0]
         raise AssertionError("unreachable")
@@ -345,12 +347,15 @@ class _Sweep:
     def _index_prefix(self, unique: Table) -> str:
         return key_index_prefix(self.store.prefix, self.name, self.stream.generation, str(unique.metadata.table_uuid))
 
-    def _index(self, unique: Table, state: SweepState) -> Manifest:
+    @staticmethod
+    def _index_of(unique: Table, key: tuple[str, ...], buckets: int) -> IndexOf:
+        return IndexOf(str(unique.metadata.table_uuid), key, buckets)
+
+    def _index(self, unique: Table, state: SweepState, of: IndexOf) -> Manifest:
         """The index, with everything in it that the unique table has."""
-        unique_uuid = str(unique.metadata.table_uuid)
         job = BuildJob(
             index=self._index_prefix(unique),
-            of=IndexOf(unique_uuid, self.settings.key, self.settings.buckets),
+            of=of,
             unique=TableLayout.of(unique),
             horizon_ms=state.horizon_ms,
             memory_bytes=self.settings.memory,
@@ -363,7 +368,7 @@ class _Sweep:
     def _move_index_on(self, plan: SweepPlan, unique: Table, staged: StagedSweep) -> None:
         """Add what the sweep kept. If that fails, the next sweep does it, from the unique table."""
         assert staged.state.swept is not None
-        of = IndexOf(str(unique.metadata.table_uuid), plan.key_columns, plan.buckets)
+        of = self._index_of(unique, plan.key_columns, plan.buckets)
         try:
             unique.refresh()
             point = point_of_sweep(unique, staged.state.swept)
