@@ -1,7 +1,8 @@
 """`make demo`: the whole path on real input, counted.
 
-336,776 flights, some unparsable messages and some tombstones go through Kafka, the archive in S3, Airflow and Spark
-into an Iceberg table. Airflow's scheduler runs the DAGs; `waybill verify` then counts what they did.
+336,776 flights, some of them sent twice, some unparsable messages and some tombstones go through Kafka, the archive in
+S3, Airflow and Spark into an Iceberg table, and each of them once into a second one. Airflow's scheduler runs the DAGs;
+`waybill verify` then counts what they did.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ STREAM = "flights"
 TOPIC = "flights"
 INGEST_DAG = f"ingest__{STREAM}"
 PARTITION_DAG = f"partition__{STREAM}"
+DEDUP_DAG = f"dedup__{STREAM}"
 PARTITIONS = 6
+SENT_TWICE = round(0.006 * flights.FLIGHTS)
 UNPARSABLE = 300
 TOMBSTONES = 100
 
@@ -64,6 +67,26 @@ class Counts:
     repeated: int
 
 
+@dataclass(frozen=True)
+class Unique:
+    """What is in the unique table, and what is not, over all demos."""
+
+    rows: int
+    dropped: int
+    """Rows of messages that were sent before."""
+    to_sweep: int
+    """Rows that no sweep has seen yet."""
+
+    def is_right(self, before: int, rows: int) -> bool:
+        """Whether what was sent twice, and nothing else, was dropped of the table's rows.
+
+        `before`: how many messages are of earlier demos, which sent the same flights.
+        """
+        if self.to_sweep or self.rows + self.dropped != rows:
+            return False
+        return bool(before) or (self.dropped == SENT_TWICE and self.rows == flights.FLIGHTS + TOMBSTONES)
+
+
 class Demo:
     """The stages of the demo on a running stack with Airflow."""
 
@@ -74,23 +97,28 @@ class Demo:
         self._stages: list[Stage] = []
 
     def run(self) -> bool:
-        """All stages, and the closing table. Returns whether nothing was lost and nothing repeated."""
+        """All stages, and the closing table. Returns whether nothing was lost, and nothing is there twice."""
         with stage(self._console, "Airflow reads the DAGs"):
-            for dag_id in (INGEST_DAG, PARTITION_DAG):
+            for dag_id in (INGEST_DAG, PARTITION_DAG, DEDUP_DAG):
                 self._airflow.wait_for_dag(dag_id)
         create_topic(self._stack.bootstrap_servers, TOPIC, PARTITIONS)
         before = sum(row["end_offset"] for row in self._offsets())
         produced = self._produce()
         self._ingest(produced)
         self._partition(produced)
+        self._dedup(produced)
         counts = self._verify()
-        self._print_result(before, produced, counts)
-        return counts.ok and counts.archived == before + produced == counts.rows + counts.quarantined
+        unique = self._unique()
+        self._print_result(before, produced, counts, unique)
+        is_whole = counts.ok and counts.archived == before + produced == counts.rows + counts.quarantined
+        return is_whole and unique.is_right(before, counts.rows)
 
     def _produce(self) -> int:
-        total = flights.FLIGHTS + UNPARSABLE + TOMBSTONES
+        total = flights.FLIGHTS + SENT_TWICE + UNPARSABLE + TOMBSTONES
         events = itertools.chain(
-            flights.flight_events(), flights.unparsable_events(UNPARSABLE), flights.tombstones(TOMBSTONES)
+            flights.with_retries(flights.flight_events(), flights.FLIGHTS, SENT_TWICE),
+            flights.unparsable_events(UNPARSABLE),
+            flights.tombstones(TOMBSTONES),
         )
         title = f"produce: {total:,} messages to topic {TOPIC!r}, {PARTITIONS} partitions, five codecs"
         with self._timed("produce", title, total) as say:
@@ -111,6 +139,11 @@ class Demo:
         title = f"partition: Airflow runs {PARTITION_DAG}, S3 → Spark → Iceberg"
         with self._timed("partition", title, produced) as say:
             self._run_dag(PARTITION_DAG, say)
+
+    def _dedup(self, produced: int) -> None:
+        title = f"dedup: Airflow runs {DEDUP_DAG}, each flight once"
+        with self._timed("dedup", title, produced) as say:
+            self._run_dag(DEDUP_DAG, say)
 
     def _run_dag(self, dag_id: str, say: Say) -> None:
         def show(run: DagRun, tasks: list[TaskInstance]) -> None:
@@ -142,6 +175,10 @@ class Demo:
             repeated=figures["repeated"],
         )
 
+    def _unique(self) -> Unique:
+        [status] = self._waybill("dedup", "status", STREAM, "--json")
+        return Unique(rows=status["rows"], dropped=status["duplicates"], to_sweep=status["behind"]["rows"])
+
     def _offsets(self) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = self._waybill("offsets", "--stream", STREAM, "--json")
         return rows
@@ -166,13 +203,14 @@ class Demo:
             yield say
         self._stages.append(Stage(name, messages, time.monotonic() - start))
 
-    def _print_result(self, before: int, produced: int, counts: Counts) -> None:
+    def _print_result(self, before: int, produced: int, counts: Counts, unique: Unique) -> None:
         table = Table(title="What became of the messages", title_justify="left")
         table.add_column("")
         table.add_column("messages", justify="right")
         if before:
             table.add_row("there from earlier demos", f"{before:,}")
         table.add_row("produced", f"{produced:,}")
+        table.add_row("  of these a second time", f"{SENT_TWICE:,}")
         table.add_row("archived", f"{counts.archived:,}")
         table.add_row("in the table", f"{counts.rows:,}")
         table.add_row("in quarantine", f"{counts.quarantined:,}")
@@ -180,6 +218,9 @@ class Demo:
             table.add_row("archived, not in a table yet", f"{counts.waiting:,}", style="red")
         table.add_row("lost", f"{counts.lost:,}", style="green" if counts.lost == 0 else "red")
         table.add_row("repeated", f"{counts.repeated:,}", style="green" if counts.repeated == 0 else "red")
+        style = "green" if unique.is_right(before, counts.rows) else "red"
+        table.add_row("sent before, and dropped", f"{unique.dropped:,}", style=style)
+        table.add_row("in the unique table", f"{unique.rows:,}", style=style)
         self._console.print(table)
         times = Table(title="How long it took", title_justify="left")
         for column in ("stage", "seconds", "messages/s"):
