@@ -13,9 +13,12 @@ from archived_stream import ArchivedStream, Checkpoint, add_rows, remove_rows, w
 
 from devstack import Stack
 from waybill.coordination import Committed
+from waybill.dedup.execute import InThisProcess
+from waybill.dedup.sweep import run_sweep
 from waybill.log import framing
 from waybill.names import BackupName
 from waybill.store import Store
+from waybill.tables import load_dedup_tables
 
 pytestmark = pytest.mark.integration
 
@@ -431,6 +434,36 @@ def test_a_row_missing_from_quarantine(mixed: ArchivedStream) -> None:
         remove_rows(tables.quarantine, 0, offset, offset + 1)
     (fault,) = faults(mixed)
     assert (fault["kind"], fault["first_offset"]) == ("lost", offset)
+
+
+# --- dedup ------------------------------------------------------------------------------------------------------------
+
+
+def test_unique_rows_and_duplicates(stack: Stack, tmp_path: Path, topic_name: str) -> None:
+    stream = ArchivedStream(tmp_path, topic_name)
+    stream.file.write_text(f"{stream.file.read_text()}    dedup: {{}}\n")
+    stream.produce_events(50)
+    stream.produce_events(5, partition=1, first=20)  # sent again
+    stream.ingest()
+    stream.partition()
+    ran = stream.waybill("verify")
+    assert "events: note: there was no dedup sweep yet" in ran.out.splitlines()
+    run_sweep(stream.config, stream.name, InThisProcess())
+    assert faults(stream, "--keys") == []
+    stream.produce_events(3, first=60)
+    stream.ingest()
+    stream.partition()
+    found = figures(stream)
+    assert (found["rows"], found["unique"], found["duplicates"], found["unswept"]) == (58, 50, 5, 3)
+    ran = stream.waybill("verify")
+    assert ran.out.splitlines()[-4].split() == ["stream", "unique", "duplicates", "unswept"]
+    assert ran.out.splitlines()[-3].split() == ["events", "50", "5", "3"]
+    with stream.catalog() as catalog:
+        tables = load_dedup_tables(catalog, stream.stream)
+        assert tables is not None
+        remove_rows(tables.unique, 0, 7, 9)
+    (fault,) = faults(stream)
+    assert (fault["kind"], fault["first_offset"], fault["next_offset"]) == ("lost", 7, 9)
 
 
 # --- services ---------------------------------------------------------------------------------------------------------
