@@ -18,11 +18,11 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import psutil
 
-__all__ = ["Tree", "run_tree"]
+__all__ = ["Peak", "Tree", "run_tree"]
 
 _PR_SET_CHILD_SUBREAPER = 36
 _SAMPLE_SECONDS = 0.25
@@ -45,7 +45,7 @@ def run_tree(command: Sequence[str], *, env: Mapping[str, str] | None = None, ti
     """
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     before, began = _children_cpu_seconds(), time.perf_counter()
-    peak = _Peak()
+    peak = Peak()
     process = subprocess.Popen(
         command, env={**os.environ, **(env or {})}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -81,12 +81,13 @@ def _end_stragglers() -> None:
             time.sleep(0.02)
 
 
-class _Peak(threading.Thread):
+class Peak(threading.Thread):
     """Samples the memory and the CPU of all descendants of this process, within a `with` block."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
         self.bytes = 0
+        """The most that they held at one time."""
         self.cpu_seconds: dict[tuple[int, float], float] = {}
         """Of each process, as last seen; a process is a number and a start."""
         self._over = threading.Event()
@@ -101,8 +102,9 @@ class _Peak(threading.Thread):
                     times = child.cpu_times()
                     self.cpu_seconds[child.pid, child.create_time()] = times.user + times.system
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Self:
         self.start()
+        return self
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
