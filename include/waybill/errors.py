@@ -18,6 +18,7 @@ __all__ = [
     "ConnectionMissing",
     "CoordinationUnavailable",
     "CorruptBatch",
+    "DamagedFile",
     "DamagedObject",
     "GapRefused",
     "GenerationConflict",
@@ -39,6 +40,7 @@ __all__ = [
     "RegistryRefused",
     "RegistryUnavailable",
     "RetentionGap",
+    "ScratchUnusable",
     "StackError",
     "StoreUnavailable",
     "SweepHistoryLost",
@@ -161,6 +163,22 @@ class RegistryRefused(WaybillError):
 
     def __reduce__(self) -> tuple[type[RegistryRefused], tuple[str, str, str]]:
         return type(self), (self.url, self.what, self.remedy)
+
+
+class ScratchUnusable(WaybillError):
+    """The disk that files are made on, before they are sent to S3, is full or cannot be written."""
+
+    retriable = True
+
+    def __init__(self, directory: str, reason: str) -> None:
+        super().__init__(
+            f"scratch directory {directory} cannot be written: {reason}. Nothing is committed. Make room there, or "
+            f"name another disk in SPARK_LOCAL_DIRS (on executors) or TMPDIR"
+        )
+        self.directory, self.reason = directory, reason
+
+    def __reduce__(self) -> tuple[type[ScratchUnusable], tuple[str, str]]:
+        return type(self), (self.directory, self.reason)
 
 
 class CoordinationUnavailable(WaybillError):
@@ -293,6 +311,20 @@ class IngestIncomplete(WaybillError):
 
 class ProgressLost(WaybillError):
     """The table holds rows, but no snapshot in its history says up to which offsets."""
+
+
+class DamagedFile(WaybillError):
+    """A data file of a table is not what was written."""
+
+    def __init__(self, table: str, path: str, reason: str) -> None:
+        super().__init__(
+            f"table {table}: its file {path} is damaged: {reason}. Restore the object, for instance an earlier version "
+            f"of it that the bucket keeps, and run again; the archive still has its messages"
+        )
+        self.table, self.path, self.reason = table, path, reason
+
+    def __reduce__(self) -> tuple[type[DamagedFile], tuple[str, str, str]]:
+        return type(self), (self.table, self.path, self.reason)
 
 
 class ParserBroken(WaybillError):

@@ -15,7 +15,7 @@ import pytest
 from partition_scenes import DAY_MS, Scene, event, in_this_process, junk
 from pyiceberg.expressions import GreaterThan
 
-from waybill.errors import ConfigError, PlanUnusable, ProgressLost
+from waybill.errors import ConfigError, PlanUnusable, ProgressLost, ScratchUnusable
 from waybill.log.encode import Record, control_batch, encode_batch
 from waybill.log.framing import Codec, ControlType, empty_batch
 from waybill.names import BackupName, TopicPartition
@@ -273,6 +273,17 @@ def test_a_zombie_that_wakes_after_a_longer_history_changes_nothing(scene: Scene
     scene.check_exactly_once()
     assert scene.run().outcome is RunOutcome.NOTHING_NEW
     scene.check_no_file_is_left_over()
+
+
+def test_a_disk_that_cannot_be_written_is_named_and_a_later_run_goes_on(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setenv("SPARK_LOCAL_DIRS", "/proc")
+        with pytest.raises(ScratchUnusable, match="scratch directory /proc cannot be written"):
+            scene.run()
+    assert scene.run().outcome is RunOutcome.COMMITTED
+    scene.check_exactly_once()
 
 
 def test_a_compaction_that_comes_between_is_no_conflict(scene: Scene) -> None:

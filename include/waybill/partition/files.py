@@ -17,6 +17,7 @@ import re
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -218,7 +219,8 @@ class _FileInTheMaking:
         return self._writer.writer.metadata
 
     def abandon(self) -> None:
-        self._writer.close()
+        with suppress(OSError):  # the disk may be full, which is then why
+            self._writer.close()
 
 
 class _Spill:

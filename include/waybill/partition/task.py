@@ -5,9 +5,7 @@ Endpoints and secrets come from the executor's environment, by the connections' 
 
 from __future__ import annotations
 
-import os
 import resource
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -35,6 +33,7 @@ from waybill.partition.plan import ArchiveFault, Task
 from waybill.partition.read_ahead import ReadAhead
 from waybill.partition.reading import UNREADABLE, fault_of, is_indexed, read_span
 from waybill.partition.rows import QUARANTINE_ROWS, TABLE_ROWS, RowBuilder, table_rows
+from waybill.partition.scratch import scratch_directory
 from waybill.store import Store
 from waybill.tables import file_io
 from waybill.tables.ledger import LedgerEntry
@@ -92,17 +91,17 @@ class TaskResult:
 def run_task(job: Job, task: Task) -> TaskResult | ArchiveFault:
     """Carry out one task. If it fails, or meets a fault of the archive, it takes back what it staged.
 
-    Raises `StoreUnavailable` when S3 does not answer, `ParserBroken` when a class of the user's does not keep to the
-    parser protocol.
+    Raises `StoreUnavailable` when S3 does not answer, `ScratchUnusable` when the disk is full, `ParserBroken` when a
+    class of the user's does not keep to the parser protocol.
     """
     s3 = S3Endpoint.of(connection(job.storage.connection))
     io = file_io(CatalogEndpoint.of(connection(job.catalog_connection)), s3, job.table.data_location)
     with (
         Store(s3, job.storage.bucket, job.storage.prefix) as store,
-        tempfile.TemporaryDirectory(prefix="waybill-", dir=_scratch()) as scratch,
+        scratch_directory() as scratch,
         closing(Uploads(io)) as uploads,
     ):
-        run = _Run(job, task, store, Path(scratch), uploads)
+        run = _Run(job, task, store, scratch, uploads)
         try:
             return run.carry_out()
         except BaseException as error:
@@ -221,8 +220,3 @@ def rows_in_table(reading: Reading, table: TableLayout) -> pa.Schema:
     """The rows of a reading, with the types that the table has by now for its columns: wider ones than that, maybe."""
     found = table.arrow_schema(table_rows(reading.columns))
     return pa.schema([*TABLE_ROWS, *list(found)[len(TABLE_ROWS) :]])
-
-
-def _scratch() -> str:
-    """Where Spark lets its executors put temporary files, else the system's place."""
-    return os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or tempfile.gettempdir()

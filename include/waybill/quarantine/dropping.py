@@ -6,11 +6,9 @@ ones' place in one snapshot, which also says that the quarantine has taken part 
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 
 import pyarrow as pa
 from pyiceberg.expressions import AlwaysTrue
@@ -20,6 +18,7 @@ from pyiceberg.table import FileScanTask, Table
 from waybill import failpoints
 from waybill.errors import CommitConflict
 from waybill.partition.files import PartitionedWriter, TableLayout, Uploads
+from waybill.partition.scratch import scratch_directory
 from waybill.quarantine.choice import Choice
 from waybill.quarantine.files import plan_files, read_file, row_schema
 from waybill.quarantine.offsets import Offsets
@@ -85,14 +84,14 @@ def _rewrite(quarantine: Table, moved: Offsets, name: str, memory_bytes: int) ->
     within = Choice(first_offset=min(a for a, _ in ranges), last_offset=max(b for _, b in ranges) - 1)
     holders = [f for f in plan_files(quarantine, within.condition) if _holds(quarantine, f, moved)]
     with (
-        tempfile.TemporaryDirectory(prefix="waybill-") as scratch,
+        scratch_directory() as scratch,
         closing(Uploads(quarantine.io)) as uploads,
     ):
         writer = PartitionedWriter(
             TableLayout.of(quarantine),
             row_schema(quarantine),
             memory_bytes=memory_bytes,
-            scratch=Path(scratch),
+            scratch=scratch,
             uploads=uploads,
             name=name,
         )

@@ -11,7 +11,7 @@ from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.io.pyarrow import ArrowScan, schema_to_pyarrow
 from pyiceberg.table import FileScanTask, Table
 
-from waybill.errors import CommitConflict, StoreUnavailable
+from waybill.errors import CommitConflict, DamagedFile, StoreUnavailable
 from waybill.partition.rows import QUARANTINE_ROWS
 
 __all__ = ["plan_files", "reachable", "read_file", "row_schema"]
@@ -19,6 +19,8 @@ __all__ = ["plan_files", "reachable", "read_file", "row_schema"]
 _BATCH_BYTES = 8 << 20
 _BATCH_ROWS = 8192
 _BUFFER_BYTES = 1 << 20
+_OF_S3 = ("AWS Error", "Expected to be able to read")
+"""What Arrow says where S3 answered with an error, or with less than it announced."""
 
 
 @contextmanager
@@ -50,14 +52,30 @@ def row_schema(table: Table) -> pa.Schema:
 def read_file(table: Table, file: FileScanTask, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
     """The rows of a file, a few megabytes at a time; `columns`: only these.
 
-    Raises `FileNotFoundError` when the file is gone, `pa.ArrowInvalid` when it is damaged.
+    Raises `FileNotFoundError` when the file is gone, `DamagedFile` when it is damaged, another `OSError` when S3 does
+    not answer.
     """
     schema = row_schema(table)
     if columns is not None:
         schema = pa.schema([schema.field(name) for name in columns])
     found = _with_deletes(table, file, schema.names) if file.delete_files else _plain(table, file, schema.names)
-    for batch in found:
-        yield pa.RecordBatch.from_arrays([_column(batch, field) for field in schema], schema=schema)
+    batches = (
+        pa.RecordBatch.from_arrays([_column(batch, field) for field in schema], schema=schema) for batch in found
+    )
+    while (batch := _next(batches, table, file)) is not None:
+        yield batch
+
+
+def _next(batches: Iterator[pa.RecordBatch], table: Table, file: FileScanTask) -> pa.RecordBatch | None:
+    try:
+        return next(batches, None)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise DamagedFile(".".join(table.name()), file.file.file_path, str(error)) from error
+    except OSError as error:
+        if error.errno is not None or any(words in str(error) for words in _OF_S3):
+            raise
+        # So Arrow calls what its Thrift, and its codecs, do not understand.
+        raise DamagedFile(".".join(table.name()), file.file.file_path, str(error)) from error
 
 
 def _plain(table: Table, file: FileScanTask, names: Sequence[str]) -> Iterator[pa.RecordBatch]:

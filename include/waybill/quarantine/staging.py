@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import tempfile
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 
 from pyiceberg.manifest import DataFile
 
 from waybill import failpoints
 from waybill.config import Stream
 from waybill.partition.files import PartitionedWriter, TableLayout, Uploads
+from waybill.partition.scratch import scratch_directory
 from waybill.quarantine.choice import Choice
 from waybill.quarantine.offsets import Offsets, OffsetsBuilder
 from waybill.quarantine.parsing import Reparser, Stayed
@@ -56,7 +55,7 @@ def stage_rows(
     If it fails, the files are taken back. Raises what `View.rows` raises, and `ParserBroken`.
     """
     with (
-        tempfile.TemporaryDirectory(prefix="waybill-") as scratch,
+        scratch_directory() as scratch,
         closing(Uploads(view.tables.main.io)) as uploads,
     ):
         reparser = _reparser(view, stream, now)
@@ -64,7 +63,7 @@ def stage_rows(
             TableLayout.of(view.tables.main),
             reparser.rows,
             memory_bytes=stream.partition.memory,
-            scratch=Path(scratch),
+            scratch=scratch,
             uploads=uploads,
             name=name,
         )

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, cast
 
+import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyiceberg.catalog import load_catalog
+from pyiceberg.io.pyarrow import PyArrowFile
+from pyiceberg.table import Table
 
-from waybill.errors import CommitConflict, StoreUnavailable
-from waybill.quarantine.files import reachable
+from waybill.errors import CommitConflict, DamagedFile, StoreUnavailable
+from waybill.partition.rows import QUARANTINE_ROWS
+from waybill.quarantine.files import plan_files, reachable, read_file
+from waybill.tables.schemas import QUARANTINE_SCHEMA
 
 
 class _Named:
@@ -25,3 +37,83 @@ class _Named:
 def test_faults_name_the_table(error: OSError, becomes: type[Exception], says: str) -> None:
     with pytest.raises(becomes, match=says), reachable(cast("Any", _Named())):
         raise error
+
+
+def rows(count: int) -> pa.Table:
+    """Enough for every page to be compressed."""
+    columns = {
+        "topic": ["flights"] * count,
+        "partition": [0] * count,
+        "offset": range(count),
+        "kafka_timestamp": [None] * count,
+        "key": [b"key-%d" % n for n in range(count)],
+        "headers": [[]] * count,
+        "value": [b"%d" % (n * 7919 % 10007) for n in range(count)],
+        "reason": ["not_json"] * count,
+        "parser": ["json"] * count,
+        "quarantined_at": [datetime(2026, 1, 1, tzinfo=UTC)] * count,
+        "generation": [1] * count,
+    }
+    return pa.table({f.name: pa.array(columns[f.name], f.type) for f in QUARANTINE_ROWS}, schema=QUARANTINE_ROWS)
+
+
+@pytest.fixture(scope="module")
+def quarantine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Table]:
+    """A quarantine with one file, on this machine's disk."""
+    folder = tmp_path_factory.mktemp("warehouse")
+    catalog = load_catalog("test", type="sql", uri=f"sqlite:///{folder}/c.db", warehouse=f"file://{folder}")
+    catalog.create_namespace("analytics")
+    table = catalog.create_table("analytics.flights_quarantine_g1", QUARANTINE_SCHEMA)
+    table.append(rows(3000))
+    yield table
+    catalog.close()
+
+
+@settings(max_examples=60, deadline=None)
+@given(at=st.floats(0, 1, exclude_max=True), how=st.sampled_from(["cut", "zeroes", "bit"]), bit=st.integers(0, 7))
+def test_a_damaged_file_is_named_or_read_as_it_was(quarantine: Table, at: float, how: str, bit: int) -> None:
+    """Arrow says so by errors of three kinds, one of which is what it says when S3 does not answer."""
+    (file,) = plan_files(quarantine, "offset >= 0")
+    path = Path(file.file.file_path.removeprefix("file://"))
+    good = path.read_bytes()
+    data, place = bytearray(good), int(at * len(good))
+    if how == "cut":
+        del data[place:]
+    elif how == "zeroes":
+        data[place : place + 64] = bytes(len(data[place : place + 64]))
+    else:
+        data[place] ^= 1 << bit
+    try:
+        path.write_bytes(data)
+        with suppress(DamagedFile):
+            for _ in read_file(quarantine, file):
+                pass
+        path.write_bytes(good[: len(good) // 2])
+        with pytest.raises(DamagedFile, match=r"analytics\.flights_quarantine_g1: its file .*parquet is damaged: "):
+            list(read_file(quarantine, file))
+    finally:
+        path.write_bytes(good)
+
+
+def test_a_file_that_is_gone_is_not_damaged(quarantine: Table) -> None:
+    (file,) = plan_files(quarantine, "offset >= 0")
+    path = Path(file.file.file_path.removeprefix("file://"))
+    aside = path.rename(path.with_suffix(".aside"))
+    try:
+        with pytest.raises(CommitConflict, match="is gone"), reachable(quarantine):
+            list(read_file(quarantine, file))
+    finally:
+        aside.rename(path)
+
+
+@pytest.mark.parametrize(
+    "said", ["AWS Error NETWORK_CONNECTION during GetObject", "Expected to be able to read 9 bytes"]
+)
+def test_an_s3_that_does_not_answer_is_no_damage(quarantine: Table, monkeypatch: pytest.MonkeyPatch, said: str) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(said)
+
+    (file,) = plan_files(quarantine, "offset >= 0")
+    monkeypatch.setattr(PyArrowFile, "open", fail)
+    with pytest.raises(StoreUnavailable, match="cannot be reached"), reachable(quarantine):
+        list(read_file(quarantine, file))
