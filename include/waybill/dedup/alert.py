@@ -26,7 +26,7 @@ __all__ = ["Window", "alert_of", "check_window", "newest_manifest"]
 
 log = logging.getLogger(__name__)
 
-_SECOND_MS, _HOUR_MS, _DAY_MS = 1000, 3_600_000, 86_400_000
+_SECOND_MS, _MINUTE_MS, _HOUR_MS, _DAY_MS = 1000, 60_000, 3_600_000, 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +71,17 @@ def alert_of(stream: str, settings: Dedup, window: Window, index: Manifest | Non
     if window.is_whole or not (window.is_below_floor or lost_to_budget):
         return None
     below = "dedup.floor" if window.is_below_floor else "dedup.window"
+    budget = format_size(settings.index_budget_bytes)
+    remedy = (
+        f"Raise dedup.index_budget_bytes{_needed(window, index)}, and the window grows as time goes on; or promise "
+        f"less in dedup.window"
+        if lost_to_budget
+        else "That is room enough: the window grows as time goes on, and nothing is to be done"
+    )
     return (
         f"{stream}: dedup sees {_text(window.effective_ms)} back, less than {below}: {_text(window.promised_ms)} are "
         f"promised (dedup.window), and the floor is {_text(window.floor_ms)} (dedup.floor). A message that comes again "
-        f"later than that counts as new. The key index has {_index_text(index)}, and may have "
-        f"{format_size(settings.index_budget_bytes)}. Raise dedup.index_budget_bytes{_needed(window, index)}, and the "
-        f"window grows as time goes on; or promise less in dedup.window"
+        f"later than that counts as new. The key index has {_index_text(index)}, and may have {budget}. {remedy}"
     )
 
 
@@ -88,12 +93,12 @@ def _needed(window: Window, index: Manifest | None) -> str:
     """About how many bytes the whole window takes, going by those that there are."""
     if index is None or not index.size_bytes or not window.effective_ms:
         return ""
-    return f" (the whole window takes about {index.size_bytes * window.promised_ms // window.effective_ms:,})"
+    return f" (the whole window takes about {index.size_bytes * window.promised_ms // window.effective_ms:,} bytes)"
 
 
 def _text(duration_ms: int) -> str:
-    """In days, hours or seconds, rounded down: to the hour from two days on."""
-    whole = _HOUR_MS if duration_ms >= 2 * _DAY_MS else _SECOND_MS
+    """Rounded down to hours from two days on, to minutes from an hour on, else to seconds."""
+    whole = _HOUR_MS if duration_ms >= 2 * _DAY_MS else _MINUTE_MS if duration_ms >= _HOUR_MS else _SECOND_MS
     return format_duration(timedelta(milliseconds=duration_ms // whole * whole))
 
 

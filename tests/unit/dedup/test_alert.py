@@ -79,6 +79,16 @@ def test_an_alert_names_effective_promised_and_floor_and_the_remedy() -> None:
     assert alert_of("flights", SETTINGS, window, index(6 * MIB)) == (
         "flights: dedup sees 7d back, less than dedup.window: 28d are promised (dedup.window), and the floor is 1d "
         "(dedup.floor). A message that comes again later than that counts as new. The key index has 1,000 keys in "
-        "6,291,456 bytes, and may have 8MiB. Raise dedup.index_budget_bytes (the whole window takes about 25,165,823), "
-        "and the window grows as time goes on; or promise less in dedup.window"
+        "6,291,456 bytes, and may have 8MiB. Raise dedup.index_budget_bytes (the whole window takes about 25,165,823 "
+        "bytes), and the window grows as time goes on; or promise less in dedup.window"
+    )
+
+
+def test_where_the_budget_has_room_there_is_nothing_to_do_but_wait() -> None:
+    window = Window.of(state(NOW_MS - 5 * HOUR_MS - 61_000), SETTINGS)
+    alert = alert_of("flights", SETTINGS, window, index(1 * MIB))
+    assert alert is not None
+    assert "flights: dedup sees 301m back, less than dedup.floor: " in alert
+    assert alert.endswith(
+        "and may have 8MiB. That is room enough: the window grows as time goes on, and nothing is to be done"
     )
