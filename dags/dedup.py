@@ -64,6 +64,7 @@ def dedup_dag(config: Config, name: str, stream: Stream, cron: str) -> DAG:
 
     @dag(
         dag_id=f"dedup__{name}",
+        description=f"each message id once, in the tables of generation {stream.generation}",
         schedule=AssetOrTimeSchedule(
             assets=[table_asset(config, stream)], timetable=CronTriggerTimetable(cron, timezone="UTC")
         ),
