@@ -26,6 +26,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -149,7 +150,17 @@ def measure_all(arguments: argparse.Namespace) -> list[Row]:
                     kept.enter_context(s3_server(server))
                 options = [*sys.argv[1:], "--new", str(new), "--folder", folder]
                 rows.append(in_fresh_process(name, case, options))
+            print(f"{name} {case}: {in_words(rows[-1])}", file=sys.stderr, flush=True)
+            if arguments.json:
+                write_json(rows, arguments.json)  # a run of all cases takes an hour: what is there is kept
     return rows
+
+
+def in_words(row: Row) -> str:
+    """For who waits."""
+    return (
+        f"{row.seconds:.2f} s, {row.cpu_seconds:.2f} CPU s, {float(row.extra['index_bytes_per_key']):.1f} bytes a key"
+    )
 
 
 # --- the table --------------------------------------------------------------------------------------------------------
@@ -209,10 +220,8 @@ def run() -> None:
     if arguments.only:
         print(json.dumps(dataclasses.asdict(measure_here(*arguments.only, arguments))))
         return
-    rows = measure_all(arguments)
-    show(rows, arguments.messages)
-    if arguments.json:
-        write_json(rows, arguments.json)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # as Ctrl-C does: windows and servers go
+    show(measure_all(arguments), arguments.messages)
 
 
 if __name__ == "__main__":
