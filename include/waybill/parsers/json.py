@@ -20,8 +20,8 @@ import pyarrow as pa
 
 from waybill.config import Column, JsonParser
 from waybill.parsers.documents import Decoding, DocumentReader, Getter
+from waybill.parsers.named_fields import NamedFieldReader, Rows
 from waybill.parsers.protocol import Parsed, Reason, reason
-from waybill.parsers.two_fields import Rows, TwoFieldReader
 
 __all__ = ["JsonMessages"]
 
@@ -33,15 +33,14 @@ class JsonMessages:
 
     def __init__(self, config: JsonParser, columns: Mapping[str, Column] = MappingProxyType({})) -> None:
         self._reader = DocumentReader(config.event_time, config.message_id, _JSON, columns)
-        # Columns may name any field: then every message is read whole.
-        self._two_fields = None if columns else TwoFieldReader.of(config.event_time, config.message_id)
+        self._named = NamedFieldReader.of(config.event_time, config.message_id, columns)
 
     def parse(self, messages: pa.RecordBatch) -> Parsed:
         """See `Parser.parse`."""
         values = messages.column("value")
-        if self._two_fields is None:
+        if self._named is None:
             return self._reader.read(values.to_pylist())
-        usual, rows = self._two_fields.read(values)
+        usual, rows = self._named.read(values)
         others = np.setdiff1d(np.arange(len(values)), rows, assume_unique=True)
         if not len(others):
             return usual
@@ -51,8 +50,16 @@ class JsonMessages:
 def _together(usual: Parsed, rows: Rows, unusual: Parsed, others: Rows) -> Parsed:
     """Two answers as one, each message where it was."""
     place = pa.array(np.argsort(np.concatenate([rows, others])))
-    pairs = zip(usual[:3], unusual[:3], strict=True)
-    return Parsed(*(pa.concat_arrays(pair).take(place) for pair in pairs))
+
+    def join(one: pa.Array, other: pa.Array) -> pa.Array:
+        return pa.concat_arrays([one, other]).take(place)
+
+    return Parsed(
+        join(usual.event_time, unusual.event_time),
+        join(usual.message_id, unusual.message_id),
+        join(usual.error, unusual.error),
+        {name: join(column, unusual.columns[name]) for name, column in usual.columns.items()},
+    )
 
 
 def _number_text(found: Any, value: bytes, get: Getter) -> str | None:

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from waybill.config import JsonParser
+from waybill.config import Column, JsonParser
 from waybill.log.decode import MESSAGE_SCHEMA
 from waybill.parsers import Parsed
 from waybill.parsers.json import JsonMessages
-from waybill.parsers.two_fields import TwoFieldReader
+from waybill.parsers.named_fields import NamedFieldReader
 
 CONFIGS = {
     "flat": {"event_time": {"field": "at", "format": "epoch_ms"}, "message_id": "id"},
@@ -25,6 +25,20 @@ CONFIGS = {
     "no id": {"event_time": {"field": "at", "format": "epoch_ns"}},
     "odd names": {"event_time": {"field": ["x.y"], "format": "epoch_us"}, "message_id": ["é"]},
 }
+
+COLUMNS: dict[str, dict[str, Any]] = {
+    "columns": {"b": "string", "c": {"type": "double", "field": "a"}, "x": {"type": "long", "wrong_type": "null"}},
+    "more columns": {
+        "at": {"type": "timestamp", "format": "epoch_ms"},
+        "b": "boolean",
+        "d": {"type": "date", "field": "a.at"},
+        "f": {"type": "float", "field": "a.b", "wrong_type": "null"},
+        "i": {"type": "int", "field": "x", "wrong_type": "null"},
+        "s": {"type": "string", "field": ["x.y"], "wrong_type": "null"},
+    },
+    "shared columns": {"id": "string", "at": {"type": "long"}, "é": {"type": "timestamp", "wrong_type": "null"}},
+}
+CONFIGS |= dict.fromkeys(COLUMNS, CONFIGS["flat"])
 
 
 def batch(values: list[bytes]) -> pa.RecordBatch:
@@ -36,15 +50,21 @@ def batch(values: list[bytes]) -> pa.RecordBatch:
 
 def answer(parsed: Parsed) -> list[list[Any]]:
     """What counts of it: where there is an error, that alone."""
-    rows = zip(parsed.event_time.cast(pa.int64()).to_pylist(), *(a.to_pylist() for a in parsed[1:3]), strict=True)
-    return [[error] if error else [time, message_id] for time, message_id, error in rows]
+    columns = [
+        column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column for column in parsed.columns.values()
+    ]
+    times, (ids, errors) = parsed.event_time.cast(pa.int64()), parsed[1:3]
+    rows = zip(*(array.to_pylist() for array in (errors, times, ids, *columns)), strict=True)
+    return [[error] if error else [*map(repr, found)] for error, *found in rows]
 
 
 def both(name: str, values: list[bytes]) -> tuple[list[list[Any]], list[list[Any]]]:
-    fast = JsonMessages(JsonParser.model_validate(CONFIGS[name]))
-    assert fast._two_fields is not None
-    slow = JsonMessages(JsonParser.model_validate(CONFIGS[name]))
-    slow._two_fields = None
+    config = JsonParser.model_validate(CONFIGS[name])
+    columns = {column: Column.model_validate(kind) for column, kind in COLUMNS.get(name, {}).items()}
+    fast = JsonMessages(config, columns)
+    assert fast._named is not None
+    slow = JsonMessages(config, columns)
+    slow._named = None
     return answer(fast.parse(batch(values))), answer(slow.parse(batch(values)))
 
 
@@ -94,8 +114,12 @@ def test_the_same_messages_are_read_with_the_same_result(name: str, values: list
 def test_the_same_of_documents_that_were_damaged(name: str) -> None:
     rng = random.Random(name)
     at = "2013-01-01T05:00:00Z" if name == "text" else 1_700_000_000_000
+    a = 1.5 if name == "columns" else {"at": 1.5, "b": {"id": 7}}
+    if name == "more columns":
+        a = {"at": "2013-01-01", "b": 1.25}
+    b = name == "more columns" or "text"
     good = json.dumps(
-        {"at": at, "id": "0e123" * 4, "x.y": 5, "é": "ü", "a": {"at": 1.5, "b": {"id": 7}}, "n": [1e99]},
+        {"at": at, "id": "0e123" * 4, "x.y": 5, "é": "ü", "a": a, "b": b, "x": 12, "n": [1e99]},
         ensure_ascii=False,
     ).encode()
     values = []
@@ -106,13 +130,13 @@ def test_the_same_of_documents_that_were_damaged(name: str) -> None:
         values.append(bytes(damaged))
     fast, slow = both(name, values)
     assert fast == slow
-    assert any(len(row) == 2 for row in slow)
+    assert any(len(row) > 1 for row in slow)
     assert any(len(row) == 1 for row in slow)
 
 
 def test_usual_messages_are_read_the_fast_way() -> None:
     config = JsonParser.model_validate(CONFIGS["nested"])
-    reader = TwoFieldReader.of(config.event_time, config.message_id)
+    reader = NamedFieldReader.of(config.event_time, config.message_id)
     assert reader is not None
     values = [
         b'{"a": {"at": 1, "b": {"id": "x"}}, "price": 1.5e3}',
@@ -126,9 +150,7 @@ def test_usual_messages_are_read_the_fast_way() -> None:
     assert parsed.message_id.to_pylist() == ["x", "7", None, None, None]
 
 
-@pytest.mark.parametrize(
-    ("field", "message_id"), [("a", "a"), ("a", "a.b"), ("a.b", "a"), ('a"b', None), ("a", "b\\c")]
-)
+@pytest.mark.parametrize(("field", "message_id"), [("a", "a.b"), ("a.b", "a"), ('a"b', None), ("a", "b\\c")])
 def test_fields_that_one_type_cannot_name_are_left_to_orjson(field: str, message_id: str | None) -> None:
     config = JsonParser.model_validate({"event_time": {"field": field, "format": "epoch_ms"}, "message_id": message_id})
-    assert TwoFieldReader.of(config.event_time, config.message_id) is None
+    assert NamedFieldReader.of(config.event_time, config.message_id) is None

@@ -1,4 +1,4 @@
-"""The two fields that every stream names, out of JSON messages, without making an object of each: by msgspec.
+"""The fields that a stream names, out of JSON messages, without making an object of each: by msgspec.
 
 msgspec checks a whole document, but makes values of the fields that its type names only. That takes half the time of
 orjson and a dictionary. What it refuses is handed back, for orjson to read or to say what is wrong with it; what it
@@ -8,25 +8,31 @@ takes and orjson does not is looked for here, so that the same messages are read
 - a number in such a field that no float holds, such as 1e400 (`_kernels.mark_huge_numbers`);
 - nesting beyond orjson's limit of 1,024 levels, if Python's own is higher. Below that msgspec may refuse, and orjson
   then reads.
+
+A typed column's field is read as what JSON has for its type, and converted by the same code; a message in which it is
+anything else is orjson's. So are all messages of a stream that has a column of lists, objects, bytes or decimals.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from itertools import pairwise
-from operator import attrgetter
+from operator import attrgetter, or_
+from types import MappingProxyType
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
-from waybill.config import EventTime, EventTimeFormat, FieldPath
+from waybill.config import Column, ColumnKind, EventTime, EventTimeFormat, FieldPath
 from waybill.parsers._kernels import mark_huge_numbers
+from waybill.parsers.document_columns import DocumentColumns
 from waybill.parsers.protocol import Parsed
 from waybill.parsers.timestamps import convert
 
-__all__ = ["Rows", "TwoFieldReader"]
+__all__ = ["NamedFieldReader", "Rows"]
 
 Rows: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 """Places of messages in a batch."""
@@ -37,33 +43,57 @@ _USUAL_IDS = {str, type(None)}
 # orjson makes a float of an integer beyond 64 bits; that and its consequences are left to orjson.
 _Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 _Tree = dict[str, Any]
+_Kinds = frozenset[type]
+_NUMBER_OR_TEXT: _Kinds = frozenset({int, float, str})
+_COLUMN_KINDS: dict[ColumnKind, _Kinds] = {
+    ColumnKind.BOOLEAN: frozenset({bool}),
+    ColumnKind.INT: frozenset({int}),
+    ColumnKind.LONG: frozenset({int}),
+    ColumnKind.FLOAT: frozenset({int, float}),
+    ColumnKind.DOUBLE: frozenset({int, float}),
+    ColumnKind.STRING: frozenset({str}),
+    ColumnKind.DATE: frozenset({str}),
+    ColumnKind.TIMESTAMP: _NUMBER_OR_TEXT,
+}
+_NULL = type(None)
+_TYPES: dict[type, Any] = {int: _Int64}
 
 
-class TwoFieldReader:
-    """Reads event time and message id. Make it with `of`."""
+class NamedFieldReader:
+    """Reads event time, message id and columns. Make it with `of`."""
 
     def __init__(
-        self, written: EventTimeFormat, document: Any, time: Callable[[Any], Any], message_id: Callable[[Any], Any]
+        self, event_time: EventTime, message_id: FieldPath | None, columns: Mapping[str, Column], tree: _Tree
     ) -> None:
-        self._format = written
+        document, _ = _struct(tree)
+        self._format = event_time.format
         self._decode = msgspec.json.Decoder(document).decode
-        self._time = time
-        self._id = message_id
+        self._time = _getter(tree, event_time.field)
+        self._id = _nothing if message_id is None else _getter(tree, message_id)
+        self._columns = DocumentColumns(dict(columns), base64_texts=True)
+        self._values = [_getter(tree, column.path(name)) for name, column in columns.items()]
 
     @classmethod
-    def of(cls, event_time: EventTime, message_id: FieldPath | None) -> TwoFieldReader | None:
-        """None if the two fields cannot be those of one type: one lies within the other, or has a name in quotes."""
-        time_type = str if event_time.format is EventTimeFormat.ISO8601 else _Int64 | float | str
+    def of(
+        cls,
+        event_time: EventTime,
+        message_id: FieldPath | None,
+        columns: Mapping[str, Column] = MappingProxyType({}),
+    ) -> NamedFieldReader | None:
+        """None if the fields cannot be those of one type: one lies within another, has a name in quotes, or is read as
+        what msgspec would not give as orjson does.
+        """
+        is_text = event_time.format is EventTimeFormat.ISO8601
         tree: _Tree = {}
         try:
-            _plant(tree, event_time.field, (time_type, msgspec.NODEFAULT))
+            _plant(tree, event_time.field, frozenset({str}) if is_text else _NUMBER_OR_TEXT)
             if message_id is not None:
-                _plant(tree, message_id, (str | _Int64 | None, None))
-            document, _ = _struct(tree)
+                _plant(tree, message_id, frozenset({str, int, _NULL}))
+            for name, column in columns.items():
+                _plant(tree, column.path(name), _kinds_of(column))
+            return cls(event_time, message_id, columns, tree)
         except (_NotOneType, ValueError):  # ValueError: msgspec does not take the name
             return None
-        id_of = _nothing if message_id is None else _getter(tree, message_id)
-        return cls(event_time.format, document, _getter(tree, event_time.field), id_of)
 
     def read(self, values: pa.Array) -> tuple[Parsed, Rows]:
         """What was read, and which messages that was; for the others something is out of the ordinary.
@@ -75,11 +105,12 @@ class TwoFieldReader:
         if "" in ids or not set(map(type, ids)) <= _USUAL_IDS:
             ids = [str(found) if type(found) is int else found or None for found in ids]
         event_time, faults = convert(times, self._format)
-        errors: list[str | None] = [None] * len(times) if faults else []
-        for index, why in faults:
-            errors[index] = why
-        error = pa.array(errors, pa.string()) if faults else pa.nulls(len(times), pa.string())
-        return Parsed(event_time, pa.array(ids, pa.string()), error), rows
+        reasons = dict(faults)
+        columns = self._columns.read([list(map(get, documents)) for get in self._values], ())
+        reasons = {**columns.errors, **reasons}
+        n = len(times)
+        error = pa.array(map(reasons.get, range(n)), pa.string()) if reasons else pa.nulls(n, pa.string())
+        return Parsed(event_time, pa.array(ids, pa.string()), error, columns.arrays), rows
 
     def _documents(self, values: pa.Array) -> tuple[list[Any], Rows]:
         data, bounds = _content(values)
@@ -107,16 +138,23 @@ class _NotOneType(Exception):
     """The fields cannot be read by one type."""
 
 
-def _plant(tree: _Tree, path: Sequence[str], leaf: tuple[Any, Any]) -> None:
-    """Put a field into the tree of names. `leaf`: its type and default."""
+def _kinds_of(column: Column) -> _Kinds:
+    if column.type.is_list or column.type.kind not in _COLUMN_KINDS:
+        raise _NotOneType
+    return _COLUMN_KINDS[column.type.kind] | {_NULL}
+
+
+def _plant(tree: _Tree, path: Sequence[str], kinds: _Kinds) -> None:
+    """Put a field into the tree of names. One that is there already is read as what fits both."""
     *outer, name = path
     for step in outer:
         tree = tree.setdefault(step, {})
         if not isinstance(tree, dict):
             raise _NotOneType
-    if name in tree:
+    found = tree.get(name, kinds)
+    if isinstance(found, dict) or not (found & kinds) - {_NULL}:
         raise _NotOneType
-    tree[name] = leaf
+    tree[name] = found & kinds
 
 
 def _struct(tree: _Tree) -> tuple[Any, bool]:
@@ -125,8 +163,11 @@ def _struct(tree: _Tree) -> tuple[Any, bool]:
     for number, found in enumerate(tree.values()):
         if isinstance(found, dict):
             inner, is_optional = _struct(found)
-            found = (inner | None, None) if is_optional else (inner, msgspec.NODEFAULT)
-        fields.append((f"f{number}", *found))
+            kind, default = (inner | None, None) if is_optional else (inner, msgspec.NODEFAULT)
+        else:
+            kind = reduce(or_, (_TYPES.get(each, each) for each in sorted(found, key=str)))
+            default = None if _NULL in found else msgspec.NODEFAULT
+        fields.append((f"f{number}", kind, default))
     made = msgspec.defstruct(
         "Document",
         [(name, kind) if default is msgspec.NODEFAULT else (name, kind, default) for name, kind, default in fields],
