@@ -111,6 +111,25 @@ def test_an_index_that_was_removed_is_none_and_is_built_anew(scene: Scene, comma
     assert command("merge", "flights").out.startswith("flights: the index has 20 keys in ")
 
 
+def test_a_merge_makes_one_run_of_eight_or_builds_a_damaged_index_anew(make_scene: MakeScene) -> None:
+    scene = make_scene(dedup={**DEDUP, "buckets": 1})
+    for first in range(0, 9 * 24, 24):
+        put(scene, first, 0)  # from the second on, all at the time that the first has come to
+        sweep(scene)
+    before = sorted(key for key in scene.keys("dedup/") if key.endswith(".parquet"))
+    assert len(before) == 9
+    merged = merge_index(scene.config, "flights")
+    assert merged is not None
+    assert (merged.keys, len(merged.runs)) == (9 * 20, 2)
+
+    [newest] = [key for key in scene.keys("dedup/") if key.endswith(f"{merged.version:020d}.json")]
+    scene.store.remove(newest)
+    scene.store.remove(before[-1])  # one of those that have to be merged again
+    merged = merge_index(scene.config, "flights")
+    assert merged is not None
+    assert (merged.keys, len(merged.runs)) == (9 * 20, 1)
+
+
 def test_a_window_that_is_less_than_the_floor_is_an_alert(
     scene: Scene, command: Callable[..., Ran], caplog: pytest.LogCaptureFixture
 ) -> None:
