@@ -13,6 +13,7 @@ import numpy as np
 from waybill import failpoints
 from waybill.dedup.candidates import Candidates
 from waybill.dedup.index.index import BucketIndex
+from waybill.dedup.index.merge import MergePolicy, by_departure
 from waybill.dedup.index.runs import Run, RunKeys, write_run
 from waybill.dedup.marks import Marks, write_marks
 from waybill.dedup.order import judge
@@ -48,9 +49,9 @@ def judge_range(
     marks: list[Marks] = []
     with Store.of(job.storage) as store:
         for bucket, of_bucket in _by_bucket(job, number, candidates):
-            run, of_run = _judge_bucket(store, job, bucket, of_bucket)
-            runs += [] if run is None else [run]
-            marks.append(of_run)
+            of_kept, repeated = _judge_bucket(store, job, bucket, of_bucket)
+            runs += of_kept
+            marks.append(repeated)
         failpoints.reach("sweep.run_written")
         together = Marks.concat(marks)
         key = write_marks(store, job.plan.key, together) if len(together) else None
@@ -74,7 +75,7 @@ def _by_bucket(job: SweepJob, number: int, candidates: Candidates) -> Iterable[t
         yield bucket, candidates.take(np.flatnonzero(found == bucket))
 
 
-def _judge_bucket(store: Store, job: SweepJob, bucket: int, candidates: Candidates) -> tuple[Run | None, Marks]:
+def _judge_bucket(store: Store, job: SweepJob, bucket: int, candidates: Candidates) -> tuple[list[Run], Marks]:
     plan = job.plan
     topic_partitions = list(job.topic_partitions)  # those of the index come behind them
     index = BucketIndex(store, [run for run in job.runs if run.bucket == bucket], topic_partitions)
@@ -91,9 +92,10 @@ def _judge_bucket(store: Store, job: SweepJob, bucket: int, candidates: Candidat
         topic_partitions=topic_partitions,
     )
     if not len(kept):
-        return None, marks
+        return [], marks
     kept = kept.take(np.lexsort((kept.lo, kept.hi)))
     keys = RunKeys(kept.hi, kept.lo, kept.arrived_ms, kept.tp, kept.offset, job.topic_partitions)
     # Which snapshot these will be of is known only once it is committed: the manifest says it.
     sequences = (job.covers + 1, job.covers + 1)
-    return write_run(store, job.index, bucket, sequences, keys), marks
+    parts = by_departure(keys, MergePolicy.of(plan.window_ms, job.memory_bytes))
+    return [write_run(store, job.index, bucket, sequences, part) for part in parts], marks

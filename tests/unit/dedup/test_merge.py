@@ -23,6 +23,7 @@ from waybill.dedup.index.merge import (
     MERGE_BYTES_PER_KEY,
     MOST_RUNS,
     MergePolicy,
+    by_departure,
     choose,
     gather,
     merge_all,
@@ -186,6 +187,38 @@ def test_window_that_the_budget_cuts_short_is_cut_finer_in_halves() -> None:
 
 
 # --- how ---
+
+
+def entries(count: int, days: int) -> RunKeys:
+    """Entries of as many days, in the order of their hashes."""
+    random_numbers = np.random.default_rng(7)
+    return RunKeys(
+        hi=np.sort(random_numbers.integers(0, 1 << 63, count, dtype=np.uint64)),
+        lo=np.arange(count, dtype=np.uint64),
+        arrived_ms=random_numbers.integers(0, days * DAY_MS, count),
+        tp=np.zeros(count, np.int32),
+        offset=np.arange(count),
+        topic_partitions=TPS[:1],
+    )
+
+
+def test_what_arrived_over_a_long_time_leaves_the_index_part_by_part() -> None:
+    keys = entries(1_000_000, days=400)
+    parts = list(by_departure(keys, MergePolicy.of(400 * DAY_MS, 256 << 20)))
+    assert len(parts) == 16
+    assert all(int(part.arrived_ms.max() - part.arrived_ms.min()) < 25 * DAY_MS for part in parts)
+    assert all(bool(np.all(part.hi[1:] >= part.hi[:-1])) for part in parts)
+    assert np.array_equal(np.sort(np.concatenate([part.lo for part in parts])), keys.lo)
+
+
+def test_few_entries_are_not_cut_into_fewer() -> None:
+    keys = entries(10_000, days=400)
+    [part] = by_departure(keys, MergePolicy.of(400 * DAY_MS, 256 << 20))
+    assert np.array_equal(part.lo, keys.lo)
+    parts = [len(part) for part in by_departure(entries(50_000, days=400), POLICY)]
+    assert sum(parts) == 50_000
+    assert len(parts) > 1
+    assert min(parts) >= 1 << 14
 
 
 @settings(max_examples=40, deadline=None)

@@ -328,12 +328,7 @@ def _written(files: Files, job: BuildJob, task: BuildTask, held: Sequence[RunKey
     bucket = np.zeros(len(keys), np.uint16) if not bits else (keys.hi >> np.uint64(64 - bits)).astype(np.uint16)
     bounds = np.searchsorted(bucket, np.arange(job.of.buckets + 1, dtype=np.uint32))
     return [
-        write_run(files, job.index, number, (task.first_sequence, task.last_sequence), _slice(keys, start, end))
+        write_run(files, job.index, number, (task.first_sequence, task.last_sequence), keys.at(slice(start, end)))
         for number, (start, end) in enumerate(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True))
         if start < end
     ]
-
-
-def _slice(keys: RunKeys, start: int, end: int) -> RunKeys:
-    at = slice(start, end)
-    return RunKeys(keys.hi[at], keys.lo[at], keys.arrived_ms[at], keys.tp[at], keys.offset[at], keys.topic_partitions)

@@ -24,7 +24,16 @@ from waybill.dedup.index.runs import Array, Files, Run, RunKeys, read_run, write
 from waybill.dedup.index.work import ForEach, one_by_one
 from waybill.names import TopicPartition
 
-__all__ = ["MERGE_BYTES_PER_KEY", "MOST_RUNS", "MergePolicy", "choose", "gather", "merge_all", "merge_runs"]
+__all__ = [
+    "MERGE_BYTES_PER_KEY",
+    "MOST_RUNS",
+    "MergePolicy",
+    "by_departure",
+    "choose",
+    "gather",
+    "merge_all",
+    "merge_runs",
+]
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +47,7 @@ _FANOUT = 8
 _EVEN = 4
 _SHARE_OF_WINDOW = 16
 _LEAST_SPAN_MS = 3_600_000
+_FEW_KEYS = 1 << 14  # less than that is not worth a file of its own
 _ROUNDS = 10
 
 
@@ -141,6 +151,26 @@ def _smallest(runs: Sequence[Run], policy: MergePolicy) -> list[tuple[Run, ...]]
 
 def _keys(runs: Iterable[Run]) -> int:
     return sum(run.keys for run in runs)
+
+
+def by_departure(keys: RunKeys, policy: MergePolicy) -> Iterator[RunKeys]:
+    """Entries by the part of the window that they leave in, parts of few entries together; each as sorted as they were.
+
+    Whoever writes what arrived over a long time, as the first sweep of a table does, writes a run of each: one run of
+    all of it would leave the index whole, and the effective window with it.
+    """
+    if len(keys) < 2 * _FEW_KEYS:
+        yield keys
+        return
+    part = keys.arrived_ms // policy.span_ms
+    parts, counts = np.unique(part, return_counts=True)
+    up_to = np.cumsum(counts)
+    first = begun = 0
+    for last, entries in enumerate(up_to.tolist()):
+        is_last = last + 1 == len(parts)
+        if is_last or min(entries - begun, len(keys) - entries) >= _FEW_KEYS:
+            yield keys.at((part >= parts[first]) & (part <= parts[last]))
+            first, begun = last + 1, entries
 
 
 # --- how ---

@@ -72,6 +72,12 @@ class RunKeys:
     def __len__(self) -> int:
         return len(self.hi)
 
+    def at(self, rows: Array | slice) -> RunKeys:
+        """The entries of these indices, ascending, or where this mask is true."""
+        return RunKeys(
+            self.hi[rows], self.lo[rows], self.arrived_ms[rows], self.tp[rows], self.offset[rows], self.topic_partitions
+        )
+
 
 class _Writing(Protocol):
     def write(self, data: Any) -> None: ...
