@@ -83,7 +83,7 @@ def test_unique_rows_lie_as_the_main_tables_do(catalog: Catalog) -> None:
             ("message_id_bucket", "bucket[4]"),
         ]
         assert [table.schema().find_column_name(f.source_id) for f in table.sort_order().fields] == ["event_time"]
-    assert [(f.name, str(f.transform)) for f in tables.duplicates.spec().fields] == [("arrived_at_hour", "hour")]
+    assert [(f.name, str(f.transform)) for f in tables.duplicates.spec().fields] == [("arrived_at_day", "day")]
     again = ensure_dedup_tables(catalog, stream(), main)
     found = load_dedup_tables(catalog, stream())
     assert found is not None
@@ -200,10 +200,10 @@ def duplicate(offset: int, arrived_at: datetime = datetime(2026, 1, 1, tzinfo=UT
     }
 
 
-def test_duplicates_are_written_by_the_hour_in_which_they_came(catalog: Catalog, tmp_path: Path) -> None:
+def test_duplicates_are_written_by_the_day_on_which_they_came(catalog: Catalog, tmp_path: Path) -> None:
     table = ensure_dedup_tables(catalog, stream(), ensure_tables(catalog, stream()).main).duplicates
     start = datetime(2026, 1, 1, 0, 30, tzinfo=UTC)
-    rows = [duplicate(n, start + timedelta(minutes=25 * (n % 5))) for n in range(50)]
+    rows = [duplicate(n, start + timedelta(hours=10 * (n % 5))) for n in range(50)]
     uploads = Uploads(table.io)
     writer = PartitionedWriter(
         TableLayout.of(table), DUPLICATES_ROWS, memory_bytes=1 << 20, scratch=tmp_path, uploads=uploads, name="sweep"
@@ -213,9 +213,8 @@ def test_duplicates_are_written_by_the_hour_in_which_they_came(catalog: Catalog,
     uploads.wait()
     uploads.close()
     assert [(file.partition[0], file.record_count) for file in files] == [
-        (490896, 20),  # hours since 1970
-        (490897, 20),
-        (490898, 10),
+        (20454, 30),  # days since 1970
+        (20455, 20),
     ]
     assert all(file.sort_order_id == 1 for file in files)
     assert commit_snapshot(table, {}, added=files)

@@ -21,7 +21,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrder
-from pyiceberg.transforms import HourTransform, IdentityTransform
+from pyiceberg.transforms import DayTransform, IdentityTransform
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType, TimestamptzType
 
 from waybill import names
@@ -95,7 +95,7 @@ DUPLICATES_SCHEMA = Schema(
 )
 
 _DUPLICATES_SPEC = PartitionSpec(
-    PartitionField(_ARRIVED_AT_ID, PARTITION_FIELD_ID_START, HourTransform(), f"{ARRIVED_AT}_hour")
+    PartitionField(_ARRIVED_AT_ID, PARTITION_FIELD_ID_START, DayTransform(), f"{ARRIVED_AT}_day")
 )
 _DUPLICATES_ORDER = SortOrder(
     SortField(_ARRIVED_AT_ID, IdentityTransform(), SortDirection.ASC, NullOrder.NULLS_FIRST), order_id=1
