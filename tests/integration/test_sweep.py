@@ -48,15 +48,15 @@ def row(tp: TopicPartition, offset: int, key: str, at_ms: int = 0) -> Row:
 # --- the property ---
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_random_streams_come_out_as_the_oracle_says(make_scene: MakeScene, seed: int) -> None:
     """Random batches, late rows, wrong clocks, kills, an index that is harmed, compactions in between."""
     rng = random.Random(seed)
     key = rng.choice([("message_id",), ("message_id",), ("device",), ("topic", "device")])
-    swept = swept_scene(make_scene, key, buckets=rng.choice([1, 4, 16]))
+    swept = swept_scene(make_scene, key, buckets=rng.choice([1, 2, 8]))
     rows = RandomRows(rng, tuple(name for name in key if name != "topic"), WINDOW_MS)
     swept.key = key
-    slots = rng.choice([1, 2, 32])
+    slots = rng.choice([1, 2, 16])
     happened = []
     for _ in range(14):
         swept.now_ms += rng.randrange(1, 2 * WINDOW_MS // 3)
@@ -149,14 +149,19 @@ def test_a_compaction_alone_is_passed_over_without_a_task(swept: SweptScene) -> 
     swept.check()
 
 
-def test_a_plan_is_bounded_and_the_next_goes_on(make_scene: MakeScene) -> None:
-    swept = swept_scene(make_scene, run_bytes="1MiB")
-    first, second = [row(A, 0, "a")], [row(A, 1, "a"), row(A, 2, "b")]
-    swept.append(first)
-    swept.append(second)
-    swept.scene.config.stream("flights")
-    report = swept.sweep()
-    assert not report.more
+def test_a_plan_is_bounded_and_the_next_goes_on(swept: SweptScene) -> None:
+    stream = swept.scene.stream
+    assert stream.dedup is not None
+    bounded = stream.model_copy(update={"dedup": stream.dedup.model_copy(update={"run_bytes": 1})})
+    swept.scene.config = swept.scene.config.model_copy(update={"streams": {"flights": bounded}})
+    batches = [[row(A, 0, "a")], [row(A, 1, "a"), row(A, 2, "b")], [row(A, 3, "b")]]
+    for batch in batches:
+        swept.append(batch)
+    more = []
+    for batch in batches:
+        swept.waiting = batch
+        more.append(swept.sweep().more)
+    assert more == [True, True, False]
     swept.check()
 
 
