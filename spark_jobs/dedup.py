@@ -9,14 +9,9 @@ again; the last line says which.
 from __future__ import annotations
 
 import argparse
-import json
 import logging
-import os
-import sys
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import NoReturn
 
 from pyspark import SparkContext
 
@@ -27,6 +22,7 @@ from waybill.dedup.sweep import sweep_to_the_end
 from waybill.errors import WaybillError
 from waybill.spark import daemon
 from waybill.spark.fork import forked
+from waybill.spark.job import end_process, job_parser, log_failure, set_up_log, write_report
 from waybill.spark.session import connection_ids, spark_context, task_slots
 from waybill.spark.sweep_execute import SparkSweep
 
@@ -35,12 +31,7 @@ log = logging.getLogger("waybill.dedup")
 
 def main(arguments: list[str] | None = None) -> int:
     """The exit code."""
-    parser = argparse.ArgumentParser(description="Take what a stream's table gained, and keep each key once.")
-    parser.add_argument("--stream", required=True, help="its name in the config")
-    parser.add_argument(
-        "--config", type=Path, help="the YAML; default: WAYBILL_CONFIG, else include/config/streams.yaml"
-    )
-    parser.add_argument("--report", type=Path, metavar="FILE", help="write the sweeps' figures to FILE, as JSON")
+    parser = job_parser("Take what a stream's table gained, and keep each key once.", "the sweeps' figures")
     parser.add_argument(
         "--until",
         type=instant,
@@ -61,9 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
         "task check_window)",
     )
     options = parser.parse_args(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    for library in ("py4j", "pyiceberg", "kazoo"):
-        logging.getLogger(library).setLevel(logging.WARNING)
+    set_up_log()
     with forked(daemon.warm_up_dedup, daemon.run) as environment:
         return carry_out(options, environment)
 
@@ -87,11 +76,9 @@ def carry_out(options: argparse.Namespace, environment: Mapping[str, str]) -> in
             log.info("%s", report)
             reports.append(report)
     except WaybillError as error:
-        again = " (running again may succeed)" if error.retriable else ""
-        log.error("dedup %s: %s: %s%s", options.stream, type(error).__name__, error, again)
+        log_failure(log, "dedup", options.stream, error)
         return 1
-    if options.report:
-        options.report.write_text(json.dumps([report.document() for report in reports], indent=2) + "\n")
+    write_report(options.report, [report.document() for report in reports])
     return 1 if options.window_alert and is_shrunk(options) else 0
 
 
@@ -120,14 +107,6 @@ def sweep(options: argparse.Namespace, environment: Mapping[str, str]) -> Iterat
         rebuild_index=options.rebuild_index,
         slots=task_slots(),
     )
-
-
-def end_process(code: int) -> NoReturn:
-    """End without taking the interpreter apart: that takes most of a second, and the JVM waits for it."""
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,6 @@ again.
 
 from __future__ import annotations
 
-import argparse
-import json
 import logging
 import sys
 from pathlib import Path
@@ -22,6 +20,7 @@ from waybill.maintenance.figures import MaintenanceReport
 from waybill.maintenance.run import run_maintenance
 from waybill.spark.catalog import spark_catalog
 from waybill.spark.iceberg import attach_catalog
+from waybill.spark.job import job_parser, log_failure, set_up_log, write_report
 from waybill.spark.procedures import SparkProcedures
 from waybill.spark.session import connection_ids, spark_session
 
@@ -33,24 +32,15 @@ _SETTINGS = {"spark.sql.shuffle.partitions": "16"}
 
 def main(arguments: list[str] | None = None) -> int:
     """The exit code."""
-    parser = argparse.ArgumentParser(description="Keep a stream's tables in shape.")
-    parser.add_argument("--stream", required=True, help="its name in the config")
-    parser.add_argument(
-        "--config", type=Path, help="the YAML; default: WAYBILL_CONFIG, else include/config/streams.yaml"
-    )
-    parser.add_argument("--report", type=Path, metavar="FILE", help="write the run's figures to FILE, as JSON")
+    parser = job_parser("Keep a stream's tables in shape.", "the run's figures")
     options = parser.parse_args(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    for library in ("py4j", "pyiceberg", "kazoo"):
-        logging.getLogger(library).setLevel(logging.WARNING)
+    set_up_log()
     try:
         report = maintain(options.stream, options.config)
     except WaybillError as error:
-        again = " (running again may succeed)" if error.retriable else ""
-        log.error("maintenance %s: %s: %s%s", options.stream, type(error).__name__, error, again)
+        log_failure(log, "maintenance", options.stream, error)
         return 1
-    if options.report:
-        options.report.write_text(json.dumps(report.document(), indent=2) + "\n")
+    write_report(options.report, report.document())
     log.info("%s", report)
     for warning in report.warnings:
         log.error("maintenance %s: %s", options.stream, warning)

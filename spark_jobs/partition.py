@@ -9,13 +9,9 @@ again; the last line says which.
 from __future__ import annotations
 
 import argparse
-import json
 import logging
-import os
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NoReturn
 
 from pyspark import SparkContext
 
@@ -26,6 +22,7 @@ from waybill.partition.run import run_to_the_end
 from waybill.spark import daemon
 from waybill.spark.execute import spark_execute
 from waybill.spark.fork import forked
+from waybill.spark.job import end_process, job_parser, log_failure, set_up_log, write_report
 from waybill.spark.session import connection_ids, spark_context, task_slots
 
 log = logging.getLogger("waybill.partition")
@@ -33,12 +30,7 @@ log = logging.getLogger("waybill.partition")
 
 def main(arguments: list[str] | None = None) -> int:
     """The exit code."""
-    parser = argparse.ArgumentParser(description="Turn what is new in the archive of a stream into table rows.")
-    parser.add_argument("--stream", required=True, help="its name in the config")
-    parser.add_argument(
-        "--config", type=Path, help="the YAML; default: WAYBILL_CONFIG, else include/config/streams.yaml"
-    )
-    parser.add_argument("--report", type=Path, metavar="FILE", help="write the runs' figures to FILE, as JSON")
+    parser = job_parser("Turn what is new in the archive of a stream into table rows.", "the runs' figures")
     parser.add_argument(
         "--no-quarantine-alert",
         dest="quarantine_alert",
@@ -47,9 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
         "task check_quarantine)",
     )
     options = parser.parse_args(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    for library in ("py4j", "pyiceberg", "kazoo"):
-        logging.getLogger(library).setLevel(logging.WARNING)
+    set_up_log()
     with forked(daemon.warm_up, daemon.run) as environment:
         return carry_out(options, environment)
 
@@ -64,11 +54,9 @@ def carry_out(options: argparse.Namespace, environment: Mapping[str, str]) -> in
                 log.error("partition %s", report.alert)
             reports.append(report)
     except WaybillError as error:
-        again = " (running again may succeed)" if error.retriable else ""
-        log.error("partition %s: %s: %s%s", options.stream, type(error).__name__, error, again)
+        log_failure(log, "partition", options.stream, error)
         return 1
-    if options.report:
-        options.report.write_text(json.dumps([report.document() for report in reports], indent=2) + "\n")
+    write_report(options.report, [report.document() for report in reports])
     for fault in reports[-1].faults:
         log.error("partition %s: left out until it is mended: %s", options.stream, fault)
     is_alerted = options.quarantine_alert and any(report.alert for report in reports)
@@ -83,14 +71,6 @@ def partition(stream: str, path: Path | None, environment: Mapping[str, str]) ->
         return spark_context(f"waybill-partition-{stream}", connection_ids(config), environment)
 
     return run_to_the_end(config, stream, spark_execute(start), slots=task_slots())
-
-
-def end_process(code: int) -> NoReturn:
-    """End without taking the interpreter apart: that takes most of a second, and the JVM waits for it."""
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
 
 
 if __name__ == "__main__":
