@@ -19,29 +19,29 @@ __all__ = ["run", "warm_up", "warm_up_dedup"]
 
 def warm_up() -> None:
     """Import, load and parse what every task uses. No thread and no connection: those do not survive a fork."""
-    import pyspark.daemon  # noqa: F401
-    from botocore.config import Config
-
     import waybill.partition.task  # noqa: F401
-    from waybill.clients.s3 import s3_client
-    from waybill.connections import S3Endpoint
     from waybill.log.decode import decode
     from waybill.log.encode import Record, encode_batch
 
     list(decode(encode_batch([Record(0, 0, b"", b"", (("", b""),))]), where="warm-up"))
-    s3_client(S3Endpoint(conn_id="warm-up", region="us-east-1"), Config()).close()
+    _warm_up_libraries()
 
 
 def warm_up_dedup() -> None:
     """As `warm_up`, for the tasks of a dedup sweep."""
+    import waybill.dedup.execute
+
+    waybill.dedup.execute.warm_up()
+    _warm_up_libraries()
+
+
+def _warm_up_libraries() -> None:
     import pyspark.daemon  # noqa: F401
     from botocore.config import Config
 
-    import waybill.dedup.execute
     from waybill.clients.s3 import s3_client
     from waybill.connections import S3Endpoint
 
-    waybill.dedup.execute.warm_up()
     s3_client(S3Endpoint(conn_id="warm-up", region="us-east-1"), Config()).close()
 
 

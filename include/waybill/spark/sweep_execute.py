@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from pyspark import SparkContext, TaskContext
+from pyspark import SparkContext
 
 from waybill.dedup.judging import judge_range
 from waybill.dedup.scan import scan
 from waybill.dedup.task import Judged, SweepJob, SweepTask, UnknownTopicPartitions, Written
 from waybill.dedup.writing import write
 from waybill.errors import WaybillError
-from waybill.spark.execute import attempts_of
+from waybill.spark.execute import as_value, attempts_of, for_each, may_succeed, results_of
 
 __all__ = ["SparkSweep"]
 
@@ -32,12 +32,7 @@ class SparkSweep:
 
     def for_each(self, work: Callable[[_Task], _Result], tasks: Sequence[_Task]) -> list[_Result]:
         """The same work for each task; a `WaybillError` is raised as it is."""
-        results = []
-        for result in self._each(work, tasks):
-            if isinstance(result, WaybillError):
-                raise result
-            results.append(result)
-        return results
+        return for_each(self._start, work, tasks)
 
     def judge(
         self, job: SweepJob, tasks: Sequence[SweepTask]
@@ -57,22 +52,14 @@ class SparkSweep:
         self, job: SweepJob, tasks: Sequence[SweepTask], marks: tuple[str, ...]
     ) -> Sequence[Written | WaybillError]:
         """As `waybill.dedup.execute.Execute` has it."""
-        return self._each(lambda task: write(job, task, marks), tasks)
-
-    def _each(self, work: Callable[[_Task], _Result], tasks: Sequence[_Task]) -> list[_Result | WaybillError]:
-        if not tasks:
-            return []
-        context = self._start()
-        attempts = attempts_of(context.getConf())
-        numbers = context.parallelize(range(len(tasks)), len(tasks))
-        return list(numbers.map(lambda number: _result(lambda: work(tasks[number]), attempts)).collect())
+        return results_of(self._start, lambda task: write(job, task, marks), tasks)
 
 
 def _scan(job: SweepJob, task: SweepTask, attempts: int) -> Iterator[tuple[int, Any]]:
     try:
         yield from scan(job, task)
     except WaybillError as error:
-        if _may_succeed(error, attempts):
+        if may_succeed(error, attempts):
             raise
         yield 0, error
 
@@ -85,23 +72,4 @@ def _judge(
         if isinstance(found, WaybillError):  # of a task that scans
             return found
         sent.append(found)
-    return _result(lambda: judge_range(job, number, sent), attempts)
-
-
-def _result(work: Callable[[], _Result], attempts: int) -> _Result | WaybillError:
-    """What the work gave; or the error as a value, for the driver to raise as it is.
-
-    Raised here, it would reach the driver as the text of a traceback. That is only done where Spark's next attempt may
-    succeed.
-    """
-    try:
-        return work()
-    except WaybillError as error:
-        if _may_succeed(error, attempts):
-            raise
-        return error
-
-
-def _may_succeed(error: WaybillError, attempts: int) -> bool:
-    context = TaskContext.get()
-    return error.retriable and context is not None and context.attemptNumber() + 1 < attempts
+    return as_value(lambda: judge_range(job, number, sent), attempts)
