@@ -11,10 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from waybill.log._kernels import Array
+from waybill.tables.dedup import NO_HORIZON_MS
 
 __all__ = ["UNBOUNDED_MS", "Candidates", "arrivals_ms"]
 
-UNBOUNDED_MS = int(np.iinfo(np.int64).min)
+UNBOUNDED_MS = NO_HORIZON_MS
 """As a lower bound of arrival, or as a horizon: none."""
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -16,11 +16,10 @@ from typing import Any
 from waybill.dedup.candidates import UNBOUNDED_MS
 from waybill.dedup.gained import GainedFile, Point
 from waybill.documents import read_document
-from waybill.errors import ObjectAlreadyThere, PlanUnusable
+from waybill.errors import PlanUnusable
 from waybill.names import TopicPartition
-from waybill.store import Store
 
-__all__ = ["SweepPlan", "epoch_ms", "find_sweep_plan", "horizon_after", "low_ms", "settle_sweep_plan"]
+__all__ = ["SweepPlan", "epoch_ms", "horizon_after", "low_ms"]
 
 _VERSION = 1
 _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
@@ -135,30 +134,6 @@ class SweepPlan:
             source=document["source"],
             buckets=document["buckets"],
         )
-
-
-def find_sweep_plan(store: Store, key: str) -> SweepPlan | None:
-    """The plan of that name, if there is one."""
-    found = store.read_if_there(key)
-    return None if found is None else SweepPlan.from_json(key, found)
-
-
-def settle_sweep_plan(store: Store, key: str, make: Callable[[], SweepPlan | None]) -> SweepPlan | None:
-    """The plan of that name: the one that is there, else a new one; None if there is nothing to do.
-
-    `make` is called only if there is none yet. If a rival creates it meanwhile, the rival's counts.
-    """
-    found = find_sweep_plan(store, key)
-    if found is not None:
-        return found
-    plan = make()
-    if plan is None:
-        return None
-    try:
-        store.create_if_absent(key, plan.to_json())
-    except ObjectAlreadyThere:
-        return find_sweep_plan(store, key)
-    return plan
 
 
 def epoch_ms(time: datetime) -> int:

@@ -7,7 +7,6 @@ commits these files and none of its own.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -15,14 +14,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from pyiceberg.manifest import DataFile
-from pyiceberg.table import Table
 
 from waybill.dedup.index.runs import Run
 from waybill.dedup.plan import SweepPlan
 from waybill.documents import read_document
-from waybill.errors import ObjectAlreadyThere, PlanUnusable, WaybillError
+from waybill.errors import PlanUnusable, WaybillError
 from waybill.names import TopicPartition, staged_key
-from waybill.partition.entries import Entry, entries_of, look_up
+from waybill.partition.entries import entries_of
+from waybill.partition.settle import record_staged_document, staged_files
 from waybill.store import Store
 from waybill.tables import DedupTables, remove_files
 from waybill.tables.dedup import NO_HORIZON_MS, SweepState, Swept
@@ -79,8 +78,8 @@ def find_staged_sweep(store: Store, plan: SweepPlan, tables: DedupTables) -> Sta
         runs = tuple(Run(**fields) for fields in document["runs"])
         return StagedSweep(
             document["run"],
-            _look_up(tables.unique, document["unique"], key),
-            _look_up(tables.duplicates, document["duplicates"], key),
+            staged_files(tables.unique, document["unique"], key),
+            staged_files(tables.duplicates, document["duplicates"], key),
             state,
             runs,
             document["covers"],
@@ -105,13 +104,7 @@ def record_staged_sweep(store: Store, plan: SweepPlan, staged: StagedSweep) -> b
         "runs": [asdict(run) for run in staged.runs],
         "covers": staged.covers,
     }
-    key = staged_key(plan.key)
-    try:
-        store.create_if_absent(key, json.dumps(document, separators=(",", ":")).encode())
-    except ObjectAlreadyThere:
-        # It may be our own: a create whose answer was lost is tried again, and refused.
-        return bool(json.loads(store.read(key))["run"] == staged.run_id)
-    return True
+    return record_staged_document(store, staged_key(plan.key), document)
 
 
 def discard(store: Store, tables: DedupTables, staged: StagedSweep) -> None:
@@ -139,13 +132,3 @@ def _state(plan: SweepPlan, document: Mapping[str, Any]) -> SweepState:
         watermarks={TopicPartition.parse(tp): int(at) for tp, at in document["watermarks"].items()},
         horizon_ms=NO_HORIZON_MS if horizon_ms is None else int(horizon_ms),
     )
-
-
-def _look_up(table: Table, entries: Sequence[Entry], key: str) -> list[DataFile]:
-    try:
-        return look_up(table, entries)
-    except FileNotFoundError as error:
-        raise PlanUnusable(
-            f"{key} names a data file that is gone: {error}. If the plan is to be carried out anew, remove this object "
-            f"and run again"
-        ) from error

@@ -34,14 +34,15 @@ from waybill.dedup.gained import NOTHING_SWEPT, Point, find_gained
 from waybill.dedup.index.budget import horizon_within
 from waybill.dedup.index.build import BuildJob, bring_up_to_date, rebuild
 from waybill.dedup.index.manifest import IndexOf, Manifest, update
-from waybill.dedup.plan import SweepPlan, epoch_ms, horizon_after, settle_sweep_plan
+from waybill.dedup.plan import SweepPlan, epoch_ms, horizon_after
 from waybill.dedup.report import SweepFigures, SweepReport
 from waybill.dedup.staged import StagedSweep, discard, find_staged_sweep, record_staged_sweep, remove_objects
 from waybill.dedup.task import Judged, SweepJob, UnknownTopicPartitions, Written, cut_tasks, judges_for
-from waybill.errors import ConfigError, IndexDamaged, PlanUnusable, StoreUnavailable, SweepUnsound, WaybillError
+from waybill.errors import ConfigError, IndexDamaged, PlanUnusable, SweepUnsound, WaybillError
 from waybill.names import TopicPartition, key_index_prefix, sweep_plan_key
 from waybill.partition.files import TableLayout
 from waybill.partition.report import RunOutcome
+from waybill.partition.settle import settle_plan
 from waybill.store import Store
 from waybill.tables import (
     DedupTables,
@@ -49,6 +50,7 @@ from waybill.tables import (
     SweepState,
     Swept,
     ensure_dedup_tables,
+    files_reachable,
     load_tables,
     open_catalog,
     read_progress,
@@ -104,13 +106,8 @@ def run_sweep(
         sweep = _Sweep(
             config, name, stream, stream.dedup, store, catalog, execute, until, rebuild_index, now, done, slots
         )
-        try:
+        with files_reachable():
             return sweep.carry_out()
-        except OSError as error:
-            if error.errno is not None:
-                raise
-            # What Arrow's client for S3 raises, which PyIceberg reads and writes a table's metadata with.
-            raise StoreUnavailable(f"the files of the stream's tables cannot be reached: {error}") from error
 
 
 def sweep_to_the_end(
@@ -189,7 +186,7 @@ class _Sweep:
     def _settle_plan(self, main: Table, dedup: DedupTables, start: Point, state: SweepState) -> SweepPlan | None:
         unique = str(dedup.unique.metadata.table_uuid)
         key = sweep_plan_key(self.store.prefix, self.name, self.stream.generation, unique, start.sequence)
-        return settle_sweep_plan(self.store, key, lambda: self._make_plan(key, main, start, state))
+        return settle_plan(self.store, key, SweepPlan.from_json, lambda: self._make_plan(key, main, start, state))
 
     def _make_plan(self, key: str, main: Table, start: Point, state: SweepState) -> SweepPlan | None:
         self.made_plan = True

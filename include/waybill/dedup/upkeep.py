@@ -18,10 +18,10 @@ from waybill.dedup.alert import Window
 from waybill.dedup.index.build import BuildJob, rebuild
 from waybill.dedup.index.manifest import IndexOf, Manifest, load
 from waybill.dedup.index.merge import MergePolicy, merge_all
-from waybill.errors import ConfigError, IndexDamaged, StoreUnavailable
+from waybill.errors import ConfigError, IndexDamaged
 from waybill.partition.files import TableLayout
 from waybill.store import Store
-from waybill.tables import open_catalog
+from waybill.tables import files_reachable, open_catalog
 from waybill.tables.dedup import DedupTables, SweepState, load_dedup_tables, read_sweep_state
 
 __all__ = ["merge_index", "rebuild_index"]
@@ -110,7 +110,7 @@ def _open(config: Config, name: str) -> Iterator[_Index | None]:
             yield None
             return
         unique = str(tables.unique.metadata.table_uuid)
-        try:
+        with files_reachable():
             yield _Index(
                 stream=name,
                 settings=stream.dedup,
@@ -120,8 +120,3 @@ def _open(config: Config, name: str) -> Iterator[_Index | None]:
                 prefix=names.key_index_prefix(store.prefix, name, stream.generation, unique),
                 of=IndexOf(unique, stream.dedup.key, stream.dedup.buckets),
             )
-        except OSError as error:
-            if error.errno is not None:
-                raise
-            # What Arrow's client for S3 raises, which PyIceberg reads a table's metadata with.
-            raise StoreUnavailable(f"the files of the stream's tables cannot be reached: {error}") from error

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -25,6 +23,7 @@ from waybill.errors import StoreUnavailable
 from waybill.log._kernels import Array
 from waybill.names import TopicPartition
 from waybill.partition.files import PartitionedWriter, TableLayout, Uploads
+from waybill.partition.scratch import scratch_directory
 from waybill.tables import file_io
 from waybill.tables.dedup import ARRIVED_AT_FIELD, DUPLICATES_ROWS
 
@@ -36,15 +35,16 @@ _US = 1000
 def write(job: SweepJob, task: SweepTask, marks: tuple[str, ...]) -> Written:
     """Write the rows of a task; `marks`: the objects that say which are duplicates. If it fails, it takes all back.
 
-    Raises `StoreUnavailable` when S3 does not answer, `PlanUnusable` when a file is gone or damaged.
+    Raises `StoreUnavailable` when S3 does not answer, `ScratchUnusable` when the disk is full, `PlanUnusable` when a
+    file is gone or damaged.
     """
     s3 = S3Endpoint.of(connection(job.storage.connection))
     io = file_io(CatalogEndpoint.of(connection(job.catalog_connection)), s3, job.unique.data_location)
     with (
-        tempfile.TemporaryDirectory(prefix="waybill-", dir=_scratch()) as scratch,
+        scratch_directory() as scratch,
         closing(Uploads(io)) as uploads,
     ):
-        run = _Run(job, task, io, Path(scratch), uploads)
+        run = _Run(job, task, io, scratch, uploads)
         try:
             return run.carry_out(marks)
         except BaseException as error:
@@ -171,8 +171,3 @@ def _names(layout: TableLayout) -> list[str]:
 
 def _schema(names: tuple[str, ...]) -> pa.Schema:
     return pa.schema([(name, pa.null()) for name in names])
-
-
-def _scratch() -> str:
-    """Where Spark lets its executors put temporary files, else the system's place."""
-    return os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or tempfile.gettempdir()

@@ -7,7 +7,7 @@ after a crash, finds it and does the same, even if the archive has grown or the 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
@@ -17,9 +17,8 @@ from pydantic import ValidationError
 
 from waybill.chain import ChainObject
 from waybill.config import Reading
-from waybill.errors import ObjectAlreadyThere, PlanUnusable
+from waybill.errors import PlanUnusable
 from waybill.names import TopicPartition
-from waybill.store import Store
 
 __all__ = [
     "ArchiveFault",
@@ -29,13 +28,11 @@ __all__ = [
     "bound",
     "clip",
     "faults_document",
-    "find_plan",
     "make_plan",
     "offsets_document",
     "pack",
     "parse_faults",
     "parse_offsets",
-    "settle_plan",
 ]
 
 _VERSION = 2
@@ -221,30 +218,6 @@ def _side_by_side(spans: Mapping[TopicPartition, Sequence[Span]]) -> list[Span]:
             placed.append((before / total, tp, span.first_offset, span))
             before += span.size_bytes
     return [span for *_, span in sorted(placed, key=lambda place: place[:3])]
-
-
-def find_plan(store: Store, key: str) -> Plan | None:
-    """The plan of that name, if there is one."""
-    found = store.read_if_there(key)
-    return None if found is None else Plan.from_json(key, found)
-
-
-def settle_plan(store: Store, key: str, make: Callable[[], Plan | None]) -> Plan | None:
-    """The plan of that name: the one that is there, else a new one; None if there is nothing to do.
-
-    `make` is called only if there is none yet. If a rival creates it meanwhile, the rival's counts.
-    """
-    found = find_plan(store, key)
-    if found is not None:
-        return found
-    plan = make()
-    if plan is None:
-        return None
-    try:
-        store.create_if_absent(key, plan.to_json())
-    except ObjectAlreadyThere:
-        return find_plan(store, key)
-    return plan
 
 
 def clip(tp: TopicPartition, objects: Iterable[ChainObject], start: int | None) -> Iterator[Span]:

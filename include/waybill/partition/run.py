@@ -30,7 +30,6 @@ from waybill import failpoints
 from waybill.chain import ChainObject
 from waybill.config import Config, Stream
 from waybill.connections import CatalogEndpoint, S3Endpoint, connection
-from waybill.errors import StoreUnavailable
 from waybill.names import TopicPartition, plan_key
 from waybill.partition.alert import QUARANTINED_PROPERTY, ROWS_PROPERTY
 from waybill.partition.backlog import committed_offsets, list_chains
@@ -39,9 +38,10 @@ from waybill.partition.files import TableLayout
 from waybill.partition.files_sink.delivery import FilesLayout, Origin
 from waybill.partition.files_sink.ledger_file import figures_of, stage_entries
 from waybill.partition.observed import Observed
-from waybill.partition.plan import ArchiveFault, Plan, clip, make_plan, settle_plan
+from waybill.partition.plan import ArchiveFault, Plan, clip, make_plan
 from waybill.partition.reading import find_fault
 from waybill.partition.report import Report, RunOutcome
+from waybill.partition.settle import settle_plan
 from waybill.partition.staged import Staged, discard, find_staged, record_staged
 from waybill.partition.task import Job, TaskResult
 from waybill.store import Store
@@ -54,6 +54,7 @@ from waybill.tables import (
     StreamTables,
     commit_files,
     ensure_tables,
+    files_reachable,
     fit_columns,
     left_out_text,
     open_catalog,
@@ -99,14 +100,9 @@ def run_partition(
     with (
         Store.of(config.storage) as store,
         closing(open_catalog(CatalogEndpoint.of(connection(config.catalog.connection)), s3)) as catalog,
+        files_reachable(),
     ):
-        try:
-            return _Run(config, name, stream, store, catalog, execute, now, done, slots).carry_out()
-        except OSError as error:
-            if error.errno is not None:
-                raise
-            # What Arrow's client for S3 raises, which PyIceberg reads and writes a table's metadata with.
-            raise StoreUnavailable(f"the files of the stream's tables cannot be reached: {error}") from error
+        return _Run(config, name, stream, store, catalog, execute, now, done, slots).carry_out()
 
 
 def run_to_the_end(config: Config, name: str, execute: Execute, *, slots: int = 1) -> Iterator[Report]:
@@ -163,7 +159,7 @@ class _Run:
         uuid = str(tables.main.metadata.table_uuid)
         before = read_left_out(tables.main.metadata)
         key = plan_key(self.config.storage.prefix, self.name, self.stream.generation, uuid, start, before.attempt)
-        return settle_plan(self.store, key, lambda: self._make_plan(key, start, before))
+        return settle_plan(self.store, key, Plan.from_json, lambda: self._make_plan(key, start, before))
 
     def _make_plan(self, key: str, start: Progress, before: LeftOut) -> Plan | None:
         self.made_plan = True

@@ -19,12 +19,11 @@ from typing import Any
 
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile
-from pyiceberg.table import Table
 
-from waybill.errors import ObjectAlreadyThere, PlanUnusable
+from waybill.errors import PlanUnusable
 from waybill.names import TopicPartition, staged_key
 from waybill.partition.alert import ROWS_PROPERTY
-from waybill.partition.entries import Entry, entries_of, look_up
+from waybill.partition.entries import entries_of
 from waybill.partition.files_sink.ledger_file import FILE_BYTES_PROPERTY, FILES_PROPERTY
 from waybill.partition.plan import (
     ArchiveFault,
@@ -34,6 +33,7 @@ from waybill.partition.plan import (
     parse_faults,
     parse_offsets,
 )
+from waybill.partition.settle import record_staged_document, staged_files
 from waybill.store import Store
 from waybill.tables import StreamTables, remove_files
 
@@ -101,8 +101,8 @@ def find_staged(store: Store, plan: Plan, tables: StreamTables) -> Staged | None
         )
     return Staged(
         document["run"],
-        _look_up(tables.main, document["table"], key),
-        _look_up(tables.quarantine, document["quarantine"], key),
+        staged_files(tables.main, document["table"], key),
+        staged_files(tables.quarantine, document["quarantine"], key),
         parse_offsets(document["end"]),
         parse_faults(document["faults"]),
         document["properties"],
@@ -121,12 +121,7 @@ def record_staged(store: Store, plan: Plan, staged: Staged) -> bool:
         "faults": faults_document(staged.faults),
         "properties": dict(staged.properties),
     }
-    try:
-        store.create_if_absent(staged_key(plan.key), json.dumps(document, separators=(",", ":")).encode())
-    except ObjectAlreadyThere:
-        # It may be our own: a create whose answer was lost is tried again, and refused.
-        return bool(json.loads(store.read(staged_key(plan.key)))["run"] == staged.run_id)
-    return True
+    return record_staged_document(store, staged_key(plan.key), document)
 
 
 def discard(io: FileIO, staged: Staged) -> None:
@@ -136,13 +131,3 @@ def discard(io: FileIO, staged: Staged) -> None:
 
 def _digest(plan: Plan) -> str:
     return hashlib.sha256(plan.to_json()).hexdigest()
-
-
-def _look_up(table: Table, entries: Sequence[Entry], key: str) -> list[DataFile]:
-    try:
-        return look_up(table, entries)
-    except FileNotFoundError as error:
-        raise PlanUnusable(
-            f"{key} names a data file that is gone: {error}. If the plan is to be carried out anew, remove this object "
-            f"and run again"
-        ) from error

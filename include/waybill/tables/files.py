@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, cast
 
@@ -23,9 +24,10 @@ from s3transfer.manager import TransferConfig, TransferManager
 
 from waybill.clients.s3 import region, renewed_keys, s3_client
 from waybill.connections import Encryption, S3Endpoint
+from waybill.errors import StoreUnavailable
 from waybill.tables.removal import S3Removal
 
-__all__ = ["TableIO", "io_properties", "remove_files"]
+__all__ = ["TableIO", "files_reachable", "io_properties", "remove_files"]
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +35,20 @@ _ENDPOINT = "waybill.s3"
 _PART_BYTES = 16 << 20
 _REMOVAL_THREADS = 8
 _KEYS = ("s3.access-key-id", "s3.secret-access-key", "s3.session-token")
+
+
+@contextmanager
+def files_reachable() -> Iterator[None]:
+    """Turn what Arrow's client for S3 raises, which PyIceberg reads and writes metadata with, into `StoreUnavailable`.
+
+    Other errors of the system pass.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        raise StoreUnavailable(f"the files of the stream's tables cannot be reached: {error}") from error
 
 
 def io_properties(s3: S3Endpoint) -> dict[str, str]:

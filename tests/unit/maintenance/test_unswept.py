@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
-from pyiceberg.schema import Schema
-from pyiceberg.table.metadata import TableMetadata, TableMetadataV2
-from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
+from table_history import table_of
 
 from waybill.maintenance.sweeps import Unswept, find_unswept
 from waybill.tables import Swept
@@ -34,23 +32,7 @@ def table(*hours: int, parents: dict[int, int | None] | None = None, current: in
         )
         for n, hour in enumerate(hours, 1)
     ]
-    head = current or 100 + len(snapshots)
-    refs = {"main": SnapshotRef(snapshot_id=head, snapshot_ref_type=SnapshotRefType.BRANCH)} if snapshots else {}
-    return TableMetadataV2(
-        location="s3://none",
-        last_sequence_number=len(snapshots),
-        last_updated_ms=0,
-        last_column_id=0,
-        schemas=[Schema()],
-        current_schema_id=0,
-        partition_specs=[UNPARTITIONED_PARTITION_SPEC],
-        default_spec_id=0,
-        last_partition_id=999,
-        properties={},
-        snapshots=snapshots,
-        current_snapshot_id=head if snapshots else None,
-        refs=refs,
-    )
+    return table_of(snapshots, current or 100 + len(snapshots))
 
 
 def test_what_comes_after_the_last_sweep_is_not_swept() -> None:

@@ -23,7 +23,12 @@ def history(*properties: dict[str, str], current: int | None = None) -> TableMet
         )
         for n, found in enumerate(properties, 1)
     ]
-    head = current or len(snapshots)
+    return table_of(snapshots, current or len(snapshots))
+
+
+def table_of(snapshots: list[Snapshot], head: int) -> TableMetadata:
+    """A table of these snapshots, of which `head` is the current one."""
+    refs = {"main": SnapshotRef(snapshot_id=head, snapshot_ref_type=SnapshotRefType.BRANCH)} if snapshots else {}
     return TableMetadataV2(
         location="s3://none",
         last_sequence_number=len(snapshots),
@@ -36,6 +41,6 @@ def history(*properties: dict[str, str], current: int | None = None) -> TableMet
         last_partition_id=999,
         properties={},
         snapshots=snapshots,
-        current_snapshot_id=head,
-        refs={"main": SnapshotRef(snapshot_id=head, snapshot_ref_type=SnapshotRefType.BRANCH)},
+        current_snapshot_id=head if snapshots else None,
+        refs=refs,
     )
