@@ -121,6 +121,25 @@ class SparkMethod(Method):
         """The window's hashes."""
         return self.spark.read.schema("hi long, lo long").parquet(str(self.keys))
 
+    def kept_ids(self) -> pa.ChunkedArray:
+        return ds.dataset(self.out, format="parquet").to_table(columns=["message_id"]).column(0)
+
+    def stored_keys(self) -> int:
+        return int(ds.dataset(self.keys, format="parquet").count_rows())
+
+    def index_bytes(self) -> int:
+        self.before = set(self.keys.iterdir())
+        return sum(path.stat().st_size for path in self.before if path.suffix == ".parquet")
+
+    def reset(self) -> None:
+        for path in set(self.keys.iterdir()) - self.before:
+            path.unlink()
+        shutil.rmtree(self.out)
+
+
+class Join(SparkMethod):
+    """The new rows joined with the table of keys, and their keys added to it."""
+
     @abstractmethod
     def unique_rows(self) -> DataFrame:
         """The new rows that repeat nothing."""
@@ -140,30 +159,15 @@ class SparkMethod(Method):
     def add_keys(self, keys: DataFrame) -> None:
         keys.write.mode("append").parquet(str(self.keys))
 
-    def kept_ids(self) -> pa.ChunkedArray:
-        return ds.dataset(self.out, format="parquet").to_table(columns=["message_id"]).column(0)
 
-    def stored_keys(self) -> int:
-        return int(ds.dataset(self.keys, format="parquet").count_rows())
-
-    def index_bytes(self) -> int:
-        self.before = set(self.keys.iterdir())
-        return sum(path.stat().st_size for path in self.before if path.suffix == ".parquet")
-
-    def reset(self) -> None:
-        for path in set(self.keys.iterdir()) - self.before:
-            path.unlink()
-        shutil.rmtree(self.out)
-
-
-class AntiJoin(SparkMethod):
+class AntiJoin(Join):
     """The rows, less those whose key is in the table of keys; Spark chooses how."""
 
     def unique_rows(self) -> DataFrame:
         return self.new_rows().join(self.window(), ["hi", "lo"], "left_anti")
 
 
-class BroadcastKeys(SparkMethod):
+class BroadcastKeys(Join):
     """The new keys go to everyone who scans the window; what they meet there, to everyone who reads the new rows."""
 
     def unique_rows(self) -> DataFrame:
@@ -174,7 +178,7 @@ class BroadcastKeys(SparkMethod):
         return rows.join(f.broadcast(met), ["hi", "lo"], "left_anti")
 
 
-class BucketedJoin(SparkMethod):
+class BucketedJoin(Join):
     """The window lies in buckets by key, each one sorted file; the new keys are brought into the same order and merged
     with them. The rows themselves stay where they are: what the merge finds, some thousand keys, goes to them."""
 
@@ -263,9 +267,6 @@ class IcebergMerge(SparkMethod):
         found = self.spark.sql(f"SELECT snapshot_id FROM {self.TABLE}.snapshots ORDER BY committed_at DESC LIMIT 1")
         return int(found.collect()[0][0])
 
-    def unique_rows(self) -> DataFrame:
-        raise NotImplementedError
-
     def run(self) -> Mapping[str, float]:
         from pyspark.sql import functions as f
 
@@ -338,9 +339,6 @@ class WithinWatermark(SparkMethod):
             .start()
         )
         query.awaitTermination()
-
-    def unique_rows(self) -> DataFrame:
-        raise NotImplementedError
 
     def run(self) -> Mapping[str, float]:
         for number, path in enumerate(self.given.files):
