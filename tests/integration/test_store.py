@@ -71,7 +71,7 @@ def test_whole_part_buffers_are_used_again(store: Store) -> None:
         upload = store.upload_if_absent(f"{store.prefix}/{number}")
         upload.write(bytes(6 * PART))
         upload.complete()
-    assert store._buffers.qsize() <= 3
+    assert store._threads.buffers.qsize() <= 3
 
 
 def test_object_that_is_missing_is_named(store: Store) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from greenlet import GreenletExit, getcurrent, greenlet
 
-from waybill import coordination, failpoints, gaps, ingest, store
+from waybill import coordination, failpoints, gaps, ingest
 from waybill.config import Config
 from waybill.connections import Connection
 from waybill.errors import WaybillError
@@ -27,6 +27,7 @@ from waybill.ingest import Clock, Outcome, PartitionReport, acceptance
 from waybill.log.framing import frames
 from waybill.names import BackupName, GapName, TopicPartition
 from waybill.sources import kafka
+from waybill.store import Store, calls, upload
 
 if TYPE_CHECKING:
     from model_kafka import Log
@@ -486,10 +487,10 @@ def model_services(scenario: Scenario) -> Iterator[None]:
     from model_zookeeper import ModelZooKeeper
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(store, "_client", lambda *_, **__: ModelS3())
-        patch.setattr(store, "ThreadPoolExecutor", Inline)
-        patch.setattr(store, "_CONFLICT_PAUSE_SECONDS", 0)
-        patch.setitem(store.Store.__init__.__kwdefaults__, "part_bytes", scenario.part_bytes)
+        patch.setattr(calls, "client_of", lambda *_, **__: ModelS3())
+        patch.setattr(upload, "ThreadPoolExecutor", Inline)
+        patch.setattr(calls, "_CONFLICT_PAUSE_SECONDS", 0)
+        patch.setitem(Store.__init__.__kwdefaults__, "part_bytes", scenario.part_bytes)
         patch.setattr(coordination, "ZooKeeperClient", ModelZooKeeper)
         patch.setattr(kafka, "Cluster", ModelCluster)
         patch.setattr("waybill.ingest.lane.sweep", lambda *_: None, raising=False)  # of uploads a day old: no step

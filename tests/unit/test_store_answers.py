@@ -8,10 +8,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from waybill import store as store_module
 from waybill.connections import S3Endpoint
 from waybill.errors import ObjectAlreadyThere, StoreUnavailable
-from waybill.store import Store
+from waybill.store import Store, calls
 
 CONFLICT = (409, "<Error><Code>ConditionalRequestConflict</Code><Message>in flight</Message></Error>")
 REFUSED = (412, "<Error><Code>PreconditionFailed</Code><Message>exists</Message></Error>")
@@ -67,7 +66,7 @@ Start = Callable[..., tuple[ScriptedS3, Store]]
 
 @pytest.fixture
 def scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
-    monkeypatch.setattr(store_module, "_CONFLICT_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(calls, "_CONFLICT_PAUSE_SECONDS", 0.001)
     running: list[tuple[ScriptedS3, Store, threading.Thread]] = []
 
     def start(**script: list[tuple[int, str]]) -> tuple[ScriptedS3, Store]:

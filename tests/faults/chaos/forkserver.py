@@ -204,6 +204,7 @@ def patch(
     from waybill import store
     from waybill.sources import kafka as source
     from waybill.sources import transport
+    from waybill.store import calls
 
     if not commit_guard:
         from waybill.tables import commit
@@ -215,11 +216,11 @@ def patch(
     if fetch_bytes is not None:
         source.KafkaSource.__init__.__kwdefaults__["fetch_bytes"] = fetch_bytes
     if s3_attempts is not None:
-        assert isinstance(store._ATTEMPTS, int)
-        store._ATTEMPTS = s3_attempts
+        assert isinstance(calls._ATTEMPTS, int)
+        calls._ATTEMPTS = s3_attempts
     if s3_read_timeout_seconds is not None:
-        assert isinstance(store._READ_TIMEOUT_SECONDS, int)
-        store._READ_TIMEOUT_SECONDS = s3_read_timeout_seconds
+        assert isinstance(calls._READ_TIMEOUT_SECONDS, int)
+        calls._READ_TIMEOUT_SECONDS = s3_read_timeout_seconds
     if kafka is not None:
         create = transport.create_connection
 
@@ -235,14 +236,15 @@ def _preload() -> None:
 
     import waybill.cli.app
     import waybill.cli.verify  # noqa: F401
-    from waybill import ingest, store  # noqa: F401
+    from waybill import ingest  # noqa: F401
     from waybill.config import load_config  # noqa: F401
     from waybill.connections import S3Endpoint
     from waybill.coordination import Coordinator  # noqa: F401
     from waybill.sources.kafka import KafkaSource  # noqa: F401
+    from waybill.store.calls import client_of
 
     endpoint = S3Endpoint(endpoint_url="http://127.0.0.1:1", access_key="none", secret_key="none")
-    store._client(endpoint).close()
+    client_of(endpoint).close()
 
 
 def main() -> None:

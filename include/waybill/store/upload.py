@@ -1,0 +1,207 @@
+"""Streamed uploads: bytes gathered into parts, parts sent by a store's threads."""
+
+from __future__ import annotations
+
+import logging
+import queue
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import crc32c
+from botocore.exceptions import BotoCoreError, ClientError
+
+from waybill.errors import ObjectAlreadyThere, StoreUnavailable
+from waybill.store.calls import UPLOAD_THREADS, Calls, body_of, checksum_header, conflict_pauses
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = ["PART_BYTES", "CreateWhole", "PartThreads", "Upload"]
+
+log = logging.getLogger(__name__)
+
+PART_BYTES = 16 << 20
+"""Size of a part of a multipart upload, and the largest object that is created by a single call."""
+
+_STEP_BYTES = 256 << 10  # copied and checksummed in turn: what was copied is still in the processor's cache
+
+CreateWhole = Callable[[str, memoryview, dict[str, str]], None]
+"""Creates an object of a key, content and user metadata by one call, or raises `ObjectAlreadyThere`."""
+
+
+class PartThreads:
+    """The threads that send parts, and the buffers that parts are gathered in. Shared by a store's uploads."""
+
+    def __init__(self, part_bytes: int) -> None:
+        self.part_bytes = part_bytes
+        self.buffers: queue.SimpleQueue[bytearray] = queue.SimpleQueue()
+        """Those that are free, to be used again."""
+        self.pool = ThreadPoolExecutor(UPLOAD_THREADS, thread_name_prefix="waybill-upload")
+
+    def take_buffer(self) -> bytearray:
+        """A free buffer, of a part's size."""
+        try:
+            return self.buffers.get_nowait()
+        except queue.Empty:
+            return bytearray(self.part_bytes)
+
+    def close(self) -> None:
+        """End the threads. What is being sent is waited for, what is not yet is given up."""
+        self.pool.shutdown(wait=True, cancel_futures=True)
+
+
+class Upload:
+    """An object in the making. What was written exists nowhere until `complete` returns.
+
+    Bytes are gathered into parts, and parts are sent by the store's threads while the caller goes on writing: at most
+    three parts are in memory. An object of less than a part goes by a single call.
+
+    Not safe to share between threads. End it with `complete` or `abort`; as a context manager it aborts by itself.
+    """
+
+    def __init__(
+        self, calls: Calls, threads: PartThreads, create_whole: CreateWhole, key: str, metadata: dict[str, str]
+    ) -> None:
+        self.key = key
+        self.size_bytes = 0
+        self._calls = calls
+        self._threads = threads
+        self._create_whole = create_whole
+        self._metadata = metadata
+        self._target = {"Bucket": calls.bucket, "Key": key}
+        self._upload_id: str | None = None
+        self._parts: list[Future[dict[str, Any]]] = []
+        self._buffer: bytearray | None = None
+        self._filled = 0
+        self._crc = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
+        self.abort()
+
+    def write(self, data: Buffer) -> None:
+        """Append bytes; they are copied. Blocks while every part buffer is being sent.
+
+        Raises `StoreUnavailable` if a part could not be sent.
+        """
+        source = memoryview(data).cast("B")
+        self.size_bytes += len(source)
+        while source:
+            if self._buffer is None:
+                self._buffer = self._take_buffer()
+            taken = min(len(source), self._threads.part_bytes - self._filled, _STEP_BYTES)
+            piece = source[:taken]
+            with memoryview(self._buffer) as buffer:  # a bytearray's own slices would be copied twice
+                buffer[self._filled : self._filled + taken] = piece
+            self._crc = crc32c.crc32c(piece, self._crc)
+            self._filled += taken
+            source = source[taken:]
+            if self._filled == self._threads.part_bytes:
+                self._send_part()
+
+    def complete(self) -> None:
+        """Create the object, unless one of this name exists: the protocol's commit point (step 6).
+
+        Raises `ObjectAlreadyThere` if one does; the parts of this upload are then aborted. Raises `StoreUnavailable`
+        when the outcome is unknown or the upload is lost: begin again, the outcome is the same.
+        """
+        try:
+            if self._upload_id is None:
+                self._create_by_one_call()
+                return
+            if self._filled:
+                self._send_part()
+            parts = [part.result() for part in self._parts]
+            self._complete_parts([{**p, "PartNumber": n} for n, p in enumerate(parts, 1)])
+            self._upload_id = None
+        finally:
+            self.abort()
+
+    def abort(self) -> None:
+        """Forget what was written. Does nothing after `complete`.
+
+        Parts that cannot be aborted now stay behind, invisible and paid for, until a lifecycle rule removes them.
+        """
+        for part in self._parts:
+            part.cancel()
+        for part in self._parts:
+            if not part.cancelled():
+                part.exception()
+        self._parts.clear()
+        self._release_buffer()
+        if self._upload_id is not None:
+            upload_id, self._upload_id = self._upload_id, None
+            try:
+                self._calls.client.abort_multipart_upload(**self._target, UploadId=upload_id)
+            except (ClientError, BotoCoreError, OSError) as error:
+                log.warning("%s: upload %s could not be aborted: %s", self.key, upload_id, error)
+
+    def _create_by_one_call(self) -> None:
+        content = memoryview(self._buffer or b"")[: self._filled]
+        try:
+            self._create_whole(self.key, content, self._metadata)
+        finally:
+            content.release()
+
+    def _complete_parts(self, parts: list[dict[str, Any]]) -> None:
+        for pause in conflict_pauses():
+            try:
+                with self._calls.mapped(f"complete {self.key}", self.key, conflict=pause):
+                    self._calls.client.complete_multipart_upload(
+                        **self._target, UploadId=self._upload_id, IfNoneMatch="*", MultipartUpload={"Parts": parts}
+                    )
+                    return
+            except StoreUnavailable:
+                # Our own first try may have succeeded with its answer lost: then the upload's id is gone.
+                if self._calls.exists(self.key):
+                    raise ObjectAlreadyThere(self.key) from None
+                raise
+
+    def _take_buffer(self) -> bytearray:
+        """A buffer for the next part, once fewer than `UPLOAD_THREADS` are being sent."""
+        while len(sending := [part for part in self._parts if not part.done()]) >= UPLOAD_THREADS:
+            wait(sending, return_when=FIRST_COMPLETED)
+        for part in self._parts:
+            if part.done():
+                part.result()  # a part that failed is reason to stop filling the next
+        return self._threads.take_buffer()
+
+    def _send_part(self) -> None:
+        if self._upload_id is None:
+            with self._calls.mapped(f"begin {self.key}", self.key):
+                answer = self._calls.client.create_multipart_upload(
+                    **self._target,
+                    Metadata=self._metadata,
+                    ChecksumAlgorithm="CRC32C",
+                    ChecksumType="COMPOSITE",
+                    **self._calls.encryption,
+                )
+            self._upload_id = answer["UploadId"]
+            self._calls.check_encryption(self.key, answer)
+        assert self._buffer is not None
+        buffer, size, crc, number = self._buffer, self._filled, self._crc, len(self._parts) + 1
+        self._buffer, self._filled, self._crc = None, 0, 0
+        part = self._threads.pool.submit(self._send, self._upload_id, number, buffer, size, crc)
+        part.add_done_callback(lambda _: self._threads.buffers.put(buffer))
+        self._parts.append(part)
+
+    def _send(self, upload_id: str, number: int, buffer: bytearray, size: int, crc: int) -> dict[str, Any]:
+        checksum = checksum_header(crc)
+        with self._calls.mapped(f"send part {number} of {self.key}", self.key), memoryview(buffer)[:size] as content:
+            answer = self._calls.client.upload_part(
+                **self._target,
+                UploadId=upload_id,
+                PartNumber=number,
+                Body=body_of(content),
+                ChecksumCRC32C=checksum,
+            )
+        return {"ETag": answer["ETag"], "ChecksumCRC32C": checksum}
+
+    def _release_buffer(self) -> None:
+        if self._buffer is not None:
+            self._threads.buffers.put(self._buffer)
+            self._buffer, self._filled, self._crc = None, 0, 0
