@@ -10,8 +10,9 @@ import pytest
 
 from devstack import Stack
 from waybill.connections import S3Endpoint
+from waybill.dedup.index.reads import QuickReads
 from waybill.dedup.index.runs import RunKeys, lookup, read_run, write_run
-from waybill.errors import IndexDamaged, ObjectMissing
+from waybill.errors import ConfigError, IndexDamaged, ObjectMissing
 from waybill.names import TopicPartition, key_index_prefix
 from waybill.store import PART_BYTES, Store
 
@@ -22,10 +23,14 @@ COUNT = 900_000
 
 
 @pytest.fixture
-def store(stack: Stack, topic_name: str) -> Iterator[Store]:
-    endpoint = S3Endpoint(
+def endpoint(stack: Stack) -> S3Endpoint:
+    return S3Endpoint(
         endpoint_url=stack.s3_endpoint_url, access_key=stack.s3_access_key, secret_key=stack.s3_secret_key
     )
+
+
+@pytest.fixture
+def store(stack: Stack, endpoint: S3Endpoint, topic_name: str) -> Iterator[Store]:
     with Store(endpoint, stack.bucket, topic_name) as store:
         yield store
 
@@ -48,6 +53,36 @@ def test_part_of_an_object_is_read_as_far_as_there_is_one(store: Store) -> None:
     assert store.read_range(key, 100_000, 1) == b""
     with pytest.raises(ObjectMissing, match="nothing"):
         store.read_range(f"{store.prefix}/nothing", 0, 10)
+
+
+def test_quick_reads_give_what_the_store_gives(store: Store, endpoint: S3Endpoint) -> None:
+    content, key = os.urandom(100_000), f"{store.prefix}/object"
+    store.create_if_absent(key, content)
+    reads = QuickReads(store, endpoint)
+    assert bytes(reads.read(key)) == content
+    assert bytes(reads.read_range(key, 70_000, 20_000)) == content[70_000:90_000]
+    assert bytes(reads.read_range(key, 99_990, 100)) == content[-10:]
+    assert bytes(reads.read_range(key, 100_000, 1)) == b""
+
+
+def test_quick_reads_say_what_is_wrong_as_the_store_does(store: Store, endpoint: S3Endpoint) -> None:
+    reads = QuickReads(store, endpoint)
+    with pytest.raises(ObjectMissing, match="nothing"):
+        reads.read(f"{store.prefix}/nothing")
+    with pytest.raises(ObjectMissing, match="nothing"):
+        reads.read_range(f"{store.prefix}/nothing", 0, 10)
+    stranger = endpoint.model_copy(update={"secret_key": "another"})
+    with Store(stranger, store.bucket, store.prefix) as refused, pytest.raises(ConfigError, match="SignatureDoesNot"):
+        QuickReads(refused, stranger).read(f"{store.prefix}/nothing")
+
+
+def test_what_the_quick_way_cannot_read_the_store_reads(store: Store, endpoint: S3Endpoint) -> None:
+    content, key = os.urandom(1000), f"{store.prefix}/object"
+    store.create_if_absent(key, content)
+    nowhere = endpoint.model_copy(update={"endpoint_url": "http://127.0.0.1:9"})
+    reads = QuickReads(store, nowhere)
+    assert reads.read(key) == content
+    assert reads.read_range(key, 10, 20) == content[10:30]
 
 
 def test_run_is_written_read_and_asked(store: Store) -> None:

@@ -6,19 +6,28 @@ import configparser
 import contextlib
 import json
 import pickle
+import ssl
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import boto3
+import obstore
 import pyarrow as pa
 import pytest
+from botocore.credentials import ReadOnlyCredentials
 from botocore.exceptions import ClientError
 from moto.server import ThreadedMotoServer
+from obstore.exceptions import BaseError
+from secured import Certificates
 
 from waybill import tables
+from waybill.clients import object_store
 from waybill.clients import s3 as clients
 from waybill.connections import CatalogEndpoint, S3Endpoint, connection
+from waybill.dedup.index.reads import QuickReads
 from waybill.errors import ConfigError, StoreUnavailable
 from waybill.store import Store
 
@@ -27,6 +36,7 @@ pytestmark = pytest.mark.integration
 BUCKET = "secured"
 ROLE = "arn:aws:iam::123456789012:role/archive"
 SECRET = "s3cr3t-value"
+SAME = b"the same for all"
 KMS = {"server_side_encryption": "aws:kms", "sse_kms_key_id": "alias/archive", "sse_bucket_key_enabled": True}
 KMS_STORED = {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": "alias/archive", "BucketKeyEnabled": True}
 
@@ -67,6 +77,40 @@ def endpoint(url: str, *, login: str | None = "AKIDBASE", **extra: Any) -> S3End
     keys = {"login": login, "password": SECRET} if login else {}
     document = {"conn_type": "aws", **keys, "extra": {"endpoint_url": url, "region_name": "us-east-1", **extra}}
     return S3Endpoint.of(connection("vault", {"AIRFLOW_CONN_VAULT": json.dumps(document)}))
+
+
+class Same(BaseHTTPRequestHandler):
+    """An object store whose objects are all the same."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        for name, value in {"ETag": '"same"', "Last-Modified": "Sun, 01 Nov 2026 00:00:00 GMT"}.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(SAME)))
+        self.end_headers()
+        self.wfile.write(SAME)
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing: tests print what fails."""
+
+
+@contextlib.contextmanager
+def over_tls(certificate: Path) -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Same)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    server.handle_error = lambda *_: None  # type: ignore[method-assign]  # a client that refuses us hangs up
+    serving = threading.Thread(target=server.serve_forever, daemon=True)
+    serving.start()
+    try:
+        yield f"https://localhost:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        serving.join()
 
 
 def role(url: str, **arguments: Any) -> dict[str, Any]:
@@ -161,6 +205,38 @@ def test_a_role_is_taken_on_and_its_keys_are_used(url: str) -> None:
     (used,) = set(requests.access_keys)
     assert used.startswith("ASIA")  # as temporary keys do
     assert used != "AKIDBASE"
+
+
+def test_quick_reads_take_on_the_role_too(
+    url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    used: list[str] = []
+
+    def recorded(where: S3Endpoint) -> ReadOnlyCredentials:
+        used.append((found := clients.keys_of_now(where)).access_key or "")
+        return found
+
+    monkeypatch.setattr(object_store, "keys_of_now", recorded)
+    where = endpoint(url, **role(url))
+    with Store(where, BUCKET) as store:
+        store.create_if_absent("read-as-a-role", b"what was written")
+        reads = QuickReads(store, where)
+        assert bytes(reads.read("read-as-a-role")) == b"what was written"
+        assert bytes(reads.read_range("read-as-a-role", 5, 3)) == b"was"
+    assert not [record for record in caplog.records if record.name.startswith("waybill")]  # the store did not help
+    assert all(key.startswith("ASIA") for key in used)
+    assert used
+
+
+def test_quick_reads_trust_the_connections_authority(tmp_path: Path) -> None:
+    """Over TLS, of a server that answers every GET with the same bytes."""
+    authority = Certificates(tmp_path)
+    *_, certificate = authority.issue("s3", ("localhost",))
+    with over_tls(certificate) as https:
+        trusting = endpoint(https, verify=str(authority.ca))
+        assert bytes(obstore.get(object_store.object_store(trusting, BUCKET), "any").bytes()) == SAME
+        with pytest.raises(BaseError):
+            obstore.get(object_store.object_store(endpoint(https), BUCKET), "any")
 
 
 def test_keys_of_a_role_are_renewed_before_they_end(url: str) -> None:

@@ -18,7 +18,7 @@ from botocore.exceptions import BotoCoreError, ClientError, InvalidConfigError, 
 from waybill.connections import AssumedRole, S3Endpoint
 from waybill.errors import ConfigError, StoreUnavailable
 
-__all__ = ["region", "renewed_keys", "role_refused", "s3_client"]
+__all__ = ["keys_of_now", "region", "renewed_keys", "role_refused", "s3_client"]
 
 _STS_CONFIG = Config(connect_timeout=5, read_timeout=20, retries={"mode": "standard", "total_max_attempts": 5})
 
@@ -55,8 +55,16 @@ def renewed_keys(endpoint: S3Endpoint) -> ReadOnlyCredentials | None:
     None when the connection has neither role nor profile: then its keys do not change, or the client finds them as
     botocore would. Raises `ConfigError` when the role is refused, `StoreUnavailable` when STS does not answer.
     """
-    if endpoint.role is None and endpoint.profile is None:
-        return None
+    return None if endpoint.role is None and endpoint.profile is None else keys_of_now(endpoint)
+
+
+def keys_of_now(endpoint: S3Endpoint) -> ReadOnlyCredentials:
+    """The keys of now, wherever they come from: ask again from time to time.
+
+    Raises `ConfigError` when there are none or the role is refused, `StoreUnavailable` when STS does not answer.
+    """
+    if endpoint.role is None and endpoint.access_key:
+        return ReadOnlyCredentials(endpoint.access_key, endpoint.secret_key, endpoint.session_token)
     try:
         credentials = _session(endpoint).get_credentials()
         keys: ReadOnlyCredentials | None = credentials.get_frozen_credentials() if credentials else None
@@ -65,7 +73,8 @@ def renewed_keys(endpoint: S3Endpoint) -> ReadOnlyCredentials | None:
     except BotoCoreError as error:
         raise StoreUnavailable(f"no keys for S3: {error}. Check {endpoint.remedy}") from error
     if keys is None:
-        raise ConfigError(f"profile {endpoint.profile!r} of {endpoint.remedy} has no keys")
+        whose = "there are no keys for S3" if endpoint.profile is None else f"profile {endpoint.profile!r} has no keys"
+        raise ConfigError(f"{whose}. Check {endpoint.remedy}")
     return keys
 
 

@@ -11,9 +11,11 @@ from collections.abc import Iterable
 import numpy as np
 
 from waybill import failpoints
+from waybill.connections import S3Endpoint, connection
 from waybill.dedup.candidates import Candidates
 from waybill.dedup.index.index import BucketIndex
 from waybill.dedup.index.merge import MergePolicy, by_departure
+from waybill.dedup.index.reads import QuickReads
 from waybill.dedup.index.runs import Run, RunKeys, write_run
 from waybill.dedup.marks import Marks, write_marks
 from waybill.dedup.order import judge
@@ -48,8 +50,9 @@ def judge_range(
     runs: list[Run] = []
     marks: list[Marks] = []
     with Store.of(job.storage) as store:
+        reads = QuickReads(store, S3Endpoint.of(connection(job.storage.connection)))
         for bucket, of_bucket in _by_bucket(job, number, candidates):
-            of_kept, repeated = _judge_bucket(store, job, bucket, of_bucket)
+            of_kept, repeated = _judge_bucket(store, reads, job, bucket, of_bucket)
             runs += of_kept
             marks.append(repeated)
         failpoints.reach("sweep.run_written")
@@ -75,10 +78,12 @@ def _by_bucket(job: SweepJob, number: int, candidates: Candidates) -> Iterable[t
         yield bucket, candidates.take(np.flatnonzero(found == bucket))
 
 
-def _judge_bucket(store: Store, job: SweepJob, bucket: int, candidates: Candidates) -> tuple[list[Run], Marks]:
+def _judge_bucket(
+    store: Store, reads: QuickReads, job: SweepJob, bucket: int, candidates: Candidates
+) -> tuple[list[Run], Marks]:
     plan = job.plan
     topic_partitions = list(job.topic_partitions)  # those of the index come behind them
-    index = BucketIndex(store, [run for run in job.runs if run.bucket == bucket], topic_partitions)
+    index = BucketIndex(reads, [run for run in job.runs if run.bucket == bucket], topic_partitions)
     seen = index.lookup(candidates.hi, candidates.lo, plan.horizon_ms)
     verdicts = judge(candidates, seen, plan.window_ms, plan.horizon_ms)
     kept = candidates.take(np.flatnonzero(verdicts.kept))

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from waybill.dedup.index.runs import Array, Files, Matches, Run, lookup
+from waybill.dedup.index.runs import Array, Matches, Reads, Run, lookup
 from waybill.dedup.order import Seen
 from waybill.names import TopicPartition
 
@@ -19,7 +19,7 @@ _THREADS = 4  # as many as a store has connections
 class BucketIndex:
     """What the index knows of the keys of one bucket."""
 
-    def __init__(self, files: Files, runs: Sequence[Run], topic_partitions: list[TopicPartition]) -> None:
+    def __init__(self, files: Reads, runs: Sequence[Run], topic_partitions: list[TopicPartition]) -> None:
         """`runs`: those of the bucket. `topic_partitions`: what the numbers in answers mean; it grows by those that
         entries have and it does not."""
         self._files = files

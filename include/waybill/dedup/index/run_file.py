@@ -151,7 +151,7 @@ class Footer:
     places: Places
 
     @classmethod
-    def parse(cls, content: bytes) -> Self:
+    def parse(cls, content: bytes | memoryview) -> Self:
         """From the file's last bytes. Raises `ValueError`, `KeyError` or `OSError` when they are no such footer."""
         metadata = pq.read_metadata(pa.BufferReader(content))
         found = (metadata.metadata or {}).get(_METADATA.encode())
@@ -207,7 +207,7 @@ class Entries(NamedTuple):
 class Pieces:
     """A file of which some parts are here, for Arrow to read."""
 
-    def __init__(self, parts: Sequence[tuple[int, bytes]]) -> None:
+    def __init__(self, parts: Sequence[tuple[int, bytes | memoryview]]) -> None:
         """`parts`: where each starts, and its bytes; in order."""
         self._starts = [start for start, _ in parts]
         self._contents = [memoryview(content) for _, content in parts]

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import crc32c
 import numpy as np
@@ -21,7 +21,23 @@ from waybill.dedup.index.run_file import Array, Entries, Footer, Pieces, RunKeys
 from waybill.errors import GenerationConflict, IndexDamaged, ObjectAlreadyThere, ObjectMissing
 from waybill.names import TopicPartition, key_index_filter_key, key_index_run_key
 
-__all__ = ["Array", "Files", "Matches", "Run", "RunKeys", "Writing", "lookup", "read_run", "slices", "write_run"]
+__all__ = [
+    "Array",
+    "Content",
+    "Files",
+    "Matches",
+    "Reads",
+    "Run",
+    "RunKeys",
+    "Writing",
+    "lookup",
+    "read_run",
+    "slices",
+    "write_run",
+]
+
+Content: TypeAlias = bytes | memoryview
+"""What was read of a file."""
 
 _WHOLE_BYTES = 2 << 20  # as fast to read as any part of it, footer and all
 _SLICE_BYTES = 4 << 20  # of a run, read and decoded at a time: 200,000 entries, some 20 MB with what Arrow needs
@@ -40,22 +56,29 @@ class Writing(Protocol):
         """Let the file be. Before, there is none; raises `ObjectAlreadyThere` if one of that name came before."""
 
 
-class Files(Protocol):
-    """Where the index's files lie: a `Store`, or a directory of the local disk in `bench/dedup.py`.
+class Reads(Protocol):
+    """Where the index's files are read from.
 
-    Every method raises `ObjectMissing` or `ObjectAlreadyThere`, and `StoreUnavailable` where calling again can help.
-    They are called from several threads.
+    Every method raises `ObjectMissing`, and `StoreUnavailable` where calling again can help. They are called from
+    several threads.
     """
 
     @property
     def gap_bytes(self) -> int:
         """How many bytes are rather read for nothing than that another read begins behind them."""
 
-    def read(self, key: str) -> bytes:
+    def read(self, key: str) -> Content:
         """A whole file."""
 
-    def read_range(self, key: str, start: int, length_bytes: int) -> bytes:
+    def read_range(self, key: str, start: int, length_bytes: int) -> Content:
         """`length_bytes` from byte `start` on; less only where the file ends before."""
+
+
+class Files(Reads, Protocol):
+    """Where they are written, too: a `Store`. What creates raises `ObjectAlreadyThere`."""
+
+    def read(self, key: str) -> bytes:
+        """A whole file."""
 
     def create_if_absent(self, key: str, data: Any) -> None:
         """Create a file of a few MiB at most."""
@@ -169,7 +192,7 @@ def _distinct(hi: Array) -> Array:
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-def read_run(files: Files, run: Run) -> RunKeys:
+def read_run(files: Reads, run: Run) -> RunKeys:
     """All entries of a run: 36 bytes each, and a slice. Raises `IndexDamaged`, and `StoreUnavailable`."""
     values = {name: np.empty(run.keys, kind) for name, kind in _COLUMNS.items()}
     tps: tuple[TopicPartition, ...] = ()
@@ -181,7 +204,7 @@ def read_run(files: Files, run: Run) -> RunKeys:
     return RunKeys(**values, topic_partitions=tps)
 
 
-def slices(files: Files, run: Run) -> Iterator[RunKeys]:
+def slices(files: Reads, run: Run) -> Iterator[RunKeys]:
     """The entries of a run in order, a few hundred thousand at a time; equal keys may be on both sides of a cut.
 
     Raises `IndexDamaged` when the run is gone or not what was written, `StoreUnavailable` when S3 does not answer.
@@ -191,7 +214,7 @@ def slices(files: Files, run: Run) -> Iterator[RunKeys]:
         yield opened.footer.keys(opened.read(groups))
 
 
-def lookup(files: Files, run: Run, hi: Array, lo: Array) -> Matches:
+def lookup(files: Reads, run: Run, hi: Array, lo: Array) -> Matches:
     """Which of the keys (hashes, uint64[n] each, in any order, repeated or not) the run holds, and their latest entry.
 
     Reads the filter, and where that lets keys through the row groups that can hold them, a slice at a time. What of it
@@ -215,7 +238,7 @@ def lookup(files: Files, run: Run, hi: Array, lo: Array) -> Matches:
     return _latest(found)
 
 
-def _passed(files: Files, run: Run, hi: Array) -> Array:
+def _passed(files: Reads, run: Run, hi: Array) -> Array:
     with _sound(run.filter_path):
         fuse = files.read(run.filter_path)
         _check(fuse, run.filter_bytes, run.filter_crc32c)
@@ -256,16 +279,16 @@ def _nothing() -> Matches:
 class _Opened:
     """A run whose footer was read; the whole of it, if it is small."""
 
-    def __init__(self, files: Files, run: Run) -> None:
+    def __init__(self, files: Reads, run: Run) -> None:
         self._files = files
         self._run = run
-        self._whole: bytes | None = None
+        self._whole: Content | None = None
         with _sound(run.path):
             self.footer = Footer.parse(self._footer())
             if self.footer.metadata.num_rows != run.keys:
                 raise ValueError(f"it has {self.footer.metadata.num_rows:,} entries instead of {run.keys:,}")
 
-    def _footer(self) -> bytes:
+    def _footer(self) -> Content:
         run = self._run
         if run.bytes <= _WHOLE_BYTES:
             self._whole = self._files.read(run.path)
@@ -301,7 +324,7 @@ class _Opened:
                 pieces = [(start, self._part(start, end)) for start, end in _joined(groups, self._files.gap_bytes)]
             return self.footer.read(Pieces(pieces), [group for group, _, _ in groups])
 
-    def _part(self, start: int, end: int) -> bytes:
+    def _part(self, start: int, end: int) -> Content:
         content = self._files.read_range(self._run.path, start, end - start)
         _check(content, end - start)
         return content
@@ -318,7 +341,7 @@ def _joined(groups: Sequence[tuple[int, int, int]], gap_bytes: int) -> Iterator[
     yield start, end
 
 
-def _check(content: bytes, size_bytes: int, checksum: int | None = None) -> None:
+def _check(content: Content, size_bytes: int, checksum: int | None = None) -> None:
     if len(content) != size_bytes:
         raise ValueError(f"it has {len(content):,} bytes instead of {size_bytes:,}")
     if checksum is not None and crc32c.crc32c(content) != checksum:
