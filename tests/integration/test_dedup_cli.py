@@ -162,6 +162,9 @@ def test_a_stream_without_dedup(make_scene: MakeScene, tmp_path: Path) -> None:
         assert (ran.code, ran.out) == (1, "")
         assert ran.err == "error: stream 'flights' has no dedup: give it a section `dedup` in the config ({} will do)\n"
     assert waybill("dedup", "status", "--json", WAYBILL_CONFIG=str(file)).document == []
+    ran = waybill("dedup", "status", WAYBILL_CONFIG=str(file))
+    assert (ran.code, ran.out) == (0, "")
+    assert ran.err.startswith("no stream has dedup: ")
     assert check_window(scene.config, "flights") is None
     with pytest.raises(ConfigError, match="has no dedup"):
         merge_index(scene.config, "flights")

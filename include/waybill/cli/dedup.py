@@ -11,7 +11,7 @@ import typer
 from waybill.cli.render import Column, bytes_text, count, print_json, print_table, time_text
 from waybill.cli.targets import stream_names
 from waybill.config import Config, load_config
-from waybill.config.values import format_duration, parse_duration
+from waybill.config.values import format_duration, format_size, parse_duration
 from waybill.dedup.index.manifest import Manifest
 from waybill.dedup.status import Counted, DedupStatus, look
 from waybill.dedup.upkeep import merge_index, rebuild_index
@@ -28,6 +28,8 @@ def run_status(stream: str | None, last: str, *, as_json: bool) -> None:
     if as_json:
         print_json([status.document() for status in found])
         return
+    if not found:
+        print("no stream has dedup: give one a section `dedup` in the config ({} will do)", file=sys.stderr)
     for number, status in enumerate(found):
         if number:
             typer.echo()
@@ -78,7 +80,8 @@ def _swept(status: DedupStatus) -> str:
         of = ", which has expired since" if status.swept_at is None else f" of {time_text(status.swept_at)}"
         through = f"through snapshot {status.swept_snapshot}{of}"
     behind = status.behind
-    left = f"{behind.snapshots:,} snapshots with {behind.rows:,} rows" if behind.snapshots else "nothing"
+    snapshots = f"{behind.snapshots:,} snapshot{'' if behind.snapshots == 1 else 's'}"
+    left = f"{snapshots} with {behind.rows:,} rows" if behind.snapshots else "nothing"
     return f"{through}; {left} to sweep"
 
 
@@ -86,9 +89,10 @@ def _index(status: DedupStatus) -> str:
     index = status.index
     if index is None:
         return "none yet: the next sweep builds it from the unique rows"
-    size = bytes_text(index.bytes) + ("" if index.bytes_per_key is None else f", {index.bytes_per_key:.1f} bytes a key")
+    size = f"{bytes_text(index.bytes)} of {format_size(index.budget_bytes)}"
+    each = "" if index.bytes_per_key is None else f", {index.bytes_per_key:.1f} bytes a key"
     behind = f"; {index.missing_rows:,} rows behind: the next sweep catches up" if index.missing_rows else ""
-    return f"{count(index.keys)} keys in {count(index.runs)} runs, {size}{behind}"
+    return f"{count(index.keys)} keys in {count(index.runs)} runs, {size}{each}{behind}"
 
 
 def _print_counted(counted: Sequence[Counted]) -> None:

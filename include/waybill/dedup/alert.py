@@ -9,11 +9,10 @@ from __future__ import annotations
 import logging
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import timedelta
 
 from waybill import names
 from waybill.config import Config, Dedup
-from waybill.config.values import format_duration, format_size
+from waybill.config.values import format_size
 from waybill.connections import CatalogEndpoint, S3Endpoint, connection
 from waybill.dedup.index.budget import effective_window_ms
 from waybill.dedup.index.manifest import IndexOf, Manifest, load
@@ -26,7 +25,8 @@ __all__ = ["Window", "alert_of", "check_window", "newest_manifest"]
 
 log = logging.getLogger(__name__)
 
-_SECOND_MS, _MINUTE_MS, _HOUR_MS, _DAY_MS = 1000, 60_000, 3_600_000, 86_400_000
+_UNITS_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000}
+_MIB, _GIB = 1 << 20, 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Window:
         return self.effective_ms < self.floor_ms
 
     def __str__(self) -> str:
-        return f"{_text(self.effective_ms)} of {_text(self.promised_ms)} (floor {_text(self.floor_ms)})"
+        return f"{_span(self.effective_ms)} of {_span(self.promised_ms)} (floor {_span(self.floor_ms)})"
 
 
 def alert_of(stream: str, settings: Dedup, window: Window, index: Manifest | None) -> str | None:
@@ -79,27 +79,33 @@ def alert_of(stream: str, settings: Dedup, window: Window, index: Manifest | Non
         else "That is room enough: the window grows as time goes on, and nothing is to be done"
     )
     return (
-        f"{stream}: dedup sees {_text(window.effective_ms)} back, less than {below}: {_text(window.promised_ms)} are "
-        f"promised (dedup.window), and the floor is {_text(window.floor_ms)} (dedup.floor). A message that comes again "
+        f"{stream}: dedup sees {_span(window.effective_ms)} back, less than {below}: {_span(window.promised_ms)} are "
+        f"promised (dedup.window), and the floor is {_span(window.floor_ms)} (dedup.floor). A message that comes again "
         f"later than that counts as new. The key index has {_index_text(index)}, and may have {budget}. {remedy}"
     )
 
 
 def _index_text(index: Manifest | None) -> str:
-    return "no manifest" if index is None else f"{index.keys:,} keys in {index.size_bytes:,} bytes"
+    return "no manifest" if index is None else f"{index.keys:,} keys in {index.size_bytes / 1e6:,.1f} MB"
 
 
 def _needed(window: Window, index: Manifest | None) -> str:
-    """About how many bytes the whole window takes, going by those that there are."""
+    """What to write there: about how much the whole window takes, going by what there is."""
     if index is None or not index.size_bytes or not window.effective_ms:
         return ""
-    return f" (the whole window takes about {index.size_bytes * window.promised_ms // window.effective_ms:,} bytes)"
+    needed = index.size_bytes * window.promised_ms // window.effective_ms
+    unit = _GIB if needed > 10 * _GIB else _MIB
+    return f" to {format_size(-(-needed // unit) * unit)} (about what the whole window takes)"
 
 
-def _text(duration_ms: int) -> str:
-    """Rounded down to hours from two days on, to minutes from an hour on, else to seconds."""
-    whole = _HOUR_MS if duration_ms >= 2 * _DAY_MS else _MINUTE_MS if duration_ms >= _HOUR_MS else _SECOND_MS
-    return format_duration(timedelta(milliseconds=duration_ms // whole * whole))
+def _span(duration_ms: int) -> str:
+    """In the two largest units that it has, rounded down: `6d 23h`, `1h 39m`, `28d`."""
+    amounts = []
+    for unit, length in _UNITS_MS.items():
+        amount, duration_ms = divmod(duration_ms, length)
+        amounts.append((amount, unit))
+    largest = next((place for place, (amount, _) in enumerate(amounts) if amount), 0)
+    return " ".join(f"{amount}{unit}" for amount, unit in amounts[largest : largest + 2] if amount) or "0s"
 
 
 def newest_manifest(store: Store, stream: str, generation: int, settings: Dedup, unique: str) -> Manifest | None:

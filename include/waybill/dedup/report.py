@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from waybill.dedup.gained import Point
 from waybill.dedup.plan import SweepPlan
 from waybill.dedup.staged import StagedSweep
 from waybill.dedup.task import Judged, Usage, Written
@@ -39,6 +40,8 @@ class SweepReport:
     """Through which sequence number of the stream's table it was swept before."""
     end: int
     """Through which it is swept now."""
+    end_snapshot: int | None
+    """The id of that snapshot; None: nothing was swept yet."""
     files_swept: int
     """Data files of the stream's table that were swept."""
     swept_bytes: int
@@ -71,7 +74,7 @@ class SweepReport:
         *,
         stream: str,
         outcome: RunOutcome,
-        start: int,
+        start: Point,
         plan: SweepPlan | None,
         resumed: bool,
         more: bool,
@@ -81,7 +84,8 @@ class SweepReport:
         state: SweepState,
         seconds: Mapping[str, float],
     ) -> SweepReport:
-        """Add up what happened. `index`: its keys and bytes."""
+        """Add up what happened. `start`: through what it was swept before; `index`: its keys and bytes."""
+        end = plan.end if plan else start
         scanned = [found for judged in figures.judged for found in judged.scanned]
         kinds = {
             "scan": [found.usage for found in scanned],
@@ -94,8 +98,9 @@ class SweepReport:
             plan=plan.id if plan else None,
             resumed=resumed,
             more=more,
-            start=start,
-            end=plan.end.sequence if plan else start,
+            start=start.sequence,
+            end=end.sequence,
+            end_snapshot=end.snapshot_id,
             files_swept=len(plan.files) if plan else 0,
             swept_bytes=plan.size_bytes if plan else 0,
             rows=staged.rows if staged else 0,
@@ -126,7 +131,7 @@ class SweepReport:
         share = f" ({self.duplicates / found:.2%})" if self.duplicates else ""
         return (
             f"swept {self.stream}: {self.rows:,} rows kept, {self.duplicates:,} duplicates{share}, {self.files:,} "
-            f"files {self.file_bytes / 1e6:.1f} MB, through snapshot {self.end} of the table, in {spent}{adopted}"
+            f"files {self.file_bytes / 1e6:.1f} MB, through snapshot {self.end_snapshot}, in {spent}{adopted}"
         )
 
 

@@ -55,6 +55,8 @@ class IndexFigures:
     keys: int
     bytes: int
     """Of runs and filters."""
+    budget_bytes: int
+    """What it may have: `dedup.index_budget_bytes`."""
     runs: int
     covers: int
     """The unique table's sequence number up to which its rows are in the index."""
@@ -194,7 +196,7 @@ def _status(
         window=window,
         horizon=None if state.horizon_ms == NO_HORIZON_MS else _time(state.horizon_ms),
         newest=None if newest is None else _time(newest),
-        index=None if manifest is None else _figures(manifest, tables.unique.metadata),
+        index=None if manifest is None else _figures(manifest, settings, tables.unique.metadata),
         alert=None if state.swept is None else alert_of(name, settings, window, manifest),
         counted=() if final is None or newest is None else _counted(tables.duplicates, final, _time(newest) - last),
     )
@@ -226,11 +228,12 @@ def final_snapshot(duplicates: TableMetadata, name: str, state: SweepState) -> S
     return None
 
 
-def _figures(manifest: Manifest, unique: TableMetadata) -> IndexFigures:
+def _figures(manifest: Manifest, settings: Dedup, unique: TableMetadata) -> IndexFigures:
     return IndexFigures(
         version=manifest.version,
         keys=manifest.keys,
         bytes=manifest.size_bytes,
+        budget_bytes=settings.index_budget_bytes,
         runs=len(manifest.runs),
         covers=manifest.covers,
         missing_rows=sum(_added(unique, manifest.covers)),

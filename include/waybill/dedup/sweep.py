@@ -404,7 +404,7 @@ class _Sweep:
         return SweepReport.of(
             stream=self.name,
             outcome=outcome,
-            start=start.sequence,
+            start=start,
             plan=plan,
             resumed=plan is not None and not self.made_plan,
             more=self.more,

@@ -88,9 +88,10 @@ def merge_index(config: Config, name: str) -> Manifest | None:
             index.rebuild()
             after = index.merge()
         if after is not None:
+            merged = "there was nothing to merge" if after == before else f"it had {len(before.runs):,} runs"
             log.info(
-                "%s: the key index has %s keys in %d runs and %s bytes; it had %d runs",
-                *(name, f"{after.keys:,}", len(after.runs), f"{after.size_bytes:,}", len(before.runs)),
+                "%s: the key index has %s keys in %s runs, %.1f MB; %s",
+                *(name, f"{after.keys:,}", f"{len(after.runs):,}", after.size_bytes / 1e6, merged),
             )
         return after
 

@@ -12,7 +12,7 @@ from waybill.connections import Connection, variable
 
 __all__ = ["begin_task", "connection_environment", "export_connections"]
 
-_CHATTY = ("kafka", "kazoo", "botocore")
+_CHATTY = ("kafka", "kazoo", "botocore", "pyiceberg")
 
 
 def begin_task() -> Config:

@@ -25,7 +25,7 @@ STATUS = DedupStatus(
     window=Window(28 * DAY_MS, 28 * DAY_MS, DAY_MS),
     horizon=NOON - timedelta(days=28),
     newest=NOON,
-    index=IndexFigures(version=7, keys=9_940, bytes=208_740, runs=16, covers=5, missing_rows=0),
+    index=IndexFigures(version=7, keys=9_940, bytes=208_740, budget_bytes=1 << 20, runs=16, covers=5, missing_rows=0),
     alert=None,
     counted=[Counted(NOON - timedelta(hours=1), "eu", None, 20), Counted(NOON, "eu", "app", 10)],
 )
@@ -43,7 +43,7 @@ def test_a_stream_that_was_swept(capsys: pytest.CaptureFixture[str]) -> None:
         "orders: 9,940 rows in shop.orders_unique_g1, 60 duplicates (0.60% of all)",
         "  swept   through snapshot 42 of 2026-01-31T12:00:00Z; nothing to sweep",
         "  window  28d of 28d (floor 1d); what came before 2026-01-03T12:00:00Z is not known again",
-        "  index   9,940 keys in 16 runs, 208.7 KB, 21.0 bytes a key",
+        "  index   9,940 keys in 16 runs, 208.7 KB of 1MiB, 21.0 bytes a key",
     ]
     assert [line.split() for line in lines[5:]] == [
         ["hour", "topic", "source", "duplicates"],
@@ -69,13 +69,13 @@ def test_a_stream_before_its_first_sweep(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_an_alert_an_expired_snapshot_and_an_index_that_is_behind(capsys: pytest.CaptureFixture[str]) -> None:
-    index = IndexFigures(version=7, keys=0, bytes=0, runs=0, covers=4, missing_rows=1_234)
+    index = IndexFigures(version=7, keys=0, bytes=0, budget_bytes=1 << 20, runs=0, covers=4, missing_rows=1_234)
     window = Window(DAY_MS // 2, 28 * DAY_MS, DAY_MS)
     status = replace(STATUS, swept_at=None, index=index, window=window, alert="orders: dedup sees 12h back", counted=())
     lines, err = shown(status, capsys)
     assert lines[1] == "  swept   through snapshot 42, which has expired since; nothing to sweep"
     assert lines[2].startswith("  window  12h of 28d (floor 1d); ")
-    assert lines[3] == "  index   0 keys in 0 runs, 0 B; 1,234 rows behind: the next sweep catches up"
+    assert lines[3] == "  index   0 keys in 0 runs, 0 B of 1MiB; 1,234 rows behind: the next sweep catches up"
     assert err.splitlines()[1] == "alert: orders: dedup sees 12h back"
 
 

@@ -79,16 +79,31 @@ def test_an_alert_names_effective_promised_and_floor_and_the_remedy() -> None:
     assert alert_of("flights", SETTINGS, window, index(6 * MIB)) == (
         "flights: dedup sees 7d back, less than dedup.window: 28d are promised (dedup.window), and the floor is 1d "
         "(dedup.floor). A message that comes again later than that counts as new. The key index has 1,000 keys in "
-        "6,291,456 bytes, and may have 8MiB. Raise dedup.index_budget_bytes (the whole window takes about 25,165,823 "
-        "bytes), and the window grows as time goes on; or promise less in dedup.window"
+        "6.3 MB, and may have 8MiB. Raise dedup.index_budget_bytes to 24MiB (about what the whole window takes), and "
+        "the window grows as time goes on; or promise less in dedup.window"
     )
+
+
+@pytest.mark.parametrize(
+    ("effective_ms", "text"),
+    [(0, "0s"), (999, "0s"), (59_000, "59s"), (90 * 60_000, "1h 30m"), (2 * DAY_MS - 1, "1d 23h"), (DAY_MS + 1, "1d")],
+)
+def test_a_window_is_shown_in_its_two_largest_units(effective_ms: int, text: str) -> None:
+    assert str(Window(effective_ms, 28 * DAY_MS, DAY_MS)) == f"{text} of 28d (floor 1d)"
+
+
+def test_a_large_window_wants_whole_gibibytes() -> None:
+    window = Window.of(state(NOW_MS - 30 * 60_000), SETTINGS)
+    alert = alert_of("flights", SETTINGS, window, index(8 * MIB))
+    assert alert is not None
+    assert "dedup.index_budget_bytes to 11GiB (" in alert
 
 
 def test_where_the_budget_has_room_there_is_nothing_to_do_but_wait() -> None:
     window = Window.of(state(NOW_MS - 5 * HOUR_MS - 61_000), SETTINGS)
     alert = alert_of("flights", SETTINGS, window, index(1 * MIB))
     assert alert is not None
-    assert "flights: dedup sees 301m back, less than dedup.floor: " in alert
+    assert "flights: dedup sees 5h 1m back, less than dedup.floor: " in alert
     assert alert.endswith(
         "and may have 8MiB. That is room enough: the window grows as time goes on, and nothing is to be done"
     )
