@@ -261,6 +261,7 @@ class Waybill(Method):
         return {
             "s3_cpu_seconds": after.user + after.system - server.user - server.system,
             "runs_of_a_bucket": self.runs_of_a_bucket,
+            "index_read_bytes": report.index_read_bytes or 0,
             "worker_peak_bytes": report.peak_memory_bytes,
             **{f"{step}_seconds": spent for step, spent in report.seconds.items()},
             **{f"{kind}_task_seconds": spent for kind, spent in report.task_seconds.items()},

@@ -17,7 +17,8 @@ adds their keys to the store of keys. That exactly the right rows were written i
 
 All on the local disk and `local[2]`, in a session that has done it once before; what it takes to start one is a column.
 CPU seconds are those of all processes but Waybill's S3 server, whose are a column. Bytes read are the kernel's `rchar`:
-what read calls gave, shuffles and spills included; for Waybill what its S3 server read. The session's peak of memory is
+what read calls gave, shuffles, spills and what Spark's processes send each other included; for Waybill what its S3
+server read, too. How much of that was the index is in the JSON (`index_read_bytes`). The session's peak of memory is
 that of the run which is not timed, the driver's Python left out.
 """
 

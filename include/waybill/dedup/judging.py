@@ -63,6 +63,7 @@ def judge_range(
         kept=sum(run.keys for run in runs),
         runs=tuple(runs),
         marks=key,
+        index_read_bytes=reads.read_bytes,
         scanned=tuple(scanned),
         usage=watch.usage(),
     )

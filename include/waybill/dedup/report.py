@@ -59,6 +59,8 @@ class SweepReport:
     index_keys: int | None
     index_bytes: int | None
     """Of the key index after the sweep; None: it is behind, and the next sweep catches up."""
+    index_read_bytes: int | None
+    """Of the key index before it, how much was read; None: another run did."""
     seconds: dict[str, float]
     """Wall-clock seconds of the driver's steps."""
     task_seconds: dict[str, float]
@@ -112,6 +114,7 @@ class SweepReport:
             horizon_ms=None if state.horizon_ms == NO_HORIZON_MS else state.horizon_ms,
             index_keys=index[0] if index else None,
             index_bytes=index[1] if index else None,
+            index_read_bytes=sum(found.index_read_bytes for found in figures.judged) if figures.judged else None,
             seconds={step: round(spent, 3) for step, spent in seconds.items()},
             task_seconds={kind: round(sum(u.seconds for u in found), 3) for kind, found in kinds.items()},
             task_cpu_seconds={kind: round(sum(u.cpu_seconds for u in found), 3) for kind, found in kinds.items()},

@@ -128,6 +128,8 @@ class Judged:
     """The kept keys, one run for each bucket that has any."""
     marks: str | None
     """The object that says which rows are duplicates; None: none is."""
+    index_read_bytes: int
+    """How much was read of the index."""
     scanned: tuple[Scanned, ...]
     """Of the tasks that scan, those whose figures came along with these rows."""
     usage: Usage

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from threading import Lock
 
 import obstore
 from obstore.exceptions import BaseError
@@ -18,7 +19,10 @@ log = logging.getLogger(__name__)
 
 
 class QuickReads:
-    """Reads of a store's objects. What goes wrong is read once more by the store, which says what it is."""
+    """Reads of a store's objects, from several threads at a time.
+
+    What goes wrong is read once more by the store, which says what it is.
+    """
 
     gap_bytes = GAP_BYTES
 
@@ -26,22 +30,36 @@ class QuickReads:
         """`endpoint`: the one that `store` was made of."""
         self._store = store
         self._objects = object_store(endpoint, store.bucket)
+        self._counting = Lock()
+        self.read_bytes = 0
+        """How many bytes were read so far."""
 
     def read(self, key: str) -> Content:
         """A whole object. Raises as `Store.read` does."""
+        return self._counted(self._read(key))
+
+    def read_range(self, key: str, start: int, length_bytes: int) -> Content:
+        """`length_bytes` (at least 1) from byte `start` on. Raises as `Store.read_range` does, and is as short."""
+        return self._counted(self._read_range(key, start, length_bytes))
+
+    def _read(self, key: str) -> Content:
         try:
             return memoryview(obstore.get(self._objects, key).bytes())
         except (BaseError, OSError, ValueError) as error:
             _say(key, error)
             return self._store.read(key)
 
-    def read_range(self, key: str, start: int, length_bytes: int) -> Content:
-        """`length_bytes` (at least 1) from byte `start` on. Raises as `Store.read_range` does, and is as short."""
+    def _read_range(self, key: str, start: int, length_bytes: int) -> Content:
         try:
             return memoryview(obstore.get_range(self._objects, key, start=start, length=length_bytes))
         except (BaseError, OSError, ValueError) as error:
             _say(key, error)
             return self._store.read_range(key, start, length_bytes)
+
+    def _counted(self, content: Content) -> Content:
+        with self._counting:
+            self.read_bytes += len(content)
+        return content
 
 
 def _say(key: str, error: Exception) -> None:
