@@ -83,15 +83,3 @@ class Tally:
             "faults": {kind: self.kinds[kind] for kind in (*_MESSAGE_KINDS, *sorted(self.kinds))},
             "failed_seeds": [result.seed for result in self.failed],
         }
-
-
-def fault_lines(result: SceneResult, directory: str, *, guard: bool) -> list[str]:
-    """What is wrong with a seed, and how to see it again."""
-    off = "" if guard else " GUARD=off"
-    lines = [f"seed {result.seed}: {fault.kind}: {fault.count}: {fault.what}" for fault in result.faults]
-    return [
-        *lines,
-        f"seed {result.seed}: faults injected: {dict(result.injected)}",
-        f"seed {result.seed}: logs of its lanes: {directory}",
-        f"seed {result.seed}: again: make chaos SEEDS=1 FIRST_SEED={result.seed}{off}",
-    ]

@@ -5,23 +5,15 @@ Exit code 1 if a row was lost or repeated, or anything else is not as it should 
 
 from __future__ import annotations
 
-import argparse
-import json
-import shutil
-import signal
-import sys
-import tempfile
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NoReturn
 
-from chaos.world import World, open_world
+from chaos.command import Seeds, run_seeds
+from chaos.world import World
 
-from devstack import Stack
 from partition_chaos.scenario import Kind, Scenario, draw
 from partition_chaos.scene import PRELOAD, PartitionScene, PartitionSceneResult
 
@@ -72,6 +64,10 @@ class Tally:
         if result.faults:
             self.failed.append(result.seed)
 
+    @property
+    def is_sound(self) -> bool:
+        return not self.failed
+
     def lines(self, seconds: float) -> list[str]:
         """The report."""
         text = [f"{self.seeds} seeds in {seconds:,.0f} s ({seconds / max(1, self.seeds):.1f} s each)", ""]
@@ -84,8 +80,8 @@ class Tally:
         text += [f"  {times:6,}  {name}" for name, times in sorted(self.errors.items())]
         text += ["", *(f"  {count:10,}  {name}" for name, count in self.figures.items()), ""]
         text += [f"  {self.kinds[kind]:10,}  {kind}" for kind in (*_KINDS, *sorted(set(self.kinds) - set(_KINDS)))]
-        sound = "sound: nothing lost, nothing repeated"
-        return [*text, "", f"NOT SOUND: seeds {', '.join(map(str, self.failed))}" if self.failed else sound]
+        seeds = ", ".join(map(str, self.failed))
+        return [*text, "", "sound: nothing lost, nothing repeated" if self.is_sound else f"NOT SOUND: seeds {seeds}"]
 
     def document(self, seconds: float) -> dict[str, Any]:
         """The same for programs."""
@@ -110,60 +106,27 @@ def play(world: World, scenarios: Iterable[Scenario]) -> Iterator[tuple[Partitio
 
 def main() -> NoReturn:
     """Parse the command line, run, print."""
-    parser = argparse.ArgumentParser(prog="partition_chaos", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=8, help="how many")
-    parser.add_argument("--first-seed", type=int, default=1)
-    parser.add_argument("--guard", choices=("on", "off"), default="on", help="off: commits do not look for a rival's")
-    parser.add_argument("--json", type=Path, help="write the report's figures to this file")
-    options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    state = Path(tempfile.mkdtemp(prefix="waybill-chaos-"))
-    tally, done = Tally(), False
-    try:
-        _run(state, options, tally)
-        done = True
-    except KeyboardInterrupt:
-        print("\ninterrupted", flush=True)
-    finally:
-        shutil.rmtree(state / "stack", ignore_errors=True)
-        if not tally.failed:  # else the logs are wanted
-            shutil.rmtree(state, ignore_errors=True)
-    sys.exit(0 if done and not tally.failed else 1)
+    tally = Tally()
 
+    def carry_out(world: World, seeds: Seeds) -> None:
+        numbers = range(seeds.first, seeds.first + seeds.count)
+        for scene, result in play(world, (draw(seed, guard=seeds.guard) for seed in numbers)):
+            tally.add(result)
+            _say(scene, seeds, result)
 
-def _run(state: Path, options: argparse.Namespace, tally: Tally) -> None:
-    stack = Stack.start(state / "stack", on_progress=lambda line: print(f"stack: {line}", flush=True))
-    started = time.monotonic()
-    try:
-        with open_world(stack, state / "scenes", *PRELOAD) as world:
-            started = time.monotonic()
-            seeds = range(options.first_seed, options.first_seed + options.seeds)
-            scenarios = (draw(seed, guard=options.guard == "on") for seed in seeds)
-            for scene, result in play(world, scenarios):
-                tally.add(result)
-                _say(scene, result)
-    finally:
-        stack.stop(grace_seconds=0.0)
-        print("\n" + "\n".join(tally.lines(time.monotonic() - started)), flush=True)
-    if options.json:
-        options.json.write_text(json.dumps(tally.document(time.monotonic() - started), indent=2))
-
-
-def _say(scene: PartitionScene, result: PartitionSceneResult) -> None:
-    off = "" if scene.scenario.guard else " GUARD=off"
-    checked, what = result.checked, ", ".join(result.happened) or "nothing"
-    print(
-        f"seed {result.seed}: {'FAULTS' if result.faults else 'ok'}, {checked.rows:,} rows, "
-        f"{checked.quarantined:,} in quarantine, {result.seconds:.1f} s; {what}",
-        flush=True,
+    run_seeds(
+        "chaos-partition", __doc__, tally, carry_out, guard_off="commits do not look for a rival's", preload=PRELOAD
     )
-    for fault in result.faults:
-        print(f"seed {result.seed}: {fault.kind}: {fault.count}: {fault.what}", flush=True)
-    if result.faults:
-        print(f"seed {result.seed}: logs: {scene.directory}", flush=True)
-        print(f"seed {result.seed}: again: make chaos-partition SEEDS=1 FIRST_SEED={result.seed}{off}", flush=True)
-    else:
-        shutil.rmtree(scene.directory, ignore_errors=True)
+
+
+def _say(scene: PartitionScene, seeds: Seeds, result: PartitionSceneResult) -> None:
+    checked, what = result.checked, ", ".join(result.happened) or "nothing"
+    seeds.say(
+        result.seed,
+        f"{checked.rows:,} rows, {checked.quarantined:,} in quarantine, {result.seconds:.1f} s; {what}",
+        result.faults,
+        scene.directory,
+    )
 
 
 if __name__ == "__main__":
