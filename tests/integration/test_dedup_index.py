@@ -29,7 +29,7 @@ from waybill import names
 from waybill.dedup.candidates import UNBOUNDED_MS
 from waybill.dedup.hashing import hash_keys
 from waybill.dedup.index.build import BuildJob, BuildTask, bring_up_to_date, index_rows, rebuild
-from waybill.dedup.index.index import BucketIndex
+from waybill.dedup.index.bucket import BucketIndex
 from waybill.dedup.index.manifest import IndexOf, Manifest, load, save_next
 from waybill.dedup.index.merge import MERGE_BYTES_PER_KEY, MergePolicy, merge_all
 from waybill.dedup.index.runs import Files, Run

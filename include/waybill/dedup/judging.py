@@ -13,7 +13,7 @@ import numpy as np
 from waybill import failpoints
 from waybill.connections import S3Endpoint, connection
 from waybill.dedup.candidates import Candidates
-from waybill.dedup.index.index import BucketIndex
+from waybill.dedup.index.bucket import BucketIndex
 from waybill.dedup.index.merge import MergePolicy, by_departure
 from waybill.dedup.index.reads import QuickReads
 from waybill.dedup.index.runs import Run, RunKeys, write_run

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import strategies as st
 
-from waybill.dedup.index.index import BucketIndex
+from waybill.dedup.index.bucket import BucketIndex
 from waybill.dedup.index.runs import Files, Run, RunKeys, write_run
 from waybill.names import TopicPartition
 
