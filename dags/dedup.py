@@ -14,16 +14,26 @@ from airflow.sdk import DAG, AssetOrTimeSchedule, CronTriggerTimetable, Param, d
 from waybill.config import Config, Stream, load_config
 from waybill.orchestration.assets import table_asset
 from waybill.orchestration.spark_submit import WaybillSparkSubmit
+from waybill.orchestration.sweep_range import check_sweep_range
 
 # JSON Schema's `format` makes the form's field, and refuses nothing where its library is missing.
-UNTIL = r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?(Z|[+-]\d{2}:\d{2})$"
+INSTANT = r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?(Z|[+-]\d{2}:\d{2})$"
 
 PARAMS = {
+    "since": Param(
+        None,
+        type=["null", "string"],
+        format="date-time",
+        pattern=INSTANT,
+        title="Since",
+        description="For the first sweep: leave out for good what the table had gained before: 2026-01-01T00:00:00Z. "
+        "None: leave nothing out.",
+    ),
     "until": Param(
         None,
         type=["null", "string"],
         format="date-time",
-        pattern=UNTIL,
+        pattern=INSTANT,
         title="Until",
         description="Sweep only what the table had gained by then: 2026-01-31T00:00:00Z. None: all of it.",
     ),
@@ -37,6 +47,7 @@ PARAMS = {
 
 ARGUMENTS = [
     "--no-window-alert",
+    "{{ '--since=' ~ params.since if params.since else '' }}",
     "{{ '--until=' ~ params.until if params.until else '' }}",
     "{{ '--rebuild-index' if params.rebuild_index else '' }}",
 ]
@@ -76,7 +87,9 @@ def dedup_dag(config: Config, name: str, stream: Stream, cron: str) -> DAG:
         doc_md=__doc__,
     )
     def build() -> None:
-        sweep = WaybillSparkSubmit(task_id="sweep", job="dedup", stream=name, config=config, arguments=ARGUMENTS)
+        sweep = WaybillSparkSubmit(
+            task_id="sweep", job="dedup", stream=name, config=config, arguments=ARGUMENTS, pre_execute=check_sweep_range
+        )
         sweep >> merge(name) >> check_window(name)
 
     return build()

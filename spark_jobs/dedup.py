@@ -12,14 +12,16 @@ import argparse
 import logging
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from functools import partial
 
 from pyspark import SparkContext
 
 from waybill.config import load_config
 from waybill.dedup.alert import check_window
 from waybill.dedup.report import SweepReport
+from waybill.dedup.since import check_range, parse_instant
 from waybill.dedup.sweep import sweep_to_the_end
-from waybill.errors import WaybillError
+from waybill.errors import ConfigError, WaybillError
 from waybill.spark import daemon
 from waybill.spark.fork import forked
 from waybill.spark.job import end_process, job_parser, log_failure, set_up_log, write_report
@@ -33,8 +35,14 @@ def main(arguments: list[str] | None = None) -> int:
     """The exit code."""
     parser = job_parser("Take what a stream's table gained, and keep each key once.", "the sweeps' figures")
     parser.add_argument(
+        "--since",
+        type=partial(instant, "since"),
+        metavar="TIME",
+        help="where nothing was swept yet: leave out for good what the table had gained before: 2026-01-01T00:00:00Z",
+    )
+    parser.add_argument(
         "--until",
-        type=instant,
+        type=partial(instant, "until"),
         metavar="TIME",
         help="sweep only what the table had gained by then: 2026-01-31T00:00:00Z; a plan that an earlier sweep has "
         "made is carried out as it is",
@@ -52,20 +60,21 @@ def main(arguments: list[str] | None = None) -> int:
         "task check_window)",
     )
     options = parser.parse_args(arguments)
+    try:
+        check_range(options.since, options.until, datetime.now(UTC))
+    except ConfigError as error:
+        parser.error(str(error))
     set_up_log()
     with forked(daemon.warm_up_dedup, daemon.run) as environment:
         return carry_out(options, environment)
 
 
-def instant(text: str) -> datetime:
+def instant(name: str, text: str) -> datetime:
     """A time with its time zone. Raises `ArgumentTypeError` otherwise."""
     try:
-        found = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time: write 2026-01-31T00:00:00Z") from error
-    if found.tzinfo is None:
-        raise argparse.ArgumentTypeError(f"{text!r} has no time zone: write 2026-01-31T00:00:00Z")
-    return found.astimezone(UTC)
+        return parse_instant(name, text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def carry_out(options: argparse.Namespace, environment: Mapping[str, str]) -> int:
@@ -103,6 +112,7 @@ def sweep(options: argparse.Namespace, environment: Mapping[str, str]) -> Iterat
         config,
         options.stream,
         SparkSweep(start),
+        since=options.since,
         until=options.until,
         rebuild_index=options.rebuild_index,
         slots=task_slots(),

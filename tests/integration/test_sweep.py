@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -15,11 +15,16 @@ from partition_scenes import Scene
 from sweep_scenes import START_MS, RandomRows, SweptScene, compact, harm_index
 
 from waybill.dedup.plan import SweepPlan
+from waybill.dedup.status import look
 from waybill.errors import ConfigError, PlanUnusable, SweepHistoryLost
 from waybill.names import TopicPartition, staged_key, sweeps_prefix
 from waybill.partition.report import RunOutcome
 from waybill.partition.rows import table_rows
+from waybill.tables.carry import carry_state_on
+from waybill.tables.progress import read_progress
 from waybill.tables.state import PROGRESS_PROPERTY
+from waybill.verify.report import Report
+from waybill.verify.unique import check_unique
 
 pytestmark = pytest.mark.integration
 
@@ -175,6 +180,136 @@ def test_only_what_the_table_had_gained_by_a_time(swept: SweptScene) -> None:
     after = datetime.fromtimestamp(snapshot.timestamp_ms / 1000 + 86_400, UTC)
     assert swept.sweep(until=after).rows == 1
     swept.check()
+
+
+def committed_at(swept: SweptScene) -> datetime:
+    """When the table's current snapshot was."""
+    snapshot = swept.main.current_snapshot()
+    assert snapshot is not None
+    return datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC)
+
+
+def with_an_old_table(swept: SweptScene) -> datetime:
+    """A table that was there before dedup was switched on, and rows that came after. Returns when the latter did."""
+    swept.append([row(A, 0, "a"), row(A, 1, "b")])
+    compact(swept.main)
+    swept.waiting.clear()
+    swept.append([row(A, 2, "a"), row(A, 3, "c"), row(B, 0, "c", 1)])
+    return committed_at(swept)
+
+
+def verified(swept: SweptScene) -> Report:
+    main = swept.main
+    ranges = {tp: (0, following) for tp, following in read_progress(main.metadata, "main").items()}
+    report = Report("flights", 1)
+    check_unique(main, swept.tables, ranges, report, Silent(), window_offsets=1 << 20)
+    return report
+
+
+def refused(swept: SweptScene, since: datetime, why: str) -> None:
+    """A sweep that plans nothing."""
+    waiting = swept.waiting
+    with pytest.raises(ConfigError, match=why):
+        swept.sweep(since=since)
+    swept.planned, swept.waiting = None, waiting
+
+
+class Silent:
+    def begin(self, what: str, total: int) -> None:
+        pass
+
+    def advance(self, steps: int) -> None:
+        pass
+
+
+def test_what_the_table_had_gained_before_a_time_is_left_out_for_good(
+    swept: SweptScene, caplog: pytest.LogCaptureFixture
+) -> None:
+    since = with_an_old_table(swept)
+    with caplog.at_level("INFO"):
+        report = swept.sweep(since=since)
+    assert (report.rows, report.duplicates, report.left_out) == (2, 1, 2)
+    assert "2 rows that the table had gained before 2" in caplog.text
+    swept.check()
+    assert swept.sweep(since=since).outcome is RunOutcome.NOTHING_NEW, "as a retry asks for"
+    swept.append([row(A, 4, "b"), row(A, 5, "c", 9)])
+    compact(swept.main)
+    carry_state_on(swept.tables.unique)
+    compact(swept.tables.unique)
+    assert swept.sweep().rows == 1, "b is not known"
+    swept.check()
+    beginning = swept.found_state.beginning
+    assert beginning is not None
+    assert (beginning.rows, dict(beginning.progress)) == (2, {A: 2})
+    found = verified(swept)
+    assert (found.faults, found.figures.left_out, found.figures.unswept) == ([], 2, 0)
+    status = look(swept.scene.config, "flights", timedelta(days=1))
+    assert status is not None
+    assert (status.beginning, status.behind.rows) == (beginning, 0)
+
+
+@pytest.mark.parametrize("step", ["planned", "staged", "duplicates_committed", "committed"])
+def test_a_retry_that_is_asked_for_no_time_begins_where_the_one_that_died_did(swept: SweptScene, step: str) -> None:
+    since = with_an_old_table(swept)
+    assert swept.sweep_killed(step, since=since)
+    swept.append([row(A, 4, "b")])
+    swept.sweep_to_the_end()
+    swept.check()
+    assert swept.found_state.beginning is not None
+    assert verified(swept).faults == []
+
+
+def test_a_time_after_which_nothing_came_yet_is_remembered(swept: SweptScene) -> None:
+    with_an_old_table(swept)
+    swept.waiting.clear()
+    report = swept.sweep(since=committed_at(swept) + timedelta(milliseconds=1))
+    assert (report.outcome, report.rows, report.left_out) == (RunOutcome.COMMITTED, 0, 5)
+    assert swept.sweep().outcome is RunOutcome.NOTHING_NEW
+    swept.append([row(A, 4, "b"), row(A, 5, "a")])
+    assert swept.sweep().rows == 2
+    swept.check()
+    assert verified(swept).faults == []
+
+
+def test_where_a_sweep_has_been_no_more_is_left_out(swept: SweptScene) -> None:
+    since = with_an_old_table(swept)
+    swept.sweep(since=since)
+    swept.append([row(A, 4, "b")])
+    after = committed_at(swept) + timedelta(milliseconds=1)
+    refused(swept, after, r"dedup has swept the table before, .* 1 snapshots of .* Sweep without since")
+    refused(swept, since - timedelta(days=1), r"left out what .* \(2 rows\), for good: .* drop the tables")
+    assert swept.sweep(since=committed_at(swept)).rows == 1, "all from before is swept"
+    swept.check()
+
+
+def test_a_plan_that_was_made_before_is_not_taken_back_for_a_time(swept: SweptScene) -> None:
+    swept.append([row(A, 0, "a")])
+    assert swept.sweep_killed("planned")
+    after = committed_at(swept) + timedelta(milliseconds=1)
+    with pytest.raises(ConfigError, match=r"an earlier run has planned the first sweep, and only .* drop the tables"):
+        swept.sweep(since=after)
+    swept.sweep()
+    swept.check()
+    assert swept.found_state.beginning is None
+    for table in (swept.tables.unique, swept.tables.duplicates):  # as the message says
+        swept.scene.catalog.drop_table(table.name())
+    assert swept.sweep(since=after).left_out == 1
+
+
+def test_a_table_whose_older_snapshots_have_expired(swept: SweptScene) -> None:
+    """All that the oldest one holds is swept, or nothing of it."""
+    with_an_old_table(swept)
+    main = swept.main
+    carry_state_on(main)
+    oldest = committed_at(swept)
+    main.maintenance.expire_snapshots().by_ids([s.snapshot_id for s in main.metadata.snapshots[:-1]]).commit()
+    refused(swept, oldest - timedelta(days=1), "holds rows of older ones, which have expired")
+    swept.waiting.clear()
+    assert swept.sweep(since=oldest + timedelta(milliseconds=1)).left_out == 5
+    swept.append([row(A, 4, "a")])
+    assert swept.sweep().rows == 1
+    swept.check()
+    assert verified(swept).faults == []
 
 
 def test_rows_of_a_topic_partition_that_the_progress_does_not_know(swept: SweptScene) -> None:

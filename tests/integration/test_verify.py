@@ -81,6 +81,7 @@ def test_a_sound_stream(archived: ArchivedStream) -> None:
         "unique": 0,
         "duplicates": 0,
         "unswept": 0,
+        "left_out": 0,
     }
 
 

@@ -21,6 +21,7 @@ from waybill.names import TopicPartition
 from waybill.partition.files import PartitionedWriter, TableLayout, Uploads
 from waybill.partition.rows import TABLE_ROWS
 from waybill.tables import (
+    Beginning,
     SweepState,
     Swept,
     commit_snapshot,
@@ -127,9 +128,9 @@ class Made:
         rows = [of_duplicates(*place) for place in places]
         self.put(self.duplicates, rows, DUPLICATES_ROWS, {"waybill.swept": swept_text(swept)})
 
-    def keep(self, places: Iterable[Place], swept: Swept) -> None:
+    def keep(self, places: Iterable[Place], swept: Swept, beginning: Beginning | None = None) -> None:
         rows = [{**of_main(*place), "arrived_at": START} for place in places]
-        self.put(self.unique, rows, UNIQUE_ROWS, sweep_properties(SweepState(swept, {A: 1}, 0)))
+        self.put(self.unique, rows, UNIQUE_ROWS, sweep_properties(SweepState(swept, {A: 1}, 0, beginning)))
 
     def expire(self, table: Table) -> None:
         """All snapshots but the current one."""
@@ -197,6 +198,46 @@ def test_what_came_after_the_last_sweep_is_no_fault(made: Made) -> None:
     report = made.check()
     assert report.faults == []
     assert report.figures.unswept == 10
+
+
+@pytest.fixture
+def begun(tmp_path: Path) -> Iterator[Made]:
+    """50 rows, of which 40 were left out, and of those that came later two lie before the offset that was reached."""
+    uri, warehouse = f"sqlite:///{tmp_path}/catalog.db", f"file://{tmp_path}/warehouse"
+    endpoint = CatalogEndpoint(properties={"type": "sql", "uri": uri, "warehouse": warehouse})
+    with open_catalog(endpoint, S3Endpoint()) as catalog:
+        made = Made(tmp_path, catalog, {A: (0, 52)})
+        made.partition(at(A, *range(20), *range(22, 42)))
+        first = made.swept
+        made.partition(at(A, 20, 21, *range(42, 52)))
+        beginning = Beginning(2_000, first.snapshot, first.sequence, 1_000, 40, {A: 42})
+        made.keep(at(A, 20, 21, *range(42, 52)), made.swept, beginning)
+        yield made
+
+
+@pytest.mark.parametrize("window_offsets", [1 << 20, 7])
+def test_what_the_first_sweep_left_out_is_not_lost(begun: Made, window_offsets: int) -> None:
+    begun.expire(begun.main)
+    report = begun.check(window_offsets)
+    assert report.faults == []
+    assert (report.figures.left_out, report.figures.lost, report.figures.unique) == (40, 0, 12)
+    assert report.notes == ["dedup is complete since 1970-01-01T00:00:02Z: the first sweep left out 40 rows"]
+
+
+@pytest.mark.parametrize("window_offsets", [1 << 20, 7])
+def test_what_it_did_not_leave_out_is_lost_on_either_side_of_where_it_began(begun: Made, window_offsets: int) -> None:
+    remove_rows(begun.unique, 0, 21, 22)
+    remove_rows(begun.unique, 0, 42, 44)
+    report = begun.check(window_offsets)
+    assert report.figures.lost == 3
+    at_offsets, counted = report.faults
+    assert (at_offsets.first_offset, at_offsets.next_offset) == (42, 44)
+    assert counted.what == "41 rows from before the first sweep's begin are in neither table: 1 too many"
+
+
+def test_a_row_that_was_left_out_may_not_be_there_twice(begun: Made) -> None:
+    begun.find(at(A, 21), begun.swept)
+    assert begun.faults() == {("repeated", "flights/0", 21)}
 
 
 @pytest.mark.parametrize("window_offsets", [1 << 20, 40])

@@ -13,6 +13,7 @@ from waybill.cli.targets import stream_names
 from waybill.config import Config, load_config
 from waybill.config.values import format_duration, format_size, parse_duration
 from waybill.dedup.index.manifest import Manifest
+from waybill.dedup.since import instant_text
 from waybill.dedup.status import Counted, DedupStatus, look
 from waybill.dedup.upkeep import merge_index, rebuild_index
 from waybill.errors import ConfigError
@@ -54,6 +55,9 @@ def print_status(status: DedupStatus, last: timedelta) -> None:
     """Print one; `last`: of how long duplicates were counted."""
     typer.echo(f"{status.stream}: {count(status.rows)} rows in {status.unique}, {_share(status)}")
     typer.echo(f"  swept   {_swept(status)}")
+    if status.beginning is not None:
+        since = instant_text(status.beginning.since_ms)
+        typer.echo(f"  since   {since}; {count(status.beginning.rows)} rows that the table had before are left out")
     horizon = "" if status.horizon is None else f"; what came before {time_text(status.horizon)} is not known again"
     typer.echo(f"  window  {status.window}{horizon}")
     typer.echo(f"  index   {_index(status)}")

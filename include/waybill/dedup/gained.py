@@ -15,10 +15,12 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
 
+from waybill.dedup.since import begin_since, committed_before
 from waybill.errors import PlanUnusable, SweepHistoryLost
+from waybill.tables.dedup import Beginning
 from waybill.tables.state import ancestry
 
-__all__ = ["NOTHING_SWEPT", "Gained", "GainedFile", "Point", "find_gained"]
+__all__ = ["NOTHING_SWEPT", "Gained", "GainedFile", "Point", "find_gained", "snapshots_since"]
 
 log = logging.getLogger(__name__)
 
@@ -53,36 +55,49 @@ class Gained:
     files: tuple[GainedFile, ...]
     """In the order in which they were committed."""
     more: bool
-    """There is more behind `end`, left to the next sweep because of its size or its time."""
+    """There is more behind `end`, left to the next sweep because of its size."""
+    beginning: Beginning | None = None
+    """What was left out of it for good."""
 
 
-def find_gained(table: Table, start: Point, *, run_bytes: int, until_ms: int | None = None) -> Gained | None:
+def find_gained(
+    table: Table, start: Point, *, run_bytes: int, since_ms: int | None = None, until_ms: int | None = None
+) -> Gained | None:
     """What `table`, as it is loaded, gained since `start`; None: there is no later snapshot.
 
     Takes whole snapshots, the oldest first: one that adds files, and more of them as long as all files together are no
-    more than `run_bytes`. `until_ms`: only snapshots that were committed by then, epoch ms.
+    more than `run_bytes`. `until_ms`: only snapshots that were committed by then, epoch ms, and none behind one that
+    was not.
 
-    From `NOTHING_SWEPT` it is all files of the oldest snapshot that there is still, and what came after.
+    From `NOTHING_SWEPT` it is all files of the oldest snapshot that there is still, and what came after; with
+    `since_ms` what came after those that were committed before that time. That there are such is something gained, if
+    nothing else: it has to be written down.
 
-    Raises `SweepHistoryLost` when the table's snapshots do not lead back to `start`.
+    Raises `SweepHistoryLost` when the table's snapshots do not lead back to `start`, `ConfigError` as
+    `waybill.dedup.since.begin_since` does.
     """
-    later = _since(table, start)
+    later = snapshots_since(table, start)
+    beginning, end = None, None
+    if since_ms is not None and start.snapshot_id is None:
+        beginning = begin_since(table, later, since_ms)
+    if beginning is not None and since_ms is not None:
+        out = committed_before(later, since_ms)
+        later, end = later[len(out) :], out[-1]
     if until_ms is not None:
-        later = [snapshot for snapshot in later if snapshot.timestamp_ms <= until_ms]
+        later = committed_before(later, until_ms + 1)
     files: list[GainedFile] = []
-    end = None
     for number, snapshot in enumerate(later):
-        is_first = start.snapshot_id is None and number == 0
+        is_first = start.snapshot_id is None and beginning is None and number == 0
         added = list(_live(table, snapshot) if is_first else _added(table, snapshot))
         if files and added and _size(files) + _size(added) > run_bytes:
-            return Gained(_point(end), tuple(files), more=True)
+            return Gained(_point(end), tuple(files), more=True, beginning=beginning)
         files += added
         end = snapshot
-    return None if end is None else Gained(_point(end), tuple(files), more=False)
+    return None if end is None else Gained(_point(end), tuple(files), more=False, beginning=beginning)
 
 
-def _since(table: Table, start: Point) -> list[Snapshot]:
-    """The snapshots behind `start`, oldest first."""
+def snapshots_since(table: Table, start: Point) -> list[Snapshot]:
+    """The snapshots of `table` behind `start`, oldest first. Raises `SweepHistoryLost` as `find_gained` does."""
     later: list[Snapshot] = []
     for snapshot in ancestry(table.metadata):
         if snapshot.snapshot_id == start.snapshot_id:

@@ -18,6 +18,7 @@ from waybill.dedup.gained import GainedFile, Point
 from waybill.documents import read_document
 from waybill.errors import PlanUnusable
 from waybill.names import TopicPartition
+from waybill.tables.dedup import Beginning
 
 __all__ = ["SweepPlan", "epoch_ms", "horizon_after", "low_ms"]
 
@@ -54,6 +55,8 @@ class SweepPlan:
     key_columns: tuple[str, ...]
     source: str | None
     buckets: int
+    beginning: Beginning | None = None
+    """What the first sweep has left out for good, or, if this is the first, leaves out."""
 
     @property
     def id(self) -> str:
@@ -98,6 +101,7 @@ class SweepPlan:
             "key_columns": self.key_columns,
             "source": self.source,
             "buckets": self.buckets,
+            "beginning": None if self.beginning is None else self.beginning.document(),
         }
         return json.dumps(document, separators=(",", ":")).encode()
 
@@ -116,7 +120,7 @@ class SweepPlan:
 
     @classmethod
     def _of(cls, key: str, document: Mapping[str, Any]) -> SweepPlan:
-        horizon_ms = document["horizon_ms"]
+        horizon_ms, beginning = document["horizon_ms"], document.get("beginning")
         return cls(
             key=key,
             stream=document["stream"],
@@ -133,6 +137,7 @@ class SweepPlan:
             key_columns=tuple(document["key_columns"]),
             source=document["source"],
             buckets=document["buckets"],
+            beginning=None if beginning is None else Beginning.from_document(beginning),
         )
 
 

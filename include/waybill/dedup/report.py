@@ -61,6 +61,10 @@ class SweepReport:
     """Of the key index after the sweep; None: it is behind, and the next sweep catches up."""
     index_read_bytes: int | None
     """Of the key index before it, how much was read; None: another run did."""
+    left_out: int | None
+    """Rows of the table that the first sweep has left out for good, as it was asked to; None: all are swept."""
+    complete_since_ms: int | None
+    """From when on all that the table gained is swept, epoch ms; None: from its beginning."""
     seconds: dict[str, float]
     """Wall-clock seconds of the driver's steps."""
     task_seconds: dict[str, float]
@@ -115,6 +119,8 @@ class SweepReport:
             index_keys=index[0] if index else None,
             index_bytes=index[1] if index else None,
             index_read_bytes=sum(found.index_read_bytes for found in figures.judged) if figures.judged else None,
+            left_out=state.beginning.rows if state.beginning else None,
+            complete_since_ms=state.beginning.since_ms if state.beginning else None,
             seconds={step: round(spent, 3) for step, spent in seconds.items()},
             task_seconds={kind: round(sum(u.seconds for u in found), 3) for kind, found in kinds.items()},
             task_cpu_seconds={kind: round(sum(u.cpu_seconds for u in found), 3) for kind, found in kinds.items()},

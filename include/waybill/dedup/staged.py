@@ -131,4 +131,5 @@ def _state(plan: SweepPlan, document: Mapping[str, Any]) -> SweepState:
         swept=Swept(plan.main, plan.end.snapshot_id, plan.end.sequence),
         watermarks={TopicPartition.parse(tp): int(at) for tp, at in document["watermarks"].items()},
         horizon_ms=NO_HORIZON_MS if horizon_ms is None else int(horizon_ms),
+        beginning=plan.beginning,
     )

@@ -26,7 +26,15 @@ from waybill.dedup.alert import Window, alert_of, newest_manifest
 from waybill.dedup.index.manifest import Manifest
 from waybill.store import Store
 from waybill.tables import load_tables, open_catalog
-from waybill.tables.dedup import NO_HORIZON_MS, DedupTables, SweepState, load_dedup_tables, read_sweep_state, read_swept
+from waybill.tables.dedup import (
+    NO_HORIZON_MS,
+    Beginning,
+    DedupTables,
+    SweepState,
+    load_dedup_tables,
+    read_sweep_state,
+    read_swept,
+)
 from waybill.tables.state import SWEPT_PROPERTY, ancestry
 
 __all__ = ["Behind", "Counted", "DedupStatus", "IndexFigures", "final_snapshot", "look"]
@@ -91,6 +99,8 @@ class DedupStatus:
     """The last snapshot of the stream's table whose rows were swept; None: there was no sweep yet."""
     swept_at: datetime | None
     """When that was committed; None: it has expired."""
+    beginning: Beginning | None
+    """From when on all that the stream's table gained is swept, and what was left out; None: from its beginning."""
     behind: Behind
     rows: int
     """Unique rows."""
@@ -111,6 +121,8 @@ class DedupStatus:
         return {
             **{name: getattr(self, name) for name in ("stream", "unique", "swept_snapshot")},
             "swept_at": _iso(self.swept_at),
+            "complete_since": None if self.beginning is None else _iso(_time(self.beginning.since_ms)),
+            "left_out": 0 if self.beginning is None else self.beginning.rows,
             "behind": asdict(self.behind),
             "rows": self.rows,
             "duplicates": self.duplicates,
@@ -158,6 +170,7 @@ def _before_the_first(name: str, stream: Stream, settings: Dedup, main: TableMet
         unique=names.unique_table_name(stream.table, stream.generation),
         swept_snapshot=None,
         swept_at=None,
+        beginning=None,
         behind=Behind.of(main, state),
         rows=0,
         duplicates=0,
@@ -190,6 +203,7 @@ def _status(
         unique=unique,
         swept_snapshot=swept,
         swept_at=None if snapshot is None else _time(snapshot.timestamp_ms),
+        beginning=state.beginning,
         behind=Behind.of(main, state),
         rows=_total(tables.unique.metadata.current_snapshot()),
         duplicates=_total(final),

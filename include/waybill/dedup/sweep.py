@@ -30,12 +30,13 @@ from waybill.config import Config, Dedup, Stream
 from waybill.connections import CatalogEndpoint, S3Endpoint, connection
 from waybill.dedup.commit import commit_duplicates, commit_unique, point_of_sweep
 from waybill.dedup.execute import Execute, index_task
-from waybill.dedup.gained import NOTHING_SWEPT, Point, find_gained
+from waybill.dedup.gained import NOTHING_SWEPT, Point, find_gained, snapshots_since
 from waybill.dedup.index.budget import horizon_within
 from waybill.dedup.index.build import BuildJob, bring_up_to_date, rebuild
 from waybill.dedup.index.manifest import IndexOf, Manifest, update
 from waybill.dedup.plan import SweepPlan, epoch_ms, horizon_after
 from waybill.dedup.report import SweepFigures, SweepReport
+from waybill.dedup.since import beginning_text, check_range, check_since
 from waybill.dedup.staged import StagedSweep, discard, find_staged_sweep, record_staged_sweep, remove_objects
 from waybill.dedup.task import Judged, SweepJob, UnknownTopicPartitions, Written, cut_tasks, judges_for
 from waybill.errors import ConfigError, IndexDamaged, PlanUnusable, SweepUnsound, WaybillError
@@ -45,6 +46,7 @@ from waybill.partition.report import RunOutcome
 from waybill.partition.settle import settle_plan
 from waybill.store import Store
 from waybill.tables import (
+    Beginning,
     DedupTables,
     Outcome,
     SweepState,
@@ -80,6 +82,7 @@ def run_sweep(
     name: str,
     execute: Execute,
     *,
+    since: datetime | None = None,
     until: datetime | None = None,
     rebuild_index: bool = False,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -88,8 +91,9 @@ def run_sweep(
 ) -> SweepReport:
     """Take what the table of stream `name` gained since the last sweep, and keep each key once within the window.
 
-    `execute` carries out the tasks: on Spark, or in this process; `slots` of them side by side. `until`: a plan that
-    this run makes ends with what the table had gained by then. `rebuild_index`: build the index anew first.
+    `execute` carries out the tasks: on Spark, or in this process; `slots` of them side by side. `since`: where
+    nothing was swept yet, what the table had gained before that is left out for good (`waybill.dedup.since`). `until`:
+    a plan that this run makes ends with what the table had gained by then. `rebuild_index`: build the index anew first.
 
     Raises `SweepHistoryLost`, `ProgressLost`, `PlanUnusable`, `SweepUnsound`, `CommitConflict`, `ConfigError`, or one
     of the retriable `StoreUnavailable` and `CatalogUnavailable`; whatever is raised, a later run goes on as if this one
@@ -104,7 +108,7 @@ def run_sweep(
         closing(open_catalog(CatalogEndpoint.of(connection(config.catalog.connection)), s3)) as catalog,
     ):
         sweep = _Sweep(
-            config, name, stream, stream.dedup, store, catalog, execute, until, rebuild_index, now, done, slots
+            config, name, stream, stream.dedup, store, catalog, execute, since, until, rebuild_index, now, done, slots
         )
         with files_reachable():
             return sweep.carry_out()
@@ -115,17 +119,19 @@ def sweep_to_the_end(
     name: str,
     execute: Execute,
     *,
+    since: datetime | None = None,
     until: datetime | None = None,
     rebuild_index: bool = False,
     slots: int = 1,
 ) -> Iterator[SweepReport]:
     """`run_sweep`, and again as long as there is more: a plan is bounded, and an earlier run's may be behind.
 
-    Raises what `run_sweep` raises.
+    Raises what `run_sweep` raises, and `ConfigError` for a range that `waybill.dedup.since.check_range` refuses.
     """
+    check_range(since, until, datetime.now(UTC))
     while True:
-        report = run_sweep(config, name, execute, until=until, rebuild_index=rebuild_index, slots=slots)
-        rebuild_index = False
+        report = run_sweep(config, name, execute, since=since, until=until, rebuild_index=rebuild_index, slots=slots)
+        since, rebuild_index = None, False
         yield report
         if not (report.resumed or report.more):
             return
@@ -140,6 +146,7 @@ class _Sweep:
     store: Store
     catalog: Catalog
     execute: Execute
+    since: datetime | None
     until: datetime | None
     rebuild_index: bool
     now: Callable[[], datetime]
@@ -162,6 +169,8 @@ class _Sweep:
         dedup = ensure_dedup_tables(self.catalog, self.stream, main)
         state = read_sweep_state(dedup.unique.metadata, ".".join(dedup.unique.name()))
         start = NOTHING_SWEPT if state.swept is None else Point(state.swept.snapshot, state.swept.sequence)
+        if start != NOTHING_SWEPT:
+            self._check_since(main, state.beginning, start)
         plan = self._timed("plan", lambda: self._settle_plan(main, dedup, start, state))
         if plan is None:
             if self.rebuild_index:
@@ -172,6 +181,8 @@ class _Sweep:
             main.refresh()
             dedup = ensure_dedup_tables(self.catalog, self.stream, main)
         _check_plan(plan, main, start)
+        if start == NOTHING_SWEPT:
+            self._begin(plan, main)
         self.done("planned")
         staged = self._timed("tasks", lambda: self._stage(plan, main, dedup, state))
         self.done("staged")
@@ -183,6 +194,20 @@ class _Sweep:
 
     # --- plan ---
 
+    def _check_since(self, main: Table, beginning: Beginning | None, start: Point, *, planned: bool = False) -> None:
+        """Raise `ConfigError` where `since` cannot be kept to by what goes on from `start`."""
+        if self.since is not None:
+            unswept = snapshots_since(main, start)
+            check_since(main, epoch_ms(self.since), beginning, unswept, planned=planned)
+
+    def _begin(self, plan: SweepPlan, main: Table) -> None:
+        """Hold `since` against the first sweep's plan, which another run may have made for another time, or none."""
+        begin = plan.beginning
+        after = NOTHING_SWEPT if begin is None else Point(begin.snapshot, begin.sequence)
+        self._check_since(main, begin, after, planned=True)
+        if begin is not None:
+            log.info("dedup of %s: %s", self.name, beginning_text(begin))
+
     def _settle_plan(self, main: Table, dedup: DedupTables, start: Point, state: SweepState) -> SweepPlan | None:
         unique = str(dedup.unique.metadata.table_uuid)
         key = sweep_plan_key(self.store.prefix, self.name, self.stream.generation, unique, start.sequence)
@@ -190,8 +215,13 @@ class _Sweep:
 
     def _make_plan(self, key: str, main: Table, start: Point, state: SweepState) -> SweepPlan | None:
         self.made_plan = True
-        until_ms = None if self.until is None else epoch_ms(self.until)
-        gained = find_gained(main, start, run_bytes=self.settings.run_bytes, until_ms=until_ms)
+        gained = find_gained(
+            main,
+            start,
+            run_bytes=self.settings.run_bytes,
+            since_ms=None if self.since is None else epoch_ms(self.since),
+            until_ms=None if self.until is None else epoch_ms(self.until),
+        )
         if gained is None:
             return None
         self.more = gained.more
@@ -213,6 +243,7 @@ class _Sweep:
             key_columns=self.settings.key,
             source=self.settings.source,
             buckets=self.settings.buckets,
+            beginning=gained.beginning or state.beginning,
         )
 
     # --- tasks ---
@@ -326,7 +357,9 @@ class _Sweep:
             self.run_id,
             [file for result in written for file in result.unique_files],
             [file for result in written for file in result.duplicate_files],
-            SweepState(Swept(plan.main, plan.end.snapshot_id, plan.end.sequence), watermarks, horizon_ms),
+            SweepState(
+                Swept(plan.main, plan.end.snapshot_id, plan.end.sequence), watermarks, horizon_ms, plan.beginning
+            ),
             runs,
             manifest.covers,
         )

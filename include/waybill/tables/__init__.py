@@ -4,6 +4,7 @@ from waybill.tables.catalog import file_io, open_catalog
 from waybill.tables.columns import fit_columns
 from waybill.tables.commit import Commit, Outcome, commit_files
 from waybill.tables.dedup import (
+    Beginning,
     DedupTables,
     SweepState,
     Swept,
@@ -24,6 +25,7 @@ from waybill.tables.watermarks import Watermarks, read_watermarks
 __all__ = [
     "LEFT_OUT_PROPERTY",
     "RETRIES_PROPERTY",
+    "Beginning",
     "Commit",
     "DedupTables",
     "LeftOut",

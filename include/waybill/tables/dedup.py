@@ -34,6 +34,7 @@ from waybill.tables.catalog import available
 from waybill.tables.columns import follow_columns
 from waybill.tables.schemas import TABLE_SCHEMA, check_table, ensure_table
 from waybill.tables.state import (
+    SWEEP_BEGINNING_PROPERTY,
     SWEEP_HORIZON_PROPERTY,
     SWEEP_WATERMARKS_PROPERTY,
     SWEPT_PROPERTY,
@@ -47,6 +48,7 @@ __all__ = [
     "DUPLICATES_SCHEMA",
     "NO_HORIZON_MS",
     "ROWS_PROPERTY",
+    "Beginning",
     "DedupTables",
     "SweepState",
     "Swept",
@@ -148,6 +150,48 @@ class Swept:
 
 
 @dataclass(frozen=True, slots=True)
+class Beginning:
+    """Where the first sweep began, if not with all that the main table held: rows before it are left out for good."""
+
+    since_ms: int
+    """What it was asked for, epoch ms: every snapshot that was committed since then is swept."""
+    snapshot: int
+    """The id of the main table's last snapshot that is left out."""
+    sequence: int
+    """That snapshot's sequence number."""
+    committed_ms: int
+    """When it was committed, epoch ms: before `since_ms`."""
+    rows: int
+    """How many rows the main table held then."""
+    progress: Mapping[TopicPartition, int]
+    """The main table's progress then: no row that is left out has an offset at or beyond its topic-partition's."""
+
+    def document(self) -> dict[str, Any]:
+        """For JSON; `from_document` is the inverse."""
+        return {
+            "v": _VERSION,
+            "since_ms": self.since_ms,
+            "snapshot": self.snapshot,
+            "sequence": self.sequence,
+            "committed_ms": self.committed_ms,
+            "rows": self.rows,
+            "progress": {str(tp): following for tp, following in sorted(self.progress.items())},
+        }
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Beginning:
+        """Raises `ValueError`, `KeyError`, `TypeError` or `AttributeError` for what is none."""
+        return cls(
+            since_ms=int(document["since_ms"]),
+            snapshot=int(document["snapshot"]),
+            sequence=int(document["sequence"]),
+            committed_ms=int(document["committed_ms"]),
+            rows=int(document["rows"]),
+            progress={TopicPartition.parse(tp): int(following) for tp, following in document["progress"].items()},
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class SweepState:
     """What the sweeps so far have left for the next one."""
 
@@ -157,6 +201,8 @@ class SweepState:
     """The latest arrival of each topic-partition, epoch ms. A topic-partition without rows is missing."""
     horizon_ms: int = NO_HORIZON_MS
     """Rows that arrived before it are not known again, epoch ms."""
+    beginning: Beginning | None = None
+    """None: the first sweep took all that the main table held."""
 
 
 def ensure_dedup_tables(catalog: Catalog, stream: Stream, main: Table) -> DedupTables:
@@ -244,6 +290,7 @@ def read_sweep_state(metadata: TableMetadata, name: str) -> SweepState:
             swept=_parse_swept(properties[SWEPT_PROPERTY], name),
             watermarks=_parse_watermarks(properties[SWEEP_WATERMARKS_PROPERTY], name),
             horizon_ms=int(properties[SWEEP_HORIZON_PROPERTY]),
+            beginning=_parse_beginning(properties.get(SWEEP_BEGINNING_PROPERTY), name),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _unreadable(name, error) from error
@@ -268,10 +315,12 @@ def sweep_properties(state: SweepState) -> dict[str, str]:
     if state.swept is None:
         raise ValueError("a state before the first sweep is none")
     newest = {str(tp): at for tp, at in sorted(state.watermarks.items())}
+    begun = {} if state.beginning is None else {SWEEP_BEGINNING_PROPERTY: _text(state.beginning.document())}
     return {
         SWEPT_PROPERTY: swept_text(state.swept),
         SWEEP_WATERMARKS_PROPERTY: _text({"v": _VERSION, "arrived_ms": newest}),
         SWEEP_HORIZON_PROPERTY: str(state.horizon_ms),
+        **begun,
     }
 
 
@@ -302,6 +351,14 @@ def _parse_swept(text: str, name: str) -> Swept:
 def _parse_watermarks(text: str, name: str) -> Mapping[TopicPartition, int]:
     document = read_document(text.encode(), _VERSION, f"{SWEEP_WATERMARKS_PROPERTY} of table {name}")
     return {TopicPartition.parse(tp): int(at) for tp, at in document["arrived_ms"].items()}
+
+
+def _parse_beginning(text: str | None, name: str) -> Beginning | None:
+    if text is None:
+        return None
+    return Beginning.from_document(
+        read_document(text.encode(), _VERSION, f"{SWEEP_BEGINNING_PROPERTY} of table {name}")
+    )
 
 
 def _unreadable(name: str, error: Exception) -> ProgressLost:

@@ -23,6 +23,7 @@ __all__ = [
     "PROGRESS_PROPERTY",
     "RETRIES_PROPERTY",
     "STATE_PROPERTIES",
+    "SWEEP_BEGINNING_PROPERTY",
     "SWEEP_HORIZON_PROPERTY",
     "SWEEP_WATERMARKS_PROPERTY",
     "SWEPT_PROPERTY",
@@ -50,10 +51,16 @@ PLAN_PROPERTY = "waybill.plan"
 LEFT_OUT_PROPERTY = "waybill.left_out"
 SWEEP_WATERMARKS_PROPERTY = "waybill.sweep.watermarks"
 SWEEP_HORIZON_PROPERTY = "waybill.sweep.horizon"
+SWEEP_BEGINNING_PROPERTY = "waybill.sweep.beginning"
 
 _BESIDE = {
     PROGRESS_PROPERTY: (PLAN_PROPERTY, LEFT_OUT_PROPERTY),
-    SWEPT_PROPERTY: (SWEEP_WATERMARKS_PROPERTY, SWEEP_HORIZON_PROPERTY, PLAN_PROPERTY),
+    SWEPT_PROPERTY: (
+        SWEEP_WATERMARKS_PROPERTY,
+        SWEEP_HORIZON_PROPERTY,
+        SWEEP_BEGINNING_PROPERTY,
+        PLAN_PROPERTY,
+    ),
 }
 """These mean something only beside the state that they were committed with."""
 

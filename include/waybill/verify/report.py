@@ -99,6 +99,8 @@ class Figures:
     """Rows that dedup sweeps have found to be duplicates; those beyond the last sweep are not final."""
     unswept: int = 0
     """Rows of the table that no dedup sweep has taken in yet."""
+    left_out: int = 0
+    """Rows of the table that the first dedup sweep has left out for good, as it was asked to."""
 
 
 @dataclass(slots=True)

@@ -3,7 +3,9 @@
 Counted by offset in windows over all topic-partitions, as `waybill.verify.rows` does it, so that memory is bounded: the
 table's rows as of the snapshot that was swept last, and those of the two tables together.
 
-Rows of the duplicates may be beyond that (docs/protocol.md): a sweep commits them before the unique rows.
+Rows of the duplicates may be beyond that (docs/protocol.md): a sweep commits them before the unique rows. And rows
+that the first sweep has left out, as it was asked to, may be missing: below the progress that the table had then, and
+no more of them than there were. Their snapshot may have expired, and their files been compacted with others.
 """
 
 from __future__ import annotations
@@ -18,9 +20,10 @@ from pyiceberg.manifest import ManifestEntryStatus
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 
+from waybill.dedup.since import instant_text
 from waybill.errors import ProgressLost, SweepHistoryLost
 from waybill.names import TopicPartition
-from waybill.tables import DedupTables, Swept, read_swept
+from waybill.tables import Beginning, DedupTables, Swept, read_sweep_state, read_swept
 from waybill.tables.state import ancestry
 from waybill.verify.files import UNREADABLE
 from waybill.verify.offsets import MAX_STRAYS, by_topic_partition, list_faults, read_offsets, total_records
@@ -62,6 +65,8 @@ class _Window:
     """In the table that was swept."""
     made: Counts
     """In the tables that were made of it."""
+    complete_from: int = 0
+    """How many of these, the first ones, the first sweep may have left out."""
 
 
 def check_unique(
@@ -79,7 +84,8 @@ def check_unique(
     table beside them is not looked at: it is a fault of its own (`waybill.verify.rows`).
     """
     try:
-        swept = read_swept(tables.unique.metadata, ".".join(tables.unique.name()))
+        state = read_sweep_state(tables.unique.metadata, ".".join(tables.unique.name()))
+        swept = state.swept
         ahead = read_swept(tables.duplicates.metadata, ".".join(tables.duplicates.name()))
         if swept is None:
             report.notes.append("there was no dedup sweep yet")
@@ -90,7 +96,7 @@ def check_unique(
         report.faults.append(Fault(FaultKind.PROGRESS, where, None, None, None, str(error)))
         return
     is_ahead = ahead is not None and ahead.sequence > swept.sequence
-    checker = _Checker(source, tables, report, listener, duplicates_are_ahead=is_ahead)
+    checker = _Checker(source, tables, state.beginning, report, listener, duplicates_are_ahead=is_ahead)
     listener.begin("reading what dedup made", checker.rows)
     for first, following in offset_windows(ranges.values(), window_offsets):
         checker.check(first, following, ranges)
@@ -143,12 +149,14 @@ class _Checker:
         self,
         source: _Source,
         tables: DedupTables,
+        beginning: Beginning | None,
         report: Report,
         listener: Listener,
         *,
         duplicates_are_ahead: bool,
     ) -> None:
         self._source = source
+        self._beginning = beginning
         self._unique, self._duplicates = _current(tables.unique), _current(tables.duplicates)
         self._report = report
         self._listener = listener
@@ -170,11 +178,16 @@ class _Checker:
         for tp, (low, high) in ranges.items():
             start, size = max(low, first), min(high, following) - max(low, first)
             if size > 0:
-                windows[tp] = _Window(start, np.zeros(size, np.uint8), np.zeros(size, np.uint8))
+                complete_from = min(max(self._left_out_before(tp) - start, 0), size)
+                windows[tp] = _Window(start, np.zeros(size, np.uint8), np.zeros(size, np.uint8), complete_from)
         swept = self._count(self._source, first, following, windows)
         made = [self._count(made, first, following, windows) for made in (self._unique, self._duplicates)]
         for tp, window in windows.items():
             self._judge(tp, window, swept_is_known=swept, made_is_known=all(made))
+
+    def _left_out_before(self, tp: TopicPartition) -> int:
+        """The offset from which on no row of a topic-partition was left out."""
+        return 0 if self._beginning is None else self._beginning.progress.get(tp, 0)
 
     def _count(
         self, source: _Source | None, first: int, following: int, windows: Mapping[TopicPartition, _Window]
@@ -222,17 +235,33 @@ class _Checker:
             self._strays.setdefault((source.name, tp), []).append(kept)
 
     def finish(self) -> None:
-        """List the rows that are in none of the windows."""
+        """List the rows that are in none of the windows, and count those that were left out."""
+        if self._beginning is not None:
+            self._judge_left_out(self._beginning)
         what = "a row of an offset outside of what the table's progress has come beyond"
         for (name, tp), offsets in self._strays.items():
             list_faults(self._report, FaultKind.FOREIGN, name, tp, np.unique(np.concatenate(offsets)), what)
+
+    def _judge_left_out(self, beginning: Beginning) -> None:
+        report, missing = self._report, self._report.figures.left_out
+        since = instant_text(beginning.since_ms)
+        report.notes.append(f"dedup is complete since {since}: the first sweep left out {beginning.rows:,} rows")
+        if missing > beginning.rows:
+            lost = missing - beginning.rows
+            report.figures.lost += lost
+            what = f"{missing:,} rows from before the first sweep's begin are in neither table: {lost:,} too many"
+            report.faults.append(Fault(FaultKind.LOST, self._both, None, None, None, what))
 
     def _judge(self, tp: TopicPartition, window: _Window, *, swept_is_known: bool, made_is_known: bool) -> None:
         swept, made = window.swept, window.made
         # Where a file could not be read, nothing can be said about what is not there.
         if made_is_known:
             lost = np.flatnonzero(made < swept)
-            self._report.figures.lost += int((swept[lost] - made[lost]).sum(dtype=np.int64))
+            lacking = (swept[lost] - made[lost]).astype(np.int64)
+            is_left_out = lost < window.complete_from
+            self._report.figures.left_out += int(lacking[is_left_out].sum())
+            self._report.figures.lost += int(lacking[~is_left_out].sum())
+            lost = lost[~is_left_out]
             what = f"in neither table, though {self._source.name} was swept beyond it"
             list_faults(self._report, FaultKind.LOST, self._both, tp, lost + window.first_offset, what)
         if swept_is_known:

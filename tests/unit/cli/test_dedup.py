@@ -9,7 +9,9 @@ import pytest
 
 from waybill.cli.dedup import print_status
 from waybill.dedup.alert import Window
+from waybill.dedup.plan import epoch_ms
 from waybill.dedup.status import Behind, Counted, DedupStatus, IndexFigures
+from waybill.tables import Beginning
 
 DAY_MS = 86_400_000
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -19,6 +21,7 @@ STATUS = DedupStatus(
     unique="shop.orders_unique_g1",
     swept_snapshot=42,
     swept_at=NOON,
+    beginning=None,
     behind=Behind(0, 0),
     rows=9_940,
     duplicates=60,
@@ -51,6 +54,16 @@ def test_a_stream_that_was_swept(capsys: pytest.CaptureFixture[str]) -> None:
         ["2026-01-31T12:00:00Z", "eu", "app", "10"],
     ]
     assert err == "orders: 30 duplicates in the 1d before 2026-01-31T12:00:00Z, when the newest row came\n"
+
+
+def test_a_stream_whose_first_sweep_left_rows_out(capsys: pytest.CaptureFixture[str]) -> None:
+    beginning = Beginning(epoch_ms(NOON), 41, 6, epoch_ms(NOON) - 1, 1_234_567, {})
+    lines, _ = shown(replace(STATUS, beginning=beginning), capsys)
+    assert lines[2] == "  since   2026-01-31T12:00:00Z; 1,234,567 rows that the table had before are left out"
+    document = replace(STATUS, beginning=beginning).document()
+    assert (document["complete_since"], document["left_out"]) == ("2026-01-31T12:00:00+00:00", 1_234_567)
+    document = STATUS.document()
+    assert (document["complete_since"], document["left_out"]) == (None, 0)
 
 
 def test_a_stream_before_its_first_sweep(capsys: pytest.CaptureFixture[str]) -> None:

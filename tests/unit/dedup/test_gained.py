@@ -12,7 +12,7 @@ from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.table import Table
 
 from waybill.dedup.gained import NOTHING_SWEPT, Gained, Point, find_gained
-from waybill.errors import SweepHistoryLost
+from waybill.errors import ConfigError, SweepHistoryLost
 
 PLENTY = 1 << 40
 
@@ -53,8 +53,23 @@ def forget(table: Table, point: Point) -> None:
     table.metadata = table.metadata.model_copy(update={"snapshots": left})
 
 
-def gained(table: Table, start: Point = NOTHING_SWEPT, run_bytes: int = PLENTY, until_ms: int | None = None) -> Gained:
-    found = find_gained(table, start, run_bytes=run_bytes, until_ms=until_ms)
+def committed_at(table: Table, *times_ms: int) -> None:
+    """The snapshots, oldest first, were committed at these times."""
+    made = [
+        snapshot.model_copy(update={"timestamp_ms": at})
+        for snapshot, at in zip(table.metadata.snapshots, times_ms, strict=True)
+    ]
+    table.metadata = table.metadata.model_copy(update={"snapshots": made})
+
+
+def gained(
+    table: Table,
+    start: Point = NOTHING_SWEPT,
+    run_bytes: int = PLENTY,
+    since_ms: int | None = None,
+    until_ms: int | None = None,
+) -> Gained:
+    found = find_gained(table, start, run_bytes=run_bytes, since_ms=since_ms, until_ms=until_ms)
     assert found is not None
     return found
 
@@ -143,6 +158,74 @@ def test_only_what_was_committed_by_a_time(table: Table) -> None:
     ]  # both, on a fast machine
     assert len(gained(table, until_ms=snapshot.timestamp_ms).files) == len(in_time)
     assert find_gained(table, NOTHING_SWEPT, run_bytes=PLENTY, until_ms=snapshot.timestamp_ms - 1) is None
+
+
+def test_nothing_is_passed_over_where_the_clocks_of_two_who_commit_differ(table: Table) -> None:
+    points = [append(table, *range(n)) for n in (1, 2, 3)]
+    committed_at(table, 1000, 3000, 2000)
+    assert gained(table, until_ms=2500).end == points[0]
+    found = gained(table, since_ms=2500)
+    assert (records(found), found.end) == ([2, 3], points[2])
+
+
+@pytest.mark.parametrize(
+    ("since_ms", "left_out", "swept"),
+    [(1, 0, [1, 2, 3]), (1000, 0, [1, 2, 3]), (1001, 1, [2, 3]), (2000, 1, [2, 3]), (3000, 2, [3]), (3001, 3, [])],
+)
+def test_what_was_committed_before_a_time_is_left_out(
+    table: Table, since_ms: int, left_out: int, swept: list[int]
+) -> None:
+    points = [append(table, *range(n)) for n in (1, 2, 3)]
+    committed_at(table, 1000, 2000, 3000)
+    found = gained(table, since_ms=since_ms)
+    assert (records(found), found.end) == (swept, points[2])
+    if not left_out:
+        assert found.beginning is None
+        return
+    assert found.beginning is not None
+    assert (found.beginning.since_ms, found.beginning.committed_ms) == (since_ms, 1000 * left_out)
+    assert Point(found.beginning.snapshot, found.beginning.sequence) == points[left_out - 1]
+    assert found.beginning.rows == sum(range(1, left_out + 1))
+
+
+def test_what_is_left_out_counts_as_gained_if_nothing_came_after_it(table: Table) -> None:
+    """Or the next sweep, which is asked for no time, would take it."""
+    first = append(table, 1)
+    append(table, 2)
+    committed_at(table, 1000, 2000)
+    found = gained(table, since_ms=1500, until_ms=1500)
+    assert (found.end, found.files, found.more) == (first, (), False)
+    assert found.beginning is not None
+    assert gained(table, first, since_ms=1500).beginning is None, "that is for the first sweep"
+
+
+def test_a_bounded_plan_begins_where_it_was_asked_to(table: Table) -> None:
+    points = [append(table, *range(n)) for n in (1, 2, 3)]
+    committed_at(table, 1000, 2000, 3000)
+    found = gained(table, since_ms=1500, run_bytes=1)
+    assert (records(found), found.end, found.more) == ([2], points[1], True)
+    assert found.beginning is not None
+
+
+def test_a_time_before_what_has_expired_cannot_be_kept_to(table: Table) -> None:
+    points = [append(table, *range(n)) for n in (1, 2, 3)]
+    committed_at(table, 1000, 2000, 3000)
+    forget(table, points[0])
+    with pytest.raises(ConfigError, match=r"since 1970-01-01T00:00:02Z: the oldest .* is of .*:02Z, and holds"):
+        gained(table, since_ms=2000)
+    found = gained(table, since_ms=2001)
+    assert records(found) == [3]
+    assert found.beginning is not None
+    assert found.beginning.rows == 3
+
+
+def test_a_compaction_that_is_the_oldest_snapshot_holds_older_rows(table: Table) -> None:
+    points = [append(table, 1), append(table, 2, 3), compact(table)]
+    committed_at(table, 1000, 2000, 3000)
+    for point in points[:2]:
+        forget(table, point)
+    with pytest.raises(ConfigError, match="which have expired"):
+        gained(table, since_ms=2500)
 
 
 def test_the_swept_snapshot_may_have_expired_but_not_the_one_behind_it(table: Table) -> None:

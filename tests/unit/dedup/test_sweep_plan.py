@@ -13,6 +13,7 @@ from waybill.dedup.gained import NOTHING_SWEPT, GainedFile, Point
 from waybill.dedup.plan import SweepPlan, epoch_ms, horizon_after, low_ms
 from waybill.errors import GenerationConflict, PlanUnusable
 from waybill.names import TopicPartition
+from waybill.tables import Beginning
 
 A, B = TopicPartition("flights", 0), TopicPartition("flights", 1)
 PLAN = SweepPlan(
@@ -35,7 +36,12 @@ PLAN = SweepPlan(
 
 
 @pytest.mark.parametrize(
-    "plan", [PLAN, replace(PLAN, start=NOTHING_SWEPT, horizon_ms=UNBOUNDED_MS, watermarks={}, files=(), source=None)]
+    "plan",
+    [
+        PLAN,
+        replace(PLAN, start=NOTHING_SWEPT, horizon_ms=UNBOUNDED_MS, watermarks={}, files=(), source=None),
+        replace(PLAN, beginning=Beginning(1_500, 99, 3, 1_499, 1_000, {A: 7, B: 1 << 40})),
+    ],
 )
 def test_a_plan_comes_back_from_its_document(plan: SweepPlan) -> None:
     found = SweepPlan.from_json(plan.key, plan.to_json())
@@ -48,6 +54,7 @@ def test_what_is_told_of_a_plan() -> None:
     assert (PLAN.records, PLAN.size_bytes) == (15, 1500)
     assert PLAN.high_ms == 1_795_264_200_999, "whole milliseconds, never later than the plan"
     assert PLAN.digest != replace(PLAN, horizon_ms=998_001).digest
+    assert PLAN.digest != replace(PLAN, beginning=Beginning(1_500, 99, 3, 1_499, 1_000, {})).digest
 
 
 def test_a_plan_of_a_newer_waybill_is_left_alone() -> None:

@@ -9,12 +9,22 @@ from table_history import history
 
 from waybill.errors import GenerationConflict, ProgressLost
 from waybill.names import TopicPartition
-from waybill.tables import SweepState, Swept, read_sweep_state, read_swept, state_of, sweep_properties, swept_text
+from waybill.tables import (
+    Beginning,
+    SweepState,
+    Swept,
+    read_sweep_state,
+    read_swept,
+    state_of,
+    sweep_properties,
+    swept_text,
+)
 from waybill.tables.dedup import DUPLICATES_ROWS, DUPLICATES_SCHEMA, NO_HORIZON_MS
 
 A, B = TopicPartition("flights", 0), TopicPartition("a.b-c", 12)
 FIRST = SweepState(Swept("0a0b", 77, 3), {A: 1_000, B: -5}, NO_HORIZON_MS)
-SECOND = SweepState(Swept("0a0b", 9_007_199_254_740_993, 9), {A: 2_000, B: -5}, 12_345)
+BEGINNING = Beginning(since_ms=1_500, snapshot=66, sequence=2, committed_ms=1_499, rows=1_000, progress={A: 7, B: 8})
+SECOND = SweepState(Swept("0a0b", 9_007_199_254_740_993, 9), {A: 2_000, B: -5}, 12_345, BEGINNING)
 
 
 @pytest.mark.parametrize("state", [FIRST, SECOND, SweepState(Swept("u", 1, 0), {}, 0)])
@@ -68,6 +78,7 @@ def test_rows_of_somebody_else_are_refused(read: object) -> None:
         {"waybill.sweep.watermarks": None},
         {"waybill.sweep.horizon": None},
         {"waybill.sweep.horizon": "never"},
+        {"waybill.sweep.beginning": '{"v":1,"since_ms":1}'},
     ],
 )
 def test_a_state_that_is_not_whole_is_refused(changed: dict[str, str | None]) -> None:
@@ -76,7 +87,7 @@ def test_a_state_that_is_not_whole_is_refused(changed: dict[str, str | None]) ->
         read_sweep_state(history(properties), "t")
 
 
-@pytest.mark.parametrize("name", ["waybill.swept", "waybill.sweep.watermarks"])
+@pytest.mark.parametrize("name", ["waybill.swept", "waybill.sweep.watermarks", "waybill.sweep.beginning"])
 def test_a_newer_state_is_refused_by_name(name: str) -> None:
     properties = {**sweep_properties(SECOND), name: '{"v":2}'}
     with pytest.raises(GenerationConflict, match=rf"{name} of table t was written by a newer Waybill"):
