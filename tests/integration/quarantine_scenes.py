@@ -8,9 +8,11 @@ from partition_scenes import DAY_MS, Scene, event, junk
 from pyiceberg.io.pyarrow import parquet_file_to_data_file
 
 from waybill.log.encode import Record
-from waybill.names import TopicPartition
+from waybill.names import TopicPartition, retry_key
 from waybill.quarantine import Choice, RetryReport, retry_quarantine
-from waybill.tables import read_retries
+from waybill.quarantine.record import find_retry
+from waybill.quarantine.view import retries_of
+from waybill.tables import StreamTables, read_retries
 from waybill.verify import verify_stream
 from waybill.verify.report import Report
 
@@ -45,6 +47,19 @@ def fill_quarantine(scene: Scene) -> None:
 def retry(scene: Scene, choice: Choice | None = None, **settings: Any) -> RetryReport:
     """All of the scene's quarantine, if no choice is given."""
     return retry_quarantine(scene.config, "flights", choice or Choice(), **settings)
+
+
+def uncommitted_files(scene: Scene, tables: StreamTables) -> list[str]:
+    """The data files of the retry that `tables` have not committed, if there is one.
+
+    There is one at most: the next number is taken only when the last one is done.
+    """
+    main, quarantine = retries_of(tables)
+    uuid = str(tables.main.metadata.table_uuid)
+    prefix, generation = scene.store.prefix, scene.stream.generation
+    numbers = range(main, max(main, quarantine) + 1)
+    found = [find_retry(scene.store, retry_key(prefix, "flights", generation, uuid, n)) for n in numbers]
+    return [path for retry in found if retry is not None for path in retry.files]
 
 
 class _Quiet:

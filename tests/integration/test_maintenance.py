@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from partition_scenes import DAY_MS, Scene, event, junk
-from quarantine_scenes import check_done, check_sound, fill_quarantine, retry
+from quarantine_scenes import check_done, check_sound, fill_quarantine, retry, uncommitted_files
 from upkeep import Upkeep, figures
 
 from waybill import failpoints, names
@@ -24,7 +24,6 @@ from waybill.maintenance.leftovers import Plans, find_retries, orphaned_indexes
 from waybill.maintenance.run import run_maintenance
 from waybill.names import BackupName, TopicPartition
 from waybill.partition.report import RunOutcome
-from waybill.quarantine import uncommitted_files
 from waybill.spark.procedures import SparkProcedures
 from waybill.tables import load_tables, read_progress
 from waybill.tables.carry import carry_state_on
@@ -173,7 +172,7 @@ def test_a_retry_that_was_killed_loses_no_file_and_is_finished(
     assert tables is not None
     uuid = str(tables.main.metadata.table_uuid)
     prefix = names.retries_prefix(scene.store.prefix, "flights", scene.stream.generation, uuid)
-    staged = uncommitted_files(scene.store, "flights", scene.stream, tables)
+    staged = uncommitted_files(scene, tables)
     needed = Plans(tuple(find_retries(scene.store, prefix, taken_part=0)), ())
     assert staged
     assert all(needed.protects(path) for path in staged)

@@ -20,13 +20,14 @@ from quarantine_scenes import (
     retries,
     retry,
     rewrite_quarantine,
+    uncommitted_files,
     verified,
 )
 
 from waybill import failpoints
 from waybill.errors import CommitConflict, ConfigError, PlanUnusable
 from waybill.partition.run import run_partition
-from waybill.quarantine import Choice, Offsets, RetryReport, finish_retries, uncommitted_files
+from waybill.quarantine import Choice, Offsets, RetryReport, finish_retries
 from waybill.tables import load_tables, read_progress
 
 pytestmark = pytest.mark.integration
@@ -161,13 +162,13 @@ def test_maintenance_finishes_what_is_left(scene: Scene, at_step: Callable[..., 
         retry(scene)
     tables = load_tables(scene.catalog, scene.stream)
     assert tables is not None
-    staged = uncommitted_files(scene.store, "flights", scene.stream, tables)
+    staged = uncommitted_files(scene, tables)
     assert set(staged) == scene.data_files() - scene.referenced_files()
     assert finish_retries(scene.store, scene.catalog, "flights", scene.stream) == [0]
     check_done(scene, 2)
     tables = load_tables(scene.catalog, scene.stream)
     assert tables is not None
-    assert uncommitted_files(scene.store, "flights", scene.stream, tables) == []
+    assert uncommitted_files(scene, tables) == []
     assert finish_retries(scene.store, scene.catalog, "flights", scene.stream) == []
 
 

@@ -9,7 +9,6 @@ from waybill.quarantine.offsets import Offsets
 from waybill.quarantine.report import RetryReport
 from waybill.quarantine.retry import finish_retries, retry_quarantine
 from waybill.quarantine.summary import Group, summarize
-from waybill.quarantine.uncommitted import uncommitted_files
 from waybill.quarantine.view import View, moved_offsets, open_view
 
 __all__ = [
@@ -24,5 +23,4 @@ __all__ = [
     "open_view",
     "retry_quarantine",
     "summarize",
-    "uncommitted_files",
 ]
