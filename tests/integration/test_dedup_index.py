@@ -28,12 +28,12 @@ from pyiceberg.types import IntegerType, LongType, NestedField, StringType, Time
 from waybill import names
 from waybill.dedup.candidates import UNBOUNDED_MS
 from waybill.dedup.hashing import hash_keys
-from waybill.dedup.index.build import BuildJob, BuildTask, bring_up_to_date, index_rows, rebuild
 from waybill.dedup.index.bucket import BucketIndex
+from waybill.dedup.index.build import BuildJob, BuildTask, bring_up_to_date, index_rows, rebuild
 from waybill.dedup.index.manifest import IndexOf, Manifest, load, save_next
 from waybill.dedup.index.merge import MERGE_BYTES_PER_KEY, MergePolicy, merge_all
 from waybill.dedup.index.runs import Files, Run
-from waybill.errors import IndexDamaged, PlanUnusable
+from waybill.errors import DamagedFile, IndexDamaged, PlanUnusable
 from waybill.names import TopicPartition
 from waybill.partition.files import TableLayout
 from waybill.tables import commit_snapshot, ensure_dedup_tables
@@ -264,7 +264,7 @@ def test_file_of_the_table_that_is_gone_or_damaged_is_told(unique: Unique) -> No
     (task,) = unique.table.scan().plan_files()
     path = Path(task.file.file_path.removeprefix("file://"))
     path.write_bytes(path.read_bytes()[:-8] + b"\0" * 8)
-    with pytest.raises(PlanUnusable, match=f"file .*{path.name} is damaged"):
+    with pytest.raises(DamagedFile, match=f"file .*{path.name} is damaged"):
         unique.up_to_date()
     path.unlink()
     with pytest.raises(PlanUnusable, match=rf"{path.name} does not exist.*Roll the table back"):

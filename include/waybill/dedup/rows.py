@@ -18,6 +18,7 @@ from waybill.errors import PlanUnusable, StoreUnavailable
 from waybill.log._kernels import Array
 from waybill.names import TopicPartition
 from waybill.partition.files import TableLayout
+from waybill.tables import damage_named
 
 __all__ = [
     "ARRIVAL_COLUMNS",
@@ -59,7 +60,7 @@ class Rows:
 def read_rows(io: FileIO, job: SweepJob, piece: Piece, columns: Sequence[str]) -> Iterator[Rows]:
     """The rows of a piece, of the table's columns `columns` as the table has them by now, a few megabytes at a time.
 
-    Raises `StoreUnavailable` when S3 does not answer, `PlanUnusable` when the file is gone or damaged.
+    Raises `StoreUnavailable` when S3 does not answer, `PlanUnusable` when the file is gone, `DamagedFile`.
     """
     path = job.files[piece.file].path
     try:
@@ -70,8 +71,6 @@ def read_rows(io: FileIO, job: SweepJob, piece: Piece, columns: Sequence[str]) -
             f"before dedup had swept it. Drop the tables of unique rows and of duplicates, and the next sweep starts "
             f"from what the table holds now"
         ) from error
-    except pa.ArrowInvalid as error:
-        raise PlanUnusable(f"plan {job.plan.key}: file {path} of table {job.main.name} is damaged: {error}") from error
     except OSError as error:  # what Arrow's client for S3 raises
         raise StoreUnavailable(f"file {path} of table {job.main.name} cannot be read: {error}") from error
 
@@ -87,9 +86,15 @@ def read_batches(
     """Rows of a table's file, of its columns as the table has them by now, a few megabytes at a time, each time with
     the number of the first row. `row_groups`: which of the file's, by how many it has; by default all.
 
-    Raises `FileNotFoundError` when the file is gone, `pa.ArrowInvalid` when it is damaged, `OSError` when it cannot be
-    reached.
+    Raises `FileNotFoundError` when the file is gone, `DamagedFile`, another `OSError` when it cannot be reached.
     """
+    with damage_named(layout.name, path):
+        yield from _read_batches(io, layout, path, columns, row_groups)
+
+
+def _read_batches(
+    io: FileIO, layout: TableLayout, path: str, columns: Sequence[str], row_groups: Callable[[int], range]
+) -> Iterator[tuple[int, pa.RecordBatch]]:
     wanted = layout.arrow_schema(pa.schema([(name, pa.null()) for name in columns]))
     with io.new_input(path).open() as source:
         parquet = pq.ParquetFile(source)

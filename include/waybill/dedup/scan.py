@@ -26,7 +26,7 @@ def scan(job: SweepJob, task: SweepTask) -> Iterator[Sent]:
 
     Rows of topic-partitions that the job does not know end it: the last that is sent then says so.
 
-    Raises `StoreUnavailable` when S3 does not answer, `PlanUnusable` when a file is gone or damaged.
+    Raises `StoreUnavailable` when S3 does not answer, `PlanUnusable` when a file is gone, `DamagedFile`.
     """
     watch = Stopwatch.start()
     s3 = S3Endpoint.of(connection(job.storage.connection))

@@ -95,9 +95,9 @@ def run_sweep(
     nothing was swept yet, what the table had gained before that is left out for good (`waybill.dedup.since`). `until`:
     a plan that this run makes ends with what the table had gained by then. `rebuild_index`: build the index anew first.
 
-    Raises `SweepHistoryLost`, `ProgressLost`, `PlanUnusable`, `SweepUnsound`, `CommitConflict`, `ConfigError`, or one
-    of the retriable `StoreUnavailable` and `CatalogUnavailable`; whatever is raised, a later run goes on as if this one
-    had not been.
+    Raises `SweepHistoryLost`, `ProgressLost`, `PlanUnusable`, `DamagedFile`, `SweepUnsound`, `CommitConflict`,
+    `ConfigError`, or one of the retriable `StoreUnavailable` and `CatalogUnavailable`; whatever is raised, a later run
+    goes on as if this one had not been.
     """
     stream = config.stream(name)
     if stream.dedup is None:

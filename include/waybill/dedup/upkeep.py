@@ -61,8 +61,9 @@ class _Index:
 def rebuild_index(config: Config, name: str) -> Manifest | None:
     """Build the index of stream `name` anew, in this process; None: there is no unique table yet.
 
-    Raises `ConfigError` for a stream without dedup, `PlanUnusable` when a file of the unique table is gone or damaged,
-    `CommitConflict`, `ProgressLost`, or one of the retriable `StoreUnavailable` and `CatalogUnavailable`.
+    Raises `ConfigError` for a stream without dedup, `PlanUnusable` when a file of the unique table is gone,
+    `DamagedFile`, `CommitConflict`, `ProgressLost`, or one of the retriable `StoreUnavailable` and
+    `CatalogUnavailable`.
     """
     with _open(config, name) as index:
         if index is None:

@@ -36,7 +36,7 @@ def write(job: SweepJob, task: SweepTask, marks: tuple[str, ...]) -> Written:
     """Write the rows of a task; `marks`: the objects that say which are duplicates. If it fails, it takes all back.
 
     Raises `StoreUnavailable` when S3 does not answer, `ScratchUnusable` when the disk is full, `PlanUnusable` when a
-    file is gone or damaged.
+    file is gone, `DamagedFile`.
     """
     s3 = S3Endpoint.of(connection(job.storage.connection))
     io = file_io(CatalogEndpoint.of(connection(job.catalog_connection)), s3, job.unique.data_location)

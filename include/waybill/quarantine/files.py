@@ -11,16 +11,15 @@ from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.io.pyarrow import ArrowScan, schema_to_pyarrow
 from pyiceberg.table import FileScanTask, Table
 
-from waybill.errors import CommitConflict, DamagedFile, StoreUnavailable
+from waybill.errors import CommitConflict, StoreUnavailable
 from waybill.partition.rows import QUARANTINE_ROWS
+from waybill.tables import damage_named
 
 __all__ = ["plan_files", "reachable", "read_file", "row_schema"]
 
 _BATCH_BYTES = 8 << 20
 _BATCH_ROWS = 8192
 _BUFFER_BYTES = 1 << 20
-_OF_S3 = ("AWS Error", "Expected to be able to read")
-"""What Arrow says where S3 answered with an error, or with less than it announced."""
 
 
 @contextmanager
@@ -62,20 +61,8 @@ def read_file(table: Table, file: FileScanTask, columns: Sequence[str] | None = 
     batches = (
         pa.RecordBatch.from_arrays([_column(batch, field) for field in schema], schema=schema) for batch in found
     )
-    while (batch := _next(batches, table, file)) is not None:
-        yield batch
-
-
-def _next(batches: Iterator[pa.RecordBatch], table: Table, file: FileScanTask) -> pa.RecordBatch | None:
-    try:
-        return next(batches, None)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise DamagedFile(".".join(table.name()), file.file.file_path, str(error)) from error
-    except OSError as error:
-        if error.errno is not None or any(words in str(error) for words in _OF_S3):
-            raise
-        # So Arrow calls what its Thrift, and its codecs, do not understand.
-        raise DamagedFile(".".join(table.name()), file.file.file_path, str(error)) from error
+    with damage_named(".".join(table.name()), file.file.file_path):
+        yield from batches
 
 
 def _plain(table: Table, file: FileScanTask, names: Sequence[str]) -> Iterator[pa.RecordBatch]:

@@ -15,7 +15,7 @@ from waybill.tables.dedup import (
     sweep_properties,
     swept_text,
 )
-from waybill.tables.files import files_reachable, io_properties, remove_files
+from waybill.tables.files import damage_named, files_reachable, io_properties, remove_files
 from waybill.tables.progress import LeftOut, Progress, left_out_text, read_left_out, read_progress
 from waybill.tables.schemas import StreamTables, ensure_tables, load_tables
 from waybill.tables.snapshot import commit_snapshot, until_committed
@@ -37,6 +37,7 @@ __all__ = [
     "Watermarks",
     "commit_files",
     "commit_snapshot",
+    "damage_named",
     "ensure_dedup_tables",
     "ensure_tables",
     "file_io",

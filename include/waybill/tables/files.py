@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, cast
 
+import pyarrow as pa
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from pyarrow.fs import FileSystem, S3FileSystem
@@ -24,10 +25,10 @@ from s3transfer.manager import TransferConfig, TransferManager
 
 from waybill.clients.s3 import region, renewed_keys, s3_client
 from waybill.connections import Encryption, S3Endpoint
-from waybill.errors import StoreUnavailable
+from waybill.errors import DamagedFile, StoreUnavailable
 from waybill.tables.removal import S3Removal
 
-__all__ = ["TableIO", "files_reachable", "io_properties", "remove_files"]
+__all__ = ["TableIO", "damage_named", "files_reachable", "io_properties", "remove_files"]
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +36,8 @@ _ENDPOINT = "waybill.s3"
 _PART_BYTES = 16 << 20
 _REMOVAL_THREADS = 8
 _KEYS = ("s3.access-key-id", "s3.secret-access-key", "s3.session-token")
+_OF_S3 = ("AWS Error", "Expected to be able to read")
+"""What Arrow says where S3 answered with an error, or with less than it announced."""
 
 
 @contextmanager
@@ -49,6 +52,25 @@ def files_reachable() -> Iterator[None]:
         if error.errno is not None:
             raise
         raise StoreUnavailable(f"the files of the stream's tables cannot be reached: {error}") from error
+
+
+@contextmanager
+def damage_named(table: str, path: str) -> Iterator[None]:
+    """Turn what Arrow raises where a data file of `table` is not what was written into `DamagedFile`.
+
+    An `OSError` that means that the file is gone, or cannot be reached, passes.
+    """
+    try:
+        yield
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise DamagedFile(table, path, str(error)) from error
+    except (FileNotFoundError, PermissionError):
+        raise
+    except OSError as error:
+        if error.errno is not None or any(words in str(error) for words in _OF_S3):
+            raise
+        # So Arrow calls what its Thrift, and its codecs, do not understand.
+        raise DamagedFile(table, path, str(error)) from error
 
 
 def io_properties(s3: S3Endpoint) -> dict[str, str]:

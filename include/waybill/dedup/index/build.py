@@ -102,7 +102,7 @@ def bring_up_to_date(
     may do so at the same time: one of the two saves.
 
     Raises `CommitConflict` when others save faster than this can, `StoreUnavailable`, `PlanUnusable` when a file of
-    the unique table is gone or damaged.
+    the unique table is gone, `DamagedFile`.
     """
     return _until_saved(files, job, unique, for_each, work, anew=False)
 
@@ -272,7 +272,7 @@ def _packed(files: Iterable[_File], most_rows: int) -> Iterator[tuple[str, ...]]
 def index_rows(files: Files, io: FileIO, job: BuildJob, task: BuildTask) -> list[Run]:
     """The runs of a task's rows that have a key and arrived at or after the horizon.
 
-    Raises `ObjectMissing` when a file of the table is gone, `PlanUnusable` when it is damaged, `StoreUnavailable`.
+    Raises `ObjectMissing` when a file of the table is gone, `DamagedFile`, `StoreUnavailable`.
     """
     runs: list[Run] = []
     held: list[RunKeys] = []
@@ -292,8 +292,6 @@ def _readable(job: BuildJob, path: str) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         raise ObjectMissing(path) from error
-    except pa.ArrowInvalid as error:
-        raise PlanUnusable(f"table {job.unique.name}: file {path} is damaged ({error})") from error
     except OSError as error:
         if error.errno is not None:
             raise
