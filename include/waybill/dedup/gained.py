@@ -20,7 +20,7 @@ from waybill.errors import PlanUnusable, SweepHistoryLost
 from waybill.tables.dedup import Beginning
 from waybill.tables.state import ancestry
 
-__all__ = ["NOTHING_SWEPT", "Gained", "GainedFile", "Point", "find_gained", "snapshots_since"]
+__all__ = ["NOTHING_SWEPT", "Gained", "GainedFile", "Point", "find_gained", "gains_nothing", "snapshots_since"]
 
 log = logging.getLogger(__name__)
 
@@ -96,6 +96,21 @@ def find_gained(
     return None if end is None else Gained(_point(end), tuple(files), more=False, beginning=beginning)
 
 
+def gains_nothing(table: Table, start: Point, end: Point) -> bool:
+    """Whether the table's history leads from `start` to `end`, and the snapshots between the two add no row.
+
+    False as well when that cannot be told any more, since some have expired.
+    """
+    before_end = False
+    for snapshot in ancestry(table.metadata):
+        if before_end and snapshot.snapshot_id == start.snapshot_id:
+            return True
+        if before_end and any(_added(table, snapshot)):
+            return False
+        before_end = before_end or snapshot.snapshot_id == end.snapshot_id
+    return before_end and start == NOTHING_SWEPT
+
+
 def snapshots_since(table: Table, start: Point) -> list[Snapshot]:
     """The snapshots of `table` behind `start`, oldest first. Raises `SweepHistoryLost` as `find_gained` does."""
     later: list[Snapshot] = []
@@ -111,7 +126,9 @@ def snapshots_since(table: Table, start: Point) -> list[Snapshot]:
 
 def _follows(snapshot: Snapshot, start: Point) -> bool:
     """Whether nothing came between. PyIceberg, other than Java, makes a snapshot forget a parent that expires."""
-    return snapshot.parent_snapshot_id == start.snapshot_id or snapshot.sequence_number == start.sequence + 1
+    if snapshot.parent_snapshot_id is not None:  # of another branch, it has the next number as well
+        return snapshot.parent_snapshot_id == start.snapshot_id
+    return snapshot.sequence_number == start.sequence + 1
 
 
 def _lost(table: Table, start: Point) -> str:

@@ -28,9 +28,9 @@ from pyiceberg.table import Table
 from waybill import failpoints
 from waybill.config import Config, Dedup, Stream
 from waybill.connections import CatalogEndpoint, S3Endpoint, connection
-from waybill.dedup.commit import commit_duplicates, commit_unique, point_of_sweep
+from waybill.dedup.commit import commit_duplicates, commit_unique, is_committed, point_of_sweep
 from waybill.dedup.execute import Execute, index_task
-from waybill.dedup.gained import NOTHING_SWEPT, Point, find_gained, snapshots_since
+from waybill.dedup.gained import NOTHING_SWEPT, Point, find_gained, gains_nothing, snapshots_since
 from waybill.dedup.index.budget import horizon_within
 from waybill.dedup.index.build import BuildJob, bring_up_to_date, rebuild
 from waybill.dedup.index.manifest import IndexOf, Manifest, update
@@ -71,6 +71,10 @@ _REBUILDS = 3
 
 Step = Callable[[str], None]
 """Called with the name of each step that was just done."""
+
+
+class _Overtaken(Exception):
+    """A rival has committed the plan's rows. An index that knows them would find that each of them repeats itself."""
 
 
 def _reach(step: str) -> None:
@@ -184,7 +188,12 @@ class _Sweep:
         if start == NOTHING_SWEPT:
             self._begin(plan, main)
         self.done("planned")
-        staged = self._timed("tasks", lambda: self._stage(plan, main, dedup, state))
+        try:
+            staged = self._timed("tasks", lambda: self._stage(plan, main, dedup, state))
+        except _Overtaken:
+            log.info("dedup of %s: another run has committed plan %s meanwhile", self.name, plan.id)
+            state = read_sweep_state(dedup.unique.metadata, ".".join(dedup.unique.name()))
+            return self._report(RunOutcome.ADOPTED, start, plan, None, state, began)
         self.done("staged")
         outcome = self._timed("commit", lambda: self._commit(plan, dedup, staged))
         self.done("committed")
@@ -265,7 +274,7 @@ class _Sweep:
 
     def _carry_out(self, plan: SweepPlan, main: Table, dedup: DedupTables, state: SweepState) -> StagedSweep:
         of = self._index_of(dedup.unique, plan.key_columns, plan.buckets)
-        manifest = self._timed("index", lambda: self._index(dedup.unique, state, of))
+        manifest = self._timed("index", lambda: self._index_before(plan, dedup.unique, state, of))
         if not plan.records:
             return self._staged(plan, manifest, [], [])
         manifest, job, judged = self._timed("judge", lambda: self._judge(plan, main, dedup, state, manifest))
@@ -302,7 +311,7 @@ class _Sweep:
             elif damage and attempt < _REBUILDS:
                 log.warning("dedup of %s: the key index is damaged, it is built anew: %s", self.name, damage[0])
                 self.rebuild_index = True
-                manifest = self._index(dedup.unique, state, manifest.of)
+                manifest = self._index_before(plan, dedup.unique, state, manifest.of)
             else:
                 raise faults[0]
         raise AssertionError("unreachable")
@@ -367,8 +376,8 @@ class _Sweep:
     # --- commit ---
 
     def _commit(self, plan: SweepPlan, dedup: DedupTables, staged: StagedSweep) -> Outcome:
+        commit_duplicates(dedup, plan, staged)
         if staged.duplicate_files:
-            commit_duplicates(dedup.duplicates, plan, staged)
             self.done("duplicates_committed")
         return commit_unique(dedup.unique, plan, staged)
 
@@ -395,6 +404,13 @@ class _Sweep:
         work = partial(index_task, self.config.storage, self.config.catalog.connection, job)
         return make(self.store, job, unique, for_each=self.execute.for_each, work=work)
 
+    def _index_before(self, plan: SweepPlan, unique: Table, state: SweepState, of: IndexOf) -> Manifest:
+        """The same, to judge the rows of a plan by. Raises `_Overtaken` if they are in it."""
+        manifest = self._index(unique, state, of)
+        if is_committed(unique, plan):  # by what the index was just made of
+            raise _Overtaken
+        return manifest
+
     def _move_index_on(self, plan: SweepPlan, unique: Table, staged: StagedSweep) -> None:
         """Add what the sweep kept. If that fails, the next sweep does it, from the unique table."""
         assert staged.state.swept is not None
@@ -407,7 +423,8 @@ class _Sweep:
             sequence, snapshot_id = point.sequence, point.snapshot_id
 
             def with_rows(manifest: Manifest | None) -> Manifest | None:
-                if manifest is None:
+                covered = None if manifest is None else Point(manifest.covers_snapshot, manifest.covers)
+                if manifest is None or covered is None or not gains_nothing(unique, covered, point):
                     return None
                 return manifest.with_rows(staged.covers, sequence, snapshot_id, staged.runs, staged.state.horizon_ms)
 

@@ -11,7 +11,7 @@ from pyiceberg.catalog.memory import InMemoryCatalog
 from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.table import Table
 
-from waybill.dedup.gained import NOTHING_SWEPT, Gained, Point, find_gained
+from waybill.dedup.gained import NOTHING_SWEPT, Gained, Point, find_gained, gains_nothing
 from waybill.errors import ConfigError, SweepHistoryLost
 
 PLENTY = 1 << 40
@@ -158,6 +158,32 @@ def test_only_what_was_committed_by_a_time(table: Table) -> None:
     ]  # both, on a fast machine
     assert len(gained(table, until_ms=snapshot.timestamp_ms).files) == len(in_time)
     assert find_gained(table, NOTHING_SWEPT, run_bytes=PLENTY, until_ms=snapshot.timestamp_ms - 1) is None
+
+
+def test_a_snapshot_of_the_next_number_that_was_made_of_another_does_not_follow(table: Table) -> None:
+    """What was swept was rolled back and has expired, and so has what was gone on from."""
+    first = append(table, 1)
+    swept = append(table, 2)
+    table.manage_snapshots().rollback_to_snapshot(first.snapshot_id or 0).commit()
+    assert append(table, 2).sequence == swept.sequence + 1
+    forget(table, first)
+    forget(table, swept)
+    with pytest.raises(SweepHistoryLost):
+        find_gained(table, swept, run_bytes=PLENTY)
+
+
+def test_whether_rows_were_added_between_two_points(table: Table) -> None:
+    first = append(table, 1)
+    second = compact(table)
+    third = append(table, 2)
+    fourth = append(table, 3)
+    assert gains_nothing(table, NOTHING_SWEPT, first)
+    assert gains_nothing(table, first, second)
+    assert gains_nothing(table, first, third), "a compaction adds nothing"
+    assert not gains_nothing(table, first, fourth)
+    assert not gains_nothing(table, NOTHING_SWEPT, third)
+    table.manage_snapshots().rollback_to_snapshot(second.snapshot_id or 0).commit()
+    assert not gains_nothing(table, third, append(table, 4)), "it is of another branch"
 
 
 def test_nothing_is_passed_over_where_the_clocks_of_two_who_commit_differ(table: Table) -> None:

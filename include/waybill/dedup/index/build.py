@@ -122,9 +122,10 @@ def _until_saved(
     gone: ObjectMissing | None = None
     ours: Manifest | None = None
     for _ in range(_ATTEMPTS):
+        # In this order: what the index covers is in the table by then.
+        loaded = load(files, job.index, job.of)
         with available(f"load {job.unique.name}"):
             unique.refresh()
-        loaded = load(files, job.index, job.of)
         made = _Made(job, unique, for_each, work or partial(index_rows, files, unique.io, job))
         try:
             # Sweeps go on while an index is built anew: it is caught up with them, and not begun again.
