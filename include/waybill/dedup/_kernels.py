@@ -8,7 +8,15 @@ import numpy as np
 
 from waybill.log._kernels import Array, Int, compiled
 
-__all__ = ["clear_assigned", "find_repeated", "may_repeat", "raise_arrivals", "siphash128"]
+__all__ = [
+    "clear_assigned",
+    "find_repeated",
+    "latest_entries",
+    "may_repeat",
+    "number_keys",
+    "raise_arrivals",
+    "siphash128",
+]
 
 # Arithmetic on uint64 alone: the compiler makes a float of an int64 and a uint64.
 _3, _7, _8, _56 = (np.uint64(n) for n in (3, 7, 8, 56))
@@ -158,31 +166,65 @@ def may_repeat(hashes: Array, slots: Array) -> Array:
 
 
 @compiled
-def raise_arrivals(hi: Array, lo: Array, tp: Array, arrived_ms: Array) -> Array:
+def number_keys(rows: Array, hi: Array, lo: Array) -> Array:
+    """Of each row, an index into `hi` and `lo` that come sorted by these, the how manieth key it has: int32, from 0."""
+    numbers = np.zeros(len(rows), np.int32)
+    for n in range(1, len(rows)):
+        a, b = rows[n - 1], rows[n]
+        numbers[n] = numbers[n - 1] + (hi[a] != hi[b] or lo[a] != lo[b])
+    return numbers
+
+
+@compiled
+def raise_arrivals(rows: Array, keys: Array, tp: Array, arrived_ms: Array) -> Array:
     """The latest arrival so far along each key's rows of one topic-partition. Rows come sorted by these and offset."""
-    latest = arrived_ms.copy()
-    for n in range(1, len(latest)):
-        if hi[n] == hi[n - 1] and lo[n] == lo[n - 1] and tp[n] == tp[n - 1]:
+    latest = arrived_ms[rows]
+    for n in range(1, len(rows)):
+        if keys[n] == keys[n - 1] and tp[rows[n]] == tp[rows[n - 1]]:
             latest[n] = max(latest[n], latest[n - 1])
     return latest
 
 
 @compiled
-def find_repeated(
-    hi: Array, lo: Array, is_candidate: Array, arrived_ms: Array, window_ms: Int, horizon_ms: Int
-) -> Array:
-    """For each candidate the row that it repeats, -1 if it is kept; -1 for the index's entries, too.
+def latest_entries(rows: Array, keys: Array, entry_of: Array, arrived_ms: Array, tp: Array, offset: Array) -> Array:
+    """For each key the index's entry that arrived last; -1: there is none.
 
-    The rows of a key lie side by side: entries of the index by arrival, then candidates in the order in which they are
-    judged. To remember the last kept row is enough: it is the latest, or it and those before it lie before the horizon.
+    `entry_of`: of each candidate the entry that the index knows for its key, or -1. `arrived_ms`, `tp`, `offset` are
+    those of the entries: of two that arrived at one time it is always the same that counts.
     """
-    repeated = np.full(len(hi), np.int64(-1))
-    latest = -1
-    for n in range(len(hi)):
-        if n == 0 or hi[n] != hi[n - 1] or lo[n] != lo[n - 1]:
-            latest = -1
-        if is_candidate[n] and latest >= 0 and arrived_ms[latest] >= max(arrived_ms[n] - window_ms, horizon_ms):
+    count = keys[len(keys) - 1] + 1 if len(keys) else 0
+    found = np.full(count, np.int64(-1))
+    for n in range(len(rows)):
+        new, old = entry_of[rows[n]], found[keys[n]]
+        if new < 0:
+            continue
+        if old < 0 or (arrived_ms[new], tp[new], offset[new]) > (arrived_ms[old], tp[old], offset[old]):
+            found[keys[n]] = new
+    return found
+
+
+@compiled
+def find_repeated(
+    rows: Array, keys: Array, arrived_ms: Array, entries: Array, entry_ms: Array, window_ms: Int, horizon_ms: Int
+) -> Array:
+    """For each row what it repeats: another of the rows, by its place among them, or -2 less an entry of the index; -1
+    if it is kept.
+
+    `rows`: candidates, those of a key side by side in the order in which they are judged. `entries`: of each key the
+    entry of the index, or -1. To remember the last kept row is enough: it is the latest, or it and those before it lie
+    before the horizon.
+    """
+    repeated = np.full(len(rows), np.int64(-1))
+    latest, latest_ms, is_there = np.int64(-1), np.int64(0), False
+    for n in range(len(rows)):
+        if n == 0 or keys[n] != keys[n - 1]:
+            entry = entries[keys[n]] if len(entries) else -1
+            is_there = entry >= 0
+            if is_there:
+                latest, latest_ms = -2 - entry, entry_ms[entry]
+        at_ms = arrived_ms[rows[n]]
+        if is_there and latest_ms >= max(at_ms - window_ms, horizon_ms):
             repeated[n] = latest
         else:
-            latest = n
+            latest, latest_ms, is_there = n, at_ms, True
     return repeated

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from waybill.dedup._kernels import find_repeated, may_repeat, raise_arrivals
+from waybill.dedup._kernels import find_repeated, latest_entries, may_repeat, number_keys, raise_arrivals
 from waybill.dedup.candidates import Candidates
 from waybill.log._kernels import Array
 
@@ -36,7 +36,7 @@ class Seen:
         return cls(none, none, np.empty(0, np.int32), none)
 
     def take(self, mask: Array) -> Seen:
-        """The entries where this is true."""
+        """The entries where this is true, or of these indices."""
         return Seen(self.candidate[mask], self.arrived_ms[mask], self.tp[mask], self.offset[mask])
 
 
@@ -107,47 +107,26 @@ def _judge_among(
     """Judge candidates (their indices) of which some have the same key."""
     c = candidates
     rows = rows[np.lexsort((c.offset[rows], c.tp[rows], c.lo[rows], c.hi[rows]))]
-    known = _Known.of(candidates, rows, seen)
+    keys = number_keys(rows, c.hi, c.lo)
+    # The sort is stable: rows that arrived at one time stay in order of topic-partition and offset.
+    order = np.lexsort((raise_arrivals(rows, keys, c.tp, c.arrived_ms), keys))
+    rows = rows[order]  # keys are in order as they are
+    entries = _entries(c, rows, keys, seen)
     repeated = find_repeated(
-        known.hi, known.lo, known.candidate >= 0, known.arrived_ms, np.int64(window_ms), np.int64(horizon_ms)
+        rows, keys, c.arrived_ms, entries, seen.arrived_ms, np.int64(window_ms), np.int64(horizon_ms)
     )
-    duplicates = np.flatnonzero(repeated >= 0)
-    first = repeated[duplicates]
-    verdicts.mark(known.candidate[duplicates], known.tp[first], known.offset[first], known.arrived_ms[first])
+    of_batch = np.flatnonzero(repeated >= 0)
+    first = rows[repeated[of_batch]]
+    verdicts.mark(rows[of_batch], c.tp[first], c.offset[first], c.arrived_ms[first])
+    of_index = np.flatnonzero(repeated < -1)
+    known = seen.take(-2 - repeated[of_index])
+    verdicts.mark(rows[of_index], known.tp, known.offset, known.arrived_ms)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Known:
-    """Rows by key: what the index knows of it, by arrival, then the candidates in the order of being judged."""
-
-    candidate: Array
-    """int64: index of the candidate; -1 for an entry of the index."""
-    hi: Array
-    lo: Array
-    arrived_ms: Array
-    tp: Array
-    offset: Array
-
-    @classmethod
-    def of(cls, candidates: Candidates, rows: Array, seen: Seen) -> _Known:
-        """`rows`: the candidates, sorted by key, topic-partition and offset."""
-        c, entries = candidates, seen.candidate
-        known = cls(
-            np.concatenate((np.full(len(entries), -1), rows)),
-            np.concatenate((c.hi[entries], c.hi[rows])),
-            np.concatenate((c.lo[entries], c.lo[rows])),
-            np.concatenate((seen.arrived_ms, c.arrived_ms[rows])),
-            np.concatenate((seen.tp, c.tp[rows])),
-            np.concatenate((seen.offset, c.offset[rows])),
-        )
-        latest_ms = raise_arrivals(c.hi[rows], c.lo[rows], c.tp[rows], c.arrived_ms[rows])
-        order_ms = np.concatenate((seen.arrived_ms, latest_ms))
-        order = np.lexsort((known.offset, known.tp, order_ms, known.candidate >= 0, known.lo, known.hi))
-        return cls(
-            known.candidate[order],
-            known.hi[order],
-            known.lo[order],
-            known.arrived_ms[order],
-            known.tp[order],
-            known.offset[order],
-        )
+def _entries(candidates: Candidates, rows: Array, keys: Array, seen: Seen) -> Array:
+    """For each key the latest of the index's entries, -1: there is none; empty where none was seen at all."""
+    if not len(seen.candidate):
+        return np.empty(0, np.int64)
+    entry_of = np.full(len(candidates), -1)
+    entry_of[seen.candidate] = np.arange(len(seen.candidate))
+    return latest_entries(rows, keys, entry_of, seen.arrived_ms, seen.tp, seen.offset)
