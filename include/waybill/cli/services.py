@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from waybill.config import Config
-from waybill.connections import CatalogEndpoint, S3Endpoint, connection
 from waybill.coordination import Coordinator
 from waybill.store import Store
 
@@ -26,11 +25,9 @@ def open_store(config: Config, bucket: str | None = None) -> Store:
 def open_catalog(config: Config) -> Iterator[Catalog]:
     """The Iceberg catalog."""
     # Here, for the other commands' sake: PyIceberg takes a second to import.
-    from waybill import tables
+    from waybill.tables import catalog_of
 
-    endpoint = CatalogEndpoint.of(connection(config.catalog.connection))
-    catalog = tables.open_catalog(endpoint, S3Endpoint.of(connection(config.storage.connection)))
-    with contextlib.closing(catalog):
+    with catalog_of(config) as catalog:
         yield catalog
 
 

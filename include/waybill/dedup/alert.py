@@ -7,18 +7,16 @@ last sweep has committed says how far that is, so that whoever looks after it ca
 from __future__ import annotations
 
 import logging
-from contextlib import closing
 from dataclasses import dataclass
 
 from waybill import names
 from waybill.config import Config, Dedup
 from waybill.config.values import format_size
-from waybill.connections import CatalogEndpoint, S3Endpoint, connection
 from waybill.dedup.index.budget import effective_window_ms
 from waybill.dedup.index.manifest import IndexOf, Manifest, load
 from waybill.errors import WindowShrunk
 from waybill.store import Store
-from waybill.tables import open_catalog
+from waybill.tables import catalog_of
 from waybill.tables.dedup import SweepState, load_dedup_tables, read_sweep_state
 
 __all__ = ["Window", "alert_of", "check_window", "newest_manifest"]
@@ -127,11 +125,7 @@ def check_window(config: Config, name: str) -> Window | None:
     settings = stream.dedup
     if settings is None:
         return None
-    s3 = S3Endpoint.of(connection(config.storage.connection))
-    with (
-        Store.of(config.storage) as store,
-        closing(open_catalog(CatalogEndpoint.of(connection(config.catalog.connection)), s3)) as catalog,
-    ):
+    with Store.of(config.storage) as store, catalog_of(config) as catalog:
         tables = load_dedup_tables(catalog, stream)
         if tables is None:
             return None

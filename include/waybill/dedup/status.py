@@ -7,7 +7,6 @@ meanwhile; what it has not committed yet is not in the figures.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -21,11 +20,10 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from waybill import names
 from waybill.config import Config, Dedup, Stream
 from waybill.config.dedup import ARRIVED_AT
-from waybill.connections import CatalogEndpoint, S3Endpoint, connection
 from waybill.dedup.alert import Window, alert_of, newest_manifest
 from waybill.dedup.index.manifest import Manifest
 from waybill.store import Store
-from waybill.tables import load_tables, open_catalog
+from waybill.tables import catalog_of, load_tables
 from waybill.tables.dedup import (
     NO_HORIZON_MS,
     Beginning,
@@ -147,11 +145,7 @@ def look(config: Config, name: str, last: timedelta) -> DedupStatus | None:
     stream = config.stream(name)
     if stream.dedup is None:
         return None
-    s3 = S3Endpoint.of(connection(config.storage.connection))
-    with (
-        Store.of(config.storage) as store,
-        closing(open_catalog(CatalogEndpoint.of(connection(config.catalog.connection)), s3)) as catalog,
-    ):
+    with Store.of(config.storage) as store, catalog_of(config) as catalog:
         # In this order: what was swept of the stream's table is in what is loaded of it.
         found = load_dedup_tables(catalog, stream)
         tables = load_tables(catalog, stream)

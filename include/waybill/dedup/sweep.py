@@ -16,7 +16,6 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -27,7 +26,6 @@ from pyiceberg.table import Table
 
 from waybill import failpoints
 from waybill.config import Config, Dedup, Stream
-from waybill.connections import CatalogEndpoint, S3Endpoint, connection
 from waybill.dedup.commit import commit_duplicates, commit_unique, is_committed, point_of_sweep
 from waybill.dedup.execute import Execute, index_task
 from waybill.dedup.gained import NOTHING_SWEPT, Point, find_gained, gains_nothing, snapshots_since
@@ -51,10 +49,10 @@ from waybill.tables import (
     Outcome,
     SweepState,
     Swept,
+    catalog_of,
     ensure_dedup_tables,
     files_reachable,
     load_tables,
-    open_catalog,
     read_progress,
     read_sweep_state,
     remove_files,
@@ -106,11 +104,7 @@ def run_sweep(
     stream = config.stream(name)
     if stream.dedup is None:
         raise ConfigError(f"stream {name} has no section dedup: there is nothing to sweep by")
-    s3 = S3Endpoint.of(connection(config.storage.connection))
-    with (
-        Store.of(config.storage) as store,
-        closing(open_catalog(CatalogEndpoint.of(connection(config.catalog.connection)), s3)) as catalog,
-    ):
+    with Store.of(config.storage) as store, catalog_of(config) as catalog:
         sweep = _Sweep(
             config, name, stream, stream.dedup, store, catalog, execute, since, until, rebuild_index, now, done, slots
         )

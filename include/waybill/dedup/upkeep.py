@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from waybill import names
 from waybill.config import Config, Dedup
-from waybill.connections import CatalogEndpoint, S3Endpoint, connection
 from waybill.dedup.alert import Window
 from waybill.dedup.index.build import BuildJob, rebuild
 from waybill.dedup.index.manifest import IndexOf, Manifest, load
@@ -21,7 +20,7 @@ from waybill.dedup.index.merge import MergePolicy, merge_all
 from waybill.errors import ConfigError, IndexDamaged
 from waybill.partition.files import TableLayout
 from waybill.store import Store
-from waybill.tables import files_reachable, open_catalog
+from waybill.tables import catalog_of, files_reachable
 from waybill.tables.dedup import DedupTables, SweepState, load_dedup_tables, read_sweep_state
 
 __all__ = ["merge_index", "rebuild_index"]
@@ -102,11 +101,7 @@ def _open(config: Config, name: str) -> Iterator[_Index | None]:
     stream = config.stream(name)
     if stream.dedup is None:
         raise ConfigError(f"stream {name!r} has no dedup: give it a section `dedup` in the config ({{}} will do)")
-    s3 = S3Endpoint.of(connection(config.storage.connection))
-    with (
-        Store.of(config.storage) as store,
-        closing(open_catalog(CatalogEndpoint.of(connection(config.catalog.connection)), s3)) as catalog,
-    ):
+    with Store.of(config.storage) as store, catalog_of(config) as catalog:
         tables = load_dedup_tables(catalog, stream)
         if tables is None:
             yield None

@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
@@ -25,7 +24,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 
 from waybill import names
 from waybill.config import Config, Stream
-from waybill.connections import CatalogEndpoint, S3Endpoint, connection
+from waybill.connections import S3Endpoint, connection
 from waybill.errors import CompactionUnsound, ProcedureFailed, WaybillError
 from waybill.maintenance.figures import MaintenanceReport, Shape, Step, TableReport
 from waybill.maintenance.leftovers import Plans, StagedPlan, find_plans, find_retries, orphaned_indexes, sort_plans
@@ -38,9 +37,9 @@ from waybill.tables import (
     DedupTables,
     StreamTables,
     Swept,
+    catalog_of,
     load_dedup_tables,
     load_tables,
-    open_catalog,
     read_progress,
     read_swept,
 )
@@ -77,10 +76,7 @@ def run_maintenance(
     stream = config.stream(name)
     s3 = S3Endpoint.of(connection(config.storage.connection))
     began = time.monotonic()
-    with (
-        Store.of(config.storage) as store,
-        closing(open_catalog(CatalogEndpoint.of(connection(config.catalog.connection)), s3)) as catalog,
-    ):
+    with Store.of(config.storage) as store, catalog_of(config) as catalog:
         tables = load_tables(catalog, stream)
         run = _Run(name, stream, store, s3, procedures, now())
         if tables is not None and run.finish_retries(catalog):

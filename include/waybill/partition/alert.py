@@ -7,17 +7,15 @@ how much went to quarantine and why, so that whoever looks after the run, and no
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import closing
 from datetime import datetime
 
 from pyiceberg.table.metadata import TableMetadata
 
 from waybill.config import Config
 from waybill.config.quarantining import QuarantineAlert
-from waybill.connections import CatalogEndpoint, S3Endpoint, connection
 from waybill.errors import QuarantineRateExceeded
 from waybill.partition.refused import REASONS_PROPERTY, Refused
-from waybill.tables import load_tables, open_catalog
+from waybill.tables import catalog_of, load_tables
 
 __all__ = ["QUARANTINED_PROPERTY", "ROWS_PROPERTY", "alert_of", "check_quarantine"]
 
@@ -51,8 +49,7 @@ def check_quarantine(config: Config, name: str, since: datetime) -> int:
     `CatalogUnavailable`.
     """
     stream = config.stream(name)
-    s3 = S3Endpoint.of(connection(config.storage.connection))
-    with closing(open_catalog(CatalogEndpoint.of(connection(config.catalog.connection)), s3)) as catalog:
+    with catalog_of(config) as catalog:
         tables = load_tables(catalog, stream)
         runs = [] if tables is None else _runs(tables.main.metadata, since)
     alerts = [

@@ -18,7 +18,6 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -29,7 +28,6 @@ from pyiceberg.catalog import Catalog
 from waybill import failpoints
 from waybill.chain import ChainObject
 from waybill.config import Config, Stream
-from waybill.connections import CatalogEndpoint, S3Endpoint, connection
 from waybill.names import TopicPartition, plan_key
 from waybill.partition.alert import QUARANTINED_PROPERTY, ROWS_PROPERTY
 from waybill.partition.backlog import committed_offsets, list_chains
@@ -52,12 +50,12 @@ from waybill.tables import (
     Outcome,
     Progress,
     StreamTables,
+    catalog_of,
     commit_files,
     ensure_tables,
     files_reachable,
     fit_columns,
     left_out_text,
-    open_catalog,
     read_left_out,
 )
 from waybill.tables import read_progress as progress_of
@@ -96,10 +94,9 @@ def run_partition(
     `StoreUnavailable` and `CatalogUnavailable`; whatever is raised, a later run goes on without loss.
     """
     stream = config.stream(name)
-    s3 = S3Endpoint.of(connection(config.storage.connection))
     with (
         Store.of(config.storage) as store,
-        closing(open_catalog(CatalogEndpoint.of(connection(config.catalog.connection)), s3)) as catalog,
+        catalog_of(config) as catalog,
         files_reachable(),
     ):
         return _Run(config, name, stream, store, catalog, execute, now, done, slots).carry_out()

@@ -17,7 +17,6 @@ import logging
 import time
 import uuid
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -27,7 +26,6 @@ from pyiceberg.table import Table
 
 from waybill import failpoints
 from waybill.config import Config, Stream
-from waybill.connections import CatalogEndpoint, S3Endpoint, connection
 from waybill.errors import CommitConflict, ConfigError, PlanUnusable
 from waybill.names import retry_key
 from waybill.partition.entries import entries_of, look_up
@@ -42,10 +40,10 @@ from waybill.store import Store
 from waybill.tables import (
     RETRIES_PROPERTY,
     StreamTables,
+    catalog_of,
     commit_snapshot,
     ensure_tables,
     load_tables,
-    open_catalog,
     read_progress,
     read_retries,
     remove_files,
@@ -83,12 +81,8 @@ def retry_quarantine(
             f"Take single messages out with waybill quarantine show {name} TOPIC/PARTITION@OFFSET --raw, or raise "
             f"the stream's generation to have all of the archive parsed anew"
         )
-    s3 = S3Endpoint.of(connection(config.storage.connection))
     report = RetryReport(name, dry_run)
-    with (
-        Store.of(config.storage) as store,
-        closing(open_catalog(CatalogEndpoint.of(connection(config.catalog.connection)), s3)) as catalog,
-    ):
+    with Store.of(config.storage) as store, catalog_of(config) as catalog:
         if load_tables(catalog, stream) is not None:
             driver = _Driver(name, stream, store, catalog, report)
             if dry_run:

@@ -1,6 +1,6 @@
 """Iceberg: the catalog, the two tables of a stream, progress, and the commit that moves rows and progress together."""
 
-from waybill.tables.catalog import file_io, open_catalog
+from waybill.tables.catalog import catalog_of, file_io, open_catalog
 from waybill.tables.columns import fit_columns
 from waybill.tables.commit import Commit, Outcome, commit_files
 from waybill.tables.dedup import (
@@ -35,6 +35,7 @@ __all__ = [
     "SweepState",
     "Swept",
     "Watermarks",
+    "catalog_of",
     "commit_files",
     "commit_snapshot",
     "damage_named",

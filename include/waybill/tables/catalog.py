@@ -12,11 +12,12 @@ from pyiceberg.io import FileIO, load_file_io
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from waybill.connections import CatalogEndpoint, S3Endpoint
+from waybill.config import Config
+from waybill.connections import CatalogEndpoint, S3Endpoint, connection
 from waybill.errors import CatalogUnavailable, ConfigError
 from waybill.tables.files import io_properties
 
-__all__ = ["available", "file_io", "open_catalog"]
+__all__ = ["available", "catalog_of", "file_io", "open_catalog"]
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +27,14 @@ CATALOG_NAME = "waybill"
 _SQLITE_PATIENCE_SECONDS = 60
 _ATTEMPTS = 4
 _PAUSE_SECONDS = 0.1
+
+
+@contextlib.contextmanager
+def catalog_of(config: Config) -> Iterator[Catalog]:
+    """The catalog that the config names, closed at the end. Raises as `open_catalog` does."""
+    s3 = S3Endpoint.of(connection(config.storage.connection))
+    with contextlib.closing(open_catalog(CatalogEndpoint.of(connection(config.catalog.connection)), s3)) as catalog:
+        yield catalog
 
 
 def open_catalog(endpoint: CatalogEndpoint, s3: S3Endpoint) -> Catalog:

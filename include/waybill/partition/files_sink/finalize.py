@@ -14,7 +14,6 @@ import dataclasses
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -24,7 +23,6 @@ from pyiceberg.table import Table
 
 from waybill import chain, failpoints, names
 from waybill.config import Config, Stream
-from waybill.connections import CatalogEndpoint, S3Endpoint, connection
 from waybill.errors import (
     ChainBroken,
     ConfigError,
@@ -49,7 +47,7 @@ from waybill.partition.files_sink.finality import (
     standings,
 )
 from waybill.store import ListedObject, Store
-from waybill.tables import Progress, load_tables, open_catalog, read_left_out, read_progress, read_watermarks
+from waybill.tables import Progress, catalog_of, load_tables, read_left_out, read_progress, read_watermarks
 from waybill.tables.ledger import LedgerEntry, check_sink, read_ledger, sequence_of
 
 __all__ = ["Finalized", "ask_log", "finalize"]
@@ -131,11 +129,7 @@ def finalize(
     stream = config.stream(name)
     if not stream.sink.is_files:
         raise ConfigError(f"stream {name!r} has the sink {stream.sink.name}: only files are marked as final")
-    s3 = S3Endpoint.of(connection(config.storage.connection))
-    with (
-        Store.of(config.storage) as store,
-        closing(open_catalog(CatalogEndpoint.of(connection(config.catalog.connection)), s3)) as catalog,
-    ):
+    with Store.of(config.storage) as store, catalog_of(config) as catalog:
         asking = ask or (lambda store, at: ask_log(config, name, store, at))
         return _Finalizer(config, name, stream, store, now, asking, dry_run).carry_out(catalog)
 
