@@ -93,7 +93,7 @@ def _index(status: DedupStatus) -> str:
     index = status.index
     if index is None:
         return "none yet: the next sweep builds it from the unique rows"
-    size = f"{bytes_text(index.bytes)} of {format_size(index.budget_bytes)}"
+    size = f"{bytes_text(index.bytes)} ({index.bytes / index.budget_bytes:.1%} of {format_size(index.budget_bytes)})"
     each = "" if index.bytes_per_key is None else f", {index.bytes_per_key:.1f} bytes a key"
     behind = f"; {index.missing_rows:,} rows behind: the next sweep catches up" if index.missing_rows else ""
     return f"{count(index.keys)} keys in {count(index.runs)} runs, {size}{each}{behind}"

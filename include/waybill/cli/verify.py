@@ -105,7 +105,8 @@ def _print(reports: list[Report]) -> None:
     elif accepted:
         typer.echo(f"\nsound, but for {count(accepted)} accepted gaps: nothing else lost, nothing repeated")
     else:
-        typer.echo("\nsound: nothing lost, nothing repeated")
+        keys = ", no key twice" if any(report.keys_checked for report in reports) else ""
+        typer.echo(f"\nsound: nothing lost, nothing repeated{keys}")
 
 
 def _print_figures(reports: list[Report], titles: Sequence[str]) -> None:

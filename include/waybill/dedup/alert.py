@@ -69,17 +69,17 @@ def alert_of(stream: str, settings: Dedup, window: Window, index: Manifest | Non
     if window.is_whole or not (window.is_below_floor or lost_to_budget):
         return None
     below = "dedup.floor" if window.is_below_floor else "dedup.window"
-    budget = format_size(settings.index_budget_bytes)
+    needed = None if index is None else _needed_bytes(window, index)
     remedy = (
-        f"Raise dedup.index_budget_bytes{_needed(window, index)}, and the window grows as time goes on; or promise "
-        f"less in dedup.window"
-        if lost_to_budget
+        f"Raise dedup.index_budget_bytes{_to(needed)}, and the window grows as time goes on; or promise less in "
+        f"dedup.window"
+        if needed is None or needed > settings.index_budget_bytes
         else "That is room enough: the window grows as time goes on, and nothing is to be done"
     )
     return (
         f"{stream}: dedup sees {_span(window.effective_ms)} back, less than {below}: {_span(window.promised_ms)} are "
         f"promised (dedup.window), and the floor is {_span(window.floor_ms)} (dedup.floor). A message that comes again "
-        f"later than that counts as new. The key index has {_index_text(index)}, and may have {budget}. {remedy}"
+        f"later than that counts as new. The key index has {_index_text(index)}{_filled(settings, index)}. {remedy}"
     )
 
 
@@ -87,13 +87,32 @@ def _index_text(index: Manifest | None) -> str:
     return "no manifest" if index is None else f"{index.keys:,} keys in {index.size_bytes / 1e6:,.1f} MB"
 
 
-def _needed(window: Window, index: Manifest | None) -> str:
-    """What to write there: about how much the whole window takes, going by what there is."""
-    if index is None or not index.size_bytes or not window.effective_ms:
+def _filled(settings: Dedup, index: Manifest | None) -> str:
+    if index is None:
         return ""
-    needed = index.size_bytes * window.promised_ms // window.effective_ms
-    unit = _GIB if needed > 10 * _GIB else _MIB
-    return f" to {format_size(-(-needed // unit) * unit)} (about what the whole window takes)"
+    budget = settings.index_budget_bytes
+    return f", {index.size_bytes / budget:.1%} of the {format_size(budget)} that it may have"
+
+
+def _needed_bytes(window: Window, index: Manifest) -> int | None:
+    """About how much the whole window takes, going by how long the runs of each bucket go back; None: there are none.
+
+    That is longer than sweeps see back: of a bucket, more may be left than of the one that lost most.
+    """
+    first_ms: dict[int, int] = {}
+    for run in index.runs:
+        first_ms[run.bucket] = min(run.min_arrived_ms, first_ms.get(run.bucket, run.min_arrived_ms))
+    newest_ms = max((run.max_arrived_ms for run in index.runs), default=0)
+    spans_ms = sum(newest_ms - first for first in first_ms.values())
+    return index.size_bytes * index.of.buckets * window.promised_ms // spans_ms if spans_ms else None
+
+
+def _to(needed_bytes: int | None) -> str:
+    """What to write there, in whole units."""
+    if needed_bytes is None:
+        return ""
+    unit = _GIB if needed_bytes > 10 * _GIB else _MIB
+    return f" to {format_size(-(-needed_bytes // unit) * unit)} (about what the whole window takes)"
 
 
 def _span(duration_ms: int) -> str:

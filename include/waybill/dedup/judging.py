@@ -14,7 +14,7 @@ from waybill import failpoints
 from waybill.connections import S3Endpoint, connection
 from waybill.dedup.candidates import Candidates
 from waybill.dedup.index.bucket import BucketIndex
-from waybill.dedup.index.merge import MergePolicy, by_departure
+from waybill.dedup.index.merge import MergePolicy, by_departure, few_keys
 from waybill.dedup.index.reads import QuickReads
 from waybill.dedup.index.runs import Run, RunKeys, write_run
 from waybill.dedup.marks import Marks, write_marks
@@ -103,5 +103,6 @@ def _judge_bucket(
     keys = RunKeys(kept.hi, kept.lo, kept.arrived_ms, kept.tp, kept.offset, job.topic_partitions)
     # Which snapshot these will be of is known only once it is committed: the manifest says it.
     sequences = (job.covers + 1, job.covers + 1)
-    parts = by_departure(keys, MergePolicy.of(plan.window_ms, job.memory_bytes))
+    few = few_keys(job.budget_bytes, plan.buckets)
+    parts = by_departure(keys, MergePolicy.of(plan.window_ms, job.memory_bytes), few)
     return [write_run(store, job.index, bucket, sequences, part) for part in parts], marks

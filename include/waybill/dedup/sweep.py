@@ -326,6 +326,7 @@ class _Sweep:
             index=self._index_prefix(dedup.unique),
             runs=manifest.runs,
             covers=manifest.covers,
+            budget_bytes=self.settings.index_budget_bytes,
             memory_bytes=self.settings.memory,
         )
 

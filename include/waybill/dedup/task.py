@@ -75,6 +75,8 @@ class SweepJob:
     """The index."""
     covers: int
     """Up to which sequence number of the unique table it covers the table."""
+    budget_bytes: int
+    """Of the index."""
     memory_bytes: int
     """Of rows, or of what is known of them, that a task holds."""
 

@@ -49,6 +49,9 @@ def verify_stream(
     service does not answer: then nothing is said.
     """
     report = Report(name, stream.generation)
+    if keys and (catalog is None or stream.dedup is None):
+        why = "the tables are left out" if catalog is None else "the stream has no section `dedup`"
+        report.notes.append(f"no keys were read: {why}")
     # The tables before the archive: whatever they hold is then in the listing. So, too, what was made of which.
     dedup = _load_dedup(catalog, stream, report) if catalog and stream.dedup is not None else None
     tables = _load(catalog, store, stream, report) if catalog else None

@@ -46,7 +46,7 @@ def test_a_stream_that_was_swept(capsys: pytest.CaptureFixture[str]) -> None:
         "orders: 9,940 rows in shop.orders_unique_g1, 60 duplicates (0.60% of all)",
         "  swept   through snapshot 42 of 2026-01-31T12:00:00Z; nothing to sweep",
         "  window  28d of 28d (floor 1d); what came before 2026-01-03T12:00:00Z is not known again",
-        "  index   9,940 keys in 16 runs, 208.7 KB of 1MiB, 21.0 bytes a key",
+        "  index   9,940 keys in 16 runs, 208.7 KB (19.9% of 1MiB), 21.0 bytes a key",
     ]
     assert [line.split() for line in lines[5:]] == [
         ["hour", "topic", "source", "duplicates"],
@@ -88,7 +88,7 @@ def test_an_alert_an_expired_snapshot_and_an_index_that_is_behind(capsys: pytest
     lines, err = shown(status, capsys)
     assert lines[1] == "  swept   through snapshot 42, which has expired since; nothing to sweep"
     assert lines[2].startswith("  window  12h of 28d (floor 1d); ")
-    assert lines[3] == "  index   0 keys in 0 runs, 0 B of 1MiB; 1,234 rows behind: the next sweep catches up"
+    assert lines[3] == "  index   0 keys in 0 runs, 0 B (0.0% of 1MiB); 1,234 rows behind: the next sweep catches up"
     assert err.splitlines()[1] == "alert: orders: dedup sees 12h back"
 
 

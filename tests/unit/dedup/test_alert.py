@@ -25,9 +25,11 @@ def state(horizon_ms: int) -> SweepState:
     return SweepState(None, watermarks, horizon_ms)
 
 
-def index(size_bytes: int) -> Manifest:
-    run = Run(0, 1, 1, 1000, 0, NOW_MS, "run", size_bytes - 100, 50, 0, "filter", 100, 0)
-    return replace(Manifest.empty(IndexOf("uuid", ("message_id",), 16)), runs=(run,))
+def index(size_bytes: int, span_ms: int = 28 * DAY_MS, buckets: int = 1) -> Manifest:
+    """Runs in one bucket, of two of the same size that overlap."""
+    older = Run(0, 1, 1, 500, NOW_MS - span_ms, NOW_MS - 60_000, "older", size_bytes // 2 - 100, 50, 0, "f", 100, 0)
+    newer = replace(older, min_arrived_ms=NOW_MS - span_ms // 2, max_arrived_ms=NOW_MS, path="newer")
+    return replace(Manifest.empty(IndexOf("uuid", ("message_id",), buckets)), runs=(older, newer))
 
 
 @pytest.mark.parametrize(
@@ -76,11 +78,11 @@ def test_an_index_that_nobody_can_read_excuses_nothing() -> None:
 
 def test_an_alert_names_effective_promised_and_floor_and_the_remedy() -> None:
     window = Window.of(state(NOW_MS - 7 * DAY_MS - 1), SETTINGS)
-    assert alert_of("flights", SETTINGS, window, index(6 * MIB)) == (
+    assert alert_of("flights", SETTINGS, window, index(6 * MIB, 7 * DAY_MS)) == (
         "flights: dedup sees 7d back, less than dedup.window: 28d are promised (dedup.window), and the floor is 1d "
         "(dedup.floor). A message that comes again later than that counts as new. The key index has 1,000 keys in "
-        "6.3 MB, and may have 8MiB. Raise dedup.index_budget_bytes to 24MiB (about what the whole window takes), and "
-        "the window grows as time goes on; or promise less in dedup.window"
+        "6.3 MB, 75.0% of the 8MiB that it may have. Raise dedup.index_budget_bytes to 24MiB (about what the whole "
+        "window takes), and the window grows as time goes on; or promise less in dedup.window"
     )
 
 
@@ -94,16 +96,23 @@ def test_a_window_is_shown_in_its_two_largest_units(effective_ms: int, text: str
 
 def test_a_large_window_wants_whole_gibibytes() -> None:
     window = Window.of(state(NOW_MS - 30 * 60_000), SETTINGS)
-    alert = alert_of("flights", SETTINGS, window, index(8 * MIB))
+    alert = alert_of("flights", SETTINGS, window, index(8 * MIB, 30 * 60_000))
     assert alert is not None
     assert "dedup.index_budget_bytes to 11GiB (" in alert
 
 
+def test_what_the_window_takes_goes_by_what_the_runs_hold_and_not_by_what_is_left_of_the_window() -> None:
+    window = Window.of(state(NOW_MS - 270_000), SETTINGS)  # one bucket lost all but the last minutes
+    alert = alert_of("flights", SETTINGS, window, index(6 * MIB, 21 * DAY_MS, buckets=4))
+    assert alert is not None
+    assert "dedup.index_budget_bytes to 32MiB (" in alert
+
+
 def test_where_the_budget_has_room_there_is_nothing_to_do_but_wait() -> None:
     window = Window.of(state(NOW_MS - 5 * HOUR_MS - 61_000), SETTINGS)
-    alert = alert_of("flights", SETTINGS, window, index(1 * MIB))
+    alert = alert_of("flights", SETTINGS, window, index(8 * MIB))
     assert alert is not None
     assert "flights: dedup sees 5h 1m back, less than dedup.floor: " in alert
     assert alert.endswith(
-        "and may have 8MiB. That is room enough: the window grows as time goes on, and nothing is to be done"
+        "of the 8MiB that it may have. That is room enough: the window grows as time goes on, and nothing is to be done"
     )

@@ -25,6 +25,7 @@ from waybill.dedup.index.merge import (
     MergePolicy,
     by_departure,
     choose,
+    few_keys,
     gather,
     merge_all,
     merge_runs,
@@ -219,6 +220,17 @@ def test_few_entries_are_not_cut_into_fewer() -> None:
     assert sum(parts) == 50_000
     assert len(parts) > 1
     assert min(parts) >= 1 << 14
+
+
+def test_a_small_budget_makes_small_runs_so_that_the_window_shrinks_by_little() -> None:
+    few = few_keys(1 << 20, 16)
+    assert (few, few_keys(16 << 30, 16), few_keys(1 << 20, 4096)) == (170, 1 << 14, 1)
+    keys = entries(4_400, days=10)
+    policy = MergePolicy.of(8 * DAY_MS, 256 << 20)
+    assert len(list(by_departure(keys, policy))) == 1
+    parts = list(by_departure(keys, policy, few))
+    assert sum(map(len, parts)) == 4_400
+    assert max(int(part.arrived_ms.max() - part.arrived_ms.min()) for part in parts) < DAY_MS
 
 
 @settings(max_examples=40, deadline=None)

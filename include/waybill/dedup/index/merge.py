@@ -30,6 +30,7 @@ __all__ = [
     "MergePolicy",
     "by_departure",
     "choose",
+    "few_keys",
     "gather",
     "merge_all",
     "merge_runs",
@@ -48,6 +49,7 @@ _EVEN = 4
 _SHARE_OF_WINDOW = 16
 _LEAST_SPAN_MS = 3_600_000
 _FEW_KEYS = 1 << 14  # less than that is not worth a file of its own
+_BYTES_PER_KEY = 24
 _ROUNDS = 10
 
 
@@ -153,13 +155,22 @@ def _keys(runs: Iterable[Run]) -> int:
     return sum(run.keys for run in runs)
 
 
-def by_departure(keys: RunKeys, policy: MergePolicy) -> Iterator[RunKeys]:
+def few_keys(budget_bytes: int, buckets: int) -> int:
+    """Of fewer entries there is no run of its own where `by_departure` can avoid it.
+
+    Of an index with a small budget, a run must be a small part of a bucket's share: the oldest leave it as wholes.
+    """
+    share = budget_bytes // (buckets * _SHARE_OF_WINDOW * _BYTES_PER_KEY)
+    return max(1, min(_FEW_KEYS, share))
+
+
+def by_departure(keys: RunKeys, policy: MergePolicy, few: int = _FEW_KEYS) -> Iterator[RunKeys]:
     """Entries by the part of the window that they leave in, parts of few entries together; each as sorted as they were.
 
     Whoever writes what arrived over a long time, as the first sweep of a table does, writes a run of each: one run of
     all of it would leave the index whole, and the effective window with it.
     """
-    if len(keys) < 2 * _FEW_KEYS:
+    if len(keys) < 2 * few:
         yield keys
         return
     part = keys.arrived_ms // policy.span_ms
@@ -168,7 +179,7 @@ def by_departure(keys: RunKeys, policy: MergePolicy) -> Iterator[RunKeys]:
     first = begun = 0
     for last, entries in enumerate(up_to.tolist()):
         is_last = last + 1 == len(parts)
-        if is_last or min(entries - begun, len(keys) - entries) >= _FEW_KEYS:
+        if is_last or min(entries - begun, len(keys) - entries) >= few:
             yield keys.at((part >= parts[first]) & (part <= parts[last]))
             first, begun = last + 1, entries
 
