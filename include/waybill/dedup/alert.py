@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
+from pyiceberg.table import Table
+
 from waybill import names
 from waybill.config import Config, Dedup
 from waybill.config.values import format_size
@@ -125,13 +127,13 @@ def _span(duration_ms: int) -> str:
     return " ".join(f"{amount}{unit}" for amount, unit in amounts[largest : largest + 2] if amount) or "0s"
 
 
-def newest_manifest(store: Store, stream: str, generation: int, settings: Dedup, unique: str) -> Manifest | None:
-    """The newest manifest of the key index of the unique table of that uuid; None: there is none of use.
+def newest_manifest(store: Store, stream: str, generation: int, settings: Dedup, unique: Table) -> Manifest | None:
+    """The newest manifest of the key index of the unique table; None: there is none of use.
 
     Raises `StoreUnavailable`.
     """
-    index = names.key_index_prefix(store.prefix, stream, generation, unique)
-    return load(store, index, IndexOf(unique, settings.key, settings.buckets)).manifest
+    index = names.key_index_prefix(store.prefix, stream, generation, str(unique.metadata.table_uuid))
+    return load(store, index, IndexOf.of_table(unique, settings.key, settings.buckets)).manifest
 
 
 def check_window(config: Config, name: str) -> Window | None:
@@ -150,7 +152,7 @@ def check_window(config: Config, name: str) -> Window | None:
             return None
         unique = tables.unique
         window = Window.of(read_sweep_state(unique.metadata, ".".join(unique.name())), settings)
-        index = newest_manifest(store, name, stream.generation, settings, str(unique.metadata.table_uuid))
+        index = newest_manifest(store, name, stream.generation, settings, unique)
     log.info("%s: dedup sees %s back; the key index has %s", name, window, _index_text(index))
     alert = alert_of(name, settings, window, index)
     if alert is not None:

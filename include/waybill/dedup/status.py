@@ -152,8 +152,7 @@ def look(config: Config, name: str, last: timedelta) -> DedupStatus | None:
         main = None if tables is None else tables.main.metadata
         if found is None:
             return _before_the_first(name, stream, stream.dedup, main)
-        unique = str(found.unique.metadata.table_uuid)
-        manifest = newest_manifest(store, name, stream.generation, stream.dedup, unique)
+        manifest = newest_manifest(store, name, stream.generation, stream.dedup, found.unique)
         return _status(name, stream.dedup, main, found, manifest, last)
 
 

@@ -172,7 +172,7 @@ class _Sweep:
         plan = self._timed("plan", lambda: self._settle_plan(main, dedup, start, state))
         if plan is None:
             if self.rebuild_index:
-                of = self._index_of(dedup.unique, self.settings.key, self.settings.buckets)
+                of = IndexOf.of_table(dedup.unique, self.settings.key, self.settings.buckets)
                 self._timed("index", lambda: self._index(dedup.unique, state, of))
             return self._report(RunOutcome.NOTHING_NEW, start, None, None, state, began)
         if not self.made_plan:  # a rival with a newer config may have given the tables columns since
@@ -267,7 +267,7 @@ class _Sweep:
         return found
 
     def _carry_out(self, plan: SweepPlan, main: Table, dedup: DedupTables, state: SweepState) -> StagedSweep:
-        of = self._index_of(dedup.unique, plan.key_columns, plan.buckets)
+        of = IndexOf.of_table(dedup.unique, plan.key_columns, plan.buckets)
         manifest = self._timed("index", lambda: self._index_before(plan, dedup.unique, state, of))
         if not plan.records:
             return self._staged(plan, manifest, [], [])
@@ -381,19 +381,9 @@ class _Sweep:
     def _index_prefix(self, unique: Table) -> str:
         return key_index_prefix(self.store.prefix, self.name, self.stream.generation, str(unique.metadata.table_uuid))
 
-    @staticmethod
-    def _index_of(unique: Table, key: tuple[str, ...], buckets: int) -> IndexOf:
-        return IndexOf(str(unique.metadata.table_uuid), key, buckets)
-
     def _index(self, unique: Table, state: SweepState, of: IndexOf) -> Manifest:
         """The index, with everything in it that the unique table has."""
-        job = BuildJob(
-            index=self._index_prefix(unique),
-            of=of,
-            unique=TableLayout.of(unique),
-            horizon_ms=state.horizon_ms,
-            memory_bytes=self.settings.memory,
-        )
+        job = BuildJob.of_table(self._index_prefix(unique), of, unique, state.horizon_ms, self.settings.memory)
         make = rebuild if self.rebuild_index else bring_up_to_date
         self.rebuild_index = False
         work = partial(index_task, self.config.storage, self.config.catalog.connection, job)
@@ -409,7 +399,7 @@ class _Sweep:
     def _move_index_on(self, plan: SweepPlan, unique: Table, staged: StagedSweep) -> None:
         """Add what the sweep kept. If that fails, the next sweep does it, from the unique table."""
         assert staged.state.swept is not None
-        of = self._index_of(unique, plan.key_columns, plan.buckets)
+        of = IndexOf.of_table(unique, plan.key_columns, plan.buckets)
         try:
             unique.refresh()
             point = point_of_sweep(unique, staged.state.swept)

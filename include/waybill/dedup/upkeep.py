@@ -18,7 +18,6 @@ from waybill.dedup.index.build import BuildJob, rebuild
 from waybill.dedup.index.manifest import IndexOf, Manifest, load
 from waybill.dedup.index.merge import MergePolicy, merge_all
 from waybill.errors import ConfigError, IndexDamaged
-from waybill.partition.files import TableLayout
 from waybill.store import Store
 from waybill.tables import catalog_of, files_reachable
 from waybill.tables.dedup import DedupTables, SweepState, load_dedup_tables, read_sweep_state
@@ -42,14 +41,9 @@ class _Index:
     of: IndexOf
 
     def rebuild(self) -> Manifest:
-        job = BuildJob(
-            index=self.prefix,
-            of=self.of,
-            unique=TableLayout.of(self.tables.unique),
-            horizon_ms=self.state.horizon_ms,
-            memory_bytes=self.settings.memory,
-        )
-        return rebuild(self.store, job, self.tables.unique)
+        unique = self.tables.unique
+        job = BuildJob.of_table(self.prefix, self.of, unique, self.state.horizon_ms, self.settings.memory)
+        return rebuild(self.store, job, unique)
 
     def merge(self) -> Manifest | None:
         window = Window.of(self.state, self.settings)
@@ -115,5 +109,5 @@ def _open(config: Config, name: str) -> Iterator[_Index | None]:
                 tables=tables,
                 state=read_sweep_state(tables.unique.metadata, ".".join(tables.unique.name())),
                 prefix=names.key_index_prefix(store.prefix, name, stream.generation, unique),
-                of=IndexOf(unique, stream.dedup.key, stream.dedup.buckets),
+                of=IndexOf.of_table(tables.unique, stream.dedup.key, stream.dedup.buckets),
             )

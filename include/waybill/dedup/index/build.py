@@ -62,6 +62,11 @@ class BuildJob:
     memory_bytes: int
     """That a task may hold."""
 
+    @classmethod
+    def of_table(cls, index: str, of: IndexOf, unique: Table, horizon_ms: int, memory_bytes: int) -> BuildJob:
+        """To index `unique` as it is loaded."""
+        return cls(index, of, TableLayout.of(unique), horizon_ms, memory_bytes)
+
     @property
     def most_rows(self) -> int:
         """How many rows a task holds."""

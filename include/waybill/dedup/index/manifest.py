@@ -14,7 +14,7 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, fields, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import crc32c
 
@@ -23,6 +23,9 @@ from waybill.dedup.index.runs import Files, Run
 from waybill.documents import read_document
 from waybill.errors import CommitConflict, GenerationConflict, ObjectAlreadyThere, ObjectMissing
 from waybill.names import key_index_manifest_key, key_index_manifests_prefix, key_index_version_of
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
 
 __all__ = ["HASH", "IndexFiles", "IndexOf", "Loaded", "Manifest", "load", "save_next", "update"]
 
@@ -54,6 +57,11 @@ class IndexOf:
     """The key columns, in order."""
     buckets: int
     hash: str = HASH
+
+    @classmethod
+    def of_table(cls, unique: Table, key: tuple[str, ...], buckets: int) -> IndexOf:
+        """Of that unique table."""
+        return cls(str(unique.metadata.table_uuid), key, buckets)
 
     def __str__(self) -> str:
         return f"table {self.unique}, key {', '.join(self.key)}, {self.buckets} buckets, hash {self.hash}"
