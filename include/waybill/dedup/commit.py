@@ -25,11 +25,9 @@ from waybill.tables.dedup import (
     sweep_properties,
     swept_text,
 )
-from waybill.tables.state import PLAN_PROPERTY, SWEPT_PROPERTY, ancestry
+from waybill.tables.state import PLAN_PROPERTY, RUN_PROPERTY, SWEPT_PROPERTY, ancestry
 
 __all__ = ["commit_duplicates", "commit_unique", "is_committed", "point_of_sweep"]
-
-_RUN = "waybill.run"
 
 
 def commit_duplicates(tables: DedupTables, plan: SweepPlan, staged: StagedSweep) -> Outcome:
@@ -111,7 +109,7 @@ def point_of_sweep(unique: Table, swept: Swept) -> Point | None:
 
 
 def _origin(plan: SweepPlan, staged: StagedSweep) -> dict[str, str]:
-    return {PLAN_PROPERTY: plan.id, "waybill.stream": plan.stream, _RUN: staged.run_id}
+    return {PLAN_PROPERTY: plan.id, "waybill.stream": plan.stream, RUN_PROPERTY: staged.run_id}
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +136,8 @@ def _beyond(duplicates: Table, plan: SweepPlan) -> Iterator[_Found]:
 
 def _is_of(found: _Found, properties: Mapping[str, str]) -> bool:
     """Whether it is of the very run with these properties, and not what another plan of the same start came to."""
-    # A snapshot that carries the state on, before others expire, does not say which run it was.
-    is_run = found.properties.get(_RUN) in (None, properties[_RUN])
+    # An older Waybill, when it carried the state on before snapshots expired, left out which run it was.
+    is_run = found.properties.get(RUN_PROPERTY) in (None, properties[RUN_PROPERTY])
     return is_run and found.properties[SWEPT_PROPERTY] == properties[SWEPT_PROPERTY]
 
 

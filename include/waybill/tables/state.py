@@ -22,6 +22,7 @@ __all__ = [
     "PLAN_PROPERTY",
     "PROGRESS_PROPERTY",
     "RETRIES_PROPERTY",
+    "RUN_PROPERTY",
     "STATE_PROPERTIES",
     "SWEEP_BEGINNING_PROPERTY",
     "SWEEP_HORIZON_PROPERTY",
@@ -48,6 +49,7 @@ SWEPT_PROPERTY = "waybill.swept"
 STATE_PROPERTIES = (PROGRESS_PROPERTY, RETRIES_PROPERTY, WATERMARKS_PROPERTY, SWEPT_PROPERTY)
 
 PLAN_PROPERTY = "waybill.plan"
+RUN_PROPERTY = "waybill.run"
 LEFT_OUT_PROPERTY = "waybill.left_out"
 SWEEP_WATERMARKS_PROPERTY = "waybill.sweep.watermarks"
 SWEEP_HORIZON_PROPERTY = "waybill.sweep.horizon"
@@ -60,6 +62,7 @@ _BESIDE = {
         SWEEP_HORIZON_PROPERTY,
         SWEEP_BEGINNING_PROPERTY,
         PLAN_PROPERTY,
+        RUN_PROPERTY,
     ),
 }
 """These mean something only beside the state that they were committed with."""
