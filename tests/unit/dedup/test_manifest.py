@@ -80,6 +80,12 @@ def test_index_of_something_else_is_passed_over_with_the_reason(
     assert (found.manifest, found.newest) == (replace(with_run("a"), version=1), 2)
     assert "manifest 2 is passed over" in caplog.text
     assert str(other) in caplog.text
+    save_next(files, INDEX, 2, replace(EMPTY, of=other))
+    caplog.clear()
+    assert load(files, INDEX, OF).manifest == found.manifest
+    assert [record.getMessage().split(": of ")[0] for record in caplog.records] == [
+        f"key index {INDEX}: manifest 3 is passed over"  # 2 is as well, for the same reason
+    ]
 
 
 @pytest.mark.parametrize(

@@ -197,11 +197,11 @@ class _Made:
         runs = self._runs([_File(file.path, file.records) for file in gained.files] if gained else [], covered.sequence)
         if runs:
             log.info(
-                "key index %s: caught up from sequence number %d to %d, by %d rows",
+                "key index %s: caught up from sequence number %d to %d, by %s rows",
                 self._job.index,
                 covered.sequence,
                 self._end.sequence,
-                sum(run.keys for run in runs),
+                f"{sum(run.keys for run in runs):,}",
             )
         return self._with(manifest, runs)
 
@@ -216,10 +216,10 @@ class _Made:
             if file.last_arrived_ms is None or file.last_arrived_ms >= self._job.horizon_ms
         ]
         log.info(
-            "key index %s: built from %d files with %d rows of table %s",
+            "key index %s: built from %d files with %s rows of table %s",
             self._job.index,
             len(files),
-            sum(file.records for file in files),
+            f"{sum(file.records for file in files):,}",
             self._job.unique.name,
         )
         return self._with(Manifest.empty(self._job.of), self._runs(files, 0))

@@ -185,25 +185,27 @@ def load(files: IndexFiles, index: str, of: IndexOf) -> Loaded:
     """
     found = (key_index_version_of(key) for key in files.keys(key_index_manifests_prefix(index)))
     versions = sorted(version for version in found if version is not None)
+    other = None
     for version in reversed(versions):
-        manifest = _read(files, index, version, of)
-        if manifest is not None:
+        manifest = _read(files, index, version)
+        if manifest is None:
+            continue
+        if manifest.of == of:
             return Loaded(manifest, versions[-1])
+        if manifest.of != other:  # a config that was changed: said once, and not of each version
+            other = manifest.of
+            log.warning("key index %s: manifest %d is passed over: of %s; wanted: %s", index, version, other, of)
     if not versions:
         log.info("key index %s: there is none yet", index)
     return Loaded(None, versions[-1] if versions else 0)
 
 
-def _read(files: IndexFiles, index: str, version: int, of: IndexOf) -> Manifest | None:
+def _read(files: IndexFiles, index: str, version: int) -> Manifest | None:
     try:
-        manifest = Manifest.from_json(index, version, files.read(key_index_manifest_key(index, version)))
+        return Manifest.from_json(index, version, files.read(key_index_manifest_key(index, version)))
     except (ValueError, KeyError, TypeError, AttributeError, GenerationConflict, ObjectMissing) as error:
         log.warning("key index %s: manifest %d is passed over, it cannot be read: %s", index, version, error)
         return None
-    if manifest.of != of:
-        log.warning("key index %s: manifest %d is passed over: of %s; wanted: %s", index, version, manifest.of, of)
-        return None
-    return manifest
 
 
 def save_next(files: IndexFiles, index: str, newest: int, manifest: Manifest) -> Manifest | None:
