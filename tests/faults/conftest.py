@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,14 +38,17 @@ def world(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wo
 
 @pytest.fixture(scope="session")
 def play(world: World) -> Play:
-    """Run scenarios at the same time, by name, with a fault of a server if one is given."""
+    """Run scenarios by name: all at once with a fault of a server if one is given, else a few at a time."""
+
+    def alone(scenario: Scenario) -> SceneResult:
+        (result,) = play_round(world, [scenario], ServerFault.NONE)
+        return result
 
     def run(scenarios: Mapping[str, Scenario], server_fault: ServerFault = ServerFault.NONE) -> dict[str, SceneResult]:
-        results: list[SceneResult] = []
-        waiting = list(scenarios.values())
-        while waiting:
-            results += play_round(world, waiting[:SIDE_BY_SIDE], server_fault)
-            del waiting[:SIDE_BY_SIDE]
-        return dict(zip(scenarios, results, strict=True))
+        if server_fault is not ServerFault.NONE:
+            assert len(scenarios) <= SIDE_BY_SIDE
+            return dict(zip(scenarios, play_round(world, [*scenarios.values()], server_fault), strict=True))
+        with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+            return dict(zip(scenarios, pool.map(alone, scenarios.values()), strict=True))
 
     return run

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 from chaos.s3_proxy import CallFault, Effect, S3Call
+from chaos.scenario import Scenario
 from chaos.scene import SceneResult
 from scenarios import Play, large, small
 
@@ -44,20 +45,28 @@ def _rebuild(times: int) -> list[CallFault]:
 
 
 @pytest.fixture(scope="module")
-def hurt_small(play: Play) -> dict[str, SceneResult]:
-    """A scenario for each call that small objects need, side by side, and one of connections."""
+def hurt(play: Play) -> dict[str, SceneResult]:
+    """A scenario for each call, one of connections, one of sessions, and one of silence."""
+    # The one that waits longest begins first.
+    return play({"silence": _silence()} | _of_multipart_uploads() | _of_small_objects())
+
+
+def _silence() -> Scenario:
+    """With a backlog and small fetches, the lane is in the middle of fetching when its first object is cut."""
+    silence = CallFault(S3Call.PUT_OBJECT, Effect.FREEZE_KAFKA, nth=2)
+    return small(call_faults=(silence,), fetch_bytes=16 << 10, kafka_frozen_seconds=60.0, backlog_first=True)
+
+
+def _of_small_objects() -> dict[str, Scenario]:
     scenarios = {}
     for call in ONE_CALL:
         faults = _each(call, OF_CALL[call])
         scenarios[str(call)] = small(call_faults=(*faults, *_rebuild(0 if call is S3Call.PUT_OBJECT else 6)))
     kafka = (CallFault(S3Call.PUT_OBJECT, Effect.CUT_KAFKA, nth=2), CallFault(S3Call.PUT_OBJECT, Effect.CUT_FETCH))
-    scenarios["kafka"] = small(call_faults=kafka, fetch_bytes=16 << 10)
-    return play(scenarios)
+    return scenarios | {"kafka": small(call_faults=kafka, fetch_bytes=16 << 10)}
 
 
-@pytest.fixture(scope="module")
-def hurt_large(play: Play) -> dict[str, SceneResult]:
-    """A scenario for each call of multipart uploads, and one of sessions."""
+def _of_multipart_uploads() -> dict[str, Scenario]:
     scenarios = {}
     for call in MULTIPART:
         faults = _each(call, OF_CALL[call])
@@ -65,13 +74,7 @@ def hurt_large(play: Play) -> dict[str, SceneResult]:
             faults += [CallFault(S3Call.UPLOAD_PART, Effect.ERROR_500, nth=n + 1) for n in range(len(faults))]
         scenarios[str(call)] = large(call_faults=tuple(faults))
     sessions = [CallFault(S3Call.UPLOAD_PART, effect, nth=2 * n + 1) for n, effect in enumerate(SESSION)]
-    scenarios["session"] = large(call_faults=tuple(sessions))
-    silence = CallFault(S3Call.PUT_OBJECT, Effect.FREEZE_KAFKA, nth=2)
-    # With a backlog and small fetches, the lane is in the middle of fetching when its first object is cut.
-    scenarios["silence"] = small(
-        call_faults=(silence,), fetch_bytes=16 << 10, kafka_frozen_seconds=60.0, backlog_first=True
-    )
-    return play(scenarios)
+    return scenarios | {"session": large(call_faults=tuple(sessions))}
 
 
 def _check(result: SceneResult, call: S3Call) -> None:
@@ -81,32 +84,32 @@ def _check(result: SceneResult, call: S3Call) -> None:
 
 
 @pytest.mark.parametrize("call", ONE_CALL)
-def test_call_that_fails_before_or_after_it_was_applied(hurt_small: dict[str, SceneResult], call: S3Call) -> None:
-    _check(hurt_small[str(call)], call)
+def test_call_that_fails_before_or_after_it_was_applied(hurt: dict[str, SceneResult], call: S3Call) -> None:
+    _check(hurt[str(call)], call)
 
 
 @pytest.mark.parametrize("call", MULTIPART)
-def test_call_of_a_multipart_upload_that_fails(hurt_large: dict[str, SceneResult], call: S3Call) -> None:
-    _check(hurt_large[str(call)], call)
+def test_call_of_a_multipart_upload_that_fails(hurt: dict[str, SceneResult], call: S3Call) -> None:
+    _check(hurt[str(call)], call)
 
 
-def test_session_that_ends_in_the_middle_of_an_upload(hurt_large: dict[str, SceneResult]) -> None:
-    result = hurt_large["session"]
+def test_session_that_ends_in_the_middle_of_an_upload(hurt: dict[str, SceneResult]) -> None:
+    result = hurt["session"]
     for effect in SESSION:
         assert result.injected[f"{effect}, at a {S3Call.UPLOAD_PART}"] == 1, result
     assert not result.faults
 
 
-def test_kafka_connections_that_are_cut_in_the_middle_of_a_fetch(hurt_small: dict[str, SceneResult]) -> None:
-    result = hurt_small["kafka"]
+def test_kafka_connections_that_are_cut_in_the_middle_of_a_fetch(hurt: dict[str, SceneResult]) -> None:
+    result = hurt["kafka"]
     assert result.injected[f"{Effect.CUT_KAFKA}, at a {S3Call.PUT_OBJECT}"] == 1
     assert result.injected[str(Effect.CUT_FETCH)] >= 1
     assert not result.faults
 
 
-def test_lane_does_not_hang_on_a_kafka_that_says_nothing_any_more(hurt_large: dict[str, SceneResult]) -> None:
+def test_lane_does_not_hang_on_a_kafka_that_says_nothing_any_more(hurt: dict[str, SceneResult]) -> None:
     """Connections stay, answers do not come: the lane ends all the same, long before Airflow's limit of two minutes."""
-    result = hurt_large["silence"]
+    result = hurt["silence"]
     assert result.injected[f"{Effect.FREEZE_KAFKA}, at a {S3Call.PUT_OBJECT}"] == 1
     assert result.longest_overtime_seconds < 75
     assert not result.faults
