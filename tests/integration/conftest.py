@@ -8,8 +8,11 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from begun_early import BegunEarly
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from archive_drill import Archive, Cluster
     from partition_scenes import Scene
     from pyspark.sql import SparkSession
@@ -17,6 +20,22 @@ if TYPE_CHECKING:
 
     from devstack import Stack
     from waybill.names import TopicPartition
+
+
+_begun_early = pytest.StashKey[BegunEarly]()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    if not session.config.option.collectonly:
+        fixtures = {name for item in session.items for name in getattr(item, "fixturenames", ())}
+        early = session.config.stash[_begun_early] = BegunEarly(fixtures)
+        session.config.add_cleanup(early.close)
+
+
+@pytest.fixture(scope="session")
+def spark_environment(pytestconfig: pytest.Config) -> Path:
+    """The archive of the executors' Python, as `make spark-env` makes it."""
+    return pytestconfig.stash[_begun_early].spark_environment()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

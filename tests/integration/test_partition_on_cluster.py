@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,7 +24,6 @@ from spark_watch import PythonWorker, SparkWatch
 from devstack import Stack
 from devstack.ports import free_ports
 from devstack.spark import SparkCluster
-from devstack.spark_env import build
 from waybill.log.framing import Codec
 from waybill.names import TopicPartition
 
@@ -55,16 +55,8 @@ def spark_cluster(stack: Stack) -> Iterator[SparkCluster]:
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As `make spark-env` makes it."""
-    archive = tmp_path_factory.mktemp("spark-env") / "waybill-spark-env.tar.gz"
-    build(archive, ROOT / "requirements-spark.txt", [], ROOT / "include", print)
-    return archive
-
-
-@pytest.fixture(scope="module")
 def ran(
-    stack: Stack, spark_cluster: SparkCluster, environment: Path, tmp_path_factory: pytest.TempPathFactory
+    stack: Stack, spark_cluster: SparkCluster, spark_environment: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Ran]:
     """`spark-submit` of the job; while tasks write, a Python worker and then an executor of another are killed."""
     scene = new_scene(partition={"task_bytes": "1MiB", "memory": "16MiB"})
@@ -72,15 +64,21 @@ def ran(
     directory = tmp_path_factory.mktemp("submitted")
     (directory / "streams.yaml").write_text(yaml.safe_dump(scene.config.model_dump(mode="json")))
     (ui_port,) = free_ports(1)
-    command = _submit(spark_cluster, environment, directory, ui_port)
-    with SparkWatch(spark_cluster.directory) as watch, (directory / "log").open("wb") as log:
+    command = _submit(spark_cluster, spark_environment, directory, ui_port)
+    with (
+        SparkWatch(spark_cluster.directory) as watch,
+        (directory / "log").open("wb") as log,
+        ThreadPoolExecutor(1) as looking,
+    ):
         job = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
         try:
             first = _wait_for(lambda: watch.running(), job)
-            shown = _look(spark_cluster, ui_port)
+            executor = _jvm(first[0])
             killed = [_kill_python(first[0])]
-            others = _wait_for(lambda: [w for w in watch.running() if _jvm(w) != _jvm(first[0])], job)
+            looked = looking.submit(_look, spark_cluster, ui_port)  # while there is much to do yet
+            others = _wait_for(lambda: [w for w in watch.running() if _jvm(w) != executor], job)
             killed.append(_kill_executor(others[0]))
+            shown = looked.result()
             exit_code = job.wait(PATIENCE_SECONDS)
         finally:
             job.kill()
@@ -125,7 +123,7 @@ def _submit(cluster: SparkCluster, environment: Path, directory: Path, ui_port: 
         "spark.eventLog.enabled": "true",
         "spark.eventLog.dir": directory.as_uri(),
         # Time to look at a task, and to kill it, in the middle of its work.
-        "spark.executorEnv.WAYBILL_FAILPOINTS": "partition.span_read=sleep:6",
+        "spark.executorEnv.WAYBILL_FAILPOINTS": "partition.span_read=sleep:4",
     }
     return [
         *(str(Path(sys.executable).with_name("spark-submit")), "--master", cluster.master_url),
