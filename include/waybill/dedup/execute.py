@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 
 from waybill.config import Storage
-from waybill.connections import CatalogEndpoint, S3Endpoint, connection
 from waybill.dedup.candidates import Candidates
 from waybill.dedup.hashing import hash_keys
 from waybill.dedup.index.build import BuildJob, BuildTask, index_rows
@@ -25,7 +24,7 @@ from waybill.dedup.task import Judged, SweepJob, SweepTask, UnknownTopicPartitio
 from waybill.dedup.writing import write
 from waybill.errors import WaybillError
 from waybill.store import Store
-from waybill.tables import file_io
+from waybill.tables import task_io
 
 __all__ = ["Execute", "InThisProcess", "index_task", "warm_up"]
 
@@ -61,8 +60,7 @@ def warm_up() -> None:
 
 def index_task(storage: Storage, catalog_connection: str, job: BuildJob, task: BuildTask) -> list[Run]:
     """Carry out a task of building the index, on an executor. Raises as `index_rows` does."""
-    s3 = S3Endpoint.of(connection(storage.connection))
-    io = file_io(CatalogEndpoint.of(connection(catalog_connection)), s3, job.unique.data_location)
+    io = task_io(storage, catalog_connection, job.unique.data_location)
     with Store.of(storage) as store:
         return index_rows(store, io, job, task)
 

@@ -6,14 +6,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from waybill.connections import CatalogEndpoint, S3Endpoint, connection
 from waybill.dedup.candidates import Candidates
 from waybill.dedup.hashing import hash_keys, without_assigned
 from waybill.dedup.rows import ARRIVAL_COLUMNS, Arrivals, Rows, StrangeRows, read_rows
 from waybill.dedup.task import CANDIDATE_BYTES, Scanned, SweepJob, SweepTask, UnknownTopicPartitions
 from waybill.dedup.usage import Stopwatch
 from waybill.log._kernels import Array
-from waybill.tables import file_io
+from waybill.tables import task_io
 
 __all__ = ["Sent", "judge_of", "scan"]
 
@@ -29,8 +28,7 @@ def scan(job: SweepJob, task: SweepTask) -> Iterator[Sent]:
     Raises `StoreUnavailable` when S3 does not answer, `PlanUnusable` when a file is gone, `DamagedFile`.
     """
     watch = Stopwatch.start()
-    s3 = S3Endpoint.of(connection(job.storage.connection))
-    io = file_io(CatalogEndpoint.of(connection(job.catalog_connection)), s3, job.main.data_location)
+    io = task_io(job.storage, job.catalog_connection, job.main.data_location)
     columns = list(dict.fromkeys((*ARRIVAL_COLUMNS, *job.plan.key_columns)))
     arrivals = Arrivals.of(job)
     held = _Held(job)

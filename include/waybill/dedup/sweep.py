@@ -13,13 +13,11 @@ more. A plan and what was staged for it are never taken back.
 from __future__ import annotations
 
 import logging
-import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from typing import TypeVar
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
@@ -42,6 +40,7 @@ from waybill.names import TopicPartition, key_index_prefix, sweep_plan_key
 from waybill.partition.files import TableLayout
 from waybill.partition.report import RunOutcome
 from waybill.partition.settle import settle_plan
+from waybill.partition.step_clock import StepClock
 from waybill.store import Store
 from waybill.tables import (
     Beginning,
@@ -62,8 +61,6 @@ from waybill.tables.state import ancestry
 __all__ = ["Step", "run_sweep", "sweep_to_the_end"]
 
 log = logging.getLogger(__name__)
-
-_T = TypeVar("_T")
 
 _REBUILDS = 3
 
@@ -155,26 +152,25 @@ class _Sweep:
     more: bool = False
     figures: SweepFigures = field(default_factory=SweepFigures)
     index_figures: tuple[int, int] | None = None
-    seconds: dict[str, float] = field(default_factory=dict)
+    clock: StepClock = field(default_factory=StepClock)
 
     def carry_out(self) -> SweepReport:
-        began = time.monotonic()
         tables = load_tables(self.catalog, self.stream)
         if tables is None:
             log.info("dedup of %s: there is no table yet", self.name)
-            return self._report(RunOutcome.NOTHING_NEW, NOTHING_SWEPT, None, None, SweepState(), began)
+            return self._report(RunOutcome.NOTHING_NEW, NOTHING_SWEPT, None, None, SweepState())
         main = tables.main
         dedup = ensure_dedup_tables(self.catalog, self.stream, main)
         state = read_sweep_state(dedup.unique.metadata, ".".join(dedup.unique.name()))
         start = NOTHING_SWEPT if state.swept is None else Point(state.swept.snapshot, state.swept.sequence)
         if start != NOTHING_SWEPT:
             self._check_since(main, state.beginning, start)
-        plan = self._timed("plan", lambda: self._settle_plan(main, dedup, start, state))
+        plan = self.clock.timed("plan", lambda: self._settle_plan(main, dedup, start, state))
         if plan is None:
             if self.rebuild_index:
                 of = IndexOf.of_table(dedup.unique, self.settings.key, self.settings.buckets)
-                self._timed("index", lambda: self._index(dedup.unique, state, of))
-            return self._report(RunOutcome.NOTHING_NEW, start, None, None, state, began)
+                self.clock.timed("index", lambda: self._index(dedup.unique, state, of))
+            return self._report(RunOutcome.NOTHING_NEW, start, None, None, state)
         if not self.made_plan:  # a rival with a newer config may have given the tables columns since
             main.refresh()
             dedup = ensure_dedup_tables(self.catalog, self.stream, main)
@@ -183,17 +179,17 @@ class _Sweep:
             self._begin(plan, main)
         self.done("planned")
         try:
-            staged = self._timed("tasks", lambda: self._stage(plan, main, dedup, state))
+            staged = self.clock.timed("tasks", lambda: self._stage(plan, main, dedup, state))
         except _Overtaken:
             log.info("dedup of %s: another run has committed plan %s meanwhile", self.name, plan.id)
             state = read_sweep_state(dedup.unique.metadata, ".".join(dedup.unique.name()))
-            return self._report(RunOutcome.ADOPTED, start, plan, None, state, began)
+            return self._report(RunOutcome.ADOPTED, start, plan, None, state)
         self.done("staged")
-        outcome = self._timed("commit", lambda: self._commit(plan, dedup, staged))
+        outcome = self.clock.timed("commit", lambda: self._commit(plan, dedup, staged))
         self.done("committed")
-        self._timed("index_on", lambda: self._move_index_on(plan, dedup.unique, staged))
+        self.clock.timed("index_on", lambda: self._move_index_on(plan, dedup.unique, staged))
         self.done("index_moved")
-        return self._report(RunOutcome(outcome), start, plan, staged, staged.state, began)
+        return self._report(RunOutcome(outcome), start, plan, staged, staged.state)
 
     # --- plan ---
 
@@ -268,13 +264,13 @@ class _Sweep:
 
     def _carry_out(self, plan: SweepPlan, main: Table, dedup: DedupTables, state: SweepState) -> StagedSweep:
         of = IndexOf.of_table(dedup.unique, plan.key_columns, plan.buckets)
-        manifest = self._timed("index", lambda: self._index_before(plan, dedup.unique, state, of))
+        manifest = self.clock.timed("index", lambda: self._index_before(plan, dedup.unique, state, of))
         if not plan.records:
             return self._staged(plan, manifest, [], [])
-        manifest, job, judged = self._timed("judge", lambda: self._judge(plan, main, dedup, state, manifest))
+        manifest, job, judged = self.clock.timed("judge", lambda: self._judge(plan, main, dedup, state, manifest))
         self.done("judged")
         marks = [found.marks for found in judged if found.marks is not None]
-        written = self._timed("write", lambda: self._write(job, marks, dedup))
+        written = self.clock.timed("write", lambda: self._write(job, marks, dedup))
         remove_objects(self.store, marks)
         self.figures = SweepFigures(judged, written)
         staged = self._staged(plan, manifest, judged, written)
@@ -420,13 +416,6 @@ class _Sweep:
 
     # --- report ---
 
-    def _timed(self, step: str, work: Callable[[], _T]) -> _T:
-        began = time.monotonic()
-        try:
-            return work()
-        finally:
-            self.seconds[step] = self.seconds.get(step, 0.0) + time.monotonic() - began
-
     def _report(
         self,
         outcome: RunOutcome,
@@ -434,7 +423,6 @@ class _Sweep:
         plan: SweepPlan | None,
         staged: StagedSweep | None,
         state: SweepState,
-        began: float,
     ) -> SweepReport:
         return SweepReport.of(
             stream=self.name,
@@ -447,7 +435,7 @@ class _Sweep:
             figures=self.figures,
             index=self.index_figures,
             state=state,
-            seconds={**self.seconds, "total": time.monotonic() - began},
+            seconds=self.clock.seconds(),
         )
 
 

@@ -14,7 +14,6 @@ from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 
 from waybill.config.dedup import ARRIVED_AT
-from waybill.connections import CatalogEndpoint, S3Endpoint, connection
 from waybill.dedup.marks import MarkedRows, marks_of_files
 from waybill.dedup.rows import Arrivals, Rows, read_rows
 from waybill.dedup.task import SweepJob, SweepTask, Written
@@ -24,7 +23,7 @@ from waybill.log._kernels import Array
 from waybill.names import TopicPartition
 from waybill.partition.files import PartitionedWriter, TableLayout, Uploads
 from waybill.partition.scratch import scratch_directory
-from waybill.tables import file_io
+from waybill.tables import task_io
 from waybill.tables.dedup import ARRIVED_AT_FIELD, DUPLICATES_ROWS
 
 __all__ = ["key_text", "write"]
@@ -38,8 +37,7 @@ def write(job: SweepJob, task: SweepTask, marks: tuple[str, ...]) -> Written:
     Raises `StoreUnavailable` when S3 does not answer, `ScratchUnusable` when the disk is full, `PlanUnusable` when a
     file is gone, `DamagedFile`.
     """
-    s3 = S3Endpoint.of(connection(job.storage.connection))
-    io = file_io(CatalogEndpoint.of(connection(job.catalog_connection)), s3, job.unique.data_location)
+    io = task_io(job.storage, job.catalog_connection, job.unique.data_location)
     with (
         scratch_directory() as scratch,
         closing(Uploads(io)) as uploads,

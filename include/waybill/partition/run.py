@@ -15,13 +15,11 @@ progress stays, and the next plan has the next number.
 from __future__ import annotations
 
 import logging
-import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import TypeVar
 
 from pyiceberg.catalog import Catalog
 
@@ -41,6 +39,7 @@ from waybill.partition.reading import find_fault
 from waybill.partition.report import Report, RunOutcome
 from waybill.partition.settle import settle_plan
 from waybill.partition.staged import Staged, discard, find_staged, record_staged
+from waybill.partition.step_clock import StepClock
 from waybill.partition.task import Job, TaskResult
 from waybill.store import Store
 from waybill.tables import (
@@ -64,8 +63,6 @@ from waybill.tables.ledger import sequence_of
 __all__ = ["Execute", "Step", "run_partition", "run_to_the_end"]
 
 log = logging.getLogger(__name__)
-
-_T = TypeVar("_T")
 
 Step = Callable[[str], None]
 """Called with the name of each step that was just done."""
@@ -133,24 +130,23 @@ class _Run:
     known: dict[TopicPartition, ArchiveFault] = field(default_factory=dict)
     """Faults that an earlier run met, and that are there still."""
     results: list[TaskResult] = field(default_factory=list)
-    seconds: dict[str, float] = field(default_factory=dict)
+    clock: StepClock = field(default_factory=StepClock)
 
     def carry_out(self) -> Report:
-        began = time.monotonic()
         tables = ensure_tables(self.catalog, self.stream)
         start = progress_of(tables.main.metadata, ".".join(tables.main.name()))
-        plan = self._timed("plan", lambda: self._settle_plan(tables, start))
+        plan = self.clock.timed("plan", lambda: self._settle_plan(tables, start))
         if plan is None:
-            return self._report(RunOutcome.NOTHING_NEW, start, None, None, began)
+            return self._report(RunOutcome.NOTHING_NEW, start, None, None)
         # A rival with a newer config may have made it, and given the table columns since it was loaded here.
         if plan.reading.files is None:
             fit_columns(tables.main, plan.reading.columns)
         self.done("planned")
-        staged = self._timed("tasks", lambda: self._stage(plan, tables))
+        staged = self.clock.timed("tasks", lambda: self._stage(plan, tables))
         self.done("staged")
-        outcome = self._timed("commit", lambda: self._commit(plan, tables, staged))
+        outcome = self.clock.timed("commit", lambda: self._commit(plan, tables, staged))
         self.done("committed")
-        return self._report(RunOutcome(outcome), start, plan, staged, began)
+        return self._report(RunOutcome(outcome), start, plan, staged)
 
     def _settle_plan(self, tables: StreamTables, start: Progress) -> Plan | None:
         uuid = str(tables.main.metadata.table_uuid)
@@ -285,16 +281,7 @@ class _Run:
         attempt = before.attempt + 1 if staged.end == plan.start else 0
         return left_out_text(LeftOut({tp: fault.offset for tp, fault in staged.faults.items()}, attempt))
 
-    def _timed(self, step: str, work: Callable[[], _T]) -> _T:
-        began = time.monotonic()
-        try:
-            return work()
-        finally:
-            self.seconds[step] = time.monotonic() - began
-
-    def _report(
-        self, outcome: RunOutcome, start: Progress, plan: Plan | None, staged: Staged | None, began: float
-    ) -> Report:
+    def _report(self, outcome: RunOutcome, start: Progress, plan: Plan | None, staged: Staged | None) -> Report:
         return Report.of(
             stream=self.name,
             outcome=outcome,
@@ -306,7 +293,7 @@ class _Run:
             results=self.results,
             alert_settings=self.stream.quarantine,
             faults=(*self.broken, *(fault.message for fault in (staged.faults if staged else self.known).values())),
-            seconds={**self.seconds, "total": time.monotonic() - began},
+            seconds=self.clock.seconds(),
         )
 
 

@@ -18,7 +18,6 @@ from pyiceberg.manifest import DataFile
 
 from waybill import failpoints
 from waybill.config import Reading, Storage
-from waybill.connections import CatalogEndpoint, S3Endpoint, connection
 from waybill.errors import StoreUnavailable
 from waybill.log.decode import DecodeBuffers
 from waybill.names import TopicPartition
@@ -35,7 +34,7 @@ from waybill.partition.reading import UNREADABLE, fault_of, is_indexed, read_spa
 from waybill.partition.rows import QUARANTINE_ROWS, TABLE_ROWS, RowBuilder, table_rows
 from waybill.partition.scratch import scratch_directory
 from waybill.store import Store
-from waybill.tables import file_io
+from waybill.tables import task_io
 from waybill.tables.ledger import LedgerEntry
 
 __all__ = ["Job", "StageSeconds", "TaskResult", "row_builder", "rows_in_table", "run_task"]
@@ -94,10 +93,9 @@ def run_task(job: Job, task: Task) -> TaskResult | ArchiveFault:
     Raises `StoreUnavailable` when S3 does not answer, `ScratchUnusable` when the disk is full, `ParserBroken` when a
     class of the user's does not keep to the parser protocol.
     """
-    s3 = S3Endpoint.of(connection(job.storage.connection))
-    io = file_io(CatalogEndpoint.of(connection(job.catalog_connection)), s3, job.table.data_location)
+    io = task_io(job.storage, job.catalog_connection, job.table.data_location)
     with (
-        Store(s3, job.storage.bucket, job.storage.prefix) as store,
+        Store.of(job.storage) as store,
         scratch_directory() as scratch,
         closing(Uploads(io)) as uploads,
     ):

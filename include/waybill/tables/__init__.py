@@ -1,6 +1,6 @@
 """Iceberg: the catalog, the two tables of a stream, progress, and the commit that moves rows and progress together."""
 
-from waybill.tables.catalog import catalog_of, file_io, open_catalog
+from waybill.tables.catalog import catalog_of, file_io, open_catalog, task_io
 from waybill.tables.columns import fit_columns
 from waybill.tables.commit import Commit, Outcome, commit_files
 from waybill.tables.dedup import (
@@ -59,5 +59,6 @@ __all__ = [
     "state_of",
     "sweep_properties",
     "swept_text",
+    "task_io",
     "until_committed",
 ]

@@ -12,12 +12,12 @@ from pyiceberg.io import FileIO, load_file_io
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from waybill.config import Config
+from waybill.config import Config, Storage
 from waybill.connections import CatalogEndpoint, S3Endpoint, connection
 from waybill.errors import CatalogUnavailable, ConfigError
 from waybill.tables.files import io_properties
 
-__all__ = ["available", "catalog_of", "file_io", "open_catalog"]
+__all__ = ["available", "catalog_of", "file_io", "open_catalog", "task_io"]
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +56,12 @@ def open_catalog(endpoint: CatalogEndpoint, s3: S3Endpoint) -> Catalog:
         except (ValueError, ImportError) as error:
             raise ConfigError(f"the connection of the Iceberg catalog is not usable: {error}") from error
     raise AssertionError("unreachable")
+
+
+def task_io(storage: Storage, catalog_connection: str, location: str) -> FileIO:
+    """Files of a table, on an executor: by the names of connections that a job carries."""
+    s3 = S3Endpoint.of(connection(storage.connection))
+    return file_io(CatalogEndpoint.of(connection(catalog_connection)), s3, location)
 
 
 def file_io(endpoint: CatalogEndpoint, s3: S3Endpoint, location: str) -> FileIO:
