@@ -234,7 +234,7 @@ class Demo:
 _NEXT = """\
 Where to look next
   make up                      the same stack, with what is in it now, and Airflow's UI
-  source .waybill/env          then: waybill offsets · waybill ls flights · waybill verify
+  source .waybill/env          then: waybill offsets · waybill ls flights · waybill verify · waybill dedup status
   docs/user-guide.md           declare a stream; read the table, the quarantine, the archive
   docs/protocol.md             why nothing is lost or repeated"""
 

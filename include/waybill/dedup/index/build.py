@@ -215,6 +215,7 @@ class _Made:
             for file in _live(self._unique)
             if file.last_arrived_ms is None or file.last_arrived_ms >= self._job.horizon_ms
         ]
+        made = self._with(Manifest.empty(self._job.of), self._runs(files, 0))
         log.info(
             "key index %s: built from %d files with %s rows of table %s",
             self._job.index,
@@ -222,7 +223,7 @@ class _Made:
             f"{sum(file.records for file in files):,}",
             self._job.unique.name,
         )
-        return self._with(Manifest.empty(self._job.of), self._runs(files, 0))
+        return made
 
     def _with(self, manifest: Manifest, runs: Sequence[Run]) -> Manifest:
         made = replace(
