@@ -215,7 +215,7 @@ def find_repeated(
     before the horizon.
     """
     repeated = np.full(len(rows), np.int64(-1))
-    latest, latest_ms, is_there = np.int64(-1), np.int64(0), False
+    latest, latest_ms, is_there = -1, 0, False
     for n in range(len(rows)):
         if n == 0 or keys[n] != keys[n - 1]:
             entry = entries[keys[n]] if len(entries) else -1

@@ -7,6 +7,7 @@ Neither counts before the sweep says so: what it is of use for is written down w
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from waybill.dedup.index.merge import MergePolicy, by_departure, few_keys
 from waybill.dedup.index.reads import QuickReads
 from waybill.dedup.index.runs import Run, RunKeys, write_run
 from waybill.dedup.marks import Marks, write_marks
-from waybill.dedup.order import judge
+from waybill.dedup.order import Seen, judge, one_of_each_key
 from waybill.dedup.scan import judge_of
 from waybill.dedup.task import Judged, Scanned, SweepJob, UnknownTopicPartitions
 from waybill.dedup.usage import Stopwatch
@@ -36,17 +37,10 @@ def judge_range(
     answer.
     """
     watch = Stopwatch.start()
-    parts: list[Candidates] = []
-    scanned: list[Scanned] = []
-    for found in sent:
-        if isinstance(found, UnknownTopicPartitions):
-            return found
-        if isinstance(found, Scanned):
-            scanned.append(found)
-        else:
-            parts.append(Candidates.from_bytes(found))
-    candidates = Candidates.concat(parts)
-    parts.clear()
+    received = _receive(sent)
+    if isinstance(received, UnknownTopicPartitions):
+        return received
+    candidates, scanned = received
     runs: list[Run] = []
     marks: list[Marks] = []
     with Store.of(job.storage) as store:
@@ -69,6 +63,22 @@ def judge_range(
     )
 
 
+def _receive(
+    sent: Iterable[bytes | Scanned | UnknownTopicPartitions],
+) -> tuple[Candidates, list[Scanned]] | UnknownTopicPartitions:
+    """All candidates in one piece; those that they came in are let go of."""
+    parts: list[Candidates] = []
+    scanned: list[Scanned] = []
+    for found in sent:
+        if isinstance(found, UnknownTopicPartitions):
+            return found
+        if isinstance(found, Scanned):
+            scanned.append(found)
+        else:
+            parts.append(Candidates.from_bytes(found))
+    return Candidates.concat(parts), scanned
+
+
 def _by_bucket(job: SweepJob, number: int, candidates: Candidates) -> Iterable[tuple[int, Candidates]]:
     buckets = job.buckets_of(number)
     if len(buckets) == 1:
@@ -79,13 +89,22 @@ def _by_bucket(job: SweepJob, number: int, candidates: Candidates) -> Iterable[t
         yield bucket, candidates.take(np.flatnonzero(found == bucket))
 
 
+def _seen(index: BucketIndex, candidates: Candidates, horizon_ms: int) -> Seen:
+    """What the index knows of the candidates' keys: asked once for each, however often it came."""
+    asked = one_of_each_key(candidates)
+    if asked is None:
+        return index.lookup(candidates.hi, candidates.lo, horizon_ms)
+    seen = index.lookup(candidates.hi[asked], candidates.lo[asked], horizon_ms)
+    return replace(seen, candidate=asked[seen.candidate])
+
+
 def _judge_bucket(
     store: Store, reads: QuickReads, job: SweepJob, bucket: int, candidates: Candidates
 ) -> tuple[list[Run], Marks]:
     plan = job.plan
     topic_partitions = list(job.topic_partitions)  # those of the index come behind them
     index = BucketIndex(reads, [run for run in job.runs if run.bucket == bucket], topic_partitions)
-    seen = index.lookup(candidates.hi, candidates.lo, plan.horizon_ms)
+    seen = _seen(index, candidates, plan.horizon_ms)
     verdicts = judge(candidates, seen, plan.window_ms, plan.horizon_ms)
     kept = candidates.take(np.flatnonzero(verdicts.kept))
     repeats = np.flatnonzero(~verdicts.kept)

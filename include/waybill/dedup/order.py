@@ -10,7 +10,7 @@ from waybill.dedup._kernels import find_repeated, latest_entries, may_repeat, nu
 from waybill.dedup.candidates import Candidates
 from waybill.log._kernels import Array
 
-__all__ = ["Seen", "Verdicts", "judge"]
+__all__ = ["Seen", "Verdicts", "judge", "one_of_each_key"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,6 +79,20 @@ def judge(candidates: Candidates, seen: Seen, window_ms: int, horizon_ms: int) -
     _judge_alone(candidates, seen.take(~among_several), window_ms, horizon_ms, verdicts)
     _judge_among(candidates, np.flatnonzero(several), seen.take(among_several), window_ms, horizon_ms, verdicts)
     return verdicts
+
+
+def one_of_each_key(candidates: Candidates) -> Array | None:
+    """Indices of candidates, one of each key, in no order; None: all of them, no key being there more than once.
+
+    What the index knows of one candidate, it need not be asked for the others of its key: see `Seen`.
+    """
+    c, several = candidates, _occurs_several_times(candidates.hi)
+    rows = np.flatnonzero(several)
+    if not len(rows):
+        return None
+    rows = rows[np.lexsort((c.lo[rows], c.hi[rows]))]
+    keys = number_keys(rows, c.hi, c.lo)
+    return np.concatenate((np.flatnonzero(~several), rows[np.flatnonzero(np.diff(keys, prepend=-1))]))
 
 
 def _occurs_several_times(hi: Array) -> Array:

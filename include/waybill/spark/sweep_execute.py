@@ -6,6 +6,7 @@ bytes for each row that has a key, in a few large pieces of Arrow for each range
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -67,9 +68,15 @@ def _scan(job: SweepJob, task: SweepTask, attempts: int) -> Iterator[tuple[int, 
 def _judge(
     job: SweepJob, number: int, pairs: Iterable[tuple[int, Any]], attempts: int
 ) -> Judged | UnknownTopicPartitions | WaybillError:
-    sent = []
+    unread = iter(pairs)
+    judged = as_value(lambda: judge_range(job, number, _sent(unread)), attempts)
+    deque(unread, maxlen=0)  # a worker that leaves any of it is not used again
+    return judged
+
+
+def _sent(pairs: Iterable[tuple[int, Any]]) -> Iterator[Any]:
+    """What came for a judge, which no list keeps. Raises what a task that scans has met."""
     for _, found in pairs:
-        if isinstance(found, WaybillError):  # of a task that scans
-            return found
-        sent.append(found)
-    return as_value(lambda: judge_range(job, number, sent), attempts)
+        if isinstance(found, WaybillError):
+            raise found
+        yield found

@@ -15,7 +15,7 @@ from oracle import NEVER, Kept, Key, Row, State, key_of, low_ms, sweep
 
 from waybill.dedup.candidates import Candidates, arrivals_ms
 from waybill.dedup.hashing import hash_keys, without_assigned
-from waybill.dedup.order import Seen, judge
+from waybill.dedup.order import Seen, judge, one_of_each_key
 from waybill.names import TopicPartition
 
 _TPS = tuple(TopicPartition(topic, partition) for topic, partition in (("a", 0), ("a", 2), ("a", 10), ("b", 0)))
@@ -218,3 +218,30 @@ def test_an_entry_from_before_the_horizon_does_not_count_though_it_is_stored(row
 
 def test_no_candidates() -> None:
     assert judge(Candidates.empty(), Seen.nothing(), 30, NEVER).kept.tolist() == []
+
+
+def test_the_index_is_asked_once_for_each_key() -> None:
+    n = 60
+    number = np.arange(n) % 7
+    hi, lo = (np.where(number < 6, number // 2, 100 + np.arange(n)).astype(np.uint64), (number % 3).astype(np.uint64))
+    none = np.zeros(n, np.int64)
+    rows = Candidates(hi, lo, none, none.astype(np.int32), np.arange(n), none.astype(np.int32), none)
+    asked = one_of_each_key(rows)
+    assert asked is not None
+    found = list(zip(hi[asked].tolist(), lo[asked].tolist(), strict=True))
+    assert len(found) == len(set(found))
+    assert set(found) == set(zip(hi.tolist(), lo.tolist(), strict=True))
+    assert one_of_each_key(rows.take(np.flatnonzero(number == 6))) is None
+    assert one_of_each_key(Candidates.empty()) is None
+
+
+def test_an_entry_of_one_candidate_is_enough_for_all_of_its_key() -> None:
+    n = 5
+    one, offset = np.ones(n, np.uint64), np.arange(n)
+    at_ms = np.array([100, 101, 102, 150, 151], np.int64)
+    rows = Candidates(one, one, at_ms, np.zeros(n, np.int32), offset, np.zeros(n, np.int32), offset)
+    entry = Seen(np.array([3]), np.array([95], np.int64), np.array([7], np.int32), np.array([42], np.int64))
+    verdicts = judge(rows, entry, 10, 0)
+    assert verdicts.kept.tolist() == [False, False, False, True, False]
+    assert verdicts.first_offset[[0, 1, 2, 4]].tolist() == [42, 42, 42, 3]
+    assert verdicts.first_tp[[0, 1, 2, 4]].tolist() == [7, 7, 7, 0]
