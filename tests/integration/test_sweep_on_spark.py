@@ -109,7 +109,7 @@ def test_the_job_as_spark_submit_runs_it(
     gain(swept, TPS[1], range(5))
     arguments = ["--stream", "flights", "--config", str(config), "--report", str(figures)]
     with caplog.at_level("INFO"):
-        assert job.main([*arguments, "--until", "1990-01-31T00:00:00Z"]) == 0
+        assert job.main([*arguments, "--since", "1980-01-31T00:00:00Z", "--until", "1990-01-31T00:00:00Z"]) == 0
         assert job.main([*arguments, "--rebuild-index"]) == 0
     [document] = json.loads(figures.read_text())
     assert (document["outcome"], document["rows"], document["duplicates"]) == ("committed", 10, 5)
@@ -121,9 +121,16 @@ def test_the_job_as_spark_submit_runs_it(
     swept.check()
     assert job.main(["--stream", "nothing", "--config", str(config)]) == 1
     assert "no stream 'nothing'; there are: flights" in caplog.text
-    for wrong in ("yesterday", "2026-01-31T00:00:00"):
+    times = ("yesterday", "2026-01-31T00:00:00")
+    after_until = ["--since", "2026-01-31T00:00:01Z", "--until", "2026-01-31T00:00:00Z"]
+    for wrong in (
+        *(["--until", at] for at in times),
+        ["--since", times[0]],
+        ["--since", "9000-01-01T00:00Z"],
+        after_until,
+    ):
         with pytest.raises(SystemExit):
-            job.main([*arguments, "--until", wrong])
+            job.main([*arguments, *wrong])
 
 
 def test_an_error_in_a_task_reaches_the_driver_as_itself(swept: SweptScene, spark: SparkSession) -> None:
