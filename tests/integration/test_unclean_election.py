@@ -69,7 +69,7 @@ def archived(stream: ArchivedStream) -> list[tuple[int, bytes | None]]:
 def test_what_an_unclean_election_took_back(stack: Stack, stream: ArchivedStream) -> None:
     stream.produce_events(10)
     try:
-        stack.kill_broker(FOLLOWER)
+        stack.stop_broker(FOLLOWER)  # in order: the cluster need not find out that it is gone
         wait_until_led_by(stack, stream.topic, LEADER, in_sync=[LEADER])
         stream.produce_events(10, first=10)
         assert run(stream).outcome is Outcome.UP_TO_DATE
