@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from waybill.config import Config
@@ -106,7 +106,9 @@ def open_driver_processes(directory: Path, driver: str) -> Iterator[DriverProces
     ) as server:
         try:
             assert server.stdout is not None
-            assert server.stdout.readline() == "ready\n"
+            if server.stdout.readline() != "ready\n":  # what it could not import it has said on its standard error
+                raise RuntimeError(f"no driver can be started: {sys.executable} ended with {server.wait()}")
             yield DriverProcesses(server, directory)
         finally:
-            os.killpg(server.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it never began
+                os.killpg(server.pid, signal.SIGKILL)
