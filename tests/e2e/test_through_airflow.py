@@ -168,9 +168,15 @@ def test_a_partition_run_is_followed_by_a_sweep_that_keeps_each_id_once(
     assert (status["rows"], status["duplicates"], status["index"]["keys"]) == (300, 20, 300)
     assert ids_in("e2e.visits_unique_g1") == sorted(f"e2e-visits-{i}" for i in range(300))
 
-    with pytest.raises(StackError, match="until"):
-        airflow.trigger("dedup__visits", {"until": "yesterday"})
-    run = run_dag("dedup__visits", {"until": "2026-01-31T00:00:00Z", "rebuild_index": True})
+    for name in ("since", "until"):
+        with pytest.raises(StackError, match=name):
+            airflow.trigger("dedup__visits", {name: "yesterday"})
+    run = run_dag("dedup__visits", {"since": "2026-01-31T00:00:00Z", "until": "2026-01-30T00:00:00Z"})
+    assert run.state is RunState.FAILED
+    tasks = {task.task_id: task for task in airflow.task_instances("dedup__visits", run.run_id)}
+    assert "is after until 2026-01-30T00:00:00Z" in airflow.log("dedup__visits", run.run_id, tasks["sweep"])
+    form = {"since": "2026-01-01T00:00:00Z", "until": "2026-01-31T00:00:00Z", "rebuild_index": True}
+    run = run_dag("dedup__visits", form)
     assert run.state is RunState.SUCCESS, airflow.failure_report("dedup__visits", run.run_id)
     [status] = waybill("dedup", "status", "visits")
     assert (status["rows"], status["duplicates"], status["index"]["version"] > 1) == (300, 20, True)
