@@ -174,8 +174,8 @@ class AirflowClient:
 
     def __init__(self, url: str, user: str, password: str) -> None:
         self._credentials = {"username": user, "password": password}
-        # No proxy of the environment: this is 127.0.0.1.
-        self._http = httpx.Client(base_url=url, timeout=30.0, trust_env=False)
+        # No proxy of the environment: this is 127.0.0.1. On a busy machine a first answer may take a minute.
+        self._http = httpx.Client(base_url=url, timeout=120.0, trust_env=False)
 
     def close(self) -> None:
         """Close the connections."""

@@ -203,8 +203,15 @@ class Stack:
         self._start_services([self.airflow])
 
     def airflow_runs(self) -> bool:
-        """Whether Airflow was started on this stack."""
-        return self.status().server("airflow-scheduler") is not None
+        """Whether Airflow was started on this stack, and not stopped since."""
+        states = [self.status().server(spec.name) for spec in self.airflow.specs(self.logs)]
+        return any(state is not None and state.running for state in states)
+
+    def stop_airflow(self) -> None:
+        """Stop what `start_airflow` started, and every task; nothing happens when it does not run."""
+        if self.airflow_runs():
+            for spec in self.airflow.specs(self.logs):
+                self._guardian.stop_server(spec.name, grace_seconds=0.0)
 
     def start_spark(self) -> SparkCluster:
         """Start a Spark standalone cluster on a running stack. Returns once the master counts its workers.

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
+from side_by_side import STORIES, Story
 
 from devstack import Stack
-from devstack.airflow import AirflowClient, DagRun
+from devstack.airflow import Airflow
 
 CONFIG = """
 version: 1
@@ -61,7 +62,8 @@ streams:
     maintenance: {}
 """
 
-_RUN_SECONDS = 240.0
+_SIDE_BY_SIDE = 2
+"""Stories at a time, each with one DAG run at a time: two cores have no use for more, and each Spark takes memory."""
 
 
 def without_schedules(config: str) -> str:
@@ -77,9 +79,9 @@ def without_schedules(config: str) -> str:
     return config
 
 
-@pytest.fixture(scope="session")
-def airflow(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AirflowClient]:
-    """A client of the run's Airflow, which has the DAGs of `CONFIG`."""
+@pytest.fixture(scope="module")
+def airflow(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
+    """The run's Airflow with the DAGs of `CONFIG`. It stops here: it would go on parsing them beside other tests."""
     config = tmp_path_factory.mktemp("e2e") / "streams.yaml"
     config.write_text(without_schedules(CONFIG))
     stack.start_airflow({"WAYBILL_CONFIG": str(config)})
@@ -92,19 +94,19 @@ def airflow(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         patch.setenv("WAYBILL_CONFIG", str(config))
         patch.setenv("AIRFLOW_CONN_E2E_S3", s3)
         client.create_connection("e2e_s3", json.loads(s3))
-        yield client
+        yield stack.airflow
+    stack.stop_airflow()
 
 
-@pytest.fixture
-def run_dag(airflow: AirflowClient) -> Callable[..., DagRun]:
-    """Has the scheduler run a DAG once, with what a form says, and returns the run when it has ended."""
+@pytest.fixture(scope="module")
+def stories(request: pytest.FixtureRequest, stack: Stack, airflow: Airflow) -> Iterator[dict[str, Future[None]]]:
+    """The stories of all tests that were selected, by the test's name: they have begun, a few side by side."""
 
-    def run(dag_id: str, form: dict[str, Any] | None = None) -> DagRun:
-        airflow.wait_for_dag(dag_id)
-        airflow.unpause(dag_id)
-        try:
-            return airflow.wait_for_run(dag_id, airflow.trigger(dag_id, form), seconds=_RUN_SECONDS)
-        finally:
-            airflow.pause(dag_id)
+    def tell(story: Story) -> None:
+        with airflow.client() as client:
+            story(stack, client)
 
-    return run
+    names = [item.name for item in request.session.items if item.name in STORIES]
+    with ThreadPoolExecutor(_SIDE_BY_SIDE) as pool:
+        yield {name: pool.submit(tell, STORIES[name]) for name in names}
+        pool.shutdown(cancel_futures=True)

@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from side_by_side import RUN_SECONDS, run_dag, side_by_side
 
 from devstack import Stack
 from devstack.airflow import AirflowClient, DagRun, RunState
@@ -24,9 +24,7 @@ from waybill.connections import CatalogEndpoint, S3Endpoint, connection
 from waybill.errors import StackError
 from waybill.tables import open_catalog
 
-RunDag = Callable[..., DagRun]
-
-pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(1800)]
 
 
 def create_topic(stack: Stack, topic: str, partitions: int = 2) -> None:
@@ -49,13 +47,14 @@ def waybill(*arguments: str, code: int = 0) -> Any:
     return json.loads(done.stdout)
 
 
-def test_scheduled_dags_bring_each_message_to_the_table_once(
-    stack: Stack, airflow: AirflowClient, run_dag: RunDag
+@side_by_side
+def test_scheduled_dags_bring_each_message_to_the_table_once_and_succeed_with_nothing_to_do(
+    stack: Stack, airflow: AirflowClient
 ) -> None:
     create_topic(stack, "e2e-orders-eu")
     produce(stack, "e2e-orders-eu", range(2_000))
     for dag_id in ("ingest__orders", "partition__orders"):
-        run = run_dag(dag_id)
+        run = run_dag(airflow, dag_id)
         assert run.state is RunState.SUCCESS, airflow.failure_report(dag_id, run.run_id)
     [report] = waybill("verify", "orders")
     assert (report["figures"]["rows"], report["figures"]["lost"], report["figures"]["repeated"]) == (2_000, 0, 0)
@@ -65,12 +64,15 @@ def test_scheduled_dags_bring_each_message_to_the_table_once(
     produce(stack, "e2e-orders-us", range(500))
     produce(stack, "e2e-orders-eu", range(2_000, 2_100))
     for dag_id in ("ingest__orders", "partition__orders"):
-        run = run_dag(dag_id)
+        run = run_dag(airflow, dag_id)
         assert run.state is RunState.SUCCESS, airflow.failure_report(dag_id, run.run_id)
     [report] = waybill("verify", "orders")
     assert (report["figures"]["rows"], report["figures"]["lost"], report["figures"]["repeated"]) == (2_600, 0, 0)
 
-    run = run_dag("maintenance__orders")
+    run = run_dag(airflow, "ingest__orders")
+    assert run.state is RunState.SUCCESS, "there is nothing to do: " + airflow.failure_report(run.dag_id, run.run_id)
+
+    run = run_dag(airflow, "maintenance__orders")
     assert run.state is RunState.SUCCESS, airflow.failure_report("maintenance__orders", run.run_id)
     [maintain] = airflow.task_instances("maintenance__orders", run.run_id)
     log = airflow.log("maintenance__orders", run.run_id, maintain)
@@ -79,19 +81,13 @@ def test_scheduled_dags_bring_each_message_to_the_table_once(
     assert (report["figures"]["rows"], report["figures"]["lost"], report["figures"]["repeated"]) == (2_600, 0, 0)
 
 
-def test_a_run_with_nothing_to_do_succeeds(airflow: AirflowClient, run_dag: RunDag) -> None:
-    run = run_dag("ingest__orders")
-    assert run.state is RunState.SUCCESS, airflow.failure_report("ingest__orders", run.run_id)
-
-
-def test_a_topic_that_stops_fails_the_report_and_no_other_topic(
-    stack: Stack, airflow: AirflowClient, run_dag: RunDag
-) -> None:
+@side_by_side
+def test_a_topic_that_stops_fails_the_report_and_no_other_topic(stack: Stack, airflow: AirflowClient) -> None:
     topics = ("e2e-payments-sound", "e2e-payments-recreated")
     for topic in topics:
         create_topic(stack, topic, partitions=1)
         produce(stack, topic, range(100))
-    run = run_dag("ingest__payments")
+    run = run_dag(airflow, "ingest__payments")
     assert run.state is RunState.SUCCESS, airflow.failure_report("ingest__payments", run.run_id)
 
     admin = AdminClient({"bootstrap.servers": stack.bootstrap_servers})
@@ -99,7 +95,7 @@ def test_a_topic_that_stops_fails_the_report_and_no_other_topic(
     create_topic(stack, topics[1], partitions=1)
     for topic in topics:
         produce(stack, topic, range(100, 150))
-    run = run_dag("ingest__payments")
+    run = run_dag(airflow, "ingest__payments")
 
     assert run.state is RunState.FAILED
     tasks = {task.task_id: task for task in airflow.task_instances("ingest__payments", run.run_id)}
@@ -115,28 +111,31 @@ def test_a_topic_that_stops_fails_the_report_and_no_other_topic(
     assert lags == {"e2e-payments-sound": 0}
 
 
+@side_by_side
 def test_a_quarantine_that_is_too_large_fails_one_task_and_is_emptied_by_a_retry(
-    stack: Stack, airflow: AirflowClient, run_dag: RunDag
+    stack: Stack, airflow: AirflowClient
 ) -> None:
     create_topic(stack, "e2e-clicks", partitions=1)
     produce(stack, "e2e-clicks", range(100))
-    run = run_dag("ingest__clicks")
+    run = run_dag(airflow, "ingest__clicks")
     assert run.state is RunState.SUCCESS, airflow.failure_report("ingest__clicks", run.run_id)
 
-    run = run_dag("partition__clicks")
+    run = run_dag(airflow, "partition__clicks")
     assert run.state is RunState.FAILED
     tasks = {task.task_id: task for task in airflow.task_instances("partition__clicks", run.run_id)}
     assert {name: task.state for name, task in tasks.items()} == {"partition": "success", "check_quarantine": "failed"}
     log = airflow.log("partition__clicks", run.run_id, tasks["check_quarantine"])
     assert "clicks: 100 of 100 messages (100.0%) went to quarantine, more than 5%" in log
     assert "event_time_missing: 100, such as e2e-clicks/0@0" in log
-    run = run_dag("partition__clicks")
+    run = run_dag(airflow, "partition__clicks")
     assert run.state is RunState.SUCCESS, "there is nothing new, and the alert was raised"
 
     config = Path(os.environ["WAYBILL_CONFIG"])
-    config.write_text(config.read_text().replace("field: time,", "field: at,"))
+    mended = config.with_suffix(".mended")
+    mended.write_text(config.read_text().replace("field: time,", "field: at,"))
+    mended.replace(config)  # at once: tasks of other streams read it, too
     form = {"reasons": ["event_time_missing"], "topic_partitions": ["e2e-clicks/0"], "last_offset": 89}
-    run = run_dag("quarantine_retry__clicks", form)
+    run = run_dag(airflow, "quarantine_retry__clicks", form)
     assert run.state is RunState.SUCCESS, airflow.failure_report("quarantine_retry__clicks", run.run_id)
     [task] = airflow.task_instances("quarantine_retry__clicks", run.run_id)
     log = airflow.log("quarantine_retry__clicks", run.run_id, task)
@@ -145,9 +144,8 @@ def test_a_quarantine_that_is_too_large_fails_one_task_and_is_emptied_by_a_retry
     assert (report["sound"], report["figures"]["rows"], report["figures"]["quarantine"]) == (True, 90, 10)
 
 
-def test_a_partition_run_is_followed_by_a_sweep_that_keeps_each_id_once(
-    stack: Stack, airflow: AirflowClient, run_dag: RunDag
-) -> None:
+@side_by_side
+def test_a_partition_run_is_followed_by_a_sweep_that_keeps_each_id_once(stack: Stack, airflow: AirflowClient) -> None:
     create_topic(stack, "e2e-visits")
     produce(stack, "e2e-visits", range(300))
     produce(stack, "e2e-visits", range(20))
@@ -155,7 +153,7 @@ def test_a_partition_run_is_followed_by_a_sweep_that_keeps_each_id_once(
     airflow.unpause("dedup__visits")
     try:
         for dag_id in ("ingest__visits", "partition__visits"):
-            run = run_dag(dag_id)
+            run = run_dag(airflow, dag_id)
             assert run.state is RunState.SUCCESS, airflow.failure_report(dag_id, run.run_id)
         run = triggered_run(airflow, "dedup__visits")
     finally:
@@ -171,12 +169,12 @@ def test_a_partition_run_is_followed_by_a_sweep_that_keeps_each_id_once(
     for name in ("since", "until"):
         with pytest.raises(StackError, match=name):
             airflow.trigger("dedup__visits", {name: "yesterday"})
-    run = run_dag("dedup__visits", {"since": "2026-01-31T00:00:00Z", "until": "2026-01-30T00:00:00Z"})
+    run = run_dag(airflow, "dedup__visits", {"since": "2026-01-31T00:00:00Z", "until": "2026-01-30T00:00:00Z"})
     assert run.state is RunState.FAILED
     tasks = {task.task_id: task for task in airflow.task_instances("dedup__visits", run.run_id)}
     assert "is after until 2026-01-30T00:00:00Z" in airflow.log("dedup__visits", run.run_id, tasks["sweep"])
     form = {"since": "2026-01-01T00:00:00Z", "until": "2026-01-31T00:00:00Z", "rebuild_index": True}
-    run = run_dag("dedup__visits", form)
+    run = run_dag(airflow, "dedup__visits", form)
     assert run.state is RunState.SUCCESS, airflow.failure_report("dedup__visits", run.run_id)
     [status] = waybill("dedup", "status", "visits")
     assert (status["rows"], status["duplicates"], status["index"]["version"] > 1) == (300, 20, True)
@@ -184,11 +182,11 @@ def test_a_partition_run_is_followed_by_a_sweep_that_keeps_each_id_once(
 
 def triggered_run(airflow: AirflowClient, dag_id: str) -> DagRun:
     """The run of a DAG that nobody asked for, when it has ended."""
-    end = time.monotonic() + 240
+    end = time.monotonic() + RUN_SECONDS
     while not (runs := airflow.runs(dag_id)):
         assert time.monotonic() < end, f"no run of {dag_id} was triggered"
         time.sleep(0.5)
-    return airflow.wait_for_run(dag_id, runs[-1].run_id, seconds=240)
+    return airflow.wait_for_run(dag_id, runs[-1].run_id, seconds=RUN_SECONDS)
 
 
 def ids_in(table: str) -> list[str]:
