@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from archived_stream import ArchivedStream, Checkpoint, add_rows, remove_rows, waybill_process
 
@@ -326,6 +328,29 @@ def test_a_row_of_another_chain(archived: ArchivedStream, change: dict[str, Any]
     (fault,) = faults(archived)
     assert (fault["kind"], fault["first_offset"], fault["what"]) == ("foreign", 42, what)
     assert figures(archived)["foreign"] == 1
+
+
+def test_a_file_of_the_table_is_damaged(archived: ArchivedStream) -> None:
+    """In a page: its footer says nothing of that."""
+    with archived.tables() as tables, archived.store() as store:
+        file = next(iter(tables.main.scan().plan_files())).file
+        key = file.file_path.removeprefix(f"s3://{store.bucket}/")
+        data = store.read(key)
+        footer = pq.read_metadata(io.BytesIO(data))
+        offsets = next(c for c in columns_of(footer, 0) if c.path_in_schema == "offset")
+        start = offsets.data_page_offset
+        put(store, key, data[:start] + bytes(len(data[start : start + 60])) + data[start + 60 :])
+        try:
+            (fault,) = faults(archived)
+        finally:
+            put(store, key, data)
+    assert (fault["kind"], fault["where"]) == ("unreadable", ".".join(tables.main.name()))
+    assert "is damaged" in fault["what"]
+    assert key.rpartition("/")[2] in fault["what"]
+
+
+def columns_of(footer: pq.FileMetaData, group: int) -> list[pq.ColumnChunkMetaData]:
+    return [footer.row_group(group).column(number) for number in range(footer.num_columns)]
 
 
 @pytest.mark.parametrize("what", ["data", "manifest", "metadata"])

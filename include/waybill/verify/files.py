@@ -18,13 +18,14 @@ from pyiceberg.table import Table
 
 from waybill.config import Stream
 from waybill.config.enums import FileFormat
-from waybill.errors import CorruptBatch, DamagedObject, ObjectMissing
+from waybill.errors import CorruptBatch, DamagedFile, DamagedObject, ObjectMissing
 from waybill.formats.sequencefile import read_messages
 from waybill.formats.streams import HashedBytes
 from waybill.formats.text import read_values
 from waybill.names import Period, TopicPartition, period_of, success_key
 from waybill.partition.files_sink.finality import Finding, Marker, judge
 from waybill.store import ListedObject, Store
+from waybill.tables import damage_named
 from waybill.tables.ledger import LedgerEntry, read_ledger
 from waybill.verify.report import Fault, FaultKind, Report
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["UNREADABLE", "LedgerFiles", "check_directories"]
 
-UNREADABLE = (FileNotFoundError, pa.ArrowInvalid, ObjectMissing, CorruptBatch)
+UNREADABLE = (FileNotFoundError, pa.ArrowInvalid, DamagedFile, ObjectMissing, CorruptBatch)
 """What reading a file raises when it is missing or damaged."""
 
 _COLUMNS = ["topic", "partition", "offset", "generation"]
@@ -60,6 +61,7 @@ class LedgerFiles:
     def __init__(self, store: Store, ledger: Table, stream: Stream) -> None:
         self._store = store
         self._io = ledger.io
+        self._name = ".".join(ledger.name())
         self._stream = stream
         self._entries = read_ledger(ledger)
         self._tells_offsets = stream.sink.format.name is not FileFormat.TEXT
@@ -92,7 +94,7 @@ class LedgerFiles:
 
     def _read(self, entry: LedgerEntry) -> Iterator[pa.RecordBatch]:
         if self._stream.sink.format.name is FileFormat.PARQUET:
-            with self._io.new_input(entry.path).open() as source:
+            with damage_named(self._name, entry.path), self._io.new_input(entry.path).open() as source:
                 yield from pq.ParquetFile(source).iter_batches(_ROWS, columns=_COLUMNS)
             return
         key = _key(entry)

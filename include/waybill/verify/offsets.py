@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.snapshots import Snapshot
 
 from waybill.names import TopicPartition
+from waybill.tables import damage_named
 from waybill.verify.report import Fault, FaultKind, Report
 from waybill.verify.windows import LAST_OFFSET, ranges_of
 
@@ -71,12 +72,15 @@ def read_columns(
 ) -> Iterator[pa.RecordBatch]:
     """Columns of a table, some files at a time.
 
+    Raises `DamagedFile` when a file is not what was written.
+
     PyIceberg's own reader of batches hands all files of a scan to its threads, and keeps whatever they are ahead.
     """
     scan = table.scan(row_filter=row_filter, selected_fields=columns, snapshot_id=snapshot_id)
     reader = ArrowScan(scan.table_metadata, scan.io, scan.projection(), scan.row_filter)
     for group in _file_groups(task for task in scan.plan_files() if task.file.file_path not in without):
-        yield from reader.to_record_batches(group)
+        with damage_named(".".join(table.name()), _paths(group)):
+            yield from reader.to_record_batches(group)
 
 
 def within(column: str, first: int, following: int) -> str | BooleanExpression:
@@ -84,6 +88,12 @@ def within(column: str, first: int, following: int) -> str | BooleanExpression:
     if first == 0 and following == LAST_OFFSET:
         return ALL_ROWS
     return f"{column} >= {first} and {column} < {following}"
+
+
+def _paths(group: Sequence[FileScanTask]) -> str:
+    """Which files these are: it is not known which of them is being read."""
+    first, last = group[0].file.file_path, group[-1].file.file_path
+    return first if len(group) == 1 else f"(one of the {len(group):,} from {first} to {last})"
 
 
 def _file_groups(files: Iterable[FileScanTask]) -> Iterator[list[FileScanTask]]:
