@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,7 @@ from pyiceberg.table import Table
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType, TimestamptzType
 
 from waybill import names
+from waybill.config import Dedup
 from waybill.dedup.candidates import UNBOUNDED_MS
 from waybill.dedup.hashing import hash_keys
 from waybill.dedup.index.bucket import BucketIndex
@@ -35,7 +37,6 @@ from waybill.dedup.index.merge import MERGE_BYTES_PER_KEY, MergePolicy, merge_al
 from waybill.dedup.index.runs import Files, Run
 from waybill.errors import DamagedFile, IndexDamaged, PlanUnusable
 from waybill.names import TopicPartition
-from waybill.partition.files import TableLayout
 from waybill.tables import commit_snapshot, ensure_dedup_tables
 from waybill.tables.state import SWEEP_HORIZON_PROPERTY
 
@@ -77,6 +78,7 @@ class Unique:
     table: Table
     files: MemoryFiles = field(default_factory=MemoryFiles)
     buckets: int = 4
+    budget_bytes: int = 16 << 30
     tasks: list[BuildTask] = field(default_factory=list)
     """What was carried out."""
 
@@ -85,7 +87,8 @@ class Unique:
         return IndexOf(str(self.table.metadata.table_uuid), ("message_id",), self.buckets)
 
     def job(self, horizon_ms: int = UNBOUNDED_MS, rows: int = 1000) -> BuildJob:
-        return BuildJob(INDEX, self.of, TableLayout.of(self.table), horizon_ms, rows * MERGE_BYTES_PER_KEY)
+        job = BuildJob.of_table(INDEX, self.of, self.table, horizon_ms, Dedup())
+        return replace(job, memory_bytes=rows * MERGE_BYTES_PER_KEY, budget_bytes=self.budget_bytes)
 
     def append(self, *rows: Row) -> None:
         """A sweep's commit of these."""
@@ -189,6 +192,17 @@ def test_index_that_is_not_there_is_built_of_all_rows(unique: Unique) -> None:
     assert manifest == load(unique.files, INDEX, unique.of).manifest
     assert unique.up_to_date() == manifest
     assert unique.tasks == [], "it is up to date"
+
+
+def test_index_of_a_small_budget_is_built_in_runs_that_leave_one_by_one(unique: Unique) -> None:
+    """One run of all of it would leave as a whole, and the effective window with it."""
+    unique.buckets, unique.budget_bytes = 1, 1 << 20
+    unique.append(*(Row(A, n, f"id-{n}", n * DAY_MS // 500) for n in range(10_000)))
+    runs = unique.up_to_date(rows=100_000).runs
+    assert sum(run.keys for run in runs) == 10_000
+    assert len(runs) > 2
+    spans = sorted((run.min_arrived_ms, run.max_arrived_ms) for run in runs)
+    assert all(before[1] < after[0] for before, after in pairwise(spans))
 
 
 def test_index_that_is_behind_reads_what_is_missing_and_nothing_else(unique: Unique) -> None:
@@ -443,7 +457,7 @@ def test_table_on_s3_is_indexed_once_by_two_at_the_same_time_and_again_after_dam
     uuid_ = str(unique.metadata.table_uuid)
     of = IndexOf(uuid_, ("message_id",), 2)
     index = names.key_index_prefix(scene.store.prefix, "flights", 0, uuid_)
-    job = BuildJob(index, of, TableLayout.of(unique), UNBOUNDED_MS, 1 << 20)
+    job = BuildJob.of_table(index, of, unique, UNBOUNDED_MS, Dedup())
 
     def build() -> Manifest:
         return bring_up_to_date(scene.store, job, scene.catalog.load_table(unique.name()))

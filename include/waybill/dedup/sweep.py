@@ -379,7 +379,7 @@ class _Sweep:
 
     def _index(self, unique: Table, state: SweepState, of: IndexOf) -> Manifest:
         """The index, with everything in it that the unique table has."""
-        job = BuildJob.of_table(self._index_prefix(unique), of, unique, state.horizon_ms, self.settings.memory)
+        job = BuildJob.of_table(self._index_prefix(unique), of, unique, state.horizon_ms, self.settings)
         make = rebuild if self.rebuild_index else bring_up_to_date
         self.rebuild_index = False
         work = partial(index_task, self.config.storage, self.config.catalog.connection, job)

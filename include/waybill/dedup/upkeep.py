@@ -42,7 +42,7 @@ class _Index:
 
     def rebuild(self) -> Manifest:
         unique = self.tables.unique
-        job = BuildJob.of_table(self.prefix, self.of, unique, self.state.horizon_ms, self.settings.memory)
+        job = BuildJob.of_table(self.prefix, self.of, unique, self.state.horizon_ms, self.settings)
         return rebuild(self.store, job, unique)
 
     def merge(self) -> Manifest | None:

@@ -14,7 +14,7 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.io.pyarrow import PyArrowFile
 from pyiceberg.table import Table
 
-from waybill.config import Storage
+from waybill.config import Dedup, Storage
 from waybill.dedup.candidates import UNBOUNDED_MS
 from waybill.dedup.gained import GainedFile, Point
 from waybill.dedup.index.build import BuildJob, BuildTask, index_rows
@@ -96,6 +96,7 @@ def swept(table: Table, path: str) -> object:
         index="dedup/flights/",
         runs=(),
         covers=0,
+        budget_bytes=1 << 30,
         memory_bytes=1 << 20,
     )
     return list(read_rows(table.io, job, Piece(0, 0, 1), COLUMNS))
@@ -104,7 +105,7 @@ def swept(table: Table, path: str) -> object:
 def indexed(table: Table, path: str) -> object:
     """As the index is built from the unique table."""
     of = IndexOf(str(table.metadata.table_uuid), ("message_id",), 1)
-    job = BuildJob("dedup/flights/", of, TableLayout.of(table), UNBOUNDED_MS, 1 << 30)
+    job = BuildJob.of_table("dedup/flights/", of, table, UNBOUNDED_MS, Dedup())
     return index_rows(MemoryFiles(), table.io, job, BuildTask((path,), 1, 1))
 
 

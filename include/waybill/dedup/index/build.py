@@ -27,12 +27,12 @@ from pyiceberg.manifest import DataFile, ManifestContent
 from pyiceberg.table import Table
 from pyiceberg.types import TimestamptzType
 
-from waybill.config.dedup import ARRIVED_AT
+from waybill.config.dedup import ARRIVED_AT, Dedup
 from waybill.dedup.candidates import UNBOUNDED_MS
 from waybill.dedup.gained import Point, find_gained
 from waybill.dedup.hashing import hash_keys, without_assigned
 from waybill.dedup.index.manifest import IndexFiles, IndexOf, Manifest, load, save_next
-from waybill.dedup.index.merge import MERGE_BYTES_PER_KEY, gather
+from waybill.dedup.index.merge import MERGE_BYTES_PER_KEY, MergePolicy, by_departure, few_keys, gather
 from waybill.dedup.index.runs import Files, Run, RunKeys, write_run
 from waybill.dedup.index.work import ForEach, one_by_one
 from waybill.dedup.rows import read_batches, topic_partitions_of
@@ -61,11 +61,22 @@ class BuildJob:
     """Of the unique table's state: rows that arrived before it are left out."""
     memory_bytes: int
     """That a task may hold."""
+    window_ms: int
+    budget_bytes: int
+    """Of the index."""
 
     @classmethod
-    def of_table(cls, index: str, of: IndexOf, unique: Table, horizon_ms: int, memory_bytes: int) -> BuildJob:
+    def of_table(cls, index: str, of: IndexOf, unique: Table, horizon_ms: int, settings: Dedup) -> BuildJob:
         """To index `unique` as it is loaded."""
-        return cls(index, of, TableLayout.of(unique), horizon_ms, memory_bytes)
+        return cls(
+            index=index,
+            of=of,
+            unique=TableLayout.of(unique),
+            horizon_ms=horizon_ms,
+            memory_bytes=settings.memory,
+            window_ms=settings.window_ms,
+            budget_bytes=settings.index_budget_bytes,
+        )
 
     @property
     def most_rows(self) -> int:
@@ -327,13 +338,15 @@ def _entries(job: BuildJob, batch: pa.RecordBatch) -> RunKeys:
 
 
 def _written(files: Files, job: BuildJob, task: BuildTask, held: Sequence[RunKeys]) -> list[Run]:
-    """One run for each bucket that has entries among these."""
+    """Runs for each bucket that has entries among these, as a sweep writes them: what leaves together is one."""
     keys = gather(held, job.horizon_ms)
     bits = job.of.buckets.bit_length() - 1
     bucket = np.zeros(len(keys), np.uint16) if not bits else (keys.hi >> np.uint64(64 - bits)).astype(np.uint16)
     bounds = np.searchsorted(bucket, np.arange(job.of.buckets + 1, dtype=np.uint32))
+    policy, few = MergePolicy.of(job.window_ms, job.memory_bytes), few_keys(job.budget_bytes, job.of.buckets)
     return [
-        write_run(files, job.index, number, (task.first_sequence, task.last_sequence), keys.at(slice(start, end)))
+        write_run(files, job.index, number, (task.first_sequence, task.last_sequence), part)
         for number, (start, end) in enumerate(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True))
         if start < end
+        for part in by_departure(keys.at(slice(start, end)), policy, few)
     ]
