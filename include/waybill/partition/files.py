@@ -8,6 +8,10 @@ what was spilled for it, one after the other. So what is held for a partition is
 An hour's new messages are of few partitions. Then a row group's worth is enough to hold: memory that was not used
 before costs a task more than what it does with it (docs/decisions/0011).
 
+Rows that come in order, as those of another table's file do up to the end of its row group, are written as they came:
+to copy them into one piece, and then into order, takes half as long as to decode or to encode them
+(docs/decisions/0015). So where the order of what is held ends, a row group ends, unless it were a small one.
+
 Files are made in the executor's scratch directory and then sent to the table's location by a few threads.
 """
 
@@ -15,7 +19,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -60,6 +64,7 @@ _DICTIONARY_COLUMNS = ("topic", "partition", "generation", "reason", "parser", "
 _HEADER_KEYS = "headers.list.element.key"
 _MAX_HELD_BYTES = 1 << 30  # Arrow's binary columns have int32 offsets: more could not be put in one piece
 _FULL_SHARE = 8
+_BEFORE_ALL_US = -(1 << 63)
 _UPLOAD_THREADS = 4
 _WAITING_UPLOADS = 8
 _COPY_BYTES = 8 << 20
@@ -199,7 +204,7 @@ class _FileInTheMaking:
     def __init__(self, local: Path, schema: pa.Schema) -> None:
         self.local = local
         self.is_sorted = True
-        self._last_us = -(1 << 63)
+        self._last_us = _BEFORE_ALL_US
         self._writer = pq.ParquetWriter(
             local,
             schema,
@@ -272,11 +277,16 @@ class PartitionedWriter:
         self._memory_bytes = min(memory_bytes, _MAX_HELD_BYTES)
         self._limit_bytes = min(self._memory_bytes, ROW_GROUP_BYTES)
         self._full_bytes = min(self._memory_bytes // _FULL_SHARE, ROW_GROUP_BYTES)
+        self._least_in_order_bytes = ROW_GROUP_BYTES // 2
+        # The last rows of a row group, which come by batches, are not to be left over.
+        self._slack_in_order_bytes = ROW_GROUP_BYTES // 4
         self._scratch = scratch
         self._uploads = uploads
         self._name = name
         self._held: list[pa.RecordBatch] = []
         self._held_bytes = 0
+        self._held_until_us: int | None = _BEFORE_ALL_US
+        """The last time of what is held, if that is in order."""
         self._open: dict[Value, _FileInTheMaking] = {}
         self._spills: list[_Spill] = []
         self._finished: list[DataFile] = []
@@ -287,9 +297,12 @@ class PartitionedWriter:
         if not rows.num_rows:
             return
         self.rows += rows.num_rows
-        self._held.append(rows)
-        self._held_bytes += rows.nbytes
-        if self._held_bytes >= self._limit_bytes:
+        is_in_order = self._held_until_us is not None
+        if is_in_order and self._held_bytes >= self._least_in_order_bytes and self._order_until_us(rows) is None:
+            self._write_in_order()
+        self._hold(rows)
+        slack_bytes = 0 if self._held_until_us is None else self._slack_in_order_bytes
+        if self._held_bytes >= min(self._limit_bytes + slack_bytes, self._memory_bytes):
             self._make_room()
 
     def finish(self) -> list[DataFile]:
@@ -310,26 +323,49 @@ class PartitionedWriter:
             file.abandon()
         self._open.clear()
 
+    def _hold(self, rows: pa.RecordBatch) -> None:
+        self._held_until_us = self._order_until_us(rows)
+        self._held.append(rows)
+        self._held_bytes += rows.nbytes
+
+    def _order_until_us(self, rows: pa.RecordBatch) -> int | None:
+        """The last time of `rows`, if they are in order behind what is held, and that is."""
+        if self._grouping is None or self._held_until_us is None:
+            return None
+        times = self._grouping.times(rows)
+        if times[0] < self._held_until_us or np.any(times[1:] < times[:-1]):
+            return None
+        return int(times[-1])
+
+    def _write_in_order(self) -> None:
+        """Write what is held, and in order, as row groups as large as they are; hold small ones on."""
+        groups = self._take_held()
+        full = self._write_full(groups, self._least_in_order_bytes)
+        self._hold_on(groups, full)
+
     def _make_room(self) -> None:
         """Write full pieces to their files. Hold the rest on, if there may be more; else spill it."""
         held_bytes = self._held_bytes
-        groups = list(self._take_held())
-        full = [group for group in groups if group.size_bytes >= self._full_bytes]
-        rest = [group for group in groups if group.size_bytes < self._full_bytes]
-        for group in full:
-            for piece in group.pieces(ROW_GROUP_BYTES):
-                self._write(group.cut.value, piece)
+        groups = self._take_held()
+        full = self._write_full(groups, self._full_bytes)
         if self._limit_bytes == self._memory_bytes:
-            self._spill(rest)
+            self._spill([group for group in groups if group not in full])
             return
         if 2 * sum(group.size_bytes for group in full) < held_bytes:
             self._limit_bytes = min(2 * self._limit_bytes, self._memory_bytes)
-        for table in [group.rows() for group in rest] if full else [groups[0].table]:
-            self._hold(table)
+        self._hold_on(groups, full)
 
-    def _hold(self, table: pa.Table) -> None:
-        self._held += table.to_batches()
-        self._held_bytes += table.nbytes
+    def _write_full(self, groups: list[_Group], full_bytes: int) -> list[_Group]:
+        full = [group for group in groups if group.size_bytes >= full_bytes]
+        for group in full:
+            for piece in group.pieces(ROW_GROUP_BYTES):
+                self._write(group.cut.value, piece)
+        return full
+
+    def _hold_on(self, groups: list[_Group], written: list[_Group]) -> None:
+        for table in [group.copied() for group in groups if group not in written] if written else [groups[0].table]:
+            for batch in table.to_batches():
+                self._hold(batch)
 
     def _spill(self, groups: list[_Group]) -> None:
         spill = None
@@ -365,25 +401,29 @@ class PartitionedWriter:
         times = self._times(table)
         return table if times is None else table.take(pa.array(np.argsort(times, kind="stable")))
 
-    def _take_held(self) -> Iterator[_Group]:
+    def _take_held(self) -> list[_Group]:
         """What is held, by partition, each in order of event time; then nothing is held."""
         if not self._held:
-            return
+            return []
         held_bytes, self._held_bytes = self._held_bytes, 0
-        table = self._in_one_piece()
-        n = table.num_rows
-        row_bytes = held_bytes / n
-        if self._grouping is None:
-            yield _Group(Cut((), 0, n), table, None, row_bytes)
-            return
-        order, cuts = self._grouping.cut(table)
-        for cut in cuts:
-            yield _Group(cut, table, order, row_bytes)
-
-    def _in_one_piece(self) -> pa.Table:
-        """What is held as one chunk a column; `take` is slow over many. Column by column, so that memory is freed."""
+        self._held_until_us = _BEFORE_ALL_US
         columns = [[batch.column(name) for batch in self._held] for name in self._schema.names]
         self._held.clear()
+        order, cuts = self._cut(self._as_they_came(columns))
+        table = self._as_they_came(columns) if order is None else self._in_one_piece(columns)
+        row_bytes = held_bytes / table.num_rows
+        return [_Group(cut, table, order, row_bytes) for cut in cuts]
+
+    def _cut(self, table: pa.Table) -> tuple[_Order | None, Iterable[Cut]]:
+        return (None, [Cut((), 0, table.num_rows)]) if self._grouping is None else self._grouping.cut(table)
+
+    def _as_they_came(self, columns: list[list[pa.Array]]) -> pa.Table:
+        """Nothing is copied."""
+        whole = [pa.chunked_array(chunks, field.type) for chunks, field in zip(columns, self._schema, strict=True)]
+        return pa.Table.from_arrays(whole, schema=self._schema)
+
+    def _in_one_piece(self, columns: list[list[pa.Array]]) -> pa.Table:
+        """One chunk a column; `take` is slow over many. Column by column, which are let go of, so that memory is."""
         whole = []
         while columns:
             whole.append(pa.concat_arrays(columns.pop(0)))
@@ -413,9 +453,12 @@ class PartitionedWriter:
         self._uploads.send(file.local, path)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Group:
-    """Rows of one partition: those of `table` at the cut's `order[start:end]`; at `[start, end)` without an order."""
+    """Rows of one partition: those of `table` at the cut's `order[start:end]`; at `[start, end)` without an order.
+
+    A table with an order is of one chunk a column.
+    """
 
     cut: Cut
     table: pa.Table
@@ -428,6 +471,11 @@ class _Group:
 
     def rows(self) -> pa.Table:
         return self._between(self.cut.start, self.cut.end)
+
+    def copied(self) -> pa.Table:
+        """The rows by themselves: while there is a slice of it, the whole table takes memory."""
+        rows = self.rows()
+        return rows.take(pa.array(np.arange(rows.num_rows))) if self.order is None else rows
 
     def pieces(self, piece_bytes: int) -> Iterator[pa.Table]:
         """In order, each of about `piece_bytes`, and none much smaller than the others."""

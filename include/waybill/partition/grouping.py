@@ -60,10 +60,7 @@ class Grouping:
         self._time_column = schema.find_field(time.source_id).name
 
     def cut(self, table: pa.Table) -> tuple[_Order | None, Iterator[Cut]]:
-        """The order that rows are to be put in, None if they are, and the partitions in that order.
-
-        Every column of `table` is of one chunk, at most.
-        """
+        """The order that rows are to be put in, None if they are, and the partitions in that order."""
         times = self.times(table)
         order = None if np.all(times[1:] >= times[:-1]) else np.argsort(times, kind="stable")
         units = (times if order is None else times[order]) // self._unit_us
@@ -80,7 +77,7 @@ class Grouping:
             columns = [_Codes(c.codes[by_partition], c.values) for c in columns]
         return order, _cuts(codes[1:] != codes[:-1], units, columns)
 
-    def times(self, table: pa.Table) -> _Int64s:
+    def times(self, table: pa.Table | pa.RecordBatch) -> _Int64s:
         """The times that the table is partitioned by, in microseconds."""
         return np.asarray(_in_one_piece(table.column(self._time_column)).cast(pa.int64()))
 
@@ -96,7 +93,9 @@ class Grouping:
         return _Codes(codes if order is None else codes[order], encoded.dictionary.to_pylist())
 
 
-def _in_one_piece(column: pa.ChunkedArray) -> pa.Array:
+def _in_one_piece(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    if isinstance(column, pa.Array):
+        return column
     combined = column.combine_chunks()
     return combined if isinstance(combined, pa.Array) else pa.concat_arrays(combined.chunks)
 

@@ -134,6 +134,63 @@ def test_a_file_whose_row_groups_overlap_does_not_claim_an_order(
     assert file.sort_order_id is None
 
 
+def test_row_groups_of_another_file_stay_as_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each in order, and the next one begins before its end; with a few rows of the hour before."""
+    monkeypatch.setattr(files, "ROW_GROUP_BYTES", 20_000)
+
+    earlier_hour = [row(n, n) for n in range(2)]
+    groups = [[row(g * 1000 + n, HOUR_US + g * 100 + n) for n in range(200)] for g in range(1, 6)]
+    batches = [group[start : start + 50] for group in groups for start in range(0, 200, 50)]
+    monkeypatch.setattr(files.PartitionedWriter, "_in_one_piece", None)  # nothing is put in order
+    earlier, later = write(tmp_path, [earlier_hour, *batches], HOUR)
+    assert [earlier.record_count, later.record_count] == [2, 1000]
+    metadata = pq.ParquetFile(later.file_path).metadata
+    assert [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)] == [200] * 5
+    assert later.sort_order_id is None
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_is_in_order_every_row_is_there_and_row_groups_are_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setattr(files, "ROW_GROUP_BYTES", 20_000)
+    rng = random.Random(seed)
+    batches, offset = [], 0
+    for _ in range(rng.randrange(1, 30)):
+        first, count = rng.randrange(6) * HOUR_US // 2, rng.randrange(1, 300)
+        times = [first + rng.randrange(rng.choice([100, HOUR_US, 3 * HOUR_US])) for _ in range(count)]
+        rows = [row(offset + n, t) for n, t in enumerate(sorted(times) if rng.random() < 0.8 else times)]
+        offset += count
+        size = rng.choice([10, 50, 300])
+        batches += [rows[start : start + size] for start in range(0, count, size)]
+    written = write(tmp_path, batches, HOUR, memory_bytes=rng.choice([5_000, 30_000, 100_000, 1 << 28]))
+    expected = sorted((r["event_time"], r["offset"]) for rows in batches for r in rows)
+    assert sorted(pair for rows in read(written).values() for pair in rows) == expected
+    for file in written:
+        parquet = pq.ParquetFile(file.file_path)
+        for number in range(parquet.num_row_groups):
+            times = parquet.read_row_group(number).column("event_time").cast(pa.int64()).to_pylist()
+            assert times == sorted(times)
+            assert {time // HOUR_US for time in times} == {file.partition[0]}
+
+
+def test_few_rows_that_are_held_on_do_not_keep_what_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "ROW_GROUP_BYTES", 1 << 20)
+    layout = TableLayout("t", f"{tmp_path}/data", TABLE_SCHEMA, HOUR, 1, {})
+    uploads = Uploads(load_file_io({}, str(tmp_path)))
+    writer = PartitionedWriter(layout, TABLE_ROWS, memory_bytes=1 << 26, scratch=tmp_path, uploads=uploads, name="plan")
+    before = pa.total_allocated_bytes()
+    for hour in range(5):  # 1.5 MB of an hour, and a row of the next
+        rows = [row(n, hour * HOUR_US + n, bytes(1000)) for n in range(1500)] + [row(1500, (hour + 1) * HOUR_US)]
+        writer.add(pa.RecordBatch.from_pylist(rows, schema=TABLE_ROWS))
+    held = pa.total_allocated_bytes() - before
+    writer.abandon()
+    uploads.close()
+    assert held < 1 << 20
+
+
 def test_manifest_entries_let_engines_prune(tmp_path: Path) -> None:
     (file,) = write(tmp_path, [[row(n, 1000 + n) for n in range(10, 20)]])
     ids = {field.name: field.field_id for field in TABLE_SCHEMA.fields}
