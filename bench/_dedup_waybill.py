@@ -47,8 +47,9 @@ _BUCKET, _CATALOG, _PID = "WAYBILL_BENCH_BUCKET", "WAYBILL_BENCH_CATALOG", "WAYB
 
 @contextmanager
 def s3_server(folder: Path) -> Iterator[None]:
-    """versitygw over a directory, and the connections to it in the environment."""
+    """versitygw over a directory, and in the environment the connections to it, and what a sweep's Arrow is told."""
     from devstack.s3 import REGION, S3Server, choose_server
+    from waybill.spark.environment import with_kept_memory
 
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -69,6 +70,7 @@ def s3_server(folder: Path) -> Iterator[None]:
         _CATALOG: str(catalog),
         _PID: str(process.pid),
     }
+    os.environ.update(with_kept_memory(os.environ))
     try:
         until = time.monotonic() + 30
         while server.missing() is not None:
@@ -140,11 +142,11 @@ class Waybill(Method):
 
     def start(self) -> None:
         from waybill.spark import daemon
+        from waybill.spark.environment import with_brief_jvm
         from waybill.spark.fork import forked
-        from waybill.spark.jvm import with_brief_jvm
         from waybill.spark.session import connection_ids, spark_context
 
-        # As the DAG's operator and spark_jobs/dedup.py have it.
+        # As the DAG's operator (but for `s3_server`'s part) and spark_jobs/dedup.py have it.
         os.environ.update(with_brief_jvm(os.environ))
         os.environ["SPARK_LOCAL_DIRS"] = str(self.given.folder)
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +11,17 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 
 from waybill.config import Config
 from waybill.orchestration.task import export_connections
-from waybill.spark.jvm import with_brief_jvm
+from waybill.spark.environment import with_brief_jvm, with_kept_memory
 
 __all__ = ["JOBS", "WaybillSparkSubmit"]
 
 JOBS = Path(__file__).parents[3] / "spark_jobs"
 
-_BRIEF = frozenset({"partition", "dedup"})
-"""Jobs whose messages never pass through a JVM."""
+_ENVIRONMENTS: Mapping[str, Callable[[Mapping[str, str]], Mapping[str, str]]] = {
+    "partition": with_brief_jvm,
+    "dedup": lambda environment: with_kept_memory(with_brief_jvm(environment)),
+}
+"""Of jobs whose messages never pass through a JVM."""
 
 
 class WaybillSparkSubmit(SparkSubmitOperator):
@@ -45,6 +48,6 @@ class WaybillSparkSubmit(SparkSubmitOperator):
         # Through the environment of spark-submit, not through `env_vars`: on a cluster that puts secrets on a command
         # line, and the command line into the log.
         export_connections(self._config)
-        if self._job in _BRIEF:
-            os.environ.update(with_brief_jvm(os.environ))
+        if self._job in _ENVIRONMENTS:
+            os.environ.update(_ENVIRONMENTS[self._job](os.environ))
         super().execute(context)
