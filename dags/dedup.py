@@ -19,24 +19,20 @@ from waybill.orchestration.sweep_range import check_sweep_range
 # JSON Schema's `format` makes the form's field, and refuses nothing where its library is missing.
 INSTANT = r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?(Z|[+-]\d{2}:\d{2})$"
 
+
+def instant(title: str, description: str) -> Param:
+    return Param(
+        None, type=["null", "string"], format="date-time", pattern=INSTANT, title=title, description=description
+    )
+
+
 PARAMS = {
-    "since": Param(
-        None,
-        type=["null", "string"],
-        format="date-time",
-        pattern=INSTANT,
-        title="Since",
-        description="For the first sweep: leave out for good what the table had gained before: 2026-01-01T00:00:00Z. "
-        "None: leave nothing out.",
+    "since": instant(
+        "Since",
+        "For the first sweep: leave out for good what the table had gained before: 2026-01-01T00:00:00Z. None: leave "
+        "nothing out.",
     ),
-    "until": Param(
-        None,
-        type=["null", "string"],
-        format="date-time",
-        pattern=INSTANT,
-        title="Until",
-        description="Sweep only what the table had gained by then: 2026-01-31T00:00:00Z. None: all of it.",
-    ),
+    "until": instant("Until", "Sweep only what the table had gained by then: 2026-01-31T00:00:00Z. None: all of it."),
     "rebuild_index": Param(
         False,
         type="boolean",
