@@ -25,7 +25,7 @@ from waybill.tables.dedup import (
     sweep_properties,
     swept_text,
 )
-from waybill.tables.state import PLAN_PROPERTY, RUN_PROPERTY, SWEPT_PROPERTY, ancestry
+from waybill.tables.state import PLAN_PROPERTY, RUN_PROPERTY, SWEPT_PROPERTY, ancestry, as_of
 
 __all__ = ["commit_duplicates", "commit_unique", "is_committed", "point_of_sweep"]
 
@@ -127,8 +127,7 @@ def _beyond(duplicates: Table, plan: SweepPlan) -> Iterator[_Found]:
         properties = snapshot.summary.additional_properties if snapshot.summary else {}
         if SWEPT_PROPERTY not in properties:
             continue
-        of_then = duplicates.metadata.model_copy(update={"current_snapshot_id": snapshot.snapshot_id})
-        swept = read_swept(of_then, name)
+        swept = read_swept(as_of(duplicates.metadata, snapshot), name)
         if swept is None or (swept.main == plan.main and swept.sequence <= plan.start.sequence):
             return
         yield _Found(swept, properties)

@@ -21,6 +21,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from waybill.errors import ConfigError, ProgressLost
 from waybill.tables.dedup import Beginning
 from waybill.tables.progress import Progress, read_progress
+from waybill.tables.state import as_of
 
 __all__ = [
     "begin_since",
@@ -171,8 +172,7 @@ def _progress_at(metadata: TableMetadata, snapshots: Sequence[Snapshot], name: s
 def _progress_of(metadata: TableMetadata, snapshots: Sequence[Snapshot], name: str) -> Iterator[Progress]:
     for snapshot in snapshots:
         try:
-            # What the snapshots say is read as the table's state is: from this one on.
-            yield read_progress(metadata.model_copy(update={"current_snapshot_id": snapshot.snapshot_id}), name)
+            yield read_progress(as_of(metadata, snapshot), name)
         except ProgressLost:
             continue
 

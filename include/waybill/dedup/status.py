@@ -33,7 +33,7 @@ from waybill.tables.dedup import (
     read_sweep_state,
     read_swept,
 )
-from waybill.tables.state import SWEPT_PROPERTY, ancestry
+from waybill.tables.state import SWEPT_PROPERTY, ancestry, as_of
 
 __all__ = ["Behind", "Counted", "DedupStatus", "IndexFigures", "final_snapshot", "look"]
 
@@ -227,8 +227,7 @@ def final_snapshot(duplicates: TableMetadata, name: str, state: SweepState) -> S
         final = final or snapshot
         if SWEPT_PROPERTY not in _properties(snapshot):
             continue
-        # What the snapshots say is read as the table's state is: from this one on.
-        swept = read_swept(duplicates.model_copy(update={"current_snapshot_id": snapshot.snapshot_id}), name)
+        swept = read_swept(as_of(duplicates, snapshot), name)
         if swept is not None and swept.sequence <= through:
             return final
         final = None

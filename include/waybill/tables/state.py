@@ -30,6 +30,7 @@ __all__ = [
     "SWEPT_PROPERTY",
     "WATERMARKS_PROPERTY",
     "ancestry",
+    "as_of",
     "newest_property",
     "newest_with",
     "read_retries",
@@ -105,6 +106,11 @@ def read_retries(metadata: TableMetadata, table: str) -> int:
     if not text.isdecimal():
         raise ProgressLost(f"table {table}: {RETRIES_PROPERTY} is {text!r}: somebody else wrote it, or a newer Waybill")
     return int(text)
+
+
+def as_of(metadata: TableMetadata, snapshot: Snapshot) -> TableMetadata:
+    """The table as if a snapshot were its current one: what its state was then is read as any state is."""
+    return metadata.model_copy(update={"current_snapshot_id": snapshot.snapshot_id})
 
 
 def ancestry(metadata: TableMetadata) -> Iterator[Snapshot]:
