@@ -41,17 +41,17 @@ _OF_S3 = ("AWS Error", "Expected to be able to read")
 
 
 @contextmanager
-def files_reachable() -> Iterator[None]:
+def files_reachable(what: str = "the files of the stream's tables") -> Iterator[None]:
     """Turn what Arrow's client for S3 raises, which PyIceberg reads and writes metadata with, into `StoreUnavailable`.
 
-    Other errors of the system pass.
+    Other errors of the system pass. `what` cannot be reached then.
     """
     try:
         yield
     except OSError as error:
         if error.errno is not None:
             raise
-        raise StoreUnavailable(f"the files of the stream's tables cannot be reached: {error}") from error
+        raise StoreUnavailable(f"{what} cannot be reached: {error}") from error
 
 
 @contextmanager

@@ -36,9 +36,10 @@ from waybill.dedup.index.merge import MERGE_BYTES_PER_KEY, MergePolicy, by_depar
 from waybill.dedup.index.runs import Files, Run, RunKeys, write_run
 from waybill.dedup.index.work import ForEach, one_by_one
 from waybill.dedup.rows import read_batches, topic_partitions_of
-from waybill.errors import CommitConflict, ObjectMissing, PlanUnusable, StoreUnavailable, SweepHistoryLost
+from waybill.errors import CommitConflict, ObjectMissing, PlanUnusable, SweepHistoryLost
 from waybill.partition.files import TableLayout
 from waybill.tables.catalog import available
+from waybill.tables.files import files_reachable
 from waybill.tables.state import SWEEP_HORIZON_PROPERTY, newest_property
 
 __all__ = ["BuildJob", "BuildTask", "bring_up_to_date", "index_rows", "rebuild"]
@@ -306,14 +307,11 @@ def index_rows(files: Files, io: FileIO, job: BuildJob, task: BuildTask) -> list
 
 @contextmanager
 def _readable(job: BuildJob, path: str) -> Iterator[None]:
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise ObjectMissing(path) from error
-    except OSError as error:
-        if error.errno is not None:
-            raise
-        raise StoreUnavailable(f"the files of table {job.unique.name} cannot be reached: {error}") from error
+    with files_reachable(f"the files of table {job.unique.name}"):
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise ObjectMissing(path) from error
 
 
 def _columns(job: BuildJob) -> list[str]:
