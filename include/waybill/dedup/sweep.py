@@ -404,8 +404,9 @@ class _Sweep:
             sequence, snapshot_id = point.sequence, point.snapshot_id
 
             def with_rows(manifest: Manifest | None) -> Manifest | None:
-                covered = None if manifest is None else Point(manifest.covers_snapshot, manifest.covers)
-                if manifest is None or covered is None or not gains_nothing(unique, covered, point):
+                if manifest is None:
+                    return None
+                if not gains_nothing(unique, Point(manifest.covers_snapshot, manifest.covers), point):
                     return None
                 return manifest.with_rows(staged.covers, sequence, snapshot_id, staged.runs, staged.state.horizon_ms)
 
