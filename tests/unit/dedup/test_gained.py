@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pyarrow as pa
 import pytest
-from pyiceberg.catalog.memory import InMemoryCatalog
 from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.table import Table
 
@@ -15,14 +11,6 @@ from waybill.dedup.gained import NOTHING_SWEPT, Gained, Point, find_gained, gain
 from waybill.errors import ConfigError, SweepHistoryLost
 
 PLENTY = 1 << 40
-
-
-@pytest.fixture
-def table(tmp_path: Path) -> Iterator[Table]:
-    catalog = InMemoryCatalog("tests", warehouse=tmp_path.as_uri())
-    catalog.create_namespace("tests")
-    yield catalog.create_table("tests.flights", pa.schema([("offset", pa.int64())]))
-    catalog.close()
 
 
 def append(table: Table, *offsets: int) -> Point:

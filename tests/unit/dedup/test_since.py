@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
-import pyarrow as pa
 import pytest
-from pyiceberg.catalog.memory import InMemoryCatalog
 from pyiceberg.table import Table
 from table_history import history
 
@@ -24,14 +20,6 @@ NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 A = TopicPartition("flights", 0)
 BEGINNING = Beginning(since_ms=2_500, snapshot=2, sequence=2, committed_ms=2_000, rows=1_234, progress={A: 7})
-
-
-@pytest.fixture
-def table(tmp_path: Path) -> Iterator[Table]:
-    catalog = InMemoryCatalog("tests", warehouse=tmp_path.as_uri())
-    catalog.create_namespace("tests")
-    yield catalog.create_table("tests.flights", pa.schema([("offset", pa.int64())]))
-    catalog.close()
 
 
 def with_snapshots(table: Table, *properties: dict[str, str]) -> Table:
