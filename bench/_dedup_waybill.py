@@ -179,7 +179,7 @@ class Waybill(Method):
 
     def _make_tables(self) -> Table:
         """The stream's table, swept up to the new rows, and these."""
-        from waybill.partition.files import TableLayout
+        from waybill.partition.table_layout import TableLayout
         from waybill.tables import SweepState, Swept, ensure_dedup_tables, ensure_tables
         from waybill.tables.dedup import sweep_properties
         from waybill.tables.progress import progress_text

@@ -19,7 +19,9 @@ from waybill.config import Stream
 from waybill.connections import CatalogEndpoint, S3Endpoint
 from waybill.errors import ConfigError, ProgressLost, SweepHistoryLost
 from waybill.names import TopicPartition
-from waybill.partition.files import PartitionedWriter, TableLayout, Uploads
+from waybill.partition.files import PartitionedWriter
+from waybill.partition.table_layout import TableLayout
+from waybill.partition.uploads import Uploads
 from waybill.tables import (
     SweepState,
     Swept,

@@ -17,7 +17,7 @@ from waybill.dedup.task import Piece, SweepJob, UnknownTopicPartitions
 from waybill.errors import PlanUnusable, StoreUnavailable
 from waybill.log._kernels import Array
 from waybill.names import TopicPartition
-from waybill.partition.files import TableLayout
+from waybill.partition.table_layout import TableLayout
 from waybill.tables import damage_named
 
 __all__ = [

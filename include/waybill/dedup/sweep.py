@@ -37,10 +37,10 @@ from waybill.dedup.staged import StagedSweep, discard, find_staged_sweep, record
 from waybill.dedup.task import Judged, SweepJob, UnknownTopicPartitions, Written, cut_tasks, judges_for
 from waybill.errors import ConfigError, IndexDamaged, PlanUnusable, SweepUnsound, WaybillError
 from waybill.names import TopicPartition, key_index_prefix, sweep_plan_key
-from waybill.partition.files import TableLayout
 from waybill.partition.report import RunOutcome
 from waybill.partition.settle import settle_plan
 from waybill.partition.step_clock import StepClock
+from waybill.partition.table_layout import TableLayout
 from waybill.store import Store
 from waybill.tables import (
     Beginning,

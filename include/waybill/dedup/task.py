@@ -12,8 +12,8 @@ from waybill.dedup.gained import GainedFile
 from waybill.dedup.index.runs import Run
 from waybill.dedup.plan import SweepPlan
 from waybill.names import TopicPartition
-from waybill.partition.files import TableLayout
 from waybill.partition.plan import LEAST_TASK_BYTES
+from waybill.partition.table_layout import TableLayout
 
 __all__ = [
     "CANDIDATE_BYTES",

@@ -21,8 +21,10 @@ from waybill.dedup.usage import Stopwatch
 from waybill.errors import StoreUnavailable
 from waybill.log._kernels import Array
 from waybill.names import TopicPartition
-from waybill.partition.files import PartitionedWriter, TableLayout, Uploads
+from waybill.partition.files import PartitionedWriter
 from waybill.partition.scratch import scratch_directory
+from waybill.partition.table_layout import TableLayout
+from waybill.partition.uploads import Uploads
 from waybill.tables import task_io
 from waybill.tables.dedup import ARRIVED_AT_FIELD, DUPLICATES_ROWS
 

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
-from waybill.partition.files import TableLayout
+from waybill.partition.table_layout import TableLayout
 
 __all__ = ["Entry", "entries_of", "look_up"]
 

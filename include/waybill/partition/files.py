@@ -11,51 +11,33 @@ before costs a task more than what it does with it (docs/decisions/0011).
 Rows that come in order, as those of another table's file do up to the end of its row group, are written as they came:
 to copy them into one piece, and then into order, takes half as long as to decode or to encode them
 (docs/decisions/0015). So where the order of what is held ends, a row group ends, unless it were a small one.
-
-Files are made in the executor's scratch directory and then sent to the table's location by a few threads.
 """
 
 from __future__ import annotations
 
-import re
 import uuid
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from threading import BoundedSemaphore
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.ipc
 import pyarrow.parquet as pq
-from pyiceberg.io import FileIO
-from pyiceberg.io.pyarrow import (
-    StatisticsCollector,
-    compute_statistics_plan,
-    data_file_statistics_from_parquet_metadata,
-    parquet_path_to_id_mapping,
-    schema_to_pyarrow,
-)
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
-from pyiceberg.partitioning import PartitionSpec
-from pyiceberg.schema import Schema
-from pyiceberg.table import Table
-from pyiceberg.typedef import Record
+from pyiceberg.manifest import DataFile
 
-from waybill import failpoints
 from waybill.partition.grouping import Cut, Grouping, Value
-from waybill.tables import remove_files
+from waybill.partition.table_layout import TableLayout
+from waybill.partition.uploads import Uploads
 
 if TYPE_CHECKING:
     _Int64s = np.ndarray[Any, np.dtype[np.int64]]
     _Order = np.ndarray[Any, np.dtype[np.intp]]
 
-__all__ = ["PartitionedWriter", "TableLayout", "Uploads"]
+__all__ = ["PartitionedWriter"]
 
 ROW_GROUP_BYTES = 64 << 20
 """Rows of a row group before encoding."""
@@ -65,137 +47,6 @@ _HEADER_KEYS = "headers.list.element.key"
 _MAX_HELD_BYTES = 1 << 30  # Arrow's binary columns have int32 offsets: more could not be put in one piece
 _FULL_SHARE = 8
 _BEFORE_ALL_US = -(1 << 63)
-_UPLOAD_THREADS = 4
-_WAITING_UPLOADS = 8
-_COPY_BYTES = 8 << 20
-_FIELD_ID = b"PARQUET:field_id"
-_MOST_OF_A_FOLDER = 100  # characters; an S3 key has at most 1,024 bytes, and a value may be longer than that
-_HALF_ESCAPED = re.compile(r"%.?\Z")
-
-
-@dataclass(frozen=True)
-class TableLayout:
-    """What writing a table's data files takes. Small enough to go to every task; holds no secrets."""
-
-    name: str
-    data_location: str
-    schema: Schema
-    spec: PartitionSpec
-    sort_order_id: int | None
-    properties: dict[str, str]
-
-    @classmethod
-    def of(cls, table: Table) -> TableLayout:
-        """The layout of a table as it is now."""
-        provider = table.location_provider()
-        return cls(
-            ".".join(table.name()),
-            provider.data_path,
-            table.schema(),
-            table.spec(),
-            table.sort_order().order_id or None,
-            dict(table.properties),
-        )
-
-    def arrow_schema(self, rows: pa.Schema) -> pa.Schema:
-        """`rows` with the table's field ids, by which readers know a column."""
-        columns = {f.name: _small(f) for f in schema_to_pyarrow(self.schema)}
-        return pa.schema([columns[name] for name in rows.names])
-
-    def data_file(
-        self, path: str, size_bytes: int, metadata: pq.FileMetaData, *, partition: Value, is_sorted: bool
-    ) -> DataFile:
-        """The manifest entry of a file, with the bounds that engines prune by."""
-        statistics = data_file_statistics_from_parquet_metadata(metadata, *self._statistics_plan)
-        file = DataFile.from_args(
-            content=DataFileContent.DATA,
-            file_path=path,
-            file_format=FileFormat.PARQUET,
-            partition=Record(*partition),
-            file_size_in_bytes=size_bytes,
-            sort_order_id=self.sort_order_id if is_sorted else None,
-            equality_ids=None,
-            key_metadata=None,
-            **statistics.to_serialized_dict(),
-        )
-        file.spec_id = self.spec.spec_id
-        return file
-
-    @cached_property
-    def _statistics_plan(self) -> tuple[dict[int, StatisticsCollector], dict[str, int]]:
-        """Which statistics there are to be, and of which columns: the same for thousands of files."""
-        return compute_statistics_plan(self.schema, self.properties), parquet_path_to_id_mapping(self.schema)
-
-    def new_path(self, partition: Value, name: str) -> str:
-        """Where a file of a partition goes. `name` must be unique: folders are for people, and long ones are cut."""
-        folders = self.spec.partition_to_path(Record(*partition), self.schema).split("/") if self.spec.fields else []
-        return "/".join([self.data_location, *map(_cut_folder, folders), f"{name}.parquet"])
-
-
-def _cut_folder(folder: str) -> str:
-    return _HALF_ESCAPED.sub("", folder[:_MOST_OF_A_FOLDER])
-
-
-def _small(found: pa.Field) -> pa.Field:
-    """Without Arrow's 64-bit offsets, which nothing here needs, and with the field id alone as metadata."""
-    metadata = {key: value for key, value in (found.metadata or {}).items() if key == _FIELD_ID}
-    return pa.field(found.name, _small_type(found.type), found.nullable, metadata)
-
-
-def _small_type(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_large_string(kind):
-        return pa.string()
-    if pa.types.is_large_binary(kind):
-        return pa.binary()
-    if pa.types.is_large_list(kind):
-        return pa.list_(_small(kind.value_field))
-    if pa.types.is_struct(kind):
-        return pa.struct([_small(child) for child in kind])
-    return kind
-
-
-class Uploads:
-    """Sends finished files from the scratch directory to the table's location, a few at a time.
-
-    What was sent, or begun, can be taken back with `discard`: nothing references it before the commit.
-    """
-
-    def __init__(self, io: FileIO) -> None:
-        self._io = io
-        self._pool = ThreadPoolExecutor(_UPLOAD_THREADS, thread_name_prefix="waybill-data-file")
-        self._room = BoundedSemaphore(_WAITING_UPLOADS)
-        self._sent: list[tuple[str, Future[None]]] = []
-
-    def send(self, local: Path, path: str) -> None:
-        """Send a file and remove it here. Blocks while too many wait. Faults come out of `wait`."""
-        self._room.acquire()
-        self._sent.append((path, self._pool.submit(self._copy, local, path)))
-
-    def wait(self) -> None:
-        """Return when everything has arrived. Raises what went wrong with the first that did not."""
-        for _, arrival in self._sent:
-            arrival.result()
-
-    def discard(self) -> None:
-        """Remove what was sent, as far as that is possible."""
-        for _, arrival in self._sent:
-            if not arrival.cancel():
-                arrival.exception()
-        remove_files(self._io, [path for path, _ in self._sent])
-
-    def close(self) -> None:
-        """End the threads."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
-
-    def _copy(self, local: Path, path: str) -> None:
-        try:
-            with local.open("rb") as source, self._io.new_output(path).create(overwrite=True) as target:
-                while chunk := source.read(_COPY_BYTES):
-                    target.write(chunk)
-            local.unlink()
-            failpoints.reach("partition.file_sent")
-        finally:
-            self._room.release()
 
 
 class _FileInTheMaking:

@@ -30,7 +30,6 @@ from waybill.names import TopicPartition, plan_key
 from waybill.partition.alert import QUARANTINED_PROPERTY, ROWS_PROPERTY
 from waybill.partition.backlog import committed_offsets, list_chains
 from waybill.partition.carry_out import Execute, carry_out, carry_out_whole
-from waybill.partition.files import TableLayout
 from waybill.partition.files_sink.delivery import FilesLayout, Origin
 from waybill.partition.files_sink.ledger_file import figures_of, stage_entries
 from waybill.partition.observed import Observed
@@ -40,6 +39,7 @@ from waybill.partition.report import Report, RunOutcome
 from waybill.partition.settle import settle_plan
 from waybill.partition.staged import Staged, discard, find_staged, record_staged
 from waybill.partition.step_clock import StepClock
+from waybill.partition.table_layout import TableLayout
 from waybill.partition.task import Job, TaskResult
 from waybill.store import Store
 from waybill.tables import (

@@ -22,7 +22,7 @@ from waybill.errors import StoreUnavailable
 from waybill.log.decode import DecodeBuffers
 from waybill.names import TopicPartition
 from waybill.parsers import build_parser
-from waybill.partition.files import PartitionedWriter, TableLayout, Uploads
+from waybill.partition.files import PartitionedWriter
 from waybill.partition.files_sink.delivery import FilesLayout
 from waybill.partition.files_sink.unfit import Sieve
 from waybill.partition.files_sink.writer import HourFiles
@@ -33,6 +33,8 @@ from waybill.partition.read_ahead import ReadAhead
 from waybill.partition.reading import UNREADABLE, fault_of, is_indexed, read_span
 from waybill.partition.rows import QUARANTINE_ROWS, TABLE_ROWS, RowBuilder, table_rows
 from waybill.partition.scratch import scratch_directory
+from waybill.partition.table_layout import TableLayout
+from waybill.partition.uploads import Uploads
 from waybill.store import Store
 from waybill.tables import task_io
 from waybill.tables.ledger import LedgerEntry

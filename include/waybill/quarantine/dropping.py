@@ -17,8 +17,10 @@ from pyiceberg.table import FileScanTask, Table
 
 from waybill import failpoints
 from waybill.errors import CommitConflict
-from waybill.partition.files import PartitionedWriter, TableLayout, Uploads
+from waybill.partition.files import PartitionedWriter
 from waybill.partition.scratch import scratch_directory
+from waybill.partition.table_layout import TableLayout
+from waybill.partition.uploads import Uploads
 from waybill.quarantine.choice import Choice
 from waybill.quarantine.files import plan_files, read_file, row_schema
 from waybill.quarantine.offsets import Offsets

@@ -14,9 +14,9 @@ from waybill.config.enums import BackupFormat
 from waybill.formats.reading import SET_ASIDE
 from waybill.log.decode import MESSAGE_SCHEMA, NO_TIMESTAMP_US
 from waybill.names import TopicPartition
-from waybill.partition.files import TableLayout
 from waybill.partition.refused import OTHER, kinds
 from waybill.partition.rows import Rows
+from waybill.partition.table_layout import TableLayout
 from waybill.partition.task import row_builder, rows_in_table
 from waybill.quarantine.offsets import by_topic_partition
 from waybill.quarantine.report import StayedMessages

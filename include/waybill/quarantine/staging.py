@@ -10,8 +10,10 @@ from pyiceberg.manifest import DataFile
 
 from waybill import failpoints
 from waybill.config import Stream
-from waybill.partition.files import PartitionedWriter, TableLayout, Uploads
+from waybill.partition.files import PartitionedWriter
 from waybill.partition.scratch import scratch_directory
+from waybill.partition.table_layout import TableLayout
+from waybill.partition.uploads import Uploads
 from waybill.quarantine.choice import Choice
 from waybill.quarantine.offsets import Offsets, OffsetsBuilder
 from waybill.quarantine.parsing import Reparser, Stayed

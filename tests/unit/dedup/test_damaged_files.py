@@ -23,7 +23,7 @@ from waybill.dedup.plan import SweepPlan
 from waybill.dedup.rows import read_rows
 from waybill.dedup.task import Piece, SweepJob
 from waybill.errors import DamagedFile, ObjectMissing, PlanUnusable, StoreUnavailable, WaybillError
-from waybill.partition.files import TableLayout
+from waybill.partition.table_layout import TableLayout
 
 COLUMNS = ("topic", "partition", "offset", "message_id", "arrived_at")
 ROWS = 3000

@@ -37,7 +37,7 @@ from waybill.dedup.index.runs import Files, Run, RunKeys, write_run
 from waybill.dedup.index.work import ForEach, one_by_one
 from waybill.dedup.rows import read_batches, topic_partitions_of
 from waybill.errors import CommitConflict, ObjectMissing, PlanUnusable, SweepHistoryLost
-from waybill.partition.files import TableLayout
+from waybill.partition.table_layout import TableLayout
 from waybill.tables.catalog import available
 from waybill.tables.files import files_reachable
 from waybill.tables.state import SWEEP_HORIZON_PROPERTY, newest_property

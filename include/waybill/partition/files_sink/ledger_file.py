@@ -11,7 +11,9 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
 from waybill.partition.alert import ROWS_PROPERTY
-from waybill.partition.files import PartitionedWriter, TableLayout, Uploads
+from waybill.partition.files import PartitionedWriter
+from waybill.partition.table_layout import TableLayout
+from waybill.partition.uploads import Uploads
 from waybill.tables.ledger import LEDGER_ROWS, LedgerEntry, ledger_batch
 
 __all__ = ["FILES_PROPERTY", "FILE_BYTES_PROPERTY", "figures_of", "stage_entries"]
