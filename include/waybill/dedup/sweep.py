@@ -267,7 +267,18 @@ class _Sweep:
         manifest = self.clock.timed("index", lambda: self._index_before(plan, dedup.unique, state, of))
         if not plan.records:
             return self._staged(plan, manifest, [], [])
+        log.info(
+            "dedup of %s: plan %s: %s rows in %s files, %.1f MB, through snapshot %d; the key index has %s keys",
+            self.name,
+            plan.id,
+            f"{plan.records:,}",
+            f"{len(plan.files):,}",
+            sum(file.size_bytes for file in plan.files) / 1e6,
+            plan.end.snapshot_id,
+            f"{manifest.keys:,}",
+        )
         manifest, job, judged = self.clock.timed("judge", lambda: self._judge(plan, main, dedup, state, manifest))
+        log.info("dedup of %s: %s of these are duplicates; writing both kinds", self.name, f"{_marked(judged):,}")
         self.done("judged")
         marks = [found.marks for found in judged if found.marks is not None]
         written = self.clock.timed("write", lambda: self._write(job, marks, dedup))
@@ -451,9 +462,13 @@ def _check_plan(plan: SweepPlan, main: Table, start: Point) -> None:
     )
 
 
+def _marked(judged: Sequence[Judged]) -> int:
+    return sum(of_range.candidates - of_range.kept for of_range in judged)
+
+
 def _check_sound(plan: SweepPlan, judged: Sequence[Judged], written: Sequence[Written]) -> None:
     """Raise `SweepUnsound` unless each row of the plan came to one place, and to the right one."""
     rows, duplicates = sum(w.rows for w in written), sum(w.duplicates for w in written)
-    marked = sum(j.candidates - j.kept for j in judged)
+    marked = _marked(judged)
     if rows + duplicates != plan.records or duplicates != marked:
         raise SweepUnsound(plan.id, plan.records, rows, duplicates, marked)
