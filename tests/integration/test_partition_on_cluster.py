@@ -111,7 +111,11 @@ def _value(number: int, at: int, rng: random.Random) -> bytes:
 
 
 def _submit(cluster: SparkCluster, environment: Path, directory: Path, ui_port: int) -> list[str]:
+    scratch = cluster.directory / "executors"
+    scratch.mkdir()
     settings = {
+        # An executor that is killed leaves its copy of the archive there, 240 MB.
+        "spark.executor.extraJavaOptions": f"-Djava.io.tmpdir={scratch}",
         "spark.pyspark.python": "./environment/bin/python",
         "spark.pyspark.driver.python": sys.executable,
         "spark.driver.host": "127.0.0.1",
