@@ -18,7 +18,7 @@ import time
 import uuid
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -341,19 +341,20 @@ def tls_proxy(servers: SecuredServers) -> Iterator[None]:
                 await writer.drain()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", servers.ports["BEHIND_PROXY"])
-        ways = [
-            asyncio.create_task(pump(reader, inner_writer, 0.0)),
-            asyncio.create_task(pump(inner_reader, writer, _HOLD_BACK_SECONDS)),
-        ]
-        try:
-            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for way in ways:
-                way.cancel()
-            await asyncio.gather(*ways, return_exceptions=True)
-            for each in (writer, inner_writer):
-                each.transport.abort()
+        with ExitStack() as ends:  # wherever `run` ends this task: while it opens a connection, or waits for its ways
+            ends.callback(writer.transport.abort)
+            inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", servers.ports["BEHIND_PROXY"])
+            ends.callback(inner_writer.transport.abort)
+            ways = [
+                asyncio.create_task(pump(reader, inner_writer, 0.0)),
+                asyncio.create_task(pump(inner_reader, writer, _HOLD_BACK_SECONDS)),
+            ]
+            try:
+                await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for way in ways:
+                    way.cancel()
+                await asyncio.gather(*ways, return_exceptions=True)
 
     async def run() -> None:
         server = await asyncio.start_server(serve, "127.0.0.1", servers.ports["proxy"], ssl=context)

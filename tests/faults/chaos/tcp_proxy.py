@@ -90,6 +90,9 @@ class TcpProxy:
         except OSError:
             reset(writer)
             return
+        except asyncio.CancelledError:
+            reset(writer)
+            raise
         connection = _Connection(writer, server)
         self._connections.add(connection)
         up = asyncio.create_task(self._pump(reader, server, connection, downstream=False))
