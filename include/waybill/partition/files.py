@@ -191,30 +191,35 @@ class PartitionedWriter:
     def _write_in_order(self) -> None:
         """Write what is held, and in order, as row groups as large as they are; hold small ones on."""
         groups = self._take_held()
-        full = self._write_full(groups, self._least_in_order_bytes)
-        self._hold_on(groups, full)
+        self._hold_on(groups, self._write_full(groups, self._least_in_order_bytes))
 
     def _make_room(self) -> None:
         """Write full pieces to their files. Hold the rest on, if there may be more; else spill it."""
         held_bytes = self._held_bytes
         groups = self._take_held()
-        full = self._write_full(groups, self._full_bytes)
+        rest = self._write_full(groups, self._full_bytes)
         if self._limit_bytes == self._memory_bytes:
-            self._spill([group for group in groups if group not in full])
+            self._spill(rest)
             return
-        if 2 * sum(group.size_bytes for group in full) < held_bytes:
+        written_bytes = sum(group.size_bytes for group in groups) - sum(group.size_bytes for group in rest)
+        if 2 * written_bytes < held_bytes:
             self._limit_bytes = min(2 * self._limit_bytes, self._memory_bytes)
-        self._hold_on(groups, full)
+        self._hold_on(groups, rest)
 
     def _write_full(self, groups: list[_Group], full_bytes: int) -> list[_Group]:
-        full = [group for group in groups if group.size_bytes >= full_bytes]
-        for group in full:
+        """Write the groups that are as large as that; the others."""
+        rest = []
+        for group in groups:
+            if group.size_bytes < full_bytes:
+                rest.append(group)
+                continue
             for piece in group.pieces(ROW_GROUP_BYTES):
                 self._write(group.cut.value, piece)
-        return full
+        return rest
 
-    def _hold_on(self, groups: list[_Group], written: list[_Group]) -> None:
-        for table in [group.copied() for group in groups if group not in written] if written else [groups[0].table]:
+    def _hold_on(self, groups: list[_Group], rest: list[_Group]) -> None:
+        """Hold the rest of the groups; if that is all of them, nothing is copied."""
+        for table in [group.copied() for group in rest] if len(rest) < len(groups) else [groups[0].table]:
             for batch in table.to_batches():
                 self._hold(batch)
 
