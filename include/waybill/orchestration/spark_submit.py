@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,8 @@ __all__ = ["JOBS", "WaybillSparkSubmit"]
 
 JOBS = Path(__file__).parents[3] / "spark_jobs"
 
-_ENVIRONMENTS: Mapping[str, Callable[[Mapping[str, str]], Mapping[str, str]]] = {
-    "partition": with_brief_jvm,
-    "dedup": lambda environment: with_kept_memory(with_brief_jvm(environment)),
-}
-"""Of jobs whose messages never pass through a JVM."""
+_ENVIRONMENTS = {"partition": (with_brief_jvm,), "dedup": (with_brief_jvm, with_kept_memory)}
+"""What the environment of a job has beside Airflow's."""
 
 
 class WaybillSparkSubmit(SparkSubmitOperator):
@@ -48,6 +45,6 @@ class WaybillSparkSubmit(SparkSubmitOperator):
         # Through the environment of spark-submit, not through `env_vars`: on a cluster that puts secrets on a command
         # line, and the command line into the log.
         export_connections(self._config)
-        if self._job in _ENVIRONMENTS:
-            os.environ.update(_ENVIRONMENTS[self._job](os.environ))
+        for changed in _ENVIRONMENTS.get(self._job, ()):
+            os.environ.update(changed(os.environ))
         super().execute(context)
