@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyiceberg.io import FileIO
     from pyiceberg.manifest import DataFile
 
-    from waybill.partition.table_layout import TableLayout
+    from waybill.staging.table_layout import TableLayout
 
     Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -116,9 +116,9 @@ class NewRows:
 
     def write(self, layout: TableLayout, io: FileIO, scratch: Path, tasks: int = 2) -> list[DataFile]:
         """The rows in files as a partition run of so many tasks writes them."""
-        from waybill.partition.files import PartitionedWriter
         from waybill.partition.rows import TABLE_ROWS
-        from waybill.partition.uploads import Uploads
+        from waybill.staging.file_writer import PartitionedWriter
+        from waybill.staging.uploads import Uploads
 
         uploads = Uploads(io)
         files: list[DataFile] = []
@@ -180,7 +180,7 @@ class Window:
 def local_layout(folder: Path) -> TableLayout:
     """That of a stream's table by hour, whose files go to a directory here."""
     from waybill.config import PartitionBy
-    from waybill.partition.table_layout import TableLayout
+    from waybill.staging.table_layout import TableLayout
     from waybill.tables.schemas import TABLE_SCHEMA, partition_spec
 
     return TableLayout("bench.new", f"file://{folder}", TABLE_SCHEMA, partition_spec(PartitionBy()), 1, {})

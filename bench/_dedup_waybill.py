@@ -179,11 +179,11 @@ class Waybill(Method):
 
     def _make_tables(self) -> Table:
         """The stream's table, swept up to the new rows, and these."""
-        from waybill.partition.table_layout import TableLayout
+        from waybill.staging.table_layout import TableLayout
         from waybill.tables import SweepState, Swept, ensure_dedup_tables, ensure_tables
+        from waybill.tables.commit import commit_snapshot
         from waybill.tables.dedup import sweep_properties
         from waybill.tables.progress import progress_text
-        from waybill.tables.snapshot import commit_snapshot
         from waybill.tables.state import PROGRESS_PROPERTY
 
         stream = self.config.streams[_STREAM]
@@ -253,7 +253,7 @@ class Waybill(Method):
 
     def run(self) -> Mapping[str, float]:
         from waybill.dedup.sweep import run_sweep
-        from waybill.spark.sweep_execute import SparkSweep
+        from waybill.spark.execute import SparkSweep
 
         server = psutil.Process(int(os.environ[_PID])).cpu_times()
         report = run_sweep(self.config, _STREAM, SparkSweep(lambda: self.context), slots=2)

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from decode import MESSAGE_BYTES, message
 
-from waybill.log import HEADER_BYTES, Codec, read_header
-from waybill.log.compression import compress
-from waybill.log.encode import Record, encode_batch
-from waybill.log.framing import BatchHeader, pack_batch
 from waybill.names import BackupName, TopicPartition
+from waybill.records import HEADER_BYTES, Codec, read_header
+from waybill.records.encode import Record, encode_batch
+from waybill.records.framing import BatchHeader, pack_batch
+from waybill.records.recompress import compress
 
 if TYPE_CHECKING:
     from waybill.store import Store

@@ -17,10 +17,10 @@ from pathlib import Path
 
 from _report import Case, Done, Work, argument_parser, main
 
-from waybill.log import HEADER_BYTES, Codec, read_header
-from waybill.log.compression import compress
-from waybill.log.encode import Record, encode_batch
-from waybill.log.framing import pack_batch
+from waybill.records import HEADER_BYTES, Codec, read_header
+from waybill.records.encode import Record, encode_batch
+from waybill.records.framing import pack_batch
+from waybill.records.recompress import compress
 
 MESSAGE_BYTES = 453
 LARGE, SMALL = 500, 36
@@ -76,7 +76,7 @@ def make_input(folder: Path, messages: int, wanted: set[str]) -> None:
 
 def with_waybill(variant: str) -> Case:
     def prepare(arguments: argparse.Namespace) -> Work:
-        from waybill.log.decode import decode
+        from waybill.records.decode import decode
 
         data = (arguments.input / variant).read_bytes()
         return lambda: Done(sum(batch.num_rows for batch in decode(data, where=variant)), len(data))

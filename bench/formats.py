@@ -51,10 +51,10 @@ class _Sink:
 
 def with_format(topic: str, name: str) -> Case:
     def prepare(arguments: argparse.Namespace) -> Work:
+        from waybill.archive.backup_object import new_backup_object
         from waybill.config import Format
-        from waybill.ingest.new_object import new_backup_object
-        from waybill.log import framing
         from waybill.names import BackupName
+        from waybill.records import framing
 
         data = memoryview((arguments.input / topic).read_bytes())
         frames = list(framing.frames(data, where=topic))
@@ -79,7 +79,7 @@ def with_format(topic: str, name: str) -> Case:
 
 def with_decode(topic: str) -> Case:
     def prepare(arguments: argparse.Namespace) -> Work:
-        from waybill.log.decode import decode
+        from waybill.records.decode import decode
 
         data = (arguments.input / topic).read_bytes()
         return lambda: Done(sum(b.num_rows for b in decode(data, where=topic, verify_crc=False)), len(data))

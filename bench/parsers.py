@@ -112,7 +112,7 @@ def descriptors() -> bytes:
 def booking_class() -> Any:
     from google.protobuf.message_factory import GetMessageClass
 
-    from waybill.config.descriptors import find_message
+    from waybill.config.schemas import find_message
 
     return GetMessageClass(find_message(descriptors(), "bench.Booking"))
 
@@ -184,8 +184,8 @@ def with_parser(name: str, case: str) -> Case:
         from pydantic import TypeAdapter
 
         from waybill.config import Column, ParserConfig
-        from waybill.log.decode import MESSAGE_SCHEMA
         from waybill.parsers import build_parser
+        from waybill.records.decode import MESSAGE_SCHEMA
 
         config, write = SHAPES[name]
         rows = [

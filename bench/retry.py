@@ -76,8 +76,8 @@ def fill(scene: Any, messages: int, path: Path) -> dict[str, Any]:
     """An archive; the config goes to `path`."""
     from partition_scenes import DAY_MS, junk
 
-    from waybill.log.encode import Record
     from waybill.names import TopicPartition
+    from waybill.records.encode import Record
 
     def record(offset: int) -> Record:
         if offset % 100 == 99:

@@ -12,9 +12,7 @@ from datetime import timedelta
 from airflow.sdk import DAG, AssetOrTimeSchedule, CronTriggerTimetable, Param, dag, task
 
 from waybill.config import Config, Stream, load_config
-from waybill.orchestration.assets import table_asset
-from waybill.orchestration.spark_submit import WaybillSparkSubmit
-from waybill.orchestration.sweep_range import check_sweep_range
+from waybill.orchestration.spark_submit import WaybillSparkSubmit, check_sweep_range, table_asset
 
 # JSON Schema's `format` makes the form's field, and refuses nothing where its library is missing.
 INSTANT = r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?(Z|[+-]\d{2}:\d{2})$"
@@ -51,8 +49,8 @@ ARGUMENTS = [
 
 @task
 def merge(stream: str) -> None:
-    from waybill.dedup.upkeep import merge_index
-    from waybill.orchestration.task import begin_task
+    from waybill.dedup.index_maintenance import merge_index
+    from waybill.orchestration.tasks import begin_task
 
     merge_index(begin_task(), stream)
 
@@ -61,7 +59,7 @@ def merge(stream: str) -> None:
 @task(retries=0)
 def check_window(stream: str) -> None:
     from waybill.dedup.alert import check_window
-    from waybill.orchestration.task import begin_task
+    from waybill.orchestration.tasks import begin_task
 
     check_window(begin_task(), stream)
 

@@ -16,7 +16,7 @@ from waybill.config import Config, Stream, load_config
 @task
 def plan(stream: str) -> list[dict[str, Any]]:
     from waybill.ingest import plan_lanes
-    from waybill.orchestration.task import begin_task
+    from waybill.orchestration.tasks import begin_task
 
     return [planned.model_dump(mode="json") for planned in plan_lanes(begin_task(), stream)]
 
@@ -26,7 +26,7 @@ def lane(stream: str, planned: dict[str, Any]) -> dict[str, Any]:
     from airflow.sdk import get_current_context
 
     from waybill.ingest import Lane, run_lane
-    from waybill.orchestration.task import begin_task
+    from waybill.orchestration.tasks import begin_task
 
     work = Lane.model_validate(planned)
     get_current_context()["lane_name"] = ", ".join(str(share.tp) for share in work.shares)[:250]
@@ -36,7 +36,7 @@ def lane(stream: str, planned: dict[str, Any]) -> dict[str, Any]:
 @task(trigger_rule="all_done")
 def report(stream: str, lanes: list[dict[str, Any]] | None, reports: Any) -> None:
     from waybill.ingest import LaneReport
-    from waybill.orchestration.report import report_run
+    from waybill.orchestration.tasks import report_run
 
     report_run(stream, None if lanes is None else len(lanes), [LaneReport.model_validate(r) for r in reports or []])
 

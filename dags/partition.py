@@ -12,8 +12,7 @@ from datetime import timedelta
 from airflow.sdk import DAG, dag, task
 
 from waybill.config import Config, Stream, load_config
-from waybill.orchestration.assets import table_asset
-from waybill.orchestration.spark_submit import WaybillSparkSubmit
+from waybill.orchestration.spark_submit import WaybillSparkSubmit, table_asset
 
 
 # A second try would find nothing else: it only reads. So one alert comes of it, at once.
@@ -21,7 +20,7 @@ from waybill.orchestration.spark_submit import WaybillSparkSubmit
 def check_quarantine(stream: str) -> None:
     from airflow.sdk import get_current_context
 
-    from waybill.orchestration.task import begin_task
+    from waybill.orchestration.tasks import begin_task
     from waybill.partition.alert import check_quarantine
 
     check_quarantine(begin_task(), stream, get_current_context()["dag_run"].start_date)
@@ -30,8 +29,7 @@ def check_quarantine(stream: str) -> None:
 # Whatever became of the run: the hours before may be final by now.
 @task(trigger_rule="all_done")
 def finalize(stream: str) -> None:
-    from waybill.orchestration.finalize import finalize_hours
-    from waybill.orchestration.task import begin_task
+    from waybill.orchestration.tasks import begin_task, finalize_hours
 
     finalize_hours(begin_task(), stream)
 

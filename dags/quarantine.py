@@ -36,8 +36,7 @@ PARAMS = {
 def retry(stream: str) -> dict[str, Any]:
     from airflow.sdk import get_current_context
 
-    from waybill.orchestration.quarantine import retry_as_asked
-    from waybill.orchestration.task import begin_task
+    from waybill.orchestration.tasks import begin_task, retry_as_asked
 
     return retry_as_asked(begin_task(), stream, get_current_context()["params"])
 

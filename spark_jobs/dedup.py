@@ -18,17 +18,17 @@ from pyspark import SparkContext
 
 from waybill.config import load_config
 from waybill.dedup.alert import check_window
+from waybill.dedup.first_sweep import check_range, parse_instant
 from waybill.dedup.report import SweepReport
-from waybill.dedup.since import check_range, parse_instant
 from waybill.dedup.sweep import sweep_to_the_end
 from waybill.errors import ConfigError, WaybillError
 from waybill.spark import daemon
+from waybill.spark.execute import SparkSweep
 from waybill.spark.fork import forked
 from waybill.spark.job import end_process, job_parser, log_failure, set_up_log, write_report
 from waybill.spark.session import connection_ids, spark_context, task_slots
-from waybill.spark.sweep_execute import SparkSweep
 
-log = logging.getLogger("waybill.dedup")
+logger = logging.getLogger("waybill.dedup")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -82,10 +82,10 @@ def carry_out(options: argparse.Namespace, environment: Mapping[str, str]) -> in
     reports: list[SweepReport] = []
     try:
         for report in sweep(options, environment):
-            log.info("%s", report)
+            logger.info("%s", report)
             reports.append(report)
     except WaybillError as error:
-        log_failure(log, "dedup", options.stream, error)
+        log_failure(logger, "dedup", options.stream, error)
         return 1
     write_report(options.report, [report.document() for report in reports])
     return 1 if options.window_alert and is_shrunk(options) else 0
@@ -96,7 +96,7 @@ def is_shrunk(options: argparse.Namespace) -> bool:
     try:
         check_window(load_config(options.config), options.stream)
     except WaybillError as error:
-        log.error("dedup %s: %s: %s", options.stream, type(error).__name__, error)
+        logger.error("dedup %s: %s: %s", options.stream, type(error).__name__, error)
         return True
     return False
 

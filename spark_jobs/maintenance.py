@@ -24,7 +24,7 @@ from waybill.spark.job import job_parser, log_failure, set_up_log, write_report
 from waybill.spark.procedures import SparkProcedures
 from waybill.spark.session import connection_ids, spark_session
 
-log = logging.getLogger("waybill.maintenance")
+logger = logging.getLogger("waybill.maintenance")
 
 # Spark's default, 200, is for tables much larger than lists of files.
 _SETTINGS = {"spark.sql.shuffle.partitions": "16"}
@@ -38,12 +38,12 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         report = maintain(options.stream, options.config)
     except WaybillError as error:
-        log_failure(log, "maintenance", options.stream, error)
+        log_failure(logger, "maintenance", options.stream, error)
         return 1
     write_report(options.report, report.document())
-    log.info("%s", report)
+    logger.info("%s", report)
     for warning in report.warnings:
-        log.error("maintenance %s: %s", options.stream, warning)
+        logger.error("maintenance %s: %s", options.stream, warning)
     return 1 if report.warnings else 0
 
 

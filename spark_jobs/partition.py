@@ -25,7 +25,7 @@ from waybill.spark.fork import forked
 from waybill.spark.job import end_process, job_parser, log_failure, set_up_log, write_report
 from waybill.spark.session import connection_ids, spark_context, task_slots
 
-log = logging.getLogger("waybill.partition")
+logger = logging.getLogger("waybill.partition")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -49,16 +49,16 @@ def carry_out(options: argparse.Namespace, environment: Mapping[str, str]) -> in
     reports: list[Report] = []
     try:
         for report in partition(options.stream, options.config, environment):
-            log.info("%s", report)
+            logger.info("%s", report)
             if report.alert:
-                log.error("partition %s", report.alert)
+                logger.error("partition %s", report.alert)
             reports.append(report)
     except WaybillError as error:
-        log_failure(log, "partition", options.stream, error)
+        log_failure(logger, "partition", options.stream, error)
         return 1
     write_report(options.report, [report.document() for report in reports])
     for fault in reports[-1].faults:
-        log.error("partition %s: left out until it is mended: %s", options.stream, fault)
+        logger.error("partition %s: left out until it is mended: %s", options.stream, fault)
     is_alerted = options.quarantine_alert and any(report.alert for report in reports)
     return 1 if reports[-1].faults or is_alerted else 0
 

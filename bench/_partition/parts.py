@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from waybill.log.framing import Frame
+    from waybill.records.framing import Frame
 
 __all__ = ["PARTS"]
 
@@ -63,7 +63,7 @@ def read_part(what: str) -> Callable[[], tuple[int, int]]:
 
 
 def frames_of(what: str) -> Iterator[Frame]:
-    from waybill.log.framing import frames
+    from waybill.records.framing import frames
 
     with store_of(config(what)) as store:
         for key in keys_of(what):
@@ -72,8 +72,8 @@ def frames_of(what: str) -> Iterator[Frame]:
 
 def decompress_part(what: str) -> Callable[[], tuple[int, int]]:
     """Every batch's records section, by cramjam, into memory that is there."""
-    from waybill.log import HEADER_BYTES
-    from waybill.log.compression import decompress_into
+    from waybill.records import HEADER_BYTES
+    from waybill.records.recompress import decompress_into
 
     found, room = list(frames_of(what)), memoryview(bytearray(4 * MIB))
 
@@ -89,10 +89,10 @@ def decompress_part(what: str) -> Callable[[], tuple[int, int]]:
 
 def decode_part(what: str) -> Callable[[], tuple[int, int]]:
     """The same batches uncompressed: CRC, walk the records, copy them into Arrow."""
-    from waybill.log import HEADER_BYTES, Codec
-    from waybill.log.compression import decompress_into
-    from waybill.log.decode import decode
-    from waybill.log.framing import pack_batch
+    from waybill.records import HEADER_BYTES, Codec
+    from waybill.records.decode import decode
+    from waybill.records.framing import pack_batch
+    from waybill.records.recompress import decompress_into
 
     room, batches = memoryview(bytearray(4 * MIB)), []
     for frame in frames_of(what):
@@ -108,8 +108,8 @@ def decode_part(what: str) -> Callable[[], tuple[int, int]]:
 
 def parse_part(what: str) -> Callable[[], tuple[int, int]]:
     """Event times and message ids out of decoded messages."""
-    from waybill.log.decode import decode
     from waybill.parsers import build_parser
+    from waybill.records.decode import decode
 
     parser = build_parser(config(what).streams[what].parser)
     batches = list(decode(frames_of(what), where="parts"))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from waybill.config import Config
     from waybill.partition.plan import Task
     from waybill.partition.run import Execute
-    from waybill.partition.task import Job, TaskResult
+    from waybill.partition.tasks import Job, TaskResult
 
 __all__ = ["ONE_TASK", "on_one_core", "partition_here", "run_task_measured", "whole_task"]
 
@@ -62,7 +62,7 @@ def partition_here(stream: Config, what: str, execute: Execute) -> str:
 
 def run_task_measured(into: list[Measured]) -> Execute:
     """Carries out tasks in this process, and notes what they took."""
-    from waybill.partition.task import run_task
+    from waybill.partition.tasks import run_task
 
     def execute(job: Job, tasks: Sequence[Task]) -> Iterable[TaskResult]:
         cpu, wall = time.process_time(), time.perf_counter()

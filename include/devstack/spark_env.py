@@ -32,9 +32,9 @@ _LEVEL = 1
 _COMPILE = """
 import importlib, io, pkgutil
 import waybill.formats, waybill.parsers, waybill.partition.task
-from waybill.log.decode import decode
-from waybill.log.encode import Record, encode_batch
-from waybill.log.framing import read_frames
+from waybill.records.decode import decode
+from waybill.records.encode import Record, encode_batch
+from waybill.records.framing import read_frames
 for package in (waybill.parsers, waybill.formats):
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         importlib.import_module(module.name)

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Committed", "Coordinator", "Stop"]
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _VERSION = 1
 _DEFAULT_SESSION_TIMEOUT = timedelta(seconds=10)
@@ -237,7 +237,7 @@ class Coordinator:
                 try:
                     found[tp] = Committed.from_document(bytes(data), int(stat.version), path)
                 except (ConfigError, GenerationConflict) as error:
-                    log.warning("%s", error)
+                    logger.warning("%s", error)
         return found
 
     def list_committed(self) -> dict[TopicPartition, Committed]:
@@ -353,7 +353,7 @@ class Coordinator:
                 try:
                     yield TopicPartition.parse(f"{topic}/{partition}")
                 except ValueError as error:
-                    log.warning("ZooKeeper node below %s: %s; ignored", parent, error)
+                    logger.warning("ZooKeeper node below %s: %s; ignored", parent, error)
 
     def _children(self, path: str) -> list[str]:
         with self._mapped(f"list {path}", passing=(NoNodeError,)), suppress(NoNodeError):

@@ -1,6 +1,6 @@
 """What the tests of ingest share: topics, producers, a config for one stream, and two independent readers.
 
-What Kafka holds is read by confluent-kafka; what the archive holds by `waybill.log.decode` from the backup objects.
+What Kafka holds is read by confluent-kafka; what the archive holds by `waybill.records.decode` from the backup objects.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
 from devstack import Stack
-from waybill import chain, ingest
+from waybill import ingest
+from waybill.archive import chain
 from waybill.config import Config
 from waybill.connections import S3Endpoint
 from waybill.coordination import Committed
-from waybill.log.decode import decode
-from waybill.log.encode import Record, records_of
-from waybill.log.framing import read_frames
 from waybill.names import TopicPartition
+from waybill.records.decode import decode
+from waybill.records.encode import Record, records_of
+from waybill.records.framing import read_frames
 from waybill.store import Store
 
 __all__ = ["STREAM", "Archive", "Cluster"]

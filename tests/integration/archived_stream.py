@@ -31,7 +31,7 @@ from waybill.ingest import LaneReport, plan_lanes, run_lane
 from waybill.names import TopicPartition, ZkPaths
 from waybill.partition.plan import Task
 from waybill.partition.run import run_partition
-from waybill.partition.task import Job, TaskResult, run_task
+from waybill.partition.tasks import Job, TaskResult, run_task
 from waybill.store import Store
 from waybill.tables import StreamTables, load_tables, open_catalog
 

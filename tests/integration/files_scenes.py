@@ -13,13 +13,13 @@ from partition_scenes import Message, Scene, event, messages_in
 
 from waybill.formats.sequencefile import read_messages
 from waybill.formats.text import read_values
-from waybill.log.encode import Record
 from waybill.names import FileExtension, FileName, TopicPartition, period_of
 from waybill.partition.files_sink.finality import LogView
 from waybill.partition.files_sink.finalize import Finalized, finalize
+from waybill.records.encode import Record
 from waybill.store import Store
 from waybill.tables import read_progress
-from waybill.tables.ledger import LedgerEntry, read_ledger
+from waybill.tables.file_inventory import LedgerEntry, read_ledger
 
 HOUR_MS = 3_600_000
 START_MS = 473_184 * HOUR_MS

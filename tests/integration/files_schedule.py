@@ -20,7 +20,6 @@ from partition_scenes import Scene, in_this_process
 
 from waybill import failpoints
 from waybill.errors import CommitConflict
-from waybill.log.encode import Record
 from waybill.names import TopicPartition, period_of, plan_key, staged_key
 from waybill.partition import run as run_module
 from waybill.partition.files_sink import delivery
@@ -29,6 +28,7 @@ from waybill.partition.files_sink.finalize import Finalized
 from waybill.partition.plan import Plan, make_plan
 from waybill.partition.report import RunOutcome
 from waybill.partition.run import run_to_the_end
+from waybill.records.encode import Record
 from waybill.store import Store
 from waybill.tables import read_left_out, read_progress
 

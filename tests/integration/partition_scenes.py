@@ -14,16 +14,16 @@ from pyiceberg.io.pyarrow import parquet_file_to_data_file
 from pyiceberg.table import Table
 
 from waybill import names
+from waybill.archive.spans import ArchiveFault
 from waybill.config import Config, Stream
 from waybill.connections import CatalogEndpoint, S3Endpoint, connection
-from waybill.log.encode import Record, encode_batch
-from waybill.log.framing import Codec
 from waybill.names import BackupName, TopicPartition
-from waybill.partition.carry_out import Execute
-from waybill.partition.plan import ArchiveFault, Task
+from waybill.partition.plan import Task
 from waybill.partition.report import Report
 from waybill.partition.run import run_partition
-from waybill.partition.task import Job, TaskResult, run_task
+from waybill.partition.tasks import Execute, Job, TaskResult, run_task
+from waybill.records.encode import Record, encode_batch
+from waybill.records.framing import Codec
 from waybill.store import Store
 from waybill.tables import open_catalog
 

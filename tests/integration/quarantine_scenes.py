@@ -7,11 +7,11 @@ from typing import Any
 from partition_scenes import DAY_MS, Scene, event, junk
 from pyiceberg.io.pyarrow import parquet_file_to_data_file
 
-from waybill.log.encode import Record
 from waybill.names import TopicPartition, retry_key
 from waybill.quarantine import Choice, RetryReport, retry_quarantine
 from waybill.quarantine.record import find_retry
 from waybill.quarantine.view import retries_of
+from waybill.records.encode import Record
 from waybill.tables import StreamTables, read_retries
 from waybill.verify import verify_stream
 from waybill.verify.report import Report

@@ -19,8 +19,8 @@ from pyiceberg.types import StringType
 from waybill.config import Column
 from waybill.connections import CatalogEndpoint, S3Endpoint
 from waybill.errors import ConfigError
-from waybill.log.encode import Record
 from waybill.names import TopicPartition
+from waybill.records.encode import Record
 from waybill.tables import ensure_tables, fit_columns, open_catalog
 
 pytestmark = pytest.mark.integration

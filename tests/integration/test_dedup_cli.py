@@ -15,11 +15,11 @@ from partition_scenes import DAY_MS, Scene, event
 from waybill.config import Config
 from waybill.dedup.alert import check_window
 from waybill.dedup.execute import InThisProcess
+from waybill.dedup.index_maintenance import merge_index
 from waybill.dedup.sweep import run_sweep
-from waybill.dedup.upkeep import merge_index
 from waybill.errors import ConfigError, WindowShrunk
-from waybill.log.encode import Record
 from waybill.names import TopicPartition
+from waybill.records.encode import Record
 
 pytestmark = pytest.mark.integration
 

@@ -30,11 +30,11 @@ from waybill import names
 from waybill.config import Dedup
 from waybill.dedup.candidates import UNBOUNDED_MS
 from waybill.dedup.hashing import hash_keys
-from waybill.dedup.index.bucket import BucketIndex
-from waybill.dedup.index.build import BuildJob, BuildTask, bring_up_to_date, index_rows, rebuild
 from waybill.dedup.index.manifest import IndexOf, Manifest, load, save_next
 from waybill.dedup.index.merge import MERGE_BYTES_PER_KEY, MergePolicy, merge_all
 from waybill.dedup.index.runs import Files, Run
+from waybill.dedup.index_build import BuildJob, BuildTask, bring_up_to_date, index_rows, rebuild
+from waybill.dedup.judge import BucketIndex
 from waybill.errors import DamagedFile, IndexDamaged, PlanUnusable
 from waybill.names import TopicPartition
 from waybill.tables import commit_snapshot, ensure_dedup_tables

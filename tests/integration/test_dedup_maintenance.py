@@ -16,7 +16,7 @@ from upkeep import Upkeep, figures
 from waybill import names
 from waybill.maintenance.figures import MaintenanceReport
 from waybill.maintenance.run import run_maintenance
-from waybill.maintenance.sweeps import KEPT_MANIFESTS, find_sweeps, of_other_tables, unneeded_index_files
+from waybill.maintenance.snapshots_in_use import KEPT_MANIFESTS, find_sweeps, of_other_tables, unneeded_index_files
 from waybill.names import TopicPartition
 from waybill.spark.procedures import SparkProcedures
 from waybill.tables import Swept

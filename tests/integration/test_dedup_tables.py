@@ -19,9 +19,9 @@ from waybill.config import Stream
 from waybill.connections import CatalogEndpoint, S3Endpoint
 from waybill.errors import ConfigError, ProgressLost, SweepHistoryLost
 from waybill.names import TopicPartition
-from waybill.partition.files import PartitionedWriter
-from waybill.partition.table_layout import TableLayout
-from waybill.partition.uploads import Uploads
+from waybill.staging.file_writer import PartitionedWriter
+from waybill.staging.table_layout import TableLayout
+from waybill.staging.uploads import Uploads
 from waybill.tables import (
     SweepState,
     Swept,
@@ -34,7 +34,7 @@ from waybill.tables import (
     sweep_properties,
     swept_text,
 )
-from waybill.tables.carry import carry_state_on
+from waybill.tables.commit import carry_state_on
 from waybill.tables.dedup import DUPLICATES_ROWS
 
 pytestmark = pytest.mark.integration

@@ -23,12 +23,12 @@ from partition_scenes import Scene, in_this_process, junk
 from waybill.config.enums import Compression
 from waybill.config.sink import FilesFormat
 from waybill.errors import ConfigError, OutputDiffers
-from waybill.log.encode import Record
 from waybill.names import BackupName, TopicPartition
 from waybill.partition.plan import Task
 from waybill.partition.report import Report, RunOutcome
 from waybill.partition.run import run_to_the_end
-from waybill.partition.task import Job, TaskResult
+from waybill.partition.tasks import Job, TaskResult
+from waybill.records.encode import Record
 
 pytestmark = pytest.mark.integration
 

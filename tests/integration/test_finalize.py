@@ -11,11 +11,12 @@ from archived_stream import ArchivedStream, waybill
 from files_scenes import at, check_files_exactly_once, finalize_at, ledger, markers, moment, objects, root
 from partition_scenes import Scene, in_this_process
 
+from waybill.archive.spans import Span
 from waybill.errors import ConfigError
 from waybill.names import TopicPartition
 from waybill.partition.files_sink.finality import State
-from waybill.partition.plan import Span, Task
-from waybill.partition.task import Job, TaskResult, run_task
+from waybill.partition.plan import Task
+from waybill.partition.tasks import Job, TaskResult, run_task
 from waybill.store import ObjectStream, Store
 
 pytestmark = pytest.mark.integration

@@ -22,16 +22,16 @@ from pyspark.sql import SparkSession
 
 from devstack import Stack
 from devstack.jars import pyspark_jars
-from waybill import chain, failpoints, ingest
+from waybill import failpoints, ingest
+from waybill.archive import chain
+from waybill.archive.backup_object import BackupObject, new_backup_object
+from waybill.archive.indexed_reader import SET_ASIDE, IndexedReader
 from waybill.config import Format
 from waybill.coordination import Coordinator
 from waybill.errors import ChainBroken, CorruptBatch, ObjectAlreadyThere
-from waybill.formats.reading import SET_ASIDE, IndexedReader
-from waybill.ingest.backup_object import BackupObject
-from waybill.ingest.new_object import new_backup_object
-from waybill.log import framing
-from waybill.log.encode import Record, encode_batch, records_of
 from waybill.names import BackupName, TopicPartition
+from waybill.records import framing
+from waybill.records.encode import Record, encode_batch, records_of
 from waybill.store import Store, Upload
 
 pytestmark = pytest.mark.integration

@@ -14,14 +14,15 @@ from archive_drill import Cluster
 from archived_stream import ArchivedStream, Ran, add_rows
 
 from devstack import Stack
-from waybill import chain, gaps, ingest
+from waybill import ingest
+from waybill.archive import chain, gaps
+from waybill.archive.gaps import Gap, GapKind
 from waybill.errors import IngestIncomplete, RetentionGap
-from waybill.gaps import Gap, GapKind
 from waybill.ingest import Outcome
 from waybill.names import BackupName
-from waybill.orchestration.report import report_run
+from waybill.orchestration.tasks import report_run
 from waybill.partition.run import run_partition
-from waybill.partition.task import run_task
+from waybill.partition.tasks import run_task
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -526,7 +527,7 @@ def test_a_stop_that_is_journaled_is_listed_with_its_remedy(stream: ArchivedStre
 
 def events(first: int, following: int) -> bytes:
     """A backup object of these offsets."""
-    from waybill.log.encode import Record, encode_batch
+    from waybill.records.encode import Record, encode_batch
 
     records = [
         Record(

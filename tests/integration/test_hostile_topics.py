@@ -11,8 +11,8 @@ from archived_stream import waybill
 
 from devstack import Stack
 from devstack.s3 import S3Kind
-from waybill.log.encode import Record
 from waybill.names import TopicPartition
+from waybill.records.encode import Record
 from waybill.store import Store
 
 pytestmark = pytest.mark.integration

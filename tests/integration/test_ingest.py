@@ -23,9 +23,9 @@ from waybill import ingest
 from waybill.coordination import Committed, Coordinator
 from waybill.errors import CommitConflict, CoordinationUnavailable
 from waybill.ingest import Clock, Outcome, Services
-from waybill.log.encode import Record
-from waybill.log.framing import Codec, read_frames
 from waybill.names import BackupName, TopicPartition
+from waybill.records.encode import Record
+from waybill.records.framing import Codec, read_frames
 
 pytestmark = pytest.mark.integration
 

@@ -14,7 +14,7 @@ from devstack import Stack
 from waybill import ingest
 from waybill.cli import run as waybill
 from waybill.ingest import Clock, Outcome
-from waybill.ingest.orphans import sweep
+from waybill.ingest.orphaned_uploads import sweep
 from waybill.names import BackupName, TopicPartition
 from waybill.store import Store
 

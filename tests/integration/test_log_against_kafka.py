@@ -17,9 +17,9 @@ from kafka import TopicPartition as KafkaPythonPartition
 from kafka.consumer import fetcher
 from kafka.record.memory_records import MemoryRecords
 
-from waybill.log import Codec, ControlType, check_crc, control_type, empty_batch, frames
-from waybill.log.decode import decode, decode_offsets
-from waybill.log.encode import Record, control_batch, encode_batch, records_of
+from waybill.records import Codec, ControlType, check_crc, control_type, empty_batch, frames
+from waybill.records.decode import decode, decode_offsets
+from waybill.records.encode import Record, control_batch, encode_batch, records_of
 
 if TYPE_CHECKING:
     from devstack import Stack

@@ -18,7 +18,7 @@ from quarantine_scenes import check_done, check_sound, fill_quarantine, retry, u
 from upkeep import Upkeep, figures
 
 from waybill import failpoints, names
-from waybill.formats.reading import TOKEN
+from waybill.archive.indexed_reader import TOKEN
 from waybill.maintenance.figures import MaintenanceReport
 from waybill.maintenance.leftovers import Plans, find_retries, orphaned_indexes
 from waybill.maintenance.run import run_maintenance
@@ -26,8 +26,7 @@ from waybill.names import BackupName, TopicPartition
 from waybill.partition.report import RunOutcome
 from waybill.spark.procedures import SparkProcedures
 from waybill.tables import load_tables, read_progress
-from waybill.tables.carry import carry_state_on
-from waybill.tables.snapshot import commit_snapshot
+from waybill.tables.commit import carry_state_on, commit_snapshot
 
 pytestmark = pytest.mark.integration
 

@@ -18,7 +18,7 @@ from kazoo.client import KazooClient
 from devstack import Stack
 from waybill.coordination import Committed
 from waybill.ingest import plan_lanes, run_lane
-from waybill.ingest.recovery import Verdict
+from waybill.ingest.offset_changes import Verdict
 
 pytestmark = pytest.mark.integration
 

@@ -29,8 +29,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from partition_scenes import Scene
 
 from devstack import Stack
-from waybill.log.encode import Record
 from waybill.names import TopicPartition
+from waybill.records.encode import Record
 
 pytestmark = pytest.mark.integration
 

@@ -15,15 +15,15 @@ import pytest
 from partition_scenes import DAY_MS, Scene, event, in_this_process, junk
 from pyiceberg.expressions import GreaterThan
 
+from waybill.archive.spans import ArchiveFault
 from waybill.errors import ConfigError, PlanUnusable, ProgressLost, ScratchUnusable
-from waybill.log.encode import Record, control_batch, encode_batch
-from waybill.log.framing import Codec, ControlType, empty_batch
 from waybill.names import BackupName, TopicPartition
-from waybill.partition.carry_out import Execute
-from waybill.partition.plan import ArchiveFault, Task
+from waybill.partition.plan import Task
 from waybill.partition.report import Report, RunOutcome
 from waybill.partition.run import run_to_the_end
-from waybill.partition.task import Job, TaskResult
+from waybill.partition.tasks import Execute, Job, TaskResult
+from waybill.records.encode import Record, control_batch, encode_batch
+from waybill.records.framing import Codec, ControlType, empty_batch
 from waybill.tables import read_progress
 
 pytestmark = pytest.mark.integration

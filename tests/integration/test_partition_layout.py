@@ -24,11 +24,11 @@ from typer.testing import CliRunner
 from waybill.cli.app import app
 from waybill.connections import CatalogEndpoint, S3Endpoint, connection
 from waybill.errors import ConfigError
-from waybill.log.encode import Record
 from waybill.names import TopicPartition
-from waybill.partition.lateness_history import LatenessHistory
+from waybill.partition.lateness import LatenessHistory
 from waybill.partition.plan import Task
-from waybill.partition.task import Job, TaskResult
+from waybill.partition.tasks import Job, TaskResult
+from waybill.records.encode import Record
 from waybill.spark.catalog import spark_catalog
 from waybill.spark.iceberg import attach_catalog
 from waybill.tables import read_watermarks

@@ -24,8 +24,8 @@ from spark_watch import PythonWorker, SparkWatch
 from devstack import Stack
 from devstack.ports import free_ports
 from devstack.spark import SparkCluster
-from waybill.log.framing import Codec
 from waybill.names import TopicPartition
+from waybill.records.framing import Codec
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 

@@ -21,10 +21,10 @@ from partition_scenes import DAY_MS, Scene, event, junk, messages_in
 from pyspark.sql import SparkSession
 
 from waybill.errors import ConnectionMissing
-from waybill.log.encode import Record, encode_batch
-from waybill.log.framing import Codec
 from waybill.names import BackupName, TopicPartition
 from waybill.partition.report import RunOutcome
+from waybill.records.encode import Record, encode_batch
+from waybill.records.framing import Codec
 from waybill.spark.execute import spark_execute
 from waybill.spark.source import WaybillBackup
 

@@ -24,8 +24,8 @@ from obstore.exceptions import BaseError
 from secured import Certificates
 
 from waybill import tables
-from waybill.clients import object_store
 from waybill.clients import s3 as clients
+from waybill.clients import s3 as object_store
 from waybill.connections import CatalogEndpoint, S3Endpoint, connection
 from waybill.dedup.index.reads import QuickReads
 from waybill.errors import ConfigError, StoreUnavailable

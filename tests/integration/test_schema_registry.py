@@ -22,8 +22,8 @@ from registry_server import as_connection, registry_server
 
 from devstack import Stack
 from waybill.errors import ConnectionMissing, RegistryUnavailable
-from waybill.log.encode import Record
 from waybill.names import TopicPartition
+from waybill.records.encode import Record
 
 pytestmark = pytest.mark.integration
 

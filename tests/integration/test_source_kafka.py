@@ -15,8 +15,8 @@ from devstack import Stack
 from waybill.config import IsolationLevel
 from waybill.connections import KafkaEndpoint
 from waybill.errors import KafkaUnavailable, LogTruncated, RetentionGap, TopicRecreated
-from waybill.log.framing import check_crc
 from waybill.names import TopicPartition
+from waybill.records.framing import check_crc
 from waybill.sources.kafka import KafkaSource, LogRange
 
 pytestmark = pytest.mark.integration
@@ -73,7 +73,7 @@ def test_end_is_the_last_stable_offset_under_read_committed(
 
 
 def test_offset_at_a_time(source: KafkaSource, cluster: Cluster, tp: TopicPartition) -> None:
-    from waybill.log.encode import Record
+    from waybill.records.encode import Record
 
     for timestamp_ms in (1_000_000, 2_000_000):
         cluster.produce(tp, [Record(0, timestamp_ms, None, b"v")])

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 import pytest
 
 from devstack import Stack
-from waybill import chain
+from waybill.archive import chain
 from waybill.connections import S3Endpoint
 from waybill.errors import ChainBroken, ConfigError, ObjectAlreadyThere, ObjectMissing, StoreUnavailable
-from waybill.log import Codec
-from waybill.log.encode import Record, encode_batch
 from waybill.names import BackupName, TopicPartition
+from waybill.records import Codec
+from waybill.records.encode import Record, encode_batch
 from waybill.store import Chain, Store
 
 pytestmark = pytest.mark.integration

@@ -21,9 +21,8 @@ from waybill.errors import ConfigError, PlanUnusable, SweepHistoryLost
 from waybill.names import TopicPartition, staged_key, sweeps_prefix
 from waybill.partition.report import RunOutcome
 from waybill.partition.rows import table_rows
-from waybill.tables.carry import carry_state_on
 from waybill.tables.progress import read_progress
-from waybill.tables.state import PROGRESS_PROPERTY
+from waybill.tables.state import PROGRESS_PROPERTY, carry_state_on
 from waybill.verify.report import Report
 from waybill.verify.unique import check_unique
 

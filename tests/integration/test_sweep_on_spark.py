@@ -24,8 +24,8 @@ from waybill.dedup.plan import epoch_ms
 from waybill.errors import ConnectionMissing
 from waybill.names import TopicPartition
 from waybill.partition.report import RunOutcome
-from waybill.spark.sweep_execute import SparkSweep
-from waybill.tables.carry import carry_state_on
+from waybill.spark.execute import SparkSweep
+from waybill.tables.commit import carry_state_on
 
 pytestmark = pytest.mark.integration
 

@@ -10,12 +10,13 @@ from archived_stream import ArchivedStream
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from devstack import Stack
-from waybill import chain, gaps, ingest
-from waybill.gaps import Gap, GapKind
+from waybill import ingest
+from waybill.archive import chain, gaps
+from waybill.archive.gaps import Gap, GapKind
 from waybill.ingest import Outcome
-from waybill.log.decode import decode
-from waybill.log.encode import records_of
-from waybill.log.framing import read_frames
+from waybill.records.decode import decode
+from waybill.records.encode import records_of
+from waybill.records.framing import read_frames
 
 pytestmark = pytest.mark.integration
 
@@ -142,8 +143,8 @@ def move_ahead(stream: ArchivedStream, offset: int) -> None:
     """As if offsets up to there had been archived, and were taken back."""
     from dataclasses import replace
 
-    from waybill.log.encode import Record, encode_batch
     from waybill.names import BackupName
+    from waybill.records.encode import Record, encode_batch
 
     with stream.coordinator() as coordinator, stream.store() as store:
         found = coordinator.read_committed(stream.tp())

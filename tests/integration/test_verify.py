@@ -17,8 +17,8 @@ from devstack import Stack
 from waybill.coordination import Committed
 from waybill.dedup.execute import InThisProcess
 from waybill.dedup.sweep import run_sweep
-from waybill.log import framing
 from waybill.names import BackupName
+from waybill.records import framing
 from waybill.store import Store
 from waybill.tables import load_dedup_tables
 

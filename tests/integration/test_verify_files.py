@@ -9,8 +9,8 @@ import pytest
 from files_scenes import finalize_at, key_of, ledger, markers, moment, root
 from partition_scenes import Scene, junk
 
-from waybill.log.encode import Record
 from waybill.names import TopicPartition
+from waybill.records.encode import Record
 from waybill.verify import Report, verify_stream
 
 pytestmark = pytest.mark.integration

@@ -18,10 +18,10 @@ from pyiceberg.table import Table
 from waybill.config import Stream
 from waybill.connections import CatalogEndpoint, S3Endpoint
 from waybill.names import TopicPartition
-from waybill.partition.files import PartitionedWriter
 from waybill.partition.rows import TABLE_ROWS
-from waybill.partition.table_layout import TableLayout
-from waybill.partition.uploads import Uploads
+from waybill.staging.file_writer import PartitionedWriter
+from waybill.staging.table_layout import TableLayout
+from waybill.staging.uploads import Uploads
 from waybill.tables import (
     Beginning,
     SweepState,

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from model_lanes import lane
 
-from waybill import chain
+from waybill.archive import chain
 from waybill.coordination import Coordinator
 from waybill.errors import ObjectAlreadyThere
-from waybill.ingest import beginning
-from waybill.log.framing import frames
+from waybill.ingest import committed_offset as beginning
+from waybill.records.framing import frames
 from waybill.store import Store, Upload
 
 __all__ = [

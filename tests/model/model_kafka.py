@@ -13,9 +13,9 @@ from kafka import errors as kafka_errors
 from model_lanes import lane
 
 from waybill.errors import KafkaUnavailable
-from waybill.log.encode import Record, control_batch, encode_batch
-from waybill.log.framing import ControlType, read_header
 from waybill.names import TopicPartition
+from waybill.records.encode import Record, control_batch, encode_batch
+from waybill.records.framing import ControlType, read_header
 from waybill.sources.cluster import Leader, Topic
 
 __all__ = ["TOPIC", "Log", "ModelCluster"]

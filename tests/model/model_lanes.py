@@ -19,13 +19,15 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from greenlet import GreenletExit, getcurrent, greenlet
 
-from waybill import coordination, failpoints, gaps, ingest
+from waybill import coordination, failpoints, ingest
+from waybill.archive import gaps
 from waybill.config import Config
 from waybill.connections import Connection
 from waybill.errors import WaybillError
-from waybill.ingest import Clock, Outcome, PartitionReport, acceptance
-from waybill.log.framing import frames
+from waybill.ingest import Clock, Outcome, PartitionReport
+from waybill.ingest import gap_acceptance as acceptance
 from waybill.names import BackupName, GapName, TopicPartition
+from waybill.records.framing import frames
 from waybill.sources import kafka
 from waybill.store import Store, calls, upload
 

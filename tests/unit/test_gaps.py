@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waybill import errors, names
+from waybill.archive.gaps import Gap, GapKind
 from waybill.errors import ConfigError, GenerationConflict
-from waybill.gaps import Gap, GapKind
 from waybill.names import GapName, TopicPartition
 
 OFFSETS = st.integers(0, names.MAX_OFFSET)

@@ -108,7 +108,7 @@ def offsets_rebuild(
     as_json: AsJson = False,
 ) -> None:
     """Write the committed offsets anew as the chains say: at once where ZooKeeper has none, else with --yes."""
-    from waybill.cli import recovery as command
+    from waybill.cli import offset_changes as command
 
     command.run_rebuild(stream, topic, yes=yes, as_json=as_json)
 
@@ -122,7 +122,7 @@ def offsets_set(
     by: Annotated[str | None, typer.Option("--by", help="Who decides; default: you, on this host.")] = None,
 ) -> None:
     """Set a committed offset: where a chain that does not exist yet begins. Refused where it would tear one."""
-    from waybill.cli import recovery as command
+    from waybill.cli import offset_changes as command
 
     command.run_set(stream, target, offset, reason, by)
 
@@ -142,7 +142,7 @@ def offsets_import(
     as_json: AsJson = False,
 ) -> None:
     """Begin chains where another tool stopped reading: Secor, or any Kafka consumer group. Stop that tool first."""
-    from waybill.cli import recovery as command
+    from waybill.cli import offset_changes as command
 
     command.run_import(
         stream,
@@ -211,9 +211,9 @@ def ls(
     as_json: AsJson = False,
 ) -> None:
     """The backup objects of a stream's chains: range, offsets, bytes, when modified."""
-    from waybill.cli import ls as command
+    from waybill.cli import objects as command
 
-    command.run(stream, topic, as_json=as_json)
+    command.run_ls(stream, topic, as_json=as_json)
 
 
 @uploads_app.command("ls")
@@ -222,9 +222,9 @@ def uploads_ls(
     as_json: AsJson = False,
 ) -> None:
     """The multipart uploads of backup objects that are not completed, those of running lanes included."""
-    from waybill.cli import uploads
+    from waybill.cli import objects as command
 
-    uploads.ls(stream, as_json=as_json)
+    command.list_uploads(stream, as_json=as_json)
 
 
 @uploads_app.command("abort")
@@ -235,9 +235,9 @@ def uploads_abort(
     ] = None,
 ) -> None:
     """Abort the uploads that were begun so long ago. A running lane's would be fetched again: nothing is lost."""
-    from waybill.cli import uploads
+    from waybill.cli import objects as command
 
-    uploads.abort(stream, older_than)
+    command.abort_uploads(stream, older_than)
 
 
 @app.command()
@@ -250,9 +250,9 @@ def cat(
     limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="At most so many messages.")] = None,
 ) -> None:
     """The messages of a backup object, as JSON lines. Bytes that are not UTF-8 are {"base64": …}."""
-    from waybill.cli import cat as command
+    from waybill.cli import objects as command
 
-    command.run(key, from_offset, to_offset, limit)
+    command.run_cat(key, from_offset, to_offset, limit)
 
 
 OfReason = Annotated[

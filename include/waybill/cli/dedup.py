@@ -12,10 +12,10 @@ from waybill.cli.render import Column, bytes_text, count, print_json, print_tabl
 from waybill.cli.targets import stream_names
 from waybill.config import Config, load_config
 from waybill.config.values import format_duration, format_size, parse_duration
+from waybill.dedup.first_sweep import instant_text
 from waybill.dedup.index.manifest import Manifest
-from waybill.dedup.since import instant_text
+from waybill.dedup.index_maintenance import merge_index, rebuild_index
 from waybill.dedup.status import Counted, DedupStatus, look
-from waybill.dedup.upkeep import merge_index, rebuild_index
 from waybill.errors import ConfigError
 
 __all__ = ["print_status", "run_merge", "run_rebuild", "run_status"]

@@ -9,16 +9,15 @@ from typing import Any
 
 import typer
 
-from waybill import gaps
+from waybill.archive import gaps
+from waybill.archive.gaps import Gap
 from waybill.cli.render import Column, count, print_json, print_table, time_text
-from waybill.cli.services import open_coordinator, open_store
-from waybill.cli.targets import decision, stream_names, stream_of_topic
+from waybill.cli.targets import decision, open_coordinator, open_store, stream_names, stream_of_topic
 from waybill.config import load_config
 from waybill.coordination import Stop
 from waybill.errors import ConfigError
-from waybill.gaps import Gap
 from waybill.ingest import connect
-from waybill.ingest.acceptance import Accepted, accept, accept_lost
+from waybill.ingest.gap_acceptance import Accepted, accept, accept_lost
 from waybill.names import TopicPartition
 
 __all__ = ["list_gaps", "run_accept"]

@@ -10,12 +10,12 @@ import typer
 
 from waybill import names
 from waybill.cli.render import Column, count, print_json, print_table, time_text
-from waybill.cli.services import open_catalog
+from waybill.cli.targets import open_catalog
 from waybill.config import load_config
 from waybill.config.values import format_duration, parse_duration
 
 if TYPE_CHECKING:
-    from waybill.partition.lateness_history import LatenessHistory
+    from waybill.partition.lateness import LatenessHistory
 
 __all__ = ["run"]
 
@@ -27,7 +27,7 @@ def run(stream: str, since: str, *, as_json: bool) -> None:
     config = load_config()
     found = config.stream(stream)
     span = _parse_since(since)
-    from waybill.partition.lateness_history import LatenessHistory
+    from waybill.partition.lateness import LatenessHistory
     from waybill.tables import load_tables
 
     with open_catalog(config) as catalog:
@@ -49,8 +49,7 @@ def _parse_since(text: str) -> timedelta:
 
 
 def _print(stream: str, span: timedelta, begins: datetime, history: LatenessHistory) -> None:
-    from waybill.partition.lateness import BOUNDS_SECONDS
-    from waybill.partition.lateness_history import DAY_SECONDS, HOUR_SECONDS
+    from waybill.partition.lateness import BOUNDS_SECONDS, DAY_SECONDS, HOUR_SECONDS
 
     total = history.total
     if total.known:

@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from waybill import chain
+from waybill.archive import chain
 from waybill.cli.render import Column, count, print_json, print_table
 from waybill.cli.targets import stream_names
 from waybill.config import Config, StartPosition, load_config

@@ -11,9 +11,9 @@ from typing import IO, Any
 import orjson
 import typer
 
-from waybill.cli.cat import bytes_document
+from waybill.cli.objects import bytes_document
 from waybill.cli.render import Column, bytes_text, count, print_json, print_table, time_text
-from waybill.cli.services import open_catalog, open_store
+from waybill.cli.targets import open_catalog, open_store
 from waybill.config import load_config
 from waybill.errors import ConfigError
 from waybill.quarantine import Choice, Group, Target, View, open_view, retry_quarantine, summarize

@@ -10,8 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from waybill.cli.render import Column, bytes_text, count, print_json, print_table
-from waybill.cli.services import open_catalog, open_coordinator, open_store
-from waybill.cli.targets import stream_names
+from waybill.cli.targets import open_catalog, open_coordinator, open_store, stream_names
 from waybill.config import Config, load_config
 from waybill.verify import Report, verify_stream
 

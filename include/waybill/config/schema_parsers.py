@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from waybill.config.avro_schema import AvroSchema, read_avro_schema
-from waybill.config.descriptors import find_message, missing_field
 from waybill.config.embedded_file import EmbeddedFile, IsEmbeddedFile
 from waybill.config.enums import AvroFraming, ProtobufFraming
 from waybill.config.event_time import EventTime, FieldPath
 from waybill.config.model import Section, misfit
+from waybill.config.schemas import AvroSchema, find_message, missing_field, read_avro_schema
 from waybill.config.services import ConnectionId
 from waybill.config.values import Matching
 

@@ -15,8 +15,7 @@ from waybill.config.enums import BackupFormat, IsolationLevel, StartPosition, Ti
 from waybill.config.model import Section, misfit
 from waybill.config.parsing import EventTimeBounds, ParserConfig, PythonParser, RawParser, Reading, check_columns
 from waybill.config.partition_by import IsPartitionBy, PartitionBy, check_partition_by
-from waybill.config.partitioning import Maintenance, Partition
-from waybill.config.quarantining import QuarantineAlert
+from waybill.config.partitioning import Maintenance, Partition, QuarantineAlert
 from waybill.config.sink import Sink
 from waybill.config.values import (
     IsRecompression,

@@ -8,8 +8,7 @@ asked as well: see `waybill.orchestration`.
 An option that says how to be secure is never passed over: it is followed, or the connection is refused.
 """
 
-from waybill.connections.catalog import CatalogEndpoint
-from waybill.connections.connection import Connection, connection, variable
+from waybill.connections.connection import CatalogEndpoint, Connection, connection, variable
 from waybill.connections.kafka import KafkaEndpoint, Sasl, SaslMechanism, SecurityProtocol
 from waybill.connections.registry import RegistryEndpoint
 from waybill.connections.s3 import AssumedRole, Encryption, S3Endpoint

@@ -4,6 +4,8 @@ The config names connections; it never holds an address with a password. A conne
 itself looks first, in the environment variable `AIRFLOW_CONN_<ID>` (JSON or URI), so that the CLI, a Spark driver and
 a notebook need no Airflow. Inside an Airflow task the other places (secrets backends, the connections of the UI) are
 asked as well: see `waybill.orchestration`.
+
+The Iceberg catalog's connection.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from waybill.errors import ConfigError, ConnectionMissing
 
-__all__ = ["Connection", "Endpoint", "addresses", "connection", "variable"]
+__all__ = ["CatalogEndpoint", "Connection", "Endpoint", "addresses", "connection", "variable"]
 
 
 class Connection(BaseModel):
@@ -187,3 +189,26 @@ class Endpoint(BaseModel):
     def remedy(self) -> str:
         """For messages: which connection to look at."""
         return f"connection {self.conn_id!r} ({variable(self.conn_id)})" if self.conn_id else "its connection"
+
+
+class CatalogEndpoint(Endpoint):
+    """Which Iceberg catalog: `properties` go to `pyiceberg.catalog.load_catalog`, S3's own added by the caller."""
+
+    properties: dict[str, str] = Field(repr=False)
+
+    @classmethod
+    def of(cls, conn: Connection) -> CatalogEndpoint:
+        """The host is the catalog's `uri`; the extra's entries are PyIceberg properties (`type`, `warehouse`, …)."""
+        properties = {str(key): _property(conn, str(key), value) for key, value in conn.extra.items()}
+        conn.require(properties.get("type"), "'type' in its extra (sql, rest, glue, hive)")
+        if properties["type"] != "glue":  # which is found by the region
+            properties.setdefault("uri", conn.require(conn.host, "host (the catalog's URI)"))
+        return cls(conn_id=conn.conn_id, properties=properties)
+
+
+def _property(conn: Connection, key: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if not isinstance(value, str | int | float):
+        raise ConfigError(f"connection {conn.conn_id!r}: {key} in its extra must be text or a number")
+    return str(value)

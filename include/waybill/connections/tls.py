@@ -12,7 +12,7 @@ from waybill.errors import ConfigError
 
 __all__ = ["Tls"]
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class Tls(BaseModel):
@@ -42,7 +42,7 @@ class Tls(BaseModel):
         context.check_hostname = self.verify and self.check_hostname
         context.verify_mode = ssl.CERT_REQUIRED if self.verify else ssl.CERT_NONE
         if not self.verify:
-            log.warning("connection %r: the servers' certificates are not checked", self.conn_id)
+            logger.warning("connection %r: the servers' certificates are not checked", self.conn_id)
         if self.ca_file or self.ca_pem:
             self._load_ca(context)
         else:

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from waybill.log._kernels import Array, Int, compiled
+from waybill.records._kernels import Array, Int, compiled
 
 __all__ = [
     "clear_assigned",

@@ -14,8 +14,7 @@ from pyiceberg.table import Table
 from waybill import names
 from waybill.config import Config, Dedup
 from waybill.config.values import format_size
-from waybill.dedup.index.budget import effective_window_ms
-from waybill.dedup.index.manifest import IndexOf, Manifest, load
+from waybill.dedup.index.manifest import IndexOf, Manifest, effective_window_ms, load
 from waybill.errors import WindowShrunk
 from waybill.store import Store
 from waybill.tables import catalog_of
@@ -23,7 +22,7 @@ from waybill.tables.dedup import SweepState, load_dedup_tables, read_sweep_state
 
 __all__ = ["Window", "alert_of", "check_window", "newest_manifest"]
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _UNITS_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000}
 _MIB, _GIB = 1 << 20, 1 << 30
@@ -153,7 +152,7 @@ def check_window(config: Config, name: str) -> Window | None:
         unique = tables.unique
         window = Window.of(read_sweep_state(unique.metadata, ".".join(unique.name())), settings)
         index = newest_manifest(store, name, stream.generation, settings, unique)
-    log.info("%s: dedup sees %s back; the key index has %s", name, window, _index_text(index))
+    logger.info("%s: dedup sees %s back; the key index has %s", name, window, _index_text(index))
     alert = alert_of(name, settings, window, index)
     if alert is not None:
         raise WindowShrunk(alert)

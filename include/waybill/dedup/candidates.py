@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from waybill.log._kernels import Array
+from waybill.records._kernels import Array
 from waybill.tables.dedup import NO_HORIZON_MS
 
 __all__ = ["UNBOUNDED_MS", "Candidates", "arrivals_ms"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from pyiceberg.table import Table
 
-from waybill.dedup.gained import Point
+from waybill.dedup.appends import Point
 from waybill.dedup.plan import SweepPlan
 from waybill.dedup.staged import StagedSweep
 from waybill.errors import CommitConflict, SweepHistoryLost

@@ -1,4 +1,4 @@
-"""Who carries out the tasks of a sweep: Spark (`waybill.spark.sweep_execute`), or this process."""
+"""Who carries out the tasks of a sweep: Spark (`waybill.spark.execute`), or this process."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import pyarrow as pa
 
 from waybill.config import Storage
 from waybill.dedup.candidates import Candidates
+from waybill.dedup.duplicates import Seen, judge
 from waybill.dedup.hashing import hash_keys
-from waybill.dedup.index.build import BuildJob, BuildTask, index_rows
 from waybill.dedup.index.filters import build, probe
+from waybill.dedup.index.merge import ForEach, one_by_one
 from waybill.dedup.index.runs import Run
-from waybill.dedup.index.work import ForEach, one_by_one
-from waybill.dedup.judging import judge_range
-from waybill.dedup.order import Seen, judge
+from waybill.dedup.index_build import BuildJob, BuildTask, index_rows
+from waybill.dedup.judge import judge_range
 from waybill.dedup.scan import scan
-from waybill.dedup.task import Judged, SweepJob, SweepTask, UnknownTopicPartitions, Written
-from waybill.dedup.writing import write
+from waybill.dedup.tasks import Judged, SweepJob, SweepTask, UnknownTopicPartitions, Written
+from waybill.dedup.write import write
 from waybill.errors import WaybillError
 from waybill.store import Store
 from waybill.tables import task_io

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from waybill.dedup._kernels import clear_assigned, siphash128
 from waybill.formats.columns import BinaryColumn
-from waybill.log._kernels import Array
+from waybill.records._kernels import Array
 
 __all__ = ["KeyHashes", "hash_keys", "without_assigned"]
 

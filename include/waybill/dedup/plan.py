@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from waybill.dedup.appends import GainedFile, Point
 from waybill.dedup.candidates import UNBOUNDED_MS
-from waybill.dedup.gained import GainedFile, Point
 from waybill.documents import read_document
 from waybill.errors import PlanUnusable
 from waybill.names import TopicPartition

@@ -7,11 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from waybill.dedup.gained import Point
+from waybill.dedup.appends import Point
 from waybill.dedup.plan import SweepPlan
 from waybill.dedup.staged import StagedSweep
-from waybill.dedup.task import Judged, Usage, Written
+from waybill.dedup.tasks import Judged, Written
 from waybill.partition.report import RunOutcome
+from waybill.staging.timing import Usage
 from waybill.tables.dedup import NO_HORIZON_MS, SweepState
 
 __all__ = ["SweepFigures", "SweepReport"]

@@ -13,11 +13,11 @@ from pyiceberg.io import FileIO
 
 from waybill.dedup.candidates import arrivals_ms
 from waybill.dedup.plan import low_ms
-from waybill.dedup.task import Piece, SweepJob, UnknownTopicPartitions
+from waybill.dedup.tasks import Piece, SweepJob, UnknownTopicPartitions
 from waybill.errors import PlanUnusable, StoreUnavailable
-from waybill.log._kernels import Array
 from waybill.names import TopicPartition
-from waybill.partition.table_layout import TableLayout
+from waybill.records._kernels import Array
+from waybill.staging.table_layout import TableLayout
 from waybill.tables import damage_named
 
 __all__ = [

@@ -9,9 +9,9 @@ import numpy as np
 from waybill.dedup.candidates import Candidates
 from waybill.dedup.hashing import hash_keys, without_assigned
 from waybill.dedup.rows import ARRIVAL_COLUMNS, Arrivals, Rows, StrangeRows, read_rows
-from waybill.dedup.task import CANDIDATE_BYTES, Scanned, SweepJob, SweepTask, UnknownTopicPartitions
-from waybill.dedup.usage import Stopwatch
-from waybill.log._kernels import Array
+from waybill.dedup.tasks import CANDIDATE_BYTES, Scanned, SweepJob, SweepTask, UnknownTopicPartitions
+from waybill.records._kernels import Array
+from waybill.staging.timing import Stopwatch
 from waybill.tables import task_io
 
 __all__ = ["Sent", "judge_of", "scan"]

@@ -20,8 +20,8 @@ from waybill.dedup.plan import SweepPlan
 from waybill.documents import read_document
 from waybill.errors import PlanUnusable, WaybillError
 from waybill.names import TopicPartition, staged_key
-from waybill.partition.entries import entries_of
-from waybill.partition.settle import record_staged_document, staged_files
+from waybill.staging.driver import record_staged_document, staged_files
+from waybill.staging.table_layout import entries_of
 from waybill.store import Store
 from waybill.tables import DedupTables, remove_files
 from waybill.tables.dedup import NO_HORIZON_MS, SweepState, Swept

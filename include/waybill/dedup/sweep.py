@@ -24,23 +24,22 @@ from pyiceberg.table import Table
 
 from waybill import failpoints
 from waybill.config import Config, Dedup, Stream
+from waybill.dedup.appends import NOTHING_SWEPT, Point, find_gained, gains_nothing, snapshots_since
 from waybill.dedup.commit import commit_duplicates, commit_unique, is_committed, point_of_sweep
 from waybill.dedup.execute import Execute, index_task
-from waybill.dedup.gained import NOTHING_SWEPT, Point, find_gained, gains_nothing, snapshots_since
-from waybill.dedup.index.budget import horizon_within
-from waybill.dedup.index.build import BuildJob, bring_up_to_date, rebuild
-from waybill.dedup.index.manifest import IndexOf, Manifest, update
+from waybill.dedup.first_sweep import beginning_text, check_range, check_since
+from waybill.dedup.index.manifest import IndexOf, Manifest, horizon_within, update
+from waybill.dedup.index_build import BuildJob, bring_up_to_date, rebuild
 from waybill.dedup.plan import SweepPlan, epoch_ms, horizon_after
 from waybill.dedup.report import SweepFigures, SweepReport
-from waybill.dedup.since import beginning_text, check_range, check_since
 from waybill.dedup.staged import StagedSweep, discard, find_staged_sweep, record_staged_sweep, remove_objects
-from waybill.dedup.task import Judged, SweepJob, UnknownTopicPartitions, Written, cut_tasks, judges_for
+from waybill.dedup.tasks import Judged, SweepJob, UnknownTopicPartitions, Written, cut_tasks, judges_for
 from waybill.errors import ConfigError, IndexDamaged, PlanUnusable, SweepUnsound, WaybillError
 from waybill.names import TopicPartition, key_index_prefix, sweep_plan_key
 from waybill.partition.report import RunOutcome
-from waybill.partition.settle import settle_plan
-from waybill.partition.step_clock import StepClock
-from waybill.partition.table_layout import TableLayout
+from waybill.staging.driver import settle_plan
+from waybill.staging.table_layout import TableLayout
+from waybill.staging.timing import StepClock
 from waybill.store import Store
 from waybill.tables import (
     Beginning,
@@ -60,7 +59,7 @@ from waybill.tables.state import ancestry
 
 __all__ = ["Step", "run_sweep", "sweep_to_the_end"]
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _REBUILDS = 3
 
@@ -91,7 +90,7 @@ def run_sweep(
     """Take what the table of stream `name` gained since the last sweep, and keep each key once within the window.
 
     `execute` carries out the tasks: on Spark, or in this process; `slots` of them side by side. `since`: where
-    nothing was swept yet, what the table had gained before that is left out for good (`waybill.dedup.since`). `until`:
+    nothing was swept yet, what the table had gained before that is left out for good (`waybill.dedup.first_sweep`). `until`:
     a plan that this run makes ends with what the table had gained by then. `rebuild_index`: build the index anew first.
 
     Raises `SweepHistoryLost`, `ProgressLost`, `PlanUnusable`, `DamagedFile`, `SweepUnsound`, `CommitConflict`,
@@ -121,7 +120,7 @@ def sweep_to_the_end(
 ) -> Iterator[SweepReport]:
     """`run_sweep`, and again as long as there is more: a plan is bounded, and an earlier run's may be behind.
 
-    Raises what `run_sweep` raises, and `ConfigError` for a range that `waybill.dedup.since.check_range` refuses.
+    Raises what `run_sweep` raises, and `ConfigError` for a range that `waybill.dedup.first_sweep.check_range` refuses.
     """
     check_range(since, until, datetime.now(UTC))
     while True:
@@ -157,7 +156,7 @@ class _Sweep:
     def carry_out(self) -> SweepReport:
         tables = load_tables(self.catalog, self.stream)
         if tables is None:
-            log.info("dedup of %s: there is no table yet", self.name)
+            logger.info("dedup of %s: there is no table yet", self.name)
             return self._report(RunOutcome.NOTHING_NEW, NOTHING_SWEPT, None, None, SweepState())
         main = tables.main
         dedup = ensure_dedup_tables(self.catalog, self.stream, main)
@@ -181,7 +180,7 @@ class _Sweep:
         try:
             staged = self.clock.timed("tasks", lambda: self._stage(plan, main, dedup, state))
         except _Overtaken:
-            log.info("dedup of %s: another run has committed plan %s meanwhile", self.name, plan.id)
+            logger.info("dedup of %s: another run has committed plan %s meanwhile", self.name, plan.id)
             state = read_sweep_state(dedup.unique.metadata, ".".join(dedup.unique.name()))
             return self._report(RunOutcome.ADOPTED, start, plan, None, state)
         self.done("staged")
@@ -205,7 +204,7 @@ class _Sweep:
         after = NOTHING_SWEPT if begin is None else Point(begin.snapshot, begin.sequence)
         self._check_since(main, begin, after, planned=True)
         if begin is not None:
-            log.info("dedup of %s: %s", self.name, beginning_text(begin))
+            logger.info("dedup of %s: %s", self.name, beginning_text(begin))
 
     def _settle_plan(self, main: Table, dedup: DedupTables, start: Point, state: SweepState) -> SweepPlan | None:
         unique = str(dedup.unique.metadata.table_uuid)
@@ -250,13 +249,13 @@ class _Sweep:
     def _stage(self, plan: SweepPlan, main: Table, dedup: DedupTables, state: SweepState) -> StagedSweep:
         staged = find_staged_sweep(self.store, plan, dedup)
         if staged is not None:
-            log.info("dedup of %s: plan %s was carried out by run %s before", self.name, plan.id, staged.run_id)
+            logger.info("dedup of %s: plan %s was carried out by run %s before", self.name, plan.id, staged.run_id)
             return staged
         ours = self._carry_out(plan, main, dedup, state)
         self.done("carried_out")
         if record_staged_sweep(self.store, plan, ours):
             return ours
-        log.info("dedup of %s: another run has carried out plan %s; its files count", self.name, plan.id)
+        logger.info("dedup of %s: another run has carried out plan %s; its files count", self.name, plan.id)
         discard(self.store, dedup, ours)
         found = find_staged_sweep(self.store, plan, dedup)
         assert found is not None
@@ -267,7 +266,7 @@ class _Sweep:
         manifest = self.clock.timed("index", lambda: self._index_before(plan, dedup.unique, state, of))
         if not plan.records:
             return self._staged(plan, manifest, [], [])
-        log.info(
+        logger.info(
             "dedup of %s: plan %s: %s rows in %s files, %.1f MB, through snapshot %d; the key index has %s keys",
             self.name,
             plan.id,
@@ -278,7 +277,7 @@ class _Sweep:
             f"{manifest.keys:,}",
         )
         manifest, job, judged = self.clock.timed("judge", lambda: self._judge(plan, main, dedup, state, manifest))
-        log.info("dedup of %s: %s of these are duplicates; writing both kinds", self.name, f"{_marked(judged):,}")
+        logger.info("dedup of %s: %s of these are duplicates; writing both kinds", self.name, f"{_marked(judged):,}")
         self.done("judged")
         marks = [found.marks for found in judged if found.marks is not None]
         written = self.clock.timed("write", lambda: self._write(job, marks, dedup))
@@ -310,7 +309,7 @@ class _Sweep:
             if strange:
                 known = tuple(sorted({*known, *(tp for result in strange for tp in result.topic_partitions)}))
             elif damage and attempt < _REBUILDS:
-                log.warning("dedup of %s: the key index is damaged, it is built anew: %s", self.name, damage[0])
+                logger.warning("dedup of %s: the key index is damaged, it is built anew: %s", self.name, damage[0])
                 self.rebuild_index = True
                 manifest = self._index_before(plan, dedup.unique, state, manifest.of)
             else:
@@ -424,7 +423,7 @@ class _Sweep:
             saved = update(self.store, self._index_prefix(unique), of, with_rows)
             self.index_figures = None if saved is None else (saved.keys, saved.size_bytes)
         except (WaybillError, OSError) as error:
-            log.warning("dedup of %s: the key index is left behind, the next sweep catches up: %s", self.name, error)
+            logger.warning("dedup of %s: the key index is left behind, the next sweep catches up: %s", self.name, error)
 
     # --- report ---
 

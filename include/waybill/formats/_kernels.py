@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from waybill.log._kernels import Array, Int, compiled, copy
+from waybill.records._kernels import Array, Int, compiled, copy
 
 SYNC_BYTES = 16
 SYNC_MARK_BYTES = 4 + SYNC_BYTES

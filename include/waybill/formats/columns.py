@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from waybill.log import _kernels as log_kernels
-from waybill.log.decode import HEADERS_TYPE, MESSAGE_SCHEMA, NO_TIMESTAMP_US
+from waybill.records import _kernels as log_kernels
+from waybill.records.decode import HEADERS_TYPE, MESSAGE_SCHEMA, NO_TIMESTAMP_US
 
 __all__ = ["BinaryColumn", "binary_column", "message_batch"]
 

@@ -4,7 +4,6 @@
 a plain function that a task, a test and a notebook can call; what goes in and out of them travels as JSON.
 """
 
-from waybill.ingest.clock import Clock
 from waybill.ingest.lane import drain_lane, run_lane
 from waybill.ingest.plan import Lane, LaneShare, plan_lanes
 from waybill.ingest.protocol import PartitionRun
@@ -18,7 +17,7 @@ from waybill.ingest.report import (
     merge_reports,
 )
 from waybill.ingest.services import Services, connect
-from waybill.ingest.turn import Turn
+from waybill.ingest.turn import Clock, Turn
 
 __all__ = [
     "ArchivedObject",

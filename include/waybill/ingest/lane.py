@@ -16,21 +16,19 @@ from contextlib import nullcontext
 from waybill.config import Config, Stream
 from waybill.connections import connection
 from waybill.errors import GenerationConflict, WaybillError
-from waybill.ingest.clock import Clock
-from waybill.ingest.limit import RateLimit
-from waybill.ingest.orphans import sweep
+from waybill.ingest.orphaned_uploads import sweep
 from waybill.ingest.plan import Lane
 from waybill.ingest.protocol import PartitionRun
 from waybill.ingest.report import LaneReport, Outcome, PartitionReport
 from waybill.ingest.services import FindConnection, Services, connect
-from waybill.ingest.turn import Turn
-from waybill.log.recompress import Recompressor
+from waybill.ingest.turn import Clock, RateLimit, Turn
 from waybill.names import TopicPartition
+from waybill.records.recompress import Recompressor
 from waybill.sources.kafka import Sight
 
 __all__ = ["drain_lane", "run_lane"]
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _MIN_TURN_SECONDS = 1.0
 _MIN_TURN_FRACTION = 10
@@ -66,7 +64,7 @@ def drain_lane(
     report = LaneReport(
         stream=stream_name, lane=lane.number, seconds=clock.monotonic() - started, partitions=tuple(reports)
     )
-    log.info(
+    logger.info(
         "lane %d of %s: %d objects, %s messages, %.1f MB in %.1f s, lag %s, %d of %d topic-partitions failed",
         *(lane.number, stream_name, report.objects, f"{report.messages:,}", report.size_bytes / 1e6, report.seconds),
         *(f"{report.lag:,}", len(report.failures), len(reports)),
@@ -82,7 +80,7 @@ def _show_progress(services: Services, group: str | None, reports: Iterable[Part
     try:
         services.source.commit_to_group(group, offsets)
     except WaybillError as error:
-        log.warning("%s", error)
+        logger.warning("%s", error)
 
 
 class _Draining:
@@ -130,7 +128,7 @@ class _Draining:
             self._stopped = {stop.tp for stop in self._services.coordinator.list_stops()}
         except WaybillError as error:
             # Each will ask for itself, and report what goes wrong.
-            log.warning("%s", error)
+            logger.warning("%s", error)
             self._seen, self._stopped = {}, set(tps)
 
     def _take_turn(self, tp: TopicPartition, others: int) -> PartitionReport:

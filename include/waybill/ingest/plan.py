@@ -13,14 +13,14 @@ from pydantic import BaseModel, ConfigDict
 from waybill.config import Config
 from waybill.connections import connection
 from waybill.coordination import Committed
-from waybill.ingest.clock import Clock
 from waybill.ingest.services import FindConnection, connect_source
+from waybill.ingest.turn import Clock
 from waybill.names import TopicPartition
 from waybill.sources.kafka import LogRange
 
 __all__ = ["Lane", "LaneShare", "estimate_bytes", "plan_lanes"]
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 MAX_LANES = 1024
 """Airflow expands a mapped task no further (`core.max_map_length`)."""
@@ -81,7 +81,7 @@ def plan_lanes(
             shares.append(LaneShare(topic=tp.topic, partition=tp.partition, estimated_bytes=estimate))
     overdue = _overdue(shares, committed, (clock or Clock()).now_ms(), stream.ingest.budget)
     lanes = _pack(shares, min(stream.ingest.lanes, MAX_LANES), overdue)
-    log.info(
+    logger.info(
         "planned %s: %d of %d topic-partitions, about %.1f MB, in %d lanes",
         *(stream_name, len(shares), len(tps), sum(lane.estimated_bytes for lane in lanes) / 1e6, len(lanes)),
     )

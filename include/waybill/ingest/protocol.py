@@ -1,4 +1,6 @@
-"""The commit protocol (docs/protocol.md) for one topic-partition: from the lock to the committed offset.
+"""Which record batches are archived: no control batches, and under `read_committed` none of an aborted transaction.
+
+The commit protocol (docs/protocol.md) for one topic-partition: from the lock to the committed offset.
 
 What it relies on: S3's create-if-absent and ZooKeeper's versioned write, and nothing else. The lock saves work.
 Whatever a lane believes, an object of a name is created once, and the committed offset only moves from the version that
@@ -16,7 +18,11 @@ from collections.abc import Generator, Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
 
-from waybill import chain, failpoints, gaps
+from waybill import failpoints
+from waybill.archive import chain, gaps
+from waybill.archive.backup_object import BackupObject, new_backup_object
+from waybill.archive.chain import find_uncommitted, removable
+from waybill.archive.gaps import Gap, fill
 from waybill.config import Stream
 from waybill.coordination import Committed
 from waybill.errors import (
@@ -31,27 +37,45 @@ from waybill.errors import (
     TopicRecreated,
     WaybillError,
 )
-from waybill.gaps import Gap
-from waybill.ingest.backup_object import BackupObject
-from waybill.ingest.beginning import find_committed
-from waybill.ingest.chain_end import find_uncommitted, removable
-from waybill.ingest.clock import Clock
-from waybill.ingest.hole import fill
-from waybill.ingest.log_check import check_log
-from waybill.ingest.new_object import new_backup_object
+from waybill.ingest.committed_offset import check_log, find_committed
 from waybill.ingest.plan import estimate_bytes
 from waybill.ingest.report import ArchivedObject, Failure, Outcome, PartitionReport
 from waybill.ingest.services import Services
-from waybill.ingest.transactions import archived_frames
-from waybill.ingest.turn import Turn
-from waybill.log import framing
+from waybill.ingest.turn import Clock, Turn
 from waybill.names import BackupName, Extension, TopicPartition
+from waybill.records import framing
 from waybill.sources.cluster import Topic
 from waybill.sources.kafka import Chunk, LogRange
 
-__all__ = ["PartitionRun"]
+__all__ = ["PartitionRun", "archived_frames"]
 
-log = logging.getLogger(__name__)
+
+def archived_frames(chunk: Chunk) -> Iterator[tuple[framing.Frame, bool]]:
+    """Each batch of a chunk, and whether it is archived.
+
+    As Kafka's own consumer decides (`CompletedFetch` in its Java client): a transaction of the chunk's list is open
+    from its first offset until its producer id's abort marker; transactional batches of that producer id in between are
+    left out. The list is that of this fetch response, so nothing is carried over to the next.
+    """
+    if not chunk.aborted:
+        for frame in chunk.frames:
+            yield frame, not frame.header.is_control
+        return
+    ahead, position, aborting = chunk.aborted, 0, set[int]()
+    for frame in chunk.frames:
+        header = frame.header
+        while position < len(ahead) and ahead[position].first_offset < header.next_offset:
+            aborting.add(ahead[position].producer_id)
+            position += 1
+        if header.is_control:
+            if framing.is_abort_marker(frame, chunk.where):
+                aborting.discard(header.producer_id)
+            yield frame, False
+        else:
+            yield frame, not (header.is_transactional and header.producer_id in aborting)
+
+
+logger = logging.getLogger(__name__)
 
 _ROUNDS = 3
 
@@ -97,14 +121,14 @@ class PartitionRun:
         try:
             outcome = self._rounds()
         except LockHeld as held:
-            log.info("%s", held)
+            logger.info("%s", held)
             outcome = Outcome.LOCKED
         except IngestStopped as stop:
             outcome, failed = Outcome.STOPPED, stop
             self._journal(stop)
         except WaybillError as error:
             outcome, failed = Outcome.FAILED, error
-            log.warning("%s: %s: %s", self.tp, type(error).__name__, error)
+            logger.warning("%s: %s: %s", self.tp, type(error).__name__, error)
         return PartitionReport(
             topic=self.tp.topic,
             partition=self.tp.partition,
@@ -129,7 +153,7 @@ class PartitionRun:
                 self._committed = None
                 if not left:
                     raise
-                log.warning("%s; beginning again from what it committed", conflict)
+                logger.warning("%s; beginning again from what it committed", conflict)
         raise AssertionError("unreachable")
 
     def settle(self) -> tuple[Committed, LogRange]:
@@ -146,7 +170,7 @@ class PartitionRun:
         committed, held = self._settled()
         failpoints.reach("ingest.log_checked")
         if self._turn.has_stop and self._coordinator.clear_stop(self.tp):
-            log.info("%s: its stop is resolved", self.tp)
+            logger.info("%s: its stop is resolved", self.tp)
         if committed.committed_offset >= held.end:
             waits_for_log = self._log_changed and committed.committed_offset > held.end
             return Outcome.WAITING if waits_for_log else Outcome.UP_TO_DATE
@@ -177,11 +201,11 @@ class PartitionRun:
         return self._source.offsets([self.tp])[self.tp], self._source.topic(self.tp.topic)
 
     def _journal(self, stop: IngestStopped) -> None:
-        log.error("%s", stop)
+        logger.error("%s", stop)
         try:
             self._coordinator.record_stop(self.tp, stop)
         except WaybillError as error:
-            log.warning("%s: the stop could not be journaled: %s", self.tp, error)
+            logger.warning("%s: the stop could not be journaled: %s", self.tp, error)
 
     # --- step 3: is it the same log, and does it still hold the next offset? ---
 
@@ -220,7 +244,7 @@ class PartitionRun:
             self._check_chain_end()
             if gap is None:
                 return False
-            log.warning("going over an accepted gap: %s", gap)
+            logger.warning("going over an accepted gap: %s", gap)
             hole = self._fill(gap)
             self._adopt(hole.name, hole.key)
         found = self._archived[-1]
@@ -427,7 +451,7 @@ class PartitionRun:
         self._committed = self._coordinator.write_committed(self.tp, moved, known.version)
         failpoints.reach("ingest.offset_committed")
         self._log_changed = False
-        log.info(
+        logger.info(
             "%s %s [%d, %d) %s messages %.1f MB in %.1f s, lag %d",
             *("adopted" if done.adopted else "archived", self.tp, done.first_offset, done.next_offset),
             *(f"{done.messages:,}", done.size_bytes / 1e6, done.seconds, max(0, (self._end or 0) - done.next_offset)),

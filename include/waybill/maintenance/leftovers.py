@@ -9,26 +9,42 @@ until both tables have taken part in it.
 **Index objects** of uploads that came to nothing. One may go only where the backup object of the same name is there and
 names another index: that upload can never complete any more. Where there is no such object it still might, by a lane
 that was frozen in the middle, and would then lack its index.
+
+Files below a table's location that may be orphans: old enough, and not what an open plan may still commit.
+
+Whether a snapshot references them is for Iceberg's own procedure to find, later than this: so a file that is committed
+in between is referenced by then, and one that is written in between is not among these.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
 from waybill import names
-from waybill.errors import ObjectMissing
-from waybill.formats.reading import TOKEN
+from waybill.archive.indexed_reader import TOKEN
+from waybill.errors import ConfigError, ObjectMissing
 from waybill.names import TopicPartition
 from waybill.store import ListedObject, Store
 from waybill.tables import Progress
 
-__all__ = ["Plans", "StagedPlan", "find_plans", "find_retries", "orphaned_indexes", "sort_plans", "strings_of"]
+__all__ = [
+    "Location",
+    "Plans",
+    "StagedPlan",
+    "find_plans",
+    "find_retries",
+    "orphan_candidates",
+    "orphaned_indexes",
+    "sort_plans",
+    "strings_of",
+]
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _STAGED = ".staged.json"
 _JSON = ".json"
@@ -109,7 +125,7 @@ def _start(key: str, text: bytes) -> Progress | None:
     try:
         return {TopicPartition.parse(tp): int(offset) for tp, offset in json.loads(text)["start"].items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        log.warning("plan %s cannot be read (%s): it stays, and so do the files that it may need", key, error)
+        logger.warning("plan %s cannot be read (%s): it stays, and so do the files that it may need", key, error)
         return None
 
 
@@ -118,7 +134,7 @@ def _staged_files(key: str, text: bytes) -> frozenset[str]:
     try:
         return frozenset(found for found in strings_of(json.loads(text)) if "://" in found)
     except ValueError as error:
-        log.warning("%s cannot be read: %s", key, error)
+        logger.warning("%s cannot be read: %s", key, error)
         return frozenset()
 
 
@@ -171,6 +187,41 @@ def _passed_over(store: Store, topic: str, start: str, entries: list[ListedObjec
         return []
     named = [entry for entry in entries if token is not None and entry.key.endswith(f".{token}.parquet")]
     if not named:
-        log.warning("%s names an index that is not there; its others stay", found[0])
+        logger.warning("%s names an index that is not there; its others stay", found[0])
         return []
     return [entry for entry in entries if entry not in named]
+
+
+_LOCATION = re.compile(r"(?P<scheme>s3[an]?)://(?P<bucket>[^/]+)/(?P<key>.+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where a table is."""
+
+    scheme: str
+    bucket: str
+    key: str
+
+    @classmethod
+    def parse(cls, text: str) -> Location:
+        """Raises `ConfigError` for what is not on S3: Waybill's tables are."""
+        found = _LOCATION.fullmatch(text.rstrip("/"))
+        if found is None:
+            raise ConfigError(f"a table at {text!r} cannot be looked through for orphans: only those on S3 can")
+        return cls(found["scheme"], found["bucket"], found["key"])
+
+    def of(self, entry: ListedObject) -> str:
+        """The location of an object of the same bucket, as Iceberg's metadata writes it."""
+        return f"{self.scheme}://{self.bucket}/{entry.key}"
+
+
+def orphan_candidates(
+    location: Location, listed: Iterable[ListedObject], *, before: datetime, protected: Callable[[str], bool]
+) -> list[tuple[str, ListedObject]]:
+    """The objects among `listed` that are older than `before` and not protected, with their locations.
+
+    Folders' own empty objects, which some clients leave, are left alone.
+    """
+    found = [(location.of(entry), entry) for entry in listed if entry.modified < before and not entry.key.endswith("/")]
+    return [(path, entry) for path, entry in found if not protected(path)]

@@ -27,10 +27,24 @@ from waybill.config import Config, Stream
 from waybill.connections import S3Endpoint, connection
 from waybill.errors import CompactionUnsound, ProcedureFailed, WaybillError
 from waybill.maintenance.figures import MaintenanceReport, Shape, Step, TableReport
-from waybill.maintenance.leftovers import Plans, StagedPlan, find_plans, find_retries, orphaned_indexes, sort_plans
-from waybill.maintenance.orphans import Location, orphan_candidates
+from waybill.maintenance.leftovers import (
+    Location,
+    Plans,
+    StagedPlan,
+    find_plans,
+    find_retries,
+    orphan_candidates,
+    orphaned_indexes,
+    sort_plans,
+)
 from waybill.maintenance.procedures import Procedures
-from waybill.maintenance.sweeps import Unswept, find_sweeps, find_unswept, of_other_tables, unneeded_index_files
+from waybill.maintenance.snapshots_in_use import (
+    Unswept,
+    find_sweeps,
+    find_unswept,
+    of_other_tables,
+    unneeded_index_files,
+)
 from waybill.quarantine import finish_retries
 from waybill.store import ListedObject, Store
 from waybill.tables import (
@@ -43,12 +57,12 @@ from waybill.tables import (
     read_progress,
     read_swept,
 )
-from waybill.tables.carry import carry_state_on
+from waybill.tables.commit import carry_state_on
 from waybill.tables.state import read_retries
 
 __all__ = ["run_maintenance"]
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 _ATTEMPTS = 3
@@ -119,7 +133,7 @@ class _Run:
             self.warnings.append(f"{self.name}: a retry of the quarantine cannot be finished: {error}")
             return False
         for number in finished:
-            log.info("maintenance of %s: finished retry %d of the quarantine", self.name, number)
+            logger.info("maintenance of %s: finished retry %d of the quarantine", self.name, number)
         return bool(finished)
 
     def keep_tables(self, tables: StreamTables, dedup: DedupTables | None) -> tuple[TableReport, ...]:
@@ -153,7 +167,7 @@ class _Run:
         began = time.monotonic()
         done = Step(step, 0.0, work())
         done = Step(step, time.monotonic() - began, done.figures)
-        log.info("maintenance of %s, %s", subject, done)
+        logger.info("maintenance of %s, %s", subject, done)
         return done
 
     def _compact(self, table: Table, name: str) -> Mapping[str, int]:
@@ -234,7 +248,7 @@ class _Run:
             f"{name}: {unswept.before(older_than)} snapshots that are older than maintenance.keep_snapshots stay, the "
             f"oldest from {unswept.since:%Y-%m-%d %H:%M:%S} UTC: no dedup sweep has taken them in yet"
         )
-        log.info("maintenance of %s", what)
+        logger.info("maintenance of %s", what)
         if unswept.since < older_than - _SWEPT_WITHIN:
             self.warnings.append(
                 f"{what}. Let dedup__{self.name} run, or take `dedup` out of the stream's config: until then nothing "
@@ -346,7 +360,7 @@ def _again_if_moved(table: Table, work: Callable[[], _T]) -> _T:
             table.refresh()
             if attempt + 1 == _ATTEMPTS or table.metadata.current_snapshot_id == before:
                 raise
-            log.info("the table has moved on, once more: %s", failure)
+            logger.info("the table has moved on, once more: %s", failure)
     raise AssertionError("unreachable")
 
 

@@ -31,8 +31,7 @@ import pyarrow.compute as pc
 
 from waybill.config import Column, ColumnKind, Columns, ColumnType, EventTimeFormat, WrongType
 from waybill.parsers.column_values import convert_values, to_date, to_float, to_whole_number
-from waybill.parsers.columns import Faults, Misfit, arrow_type, column_fault
-from waybill.parsers.protocol import Parsed
+from waybill.parsers.protocol import Faults, Misfit, Parsed, arrow_type, column_fault
 from waybill.parsers.texts import NO_TEXT, spread
 from waybill.parsers.timestamps import convert, show
 

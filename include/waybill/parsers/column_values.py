@@ -38,7 +38,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from waybill.config import Column, ColumnKind, ColumnType, EventTimeFormat
-from waybill.parsers.columns import Faults, Misfit, arrow_type
+from waybill.parsers.protocol import Faults, Misfit, arrow_type
 from waybill.parsers.timestamps import convert, show, type_name
 
 __all__ = ["convert_values", "is_float", "to_date", "to_float", "to_whole_number"]

@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from waybill.config import Column, ColumnKind, EventTime, EventTimeFormat, FieldPath
 from waybill.parsers._kernels import mark_huge_numbers
-from waybill.parsers.document_columns import DocumentColumns
+from waybill.parsers.documents import DocumentColumns
 from waybill.parsers.protocol import Parsed
 from waybill.parsers.timestamps import convert
 

@@ -25,8 +25,8 @@ from google.protobuf.message_factory import GetMessageClass
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from waybill.config import Column, FieldPath, ProtobufFraming, ProtobufParser
+from waybill.parsers.confluent_framing import CONFLUENT_BYTES, not_confluent, schema_ids, values_of
 from waybill.parsers.documents import ABSENT, Decoding, DocumentReader, Unreadable
-from waybill.parsers.framing import CONFLUENT_BYTES, not_confluent, schema_ids, values_of
 from waybill.parsers.protocol import Parsed, Reason
 from waybill.parsers.timestamps import BeyondTime
 

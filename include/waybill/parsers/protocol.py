@@ -1,15 +1,20 @@
-"""What every parser takes and gives."""
+"""What every parser takes and gives.
+
+Typed columns: what all parsers share. What a value must be for a type, `column_values` and `column_texts` say.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
-__all__ = ["EVENT_TIME_TYPE", "Parsed", "Parser", "Reason", "reason"]
+from waybill.config import ColumnKind, ColumnType
+
+__all__ = ["EVENT_TIME_TYPE", "Faults", "Misfit", "Parsed", "Parser", "Reason", "arrow_type", "column_fault", "reason"]
 
 EVENT_TIME_TYPE = pa.timestamp("us", tz="UTC")
 
@@ -71,7 +76,42 @@ class Parser(Protocol):
         """As the config and the quarantine call it."""
 
     def parse(self, messages: pa.RecordBatch) -> Parsed:
-        """Read messages of `waybill.log.decode.MESSAGE_SCHEMA`, none of them a tombstone.
+        """Read messages of `waybill.records.decode.MESSAGE_SCHEMA`, none of them a tombstone.
 
         A message that cannot be read gets an error. Nothing that a message holds makes this raise.
         """
+
+
+_PRIMITIVES: dict[ColumnKind, pa.DataType] = {
+    ColumnKind.BOOLEAN: pa.bool_(),
+    ColumnKind.INT: pa.int32(),
+    ColumnKind.LONG: pa.int64(),
+    ColumnKind.FLOAT: pa.float32(),
+    ColumnKind.DOUBLE: pa.float64(),
+    ColumnKind.STRING: pa.string(),
+    ColumnKind.BINARY: pa.binary(),
+    ColumnKind.DATE: pa.date32(),
+    ColumnKind.TIMESTAMP: EVENT_TIME_TYPE,
+    ColumnKind.JSON: pa.string(),
+}
+
+Faults = dict[int, str]
+"""By its place in the batch, what is wrong with a value: text that goes on after `field x`."""
+
+
+class Misfit(ValueError):
+    """A value does not fit a column's type. The text goes on after `field x`."""
+
+
+def arrow_type(column: ColumnType) -> pa.DataType:
+    """The type in Arrow."""
+    if column.is_list:
+        return pa.list_(pa.field("element", arrow_type(column.element)))
+    if column.kind is ColumnKind.DECIMAL:
+        return pa.decimal128(column.precision, column.scale)
+    return _PRIMITIVES[column.kind]
+
+
+def column_fault(path: Sequence[str], what: str) -> str:
+    """The reason for quarantine."""
+    return reason(Reason.COLUMN_WRONG_TYPE, f"field {'.'.join(path)}{what}")

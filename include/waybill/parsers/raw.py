@@ -5,9 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from waybill.log.decode import NO_TIMESTAMP_US
 from waybill.parsers.protocol import EVENT_TIME_TYPE, Parsed, Reason, reason
 from waybill.parsers.timestamps import MAX_MICROSECONDS, MIN_MICROSECONDS
+from waybill.records.decode import NO_TIMESTAMP_US
 
 __all__ = ["RawMessages"]
 

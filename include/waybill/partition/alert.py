@@ -12,9 +12,9 @@ from datetime import datetime
 from pyiceberg.table.metadata import TableMetadata
 
 from waybill.config import Config
-from waybill.config.quarantining import QuarantineAlert
+from waybill.config.partitioning import QuarantineAlert
 from waybill.errors import QuarantineRateExceeded
-from waybill.partition.refused import REASONS_PROPERTY, Refused
+from waybill.partition.observed import REASONS_PROPERTY, Refused
 from waybill.tables import catalog_of, load_tables
 
 __all__ = ["QUARANTINED_PROPERTY", "ROWS_PROPERTY", "alert_of", "check_quarantine"]

@@ -2,12 +2,16 @@
 
 The plan is an object in S3, named by the progress that it starts from and created if absent. So a rival, or a retry
 after a crash, finds it and does the same, even if the archive has grown or the config has changed in between.
+
+What of a stream's archive has not been turned into rows yet: its chains from the progress on.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
@@ -15,19 +19,23 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from waybill.chain import ChainObject
-from waybill.config import Reading
-from waybill.errors import PlanUnusable
+from waybill.archive import chain
+from waybill.archive.chain import ChainObject
+from waybill.archive.spans import ArchiveFault, Span, clip
+from waybill.config import Config, Reading, Stream
+from waybill.coordination import Committed, Coordinator
+from waybill.errors import ChainBroken, ConnectionMissing, CoordinationUnavailable, PlanUnusable
 from waybill.names import TopicPartition
+from waybill.staging.driver import LEAST_TASK_BYTES
+from waybill.store import Store
 
 __all__ = [
-    "ArchiveFault",
     "Plan",
-    "Span",
     "Task",
     "bound",
-    "clip",
+    "committed_offsets",
     "faults_document",
+    "list_chains",
     "make_plan",
     "offsets_document",
     "pack",
@@ -36,32 +44,6 @@ __all__ = [
 ]
 
 _VERSION = 2
-
-LEAST_TASK_BYTES = 32 << 20
-"""A task of less backup than that is not made only because another could run beside it: each makes files of its own."""
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """A range of one backup object: the messages with offsets in `[first_offset, next_offset)`."""
-
-    tp: TopicPartition
-    key: str
-    first_offset: int
-    next_offset: int
-    size_bytes: int
-    """Size of the whole object."""
-
-
-@dataclass(frozen=True, slots=True)
-class ArchiveFault:
-    """What stops a topic-partition: a backup object is missing, damaged, or does not hold its range."""
-
-    tp: TopicPartition
-    offset: int
-    """From here on the archive cannot give what its listing says."""
-    message: str
-
 
 Task = tuple[Span, ...]
 """What one Spark task reads, in this order."""
@@ -170,7 +152,7 @@ def bound(spans: Mapping[TopicPartition, Sequence[Span]], run_bytes: int) -> Map
             break
         kept.setdefault(span.tp, []).append(span)
         taken += span.size_bytes
-    return {tp: tuple(chain) for tp, chain in kept.items()}
+    return {tp: tuple(taken_spans) for tp, taken_spans in kept.items()}
 
 
 def pack(spans: Mapping[TopicPartition, Sequence[Span]], task_bytes: int) -> tuple[Task, ...]:
@@ -211,21 +193,13 @@ def _share(spans: Sequence[Span], slots: int) -> tuple[Task, ...]:
 def _side_by_side(spans: Mapping[TopicPartition, Sequence[Span]]) -> list[Span]:
     """All spans, by the share of their topic-partition's backlog that comes before them."""
     placed: list[tuple[float, TopicPartition, int, Span]] = []
-    for tp, chain in sorted(spans.items()):
-        total = max(sum(span.size_bytes for span in chain), 1)
+    for tp, ordered in sorted(spans.items()):
+        total = max(sum(span.size_bytes for span in ordered), 1)
         before = 0
-        for span in chain:
+        for span in ordered:
             placed.append((before / total, tp, span.first_offset, span))
             before += span.size_bytes
     return [span for *_, span in sorted(placed, key=lambda place: place[:3])]
-
-
-def clip(tp: TopicPartition, objects: Iterable[ChainObject], start: int | None) -> Iterator[Span]:
-    """The ranges of a chain's objects from `start` on; None: all of them."""
-    for found in objects:
-        first = max(found.name.first_offset, start or 0)
-        if first < found.next_offset:
-            yield Span(tp, found.key, first, found.next_offset, found.size_bytes)
 
 
 def offsets_document(progress: Mapping[TopicPartition, int]) -> dict[str, int]:
@@ -252,3 +226,50 @@ def parse_faults(document: Mapping[str, Any]) -> dict[TopicPartition, ArchiveFau
 def _span(fields: list[Any]) -> Span:
     topic, partition, key, first_offset, next_offset, size_bytes = fields
     return Span(TopicPartition(topic, partition), key, first_offset, next_offset, size_bytes)
+
+
+logger = logging.getLogger(__name__)
+
+_LISTING_THREADS = 8
+
+
+def list_chains(
+    store: Store, stream: Stream, start: Mapping[TopicPartition, int], committed: Mapping[TopicPartition, Committed]
+) -> tuple[dict[TopicPartition, list[ChainObject]], list[str]]:
+    """The objects of all of the stream's chains that hold offsets at or after `start`, and what is broken.
+
+    A chain is listed up to where it is broken. `committed`: what is known of the committed offsets, which saves reading
+    each chain's last object for its end, and says where it began; read before this call.
+    """
+    topics = [topic for topic in store.topics() if stream.matches(topic)]
+    with ThreadPoolExecutor(_LISTING_THREADS) as pool:
+        found = [c.tp for chains in pool.map(store.chains, topics) for c in chains if c.generation == stream.generation]
+        tps = sorted({*found, *start})
+        walked = list(pool.map(lambda tp: _walk(store, stream.generation, tp, start.get(tp), committed.get(tp)), tps))
+    objects = {tp: found for tp, (found, _) in zip(tps, walked, strict=True)}
+    return objects, [fault for _, fault in walked if fault]
+
+
+def _walk(
+    store: Store, generation: int, tp: TopicPartition, start: int | None, committed: Committed | None
+) -> tuple[list[ChainObject], str]:
+    objects: list[ChainObject] = []
+    offset = None
+    if committed is not None:
+        offset = committed.committed_offset
+        start = committed.start_offset if start is None else start
+    try:
+        objects.extend(chain.walk(store, generation, tp, from_offset=start, committed_offset=offset))
+    except ChainBroken as error:
+        return objects, str(error)
+    return objects, ""
+
+
+def committed_offsets(config: Config, name: str) -> dict[TopicPartition, Committed]:
+    """The committed offsets, or none if ZooKeeper cannot be asked: the chains say the same, for more reading."""
+    try:
+        with Coordinator.of(config, name) as coordinator:
+            return coordinator.list_committed()
+    except (CoordinationUnavailable, ConnectionMissing) as error:
+        logger.warning("going on without the committed offsets: %s", error)
+        return {}

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from waybill.config.quarantining import QuarantineAlert
+from waybill.config.partitioning import QuarantineAlert
 from waybill.partition.alert import alert_of
 from waybill.partition.lateness import LATENESS_PROPERTY, Lateness
+from waybill.partition.observed import REASONS_PROPERTY, Refusal, Refused
 from waybill.partition.plan import Plan
-from waybill.partition.refused import REASONS_PROPERTY, Refusal, Refused
 from waybill.partition.staged import Staged
-from waybill.partition.task import TaskResult
+from waybill.partition.tasks import TaskResult
 from waybill.tables import Progress
 
 __all__ = ["Report", "RunOutcome"]

@@ -24,23 +24,21 @@ from types import MappingProxyType
 from pyiceberg.catalog import Catalog
 
 from waybill import failpoints
-from waybill.chain import ChainObject
+from waybill.archive.chain import ChainObject
+from waybill.archive.spans import ArchiveFault, clip, find_fault
 from waybill.config import Config, Stream
 from waybill.names import TopicPartition, plan_key
 from waybill.partition.alert import QUARANTINED_PROPERTY, ROWS_PROPERTY
-from waybill.partition.backlog import committed_offsets, list_chains
-from waybill.partition.carry_out import Execute, carry_out, carry_out_whole
 from waybill.partition.files_sink.delivery import FilesLayout, Origin
-from waybill.partition.files_sink.ledger_file import figures_of, stage_entries
+from waybill.partition.files_sink.writer import figures_of, stage_entries
 from waybill.partition.observed import Observed
-from waybill.partition.plan import ArchiveFault, Plan, clip, make_plan
-from waybill.partition.reading import find_fault
+from waybill.partition.plan import Plan, committed_offsets, list_chains, make_plan
 from waybill.partition.report import Report, RunOutcome
-from waybill.partition.settle import settle_plan
 from waybill.partition.staged import Staged, discard, find_staged, record_staged
-from waybill.partition.step_clock import StepClock
-from waybill.partition.table_layout import TableLayout
-from waybill.partition.task import Job, TaskResult
+from waybill.partition.tasks import Execute, Job, TaskResult, carry_out, carry_out_whole
+from waybill.staging.driver import settle_plan
+from waybill.staging.table_layout import TableLayout
+from waybill.staging.timing import StepClock
 from waybill.store import Store
 from waybill.tables import (
     LEFT_OUT_PROPERTY,
@@ -58,11 +56,11 @@ from waybill.tables import (
     read_left_out,
 )
 from waybill.tables import read_progress as progress_of
-from waybill.tables.ledger import sequence_of
+from waybill.tables.file_inventory import sequence_of
 
 __all__ = ["Execute", "Step", "run_partition", "run_to_the_end"]
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 Step = Callable[[str], None]
 """Called with the name of each step that was just done."""
@@ -193,7 +191,7 @@ class _Run:
     def _stage(self, plan: Plan, tables: StreamTables) -> Staged:
         staged = find_staged(self.store, plan, tables)
         if staged is not None:
-            log.info("partition %s: plan %s was carried out by run %s before", self.name, plan.id, staged.run_id)
+            logger.info("partition %s: plan %s was carried out by run %s before", self.name, plan.id, staged.run_id)
             return staged
         carry = carry_out if plan.reading.files is None else carry_out_whole
         done = carry(
@@ -207,7 +205,7 @@ class _Run:
         ours = self._with_ledger(plan, tables, ours)
         if record_staged(self.store, plan, ours):
             return ours
-        log.info("partition %s: another run has carried out plan %s; its files count", self.name, plan.id)
+        logger.info("partition %s: another run has carried out plan %s; its files count", self.name, plan.id)
         discard(tables.main.io, ours)
         found = find_staged(self.store, plan, tables)
         assert found is not None

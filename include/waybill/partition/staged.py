@@ -20,20 +20,14 @@ from typing import Any
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile
 
+from waybill.archive.spans import ArchiveFault
 from waybill.errors import PlanUnusable
 from waybill.names import TopicPartition, staged_key
 from waybill.partition.alert import ROWS_PROPERTY
-from waybill.partition.entries import entries_of
-from waybill.partition.files_sink.ledger_file import FILE_BYTES_PROPERTY, FILES_PROPERTY
-from waybill.partition.plan import (
-    ArchiveFault,
-    Plan,
-    faults_document,
-    offsets_document,
-    parse_faults,
-    parse_offsets,
-)
-from waybill.partition.settle import record_staged_document, staged_files
+from waybill.partition.files_sink.writer import FILE_BYTES_PROPERTY, FILES_PROPERTY
+from waybill.partition.plan import Plan, faults_document, offsets_document, parse_faults, parse_offsets
+from waybill.staging.driver import record_staged_document, staged_files
+from waybill.staging.table_layout import entries_of
 from waybill.store import Store
 from waybill.tables import StreamTables, remove_files
 

@@ -5,11 +5,10 @@ is a retry's last step. docs/protocol.md, "Retry of the quarantine", says why no
 """
 
 from waybill.quarantine.choice import Choice, Target
-from waybill.quarantine.offsets import Offsets
+from waybill.quarantine.offset_sets import Offsets
 from waybill.quarantine.report import RetryReport
 from waybill.quarantine.retry import finish_retries, retry_quarantine
-from waybill.quarantine.summary import Group, summarize
-from waybill.quarantine.view import View, moved_offsets, open_view
+from waybill.quarantine.view import Group, View, moved_offsets, open_view, summarize
 
 __all__ = [
     "Choice",

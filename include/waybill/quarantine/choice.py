@@ -14,7 +14,7 @@ from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 
 from waybill.errors import ConfigError
 from waybill.names import check_topic
-from waybill.partition.refused import kinds
+from waybill.partition.observed import kinds
 
 if TYPE_CHECKING:
     Bools = np.ndarray[Any, np.dtype[np.bool_]]

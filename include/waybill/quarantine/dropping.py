@@ -17,13 +17,12 @@ from pyiceberg.table import FileScanTask, Table
 
 from waybill import failpoints
 from waybill.errors import CommitConflict
-from waybill.partition.files import PartitionedWriter
-from waybill.partition.scratch import scratch_directory
-from waybill.partition.table_layout import TableLayout
-from waybill.partition.uploads import Uploads
 from waybill.quarantine.choice import Choice
 from waybill.quarantine.files import plan_files, read_file, row_schema
-from waybill.quarantine.offsets import Offsets
+from waybill.quarantine.offset_sets import Offsets
+from waybill.staging.file_writer import PartitionedWriter
+from waybill.staging.table_layout import TableLayout
+from waybill.staging.uploads import Uploads, scratch_directory
 from waybill.tables import RETRIES_PROPERTY, commit_snapshot, read_retries, until_committed
 
 __all__ = ["drop_rows"]

@@ -19,8 +19,8 @@ from waybill.config import Reading
 from waybill.documents import read_document
 from waybill.errors import ObjectMissing, PlanUnusable
 from waybill.names import TopicPartition, retry_offsets_key
-from waybill.partition.entries import Entry
-from waybill.quarantine.offsets import Offsets
+from waybill.quarantine.offset_sets import Offsets
+from waybill.staging.table_layout import Entry
 from waybill.store import Store
 
 __all__ = ["Retry", "find_retry", "new_offsets", "read_offsets", "record_retry"]

@@ -28,14 +28,14 @@ from waybill import failpoints
 from waybill.config import Config, Stream
 from waybill.errors import CommitConflict, ConfigError, PlanUnusable
 from waybill.names import retry_key
-from waybill.partition.entries import entries_of, look_up
 from waybill.quarantine.choice import Choice
 from waybill.quarantine.dropping import drop_rows
 from waybill.quarantine.files import reachable
 from waybill.quarantine.record import Retry, find_retry, new_offsets, read_offsets, record_retry
+from waybill.quarantine.reparse import MAX_MESSAGES, Work, count_rows, stage_rows
 from waybill.quarantine.report import RetryReport
-from waybill.quarantine.staging import MAX_MESSAGES, Work, count_rows, stage_rows
 from waybill.quarantine.view import View, open_view, retries_of
+from waybill.staging.table_layout import entries_of, look_up
 from waybill.store import Store
 from waybill.tables import (
     RETRIES_PROPERTY,
@@ -53,7 +53,7 @@ from waybill.tables.catalog import available
 
 __all__ = ["finish_retries", "retry_quarantine"]
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 def retry_quarantine(
@@ -151,7 +151,7 @@ class _Driver:
             if retry is None:
                 self._check_level(tables, main, quarantine)
                 return tables
-            log.info("retry %d of the quarantine of %s is unfinished: finishing it", retry.number, self.name)
+            logger.info("retry %d of the quarantine of %s is unfinished: finishing it", retry.number, self.name)
             if main <= quarantine:
                 self._commit(tables.main, retry)
             self._drop(tables, retry)
@@ -189,7 +189,7 @@ class _Driver:
         )
         if record_retry(self.store, retry):
             return retry
-        log.info("another run has begun retry %d of the quarantine of %s; that one counts", number, self.name)
+        logger.info("another run has begun retry %d of the quarantine of %s; that one counts", number, self.name)
         self._take_back(tables.main, retry)
         return None
 

@@ -1,9 +1,14 @@
-"""The rows of a quarantine that count: final, and not moved to the table by a retry."""
+"""The rows of a quarantine that count: final, and not moved to the table by a retry.
+
+The rows of a quarantine, counted by why, by whom and where.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Self
 
 import numpy as np
@@ -13,14 +18,15 @@ from pyiceberg.catalog import Catalog
 from waybill.config import Stream
 from waybill.errors import ProgressLost
 from waybill.names import retry_key
+from waybill.partition.observed import OTHER, kinds
 from waybill.quarantine.choice import Choice
 from waybill.quarantine.files import plan_files, reachable, read_file
-from waybill.quarantine.offsets import Offsets, by_topic_partition
+from waybill.quarantine.offset_sets import Offsets, by_topic_partition
 from waybill.quarantine.record import find_retry, read_offsets
 from waybill.store import Store
 from waybill.tables import Progress, StreamTables, load_tables, read_progress, read_retries
 
-__all__ = ["View", "moved_offsets", "open_view", "retries_of"]
+__all__ = ["Group", "Place", "View", "moved_offsets", "open_view", "retries_of", "summarize"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,4 +99,74 @@ def retries_of(tables: StreamTables) -> tuple[int, int]:
     return (
         read_retries(tables.main.metadata, ".".join(tables.main.name())),
         read_retries(tables.quarantine.metadata, ".".join(tables.quarantine.name())),
+    )
+
+
+_COLUMNS = ("topic", "partition", "offset", "reason", "parser", "quarantined_at")
+_MOST_GROUPS = 1000
+_KEYS = ["kind", "parser", "topic", "partition"]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Place:
+    """A message within its topic."""
+
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Rows of one kind of reason, by one parser, of one topic."""
+
+    reason: str
+    parser: str
+    topic: str
+    rows: int
+    first: Place
+    """By partition, then offset."""
+    last: Place
+    first_quarantined_at: datetime
+    """When the run that found the first of them was planned."""
+    last_quarantined_at: datetime
+
+
+def summarize(view: View, choice: Choice) -> list[Group]:
+    """The rows that are meant, counted; the largest group first."""
+    groups: dict[tuple[str, str, str], Group] = {}
+    for batch in view.rows(choice, _COLUMNS):
+        for found in _of(batch):
+            key = (found.reason, found.parser, found.topic)
+            if key not in groups and len(groups) >= _MOST_GROUPS:
+                found = dataclasses.replace(found, reason=OTHER)
+                key = (OTHER, found.parser, found.topic)
+            groups[key] = _joined(groups[key], found) if key in groups else found
+    return sorted(groups.values(), key=lambda group: (-group.rows, group.reason, group.parser, group.topic))
+
+
+def _of(batch: pa.RecordBatch) -> Iterable[Group]:
+    """By partition as well: then the first and last offset are those of one log."""
+    rows = pa.Table.from_batches([batch]).append_column("kind", kinds(batch.column("reason")))
+    aggregates = [("offset", "count"), *((c, f) for c in ("offset", "quarantined_at") for f in ("min", "max"))]
+    for found in rows.group_by(_KEYS).aggregate(aggregates).to_pylist():
+        yield Group(
+            found["kind"],
+            found["parser"],
+            found["topic"],
+            found["offset_count"],
+            Place(found["partition"], found["offset_min"]),
+            Place(found["partition"], found["offset_max"]),
+            found["quarantined_at_min"],
+            found["quarantined_at_max"],
+        )
+
+
+def _joined(a: Group, b: Group) -> Group:
+    return dataclasses.replace(
+        a,
+        rows=a.rows + b.rows,
+        first=min(a.first, b.first),
+        last=max(a.last, b.last),
+        first_quarantined_at=min(a.first_quarantined_at, b.first_quarantined_at),
+        last_quarantined_at=max(a.last_quarantined_at, b.last_quarantined_at),
     )

@@ -22,13 +22,13 @@ from kafka.protocol.metadata import MetadataRequest
 
 from waybill.connections import KafkaEndpoint
 from waybill.errors import ConfigError, KafkaUnavailable
-from waybill.log.framing import DEFAULT_MAX_BATCH_BYTES
 from waybill.names import TopicPartition, is_topic
+from waybill.records.framing import DEFAULT_MAX_BATCH_BYTES
 from waybill.sources.transport import DirectConnectionManager, TlsExpected, TlsRefused
 
 __all__ = ["Cluster", "Leader", "Topic"]
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")
 
@@ -122,7 +122,7 @@ class Cluster:
                 try:
                     response = self._ask_node(None, _metadata_request(wanted))
                 except kafka_errors.RetriableError as error:
-                    log.debug("metadata: %s", error)
+                    logger.debug("metadata: %s", error)
                     continue
                 self._manager.cluster.update_metadata(response)
                 return dict(self._read_topics(response))
@@ -134,10 +134,12 @@ class Cluster:
             if issubclass(error, kafka_errors.AuthorizationError):
                 raise error(found.name)
             if error is not kafka_errors.NoError:
-                log.debug("topic %s: %s", found.name, error.__name__)
+                logger.debug("topic %s: %s", found.name, error.__name__)
                 continue
             if not is_topic(found.name):
-                log.warning("Kafka at %s names a topic %r, which it does not allow; ignored", self.servers, found.name)
+                logger.warning(
+                    "Kafka at %s names a topic %r, which it does not allow; ignored", self.servers, found.name
+                )
                 continue
             for partition in found.partitions:
                 epoch = -1 if partition.leader_epoch is None else partition.leader_epoch
@@ -188,7 +190,7 @@ class Cluster:
         try:
             self._ask_all(what, tps, request, read, answers, min(_BRIEF_SECONDS, self.patience_seconds))
         except KafkaUnavailable as error:
-            log.warning("%s; going on without", error)
+            logger.warning("%s; going on without", error)
         return answers
 
     def _ask_all(
@@ -228,7 +230,7 @@ class Cluster:
         try:
             return read(self._ask_node(node_id, request))
         except kafka_errors.RetriableError as error:
-            log.debug("%s: node %s: %s", what, node_id, error)
+            logger.debug("%s: node %s: %s", what, node_id, error)
             return ()
         except kafka_errors.KafkaError as error:
             raise self.failure(what, error) from error

@@ -20,7 +20,7 @@ from waybill.sources.cluster import Cluster
 
 __all__ = ["commit_offsets", "fetch_offsets"]
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _GROUP = 0  # as the type of coordinator that is looked for
 _NO_GENERATION = -1
@@ -46,7 +46,7 @@ def commit_offsets(cluster: Cluster, group: str, offsets: Mapping[TopicPartition
                 f"{what}: it has members. Stop them, or name another group in ingest.consumer_group"
             ) from error
         except kafka_errors.RetriableError as error:  # on a new cluster, the coordinators' topic has to be made first
-            log.debug("%s: %s", what, error)
+            logger.debug("%s: %s", what, error)
             continue
         except kafka_errors.KafkaError as error:
             raise cluster.failure(what, error) from error
@@ -64,7 +64,7 @@ def fetch_offsets(cluster: Cluster, group: str, tps: Collection[TopicPartition])
             answer = cluster.response(cluster.send(_coordinator(cluster, group), _fetch_request(group, tps)))
             return dict(_fetched(answer))
         except kafka_errors.RetriableError as error:
-            log.debug("%s: %s", what, error)
+            logger.debug("%s: %s", what, error)
         except kafka_errors.KafkaError as error:
             raise cluster.failure(what, error) from error
     raise AssertionError("unreachable")

@@ -26,14 +26,14 @@ from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest, OffsetForL
 from waybill.config import IsolationLevel, Stream
 from waybill.connections import KafkaEndpoint
 from waybill.errors import KafkaUnavailable, LogTruncated, RetentionGap, TopicRecreated
-from waybill.log import framing
 from waybill.names import TopicPartition
+from waybill.records import framing
 from waybill.sources import groups
 from waybill.sources.cluster import Cluster, Topic
 
 __all__ = ["FETCH_BYTES", "AbortedTransaction", "Chunk", "EpochEnd", "KafkaSource", "LogRange", "Sight"]
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 FETCH_BYTES = 8 << 20
 """How much one fetch asks for. A batch larger than this is fetched all the same."""
@@ -144,7 +144,7 @@ class KafkaSource:
         listed = stream.topics if isinstance(stream.topics, tuple) else None
         found = self._cluster.describe(listed)
         for topic in sorted(set(listed or ()) - found.keys()):
-            log.warning("topic %s does not exist in Kafka at %s", topic, self._cluster.servers)
+            logger.warning("topic %s does not exist in Kafka at %s", topic, self._cluster.servers)
         matching = (topic for name, topic in sorted(found.items()) if stream.matches(name))
         return [TopicPartition(topic.name, number) for topic in matching for number in topic.partitions]
 
@@ -372,7 +372,7 @@ class _Reader:
         try:
             response = self._source._cluster.response(pending)
         except kafka_errors.RetriableError as error:
-            log.info("%s: %s; asking for its leader again", self._where, error)
+            logger.info("%s: %s; asking for its leader again", self._where, error)
             self._source._refresh(self)
             return None
         except kafka_errors.KafkaError as error:
@@ -388,7 +388,7 @@ class _Reader:
         if error is not kafka_errors.NoError:
             if not issubclass(error, kafka_errors.RetriableError):
                 raise self._source._cluster.failure(f"{self._where}: could not fetch", error())
-            log.info("%s: %s; asking for its leader again", self._where, error.__name__)
+            logger.info("%s: %s; asking for its leader again", self._where, error.__name__)
             self._source._refresh(self)
             return None
         if not response.responses:
@@ -420,7 +420,7 @@ class _Reader:
         self._empty_answers = 0
         if self._source.earliest_local(self.tp) > self.position:
             return False
-        log.info(
+        logger.info(
             "%s: the log holds no batch from offset %d on, up to its end %d", self._where, self.position, self._end
         )
         return True

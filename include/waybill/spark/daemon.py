@@ -19,9 +19,9 @@ __all__ = ["run", "warm_up", "warm_up_dedup"]
 
 def warm_up() -> None:
     """Import, load and parse what every task uses. No thread and no connection: those do not survive a fork."""
-    import waybill.partition.task  # noqa: F401
-    from waybill.log.decode import decode
-    from waybill.log.encode import Record, encode_batch
+    import waybill.partition.tasks  # noqa: F401
+    from waybill.records.decode import decode
+    from waybill.records.encode import Record, encode_batch
 
     list(decode(encode_batch([Record(0, 0, b"", b"", (("", b""),))]), where="warm-up"))
     _warm_up_libraries()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SparkProcedures"]
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _CANDIDATES = "waybill_orphan_candidates"
 _COMMITS = 4
@@ -108,7 +108,7 @@ class SparkProcedures:
     def _rows(self, procedure: str, table: str, arguments: str) -> list[Row]:
         call = f"CALL {self._catalog}.system.{procedure}(table => '{self._catalog}.{table}'"
         call += f", {arguments})" if arguments else ")"
-        log.debug("%s", call)
+        logger.debug("%s", call)
         with _named(procedure, table):
             return self._session.sql(call).collect()
 

@@ -26,12 +26,11 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from waybill.archive.spans import Span, clip, read_span
 from waybill.config import Storage, load_config
 from waybill.errors import ChainBroken, ConfigError
 from waybill.names import TopicPartition
-from waybill.partition.backlog import committed_offsets, list_chains
-from waybill.partition.plan import Span, Task, clip, pack
-from waybill.partition.reading import read_span
+from waybill.partition.plan import Task, committed_offsets, list_chains, pack
 from waybill.store import Store
 
 __all__ = ["WaybillBackup"]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["GAP_BYTES", "Store"]
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 GAP_BYTES = 1 << 20
 """What S3 sends in the time that a call takes to be answered."""
@@ -83,7 +83,7 @@ class Store:
             try:
                 name = BackupName.parse(entry["Key"])
             except ValueError:
-                log.warning("s3://%s/%s is not a backup object; ignored", self.bucket, entry["Key"])
+                logger.warning("s3://%s/%s is not a backup object; ignored", self.bucket, entry["Key"])
                 continue
             yield StoredObject(name, entry["Key"], int(entry["Size"]), entry["LastModified"])
 
@@ -96,7 +96,7 @@ class Store:
             for page in pages:
                 found += [p["Prefix"].removeprefix(prefix).rstrip("/") for p in page.get("CommonPrefixes", [])]
         for name in (name for name in found if not names.is_topic(name)):
-            log.warning("s3://%s/%s%r is no topic of Kafka's; ignored", self.bucket, prefix, name)
+            logger.warning("s3://%s/%s%r is no topic of Kafka's; ignored", self.bucket, prefix, name)
         return sorted(filter(names.is_topic, found))
 
     def chains(self, topic: str) -> list[Chain]:
@@ -227,7 +227,7 @@ class Store:
             with self._calls.mapped(f"remove {key}", key):
                 self.client.delete_object(Bucket=self.bucket, Key=key, **condition)
         except (ObjectAlreadyThere, ObjectMissing):
-            log.info("%s was replaced or removed by somebody else", key)
+            logger.info("%s was replaced or removed by somebody else", key)
 
     def remove_if_there(self, key: str) -> bool:
         """Remove an object that mostly is not there: looked for first, or a bucket with versions kept each deletion."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PART_BYTES", "CreateWhole", "PartThreads", "Upload"]
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 PART_BYTES = 16 << 20
 """Size of a part of a multipart upload, and the largest object that is created by a single call."""
@@ -138,7 +138,7 @@ class Upload:
             try:
                 self._calls.client.abort_multipart_upload(**self._target, UploadId=upload_id)
             except (ClientError, BotoCoreError, OSError) as error:
-                log.warning("%s: upload %s could not be aborted: %s", self.key, upload_id, error)
+                logger.warning("%s: upload %s could not be aborted: %s", self.key, upload_id, error)
 
     def _create_by_one_call(self) -> None:
         content = memoryview(self._buffer or b"")[: self._filled]

@@ -2,7 +2,7 @@
 
 from waybill.tables.catalog import catalog_of, file_io, open_catalog, task_io
 from waybill.tables.columns import fit_columns
-from waybill.tables.commit import Commit, Outcome, commit_files
+from waybill.tables.commit import Commit, Outcome, commit_files, commit_snapshot, until_committed
 from waybill.tables.dedup import (
     Beginning,
     DedupTables,
@@ -16,11 +16,17 @@ from waybill.tables.dedup import (
     swept_text,
 )
 from waybill.tables.files import damage_named, files_reachable, io_properties, remove_files
-from waybill.tables.progress import LeftOut, Progress, left_out_text, read_left_out, read_progress
+from waybill.tables.progress import (
+    LeftOut,
+    Progress,
+    Watermarks,
+    left_out_text,
+    read_left_out,
+    read_progress,
+    read_watermarks,
+)
 from waybill.tables.schemas import StreamTables, ensure_tables, load_tables
-from waybill.tables.snapshot import commit_snapshot, until_committed
 from waybill.tables.state import LEFT_OUT_PROPERTY, RETRIES_PROPERTY, read_retries, state_of
-from waybill.tables.watermarks import Watermarks, read_watermarks
 
 __all__ = [
     "LEFT_OUT_PROPERTY",

@@ -19,7 +19,7 @@ from waybill.tables.files import io_properties
 
 __all__ = ["available", "catalog_of", "file_io", "open_catalog", "task_io"]
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 CATALOG_NAME = "waybill"
 """A SQL catalog keeps its tables under the name it was opened by: Spark's has to have the same."""

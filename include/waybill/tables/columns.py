@@ -33,11 +33,11 @@ from sqlalchemy.exc import OperationalError
 
 from waybill.config import ColumnKind, Columns, ColumnType
 from waybill.errors import ConfigError
-from waybill.tables.snapshot import until_committed
+from waybill.tables.commit import until_committed
 
 __all__ = ["column_fields", "fit_columns", "follow_columns", "iceberg_type"]
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _PRIMITIVES: dict[ColumnKind, PrimitiveType] = {
     ColumnKind.BOOLEAN: BooleanType(),
@@ -149,13 +149,13 @@ def _try(table: Table, changes: _Changes, name: str) -> bool:
             for path, kind in changes.widened:
                 update.update_column(path, kind)
     except CommitFailedException as refused:
-        log.info("%s: a change of its columns was refused, looking again: %s", name, refused)
+        logger.info("%s: a change of its columns was refused, looking again: %s", name, refused)
         return False
     except (CommitStateUnknownException, OperationalError) as error:
         # It may have been carried out all the same: the next look at the table tells.
-        log.warning("%s: the outcome of a change of its columns is unknown, looking again: %s", name, error)
+        logger.warning("%s: the outcome of a change of its columns is unknown, looking again: %s", name, error)
         return False
-    log.info("%s: changed its columns: %s", name, changes)
+    logger.info("%s: changed its columns: %s", name, changes)
     return True
 
 

@@ -44,7 +44,7 @@ from waybill.config import Columns, ColumnTransform, PartitionBy, Stream, TimeUn
 from waybill.errors import ConfigError
 from waybill.tables.catalog import available
 from waybill.tables.columns import column_fields, fit_columns
-from waybill.tables.ledger import LEDGER_SCHEMA, SINK_PROPERTY, check_sink, sink_text
+from waybill.tables.file_inventory import LEDGER_SCHEMA, SINK_PROPERTY, check_sink, sink_text
 from waybill.tables.state import read_retries
 
 __all__ = [
@@ -59,7 +59,7 @@ __all__ = [
     "table_schema",
 ]
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _LOADS = 3
 
@@ -244,7 +244,7 @@ def _ensure_namespace(catalog: Catalog, namespace: str) -> None:
     try:
         catalog.create_namespace_if_not_exists(namespace)
     except (NamespaceAlreadyExistsError, IntegrityError):
-        log.debug("namespace %s was created by another process just now", namespace)
+        logger.debug("namespace %s was created by another process just now", namespace)
 
 
 def ensure_table(

@@ -42,7 +42,7 @@ PROGRESS_PROPERTY = "waybill.progress"
 RETRIES_PROPERTY = "waybill.retries"
 """How many retries of the quarantine the table has taken part in: `read_retries`."""
 WATERMARKS_PROPERTY = "waybill.watermarks"
-"""How far each topic-partition's Kafka timestamps have come: `waybill.tables.watermarks`."""
+"""How far each topic-partition's Kafka timestamps have come: `waybill.tables.progress`."""
 
 SWEPT_PROPERTY = "waybill.swept"
 """Of the tables that dedup sweeps fill: up to where the main table was swept. See `waybill.tables.dedup`."""

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from waybill.archive.chain import find_start
+from waybill.archive.gaps import MARK, Gap
+from waybill.archive.indexed_reader import IndexedReader
 from waybill.coordination import Committed
 from waybill.errors import CorruptBatch, ObjectMissing
-from waybill.formats.reading import IndexedReader
-from waybill.gaps import MARK, Gap
-from waybill.ingest.chain_start import find_start
-from waybill.log import decode as decoding
-from waybill.log import framing
 from waybill.names import BackupName, TopicPartition
+from waybill.records import decode as decoding
+from waybill.records import framing
 from waybill.store import Store, StoredObject
-from waybill.verify.accepted import Extent, check_accepted
+from waybill.verify.gaps import Extent, check_accepted
 from waybill.verify.report import Fault, FaultKind, Listener, Report
 
 if TYPE_CHECKING:

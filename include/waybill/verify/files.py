@@ -26,7 +26,7 @@ from waybill.names import Period, TopicPartition, period_of, success_key
 from waybill.partition.files_sink.finality import Finding, Marker, judge
 from waybill.store import ListedObject, Store
 from waybill.tables import damage_named
-from waybill.tables.ledger import LedgerEntry, read_ledger
+from waybill.tables.file_inventory import LedgerEntry, read_ledger
 from waybill.verify.report import Fault, FaultKind, Report
 
 if TYPE_CHECKING:

@@ -20,14 +20,13 @@ from pyiceberg.table import Table
 from waybill.config import Dedup
 from waybill.config.dedup import ARRIVED_AT
 from waybill.dedup.hashing import hash_keys, without_assigned
-from waybill.dedup.writing import key_text
+from waybill.dedup.write import key_text
 from waybill.names import TopicPartition
 from waybill.tables import DedupTables, read_sweep_state, read_swept
 from waybill.tables.dedup import NO_HORIZON_MS
 from waybill.verify.files import UNREADABLE
-from waybill.verify.offsets import ALL_ROWS, read_columns, total_records, within
+from waybill.verify.offsets import ALL_ROWS, offset_windows, read_columns, total_records, within
 from waybill.verify.report import Fault, FaultKind, Listener, Report, first_line
-from waybill.verify.windows import offset_windows
 
 if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
-from waybill.gaps import Gap
+from waybill.archive.gaps import Gap
 from waybill.names import TopicPartition
 
 __all__ = ["Fault", "FaultKind", "Figures", "Listener", "Report", "first_line"]

@@ -24,9 +24,15 @@ from waybill.store import Store
 from waybill.tables import Progress, StreamTables
 from waybill.verify.archive import Archive, Chain, CheckedObject, object_runs
 from waybill.verify.files import UNREADABLE, LedgerFiles
-from waybill.verify.offsets import MAX_STRAYS, by_topic_partition, list_faults, read_offsets, total_records
+from waybill.verify.offsets import (
+    MAX_STRAYS,
+    by_topic_partition,
+    list_faults,
+    offset_windows,
+    read_offsets,
+    total_records,
+)
 from waybill.verify.report import Fault, FaultKind, Listener, Report, first_line
-from waybill.verify.windows import offset_windows
 
 if TYPE_CHECKING:
     Counts = np.ndarray[Any, np.dtype[np.uint8]]

@@ -8,7 +8,8 @@ from functools import partial
 
 from pyiceberg.catalog import Catalog
 
-from waybill import gaps, names
+from waybill import names
+from waybill.archive import gaps
 from waybill.config import Stream
 from waybill.errors import PlanUnusable, ProgressLost, StoreUnavailable
 from waybill.names import TopicPartition

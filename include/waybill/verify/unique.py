@@ -20,15 +20,21 @@ from pyiceberg.manifest import ManifestEntryStatus
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from waybill.dedup.since import instant_text
+from waybill.dedup.first_sweep import instant_text
 from waybill.errors import ProgressLost, SweepHistoryLost
 from waybill.names import TopicPartition
 from waybill.tables import Beginning, DedupTables, Swept, read_sweep_state, read_swept
 from waybill.tables.state import ancestry
 from waybill.verify.files import UNREADABLE
-from waybill.verify.offsets import MAX_STRAYS, by_topic_partition, list_faults, read_offsets, total_records
+from waybill.verify.offsets import (
+    MAX_STRAYS,
+    by_topic_partition,
+    list_faults,
+    offset_windows,
+    read_offsets,
+    total_records,
+)
 from waybill.verify.report import Fault, FaultKind, Listener, Report, first_line
-from waybill.verify.windows import offset_windows
 
 if TYPE_CHECKING:
     Counts = np.ndarray[Any, np.dtype[np.uint8]]

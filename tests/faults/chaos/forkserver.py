@@ -172,7 +172,7 @@ def _partition(request: dict[str, Any]) -> dict[str, Any]:
     """What `spark_jobs/partition.py` runs, with the tasks in this process."""
     from waybill.config import load_config
     from waybill.partition.run import run_to_the_end
-    from waybill.partition.task import run_task
+    from waybill.partition.tasks import run_task
 
     config, name = load_config(), request["stream"]
     stream = config.stream(name)

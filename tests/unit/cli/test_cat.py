@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 
-from waybill.cli.cat import messages
-from waybill.log.decode import MESSAGE_SCHEMA, NO_TIMESTAMP_US
+from waybill.cli.objects import messages
+from waybill.records.decode import MESSAGE_SCHEMA, NO_TIMESTAMP_US
 
 
 def shown(**columns: object) -> dict[str, object]:

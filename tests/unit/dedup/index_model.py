@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import strategies as st
 
-from waybill.dedup.index.bucket import BucketIndex
 from waybill.dedup.index.runs import Files, Run, RunKeys, write_run
+from waybill.dedup.judge import BucketIndex
 from waybill.names import TopicPartition
 
 INDEX = "archive/dedup/flights/0/00000000-0000-0000-0000-000000000001/"

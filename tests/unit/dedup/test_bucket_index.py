@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from index_files import MemoryFiles
 from index_model import TPS, Kept, answers, kept_rows, latest, new_run
 
-from waybill.dedup.index.bucket import BucketIndex
+from waybill.dedup.judge import BucketIndex
 from waybill.errors import IndexDamaged
 
 ASKED = [(hi, lo) for hi in (0, 1, 2, 3, 4, 2**59, 2**60 - 1) for lo in (0, 1, 2, 2**64 - 1)]

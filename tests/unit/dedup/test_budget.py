@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from index_files import HOUR_MS, entry
 
 from waybill.dedup.candidates import UNBOUNDED_MS
-from waybill.dedup.index.budget import effective_window_ms, horizon_within, index_bytes
+from waybill.dedup.index.manifest import effective_window_ms, horizon_within, index_bytes
 
 HOURS = [entry(f"h{n}", bucket=n % 2, arrived=(n * HOUR_MS, (n + 1) * HOUR_MS - 1)) for n in range(10)]
 OF_ONE = 22_000

@@ -15,15 +15,15 @@ from pyiceberg.io.pyarrow import PyArrowFile
 from pyiceberg.table import Table
 
 from waybill.config import Dedup, Storage
+from waybill.dedup.appends import GainedFile, Point
 from waybill.dedup.candidates import UNBOUNDED_MS
-from waybill.dedup.gained import GainedFile, Point
-from waybill.dedup.index.build import BuildJob, BuildTask, index_rows
 from waybill.dedup.index.manifest import IndexOf
+from waybill.dedup.index_build import BuildJob, BuildTask, index_rows
 from waybill.dedup.plan import SweepPlan
 from waybill.dedup.rows import read_rows
-from waybill.dedup.task import Piece, SweepJob
+from waybill.dedup.tasks import Piece, SweepJob
 from waybill.errors import DamagedFile, ObjectMissing, PlanUnusable, StoreUnavailable, WaybillError
-from waybill.partition.table_layout import TableLayout
+from waybill.staging.table_layout import TableLayout
 
 COLUMNS = ("topic", "partition", "offset", "message_id", "arrived_at")
 ROWS = 3000

@@ -7,7 +7,7 @@ import pytest
 from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.table import Table
 
-from waybill.dedup.gained import NOTHING_SWEPT, Gained, Point, find_gained, gains_nothing
+from waybill.dedup.appends import NOTHING_SWEPT, Gained, Point, find_gained, gains_nothing
 from waybill.errors import ConfigError, SweepHistoryLost
 
 PLENTY = 1 << 40

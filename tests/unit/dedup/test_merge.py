@@ -17,8 +17,15 @@ from index_files import DAY_MS, HOUR_MS, MemoryFiles, entry
 from index_model import INDEX, TPS, Kept, answers, kept_rows, latest, new_run, run_keys
 
 from waybill.dedup.candidates import UNBOUNDED_MS
-from waybill.dedup.index.budget import effective_window_ms, horizon_within, index_bytes
-from waybill.dedup.index.manifest import IndexOf, Manifest, load, update
+from waybill.dedup.index.manifest import (
+    IndexOf,
+    Manifest,
+    effective_window_ms,
+    horizon_within,
+    index_bytes,
+    load,
+    update,
+)
 from waybill.dedup.index.merge import (
     MERGE_BYTES_PER_KEY,
     MOST_RUNS,

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from oracle import NEVER, Kept, Key, Row, State, key_of, low_ms, sweep
 
 from waybill.dedup.candidates import Candidates, arrivals_ms
+from waybill.dedup.duplicates import Seen, judge, one_of_each_key
 from waybill.dedup.hashing import hash_keys, without_assigned
-from waybill.dedup.order import Seen, judge, one_of_each_key
 from waybill.names import TopicPartition
 
 _TPS = tuple(TopicPartition(topic, partition) for topic, partition in (("a", 0), ("a", 2), ("a", 10), ("b", 0)))

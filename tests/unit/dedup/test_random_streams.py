@@ -19,11 +19,11 @@ from index_files import MemoryFiles
 from oracle import Row
 
 from waybill.dedup.candidates import Candidates, arrivals_ms
+from waybill.dedup.duplicates import judge
 from waybill.dedup.hashing import hash_keys, without_assigned
-from waybill.dedup.index.bucket import BucketIndex
 from waybill.dedup.index.merge import MergePolicy, choose, gather, merge_runs
 from waybill.dedup.index.runs import Run, RunKeys, write_run
-from waybill.dedup.order import judge
+from waybill.dedup.judge import BucketIndex
 from waybill.dedup.plan import horizon_after, low_ms
 from waybill.dedup.scan import judge_of
 from waybill.names import TopicPartition

@@ -9,7 +9,7 @@ import pytest
 from pyiceberg.table import Table
 from table_history import history
 
-from waybill.dedup.since import begin_since, beginning_text, check_range, check_since, instant_text, parse_instant
+from waybill.dedup.first_sweep import begin_since, beginning_text, check_range, check_since, instant_text, parse_instant
 from waybill.errors import ConfigError
 from waybill.names import TopicPartition
 from waybill.tables import Beginning

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 
 import pytest
 
+from waybill.dedup.appends import NOTHING_SWEPT, GainedFile, Point
 from waybill.dedup.candidates import UNBOUNDED_MS
-from waybill.dedup.gained import NOTHING_SWEPT, GainedFile, Point
 from waybill.dedup.plan import SweepPlan, epoch_ms, horizon_after, low_ms
 from waybill.errors import GenerationConflict, PlanUnusable
 from waybill.names import TopicPartition

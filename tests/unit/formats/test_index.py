@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from log_messages import record_lists
 
+from waybill.archive.object_index import INDEX_SCHEMA, Figures, Index, IndexWriter
 from waybill.errors import DamagedObject, GenerationConflict
-from waybill.formats.index import INDEX_SCHEMA, Figures, Index, IndexWriter
-from waybill.log.decode import MESSAGE_SCHEMA, decode
-from waybill.log.encode import Record, encode_batch
+from waybill.records.decode import MESSAGE_SCHEMA, decode
+from waybill.records.encode import Record, encode_batch
 
 FIGURES = Figures(
     first_offset=5,

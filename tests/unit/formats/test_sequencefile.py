@@ -20,8 +20,8 @@ from log_messages import record_lists
 from waybill.config.enums import Compression, SequenceFileKey
 from waybill.errors import DamagedObject
 from waybill.formats.sequencefile import SequenceFileWriter, read_header, read_messages
-from waybill.log.decode import MESSAGE_SCHEMA, NO_TIMESTAMP_US, decode
-from waybill.log.encode import Record, encode_batch, records_of
+from waybill.records.decode import MESSAGE_SCHEMA, NO_TIMESTAMP_US, decode
+from waybill.records.encode import Record, encode_batch, records_of
 
 KEYS, COMPRESSIONS = st.sampled_from(SequenceFileKey), st.sampled_from(Compression)
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from waybill.errors import DamagedObject
 from waybill.formats.text import CONTAINS_DELIMITER, TOMBSTONE, TextWriter, read_values
-from waybill.log.decode import decode
-from waybill.log.encode import Record, encode_batch
+from waybill.records.decode import decode
+from waybill.records.encode import Record, encode_batch
 
 DELIMITERS = st.sampled_from([b"\n", b"|", b"\r\n", b"aa", b"aba", b"\x1e\n"])
 VALUES = st.lists(st.none() | st.binary(max_size=30) | st.text("ab\n|", max_size=8).map(str.encode), min_size=1)

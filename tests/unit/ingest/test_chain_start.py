@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waybill import names
+from waybill.archive.chain import ChainStart
 from waybill.errors import ConfigError, GenerationConflict
-from waybill.ingest.chain_start import ChainStart
 from waybill.names import Extension
 
 KEY = names.start_key("p", "t", 2, 3)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from waybill.errors import CoordinationUnavailable
 from waybill.ingest import Clock
-from waybill.ingest.limit import RateLimit
+from waybill.ingest.turn import RateLimit
 
 MIB = 1 << 20
 

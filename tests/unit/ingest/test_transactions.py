@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from waybill.ingest.transactions import archived_frames
-from waybill.log.encode import Record, control_batch, encode_batch
-from waybill.log.framing import ControlType, frames
+from waybill.ingest.protocol import archived_frames
+from waybill.records.encode import Record, control_batch, encode_batch
+from waybill.records.framing import ControlType, frames
 from waybill.sources.kafka import AbortedTransaction, Chunk
 
 PLAIN = -1

@@ -9,8 +9,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
 from waybill.errors import CompactionUnsound, ConfigError
 from waybill.maintenance.figures import MaintenanceReport, Shape, Step, TableReport
-from waybill.maintenance.leftovers import StagedPlan, sort_plans
-from waybill.maintenance.orphans import Location, orphan_candidates
+from waybill.maintenance.leftovers import Location, StagedPlan, orphan_candidates, sort_plans
 from waybill.maintenance.run import check_compaction
 from waybill.names import TopicPartition
 from waybill.store import ListedObject

@@ -8,7 +8,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 from table_history import table_of
 
-from waybill.maintenance.sweeps import Unswept, find_unswept
+from waybill.maintenance.snapshots_in_use import Unswept, find_unswept
 from waybill.tables import Swept
 
 START = datetime(2026, 3, 1, tzinfo=UTC)

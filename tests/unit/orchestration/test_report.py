@@ -7,7 +7,7 @@ import pytest
 from waybill.errors import IngestIncomplete
 from waybill.ingest import LaneReport
 from waybill.ingest.report import ArchivedObject, Failure, Outcome, PartitionReport
-from waybill.orchestration.report import report_run
+from waybill.orchestration.tasks import report_run
 
 
 def archived(partition: int, messages: int) -> PartitionReport:

@@ -8,7 +8,7 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException
 
-from waybill.orchestration.sweep_range import check_sweep_range
+from waybill.orchestration.spark_submit import check_sweep_range
 
 
 def of_run(params: dict[str, Any]) -> dict[str, Any]:

@@ -6,10 +6,10 @@ import pyarrow as pa
 from pydantic import TypeAdapter
 
 from waybill.config import ParserConfig
-from waybill.log.decode import MESSAGE_SCHEMA
 from waybill.parsers import Parsed, build_parser
 from waybill.parsers.protocol import EVENT_TIME_TYPE
 from waybill.parsers.timestamps import MAX_MICROSECONDS, MIN_MICROSECONDS
+from waybill.records.decode import MESSAGE_SCHEMA
 
 
 def parser_config(**keys: object) -> ParserConfig:

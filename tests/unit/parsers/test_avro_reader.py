@@ -13,11 +13,11 @@ from avro_messages import EVERYTHING, encoded
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waybill.config.avro_schema import read_avro_schema
+from waybill.config.schemas import read_avro_schema
 from waybill.parsers.avro._kernels import MAX_DEPTH, is_utf8
 from waybill.parsers.avro.reader import SchemaReader
+from waybill.parsers.confluent_framing import Values
 from waybill.parsers.documents import Unreadable
-from waybill.parsers.framing import Values
 
 INTS = st.integers(-(2**31), 2**31 - 1)
 LONGS = st.integers(-(2**63), 2**63 - 1)

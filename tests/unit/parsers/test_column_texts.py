@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from waybill.config import Column
 from waybill.parsers.column_texts import convert_texts
-from waybill.parsers.columns import arrow_type
+from waybill.parsers.protocol import arrow_type
 
 WRONG = object()
 TYPES = (

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from waybill.config import Column
 from waybill.parsers import column_values
 from waybill.parsers.column_values import convert_values
-from waybill.parsers.columns import arrow_type
+from waybill.parsers.protocol import arrow_type
 
 WRONG = object()
 TYPES = (

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waybill.config import JsonParser
-from waybill.log.decode import MESSAGE_SCHEMA
 from waybill.parsers import Parsed, Reason, build_parser
+from waybill.records.decode import MESSAGE_SCHEMA
 
 
 def parser_config(**fields: object) -> JsonParser:

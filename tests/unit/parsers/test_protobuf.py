@@ -17,7 +17,7 @@ from parsing import batch, check, ids, parse, parser_config, reasons, times
 from pydantic import TypeAdapter, ValidationError
 
 from waybill.config import Columns, ParserConfig, ProtobufParser
-from waybill.config.descriptors import find_message
+from waybill.config.schemas import find_message
 from waybill.parsers import build_parser
 
 

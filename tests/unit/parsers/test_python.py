@@ -14,9 +14,9 @@ from pydantic import ValidationError
 
 from waybill.config import Column
 from waybill.errors import ParserBroken
-from waybill.log.decode import MESSAGE_SCHEMA
 from waybill.parsers import Parsed, build_parser
 from waybill.parsers.protocol import EVENT_TIME_TYPE
+from waybill.records.decode import MESSAGE_SCHEMA
 
 MODULE = """
 import pyarrow as pa

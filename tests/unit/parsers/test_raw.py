@@ -4,9 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from parsing import ids, parse, parser_config, reasons, times
 
-from waybill.log.decode import NO_TIMESTAMP_US
 from waybill.parsers import Reason
 from waybill.parsers.timestamps import MAX_MICROSECONDS, MIN_MICROSECONDS
+from waybill.records.decode import NO_TIMESTAMP_US
 
 RAW = parser_config(name="raw")
 

@@ -7,10 +7,10 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from waybill.config.quarantining import QuarantineAlert
+from waybill.config.partitioning import QuarantineAlert
 from waybill.names import TopicPartition
 from waybill.partition.alert import alert_of
-from waybill.partition.refused import OTHER, Refusal, Refused
+from waybill.partition.observed import OTHER, Refusal, Refused
 
 TP = TopicPartition("t", 3)
 

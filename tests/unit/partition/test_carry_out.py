@@ -3,11 +3,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
+from waybill.archive.spans import ArchiveFault, Span
 from waybill.names import TopicPartition
-from waybill.partition.carry_out import carry_out
 from waybill.partition.observed import Observed
-from waybill.partition.plan import ArchiveFault, Span, Task
-from waybill.partition.task import Job, StageSeconds, TaskResult
+from waybill.partition.plan import Task
+from waybill.partition.tasks import Job, StageSeconds, TaskResult, carry_out
 
 TP0, TP1 = TopicPartition("t", 0), TopicPartition("t", 1)
 JOB = cast("Job", None)

@@ -13,11 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from waybill.archive.spans import Span
 from waybill.config.enums import Compression, FileFormat, SequenceFileKey
 from waybill.config.sink import FilesFormat
 from waybill.names import FileExtension, FileName, Period, TopicPartition
 from waybill.partition.files_sink.encoders import cut, encode_file
-from waybill.partition.plan import Span, pack
+from waybill.partition.plan import pack
 from waybill.partition.rows import TABLE_ROWS
 
 PERIOD = Period("t", datetime(2026, 1, 1, tzinfo=UTC), by_hour=True)

@@ -13,11 +13,11 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
 
 from waybill.config import PartitionBy, TimeUnit
-from waybill.partition import files
-from waybill.partition.files import PartitionedWriter
 from waybill.partition.rows import QUARANTINE_ROWS, TABLE_ROWS
-from waybill.partition.table_layout import TableLayout
-from waybill.partition.uploads import Uploads
+from waybill.staging import file_writer as files
+from waybill.staging.file_writer import PartitionedWriter
+from waybill.staging.table_layout import TableLayout
+from waybill.staging.uploads import Uploads
 from waybill.tables.schemas import QUARANTINE_SCHEMA, TABLE_SCHEMA, partition_spec
 
 HOUR_US, DAY_US = 3_600_000_000, 86_400_000_000

@@ -22,7 +22,7 @@ from waybill.partition.files_sink.finality import (
     standings,
 )
 from waybill.store import ListedObject
-from waybill.tables.ledger import LedgerEntry
+from waybill.tables.file_inventory import LedgerEntry
 
 NOW = datetime(2026, 1, 2, 12, tzinfo=UTC)
 HOUR = Period("t", datetime(2026, 1, 2, 3, tzinfo=UTC), by_hour=True)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from waybill.errors import CorruptBatch
 from waybill.names import TopicPartition
-from waybill.partition.gathering import ENOUGH_BYTES, ENOUGH_ROWS, MOST_HELD_BYTES, gathered
+from waybill.partition.batching import ENOUGH_BYTES, ENOUGH_ROWS, MOST_HELD_BYTES, gathered
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waybill.errors import GenerationConflict
-from waybill.log.decode import MESSAGE_SCHEMA, NO_TIMESTAMP_US
 from waybill.names import TopicPartition
 from waybill.parsers.protocol import EVENT_TIME_TYPE
 from waybill.partition.lateness import BOUNDS_SECONDS, LATENESS_PROPERTY, Lateness
 from waybill.partition.observed import Observed, Observer
 from waybill.partition.rows import QUARANTINE_ROWS, TABLE_ROWS, Rows
+from waybill.records.decode import MESSAGE_SCHEMA, NO_TIMESTAMP_US
 from waybill.tables.state import WATERMARKS_PROPERTY
 
 TP, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)

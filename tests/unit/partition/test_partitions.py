@@ -23,12 +23,11 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 
 from waybill.config import Column, ColumnTransform, PartitionBy, TimeUnit, TransformKind
-from waybill.partition.entries import entries_of, look_up
-from waybill.partition.files import PartitionedWriter
-from waybill.partition.grouping import Grouping
 from waybill.partition.rows import table_rows
-from waybill.partition.table_layout import TableLayout
-from waybill.partition.uploads import Uploads
+from waybill.staging.file_writer import PartitionedWriter
+from waybill.staging.grouping import Grouping
+from waybill.staging.table_layout import TableLayout, entries_of, look_up
+from waybill.staging.uploads import Uploads
 from waybill.tables.schemas import partition_spec, table_schema
 
 IDENTITY, BUCKET, TRUNCATE = TransformKind.IDENTITY, TransformKind.BUCKET, TransformKind.TRUNCATE

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waybill.chain import ChainObject
+from waybill.archive.chain import ChainObject
+from waybill.archive.spans import ArchiveFault, Span
 from waybill.config import JsonParser, Reading
 from waybill.errors import PlanUnusable
 from waybill.names import BackupName, TopicPartition, plan_key, staged_key
-from waybill.partition.plan import ArchiveFault, Plan, Span, bound, make_plan, pack
+from waybill.partition.plan import Plan, bound, make_plan, pack
 
 TP0, TP1 = TopicPartition("flights", 0), TopicPartition("flights", 1)
 PARSER = JsonParser.model_validate({"event_time": {"field": "time.scheduled"}, "message_id": "id"})

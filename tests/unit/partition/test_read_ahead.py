@@ -8,10 +8,10 @@ from typing import Any, Self
 
 import pytest
 
+from waybill.archive.read_ahead import QUEUE_PIECES, WINDOW, ReadAhead
+from waybill.archive.spans import Span
 from waybill.errors import ObjectMissing, StoreUnavailable
 from waybill.names import TopicPartition
-from waybill.partition.plan import Span
-from waybill.partition.read_ahead import QUEUE_PIECES, WINDOW, ReadAhead
 
 MIB = 1 << 20
 

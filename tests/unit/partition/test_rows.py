@@ -7,10 +7,10 @@ from typing import Any
 import pyarrow as pa
 
 from waybill.config import Column, EventTimeBounds, JsonParser
-from waybill.log.decode import MESSAGE_SCHEMA, NO_TIMESTAMP_US
 from waybill.names import TopicPartition
 from waybill.parsers import build_parser
 from waybill.partition.rows import QUARANTINE_ROWS, TABLE_ROWS, RowBuilder, Rows, table_rows
+from waybill.records.decode import MESSAGE_SCHEMA, NO_TIMESTAMP_US
 
 TP = TopicPartition("flights", 3)
 PARSER = JsonParser.model_validate({"event_time": {"field": "at", "format": "epoch_ms"}, "message_id": "id"})

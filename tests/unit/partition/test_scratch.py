@@ -16,11 +16,10 @@ from pyiceberg.io import load_file_io
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 
 from waybill.errors import ScratchUnusable
-from waybill.partition.files import PartitionedWriter
 from waybill.partition.rows import QUARANTINE_ROWS
-from waybill.partition.scratch import scratch_directory
-from waybill.partition.table_layout import TableLayout
-from waybill.partition.uploads import Uploads
+from waybill.staging.file_writer import PartitionedWriter
+from waybill.staging.table_layout import TableLayout
+from waybill.staging.uploads import Uploads, scratch_directory
 from waybill.tables.schemas import QUARANTINE_SCHEMA
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from waybill.names import TopicPartition
-from waybill.quarantine.offsets import Offsets, OffsetsBuilder, by_topic_partition
+from waybill.quarantine.offset_sets import Offsets, OffsetsBuilder, by_topic_partition
 
 MESSAGES = st.lists(
     st.tuples(st.sampled_from(["a", "b", "c.d"]), st.sampled_from([0, 1, 2**31 - 1]), st.integers(0, 2**62)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from waybill.names import TopicPartition
-from waybill.quarantine.parsing import Stayed
+from waybill.quarantine.reparse import Stayed
 
 TP = TopicPartition("t", 3)
 

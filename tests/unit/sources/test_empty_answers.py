@@ -16,8 +16,8 @@ import pytest
 from waybill.config import IsolationLevel
 from waybill.connections import KafkaEndpoint
 from waybill.errors import KafkaUnavailable
-from waybill.log.encode import Record, encode_batch
 from waybill.names import TopicPartition
+from waybill.records.encode import Record, encode_batch
 from waybill.sources import kafka
 from waybill.sources.cluster import Leader
 from waybill.sources.kafka import KafkaSource

@@ -9,8 +9,7 @@ from pyarrow.fs import LocalFileSystem, S3FileSystem
 
 from waybill.connections import S3Endpoint
 from waybill.tables import io_properties, remove_files
-from waybill.tables.files import TableIO
-from waybill.tables.removal import S3Removal
+from waybill.tables.files import S3Removal, TableIO
 
 ENDPOINT = S3Endpoint(endpoint_url="http://localhost:1", region="eu-west-1", access_key="key", secret_key="secret")
 

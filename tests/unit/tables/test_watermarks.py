@@ -8,7 +8,7 @@ from table_history import history
 
 from waybill.errors import GenerationConflict
 from waybill.names import TopicPartition
-from waybill.tables.watermarks import merge_watermarks, read_watermarks, watermarks_text, with_watermarks
+from waybill.tables.progress import merge_watermarks, read_watermarks, watermarks_text, with_watermarks
 
 A, B, C = (TopicPartition("t", n) for n in range(3))
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from waybill.gaps import Gap, GapKind
+from waybill.archive.gaps import Gap, GapKind
 from waybill.names import TopicPartition
-from waybill.verify.accepted import Extent, check_accepted
+from waybill.verify.gaps import Extent, check_accepted
 from waybill.verify.report import Report
 
 TP = TopicPartition("t", 0)

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from waybill.verify.windows import LAST_OFFSET, offset_windows, ranges_of
+from waybill.verify.offsets import LAST_OFFSET, offset_windows, ranges_of
 
 RANGES = st.lists(st.tuples(st.integers(0, 500), st.integers(0, 200)).map(lambda r: (r[0], r[0] + r[1])), max_size=6)
 

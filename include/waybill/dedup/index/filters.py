@@ -18,7 +18,7 @@ from typing import TypeAlias
 import numpy as np
 from pyfusefilter._xorfilter import ffi, lib
 
-from waybill.log._kernels import Array, Int, compiled
+from waybill.records._kernels import Array, Int, compiled
 
 __all__ = ["BUILD_BYTES_PER_KEY", "MAX_KEYS", "build", "probe"]
 

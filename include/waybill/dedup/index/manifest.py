@@ -6,6 +6,12 @@ reads an index that fits together: the files of its runs never change.
 
 The index is derived from the unique table. A manifest that is damaged, or of another key, is passed over, which costs
 a rebuild and never an answer.
+
+The size of a key index as a bound, and what it makes of the window.
+
+An index that would pass its budget loses its oldest runs: they leave the manifest, and their files go with the next
+maintenance. The horizon rises to what is still covered as a whole, in the state of the sweep that is committed: so all
+who judge after it, with this index or with one that is built anew, judge alike.
 """
 
 from __future__ import annotations
@@ -27,9 +33,21 @@ from waybill.names import key_index_manifest_key, key_index_manifests_prefix, ke
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
-__all__ = ["HASH", "IndexFiles", "IndexOf", "Loaded", "Manifest", "load", "save_next", "update"]
+__all__ = [
+    "HASH",
+    "IndexFiles",
+    "IndexOf",
+    "Loaded",
+    "Manifest",
+    "effective_window_ms",
+    "horizon_within",
+    "index_bytes",
+    "load",
+    "save_next",
+    "update",
+]
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _VERSION = 1
 _ATTEMPTS = 10
@@ -194,9 +212,9 @@ def load(files: IndexFiles, index: str, of: IndexOf) -> Loaded:
             return Loaded(manifest, versions[-1])
         if manifest.of != other:  # a config that was changed: said once, and not of each version
             other = manifest.of
-            log.warning("key index %s: manifest %d is passed over: of %s; wanted: %s", index, version, other, of)
+            logger.warning("key index %s: manifest %d is passed over: of %s; wanted: %s", index, version, other, of)
     if not versions:
-        log.info("key index %s: there is none yet", index)
+        logger.info("key index %s: there is none yet", index)
     return Loaded(None, versions[-1] if versions else 0)
 
 
@@ -204,7 +222,7 @@ def _read(files: IndexFiles, index: str, version: int) -> Manifest | None:
     try:
         return Manifest.from_json(index, version, files.read(key_index_manifest_key(index, version)))
     except (ValueError, KeyError, TypeError, AttributeError, GenerationConflict, ObjectMissing) as error:
-        log.warning("key index %s: manifest %d is passed over, it cannot be read: %s", index, version, error)
+        logger.warning("key index %s: manifest %d is passed over, it cannot be read: %s", index, version, error)
         return None
 
 
@@ -252,3 +270,31 @@ def _run_values(run: Run, index: str) -> list[Any]:
 
 def _run(values: dict[str, Any], index: str) -> Run:
     return Run(**(values | {name: index + values[name] for name in _PATHS}))
+
+
+def index_bytes(runs: Iterable[Run]) -> int:
+    """The size of runs, their filters included."""
+    return sum(run.bytes + run.filter_bytes for run in runs)
+
+
+def horizon_within(runs: Iterable[Run], budget_bytes: int, horizon_ms: int) -> int:
+    """The horizon, epoch ms, from which on the runs fit into the budget; `horizon_ms` if they do.
+
+    `runs`: all of the index, those of the sweep in hand included. A run leaves when the last of its entries is below
+    the horizon. So the window shrinks by the span of a run: by no more than a sixteenth of it once runs are merged
+    (`waybill.dedup.index.merge`).
+    """
+    kept = sorted((run for run in runs if run.max_arrived_ms >= horizon_ms), key=lambda run: run.max_arrived_ms)
+    left = index_bytes(kept)
+    for run in kept:
+        # A run whose last arrival is that of one that left is below the horizon as well.
+        if left <= budget_bytes and run.max_arrived_ms >= horizon_ms:
+            break
+        left -= run.bytes + run.filter_bytes
+        horizon_ms = run.max_arrived_ms + 1
+    return horizon_ms
+
+
+def effective_window_ms(window_ms: int, horizon_ms: int, newest_arrival_ms: int) -> int:
+    """How far back a message that arrives at `newest_arrival_ms` is compared with others: the window, or less."""
+    return min(window_ms, max(newest_arrival_ms - horizon_ms, 0))

@@ -1,4 +1,6 @@
-"""Merges of the key index: many small runs of a bucket become few, so that a sweep asks few.
+"""Work on a key index that is cut into tasks, and who carries them out.
+
+Merges of the key index: many small runs of a bucket become few, so that a sweep asks few.
 
 Which runs: the window is cut into sixteenths by arrival, and a run belongs to the one that its last arrival is in, for
 that says when it can leave the index. Where the newest runs go, eight neighbours of about one size become one. A
@@ -16,17 +18,18 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol, TypeVar
 
 import numpy as np
 
 from waybill.dedup.index.manifest import IndexFiles, IndexOf, Manifest, load, update
 from waybill.dedup.index.runs import Array, Files, Run, RunKeys, read_run, write_run
-from waybill.dedup.index.work import ForEach, one_by_one
 from waybill.names import TopicPartition
 
 __all__ = [
     "MERGE_BYTES_PER_KEY",
     "MOST_RUNS",
+    "ForEach",
     "MergePolicy",
     "by_departure",
     "choose",
@@ -34,9 +37,29 @@ __all__ = [
     "gather",
     "merge_all",
     "merge_runs",
+    "one_by_one",
 ]
 
-log = logging.getLogger(__name__)
+_Task = TypeVar("_Task")
+_Result = TypeVar("_Result")
+
+
+class ForEach(Protocol):
+    """Carries out the same work for each of several tasks, anywhere."""
+
+    def __call__(self, work: Callable[[_Task], _Result], tasks: Sequence[_Task]) -> Iterable[_Result]:
+        """What came of each, in the order of the tasks; what `work` raises is raised as it is.
+
+        `work` and `tasks` can be pickled, if what they were made of can be.
+        """
+
+
+def one_by_one(work: Callable[[_Task], _Result], tasks: Sequence[_Task]) -> list[_Result]:
+    """In this process, one after the other."""
+    return [work(task) for task in tasks]
+
+
+logger = logging.getLogger(__name__)
 
 MERGE_BYTES_PER_KEY = 128
 """Of memory, for each entry of the runs that a merge reads: 83 were measured, and the upload takes its share."""
@@ -303,14 +326,16 @@ def _put_in_place(
         for runs, by in merged:
             after = changed.with_merged(runs, by) if changed else None
             if after is None:
-                log.info("key index %s: a merge of bucket %d came to nothing, another was first", index, runs[0].bucket)
+                logger.info(
+                    "key index %s: a merge of bucket %d came to nothing, another was first", index, runs[0].bucket
+                )
             else:
                 changed = after
         return changed.above(horizon_ms) if changed and changed is not found else None
 
     saved = update(files, index, of, change)
     if saved:
-        log.info(
+        logger.info(
             "key index %s: merged %d runs into %d; %d runs, %d keys, %d bytes",
             index,
             sum(len(runs) for runs, _ in merged),

@@ -15,7 +15,7 @@ from waybill.store import GAP_BYTES, Store
 
 __all__ = ["QuickReads"]
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class QuickReads:
@@ -63,4 +63,4 @@ class QuickReads:
 
 
 def _say(key: str, error: Exception) -> None:
-    log.warning("%s could not be read, once more: %s", key, str(error).partition("\n")[0])
+    logger.warning("%s could not be read, once more: %s", key, str(error).partition("\n")[0])

@@ -11,7 +11,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from waybill.log._kernels import Array, Int, compiled
+from waybill.records._kernels import Array, Int, compiled
 
 MAX_DEPTH = 500
 """How many records, arrays and maps may lie within each other."""

@@ -16,13 +16,13 @@ import pyarrow as pa
 
 from waybill.clients.registry import RegisteredSchema, SchemaRegistry
 from waybill.config import AvroFraming, AvroParser, Column, FieldPath
-from waybill.config.avro_schema import AvroSchema, read_avro_schema
+from waybill.config.schemas import AvroSchema, read_avro_schema
 from waybill.connections import RegistryEndpoint, connection
-from waybill.log._kernels import Array
 from waybill.parsers.avro.reader import Document, SchemaReader
+from waybill.parsers.confluent_framing import CONFLUENT_BYTES, Values, not_confluent, schema_ids, values_of
 from waybill.parsers.documents import Decoding, DocumentReader, Unreadable
-from waybill.parsers.framing import CONFLUENT_BYTES, Values, not_confluent, schema_ids, values_of
 from waybill.parsers.protocol import Parsed, Reason
+from waybill.records._kernels import Array
 
 __all__ = ["AvroMessages"]
 

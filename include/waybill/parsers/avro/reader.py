@@ -7,16 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from waybill.config.avro_schema import AvroSchema
-from waybill.log._kernels import Array
+from waybill.config.schemas import AvroSchema
 from waybill.parsers.avro import _kernels as kernels
 from waybill.parsers.avro._kernels import Fault, Kind
-from waybill.parsers.avro.logical import logical_reader
-from waybill.parsers.avro.program import Node, Path, compile_schema
+from waybill.parsers.avro.program import Node, Path, compile_schema, logical_reader
 from waybill.parsers.avro.whole import whole_reader
+from waybill.parsers.confluent_framing import Values
 from waybill.parsers.documents import Unreadable
-from waybill.parsers.framing import Values
 from waybill.parsers.protocol import Reason
+from waybill.records._kernels import Array
 
 __all__ = ["Document", "SchemaReader"]
 

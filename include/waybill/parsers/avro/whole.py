@@ -14,7 +14,7 @@ from typing import Any
 import fastavro
 from fastavro.read import LOGICAL_READERS
 
-from waybill.parsers.avro.logical import Reader, logical_reader
+from waybill.parsers.avro.program import Reader, logical_reader
 
 __all__ = ["whole_reader"]
 

@@ -2,12 +2,15 @@
 
 So that a rerun writes the same objects, nothing of a file depends on the time, on chance, or on how rows came in
 pieces: they are put together again and cut where their own sizes say.
+
+What the format of a `files` sink cannot hold goes to quarantine, like what cannot be parsed: nothing is dropped.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
@@ -21,8 +24,9 @@ from waybill.config.sink import FilesFormat
 from waybill.formats.sequencefile import SequenceFileWriter
 from waybill.formats.text import TextWriter
 from waybill.names import FileName
+from waybill.partition.rows import QUARANTINE_ROWS, Rows
 
-__all__ = ["ROW_GROUP_BYTES", "Encoder", "cut", "encode_file", "make_refusal"]
+__all__ = ["ROW_GROUP_BYTES", "Encoder", "Sieve", "cut", "encode_file", "make_refusal"]
 
 ROW_GROUP_BYTES = 32 << 20
 """Rows of a Parquet row group before encoding, and the most of a file that is in memory."""
@@ -158,3 +162,31 @@ def _sizes(table: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 def _together(tables: list[pa.Table]) -> pa.RecordBatch:
     (batch,) = pa.concat_tables(tables).combine_chunks().to_batches()
     return batch
+
+
+class Sieve:
+    """Moves rows that a format cannot hold. The same rows always go the same way."""
+
+    def __init__(self, kind: FilesFormat, planned_at: datetime) -> None:
+        self._name = str(kind.name)
+        self._refusal = make_refusal(kind)
+        self._planned_at = pa.scalar(planned_at, pa.timestamp("us", tz="UTC"))
+
+    def sift(self, rows: Rows) -> Rows:
+        """The rows that can be written, and the others as rows of the quarantine."""
+        reasons = None if self._refusal is None or not rows.table.num_rows else self._refusal.refused(rows.table)
+        if reasons is None:
+            return rows
+        unfit = pc.is_valid(reasons)
+        moved = rows.table.filter(unfit)
+        n = moved.num_rows
+        given = {
+            "reason": reasons.filter(unfit),
+            "parser": pa.repeat(self._name, n),
+            "quarantined_at": pa.repeat(self._planned_at, n),
+        }
+        columns = [given[name] if name in given else moved.column(name) for name in QUARANTINE_ROWS.names]
+        quarantine = pa.RecordBatch.from_arrays(columns, schema=QUARANTINE_ROWS)
+        return rows._replace(
+            table=rows.table.filter(pc.invert(unfit)), quarantine=pa.concat_batches([rows.quarantine, quarantine])
+        )

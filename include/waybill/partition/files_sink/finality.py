@@ -12,7 +12,7 @@ from enum import StrEnum
 from waybill.documents import read_document
 from waybill.names import Period, TopicPartition
 from waybill.store import ListedObject
-from waybill.tables.ledger import LedgerEntry
+from waybill.tables.file_inventory import LedgerEntry
 
 __all__ = [
     "Finding",

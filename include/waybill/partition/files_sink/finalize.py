@@ -21,7 +21,9 @@ from typing import Any
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from waybill import chain, failpoints, names
+from waybill import failpoints, names
+from waybill.archive import chain
+from waybill.archive.chain import find_start
 from waybill.config import Config, Stream
 from waybill.errors import (
     ChainBroken,
@@ -31,7 +33,6 @@ from waybill.errors import (
     ObjectAlreadyThere,
     ObjectMissing,
 )
-from waybill.ingest.chain_start import find_start
 from waybill.ingest.services import connect_source
 from waybill.names import FileName, Period, TopicPartition
 from waybill.partition.files_sink.delivery import Origin
@@ -48,11 +49,11 @@ from waybill.partition.files_sink.finality import (
 )
 from waybill.store import ListedObject, Store
 from waybill.tables import Progress, catalog_of, load_tables, read_left_out, read_progress, read_watermarks
-from waybill.tables.ledger import LedgerEntry, check_sink, read_ledger, sequence_of
+from waybill.tables.file_inventory import LedgerEntry, check_sink, read_ledger, sequence_of
 
 __all__ = ["Finalized", "ask_log", "finalize"]
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 AskLog = Callable[[Store, datetime], LogView]
 """How a finalizer learns where the log ends: `ask_log`, or in tests something else."""
@@ -149,7 +150,7 @@ def ask_log(config: Config, name: str, store: Store, asked_at: datetime) -> LogV
         try:
             ends[tp] = chain.end_offset(store, stream.generation, tp) or 0
         except ChainBroken as error:
-            log.warning("%s", error)
+            logger.warning("%s", error)
     # One whose leader does not answer is there all the same, and is behind for all that is known.
     ends = {**dict.fromkeys(in_kafka, _UNKNOWN_END), **ends}
     return LogView(asked_at, ends, frozenset(tp for tp, held in logs.items() if held.earliest == held.end), stopped)
@@ -329,7 +330,7 @@ class _Round:
         """Remove the files of plans that came to nothing. Whether any was removed."""
         removed = [key for key in finding.strays if self._is_left_over(finding.period, key)]
         for key in removed:
-            log.warning("%s: removed, a file of a plan that came to nothing", key)
+            logger.warning("%s: removed, a file of a plan that came to nothing", key)
             self._finalizer.store.remove(key)
         self.removed += removed
         return bool(removed)

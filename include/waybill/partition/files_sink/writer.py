@@ -1,4 +1,6 @@
-"""Rows to the files of the `files` sink: one for each topic-partition and hour (or day), in bounded memory.
+"""The files that a run has written, as a data file of the ledger.
+
+Rows to the files of the `files` sink: one for each topic-partition and hour (or day), in bounded memory.
 
 Rows are held until they take `memory_bytes`, and are then spilled, in order of topic-partition and hour. At the end
 the files are made one after the other, each of what was spilled for it, in order of offset: a piece of one file is in
@@ -9,8 +11,10 @@ What is in a file, and how it is called, follows from the task alone, however mu
 
 from __future__ import annotations
 
+import tempfile
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -19,15 +23,57 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
 
 from waybill.names import FileName, Period, TopicPartition
+from waybill.partition.alert import ROWS_PROPERTY
 from waybill.partition.files_sink.delivery import Delivery, FilesLayout, digest
 from waybill.partition.files_sink.encoders import encode_file
 from waybill.partition.plan import Task
+from waybill.staging.file_writer import PartitionedWriter
+from waybill.staging.table_layout import TableLayout
+from waybill.staging.uploads import Uploads
 from waybill.store import Store
-from waybill.tables.ledger import LedgerEntry
+from waybill.tables.file_inventory import LEDGER_ROWS, LedgerEntry, ledger_batch
 
-__all__ = ["HourFiles", "ranges_of_task"]
+__all__ = ["FILES_PROPERTY", "FILE_BYTES_PROPERTY", "HourFiles", "figures_of", "ranges_of_task", "stage_entries"]
+
+FILES_PROPERTY = "waybill.files"
+"""Of the snapshot of a run whose rows went to files: how many they are."""
+FILE_BYTES_PROPERTY = "waybill.file_bytes"
+
+_MEMORY_BYTES = 64 << 20
+
+
+def stage_entries(ledger: Table, entries: Sequence[LedgerEntry], name: str) -> list[DataFile]:
+    """Write the entries down, in a data file whose name begins with `name`; nothing for none. It is not committed."""
+    with (
+        tempfile.TemporaryDirectory(prefix="waybill-") as scratch,
+        closing(Uploads(ledger.io)) as uploads,
+    ):
+        writer = PartitionedWriter(
+            TableLayout.of(ledger),
+            LEDGER_ROWS,
+            memory_bytes=_MEMORY_BYTES,
+            scratch=Path(scratch),
+            uploads=uploads,
+            name=name,
+        )
+        writer.add(ledger_batch(entries))
+        files = writer.finish()
+        uploads.wait()
+    return files
+
+
+def figures_of(entries: Sequence[LedgerEntry]) -> Mapping[str, str]:
+    """Properties of the snapshot that commits them."""
+    return {
+        ROWS_PROPERTY: str(sum(entry.rows for entry in entries)),
+        FILES_PROPERTY: str(len(entries)),
+        FILE_BYTES_PROPERTY: str(sum(entry.size_bytes for entry in entries)),
+    }
+
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _HOUR_US, _DAY_US = 3_600_000_000, 86_400_000_000

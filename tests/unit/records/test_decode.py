@@ -1,0 +1,313 @@
+"""Decode: what goes into record batches comes out as Arrow, whoever wrote them."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import struct
+from itertools import pairwise
+
+import cramjam
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from log_messages import CODECS, kafka_python_batch, kafka_python_reads, logs, record_lists, records_in
+
+from waybill.errors import CorruptBatch
+from waybill.records import (
+    HEADER_BYTES,
+    Codec,
+    ControlType,
+    Frame,
+    TimestampType,
+    empty_batch,
+    frames,
+    read_frames,
+    read_header,
+)
+from waybill.records.decode import MESSAGE_SCHEMA, NO_TIMESTAMP_US, DecodeBuffers, decode, decode_offsets
+from waybill.records.encode import Record, control_batch, encode_batch
+from waybill.records.framing import pack_batch
+
+WHERE = "backup/flights/1_0_00000000000000000000.kafka"
+
+AWKWARD = [
+    Record(0, 1_700_000_000_000, None, None),
+    Record(1, 1_700_000_000_001, b"", b""),
+    Record(2, 0, b"key", None, (("a", b"1"), ("a", None), ("a", b""), ("", b"x"))),
+    Record(3, -1, None, b"value", (("größe", b"\xff\x00"),)),
+    Record(4, 1_700_000_000_002, b"k" * 70_000, b"v" * 70_000),
+]
+
+
+def recompressed(records: list[Record], codec: Codec, body: bytes) -> bytes:
+    """The batch of these records with a records section that somebody else compressed."""
+    header = read_header(encode_batch(records), 0, WHERE)
+    return pack_batch(header._replace(attributes=int(codec)), body)
+
+
+def records_section(records: list[Record]) -> bytes:
+    return encode_batch(records)[HEADER_BYTES:]
+
+
+def timestamps_us(data: bytes) -> list[int]:
+    return [t for batch in decode(data, where=WHERE) for t in batch.column("timestamp").cast("int64").to_pylist()]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_null_and_empty_and_repeated_headers_survive(codec: Codec) -> None:
+    data = encode_batch(AWKWARD, codec=codec)
+    (batch,) = decode(data, where=WHERE)
+    batch.validate(full=True)
+    assert batch.schema.equals(MESSAGE_SCHEMA)
+    assert records_in([batch]) == AWKWARD
+    assert kafka_python_reads(data) == AWKWARD
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@given(records=record_lists())
+def test_what_is_encoded_is_decoded(codec: Codec, records: list[Record]) -> None:
+    data = encode_batch(records, codec=codec)
+    batches = list(decode(data, where=WHERE))
+    for batch in batches:
+        batch.validate(full=True)
+    assert records_in(batches) == records
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@given(records=record_lists())
+def test_what_is_encoded_is_what_kafka_python_reads(codec: Codec, records: list[Record]) -> None:
+    assert kafka_python_reads(encode_batch(records, codec=codec)) == records
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@given(records=record_lists())
+def test_kafka_pythons_batches_are_decoded_as_it_reads_them(codec: Codec, records: list[Record]) -> None:
+    consecutive = [record._replace(offset=records[0].offset + i) for i, record in enumerate(records)]
+    data = kafka_python_batch(consecutive, codec)
+    assert records_in(decode(data, where=WHERE)) == kafka_python_reads(data) == consecutive
+
+
+@given(log=logs())
+def test_batches_of_many_codecs_in_one_object(log: tuple[bytes, list[Record]]) -> None:
+    data, messages = log
+    assert records_in(decode(data, where=WHERE)) == messages
+    assert records_in(decode(memoryview(bytearray(data)), where=WHERE)) == messages
+    assert records_in(decode(pa.py_buffer(data), where=WHERE)) == messages
+    assert records_in(decode(read_frames(io.BytesIO(data), WHERE, chunk_bytes=50), where=WHERE)) == messages
+
+
+@given(log=logs(), first=st.integers(0, 700), length=st.integers(0, 700))
+def test_messages_are_clipped_to_the_range(log: tuple[bytes, list[Record]], first: int, length: int) -> None:
+    data, messages = log
+    wanted = [record for record in messages if first <= record.offset < first + length]
+    found = list(decode(data, where=WHERE, first_offset=first, next_offset=first + length))
+    assert records_in(found) == wanted
+    assert all(batch.num_rows for batch in found)
+    arrays = list(decode_offsets(data, where=WHERE, first_offset=first, next_offset=first + length))
+    assert [offset for array in arrays for offset in array.tolist()] == [record.offset for record in wanted]
+    assert all(array.size for array in arrays)
+
+
+@given(log=logs(), max_bytes=st.integers(1, 2000))
+@example(log=(encode_batch(AWKWARD), AWKWARD), max_bytes=1)
+def test_a_record_batch_is_bounded_in_bytes(log: tuple[bytes, list[Record]], max_bytes: int) -> None:
+    data, messages = log
+    batches = list(decode(data, where=WHERE, max_bytes=max_bytes))
+    assert records_in(batches) == messages
+    for batch in batches:
+        batch.validate(full=True)
+        sizes = [
+            len(r.key or b"") + len(r.value or b"") + sum(len(k.encode()) + len(v or b"") for k, v in r.headers)
+            for r in records_in([batch])
+        ]
+        assert len(sizes) == 1 or sum(sizes) <= max_bytes
+
+
+def test_many_small_messages_are_yielded_in_bounded_batches() -> None:
+    data = encode_batch([Record(i, i, None, None) for i in range(70_000)], codec=Codec.ZSTD)
+    batches = list(decode(data, where=WHERE))
+    assert max(batch.num_rows for batch in batches) <= 65_536
+    offsets = np.concatenate([batch.column("offset").to_numpy() for batch in batches])
+    assert (offsets == np.arange(70_000)).all()
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_messages_of_a_megabyte_and_more(codec: Codec) -> None:
+    noise = np.random.default_rng(1).bytes(5 << 20)
+    records = [Record(0, 1, b"k", noise[: 1 << 20]), Record(1, 2, b"k", b"z" * (1 << 20)), Record(2, 3, None, noise)]
+    data = encode_batch(records[:1]) + encode_batch(records[1:], codec=codec)
+    assert records_in(decode(data, where=WHERE)) == records
+
+
+def test_log_append_time_is_every_messages_timestamp() -> None:
+    records = [Record(i, 1000 * i, b"k", b"v") for i in range(3)]
+    data = encode_batch(records, log_append_time_ms=1_700_000_000_000)
+    assert timestamps_us(data) == [1_700_000_000_000_000] * 3
+    assert [record.timestamp_ms for record in kafka_python_reads(data)] == [1_700_000_000_000] * 3
+
+
+def test_no_timestamp_stays_minus_one_millisecond() -> None:
+    data = encode_batch([Record(0, -1, b"k", b"v"), Record(1, 5, b"k", b"v")])
+    assert timestamps_us(data) == [NO_TIMESTAMP_US, 5000]
+
+
+def test_timestamps_beyond_microseconds_are_held_at_the_limit() -> None:
+    data = encode_batch([Record(0, 1_700_000_000_000_000_000, b"k", b"v"), Record(1, -(2**62), b"k", b"v")])
+    assert timestamps_us(data) == [(2**63 - 1) // 1000 * 1000, -((2**63 - 1) // 1000 * 1000)]
+
+
+def test_timestamps_of_a_batch_with_a_delete_horizon_are_relative_to_it() -> None:
+    records = [Record(0, 1_700_000_000_000, b"k", None), Record(1, 1_700_000_000_500, b"k", b"v")]
+    data = encode_batch(records, delete_horizon_ms=1_800_000_000_000)
+    assert read_header(data, 0, WHERE).has_delete_horizon
+    assert records_in(decode(data, where=WHERE)) == kafka_python_reads(data) == records
+
+
+def test_control_and_emptied_batches_yield_nothing() -> None:
+    marker = control_batch(1, ControlType.COMMIT, timestamp_ms=0, producer_id=1, producer_epoch=0)
+    first, last = Record(0, 0, b"k", b"v"), Record(9, 0, b"k", b"v")
+    data = encode_batch([first]) + marker + empty_batch(2, 9, leader_epoch=0) + encode_batch([last])
+    assert records_in(decode(data, where=WHERE)) == [first, last]
+    assert np.concatenate(list(decode_offsets(data, where=WHERE))).tolist() == [0, 9]
+    assert list(decode(marker + empty_batch(2, 9, leader_epoch=0), where=WHERE)) == []
+
+
+def test_batches_whose_first_and_last_records_were_compacted_away() -> None:
+    record = Record(105, 7, b"k", b"v")
+    data = encode_batch([record], base_offset=100, next_offset=200, codec=Codec.LZ4)
+    assert records_in(decode(data, where=WHERE)) == [record]
+    assert np.concatenate(list(decode_offsets(data, where=WHERE))).tolist() == [105]
+
+
+def test_header_keys_that_are_not_utf8_are_read_as_javas_client_does() -> None:
+    body = records_section([Record(0, 0, b"k", b"v", (("ab", b"1"), ("cd", b"2")))]).replace(b"ab", b"\xffb")
+    (batch,) = decode(recompressed([Record(0, 0, b"k", b"v")], Codec.NONE, body), where=WHERE)
+    batch.validate(full=True)
+    assert records_in([batch])[0].headers == (("\ufffdb", b"1"), ("cd", b"2"))
+
+
+def test_gzip_of_several_members() -> None:
+    body = records_section(AWKWARD)
+    data = recompressed(AWKWARD, Codec.GZIP, gzip.compress(body[:100]) + gzip.compress(body[100:]))
+    assert records_in(decode(data, where=WHERE)) == AWKWARD
+
+
+def test_zstd_and_lz4_of_several_frames() -> None:
+    body = records_section(AWKWARD)
+    for codec, module in ((Codec.ZSTD, cramjam.zstd), (Codec.LZ4, cramjam.lz4)):
+        data = recompressed(AWKWARD, codec, bytes(module.compress(body[:100])) + bytes(module.compress(body[100:])))
+        assert records_in(decode(data, where=WHERE)) == AWKWARD
+
+
+@pytest.mark.parametrize("versions", [struct.pack(">ii", 1, 1), struct.pack("<ii", 1, 1)])
+def test_snappy_in_xerial_framing_also_redpandas(versions: bytes) -> None:
+    body = records_section(AWKWARD)
+    blocks = [bytes(cramjam.snappy.compress_raw(body[start : start + 32_768])) for start in range(0, len(body), 32_768)]
+    stream = b"\x82SNAPPY\x00" + versions + b"".join(struct.pack(">i", len(block)) + block for block in blocks)
+    assert records_in(decode(recompressed(AWKWARD, Codec.SNAPPY, stream), where=WHERE)) == AWKWARD
+
+
+def test_raw_snappy_as_librdkafka_writes_it() -> None:
+    body = bytes(cramjam.snappy.compress_raw(records_section(AWKWARD)))
+    assert records_in(decode(recompressed(AWKWARD, Codec.SNAPPY, body), where=WHERE)) == AWKWARD
+
+
+@pytest.mark.parametrize("codec", CODECS[1:])
+def test_decompression_bombs_are_refused_with_a_remedy(codec: Codec) -> None:
+    data = encode_batch([Record(0, 0, None, bytes(16 << 20))], codec=codec)
+    with pytest.raises(CorruptBatch, match=r"more than 1,048,576 bytes of records.*raise max_batch_bytes"):
+        list(decode(data, where=WHERE, max_batch_bytes=1 << 20))
+    (batch,) = decode(data, where=WHERE)
+    assert batch.num_rows == 1
+
+
+def test_a_count_that_the_records_do_not_bear_out_is_refused_before_anything_is_allocated() -> None:
+    header = read_header(encode_batch([Record(0, 0, b"k", b"v")], codec=Codec.ZSTD), 0, WHERE)
+    body = bytes(cramjam.zstd.compress(records_section([Record(0, 0, b"k", b"v")])))
+    data = pack_batch(
+        header._replace(attributes=int(Codec.ZSTD), last_offset_delta=2**31 - 1, record_count=2**31 - 1), body
+    )
+    for read in (decode, decode_offsets):
+        with pytest.raises(CorruptBatch, match="record count 2147483647 does not fit"):
+            list(read(data, where=WHERE))
+
+
+def test_dense_batches_are_counted_without_being_decompressed() -> None:
+    header = read_header(encode_batch([Record(i, 0, None, b"") for i in range(5, 9)]), 0, WHERE)
+    data = pack_batch(header._replace(attributes=int(Codec.ZSTD)), b"not zstd")
+    assert np.concatenate(list(decode_offsets(data, where=WHERE))).tolist() == [5, 6, 7, 8]
+
+
+def test_batches_outside_the_range_are_not_even_checked() -> None:
+    damaged = bytearray(encode_batch([Record(0, 0, None, b"value")]))
+    damaged[-1] ^= 1
+    wanted = Record(1, 0, None, b"value")
+    data = bytes(damaged) + encode_batch([wanted])
+    assert records_in(decode(data, where=WHERE, first_offset=1)) == [wanted]
+    with pytest.raises(CorruptBatch, match="CRC"):
+        list(decode(data, where=WHERE))
+
+
+def test_batches_before_a_damaged_one_are_yielded_whole() -> None:
+    """Larger than the arena, so that it is flushed in between."""
+    batches = [encode_batch([Record(i, 0, None, bytes([i]) * (1 << 20))]) for i in range(8)]
+    offsets: list[int] = []
+    with pytest.raises(CorruptBatch) as caught:
+        offsets.extend(
+            offset
+            for batch in decode(b"".join(batches[:-1]) + batches[-1][:-1], where=WHERE)
+            for offset in batch.column("offset").to_pylist()
+        )
+    assert caught.value.position_bytes == sum(len(batch) for batch in batches[:-1])
+    assert offsets == list(range(len(offsets)))
+    assert 0 < len(offsets) < 8
+
+
+def test_buffers_serve_one_object_after_the_other() -> None:
+    """Also behind one that is larger than they are, and one that is damaged."""
+    small, large = [Record(0, 5, b"k", b"v")], [Record(n, 7, None, bytes([65 + n]) * (3 << 20)) for n in range(3)]
+    damaged = bytearray(encode_batch(small))
+    damaged[-1] ^= 1
+    buffers = DecodeBuffers()
+    for records in (small, large, small):
+        data = encode_batch(records, codec=Codec.LZ4)
+        assert records_in(decode(data, where=WHERE, buffers=buffers)) == records
+        with pytest.raises(CorruptBatch):
+            list(decode(bytes(damaged), where=WHERE, buffers=buffers))
+
+
+def test_frames_keep_their_positions_in_errors() -> None:
+    data = encode_batch([Record(0, 0, None, b"value")])
+    bad = bytearray(data)
+    bad[-1] ^= 1
+    frame = next(frames(bad, where=WHERE))
+    with pytest.raises(CorruptBatch, match=r"flights.*byte 4,096") as caught:
+        list(decode([Frame(4096, frame.header, frame.data)], where=WHERE))
+    assert caught.value.position_bytes == 4096
+
+
+@pytest.mark.parametrize("bounds", [{"max_bytes": 0}, {"max_bytes": 1 << 31}, {"max_batch_bytes": 1 << 31}])
+def test_bounds_that_int32_positions_cannot_hold_are_refused(bounds: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="must be between"):
+        list(decode(b"", where=WHERE, **bounds))  # type: ignore[arg-type]
+
+
+def test_encode_refuses_offsets_that_do_not_grow() -> None:
+    records = [Record(3, 0, None, None), Record(3, 0, None, None)]
+    with pytest.raises(ValueError, match="do not grow"):
+        encode_batch(records)
+    with pytest.raises(ValueError, match="do not grow"):
+        encode_batch(records[:1], base_offset=4)
+    with pytest.raises(ValueError, match="needs a record"):
+        encode_batch([])
+
+
+def test_offsets_come_in_order_over_batches_and_flushes() -> None:
+    data = b"".join(encode_batch([Record(i, 0, None, b"v" * 50_000)]) for i in range(200))
+    offsets = [o for batch in decode(data, where=WHERE) for o in batch.column("offset").to_pylist()]
+    assert offsets == list(range(200))
+    assert all(a < b for a, b in pairwise(offsets))
+    assert read_header(data, 0, WHERE).timestamp_type is TimestampType.CREATE_TIME
