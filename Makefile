@@ -39,8 +39,12 @@ $(READY): requirements.txt requirements-dev.txt pyproject.toml
 	@touch $@
 
 .PHONY: test
-test: $(READY) ## Unit, integration and end-to-end tests; starts the servers it needs
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+test: $(READY) ## Unit, integration, fault and end-to-end tests; starts the servers it needs (PYTEST_ARGS selects)
+	@$(if $(strip $(PYTEST_ARGS)),$(BIN)/python -m pytest $(PYTEST_ARGS),tests/run.sh $(BIN)/python)
+
+.PHONY: test-deep
+test-deep: $(READY) ## The long ones: kill matrices, many seeds, clusters, elections, property tests with many examples
+	@tests/run.sh $(BIN)/python deep
 
 .PHONY: chaos
 chaos: $(READY) ## Kill, freeze and cut while lanes work: SEEDS scenarios from FIRST_SEED on, and a report

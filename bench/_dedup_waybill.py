@@ -34,7 +34,7 @@ from _dedup_method import Given, Method
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
-    from waybill.dedup.index.runs import Run
+    from waybill.dedup.index.sorted_runs import SortedRun
     from waybill.store import ListedObject
 
 __all__ = ["Waybill", "hourly_runs", "s3_server"]
@@ -49,7 +49,7 @@ _BUCKET, _CATALOG, _PID = "WAYBILL_BENCH_BUCKET", "WAYBILL_BENCH_CATALOG", "WAYB
 def s3_server(folder: Path) -> Iterator[None]:
     """versitygw over a directory, and in the environment the connections to it, and what a sweep's Arrow is told."""
     from devstack.s3 import REGION, S3Server, choose_server
-    from waybill.spark.environment import with_kept_memory
+    from waybill.spark.job import with_kept_memory
 
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -89,10 +89,10 @@ def hourly_runs(count: int, buckets: int, memory_bytes: int, unmerged_hours: int
     One sweep an hour for four weeks, and a merge of what the policy chooses after each, but for the last
     `unmerged_hours`. Buckets are alike.
     """
-    from waybill.dedup.index.merge import MergePolicy, choose
+    from waybill.dedup.index.merge import MergePolicy, choose_merges
 
     policy = MergePolicy.of(WINDOW_MS, memory_bytes)
-    runs: list[Run] = []
+    runs: list[SortedRun] = []
     places: dict[str, tuple[int, int]] = {}
     for hour in range(_HOURS):
         first, end = count * hour // _HOURS, count * (hour + 1) // _HOURS
@@ -101,7 +101,7 @@ def hourly_runs(count: int, buckets: int, memory_bytes: int, unmerged_hours: int
         last_ms = NOW_MS - (_HOURS - hour - 1) * _HOUR_MS - 1
         keys = max((end - first) // buckets, 1)
         runs.append(_run_of(path, hour, keys, last_ms - _HOUR_MS + 1, last_ms))
-        while hour < _HOURS - unmerged_hours and (groups := choose(runs, policy)):
+        while hour < _HOURS - unmerged_hours and (groups := choose_merges(runs, policy)):
             for group in groups:
                 spans = [places[run.path] for run in group]
                 span = min(first for first, _ in spans), max(end for _, end in spans)
@@ -118,10 +118,10 @@ def hourly_runs(count: int, buckets: int, memory_bytes: int, unmerged_hours: int
     return sorted(places[run.path] for run in runs)
 
 
-def _run_of(path: str, sequence: int, keys: int, min_ms: int, max_ms: int) -> Run:
-    from waybill.dedup.index.runs import Run
+def _run_of(path: str, sequence: int, keys: int, min_ms: int, max_ms: int) -> SortedRun:
+    from waybill.dedup.index.sorted_runs import SortedRun
 
-    return Run(0, sequence, sequence, keys, min_ms, max_ms, path, 0, 0, 0, "", 0, 0)
+    return SortedRun(0, sequence, sequence, keys, min_ms, max_ms, path, 0, 0, 0, "", 0, 0)
 
 
 class Waybill(Method):
@@ -142,15 +142,15 @@ class Waybill(Method):
 
     def start(self) -> None:
         from waybill.spark import daemon
-        from waybill.spark.environment import with_brief_jvm
-        from waybill.spark.fork import forked
+        from waybill.spark.job import with_brief_jvm
+        from waybill.spark.daemon import forked_daemon
         from waybill.spark.session import connection_ids, spark_context
 
         # As the DAG's operator (but for `s3_server`'s part) and spark_jobs/dedup.py have it.
         os.environ.update(with_brief_jvm(os.environ))
         os.environ["SPARK_LOCAL_DIRS"] = str(self.given.folder)
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        environment = self.kept.enter_context(forked(daemon.warm_up_dedup, daemon.run))
+        environment = self.kept.enter_context(forked_daemon(daemon.warm_up_dedup, daemon.run))
         self.context = spark_context("bench-dedup", connection_ids(self.config), environment)
         self.context.parallelize(range(2), 2).map(lambda number: number).collect()
 
@@ -161,13 +161,13 @@ class Waybill(Method):
     # --- the window ---
 
     def prepare(self) -> None:
-        from waybill.connections import CatalogEndpoint, S3Endpoint, connection
+        from waybill.connections import CatalogEndpoint, S3Endpoint, find_connection
         from waybill.names import TopicPartition
         from waybill.store import Store
         from waybill.tables import open_catalog
 
-        s3 = S3Endpoint.of(connection("aws_default"))
-        self.catalog = open_catalog(CatalogEndpoint.of(connection("iceberg_default")), s3)
+        s3 = S3Endpoint.of(find_connection("aws_default"))
+        self.catalog = open_catalog(CatalogEndpoint.of(find_connection("iceberg_default")), s3)
         self.store = Store.of(self.config.storage)
         self.topic_partitions = tuple(TopicPartition(TOPIC, number) for number in range(PARTITIONS))
         unique = self._make_tables()
@@ -180,7 +180,7 @@ class Waybill(Method):
     def _make_tables(self) -> Table:
         """The stream's table, swept up to the new rows, and these."""
         from waybill.staging.table_layout import TableLayout
-        from waybill.tables import SweepState, Swept, ensure_dedup_tables, ensure_tables
+        from waybill.tables import SweepPosition, SweepState, ensure_dedup_tables, ensure_tables
         from waybill.tables.commit import commit_snapshot
         from waybill.tables.dedup import sweep_properties
         from waybill.tables.progress import progress_text
@@ -196,7 +196,7 @@ class Waybill(Method):
         assert swept is not None
         assert swept.sequence_number is not None
         newest = dict.fromkeys(self.topic_partitions, NOW_MS - 1)
-        point = Swept(str(main.metadata.table_uuid), swept.snapshot_id, swept.sequence_number)
+        point = SweepPosition(str(main.metadata.table_uuid), swept.snapshot_id, swept.sequence_number)
         state = SweepState(point, newest, NOW_MS - 1 - WINDOW_MS)
         commit_snapshot(tables.unique, sweep_properties(state))
         with tempfile.TemporaryDirectory(dir=self.given.folder) as scratch:
@@ -206,45 +206,45 @@ class Waybill(Method):
         return tables.unique
 
     def _make_index(self, unique: Table) -> None:
-        from waybill.dedup.hashing import hash_keys
-        from waybill.dedup.index.manifest import IndexOf, Manifest, save_next
+        from waybill.dedup.index.manifest import IndexIdentity, Manifest, save_manifest
+        from waybill.dedup.keys import hash_keys
         from waybill.names import key_index_prefix
 
         settings = self.config.streams[_STREAM].dedup
         assert settings is not None
-        identity = str(unique.metadata.table_uuid)
-        self.index = key_index_prefix(self.store.prefix, _STREAM, 1, identity)
-        self.of = IndexOf(identity, settings.key, settings.buckets)
+        unique_uuid = str(unique.metadata.table_uuid)
+        self.index = key_index_prefix(self.store.prefix, _STREAM, 1, unique_uuid)
+        self.identity = IndexIdentity(unique_uuid, settings.key, settings.buckets)
         new = self.given.new
         hashes = hash_keys([new.id_texts(new.repeated)], unique.metadata.table_uuid.bytes)
         spans = hourly_runs(self.given.window.count, settings.buckets, settings.memory, self.unmerged_hours)
         self.runs_of_a_bucket = len(spans)
-        runs: list[Run] = []
+        runs: list[SortedRun] = []
         with ThreadPoolExecutor(2) as pool:
             for keys in _by_span(self.given.window.chunks(hashes.hi, hashes.lo), spans):
                 runs += self._write_runs(pool, keys)
         snapshot = unique.metadata.current_snapshot()
         assert snapshot is not None
         self.manifest = Manifest(
-            self.of, snapshot.sequence_number or 0, NOW_MS - 1 - WINDOW_MS, tuple(runs), snapshot.snapshot_id
+            self.identity, snapshot.sequence_number or 0, NOW_MS - 1 - WINDOW_MS, tuple(runs), snapshot.snapshot_id
         )
-        save_next(self.store, self.index, 0, self.manifest)
+        save_manifest(self.store, self.index, 0, self.manifest)
 
-    def _write_runs(self, pool: ThreadPoolExecutor, numbered: tuple[int, Keys]) -> list[Run]:
+    def _write_runs(self, pool: ThreadPoolExecutor, numbered: tuple[int, Keys]) -> list[SortedRun]:
         """A run of each bucket, of these keys, the first of which has that number in the window."""
-        from waybill.dedup.index.runs import RunKeys, write_run
+        from waybill.dedup.index.sorted_runs import IndexEntries, write_run
 
         first, keys = numbered
         order = np.argsort(keys.hi)
         numbers = first + order
         hi, lo, arrived_ms = keys.hi[order], keys.lo[order], keys.arrived_ms[order]
         tp, offset = (numbers % PARTITIONS).astype(np.int32), numbers // PARTITIONS
-        bits = np.uint64(self.of.buckets.bit_length() - 1)
-        bounds = np.searchsorted(hi >> (np.uint64(64) - bits), np.arange(self.of.buckets + 1, dtype=np.uint64))
+        bits = np.uint64(self.identity.buckets.bit_length() - 1)
+        bounds = np.searchsorted(hi >> (np.uint64(64) - bits), np.arange(self.identity.buckets + 1, dtype=np.uint64))
 
-        def write(bucket: int) -> Run:
+        def write(bucket: int) -> SortedRun:
             part = slice(bounds[bucket], bounds[bucket + 1])
-            run = RunKeys(hi[part], lo[part], arrived_ms[part], tp[part], offset[part], self.topic_partitions)
+            run = IndexEntries(hi[part], lo[part], arrived_ms[part], tp[part], offset[part], self.topic_partitions)
             return write_run(self.store, self.index, bucket, (1, 1), run)
 
         return list(pool.map(write, np.flatnonzero(np.diff(bounds)).tolist()))
@@ -273,22 +273,22 @@ class Waybill(Method):
     # --- what is checked ---
 
     def kept_ids(self) -> pa.ChunkedArray:
-        from waybill.connections import CatalogEndpoint, S3Endpoint, connection
+        from waybill.connections import CatalogEndpoint, S3Endpoint, find_connection
         from waybill.names import unique_table_name
         from waybill.tables import open_catalog
 
         stream = self.config.streams[_STREAM]
         catalog = open_catalog(
-            CatalogEndpoint.of(connection("iceberg_default")), S3Endpoint.of(connection("aws_default"))
+            CatalogEndpoint.of(find_connection("iceberg_default")), S3Endpoint.of(find_connection("aws_default"))
         )
         found = catalog.load_table(unique_table_name(stream.table, 1)).scan(selected_fields=("message_id",)).to_arrow()
         catalog.close()
         return found.column("message_id").cast(pa.string())
 
     def stored_keys(self) -> int:
-        from waybill.dedup.index.manifest import load
+        from waybill.dedup.index.manifest import load_manifest
 
-        found = load(self.store, self.index, self.of).manifest
+        found = load_manifest(self.store, self.index, self.identity).manifest
         return 0 if found is None else found.keys
 
     def index_bytes(self) -> int:

@@ -18,9 +18,9 @@ from decode import MESSAGE_BYTES, message
 
 from waybill.names import BackupName, TopicPartition
 from waybill.records import HEADER_BYTES, Codec, read_header
+from waybill.records.compression import compress
 from waybill.records.encode import Record, encode_batch
 from waybill.records.framing import BatchHeader, pack_batch
-from waybill.records.recompress import compress
 
 if TYPE_CHECKING:
     from waybill.store import Store

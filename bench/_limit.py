@@ -73,12 +73,12 @@ def _source(topic: str) -> None:
 
 
 def _batches(topic: str) -> Iterator[bytes]:
-    from waybill.connections import KafkaEndpoint, connection
+    from waybill.connections import KafkaEndpoint, find_connection
     from waybill.names import TopicPartition
     from waybill.sources.kafka import KafkaSource
 
     tp = TopicPartition(topic, 0)
-    with KafkaSource(KafkaEndpoint.of(connection("kafka_default"))) as source:
+    with KafkaSource(KafkaEndpoint.of(find_connection("kafka_default"))) as source:
         for chunk in source.read(tp, 0, source.offsets([tp])[tp].end):
             yield bytes(chunk.data[: chunk.size_bytes])
 

@@ -18,9 +18,9 @@ from pathlib import Path
 from _report import Case, Done, Work, argument_parser, main
 
 from waybill.records import HEADER_BYTES, Codec, read_header
+from waybill.records.compression import compress
 from waybill.records.encode import Record, encode_batch
 from waybill.records.framing import pack_batch
-from waybill.records.recompress import compress
 
 MESSAGE_BYTES = 453
 LARGE, SMALL = 500, 36

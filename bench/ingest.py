@@ -49,9 +49,9 @@ def topic_of(codec: str, partitions: int = 1) -> str:
 
 
 def bootstrap_servers() -> list[str]:
-    from waybill.connections import KafkaEndpoint, connection
+    from waybill.connections import KafkaEndpoint, find_connection
 
-    return list(KafkaEndpoint.of(connection("kafka_default")).bootstrap_servers)
+    return list(KafkaEndpoint.of(find_connection("kafka_default")).bootstrap_servers)
 
 
 def produce(codec: str, count: int, partitions: int = 1) -> None:

@@ -47,12 +47,12 @@ def measure(options: argparse.Namespace) -> list[object]:
     """The two reports, as documents."""
     from partition_scenes import DAY_MS, event, new_scene
 
-    from waybill.connections import CatalogEndpoint, S3Endpoint, connection
+    from waybill.connections import CatalogEndpoint, S3Endpoint, find_connection
     from waybill.maintenance.run import run_maintenance
     from waybill.names import TopicPartition
     from waybill.spark.catalog import spark_catalog
     from waybill.spark.iceberg import attach_catalog
-    from waybill.spark.procedures import SparkProcedures
+    from waybill.spark.iceberg import SparkProcedures
     from waybill.spark.session import spark_session
 
     scene, tp, count = new_scene(), TopicPartition("flights", 0), options.days * options.rows
@@ -64,7 +64,7 @@ def measure(options: argparse.Namespace) -> list[object]:
     print(f"{options.runs} partition runs: {time.perf_counter() - began:.1f} s")
 
     began = time.perf_counter()
-    catalog = spark_catalog(CatalogEndpoint.of(connection("iceberg_default")), S3Endpoint.of(connection("aws_default")))
+    catalog = spark_catalog(CatalogEndpoint.of(find_connection("iceberg_default")), S3Endpoint.of(find_connection("aws_default")))
     session = spark_session("bench-maintenance", (), {"spark.sql.shuffle.partitions": "16"})
     attach_catalog(session, catalog)
     session.sql("SELECT 1").collect()

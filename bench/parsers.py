@@ -1,11 +1,11 @@
-"""Messages to event times and message ids: each parser over the same events, written as it reads them. On one core:
+"""Measure each parser: it reads event times and message ids of the same events, encoded in its format. On one core:
 
     python bench/parsers.py [--json FILE] [--messages N]
 
-Every message has 453 bytes, whatever its shape. In the case `1 % bad` every hundredth has an event time that is none
-(for `avro` and `protobuf`, whose schemas say that it is a number: it is cut short).
-`fastavro, a loop` and `protobuf, a loop` are what one would write by hand: each message read, its two fields taken.
-`delimited, quoted` has a field in quotes in every message. With `5 columns`, five fields become typed columns as well.
+Every message has 453 bytes in each format. In the case `1 % bad` every hundredth message has an invalid event time (for
+`avro` and `protobuf`, whose schemas allow numbers only, the message is cut off instead). `fastavro, a loop` and
+`protobuf, a loop` use the library alone: they read each message and take the two fields. `delimited, quoted` has a field
+in quotes in every message. With `5 columns`, five fields become typed columns as well.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def as_protobuf(event: dict[str, Any]) -> bytes:
 
 
 def in_file(content: bytes) -> str:
-    """Its path, for as long as the benchmark runs."""
+    """Write a file that exists until the benchmark ends, and return its path."""
     file = tempfile.NamedTemporaryFile(delete=False)  # noqa: SIM115
     file.write(content)
     file.close()
@@ -174,7 +174,7 @@ def values(write: Callable[[dict[str, Any]], bytes], messages: int, bad_every: i
         missing = MESSAGE_BYTES - len(write(event))
         event["note"] = (event["note"] + " and so on" * 20)[: max(0, len(event["note"]) + missing)]
         value = write(event)
-        # A longer note may take another byte of MessagePack's to say how long it is.
+        # A longer note may need one more byte for its length in MessagePack.
         yield value if len(value) <= MESSAGE_BYTES else write({**event, "note": event["note"][:-2]})
 
 
@@ -213,7 +213,7 @@ def with_parser(name: str, case: str) -> Case:
 
 
 def by_hand(name: str) -> Case:
-    """A loop over the messages with nothing but the library."""
+    """Return the case of a loop over the messages with the library alone."""
 
     def prepare(arguments: argparse.Namespace) -> Work:
         import fastavro

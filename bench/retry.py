@@ -111,11 +111,12 @@ def retry(path: Path) -> dict[str, Any]:
     from quarantine_scenes import MENDED
 
     from waybill.config import Config
-    from waybill.quarantine import Choice, retry_quarantine
+    from waybill.quarantine.retry import retry_quarantine
+    from waybill.quarantine.row_filter import RowFilter
 
     document = json.loads(path.read_text())
     document["streams"]["flights"]["parser"] = MENDED
-    report = retry_quarantine(Config.model_validate(document), "flights", Choice())
+    report = retry_quarantine(Config.model_validate(document), "flights", RowFilter())
     stayed = report.stayed_messages
     return {"moved": report.moved, "stayed": stayed, "messages": report.moved + stayed}
 

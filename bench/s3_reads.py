@@ -32,7 +32,7 @@ Read = Callable[[str], Any]
 
 
 def by_waybill(store: Any, endpoint: Any) -> Read:
-    from waybill.dedup.index.reads import QuickReads
+    from waybill.dedup.index.lookup import QuickReads
 
     read: Read = QuickReads(store, endpoint).read
     return read
@@ -48,10 +48,10 @@ def by_signer(store: Any, endpoint: Any) -> Read:
     from botocore.auth import S3SigV4Auth
     from botocore.awsrequest import AWSRequest
 
-    from waybill.clients.s3 import keys_of_now, region
+    from waybill.clients.s3 import current_keys, find_region
 
     pool = urllib3.PoolManager(maxsize=THREADS)
-    signer = S3SigV4Auth(keys_of_now(endpoint), "s3", region(endpoint))
+    signer = S3SigV4Auth(current_keys(endpoint), "s3", find_region(endpoint))
 
     def read(key: str) -> bytes:
         request = AWSRequest("GET", f"{endpoint.endpoint_url}/{store.bucket}/{key}")
@@ -65,13 +65,13 @@ def by_signer(store: Any, endpoint: Any) -> Read:
 def by_arrow(store: Any, endpoint: Any) -> Read:
     from pyarrow.fs import S3FileSystem
 
-    from waybill.clients.s3 import region
+    from waybill.clients.s3 import find_region
 
     files = S3FileSystem(
         access_key=endpoint.access_key,
         secret_key=endpoint.secret_key,
         endpoint_override=endpoint.endpoint_url,
-        region=region(endpoint),
+        region=find_region(endpoint),
     )
 
     def read(key: str) -> bytes:
@@ -91,10 +91,10 @@ CLIENTS: dict[str, Callable[[Any, Any], Read]] = {
 
 
 def prepare(client: Callable[[Any, Any], Read], size: int, _: argparse.Namespace) -> Work:
-    from waybill.connections import S3Endpoint, connection
+    from waybill.connections import S3Endpoint, find_connection
     from waybill.store import Store
 
-    endpoint = S3Endpoint.of(connection("aws_default"))
+    endpoint = S3Endpoint.of(find_connection("aws_default"))
     store = Store(endpoint, os.environ["WAYBILL_BENCH_BUCKET"], "reads")
     key = f"reads/{size}"
     if not store.exists(key):

@@ -49,7 +49,7 @@ ARGUMENTS = [
 
 @task
 def merge(stream: str) -> None:
-    from waybill.dedup.index_maintenance import merge_index
+    from waybill.dedup.key_index import merge_index
     from waybill.orchestration.tasks import begin_task
 
     merge_index(begin_task(), stream)
@@ -58,7 +58,7 @@ def merge(stream: str) -> None:
 # A second try would find nothing else: it only reads. So one alert comes of it, at once.
 @task(retries=0)
 def check_window(stream: str) -> None:
-    from waybill.dedup.alert import check_window
+    from waybill.dedup.status import check_window
     from waybill.orchestration.tasks import begin_task
 
     check_window(begin_task(), stream)

@@ -1,7 +1,7 @@
-"""`maintenance__<stream>`: every day, the stream's tables are kept in shape, by Spark.
+"""`maintenance__<stream>`: maintain the stream's tables with Spark, every day by default.
 
-Small files are compacted, old snapshots expire, and what nobody needs any more is removed. Ingest and partition may run
-at the same time. Each run looks at the tables anew, so a retry does what is left.
+A run compacts small files, expires old snapshots, and removes files and objects that are no longer needed. Ingest,
+partition and dedup may run at the same time. Each run reads the state of the tables first, so a retry does the rest.
 """
 
 from datetime import timedelta
@@ -13,7 +13,7 @@ from waybill.orchestration.spark_submit import WaybillSparkSubmit
 
 
 def maintenance_dag(config: Config, name: str, stream: Stream) -> DAG:
-    """The DAG of one stream."""
+    """Return the maintenance DAG of one stream."""
 
     @dag(
         dag_id=f"maintenance__{name}",
@@ -31,6 +31,7 @@ def maintenance_dag(config: Config, name: str, stream: Stream) -> DAG:
 
 
 def build_all(config: Config) -> None:
+    """Register a DAG for each stream of the config."""
     for name, stream in config.streams.items():
         globals()[f"maintenance__{name}"] = maintenance_dag(config, name, stream)
 

@@ -1,10 +1,9 @@
-"""Keep a stream's tables in shape: compact small files, expire snapshots, remove what nobody needs any more.
+"""Maintain a stream's tables: compact small files, expire snapshots, remove files that are no longer needed.
 
     spark-submit spark_jobs/maintenance.py --stream flights [--config streams.yaml] [--report report.json]
 
 Spark needs Iceberg's jars (`waybill.spark.catalog.JARS`) on its class path. Connections come from the environment
-(`AIRFLOW_CONN_…`). Exit code 1: the last line says what somebody should look at, or that the same command may succeed
-again.
+(`AIRFLOW_CONN_…`). With exit code 1, the last line names the problem, and whether the same command may succeed later.
 """
 
 from __future__ import annotations
@@ -14,27 +13,27 @@ import sys
 from pathlib import Path
 
 from waybill.config import load_config
-from waybill.connections import CatalogEndpoint, S3Endpoint, connection
+from waybill.connections import CatalogEndpoint, S3Endpoint, find_connection
 from waybill.errors import WaybillError
-from waybill.maintenance.figures import MaintenanceReport
+from waybill.maintenance.report import MaintenanceReport
 from waybill.maintenance.run import run_maintenance
 from waybill.spark.catalog import spark_catalog
 from waybill.spark.iceberg import attach_catalog
-from waybill.spark.job import job_parser, log_failure, set_up_log, write_report
-from waybill.spark.procedures import SparkProcedures
+from waybill.spark.job import job_parser, log_failure, configure_logging, write_report
+from waybill.spark.iceberg import SparkProcedures
 from waybill.spark.session import connection_ids, spark_session
 
 logger = logging.getLogger("waybill.maintenance")
 
-# Spark's default, 200, is for tables much larger than lists of files.
+# Spark's default of 200 is too many for the lists of files that the procedures process.
 _SETTINGS = {"spark.sql.shuffle.partitions": "16"}
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The exit code."""
-    parser = job_parser("Keep a stream's tables in shape.", "the run's figures")
+    """Run the job and return its exit code."""
+    parser = job_parser("Maintain a stream's tables.", "the run's figures")
     options = parser.parse_args(arguments)
-    set_up_log()
+    configure_logging()
     try:
         report = maintain(options.stream, options.config)
     except WaybillError as error:
@@ -48,19 +47,19 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def maintain(stream: str, path: Path | None) -> MaintenanceReport:
-    """Run the job; Spark starts only if there is something to do."""
+    """Maintain the tables of a stream, and return the report. Spark starts only if a procedure is needed."""
     config = load_config(path)
 
-    def procedures() -> SparkProcedures:
+    def make_procedures() -> SparkProcedures:
         catalog = spark_catalog(
-            CatalogEndpoint.of(connection(config.catalog.connection)),
-            S3Endpoint.of(connection(config.storage.connection)),
+            CatalogEndpoint.of(find_connection(config.catalog.connection)),
+            S3Endpoint.of(find_connection(config.storage.connection)),
         )
         session = spark_session(f"waybill-maintenance-{stream}", connection_ids(config), _SETTINGS)
         attach_catalog(session, catalog)
         return SparkProcedures(session, catalog.name)
 
-    return run_maintenance(config, stream, procedures)
+    return run_maintenance(config, stream, make_procedures)
 
 
 if __name__ == "__main__":

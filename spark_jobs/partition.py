@@ -21,8 +21,8 @@ from waybill.partition.report import Report
 from waybill.partition.run import run_to_the_end
 from waybill.spark import daemon
 from waybill.spark.execute import spark_execute
-from waybill.spark.fork import forked
-from waybill.spark.job import end_process, job_parser, log_failure, set_up_log, write_report
+from waybill.spark.daemon import forked_daemon
+from waybill.spark.job import end_process, job_parser, log_failure, configure_logging, write_report
 from waybill.spark.session import connection_ids, spark_context, task_slots
 
 logger = logging.getLogger("waybill.partition")
@@ -39,8 +39,8 @@ def main(arguments: list[str] | None = None) -> int:
         "task check_quarantine)",
     )
     options = parser.parse_args(arguments)
-    set_up_log()
-    with forked(daemon.warm_up, daemon.run) as environment:
+    configure_logging()
+    with forked_daemon(daemon.warm_up, daemon.run) as environment:
         return carry_out(options, environment)
 
 

@@ -18,9 +18,10 @@ from devstack import Stack
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# On a busy machine an example may take any time.
-settings.register_profile("busy", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("busy")
+# No deadlines: a busy machine, or the first call of a compiled loop, may take any time. pytest-timeout finds hangs.
+settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("deep", settings.get_profile("default"), max_examples=1_000)
+settings.load_profile("deep" if os.environ.get("WAYBILL_DEEP") == "1" else "default")
 
 
 def pytest_collection_finish() -> None:

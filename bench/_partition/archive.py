@@ -60,7 +60,7 @@ def put(what: str, *, messages: int, objects: int, partitions: int = PARTITIONS,
     """Backup objects that never were in Kafka, with their committed offsets; their bytes."""
     from _events import put_archive
 
-    from waybill.coordination import Committed, Coordinator
+    from waybill.coordination import CommittedOffset, Coordinator
     from waybill.names import TopicPartition
 
     stream = config(what)
@@ -69,7 +69,7 @@ def put(what: str, *, messages: int, objects: int, partitions: int = PARTITIONS,
             store, topic_of(what), messages=messages, objects=objects, partitions=partitions, per_batch=per_batch
         )
         for partition, end in enumerate(ends):
-            coordinator.write_committed(TopicPartition(topic_of(what), partition), Committed(end, start_offset=0), -1)
+            coordinator.write_committed(TopicPartition(topic_of(what), partition), CommittedOffset(end, start_offset=0), -1)
     return size
 
 
@@ -91,11 +91,11 @@ def remove(prefix: str) -> None:
 
 def table_prefix(stream: Config, what: str) -> str:
     """Where the files of a stream's table are."""
-    from waybill.connections import CatalogEndpoint, S3Endpoint, connection
+    from waybill.connections import CatalogEndpoint, S3Endpoint, find_connection
     from waybill.tables import ensure_tables, open_catalog
 
-    endpoint = CatalogEndpoint.of(connection(stream.catalog.connection))
-    catalog = open_catalog(endpoint, S3Endpoint.of(connection(stream.storage.connection)))
+    endpoint = CatalogEndpoint.of(find_connection(stream.catalog.connection))
+    catalog = open_catalog(endpoint, S3Endpoint.of(find_connection(stream.storage.connection)))
     location = ensure_tables(catalog, stream.streams[what]).main.location()
     catalog.close()
     return location.split("/", 3)[3] + "/"

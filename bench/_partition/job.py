@@ -27,7 +27,7 @@ def waybill_job(what: str, case: str, *, once: bool = False) -> Case:
     def prepare(_: argparse.Namespace) -> Callable[[], Measured]:
         from _tree import run_tree
 
-        from waybill.spark.environment import with_brief_jvm
+        from waybill.spark.job import with_brief_jvm
 
         def run() -> Measured:
             stream = config(what)

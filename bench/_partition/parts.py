@@ -73,7 +73,7 @@ def frames_of(what: str) -> Iterator[Frame]:
 def decompress_part(what: str) -> Callable[[], tuple[int, int]]:
     """Every batch's records section, by cramjam, into memory that is there."""
     from waybill.records import HEADER_BYTES
-    from waybill.records.recompress import decompress_into
+    from waybill.records.compression import decompress_into
 
     found, room = list(frames_of(what)), memoryview(bytearray(4 * MIB))
 
@@ -90,9 +90,9 @@ def decompress_part(what: str) -> Callable[[], tuple[int, int]]:
 def decode_part(what: str) -> Callable[[], tuple[int, int]]:
     """The same batches uncompressed: CRC, walk the records, copy them into Arrow."""
     from waybill.records import HEADER_BYTES, Codec
+    from waybill.records.compression import decompress_into
     from waybill.records.decode import decode
     from waybill.records.framing import pack_batch
-    from waybill.records.recompress import decompress_into
 
     room, batches = memoryview(bytearray(4 * MIB)), []
     for frame in frames_of(what):

@@ -93,9 +93,9 @@ def sampled_objects() -> list[str]:
 
 def spark_settings() -> dict[str, str]:
     """What a rival's session is told: S3, zstd, memory, and the cheapest commit that these jars know."""
-    from waybill.connections import S3Endpoint, connection
+    from waybill.connections import S3Endpoint, find_connection
 
-    s3 = S3Endpoint.of(connection("aws_default"))
+    s3 = S3Endpoint.of(find_connection("aws_default"))
     return {
         "spark.driver.memory": "2g",
         "spark.ui.enabled": "false",

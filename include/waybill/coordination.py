@@ -1,12 +1,13 @@
 """ZooKeeper: locks, committed offsets, the journal of named stops.
 
-What the protocol relies on: a node's version grows with each write, and a write that names an older version is refused.
-Locks only save work: they keep two lanes from fetching the same data, and nothing is lost or repeated without them.
-The committed offset is a fast copy of what the chain says; without it the chain is asked (docs/protocol.md).
+What the protocol relies on: a node's version grows with each write, and ZooKeeper refuses a write that names an older
+version. Locks only save work: they keep two lanes from fetching the same data, but without them nothing would be lost
+or archived twice. The committed offset is a fast copy of the end of the chain; if it is missing, ingest reads the chain
+(docs/protocol.md).
 
-What it survives: a session that expires while a lane sleeps or works. From then on nothing is written any more through
-this coordinator; `CoordinationUnavailable` is raised instead. What a rival committed in the meantime stays, since every
-write names the version that was read.
+What it survives: a session that expires while a lane sleeps or works. From then on this coordinator writes nothing and
+raises `CoordinationUnavailable` instead. What a rival committed in the meantime stays, since every write names the
+version that was read.
 """
 
 from __future__ import annotations
@@ -36,13 +37,14 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState
 
 from waybill.clients.zookeeper import ZooKeeperClient
-from waybill.connections import Connection, ZooKeeperEndpoint, connection
+from waybill.connections import Connection, ZooKeeperEndpoint, find_connection
 from waybill.documents import read_document
 from waybill.errors import (
     CommitConflict,
     ConfigError,
     CoordinationUnavailable,
-    GenerationConflict,
+    DocumentDamaged,
+    DocumentTooNew,
     IngestStopped,
     LockHeld,
 )
@@ -51,7 +53,7 @@ from waybill.names import Extension, TopicPartition, ZkPaths, check_topic
 if TYPE_CHECKING:
     from waybill.config import Config
 
-__all__ = ["Committed", "Coordinator", "Stop"]
+__all__ = ["CommittedOffset", "Coordinator", "Stop"]
 
 logger = logging.getLogger(__name__)
 
@@ -60,32 +62,34 @@ _DEFAULT_SESSION_TIMEOUT = timedelta(seconds=10)
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
-    """The committed offset of a topic-partition and what was known when it was written."""
+class CommittedOffset:
+    """The committed offset of a topic-partition, and facts that were known when it was written."""
 
     committed_offset: int
     """The offset that the next backup object will start at."""
     topic_id: str = ""
-    """The topic's id at that time; '' if Kafka did not say."""
+    """The topic's id at that time; '' if Kafka did not return one."""
     leader_epoch: int = -1
-    """The leader epoch of the last archived batch; -1 if Kafka did not say."""
+    """The leader epoch of the last archived batch; -1 if Kafka did not return one."""
     object_bytes: int = 0
-    """Size of the last object: with `object_messages` the mean size that lanes are planned by."""
+    """Size of the last object. With `object_messages` it gives the mean message size, which plans of lanes use."""
     object_messages: int = 0
+    """Number of messages in the last object."""
     committed_at_ms: int = 0
-    """Milliseconds since 1970 UTC."""
+    """When it was written. Epoch ms."""
     start_offset: int | None = None
-    """Where the chain began; None if it was begun before that was written down, or nobody knows any more."""
+    """Offset at which the chain starts; None if an older Waybill started it, or if it is no longer known."""
     last_object_offset: int | None = None
-    """Where the last object starts, which ends at the committed offset; None if there is none, or it is not known."""
+    """Offset at which the last object starts (it ends at the committed offset); None if missing or unknown."""
     set_by_hand: str = ""
-    """Who set the committed offset by hand, when and why; '' if nobody ever did."""
+    """Who set the committed offset by hand, when and why; '' if it was never set by hand."""
     extension: Extension = Extension.KAFKA
-    """How the chain's objects are called, and so what their format is: the same for all of a generation."""
+    """Extension of the chain's objects, which implies their format. All objects of a generation share it."""
     version: int = -1
-    """The node's version in ZooKeeper; -1: there is no node. Not part of the document."""
+    """The node's version in ZooKeeper; -1 if there is no node. Not part of the document."""
 
     def to_document(self) -> bytes:
+        """Return the JSON document of the ZooKeeper node."""
         return _document(
             committed_offset=self.committed_offset,
             topic_id=self.topic_id,
@@ -100,8 +104,11 @@ class Committed:
         )
 
     @classmethod
-    def from_document(cls, data: bytes, version: int, where: str) -> Committed:
-        """Raises `GenerationConflict` for a document of a newer version, `ConfigError` for one that is damaged."""
+    def from_document(cls, data: bytes, version: int, where: str) -> CommittedOffset:
+        """Return the committed offset in the node `where`, whose version is `version`.
+
+        Raises `DocumentTooNew` for a document of a newer version, `DocumentDamaged` for one that cannot be parsed.
+        """
         fields = _parsed(data, where)
         try:
             return cls(
@@ -123,19 +130,20 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """A named stop as journaled: which topic-partition stands still, why, and since when."""
+    """A named stop in the journal: which topic-partition is stopped, why, and since when."""
 
     tp: TopicPartition
     error: str
-    """The name of the error's class."""
+    """The name of the named stop, which is the name of its error class."""
     message: str
     figures: dict[str, Any]
+    """The error's attributes that are numbers or strings."""
     stopped_at_ms: int
-    """Milliseconds since 1970 UTC."""
+    """Epoch ms."""
 
 
 class Coordinator:
-    """One ZooKeeper session, for the nodes of one stream and generation. A context manager: it connects on entry.
+    """One ZooKeeper session for the nodes of one stream and generation. A context manager, which connects on entry.
 
     Every method raises `CoordinationUnavailable` when ZooKeeper does not answer or the session is gone, and
     `ConfigError` when ZooKeeper refuses the credentials.
@@ -160,8 +168,8 @@ class Coordinator:
         self._client.add_listener(self._watch_session)
 
     @classmethod
-    def of(cls, config: Config, stream: str, find: Callable[[str], Connection] = connection) -> Self:
-        """For the nodes of a stream's generation; `find` looks a connection up by name. To be entered."""
+    def of(cls, config: Config, stream: str, find: Callable[[str], Connection] = find_connection) -> Self:
+        """Return a coordinator, not connected yet, for a stream of the config. `find` looks up connections."""
         endpoint = ZooKeeperEndpoint.of(find(config.zookeeper.connection))
         paths = ZkPaths(config.zookeeper.root, stream, config.stream(stream).generation)
         return cls(endpoint, paths, config.zookeeper.session_timeout)
@@ -177,11 +185,11 @@ class Coordinator:
 
     def _watch_session(self, state: str) -> None:
         if state == KazooState.LOST:
-            # For good: kazoo would begin a new session, but the locks of this one are gone.
+            # Final: kazoo would start a new session, but the locks of this one are gone.
             self._lost = True
 
     def check_session(self) -> None:
-        """Raise `CoordinationUnavailable` if the session has ended, and with it every lock."""
+        """Raise `CoordinationUnavailable` if the session has ended, and every lock with it."""
         if self._lost:
             raise CoordinationUnavailable(
                 f"the ZooKeeper session at {self._hosts} has ended, and its locks with it: nothing more is committed"
@@ -191,22 +199,23 @@ class Coordinator:
 
     @contextmanager
     def lock(self, tp: TopicPartition) -> Iterator[None]:
-        """Hold the lock of a topic-partition. Raises `LockHeld` at once if another has it."""
-        with self._mapped(f"lock {tp}"):
-            lock = self._acquired(self._path(self.paths.lock(tp)))
+        """Hold the lock of a topic-partition. Raises `LockHeld` at once if another lane has it."""
+        with self._translate_errors(f"lock {tp}"):
+            lock = self._try_lock(self._path(self.paths.lock(tp)))
             if lock is None:
                 raise LockHeld(f"{tp}: another lane holds the lock")
         try:
             yield
         finally:
-            # A session that ended released it already.
+            # A session that has ended has released the lock already.
             with suppress(KazooException, KazooTimeoutError):
                 lock.release()
 
-    def _acquired(self, path: str) -> Any | None:
-        """The lock of that path, held; None if another has it."""
+    def _try_lock(self, path: str) -> Any | None:
+        """Return the acquired lock of that path, or None if another session has it."""
         lock = self._client.Lock(path)
-        # A lock's parent node stays when it was ever taken; to look for it each time is a sixth of a lane's calls here.
+        # The parent node of a lock stays after its first use. Without this flag kazoo would check it at each lock: a
+        # sixth of the calls that a lane makes to ZooKeeper.
         lock.assured_path = True
         try:
             return lock if lock.acquire(blocking=False) else None
@@ -216,87 +225,95 @@ class Coordinator:
 
     # --- committed offsets ---
 
-    def read_committed(self, tp: TopicPartition) -> Committed | None:
-        """The committed offset, or None if there is no node (yet, or any more)."""
-        path = self.paths.committed_offset(tp)
-        found = self._get(path)
-        return None if found is None else Committed.from_document(found[0], found[1], path)
+    def read_committed(self, tp: TopicPartition) -> CommittedOffset | None:
+        """Return the committed offset, or None if there is no node.
 
-    def read_all_committed(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Committed]:
-        """The committed offsets of those topic-partitions that have one. The calls are in flight side by side.
-
-        A node that cannot be read is left out, with a warning: it is the trouble of its topic-partition alone, and
-        whoever reads it by itself is told.
+        Raises `DocumentTooNew` or `DocumentDamaged` as `CommittedOffset.from_document` does.
         """
-        answers = [(tp, self._client.get_async(self._path(self.paths.committed_offset(tp)))) for tp in tps]
-        found = {}
-        for tp, answer in answers:
+        path = self.paths.committed_offset(tp)
+        node = self._get(path)
+        return None if node is None else CommittedOffset.from_document(*node, path)
+
+    def read_all_committed(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
+        """Return the committed offsets of those topic-partitions that have one. The calls run in parallel.
+
+        A node that cannot be parsed is skipped with a warning: it concerns only its own topic-partition, whose lane
+        gets the error from `read_committed`.
+        """
+        pending = [(tp, self._client.get_async(self._path(self.paths.committed_offset(tp)))) for tp in tps]
+        committed = {}
+        for tp, answer in pending:
             path = self.paths.committed_offset(tp)
-            with self._mapped(f"read {path}", passing=(NoNodeError,)), suppress(NoNodeError):
+            with self._translate_errors(f"read {path}", passing=(NoNodeError,)), suppress(NoNodeError):
                 data, stat = answer.get(timeout=self._timeout)
                 try:
-                    found[tp] = Committed.from_document(bytes(data), int(stat.version), path)
-                except (ConfigError, GenerationConflict) as error:
+                    committed[tp] = CommittedOffset.from_document(bytes(data), int(stat.version), path)
+                except (DocumentDamaged, DocumentTooNew) as error:
                     logger.warning("%s", error)
-        return found
+        return committed
 
-    def list_committed(self) -> dict[TopicPartition, Committed]:
-        """Every committed offset of the stream and generation."""
+    def list_committed(self) -> dict[TopicPartition, CommittedOffset]:
+        """Return every committed offset of the stream and generation."""
         return self.read_all_committed(self._topic_partitions(self.paths.offsets))
 
-    def first_partitions(self, topic: str, count: int) -> int:
-        """How many partitions the topic had when a chain of it was first begun; it has `count` now.
+    def first_partition_count(self, topic: str, count: int) -> int:
+        """Return how many partitions the topic had when its first chain was started. It has `count` now.
 
-        The first call writes that down, whoever makes it. 0 if chains were begun and nobody knows with how many.
+        The first call of any lane records `count`. Return 0 if chains exist but the number was not recorded.
         """
         path = f"{self.paths.offsets}/{check_topic(topic)}"
         try:
             self._write(path, _document(partitions=count), version=-1)
         except NodeExistsError:
-            found = self._get(path)
-            fields = _parsed(found[0], path) if found and found[0] else {}
+            node = self._get(path)
+            fields = _parsed(node[0], path) if node and node[0] else {}
             return int(fields.get("partitions", 0))
         return count
 
-    def write_committed(self, tp: TopicPartition, committed: Committed, version: int) -> Committed:
-        """Write the committed offset over the version that was read; -1: there was no node.
+    def write_committed(self, tp: TopicPartition, committed: CommittedOffset, version: int) -> CommittedOffset:
+        """Replace the version of the node that was read; -1 means that there was no node.
 
-        Returns what was written, with its new version. Raises `CommitConflict` if somebody wrote since: drop what you
-        know and begin again. An answer that is lost is found out by reading: the outcome is never in doubt.
+        Return the committed offset with the node's new version. Raises `CommitConflict` if another lane has written
+        since: read the node again and start over. If ZooKeeper's answer is lost, this reads the node to find out
+        whether the write succeeded, so the outcome is never in doubt.
         """
         data = committed.to_document()
         try:
-            found = self._write(self.paths.committed_offset(tp), data, version)
+            new_version = self._write(self.paths.committed_offset(tp), data, version)
         except (BadVersionError, NodeExistsError, NoNodeError):
-            # A retried write is refused when its own first try went through with the answer lost.
+            # ZooKeeper refuses a retried write whose first try succeeded although its answer was lost.
             now = self._get(self.paths.committed_offset(tp))
             if now is None or now[0] != data or now[1] != version + 1:
                 raise CommitConflict(
                     f"{tp}: the committed offset was moved by another lane since version {version} was read"
                 ) from None
-            found = now[1]
-        return Committed.from_document(data, found, self.paths.committed_offset(tp))
+            new_version = now[1]
+        return CommittedOffset.from_document(data, new_version, self.paths.committed_offset(tp))
 
     def _write(self, path: str, data: bytes, version: int) -> int:
+        """Write a node over `version` (-1: create it) and return its new version.
+
+        Raises kazoo's `BadVersionError`, `NodeExistsError` or `NoNodeError` if the node has another version.
+        """
         path = self._path(path)
-        with self._mapped(f"write {path}", passing=(BadVersionError, NodeExistsError, NoNodeError)):
+        with self._translate_errors(f"write {path}", passing=(BadVersionError, NodeExistsError, NoNodeError)):
             if version < 0:
                 self._client.retry(self._client.create, path, data, makepath=True)
                 return 0
             return int(self._client.retry(self._client.set, path, data, version=version).version)
 
-    # --- what is done from time to time, by whichever lane comes first ---
+    # --- chores: work that any lane does from time to time ---
 
     def claim_chore(self, name: str, every: timedelta) -> bool:
-        """Whether it is the caller's to do a chore, since it was not claimed for so long. One caller is told so."""
+        """Return whether the caller must do a chore that was not claimed for `every`. Only one caller gets True."""
         path, now_ms = self.paths.chore(name), int(self._clock() * 1000)
-        found = self._get(path)
-        if found is not None:
-            last_ms = int(_parsed(found[0], path).get("claimed_at", 0))
+        node = self._get(path)
+        if node is not None:
+            last_ms = int(_parsed(node[0], path).get("claimed_at", 0))
             if 0 <= now_ms - last_ms < every.total_seconds() * 1000:
                 return False
         try:
-            self._write(path, _document(claimed_at=now_ms), -1 if found is None else found[1])
+            self._write(path, _document(claimed_at=now_ms), -1 if node is None else node[1])
         except (BadVersionError, NodeExistsError, NoNodeError):
             return False
         return True
@@ -304,36 +321,36 @@ class Coordinator:
     # --- the journal of stops ---
 
     def record_stop(self, tp: TopicPartition, error: IngestStopped) -> None:
-        """Journal a named stop, unless the same one is there already."""
+        """Write a named stop to the journal, unless the journal holds the same message already."""
         path = self.paths.stop(tp)
         before = self._get(path)
         if before is not None and _parsed(before[0], path).get("message") == str(error):
             return
         data = _document(
-            error=type(error).__name__, message=str(error), figures=error.figures, stopped_at=int(self._clock() * 1000)
+            error=error.stop_name, message=str(error), figures=error.figures, stopped_at=int(self._clock() * 1000)
         )
         full = self._path(path)
-        with self._mapped(f"journal the stop of {tp}"):
+        with self._translate_errors(f"journal the stop of {tp}"):
             self._client.ensure_path(full)
             self._client.retry(self._client.set, full, data)
 
     def clear_stop(self, tp: TopicPartition) -> bool:
-        """Take a stop out of the journal, now that its reason is gone. Whether there was one."""
+        """Remove a stop from the journal, since its reason is gone. Return whether there was one."""
         path = self._path(self.paths.stop(tp))
-        with self._mapped(f"clear the stop of {tp}", passing=(NoNodeError,)), suppress(NoNodeError):
+        with self._translate_errors(f"clear the stop of {tp}", passing=(NoNodeError,)), suppress(NoNodeError):
             self._client.retry(self._client.delete, path)
             return True
         return False
 
     def list_stops(self) -> list[Stop]:
-        """The journal, sorted by topic-partition."""
+        """Return the journal, sorted by topic-partition."""
         parent = f"{self.paths.base}/stops"
-        found = []
+        stops = []
         for tp in self._topic_partitions(parent):
             node = self._get(self.paths.stop(tp))
             if node is not None:
-                found.append(_stop(tp, node[0], self.paths.stop(tp)))
-        return sorted(found, key=lambda stop: stop.tp)
+                stops.append(_stop(tp, node[0], self.paths.stop(tp)))
+        return sorted(stops, key=lambda stop: stop.tp)
 
     # --- ZooKeeper ---
 
@@ -341,13 +358,14 @@ class Coordinator:
         return self._chroot + path
 
     def _get(self, path: str) -> tuple[bytes, int] | None:
-        with self._mapped(f"read {path}", passing=(NoNodeError,)), suppress(NoNodeError):
+        """Return a node's content and version, or None if there is no node."""
+        with self._translate_errors(f"read {path}", passing=(NoNodeError,)), suppress(NoNodeError):
             data, stat = self._client.retry(self._client.get, self._path(path))
             return bytes(data), int(stat.version)
         return None
 
     def _topic_partitions(self, parent: str) -> Iterator[TopicPartition]:
-        """Those that have nodes below `parent`. What is named otherwise is not ours: it is logged and left out."""
+        """Yield the topic-partitions that have nodes below `parent`. Nodes with other names are logged and skipped."""
         for topic in self._children(parent):
             for partition in self._children(f"{parent}/{topic}"):
                 try:
@@ -356,13 +374,13 @@ class Coordinator:
                     logger.warning("ZooKeeper node below %s: %s; ignored", parent, error)
 
     def _children(self, path: str) -> list[str]:
-        with self._mapped(f"list {path}", passing=(NoNodeError,)), suppress(NoNodeError):
+        with self._translate_errors(f"list {path}", passing=(NoNodeError,)), suppress(NoNodeError):
             return sorted(self._client.retry(self._client.get_children, self._path(path)))
         return []
 
     @contextmanager
-    def _mapped(self, what: str, passing: tuple[type[Exception], ...] = ()) -> Iterator[None]:
-        """Turn kazoo's errors into ours, but for those in `passing`."""
+    def _translate_errors(self, what: str, passing: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+        """Raise Waybill's errors instead of kazoo's, except those in `passing`. `what` completes "could not …"."""
         self.check_session()
         try:
             yield
@@ -370,8 +388,8 @@ class Coordinator:
             raise
         except (NoAuthError, AuthFailedError) as error:
             raise ConfigError(
-                f"ZooKeeper at {self._hosts}: not allowed to {what}: the node's ACL is for others. Check login and "
-                f"password of {self._remedy}"
+                f"ZooKeeper at {self._hosts}: not allowed to {what}: the node's ACL does not include this login. Check "
+                f"login and password of {self._remedy}"
             ) from error
         except (
             ConnectionClosedError,
@@ -398,8 +416,8 @@ def _parsed(data: bytes, where: str) -> dict[str, Any]:
         raise _damaged(where, error) from None
 
 
-def _damaged(where: str, error: Exception) -> ConfigError:
-    return ConfigError(
+def _damaged(where: str, error: Exception) -> DocumentDamaged:
+    return DocumentDamaged(
         f"ZooKeeper node {where} does not hold a document of Waybill's ({type(error).__name__}: {error}). Delete the "
         f"node: its content is rebuilt from the archive"
     )

@@ -1,28 +1,35 @@
-"""JSON documents that say by which version of Waybill they can be read: nodes of ZooKeeper, small objects of S3."""
+"""Versioned JSON documents: ZooKeeper nodes, small objects of S3, snapshot properties of tables.
+
+Each document's field `v` is the version of its layout. This module holds the only comparison of a stored version with
+the versions that this Waybill reads.
+"""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
-from waybill.errors import GenerationConflict
+from waybill.errors import DocumentTooNew
 
 __all__ = ["read_document"]
 
 
 def read_document(
-    data: bytes, version: int, where: str, *, remedy: str = "Upgrade this installation"
+    data: bytes | str, version: int, where: str, *, oldest: int = 1, remedy: str = "Upgrade this installation"
 ) -> dict[str, Any]:
-    """The fields of a document whose `v` is at most `version`; `where` names it in errors.
+    """Return the fields of a document whose `v` is from `oldest` to `version`. `where` names it in errors.
 
-    Raises `GenerationConflict`, with the remedy, for one of a newer version. Raises `ValueError`, `KeyError` or
-    `TypeError` for what is no such document: what to do about that depends on what it is.
+    Raises `DocumentTooNew`, with the remedy, if `v` is above `version`. Raises `ValueError`, `KeyError` or `TypeError`
+    if the bytes are no such document or `v` is below `oldest`: the caller turns these into an error of its own, since
+    the remedy depends on the document.
     """
-    fields = json.loads(data)
+    fields = dict(json.loads(data))
     found = int(fields["v"])
     if found > version:
-        raise GenerationConflict(
+        raise DocumentTooNew(
             f"{where} was written by a newer Waybill (document version {found}; this one reads up to {version}). "
             f"{remedy}"
         )
-    return dict(fields)
+    if found < oldest:
+        raise ValueError(f"document version {found} is older than {oldest}, the oldest that this Waybill reads")
+    return fields

@@ -1,12 +1,65 @@
 """Every error that Waybill raises on purpose.
 
-One class for each thing that can go wrong and that somebody decides about. `retriable` says whether the same call may
-succeed later without anybody doing anything; retry policies read it. Messages name the thing, the value and the remedy.
+The indentation is the class hierarchy. `(retriable)` marks a class whose `retriable` is true: the same call may succeed
+later although nobody changes anything. Retry policies, Airflow's among them, read that property.
+
+    WaybillError
+      ConfigError                   the config, a parameter or an environment variable
+        ConnectionMissing
+      StackError                    the local stack of services
+
+      CorruptBatch                  bytes of record batches
+        DamagedObject               ... of backup objects in other formats, and their index objects
+        UnsupportedBatch
+      DocumentDamaged               small JSON documents of S3 and ZooKeeper
+
+      KafkaUnavailable              (retriable)
+      StoreUnavailable              (retriable) S3
+      CatalogUnavailable            (retriable) the Iceberg catalog
+      CoordinationUnavailable       (retriable) ZooKeeper
+      RegistryUnavailable           (retriable) the schema registry
+      RegistryRefused
+      ScratchUnusable               (retriable) the local disk
+      ObjectExists                  the outcome of a conditional create in S3
+      ObjectMissing
+      LockHeld                      (retriable) another task is at work
+      CommitConflict                (retriable)
+
+      IngestStopped                 the named stops: each stops one topic-partition until a person decides
+        RetentionGap
+        TopicRecreated
+        LogTruncated
+        ChainBroken
+          ChainGap
+        GenerationConflict
+          MixedFormats
+          DocumentTooNew
+      GapRefused                    decisions about gaps and committed offsets
+      IngestIncomplete
+
+      ProgressLost                  tables
+      DamagedFile
+      ParserBroken
+      QuarantineRateExceeded
+      PlanUnusable                  plans of partition runs, sweeps and quarantine retries
+      HoursBlocked                  the files sink
+      OutputDiffers
+
+      SweepHistoryLost              deduplication
+      SweepUnsound
+      IndexDamaged
+      WindowShrunk
+
+      ProcedureFailed               (retriable) table maintenance
+      CompactionUnsound
+
+A message names the thing, the value and the remedy. The same fault raises the same class wherever it is found.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+import copyreg
+from typing import Any, ClassVar
 
 __all__ = [
     "CatalogUnavailable",
@@ -20,6 +73,8 @@ __all__ = [
     "CorruptBatch",
     "DamagedFile",
     "DamagedObject",
+    "DocumentDamaged",
+    "DocumentTooNew",
     "GapRefused",
     "GenerationConflict",
     "HoursBlocked",
@@ -29,7 +84,8 @@ __all__ = [
     "KafkaUnavailable",
     "LockHeld",
     "LogTruncated",
-    "ObjectAlreadyThere",
+    "MixedFormats",
+    "ObjectExists",
     "ObjectMissing",
     "OutputDiffers",
     "ParserBroken",
@@ -53,30 +109,38 @@ __all__ = [
 
 
 class WaybillError(Exception):
-    """Base of all."""
+    """Base of all errors that Waybill raises on purpose."""
 
     retriable: ClassVar[bool] = False
+    """Whether the same call may succeed later although nobody changes anything."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Spark and Airflow carry exceptions between processes by pickle. Exception's own __reduce__ calls the class
+        # with the message alone, which fails where __init__ takes other arguments. This one restores the message and
+        # the attributes without a call of __init__.
+        return copyreg.__newobj__, (type(self), *self.args), vars(self)  # type: ignore[attr-defined]
 
 
 class ConfigError(WaybillError):
-    """The YAML, a run parameter or an environment variable holds a value that cannot be used."""
+    """The config, a run parameter or an environment variable holds a value that cannot be used. Correct it first."""
 
 
 class ConnectionMissing(ConfigError):
-    """A connection that the config names is defined nowhere."""
+    """The config names a connection that is not defined anywhere."""
 
 
 class StackError(WaybillError):
-    """The local stack could not be started, found or stopped."""
+    """The local stack of services could not be started, found or stopped."""
 
 
-# --- the log ----------------------------------------------------------------------------------------------------------
+# --- stored bytes -----------------------------------------------------------------------------------------------------
 
 
 class CorruptBatch(WaybillError):
-    """Bytes that should be record batches are not: cut short, or a checksum or a length is wrong.
+    """Bytes that should be record batches are not: they are cut short, or a checksum or a length is wrong.
 
     `where` names the object (or topic-partition) and `position_bytes` the byte at which the faulty batch starts.
+    A retry reads the same bytes again. It helps only if the broker's new leader holds a sound copy.
     """
 
     def __init__(self, where: str, position_bytes: int, reason: str) -> None:
@@ -85,88 +149,73 @@ class CorruptBatch(WaybillError):
         self.position_bytes = position_bytes
         self.reason = reason
 
-    def __reduce__(self) -> tuple[type[CorruptBatch], tuple[str, int, str]]:
-        # Spark and Airflow carry exceptions between processes by pickle.
-        return type(self), (self.where, self.position_bytes, self.reason)
-
 
 class DamagedObject(CorruptBatch):
-    """A backup object of another format than Kafka's, or its index, is not what was written."""
+    """A backup object in another format than Kafka's, or its index object, differs from what Waybill wrote."""
 
 
 class UnsupportedBatch(CorruptBatch):
     """A sound batch of a kind that Waybill does not read: message format v0 or v1, or an unknown codec."""
 
 
+class DocumentDamaged(WaybillError):
+    """A JSON document in S3 or ZooKeeper cannot be parsed or lacks fields. The message names the remedy.
+
+    A document that a newer Waybill wrote raises `DocumentTooNew` instead, and a table's snapshot properties that cannot
+    be parsed raise `ProgressLost`.
+    """
+
+
 # --- services ---------------------------------------------------------------------------------------------------------
 
 
 class KafkaUnavailable(WaybillError):
-    """Kafka did not answer, or refused, for longer than the lane may wait."""
+    """Kafka did not answer, or refused, for longer than the lane may wait. A later call may succeed."""
 
     retriable = True
 
 
 class StoreUnavailable(WaybillError):
-    """S3 did not answer, or its answer leaves the outcome unknown. Calling again gives the same outcome."""
+    """S3 did not answer, or its answer leaves the outcome unknown. Repeating the call gives the same outcome."""
 
     retriable = True
 
 
-class ObjectAlreadyThere(WaybillError):
-    """Create-if-absent found an object of that name: a rival or an earlier try was first."""
-
-    def __init__(self, key: str) -> None:
-        super().__init__(f"{key} exists already")
-        self.key = key
-
-    def __reduce__(self) -> tuple[type[ObjectAlreadyThere], tuple[str]]:
-        return type(self), (self.key,)
-
-
-class ObjectMissing(WaybillError):
-    """An object that should be there is not."""
-
-    def __init__(self, key: str) -> None:
-        super().__init__(f"{key} does not exist")
-        self.key = key
-
-    def __reduce__(self) -> tuple[type[ObjectMissing], tuple[str]]:
-        return type(self), (self.key,)
-
-
 class CatalogUnavailable(WaybillError):
-    """The Iceberg catalog did not answer, or its database stayed locked. Calling again gives the same outcome."""
+    """The Iceberg catalog did not answer, or its database stayed locked. Repeating the call gives the same outcome."""
+
+    retriable = True
+
+
+class CoordinationUnavailable(WaybillError):
+    """ZooKeeper did not answer, or the session has ended. Nothing can be committed; a later run may succeed."""
 
     retriable = True
 
 
 class RegistryUnavailable(WaybillError):
-    """The schema registry did not answer. Nothing of the run is committed, and nothing is dropped."""
+    """The schema registry did not answer. Nothing of the run is committed, and no message is dropped: run again."""
 
     retriable = True
 
-    def __init__(self, url: str, what: str, remedy: str) -> None:
-        super().__init__(f"the schema registry at {url} does not answer ({what}). Check {remedy}")
-        self.url, self.what, self.remedy = url, what, remedy
-
-    def __reduce__(self) -> tuple[type[RegistryUnavailable], tuple[str, str, str]]:
-        return type(self), (self.url, self.what, self.remedy)
+    def __init__(self, url: str, reason: str, remedy: str) -> None:
+        super().__init__(f"the schema registry at {url} does not answer ({reason}). Check {remedy}")
+        self.url, self.reason, self.remedy = url, reason, remedy
 
 
 class RegistryRefused(WaybillError):
-    """The schema registry does not let us in, or what answers is no schema registry."""
+    """The schema registry rejected the credentials, or the server at its address is no schema registry."""
 
-    def __init__(self, url: str, what: str, remedy: str) -> None:
-        super().__init__(f"{url} refuses to say which schema it is ({what}): nothing is committed. Check {remedy}")
-        self.url, self.what, self.remedy = url, what, remedy
-
-    def __reduce__(self) -> tuple[type[RegistryRefused], tuple[str, str, str]]:
-        return type(self), (self.url, self.what, self.remedy)
+    def __init__(self, url: str, reason: str, remedy: str) -> None:
+        super().__init__(f"{url} does not return the schema ({reason}): nothing is committed. Check {remedy}")
+        self.url, self.reason, self.remedy = url, reason, remedy
 
 
 class ScratchUnusable(WaybillError):
-    """The disk that files are made on, before they are sent to S3, is full or cannot be written."""
+    """The local disk, where files are written before they are uploaded to S3, is full or not writable.
+
+    A retry can succeed: another executor may have another disk, and other tasks free their space.
+    """
 
     retriable = True
 
@@ -177,39 +226,53 @@ class ScratchUnusable(WaybillError):
         )
         self.directory, self.reason = directory, reason
 
-    def __reduce__(self) -> tuple[type[ScratchUnusable], tuple[str, str]]:
-        return type(self), (self.directory, self.reason)
+
+class ObjectExists(WaybillError):
+    """A conditional create (`If-None-Match: *`) found an object of that key: a rival or an earlier try was first."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"{key} exists already")
+        self.key = key
 
 
-class CoordinationUnavailable(WaybillError):
-    """ZooKeeper did not answer, or the session is gone: nothing can be committed."""
+class ObjectMissing(WaybillError):
+    """S3 has no object of that key."""
 
-    retriable = True
+    def __init__(self, key: str) -> None:
+        super().__init__(f"{key} does not exist")
+        self.key = key
 
 
 class LockHeld(WaybillError):
-    """Another lane works on the topic-partition: leave it to that one."""
+    """Another lane holds the topic-partition's lock and archives it, so this one skips it."""
 
     retriable = True
 
 
 class CommitConflict(WaybillError):
-    """The committed offset, or the table's progress, was moved by somebody else since it was read."""
+    """Another task moved the committed offset, or committed to the table, after this one had read it. Run again."""
 
     retriable = True
 
 
-# --- named stops: one topic-partition stands still until somebody decides ---------------------------------------------
+# --- named stops: ingest of one topic-partition stops until a person decides ------------------------------------------
 
 
 class IngestStopped(WaybillError):
-    """Base of the named stops. Each stops only its topic-partition.
+    """Base of the named stops. A named stop stops one topic-partition; the others of its stream go on.
 
-    Their attributes that are numbers and strings are the figures that the journal keeps.
+    ZooKeeper keeps a journal of stops: the stop's name, the message, and the attributes that are numbers or strings.
     """
 
     @property
+    def stop_name(self) -> str:
+        """The name in the journal: the named stop itself, also for an error that is a subclass of it."""
+        stops = [cls for cls in type(self).__mro__ if issubclass(cls, IngestStopped)]
+        return stops[-2:][0].__name__
+
+    @property
     def figures(self) -> dict[str, int | str]:
+        """The attributes that are numbers or strings, by name."""
         return {key: value for key, value in vars(self).items() if isinstance(value, int | str)}
 
 
@@ -232,12 +295,9 @@ class RetentionGap(IngestStopped):
         self.committed_offset, self.earliest_offset = committed_offset, earliest_offset
         self.messages_at_most = lost
 
-    def __reduce__(self) -> tuple[type[RetentionGap], tuple[str, int, int, int]]:
-        return type(self), (self.topic, self.partition, self.committed_offset, self.earliest_offset)
-
 
 class TopicRecreated(IngestStopped):
-    """The topic was deleted and created again: its offsets mean other messages than the chain's."""
+    """The topic was deleted and created again: the same offsets now stand for other messages than in the chain."""
 
     def __init__(self, topic: str, partition: int, recorded_id: str, found_id: str) -> None:
         super().__init__(
@@ -248,36 +308,29 @@ class TopicRecreated(IngestStopped):
         self.topic, self.partition = topic, partition
         self.recorded_id, self.found_id = recorded_id, found_id
 
-    def __reduce__(self) -> tuple[type[TopicRecreated], tuple[str, int, str, str]]:
-        return type(self), (self.topic, self.partition, self.recorded_id, self.found_id)
-
 
 class LogTruncated(IngestStopped):
-    """The log ends before the committed offset, or under another leader epoch: an unclean leader election."""
+    """An unclean leader election removed archived offsets from the log."""
 
     def __init__(self, topic: str, partition: int, committed_offset: int, end_offset: int, leader_epoch: int) -> None:
         taken_back = committed_offset - end_offset
         super().__init__(
             f"{topic}/{partition}: the log of leader epoch {leader_epoch} ends at {end_offset}, before the committed "
             f"offset {committed_offset}: an unclean leader election took back {taken_back:,} "
-            f"archived offsets. Ingest of this topic-partition is stopped. Keep what is archived and go on at "
-            f"{committed_offset} once the new log is that long, without the up to {taken_back:,} messages that it "
-            f"holds before, with: {_accept(topic, partition)}; or raise the stream's generation to archive the log as "
-            f"it is now in a new chain."
+            f"archived offsets. Ingest of this topic-partition is stopped. To keep the archived messages and go on at "
+            f"{committed_offset} as soon as the new log reaches it, without the up to {taken_back:,} messages that the "
+            f"new log holds before that offset: {_accept(topic, partition)}; or raise the stream's generation to "
+            f"archive the log as it is now in a new chain."
         )
         self.topic, self.partition = topic, partition
         self.committed_offset, self.end_offset, self.leader_epoch = committed_offset, end_offset, leader_epoch
         self.messages_at_most = taken_back
 
-    def __reduce__(self) -> tuple[type[LogTruncated], tuple[str, int, int, int, int]]:
-        figures = (self.committed_offset, self.end_offset, self.leader_epoch)
-        return type(self), (self.topic, self.partition, *figures)
-
 
 class ChainBroken(IngestStopped):
-    """A backup object is missing, overlaps its neighbour, or does not hold what its name says.
+    """A backup object is missing, overlaps its neighbour, or does not hold the offsets that its name promises.
 
-    The offsets concerned are `[first_offset, next_offset)`, where they are known.
+    The offsets concerned are `[first_offset, next_offset)`; both are None where they are not known.
     """
 
     def __init__(self, message: str, first_offset: int | None = None, next_offset: int | None = None) -> None:
@@ -286,35 +339,46 @@ class ChainBroken(IngestStopped):
         if first_offset is not None and next_offset is not None:
             self.messages_at_most = next_offset - first_offset
 
-    def __reduce__(self) -> tuple[type[ChainBroken], tuple[str, int | None, int | None]]:
-        return type(self), (str(self), self.first_offset, self.next_offset)
-
 
 class ChainGap(ChainBroken):
-    """A backup object ends before the one after it starts: between them an object is missing."""
+    """A backup object ends before the next one starts: an object between them is missing."""
 
 
 class GenerationConflict(IngestStopped):
-    """Two streams, or two versions of one, would write the same chain or table."""
+    """Two streams, two formats or two versions of Waybill would write the same chain or table.
+
+    Correct the config, raise the stream's generation, or upgrade; the message states which.
+    """
+
+
+class MixedFormats(GenerationConflict):
+    """One chain holds objects of more than one format, so two objects may start at the same offset."""
+
+
+class DocumentTooNew(GenerationConflict):
+    """A newer Waybill wrote a stored document, in a version that this one does not read. Upgrade this one."""
+
+
+# --- decisions about gaps and committed offsets -----------------------------------------------------------------------
 
 
 class GapRefused(WaybillError):
-    """A gap cannot be accepted as asked, or there is none; or the committed offset must not be set there."""
+    """The gap cannot be accepted as requested, or the committed offset cannot be set there."""
 
 
 class IngestIncomplete(WaybillError):
-    """A run archived what it could; some topic-partitions stopped or failed, and the message says which and why."""
+    """A run archived some topic-partitions; others stopped or failed. The message lists them with the reasons."""
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
 class ProgressLost(WaybillError):
-    """The table holds rows, but no snapshot in its history says up to which offsets."""
+    """The table holds rows, but no snapshot in its history records up to which offsets, or the record is damaged."""
 
 
 class DamagedFile(WaybillError):
-    """A data file of a table is not what was written."""
+    """A data file of a table differs from what Waybill wrote."""
 
     def __init__(self, table: str, path: str, reason: str) -> None:
         super().__init__(
@@ -323,74 +387,78 @@ class DamagedFile(WaybillError):
         )
         self.table, self.path, self.reason = table, path, reason
 
-    def __reduce__(self) -> tuple[type[DamagedFile], tuple[str, str, str]]:
-        return type(self), (self.table, self.path, self.reason)
-
 
 class ParserBroken(WaybillError):
-    """A parser named by its class raised, or its answer is not what the parser protocol asks for."""
+    """A parser class from the config raised, or its return value violates the parser protocol."""
 
-    def __init__(self, path: str, what: str) -> None:
+    def __init__(self, path: str, fault: str) -> None:
         super().__init__(
-            f"parser {path} {what}: nothing of this run is committed; correct the class, or name another parser"
+            f"parser {path} {fault}: nothing of this run is committed; correct the class, or name another parser"
         )
-        self.path, self.what = path, what
-
-    def __reduce__(self) -> tuple[type[ParserBroken], tuple[str, str]]:
-        return type(self), (self.path, self.what)
+        self.path, self.fault = path, fault
 
 
 class QuarantineRateExceeded(WaybillError):
-    """Runs were committed of which more went to quarantine than the config allows. The message says what and why."""
+    """Runs sent a larger share of messages to quarantine than the config allows. They are committed all the same."""
 
 
 class PlanUnusable(WaybillError):
-    """The plan of a partition run or a sweep, or what it has staged, cannot be read or is gone."""
+    """The plan of a partition run, a sweep or a quarantine retry cannot be executed.
+
+    An object that it names is gone or belongs to another plan. The message names the object to restore or remove.
+    """
+
+
+class HoursBlocked(WaybillError):
+    """A directory of the `files` sink holds other files than the file inventory lists, so it cannot become final."""
+
+
+class OutputDiffers(WaybillError):
+    """A file of the `files` sink exists already, with other bytes than this run writes."""
+
+    def __init__(self, key: str, difference: str) -> None:
+        super().__init__(f"{key} exists with other content than this run writes: {difference}")
+        self.key, self.difference = key, difference
+
+
+# --- deduplication ----------------------------------------------------------------------------------------------------
 
 
 class SweepHistoryLost(WaybillError):
-    """What a stream's table gained since the last dedup sweep cannot be told: its snapshots do not lead back to it."""
-
-
-# --- dedup ------------------------------------------------------------------------------------------------------------
+    """The table's snapshots do not lead back to the last dedup sweep, so the rows appended since are not known."""
 
 
 class SweepUnsound(WaybillError):
-    """A dedup sweep's tasks did not bring each row to one place. Nothing of it is committed."""
+    """A sweep's tasks did not write each planned row exactly once. Nothing of the sweep is committed."""
 
     def __init__(self, plan: str, records: int, rows: int, duplicates: int, marked: int) -> None:
         super().__init__(
             f"sweep {plan}: of the {records:,} rows that its plan has, {rows:,} were kept and {duplicates:,} written "
             f"as duplicates, and {marked:,} were found to be duplicates. Nothing of it is committed. A data file of "
-            f"the stream's table that is not what its manifest says would be a reason: see `waybill verify`"
+            f"the stream's table with another number of rows than its manifest records can be the reason: see "
+            f"`waybill verify`"
         )
         self.plan, self.records, self.rows = plan, records, rows
         self.duplicates, self.marked = duplicates, marked
 
-    def __reduce__(self) -> tuple[type[SweepUnsound], tuple[str, int, int, int, int]]:
-        return type(self), (self.plan, self.records, self.rows, self.duplicates, self.marked)
-
 
 class IndexDamaged(WaybillError):
-    """A file of the key index is gone, or is not what was written. The index is made again from the unique table."""
+    """A file of the key index is missing, or differs from what Waybill wrote. The next sweep rebuilds the index."""
 
     def __init__(self, key: str, reason: str) -> None:
-        super().__init__(f"{key}: {reason}. The key index is made again from the unique table")
+        super().__init__(f"{key}: {reason}. The key index is rebuilt from the unique table")
         self.key, self.reason = key, reason
-
-    def __reduce__(self) -> tuple[type[IndexDamaged], tuple[str, str]]:
-        return type(self), (self.key, self.reason)
 
 
 class WindowShrunk(WaybillError):
-    """Dedup sweeps see less far back than the config promises. The message says how far, why, and what to do."""
+    """Sweeps compare keys less far back than the config promises. The message states how far, why, and the remedy."""
 
 
 # --- maintenance ------------------------------------------------------------------------------------------------------
 
 
 class ProcedureFailed(WaybillError):
-    """One of Iceberg's procedures ended with an error. What it had committed stays; nothing else has changed."""
+    """One of Iceberg's Spark procedures failed. What it committed before stays; a retry continues from there."""
 
     retriable = True
 
@@ -398,12 +466,9 @@ class ProcedureFailed(WaybillError):
         super().__init__(f"{procedure} of {table}: {reason}")
         self.procedure, self.table, self.reason = procedure, table, reason
 
-    def __reduce__(self) -> tuple[type[ProcedureFailed], tuple[str, str, str]]:
-        return type(self), (self.procedure, self.table, self.reason)
-
 
 class CompactionUnsound(WaybillError):
-    """A compaction put other rows in place of those it took."""
+    """A compaction wrote another number of rows than it replaced."""
 
     def __init__(self, table: str, snapshot_id: int, rows_before: int, rows_after: int) -> None:
         super().__init__(
@@ -412,21 +477,3 @@ class CompactionUnsound(WaybillError):
         )
         self.table, self.snapshot_id = table, snapshot_id
         self.rows_before, self.rows_after = rows_before, rows_after
-
-    def __reduce__(self) -> tuple[type[CompactionUnsound], tuple[str, int, int, int]]:
-        return type(self), (self.table, self.snapshot_id, self.rows_before, self.rows_after)
-
-
-class HoursBlocked(WaybillError):
-    """A directory of the `files` sink does not hold just the files that the ledger lists: it cannot become final."""
-
-
-class OutputDiffers(WaybillError):
-    """A file of the `files` sink is there already, with other bytes than this run makes."""
-
-    def __init__(self, key: str, what: str) -> None:
-        super().__init__(f"{key} is there with other content than this run makes: {what}")
-        self.key, self.what = key, what
-
-    def __reduce__(self) -> tuple[type[OutputDiffers], tuple[str, str]]:
-        return type(self), (self.key, self.what)

@@ -1,12 +1,12 @@
 """Named places in the code where the fault tests may kill or freeze a process (tests/faults/).
 
-`reach("ingest.object_created")` does nothing, for the price of one look at an empty dict, unless the environment
-variable `WAYBILL_FAILPOINTS` was set when the process began:
+`reach("ingest.object_created")` does nothing and costs one lookup in an empty dict, unless the environment variable
+`WAYBILL_FAILPOINTS` was set when the process started:
 
     WAYBILL_FAILPOINTS="ingest.object_created=kill@2,ingest.fetched=sleep:1.5"
 
-Each entry is `<name>=<action>[@<n>]`: the action is carried out the n-th time (default: the first) that the process
-reaches the place, once. Actions: `kill` (SIGKILL, nothing is cleaned up), `stop` (SIGSTOP, until somebody sends
+Each entry is `<name>=<action>[@<n>]`: the action runs once, when the process reaches the place for the n-th time
+(default: the first). Actions: `kill` (SIGKILL, without any cleanup), `stop` (SIGSTOP, until another process sends
 SIGCONT), `sleep:<seconds>`.
 """
 
@@ -35,21 +35,21 @@ INGEST = (
     "ingest.object_inspected",
     "ingest.offset_committed",
 )
-"""The boundaries between the steps of the commit protocol, in the order in which a lane meets them."""
+"""The boundaries between the steps of the commit protocol, in the order in which a lane reaches them."""
 
 PARTITION = (
     "partition.planned",
     "partition.span_read",
     "partition.file_sent",
-    "partition.carried_out",
+    "partition.executed",
     "partition.staged",
     "partition.quarantine_committed",
     "partition.committed",
 )
-"""The boundaries between the steps of a partition run. Those of a span and of a file are met on the executors."""
+"""The boundaries between the steps of a partition run. Executors reach `span_read` and `file_sent`."""
 
 FILES = ("partition.hour_file_created", "finalize.listed", "finalize.marked")
-"""Beside those of a run: after a file of the `files` sink came into being, and within the finalizer."""
+"""Additional places of the `files` sink: after the create of a file, and within the finalizer."""
 
 RETRY = (
     "retry.rows_read",
@@ -59,25 +59,24 @@ RETRY = (
     "retry.rewritten",
     "retry.dropped",
 )
-"""The boundaries between the steps of a retry of the quarantine. A retry that is cut meets them again."""
-
+"""The boundaries between the steps of a quarantine retry. A retry that was interrupted reaches them again."""
 
 SWEEP = (
     "sweep.planned",
     "sweep.run_written",
-    "sweep.judged",
-    "sweep.carried_out",
+    "sweep.matched",
+    "sweep.executed",
     "sweep.staged",
     "sweep.duplicates_committed",
     "sweep.committed",
-    "sweep.index_moved",
+    "sweep.index_saved",
 )
-"""The boundaries between the steps of a dedup sweep. The second is met on the executors, as `partition.file_sent`."""
+"""The boundaries between the steps of a sweep. Executors reach `run_written` (and `partition.file_sent`)."""
 
 
 @dataclass(slots=True)
 class _Failpoint:
-    """What happens at a place, and how many times it is passed before."""
+    """An action, and how many times the process passes the place before the action runs."""
 
     act: Callable[[], None]
     passes_left: int
@@ -87,20 +86,20 @@ _armed: dict[str, _Failpoint] = {}
 
 
 def reach(name: str) -> None:
-    """Say that the code has come to the place of that name."""
+    """Run the action that is armed for the place of that name, if any."""
     if _armed:
         _fire(name)
 
 
 def arm(text: str) -> None:
-    """Set the failpoints that `text` lists, and no others. Raises `ConfigError` if it cannot be read."""
+    """Arm the failpoints that `text` lists, and disarm all others. Raises `ConfigError` if it cannot be parsed."""
     disarm()
     for entry in filter(None, text.split(",")):
         name, separator, rest = entry.strip().partition("=")
         action, _, count = rest.partition("@")
         try:
             passes = int(count or 1) - 1
-            act = _action(action)
+            act = _parse_action(action)
         except (KeyError, ValueError):
             act, passes = _do_nothing, -1
         if not separator or passes < 0:
@@ -109,7 +108,7 @@ def arm(text: str) -> None:
 
 
 def disarm() -> None:
-    """Forget all failpoints."""
+    """Disarm all failpoints."""
     _armed.clear()
 
 
@@ -124,7 +123,7 @@ def _fire(name: str) -> None:
     point.act()
 
 
-def _action(text: str) -> Callable[[], None]:
+def _parse_action(text: str) -> Callable[[], None]:
     kind, separator, argument = text.partition(":")
     if kind == "sleep" and separator:
         seconds = float(argument)

@@ -20,7 +20,7 @@ from side_by_side import RUN_SECONDS, run_dag, side_by_side
 from devstack import Stack
 from devstack.airflow import AirflowClient, DagRun, RunState
 from waybill.config import load_config
-from waybill.connections import CatalogEndpoint, S3Endpoint, connection
+from waybill.connections import CatalogEndpoint, S3Endpoint, find_connection
 from waybill.errors import StackError
 from waybill.tables import open_catalog
 
@@ -161,7 +161,7 @@ def test_a_partition_run_is_followed_by_a_sweep_that_keeps_each_id_once(stack: S
     assert run.state is RunState.SUCCESS, airflow.failure_report("dedup__visits", run.run_id)
     assert run.run_id.startswith("asset_triggered__")
     tasks = {task.task_id: task for task in airflow.task_instances("dedup__visits", run.run_id)}
-    assert "visits: dedup sees 28d of 28d" in airflow.log("dedup__visits", run.run_id, tasks["check_window"])
+    assert "visits: sweeps compare keys over 28d of 28d" in airflow.log("dedup__visits", run.run_id, tasks["check_window"])
     [status] = waybill("dedup", "status", "visits")
     assert (status["rows"], status["duplicates"], status["index"]["keys"]) == (300, 20, 300)
     assert ids_in("e2e.visits_unique_g1") == sorted(f"e2e-visits-{i}" for i in range(300))
@@ -192,7 +192,7 @@ def triggered_run(airflow: AirflowClient, dag_id: str) -> DagRun:
 def ids_in(table: str) -> list[str]:
     """The message ids of a table's rows."""
     config = load_config()
-    s3 = S3Endpoint.of(connection(config.storage.connection))
-    with closing(open_catalog(CatalogEndpoint.of(connection(config.catalog.connection)), s3)) as catalog:
+    s3 = S3Endpoint.of(find_connection(config.storage.connection))
+    with closing(open_catalog(CatalogEndpoint.of(find_connection(config.catalog.connection)), s3)) as catalog:
         rows = catalog.load_table(table).scan(selected_fields=("message_id",)).to_arrow()
     return sorted(rows.column("message_id").to_pylist())

@@ -1,6 +1,6 @@
-"""Processes that drive a retry of a quarantine, or a sweep, with failpoints of their own: to be killed and frozen.
+"""Processes that run a quarantine retry or a sweep with failpoints of their own, to be killed and frozen.
 
-One process imports what that takes, which is seconds, and forks a child for each that it is asked for.
+One server process imports the modules, which takes seconds, and forks a child for each driver.
 """
 
 from __future__ import annotations
@@ -18,23 +18,24 @@ from waybill.config import Config
 __all__ = ["RETRY", "SWEEP", "DriverProcesses", "open_driver_processes"]
 
 RETRY = """
-from waybill.quarantine import Choice, retry_quarantine
+from waybill.quarantine.retry import retry_quarantine
+from waybill.quarantine.row_filter import RowFilter
 
 def drive(config):
-    retry_quarantine(config, "flights", Choice())
+    retry_quarantine(config, "flights", RowFilter())
 """
-"""Of all of the quarantine of the stream `flights`."""
+"""Retries the whole quarantine of the stream `flights`."""
 
 SWEEP = """
 from waybill.dedup.execute import InThisProcess, warm_up
-from waybill.dedup.sweep import sweep_to_the_end
+from waybill.dedup.sweep import run_all_sweeps
 
 warm_up()
 
 def drive(config):
-    list(sweep_to_the_end(config, "flights", InThisProcess()))
+    list(run_all_sweeps(config, "flights", InThisProcess()))
 """
-"""Of all that the table of the stream `flights` has gained."""
+"""Sweeps all rows appended to the table of the stream `flights`."""
 
 _SERVER = """
 import os, sys, traceback
@@ -73,18 +74,18 @@ class DriverProcesses:
         self._started = 0
 
     def run(self, config: Config, armed: str = "") -> int:
-        """A driver, to its end; see `wait`."""
+        """Run a driver to its end; see `wait`."""
         return self.wait(self.start(config, armed))
 
     def start(self, config: Config, armed: str = "") -> int:
-        """Begin one with these failpoints; its process id."""
+        """Start a driver with these failpoints; return its process id."""
         self._started += 1
         path = self._directory / f"{self._started}.json"
         path.write_text(config.model_dump_json())
         return self._ask(f"start {path} {armed}")
 
     def wait(self, process: int) -> int:
-        """When it has ended or stopped: its exit code, negative for the signal that did it."""
+        """Wait until a driver has ended or stopped; return its exit code, or the negative signal number."""
         status = self._ask(f"wait {process}")
         if os.WIFSTOPPED(status):
             return -os.WSTOPSIG(status)
@@ -99,16 +100,19 @@ class DriverProcesses:
 
 @contextmanager
 def open_driver_processes(directory: Path, driver: str) -> Iterator[DriverProcesses]:
-    """`driver`: `RETRY` or `SWEEP`. The stack's connections must be in the environment. Ends all of its processes."""
+    """Start the server for `RETRY` or `SWEEP`, and kill all of its processes at the end.
+
+    The stack's connections must be in the environment.
+    """
     command = [sys.executable, "-c", driver + _SERVER]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
     ) as server:
         try:
             assert server.stdout is not None
-            if server.stdout.readline() != "ready\n":  # what it could not import it has said on its standard error
-                raise RuntimeError(f"no driver can be started: {sys.executable} ended with {server.wait()}")
+            if server.stdout.readline() != "ready\n":  # its standard error names the failed import
+                raise RuntimeError(f"no driver can be started: {sys.executable} ended with exit code {server.wait()}")
             yield DriverProcesses(server, directory)
         finally:
-            with suppress(ProcessLookupError):  # it never began
+            with suppress(ProcessLookupError):  # it never started
                 os.killpg(server.pid, signal.SIGKILL)

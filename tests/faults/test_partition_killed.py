@@ -1,4 +1,4 @@
-"""A partition run dies, sleeps, meets a rival, or a server is away, at each of its steps; the next makes it good."""
+"""A partition run is killed or frozen, meets a rival or loses a server at each of its steps; the next run continues."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STAGED = "partition.staged"
 RIVALS = (
     ("", ""),
     ("partition.planned=sleep:1.5", "partition.span_read=sleep:1"),
-    ("partition.carried_out=sleep:1.5", "partition.quarantine_committed=sleep:1"),
+    ("partition.executed=sleep:1.5", "partition.quarantine_committed=sleep:1"),
 )
 SEEDS = range(1, 5)
 UNGUARDED = "unguarded"
@@ -36,26 +36,26 @@ _AWAY = (
     Act(calls=(CallFault(S3Call.GET_OBJECT, Effect.ERROR_503, nth=4, times=1000),)),
     Act(calls=(CallFault(S3Call.PUT_OBJECT, Effect.ERROR_503, nth=2, times=1000),)),
 )
-_DONE_UNSAID = (Act(calls=(CallFault(S3Call.PUT_OBJECT, Effect.APPLIED_500, nth=2, times=1000),)),)
+_APPLIED_BUT_FAILED = (Act(calls=(CallFault(S3Call.PUT_OBJECT, Effect.APPLIED_500, nth=2, times=1000),)),)
 _DAMAGE = (
     Act("partition.planned", meanwhile=Meanwhile.DAMAGE),
     Act("partition.planned", meanwhile=Meanwhile.DAMAGE_AND_RIVAL),
-    Act("partition.carried_out", meanwhile=Meanwhile.DAMAGE_AND_RIVAL),
+    Act("partition.executed", meanwhile=Meanwhile.DAMAGE_AND_RIVAL),
     Act("partition.planned", meanwhile=Meanwhile.DELETE),
 )
 ACTS = {
     "kills": tuple(Act(step) for step in failpoints.PARTITION),
     "zombies": tuple(Act(step, meanwhile=Meanwhile.MORE_DATA) for step in DRIVER_STEPS),
     "rivals": tuple(Act(rival_delays=delays) for delays in RIVALS),
-    "commits of others": tuple(Act(STAGED, meanwhile=what) for what in (Meanwhile.REWRITE, Meanwhile.STRANGER)),
+    "commits of other programs": tuple(Act(STAGED, meanwhile=what) for what in (Meanwhile.REWRITE, Meanwhile.STRANGER)),
     "servers away": _AWAY,
-    "done but said to have failed": _DONE_UNSAID,
+    "applied but reported as failed": _APPLIED_BUT_FAILED,
     "damage": _DAMAGE,
 }
 
 
 def _scenario(number: int, acts: tuple[Act, ...], *, guard: bool = True) -> Scenario:
-    """A wave in peace, and one for each act. Several tasks a plan; some junk in each."""
+    """Return a scenario with a wave without faults and one for each act, several tasks for each plan, and some junk."""
     waves = [Wave(60, (), clean_run=True), *(Wave(60, (act,), clean_run=False) for act in acts)]
     return Scenario(
         seed=900_000 + number,
@@ -78,9 +78,9 @@ def partition_world(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> I
 
 @pytest.fixture(scope="module")
 def results(partition_world: World) -> Results:
-    """All scenarios, a few side by side; in one of them commits do not look for a rival's.
+    """Play all scenarios, a few in parallel; in one of them a commit does not check for a rival's commit.
 
-    `make chaos-partition SEEDS=…` plays as many random ones as you like.
+    `make chaos-partition SEEDS=…` plays more random scenarios.
     """
     scenarios = {name: _scenario(number, acts) for number, (name, acts) in enumerate(ACTS.items())}
     scenarios[UNGUARDED] = _scenario(len(ACTS), (Act(STAGED, meanwhile=Meanwhile.RIVAL),), guard=False)
@@ -90,7 +90,7 @@ def results(partition_world: World) -> Results:
 
 
 @pytest.mark.parametrize("what", ACTS)
-def test_nothing_is_lost_or_repeated(results: Results, what: str) -> None:
+def test_no_message_is_lost_or_repeated(results: Results, what: str) -> None:
     result = results[what]
     assert not result.faults
     assert result.checked.messages == result.checked.rows + result.checked.quarantined >= 60 * (1 + len(ACTS[what]))
@@ -102,29 +102,29 @@ def test_a_driver_was_killed_at_each_step(results: Results, step: str) -> None:
 
 
 @pytest.mark.parametrize("step", DRIVER_STEPS)
-def test_a_driver_slept_at_each_step_while_others_went_on(results: Results, step: str) -> None:
+def test_a_driver_was_frozen_at_each_step_while_others_ran(results: Results, step: str) -> None:
     assert results["zombies"].happened[f"{Meanwhile.MORE_DATA} at {step}"] == 1
 
 
-def test_of_two_drivers_at_once_one_commits_and_no_file_of_the_other_stays(results: Results) -> None:
+def test_of_two_concurrent_drivers_one_commits_and_the_other_leaves_no_file(results: Results) -> None:
     result = results["rivals"]
     assert result.happened["two drivers at once"] == len(RIVALS)
     assert result.checked.snapshots == 1 + len(RIVALS), "one for each wave"
     assert result.orphans == 0
 
 
-def test_a_commit_of_others_between_staging_and_commit_is_no_conflict(results: Results) -> None:
-    result = results["commits of others"]
+def test_a_commit_of_another_program_between_staging_and_commit_is_no_conflict(results: Results) -> None:
+    result = results["commits of other programs"]
     assert result.happened.total() == 2
     assert not result.errors
 
 
-def test_a_server_that_is_away_is_named_and_the_next_run_goes_on(results: Results) -> None:
+def test_an_unreachable_server_is_named_and_the_next_run_continues(results: Results) -> None:
     assert results["servers away"].errors == {"CatalogUnavailable": 1, "StoreUnavailable": 2}
 
 
-def test_after_files_that_came_to_be_though_s3_said_otherwise_the_next_run_goes_on(results: Results) -> None:
-    result = results["done but said to have failed"]
+def test_the_next_run_continues_after_an_upload_that_s3_applied_and_reported_as_failed(results: Results) -> None:
+    result = results["applied but reported as failed"]
     assert result.took_effect.total() == 1
     assert result.errors == {"StoreUnavailable": 1}
 
@@ -133,24 +133,24 @@ def test_objects_were_damaged_and_deleted_while_drivers_read_them(results: Resul
     assert results["damage"].happened.total() == len(_DAMAGE)
 
 
-def test_a_commit_without_its_guard_is_found_out(results: Results) -> None:
+def test_a_commit_without_its_guard_repeats_messages(results: Results) -> None:
     result = results[UNGUARDED]
     assert result.happened[f"{Meanwhile.RIVAL} at {STAGED}"] == 1
     repeated = {fault.kind: fault.count for fault in result.faults}
     assert repeated.keys() == {"repeated", "verify"}
-    assert repeated["repeated"] == 60, "the wave that the zombie and its rival both committed, its junk included"
+    assert repeated["repeated"] == 60, "frozen driver and rival both committed the wave, its junk included"
     assert result.checked.rows + result.checked.quarantined == result.checked.messages + 60
 
 
-def test_random_scenarios(results: Results) -> None:
+def test_random_scenarios_lose_and_repeat_nothing(results: Results) -> None:
     for seed in SEEDS:
         result = results[f"{RANDOM} {seed}"]
         assert not result.faults
         assert result.took_effect.total() >= 1
 
 
-def test_what_a_seed_draws_can_come_to_pass() -> None:
-    """A driver meets the quarantine's step only if there is junk; a compaction needs files."""
+def test_every_drawn_scenario_is_possible() -> None:
+    """A driver reaches the quarantine's step only with junk; a compaction needs files."""
     for scenario in map(draw, range(1, 301)):
         acts = [act for wave in scenario.waves for act in wave.acts]
         assert scenario.junk_share or "partition.quarantine_committed" not in {act.failpoint for act in acts}

@@ -1,4 +1,4 @@
-"""A retry of the quarantine dies by SIGKILL, or is frozen, at each of its steps: no row is lost or in both tables."""
+"""A retry of the quarantine is killed or frozen at each of its steps: no row is lost or in both tables."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from waybill.partition.run import run_partition
 pytestmark = [pytest.mark.faults, pytest.mark.integration]
 
 IN_THE_TABLE = ("retry.committed", "retry.rewritten", "retry.dropped")
-"""Whoever dies there has moved the rows."""
-WRITTEN_DOWN = ("retry.recorded", *IN_THE_TABLE)
-"""Whoever dies there is made good by the next, which need not parse a message."""
+"""Steps after which the rows are in the table."""
+RECORDED = ("retry.recorded", *IN_THE_TABLE)
+"""Steps after which the next retry finishes this one without parsing messages."""
 
 
 @pytest.fixture(scope="module")
 def processes(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DriverProcesses]:
-    """Processes that retry, with the stack's connections."""
+    """Processes that run a retry, with the stack's connections."""
     del stack
     with open_driver_processes(tmp_path_factory.mktemp("retries"), RETRY) as opened:
         yield opened
@@ -45,7 +45,7 @@ def processes(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @pytest.fixture
 def scene(stack: Stack) -> Iterator[Scene]:
-    """All but a tombstone is in quarantine, and the parser is mended."""
+    """A scene with all messages but a tombstone in quarantine, and a parser that can read most of them."""
     del stack
     made = new_scene()
     fill_quarantine(made)
@@ -55,17 +55,15 @@ def scene(stack: Stack) -> Iterator[Scene]:
 
 
 @pytest.mark.parametrize("failpoint", failpoints.RETRY)
-def test_a_retry_that_is_killed_is_made_good_by_the_next(
-    scene: Scene, processes: DriverProcesses, failpoint: str
-) -> None:
+def test_the_next_retry_finishes_a_killed_one(scene: Scene, processes: DriverProcesses, failpoint: str) -> None:
     assert processes.run(scene.config, f"{failpoint}=kill") == -signal.SIGKILL
     check_sound(scene, JUNK if failpoint in IN_THE_TABLE else GOOD + JUNK)
-    # The one that comes after has another parser, and there is more in the archive.
+    # The next retry has another parser, and the archive has more messages.
     scene.config = scene.with_stream(parser=BROKEN)
     scene.put(TP0, [event(54, 0)])
     scene.run()
     assert processes.run(scene.config) == 0
-    left = JUNK + 1 if failpoint in WRITTEN_DOWN else GOOD + JUNK + 1
+    left = JUNK + 1 if failpoint in RECORDED else GOOD + JUNK + 1
     check_done(scene, left, left_over=True)
     scene.config = scene.with_stream(parser=MENDED)
     assert processes.run(scene.config) == 0
@@ -73,7 +71,7 @@ def test_a_retry_that_is_killed_is_made_good_by_the_next(
 
 
 @pytest.mark.parametrize("second", failpoints.RETRY[3:])
-def test_one_that_makes_good_another_is_killed_as_well(scene: Scene, processes: DriverProcesses, second: str) -> None:
+def test_a_third_retry_finishes_after_two_were_killed(scene: Scene, processes: DriverProcesses, second: str) -> None:
     assert processes.run(scene.config, "retry.recorded=kill") == -signal.SIGKILL
     assert processes.run(scene.config, f"{second}=kill") == -signal.SIGKILL
     check_sound(scene, JUNK)
@@ -83,7 +81,7 @@ def test_one_that_makes_good_another_is_killed_as_well(scene: Scene, processes: 
 
 
 @pytest.mark.parametrize("failpoint", failpoints.RETRY)
-def test_one_that_is_frozen_while_others_do_it_all_changes_nothing(
+def test_a_retry_that_is_frozen_until_others_finished_changes_nothing(
     scene: Scene, processes: DriverProcesses, failpoint: str
 ) -> None:
     frozen = processes.start(scene.config, f"{failpoint}=stop")
@@ -104,7 +102,7 @@ def test_one_that_is_frozen_while_others_do_it_all_changes_nothing(
     check_done(scene, JUNK + 1, left_over=True)
 
 
-def test_three_retries_at_once_one_of_them_killed(scene: Scene, processes: DriverProcesses) -> None:
+def test_three_concurrent_retries_with_one_killed_move_each_row_once(scene: Scene, processes: DriverProcesses) -> None:
     together = "retry.staged=sleep:1"
     armed = [together, f"{together},retry.committed=kill", together]
     started = [processes.start(scene.config, each) for each in armed]
@@ -116,7 +114,7 @@ def test_three_retries_at_once_one_of_them_killed(scene: Scene, processes: Drive
 
 
 @pytest.mark.parametrize("failpoint", ["retry.recorded", "retry.committed", "retry.rewritten"])
-def test_a_retry_killed_beside_a_run_between_its_two_commits(
+def test_a_retry_is_killed_between_the_two_commits_of_a_partition_run(
     scene: Scene, processes: DriverProcesses, failpoint: str
 ) -> None:
     scene.put(TP0, [event(54, 0), junk(55)])
@@ -125,7 +123,7 @@ def test_a_retry_killed_beside_a_run_between_its_two_commits(
         if step == "quarantine_committed":
             assert processes.run(scene.config, f"{failpoint}=kill") == -signal.SIGKILL
 
-    run_partition(scene.config, "flights", in_this_process, done=kill)
+    run_partition(scene.config, "flights", in_this_process, on_step=kill)
     check_sound(scene, JUNK + 1 if failpoint in IN_THE_TABLE else GOOD + JUNK + 1)
     assert processes.run(scene.config) == 0
     check_done(scene, JUNK + 1, left_over=True)

@@ -1,4 +1,4 @@
-"""A dedup sweep dies by SIGKILL, or is frozen, at each of its steps: its rows are swept once, as the oracle says."""
+"""A dedup sweep is killed or frozen at each of its steps: the tables equal those of the oracle afterwards."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ pytestmark = [pytest.mark.faults, pytest.mark.integration]
 WINDOW_MS = 3_600_000
 STEPS = (*failpoints.SWEEP, "partition.file_sent")
 A, B = TopicPartition("flights", 0), TopicPartition("flights", 1)
-NOT_FROZEN = ("sweep.run_written", "sweep.index_moved")
-"""On an executor, and at the very end: nothing is left to be done wrong by who wakes up there."""
-COMMITTED = ("sweep.committed", "sweep.index_moved")
+NOT_FROZEN = ("sweep.run_written", "sweep.index_saved")
+"""Steps on an executor and at the end: a sweep that wakes up there has no work left that could be wrong."""
+COMMITTED = ("sweep.committed", "sweep.index_saved")
 
 
 @pytest.fixture(scope="module")
 def processes(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DriverProcesses]:
-    """Processes that sweep, with the stack's connections."""
+    """Start processes that sweep, with the stack's connections."""
     del stack
     with open_driver_processes(tmp_path_factory.mktemp("sweeps"), SWEEP) as opened:
         yield opened
@@ -36,7 +36,7 @@ def processes(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @pytest.fixture
 def swept(stack: Stack) -> Iterator[SweptScene]:
-    """One sweep is done, and its rows come again in the next."""
+    """A stream with one finished sweep, whose messages are repeated in the next."""
     del stack
     scene = new_scene(dedup={"window": "1h", "floor": "1s", "buckets": 2})
     made = SweptScene(scene, ("message_id",), WINDOW_MS)
@@ -52,51 +52,47 @@ def row(tp: TopicPartition, offset: int, key: str) -> Row:
     return Row(tp, offset, START_MS - 60_000 + offset, START_MS, (key,))
 
 
-def go_on(swept: SweptScene) -> None:
-    """What a driver that died has planned, then what came since."""
-    swept.count()
-    swept.planned_elsewhere()
-    swept.count()
+def sweep_by_oracle(swept: SweptScene) -> None:
+    """Run the oracle's sweeps of the killed driver's plan, then of the rows appended since."""
+    swept.sweep_by_oracle()
+    swept.take_plan_of_other_process()
+    swept.sweep_by_oracle()
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_sweep_that_is_killed_is_made_good_by_the_next(
-    swept: SweptScene, processes: DriverProcesses, step: str
-) -> None:
-    swept.planned_elsewhere()
+def test_sweep_after_a_kill_matches_the_oracle(swept: SweptScene, processes: DriverProcesses, step: str) -> None:
+    swept.take_plan_of_other_process()
     assert processes.run(swept.scene.config, f"{step}=kill") == -signal.SIGKILL
     unique, expected = swept.found()[0], swept.expected()[0]
-    assert (unique == expected) == (step not in COMMITTED), "nothing, or everything"
+    assert (unique == expected) == (step not in COMMITTED), "all rows of the sweep are committed, or none"
     assert len(unique) in (len(expected), len(expected) + 5)
     swept.append([row(A, offset, f"id-{offset - 5}") for offset in range(10, 20)])
     compact(swept.main)
     compact(swept.tables.unique)
     assert processes.run(swept.scene.config) == 0
-    go_on(swept)
+    sweep_by_oracle(swept)
     swept.check()
 
 
 @pytest.mark.parametrize("second", failpoints.SWEEP[5:7])
-def test_one_that_makes_good_another_is_killed_as_well(
-    swept: SweptScene, processes: DriverProcesses, second: str
-) -> None:
-    swept.planned_elsewhere()
+def test_sweep_after_two_kills_matches_the_oracle(swept: SweptScene, processes: DriverProcesses, second: str) -> None:
+    swept.take_plan_of_other_process()
     assert processes.run(swept.scene.config, "sweep.staged=kill") == -signal.SIGKILL
     assert processes.run(swept.scene.config, f"{second}=kill") == -signal.SIGKILL
     assert processes.run(swept.scene.config) == 0
-    swept.count()
+    swept.sweep_by_oracle()
     swept.check()
 
 
 @pytest.mark.parametrize("step", [step for step in failpoints.SWEEP if step not in NOT_FROZEN])
-def test_one_that_is_frozen_while_others_do_it_all_changes_nothing(
+def test_frozen_sweep_changes_nothing_after_others_have_committed(
     swept: SweptScene, processes: DriverProcesses, step: str
 ) -> None:
-    swept.planned_elsewhere()
+    swept.take_plan_of_other_process()
     frozen = processes.start(swept.scene.config, f"{step}=stop")
     assert processes.wait(frozen) == -signal.SIGSTOP
     assert processes.run(swept.scene.config) == 0
-    swept.count()
+    swept.sweep_by_oracle()
     swept.append([row(A, offset, f"id-{offset - 5}") for offset in range(10, 20)])
     compact(swept.main)
     swept.sweep()
@@ -110,13 +106,13 @@ def test_one_that_is_frozen_while_others_do_it_all_changes_nothing(
     swept.check()
 
 
-def test_three_sweeps_at_once_one_of_them_killed(swept: SweptScene, processes: DriverProcesses) -> None:
-    together = "sweep.carried_out=sleep:1"
+def test_three_concurrent_sweeps_one_killed_match_the_oracle(swept: SweptScene, processes: DriverProcesses) -> None:
+    together = "sweep.executed=sleep:1"
     armed = [together, f"{together},sweep.duplicates_committed=kill", together]
-    swept.planned_elsewhere()
+    swept.take_plan_of_other_process()
     started = [processes.start(swept.scene.config, each) for each in armed]
     ends = [processes.wait(process) for process in started]
     assert set(ends) <= {0, -signal.SIGKILL}
     assert processes.run(swept.scene.config) == 0
-    swept.count()
+    swept.sweep_by_oracle()
     swept.check()

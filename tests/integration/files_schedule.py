@@ -1,7 +1,7 @@
-"""One random schedule of producers, runs, rivals, kills, faults and finalizers over a `files` sink, and what must hold.
+"""One random schedule of producers, runs, rivals, kills, faults and finalizers over a `files` sink, with its checks.
 
-Time is told, not waited for. Some topic-partitions are behind for hours while others go on, rows come just before and
-just after they are late, and finalizers run often: else hardly an hour becomes final, and nothing can go wrong with it.
+The schedule sets the time instead of waiting. Some topic-partitions are behind for hours while others continue, rows
+arrive just before and just after they count as late, and finalizers run often: otherwise few hours become final.
 """
 
 from __future__ import annotations
@@ -15,90 +15,90 @@ from io import BytesIO
 
 import pyarrow.parquet as pq
 import pytest
-from files_scenes import at, check_files_exactly_once, finalize_at, key_of, ledger, markers, moment, root
+from files_scenes import at, check_files_exactly_once, finalize_at, inventory, key_of, markers, moment, root
 from partition_scenes import Scene, in_this_process
 
 from waybill import failpoints
 from waybill.errors import CommitConflict
-from waybill.names import TopicPartition, period_of, plan_key, staged_key
+from waybill.names import TopicPartition, period_of_key, plan_key, staged_key
 from waybill.partition import run as run_module
-from waybill.partition.files_sink import delivery
-from waybill.partition.files_sink.finality import Marker
-from waybill.partition.files_sink.finalize import Finalized
+from waybill.partition.files_sink import upload
+from waybill.partition.files_sink.finalize import FinalizeReport
+from waybill.partition.files_sink.hour_state import SuccessMarker
 from waybill.partition.plan import Plan, make_plan
-from waybill.partition.report import RunOutcome
 from waybill.partition.run import run_to_the_end
 from waybill.records.encode import Record
+from waybill.staging.driver import RunOutcome
 from waybill.store import Store
-from waybill.tables import read_left_out, read_progress
+from waybill.tables import read_blocked_partitions, read_progress
 
 TPS = [TopicPartition("flights", partition) for partition in range(3)]
 LATENESS_HOURS = 0.5
 ROUNDS = 10
 _FILE_CREATED, _MARKED = "partition.hour_file_created", "finalize.marked"
-IN_RUNS = ("planned", "span_read", "hour_file_created", "carried_out", "staged", "committed")
+IN_RUNS = ("planned", "span_read", "hour_file_created", "executed", "staged", "committed")
 IN_FINALIZERS = ("listed", "marked")
 _MANY = {"span_read", "hour_file_created", "marked"}
-"""Places that are passed more than once."""
+"""Failpoints that one process reaches several times."""
 
 
 @dataclass(frozen=True)
 class Mix:
-    """What happens more often in one schedule than in another."""
+    """The frequencies of events in a schedule."""
 
     acts: tuple[str, ...] = ("die", "die", "run", "finalize", "late_and_run", "compact", "compact_and_finalize")
-    """What breaks into runs and finalizers, where something does."""
+    """What interrupts runs and finalizers."""
     in_runs: tuple[str, ...] = IN_RUNS
     lateness: tuple[float, ...] = (0.0, 0.0, 0.1, 0.3, 0.45, 0.9, 1.6)
-    """Hours from events to their sending."""
+    """Hours between an event and its sending."""
     behind: float = 0.15
-    """How often a topic-partition falls behind."""
+    """Probability that a topic-partition falls behind."""
     damage: float = 0.15
     give_up: float = 0.3
-    """How often the plan of a run that was killed is given up."""
+    """Probability that the plan of a killed run is abandoned."""
 
 
 MIXES = {
     "any": Mix(),
     "behind": Mix(("late_and_run",), behind=0.3, damage=0.0),
     "late": Mix(lateness=(0.0, 0.3, 0.45, 0.9, 1.6, 2.5), damage=0.0),
-    "given up": Mix(("die",), ("hour_file_created", "carried_out"), (0.0, 0.3, 0.9, 1.6, 2.5), damage=0.3, give_up=1.0),
-    "upkeep": Mix(("compact_and_finalize",), ("hour_file_created", "carried_out", "staged")),
+    "given up": Mix(("die",), ("hour_file_created", "executed"), (0.0, 0.3, 0.9, 1.6, 2.5), damage=0.3, give_up=1.0),
+    "upkeep": Mix(("compact_and_finalize",), ("hour_file_created", "executed", "staged")),
 }
 
 
 class Unsound(AssertionError):
-    """Something does not hold that a reader relies on."""
+    """A property that readers rely on does not hold."""
 
 
 class Killed(BaseException):
-    """What a schedule raises where a process is to die."""
+    """Raised by a schedule to end a process."""
 
 
 @dataclass
 class Directory:
-    """What an hour's directory holds."""
+    """The content of an hour's directory."""
 
     sizes: dict[str, int] = field(default_factory=dict)
-    """Of the files, by key."""
+    """Sizes of the files in bytes, by key."""
     etags: dict[str, str] = field(default_factory=dict)
     marker: str | None = None
 
 
 @dataclass
 class Oracle:
-    """Looks at what is there, and says what a reader would find wrong."""
+    """Checks the objects after each step, as a reader would."""
 
     scene: Scene
     marking: list[str | None] = field(default_factory=list)
-    """For each finalizer that is under way: the hour that it marked, and has not looked at again."""
+    """For each running finalizer: the hour that it has marked and not checked again."""
     unchecked: set[str] = field(default_factory=set)
-    """Hours marked by finalizers that died before they looked again: the next one does."""
+    """Hours marked by finalizers that died before their second check, which the next finalizer makes."""
     marked_looks: int = 0
     _rows: dict[tuple[str, str], list[tuple[int, int]]] = field(default_factory=dict)
 
     def look(self, on_time: Callable[[str], set[tuple[int, int]]]) -> None:
-        """An hour that has its marker holds each row that was on time, and just the files that the marker counts."""
+        """Raise `Unsound` unless each marked hour has all rows that were on time and exactly its marker's files."""
         found = self._directories()
         marked = {hour: there for hour, there in found.items() if there.marker}
         self.unchecked &= marked.keys()
@@ -107,31 +107,31 @@ class Oracle:
             self.marked_looks += 1
             rows = [row for key in there.sizes for row in self._rows_of(key, there.etags[key])]
             if missing := on_time(hour) - set(rows):
-                raise Unsound(f"{hour} is final too soon: {sorted(missing)} are not there")
+                raise Unsound(f"{hour} is final too early: {sorted(missing)} are missing")
             if hour in self.unchecked or hour in self.marking:
                 continue
-            marker = Marker.from_json(self.scene.store.read(there.marker), there.marker)
+            marker = SuccessMarker.from_json(self.scene.store.read(there.marker), there.marker)
             figures = marker and (marker.files, marker.rows, marker.size_bytes)
             if figures != (len(there.sizes), len(rows), sum(there.sizes.values())):
-                raise Unsound(f"{hour}: the marker says {marker}, and there are {sorted(there.sizes)}")
+                raise Unsound(f"{hour}: the marker has {marker}, and the directory has {sorted(there.sizes)}")
             if len(rows) != len(set(rows)):
                 raise Unsound(f"{hour} holds rows twice")
 
-    def look_at_ledger(self) -> None:
-        """What counts is there, and stays."""
+    def check_inventory(self) -> None:
+        """Raise `Unsound` unless every file of the inventory exists with its size."""
         sizes = {key: size for there in self._directories().values() for key, size in there.sizes.items()}
-        for entry in ledger(self.scene):
+        for entry in inventory(self.scene):
             if sizes.get(key_of(entry)) != entry.size_bytes:
-                raise Unsound(f"the ledger lists {key_of(entry)}, and it is not there")
+                raise Unsound(f"the inventory lists {key_of(entry)}, which does not exist")
 
     def marked(self, hour: str) -> None:
-        """A marker is about to be set."""
+        """Note that a finalizer is about to create this hour's marker."""
         if self.marking:
             self.marking[-1] = hour
 
     @contextmanager
     def finalizer(self) -> Iterator[None]:
-        """One is under way."""
+        """Note that a finalizer runs within the block."""
         self.marking.append(None)
         try:
             yield
@@ -166,7 +166,7 @@ class Oracle:
 
 @dataclass
 class Schedule:
-    """One schedule, as its seed says."""
+    """One schedule, determined by its seed."""
 
     scene: Scene
     rng: random.Random
@@ -174,25 +174,25 @@ class Schedule:
     mix: Mix
     hours: float = 0.0
     log: dict[TopicPartition, list[tuple[Record, float, float]]] = field(default_factory=lambda: defaultdict(list))
-    """What was produced, with the hours of event and sending."""
+    """The produced messages, with the hours of event and sending."""
     archived: dict[TopicPartition, int] = field(default_factory=lambda: defaultdict(int))
     behind: set[TopicPartition] = field(default_factory=set)
-    """Those that nothing is archived of at present."""
+    """Topic-partitions that are not archived at present."""
     damaged: dict[str, bytes] = field(default_factory=dict)
-    """Backup objects that cannot be read at present, as they were."""
+    """Backup objects that are damaged or missing at present, with their original content."""
     act: Callable[[], None] | None = None
     place: str = ""
     passes: int = 0
     is_dead: bool = False
-    told: list[str] = field(default_factory=list)
+    history: list[str] = field(default_factory=list)
 
     @classmethod
     def begin(cls, make_scene: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch, seed: int, mix: Mix) -> Schedule:
-        """A schedule over a stream of its own. What it patches says when something happens, and nothing else."""
+        """A schedule over a stream of its own. It patches only the times at which events happen."""
         scene = make_scene(partition_by="hour", sink={"name": "files", "lateness": f"{int(LATENESS_HOURS * 60)}m"})
         schedule = cls(scene, random.Random(seed), Oracle(scene), mix)
         monkeypatch.setattr(failpoints, "reach", schedule.reach)
-        monkeypatch.setattr(delivery, "_THREADS", 1)  # so that a seed gives the same schedule each time
+        monkeypatch.setattr(upload, "_THREADS", 1)  # so that a seed gives the same schedule each time
         create = Store.create_if_absent
 
         def watched(store: Store, key: str, *rest: object) -> None:
@@ -201,7 +201,7 @@ class Schedule:
             create(store, key, *rest)  # type: ignore[arg-type]
 
         def cut_small(key: str, **options: object) -> Plan | None:
-            """Plans as of a stream with large objects: a task for each, or one for all; part of them, or all."""
+            """Make plans of one task for each object or one for all, over a part of the objects or all."""
             sizes = {"task_bytes": schedule.rng.choice((1, 1 << 20)), "run_bytes": schedule.rng.choice((500, 1 << 20))}
             return make_plan(key, **options | sizes)  # type: ignore[arg-type]
 
@@ -209,8 +209,8 @@ class Schedule:
         monkeypatch.setattr(run_module, "make_plan", cut_small)
         return schedule
 
-    def carry_out(self) -> None:
-        """All of it, to an end at which everything is in final hours. Raises `Unsound` as soon as something is."""
+    def play(self) -> None:
+        """Play the schedule until every message is in a final hour. Raises `Unsound` at the first violated property."""
         for step in (self.produce, self.archive, self.run):
             self.step(step)
         for _ in range(ROUNDS):
@@ -228,7 +228,7 @@ class Schedule:
         self.end()
 
     def end(self) -> None:
-        """What everything comes to in the end."""
+        """Repair and archive everything, and check that every hour becomes final."""
         self.hours += 10
         self.behind.clear()
         self.repair()
@@ -241,14 +241,14 @@ class Schedule:
         self.look()
         check_files_exactly_once(self.scene)
 
-    # --- what happens ---
+    # --- events ---
 
     def change(self) -> None:
-        """Who is behind, and what is damaged, stays so for a while."""
+        """Change which topic-partitions are behind and which objects are damaged; both last for a while."""
         for tp in TPS:
             if self.rng.random() < (0.35 if tp in self.behind else self.mix.behind):
                 self.behind ^= {tp}
-                self.told.append(f"{self.hours}: behind are {sorted(tp.partition for tp in self.behind)}")
+                self.history.append(f"{self.hours}: behind are {sorted(tp.partition for tp in self.behind)}")
         if self.rng.random() < (0.5 if self.damaged else self.mix.damage):
             (self.repair if self.damaged else self.damage)()
 
@@ -274,12 +274,12 @@ class Schedule:
         self.hours = round(self.hours + self.rng.choice((0.1, 0.2, 0.4, 0.7, 1.1)), 3)
 
     def run(self) -> None:
-        self.scene.run(in_this_process, done=lambda step: failpoints.reach(f"partition.{step}"))
+        self.scene.run(in_this_process, on_step=lambda step: failpoints.reach(f"partition.{step}"))
 
     def finalize(self) -> None:
         self.finalize_knowing(self.ends() if self.rng.random() < 0.7 else None)
 
-    def finalize_knowing(self, ends: dict[TopicPartition, int] | None) -> Finalized:
+    def finalize_knowing(self, ends: dict[TopicPartition, int] | None) -> FinalizeReport:
         with self.oracle.finalizer():
             found = finalize_at(self.scene, self.hours, ends)
         if "under way" not in "".join(found.notes):
@@ -290,7 +290,7 @@ class Schedule:
         return {tp: len(self.log[tp]) for tp in TPS}
 
     def compact(self) -> None:
-        """Another snapshot of the ledger, with the same rows and progress."""
+        """Another snapshot of the inventory, with the same rows and progress."""
         if self.scene.table.current_snapshot() is not None:
             self.scene.rewrite()
 
@@ -304,13 +304,13 @@ class Schedule:
         if keys:
             key = self.rng.choice(keys)
             self.damaged[key] = self.scene.store.read(key)
-            self.told.append(f"{self.hours}: damage {key}")
+            self.history.append(f"{self.hours}: damage {key}")
             self._replace(key, self.damaged[key][:-1] + bytes([self.damaged[key][-1] ^ 1]))
 
     def repair(self) -> None:
         for key, sound in self.damaged.items():
             self._replace(key, sound)
-        self.told.append(f"{self.hours}: repair")
+        self.history.append(f"{self.hours}: repair")
         self.damaged.clear()
 
     def _replace(self, key: str, content: bytes) -> None:
@@ -319,19 +319,19 @@ class Schedule:
         self.scene.store.create_if_absent(key, content, metadata)
 
     def give_up_plan(self) -> None:
-        """What an operator is told to do when a plan cannot be finished, and nobody works on it: remove its object."""
+        """Remove a plan that cannot be finished and that no run executes, as the error message tells an operator."""
         table = self.scene.table
-        progress, attempt = read_progress(table.metadata, "t"), read_left_out(table.metadata).attempt
+        progress, attempt = read_progress(table.metadata, "t"), read_blocked_partitions(table.metadata).attempt
         key = plan_key(self.scene.store.prefix, "flights", 1, str(table.metadata.table_uuid), progress, attempt)
         for of_plan in (key, staged_key(key)):
-            self.scene.store.remove_if_there(of_plan)
+            self.scene.store.remove_if_exists(of_plan)
 
-    # --- how ---
+    # --- execution ---
 
     def step(self, step: Callable[[], None]) -> None:
         """One step, into which another may break, or in which it dies."""
         name = step.__name__
-        self.told.append(f"{self.hours}: {name}")
+        self.history.append(f"{self.hours}: {name}")
         if name in ("run", "finalize"):
             place = self.rng.choice(self.mix.in_runs if name == "run" else IN_FINALIZERS)
             self.place = f"partition.{place}" if name == "run" else f"finalize.{place}"
@@ -339,22 +339,22 @@ class Schedule:
             if self.rng.random() < 0.7:
                 act = self.rng.choice(self.mix.acts)
                 self.act = getattr(self, act)
-                self.told[-1] += f", and at {self.place} (after {self.passes}) {act}"
+                self.history[-1] += f", and at {self.place} (after {self.passes}) {act}"
         try:
             step()
         except Killed:
-            self.told.append("killed")
+            self.history.append("killed")
             self._go_on_after_kill(name)
         except CommitConflict as conflict:
-            self.told.append(f"conflict: {conflict}")
+            self.history.append(f"conflict: {conflict}")
         self.act, self.is_dead = None, False
         self.look()
         if name in ("run", "finalize"):
-            self.oracle.look_at_ledger()
+            self.oracle.check_inventory()
 
     def _go_on_after_kill(self, name: str) -> None:
         if name == "run" and self.rng.random() < self.mix.give_up:
-            self.told.append("give up the plan")
+            self.history.append("give up the plan")
             self.give_up_plan()
 
     def reach(self, place: str) -> None:
@@ -381,18 +381,18 @@ class Schedule:
         self.archive()
         self.run()
 
-    # --- what must hold ---
+    # --- checks ---
 
     def look(self) -> None:
         try:
             self.oracle.look(self._on_time)
         except Unsound as error:
-            error.add_note("\n".join(self.told))
+            error.add_note("\n".join(self.history))
             raise
 
     def _on_time(self, hour: str) -> set[tuple[int, int]]:
         """The rows that an hour with its marker must hold: those sent before its end and the lateness."""
-        period = period_of(root(self.scene), f"{root(self.scene)}/{hour}/x")
+        period = period_of_key(root(self.scene), f"{root(self.scene)}/{hour}/x")
         assert period is not None
         return {
             (tp.partition, record.offset)

@@ -16,12 +16,13 @@ from pyiceberg.table import Table
 from waybill import names
 from waybill.archive.spans import ArchiveFault
 from waybill.config import Config, Stream
-from waybill.connections import CatalogEndpoint, S3Endpoint, connection
+from waybill.connections import CatalogEndpoint, S3Endpoint, find_connection
 from waybill.names import BackupName, TopicPartition
+from waybill.partition.execute import Execute
 from waybill.partition.plan import Task
 from waybill.partition.report import Report
 from waybill.partition.run import run_partition
-from waybill.partition.tasks import Execute, Job, TaskResult, run_task
+from waybill.partition.tasks import Job, TaskResult, run_task
 from waybill.records.encode import Record, encode_batch
 from waybill.records.framing import Codec
 from waybill.store import Store
@@ -33,30 +34,30 @@ Message = tuple[str, int, int, int | None, bytes | None, tuple[tuple[str, bytes 
 
 
 def in_this_process(job: Job, tasks: Sequence[Task]) -> list[TaskResult | ArchiveFault]:
-    """Tasks without Spark: the same code, sooner."""
+    """Run tasks in this process: the same code as on Spark, without its start-up."""
     return [run_task(job, task) for task in tasks]
 
 
 def event(offset: int, time_ms: int, **fields: Any) -> Record:
-    """A message that the scene's parser reads."""
+    """Return a message that the scene's parser can read."""
     value = f'{{"id": "id-{offset}", "at": {time_ms}}}'.encode()
     return Record(**{"offset": offset, "timestamp_ms": time_ms + 5, "key": b"key", "value": value} | fields)
 
 
 def junk(offset: int, time_ms: int = 0) -> Record:
-    """A message that no JSON parser reads."""
+    """Return a message that no JSON parser can read."""
     return Record(offset, time_ms, None, b"\xff junk", (("source", b"test"),))
 
 
 @dataclass
 class Scene:
-    """One stream with an archive and tables of its own."""
+    """One stream with its own archive and tables."""
 
     config: Config
     store: Store
     catalog: Catalog
     sent: list[Message] = field(default_factory=list)
-    """What was put into the archive, and has to be in table or quarantine."""
+    """The messages in the archive, each of which must be in table or quarantine."""
 
     @property
     def stream(self) -> Stream:
@@ -73,12 +74,12 @@ class Scene:
     def put(
         self, tp: TopicPartition, records: Sequence[Record], *, codec: Codec = Codec.ZSTD, batch: int = 100
     ) -> None:
-        """One backup object of these messages."""
+        """Create a backup object of these messages."""
         cuts = [records[n : n + batch] for n in range(0, len(records), batch)]
         self.put_bytes(tp, records[0].offset, b"".join(encode_batch(cut, codec=codec) for cut in cuts), records)
 
     def put_bytes(self, tp: TopicPartition, first_offset: int, content: bytes, records: Iterable[Record]) -> None:
-        """One backup object of these bytes, which hold `records`."""
+        """Create a backup object with this content, which holds `records`."""
         name = BackupName(tp.topic, self.stream.generation, tp.partition, first_offset)
         self.store.create_if_absent(name.key(self.store.prefix), content)
         self.sent += [
@@ -86,22 +87,22 @@ class Scene:
         ]
 
     def with_stream(self, **changes: Any) -> Config:
-        """The config with changes to the stream."""
+        """Return the config with changes to the stream."""
         document = self.config.model_dump(mode="json")
         document["streams"]["flights"] |= changes
         return Config.model_validate(document)
 
-    def run(self, execute: Execute = in_this_process, done: Callable[[str], None] = lambda _: None) -> Report:
-        return run_partition(self.config, "flights", execute, done=done)
+    def run(self, execute: Execute = in_this_process, on_step: Callable[[str], None] = lambda _: None) -> Report:
+        return run_partition(self.config, "flights", execute, on_step=on_step)
 
     def keys(self, below: str) -> list[str]:
-        """The keys of the scene's objects whose names go on with `below`."""
+        """Return the keys of the scene's objects below the prefix `below`."""
         prefix = f"{self.store.prefix}/{below}"
         pages = self.store.client.get_paginator("list_objects_v2").paginate(Bucket=self.store.bucket, Prefix=prefix)
         return [o["Key"] for page in pages for o in page.get("Contents", [])]
 
     def data_files(self) -> set[str]:
-        """The data files that are there, referenced or not."""
+        """Return all data files of both tables, referenced or not."""
         found: set[str] = set()
         for table in (self.table, self.quarantine):
             prefix = table.location().removeprefix(f"s3://{self.store.bucket}/") + "/data/"
@@ -110,16 +111,16 @@ class Scene:
         return found
 
     def referenced_files(self) -> set[str]:
-        """The data files of the current snapshots."""
+        """Return the data files of the current snapshots."""
         return {t.file.file_path for table in (self.table, self.quarantine) for t in table.scan().plan_files()}
 
     def check_exactly_once(self) -> None:
-        """Each message of the archive is once in table or quarantine, as it was sent, and no file is left over."""
+        """Assert that each message of the archive is in table or quarantine exactly once, as it was sent."""
         found = [*messages_in(self.table.scan().to_arrow()), *messages_in(self.quarantine.scan().to_arrow())]
         assert sorted(found, key=lambda m: m[:3]) == sorted(self.sent, key=lambda m: m[:3])
 
     def rewrite(self) -> None:
-        """Replace the table's files by others with the same rows in one snapshot, as a compaction does."""
+        """Replace the table's files by copies in one snapshot, as a compaction does."""
         table = self.table
         with table.transaction() as transaction, transaction.update_snapshot().overwrite() as overwrite:
             for task in table.scan().plan_files():
@@ -130,13 +131,14 @@ class Scene:
                 overwrite.append_data_file(parquet_file_to_data_file(table.io, table.metadata, path))
 
     def check_no_file_is_left_over(self) -> None:
-        there, referenced = self.data_files(), self.referenced_files()
-        assert there - referenced == set()
-        assert referenced - there == set()
+        """Assert that the data files are exactly those of the current snapshots."""
+        existing, referenced = self.data_files(), self.referenced_files()
+        assert existing - referenced == set()
+        assert referenced - existing == set()
 
 
 def messages_in(rows: pa.Table) -> list[Message]:
-    """The messages that rows of either table came from."""
+    """Return the messages that the rows of either table were made of."""
     columns = rows.append_column("at_ms", rows.column("kafka_timestamp").cast(pa.int64()))
     return [
         (
@@ -153,7 +155,7 @@ def messages_in(rows: pa.Table) -> list[Message]:
 
 
 def new_scene(**stream: Any) -> Scene:
-    """A scene with a bucket prefix and tables that no other has."""
+    """Return a scene with a bucket prefix and tables of its own."""
     unique = uuid.uuid4().hex[:12]
     config = Config.model_validate(
         {
@@ -171,9 +173,9 @@ def new_scene(**stream: Any) -> Scene:
             },
         }
     )
-    s3 = S3Endpoint.of(connection(config.storage.connection))
+    s3 = S3Endpoint.of(find_connection(config.storage.connection))
     return Scene(
         config,
         Store(s3, config.storage.bucket, config.storage.prefix),
-        open_catalog(CatalogEndpoint.of(connection(config.catalog.connection)), s3),
+        open_catalog(CatalogEndpoint.of(find_connection(config.catalog.connection)), s3),
     )

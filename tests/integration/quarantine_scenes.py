@@ -1,4 +1,4 @@
-"""Quarantines for the tests of the retry: how they come about, and what must hold of them at any time."""
+"""Scenes with a filled quarantine for the tests of the retry, and checks that must hold at any time."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from partition_scenes import DAY_MS, Scene, event, junk
 from pyiceberg.io.pyarrow import parquet_file_to_data_file
 
 from waybill.names import TopicPartition, retry_key
-from waybill.quarantine import Choice, RetryReport, retry_quarantine
-from waybill.quarantine.record import find_retry
+from waybill.quarantine.retry import RetryReport, retry_quarantine
+from waybill.quarantine.row_filter import RowFilter
+from waybill.quarantine.staged import find_retry
 from waybill.quarantine.view import retries_of
 from waybill.records.encode import Record
 from waybill.tables import StreamTables, read_retries
@@ -28,7 +29,7 @@ GOOD, JUNK = 73, 2
 
 
 def put_messages(scene: Scene) -> None:
-    """Something of everything: two topics, late data, a tombstone, junk."""
+    """Put messages of two topics, with late data, a tombstone and junk, into the archive."""
     scene.put(TP0, [event(n, n * DAY_MS // 10) for n in range(50)])
     scene.put(TP0, [event(50, 5 * DAY_MS), junk(51), Record(52, 7000, b"key", None), event(53, -DAY_MS)])
     scene.put(TP1, [event(n, 3 * DAY_MS, key=None, headers=[("h", b"1"), ("h", None)]) for n in range(100, 120)])
@@ -36,7 +37,7 @@ def put_messages(scene: Scene) -> None:
 
 
 def fill_quarantine(scene: Scene) -> None:
-    """All but the tombstone went to quarantine; by now the parser is mended."""
+    """Send all messages but the tombstone to quarantine by a broken parser, then configure the right one."""
     scene.config = scene.with_stream(parser=BROKEN)
     put_messages(scene)
     report = scene.run()
@@ -44,15 +45,15 @@ def fill_quarantine(scene: Scene) -> None:
     scene.config = scene.with_stream(parser=MENDED)
 
 
-def retry(scene: Scene, choice: Choice | None = None, **settings: Any) -> RetryReport:
-    """All of the scene's quarantine, if no choice is given."""
-    return retry_quarantine(scene.config, "flights", choice or Choice(), **settings)
+def retry(scene: Scene, row_filter: RowFilter | None = None, **settings: Any) -> RetryReport:
+    """Retry the selected rows, by default the scene's whole quarantine."""
+    return retry_quarantine(scene.config, "flights", row_filter or RowFilter(), **settings)
 
 
 def uncommitted_files(scene: Scene, tables: StreamTables) -> list[str]:
-    """The data files of the retry that `tables` have not committed, if there is one.
+    """Return the data files of the unfinished retry of `tables`, if any.
 
-    There is one at most: the next number is taken only when the last one is done.
+    At most one is unfinished: a number is used only after the retry before it is finished.
     """
     main, quarantine = retries_of(tables)
     uuid = str(tables.main.metadata.table_uuid)
@@ -69,20 +70,20 @@ class _Quiet:
 
 
 def verified(scene: Scene) -> Report:
-    """What `waybill verify` says."""
+    """Return the report of `waybill verify`."""
     return verify_stream(
         "flights",
         scene.stream,
         store=scene.store,
-        committed=lambda _: None,
-        known=(),
+        read_committed=lambda _: None,
+        committed_tps=(),
         catalog=scene.catalog,
         listener=_Quiet(),
     )
 
 
 def check_sound(scene: Scene, quarantined: int) -> None:
-    """Each message is there once, `quarantined` of them in quarantine; a retry may be half done."""
+    """Assert that each message exists once, `quarantined` of them in quarantine; a retry may be unfinished."""
     report = verified(scene)
     assert [str(fault) for fault in report.faults if fault.kind != "committed"] == []
     assert report.figures.quarantine == quarantined
@@ -90,7 +91,7 @@ def check_sound(scene: Scene, quarantined: int) -> None:
 
 
 def check_done(scene: Scene, quarantined: int, *, left_over: bool = False) -> None:
-    """`check_sound`, and nothing is half done. `left_over`: there may be files that no snapshot references."""
+    """`check_sound`, and no retry is unfinished. `left_over`: unreferenced files may exist."""
     check_sound(scene, quarantined)
     scene.check_exactly_once()
     assert scene.quarantine.scan().to_arrow().num_rows == quarantined
@@ -101,12 +102,12 @@ def check_done(scene: Scene, quarantined: int, *, left_over: bool = False) -> No
 
 
 def retries(scene: Scene) -> tuple[int, int]:
-    """How many retries the table and the quarantine have taken part in."""
+    """Return how many retries the table and the quarantine have taken part in."""
     return read_retries(scene.table.metadata, "t"), read_retries(scene.quarantine.metadata, "q")
 
 
 def rewrite_quarantine(scene: Scene) -> None:
-    """All rows of the quarantine in other files, as a compaction leaves them."""
+    """Move all rows of the quarantine to other files, as a compaction does."""
     table = scene.quarantine
     with table.transaction() as transaction, transaction.update_snapshot().overwrite() as overwrite:
         for task in table.scan().plan_files():

@@ -1,4 +1,4 @@
-"""A schema registry for the tests: Apicurio in a process of its own, which Confluent's client fills."""
+"""A schema registry for the tests: Apicurio in its own process. Tests fill it with Confluent's client."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _READY_SECONDS = 120.0
 
 @contextmanager
 def registry_server(directory: Path) -> Iterator[str]:
-    """Its URL, once it answers."""
+    """Start a registry and yield its URL as soon as it answers; stop it at the end of the block."""
     java = preflight.find_java()
     (logs := directory / "logs").mkdir(parents=True)
     registry = Registry(java, unpacked(java), directory / "registry", free_ports(1)[0])
@@ -42,5 +42,5 @@ def registry_server(directory: Path) -> Iterator[str]:
 
 
 def as_connection(url: str) -> str:
-    """The value of `AIRFLOW_CONN_…`."""
+    """Return the value of `AIRFLOW_CONN_…` for a registry."""
     return json.dumps({"conn_type": "http", "host": url})

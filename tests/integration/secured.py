@@ -1,8 +1,8 @@
-"""Servers that let nobody in without a reason: one Kafka broker and one ZooKeeper with TLS, SASL and ACLs.
+"""Servers with access control: one Kafka broker and one ZooKeeper with TLS, SASL and ACLs.
 
-They are apart from the run's stack, which stays as quick and simple as a stack on a laptop. The broker's four listeners
-are the four security protocols, and a fifth has a proxy in front of it that ends TLS, as a load balancer does; its
-authorizer allows nothing that no ACL allows.
+They are not part of the stack of the other tests, which stays as fast and simple as a stack on a laptop. Four listeners
+of the broker have the four security protocols. In front of a fifth, a proxy ends TLS as a load balancer does. The
+authorizer denies everything that no ACL allows.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _COPY_BYTES = 8 << 10
 
 @dataclass(frozen=True)
 class User:
-    """Somebody whom Kafka knows, by PLAIN and by both SCRAMs."""
+    """A user of Kafka, for PLAIN and both SCRAM mechanisms."""
 
     name: str
     password: str = field(default_factory=lambda: f"secret-{uuid.uuid4().hex}")
@@ -64,7 +64,7 @@ BOB = User("bob")
 
 
 class Certificates:
-    """A certificate authority with what it signed, as PEM files in `directory`."""
+    """A certificate authority, which writes certificates as PEM files to `directory`."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -75,7 +75,7 @@ class Certificates:
         self.ca = self._write("ca.pem", self._certificate.public_bytes(serialization.Encoding.PEM))
 
     def issue(self, name: str, hosts: tuple[str, ...] = (), password: str = "") -> tuple[Path, Path, Path]:
-        """A certificate for `hosts`: the certificate, its key (encrypted with a password), and both in one file."""
+        """Return files with a certificate for `hosts`, its key (encrypted with `password`), and both together."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         names = [_alternative_name(host) for host in hosts]
@@ -127,28 +127,28 @@ def _alternative_name(host: str) -> x509.GeneralName:
 
 @dataclass(frozen=True)
 class SecuredServers:
-    """The two servers, running."""
+    """The two running servers."""
 
     certificates: Certificates
     ports: Mapping[str, int]
-    """By security protocol of Kafka's; `BEHIND_PROXY` is that listener, `proxy` where its clients go to; `zookeeper`,
+    """Ports of Kafka's listeners by security protocol, of `BEHIND_PROXY` and its `proxy`, of `zookeeper` and
     `zookeeper-tls`."""
     server_certificate: Path
     """The servers' certificate and key in one file."""
 
     def kafka(self, protocol: str, **extra: str) -> dict[str, Any]:
-        """A connection to the listener of that protocol; extras are librdkafka's options, with `_` for `.`."""
+        """Return a connection to the listener of a protocol; extras are librdkafka's options, with `_` for `.`."""
         options = {"bootstrap.servers": f"127.0.0.1:{self.ports[protocol]}", "security.protocol": protocol}
         if protocol.endswith("SSL"):
             options["ssl.ca.location"] = str(self.certificates.ca)
         return {"conn_type": "kafka", "extra": options | {key.replace("_", "."): extra[key] for key in extra}}
 
     def kafka_as(self, user: User, mechanism: str, protocol: str = "SASL_SSL") -> dict[str, Any]:
-        """A connection to the listener of that protocol as that user."""
+        """Return a connection of a user to the listener of a protocol."""
         return self.kafka(protocol, sasl_mechanism=mechanism, sasl_username=user.name, sasl_password=user.password)
 
     def zookeeper(self, user: User | None = None, *, tls: bool = False, **extra: Any) -> dict[str, Any]:
-        """A connection to ZooKeeper."""
+        """Return a connection to ZooKeeper."""
         options = {"use_ssl": True, "ca": str(self.certificates.ca)} if tls else {}
         found: dict[str, Any] = {
             "conn_type": "zookeeper",
@@ -160,11 +160,11 @@ class SecuredServers:
 
     @cached_property
     def admin(self) -> AdminClient:
-        """An administrator, by the listener without security, whose users the broker trusts."""
+        """A client of the listener without security, whose users are administrators."""
         return AdminClient({"bootstrap.servers": f"127.0.0.1:{self.ports['PLAINTEXT']}", "log_level": 0})
 
     def allow(self, user: User, topic: str, operation: AclOperation) -> None:
-        """An ACL for a topic."""
+        """Create an ACL that allows a user an operation on a topic."""
         binding = AclBinding(
             KafkaResource.TOPIC,
             topic,
@@ -180,7 +180,7 @@ class SecuredServers:
 
 @contextmanager
 def secured_servers(directory: Path) -> Iterator[SecuredServers]:
-    """Start both, and stop them at the end of the block."""
+    """Start both servers, and stop them at the end of the block."""
     certificates = Certificates(directory / "certificates")
     _, _, server = certificates.issue("server", ("127.0.0.1",))
     names = (*_PROTOCOLS, "BEHIND_PROXY", "proxy", "controller", "zookeeper", "zookeeper-tls")
@@ -228,7 +228,7 @@ def _kafka(
     command = [str(java.binary), f"-Dlog4j2.configurationFile={write_log4j_config(home)}"]
     command += ["-XX:+UseSerialGC", "-Xmx400m", "-cp", f"{kafka_jars}/*"]
     cluster_id = "A" + urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
-    # Only the short-lived tool does without the JVM's second compiler, which alone makes AES quick.
+    # Only this short-lived tool runs without the JVM's second compiler: the broker needs it for fast AES.
     format_log = [
         *command,
         "-XX:TieredStopAtLevel=1",
@@ -321,9 +321,9 @@ def _wait(guardian: GuardianHandle, name: str, ask: Any) -> None:
 
 @contextmanager
 def tls_proxy(servers: SecuredServers) -> Iterator[None]:
-    """End TLS in front of the listener `BEHIND_PROXY`. What the broker sends is held back a little and sent at once.
+    """End TLS in front of the listener `BEHIND_PROXY`. The proxy delays the broker's bytes a little and joins them.
 
-    So one TLS record holds the end of one response and the whole of others, which the broker itself never does.
+    So one TLS record contains the end of one response and whole others, which the broker itself never sends.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(servers.server_certificate)
@@ -341,20 +341,20 @@ def tls_proxy(servers: SecuredServers) -> Iterator[None]:
                 await writer.drain()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with ExitStack() as ends:  # wherever `run` ends this task: while it opens a connection, or waits for its ways
+        with ExitStack() as ends:  # `run` may cancel this task while it connects, or while it waits for the pumps
             ends.callback(writer.transport.abort)
             inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", servers.ports["BEHIND_PROXY"])
             ends.callback(inner_writer.transport.abort)
-            ways = [
+            pumps = [
                 asyncio.create_task(pump(reader, inner_writer, 0.0)),
                 asyncio.create_task(pump(inner_reader, writer, _HOLD_BACK_SECONDS)),
             ]
             try:
-                await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                for way in ways:
-                    way.cancel()
-                await asyncio.gather(*ways, return_exceptions=True)
+                for task in pumps:
+                    task.cancel()
+                await asyncio.gather(*pumps, return_exceptions=True)
 
     async def run() -> None:
         server = await asyncio.start_server(serve, "127.0.0.1", servers.ports["proxy"], ssl=context)
@@ -365,7 +365,7 @@ def tls_proxy(servers: SecuredServers) -> Iterator[None]:
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
-        await asyncio.sleep(_HOLD_BACK_SECONDS)  # transports close in the loop
+        await asyncio.sleep(_HOLD_BACK_SECONDS)  # the loop closes the transports
 
     thread = threading.Thread(target=loop.run_until_complete, args=[run()])
     thread.start()
@@ -379,5 +379,5 @@ def tls_proxy(servers: SecuredServers) -> Iterator[None]:
 
 
 def as_environment(**connections: Mapping[str, Any]) -> dict[str, str]:
-    """Connections by name as Airflow's environment variables."""
+    """Return connections by name as Airflow's environment variables."""
     return {f"AIRFLOW_CONN_{name.upper()}": json.dumps(connection) for name, connection in connections.items()}

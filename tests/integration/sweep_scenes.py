@@ -1,4 +1,4 @@
-"""Streams whose table is filled by hand and swept, beside the oracle that says what must come of it."""
+"""Streams whose table tests fill directly and sweep, together with the oracle's results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from waybill.dedup.execute import Execute, InThisProcess
 from waybill.dedup.report import SweepReport
 from waybill.dedup.sweep import run_sweep
 from waybill.names import TopicPartition
-from waybill.partition.report import RunOutcome
+from waybill.staging.driver import RunOutcome
 from waybill.tables import ensure_tables, load_dedup_tables
 from waybill.tables.dedup import DedupTables, SweepState, read_sweep_state
 from waybill.tables.progress import progress_text, read_progress
@@ -30,25 +30,25 @@ START_MS = 1_600_000_000_000
 _US = 1000
 
 Found = tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]
-"""Rows of the table of unique rows, and of the duplicates: as they are compared."""
+"""Rows of the unique table and of the duplicates table, in a form that can be compared."""
 
 
 class Killed(Exception):
-    """The driver ends here, as if it were killed."""
+    """Ends the driver at this point, as if it were killed."""
 
 
 @dataclass
 class SweptScene:
-    """A stream, what its table gained, and what the oracle makes of it."""
+    """A stream, the rows appended to its table, and the oracle's results for them."""
 
     scene: Scene
     key: tuple[str, ...]
     window_ms: int
     now_ms: int = START_MS
     waiting: list[Row] = field(default_factory=list)
-    """Rows of the table that no plan has taken."""
+    """Rows of the table that are in no plan yet."""
     planned: list[Row] | None = None
-    """Rows of a plan that was not carried out to the end; and when it was made."""
+    """Rows of a plan that is not committed, and the time of the plan."""
     planned_at_ms: int = 0
     state: oracle.State = field(default_factory=oracle.State)
     kept: list[oracle.Kept] = field(default_factory=list)
@@ -66,12 +66,12 @@ class SweptScene:
 
     @property
     def index(self) -> str:
-        """What the keys of the index's objects start with."""
+        """Return the prefix of the object keys of the index."""
         unique = str(self.tables.unique.metadata.table_uuid)
         return names.key_index_prefix(self.scene.store.prefix, "flights", self.scene.stream.generation, unique)
 
     def append(self, rows: Sequence[Row], files: int = 1) -> None:
-        """Rows into the stream's table, in one snapshot, as a partition run or a retry of the quarantine does it."""
+        """Append rows to the stream's table in one snapshot, as a partition run or a quarantine retry does."""
         main = self.main
         progress = dict(read_progress(main.metadata, "main"))
         for row in rows:
@@ -83,7 +83,7 @@ class SweptScene:
         self.waiting += rows
 
     def append_tables(self, made: Sequence[pa.Table], progress: Mapping[TopicPartition, int]) -> None:
-        """Rows that the oracle is not told of, a file each, in one snapshot."""
+        """Append tables, a file each, in one snapshot; the oracle does not count their rows."""
         main = self.main
         with main.transaction() as transaction:
             update = transaction.update_snapshot({PROGRESS_PROPERTY: progress_text(progress)})
@@ -110,49 +110,49 @@ class SweptScene:
         }
 
     def sweep(
-        self, execute: Execute | None = None, done: Callable[[str], None] = lambda _: None, **options: Any
+        self, execute: Execute | None = None, on_step: Callable[[str], None] = lambda _: None, **options: Any
     ) -> SweepReport:
-        """One sweep, and the oracle's beside it once it is committed."""
+        """Run one sweep, and the oracle's sweep once it is committed."""
         began_at = datetime.fromtimestamp(self.now_ms / 1000, UTC)
         if self.planned is None:
             self.planned, self.waiting, self.planned_at_ms = self.waiting, [], self.now_ms
         report = run_sweep(
-            self.scene.config, "flights", execute or InThisProcess(), now=lambda: began_at, done=done, **options
+            self.scene.config, "flights", execute or InThisProcess(), now=lambda: began_at, on_step=on_step, **options
         )
         if report.outcome is RunOutcome.NOTHING_NEW:
             self.planned, self.waiting = None, self.planned
         else:
-            self.count()
+            self.sweep_by_oracle()
         return report
 
     def sweep_killed(self, step: str, **options: Any) -> bool:
-        """A sweep whose driver dies after a step. False: it met no such step, and came to its end."""
-        met = False
+        """Run a sweep whose driver is killed after a step. Return False if it ended without reaching the step."""
+        reached = False
 
         def die(done: str) -> None:
-            nonlocal met
+            nonlocal reached
             if done == step:
-                met = True
+                reached = True
                 raise Killed(step)
 
         try:
-            self.sweep(done=die, **options)
+            self.sweep(on_step=die, **options)
         except Killed:
-            if step in {"committed", "index_moved"}:
-                self.count()
-        return met
+            if step in {"committed", "index_saved"}:
+                self.sweep_by_oracle()
+        return reached
 
-    def planned_elsewhere(self, at_ms: int | None = None) -> None:
-        """Another process makes, or made, a plan of all that waits."""
+    def take_plan_of_other_process(self, at_ms: int | None = None) -> None:
+        """Record that another process plans, or has planned, all waiting rows."""
         assert self.planned is None
         self.planned, self.waiting, self.planned_at_ms = self.waiting, [], at_ms or self.now_ms
 
-    def sweep_to_the_end(self, **options: Any) -> None:
+    def sweep_until_current(self, **options: Any) -> None:
         while (report := self.sweep(**options)).resumed or report.more:
             pass
 
-    def count(self) -> None:
-        """The oracle's sweep of what was planned."""
+    def sweep_by_oracle(self) -> None:
+        """Run the oracle's sweep of the planned rows."""
         if self.planned is None:
             return
         swept = oracle.sweep(
@@ -163,7 +163,7 @@ class SweptScene:
         self.duplicates += swept.duplicates
 
     def expected(self) -> Found:
-        """What the oracle says."""
+        """Return the oracle's rows."""
         return (
             sorted((str(k.row.tp), k.row.offset, k.arrived_ms) for k in self.kept),
             sorted(
@@ -173,7 +173,7 @@ class SweptScene:
         )
 
     def found(self) -> Found:
-        """What the tables hold."""
+        """Return the rows of the tables."""
         unique, duplicates = self.tables.unique.scan().to_arrow(), self.tables.duplicates.scan().to_arrow()
         return (
             sorted(zip(*_place(unique, ""), strict=True)),
@@ -185,14 +185,14 @@ class SweptScene:
         return read_sweep_state(self.tables.unique.metadata, "unique")
 
     def check(self) -> None:
-        """Tables and state are the oracle's exactly."""
+        """Check that tables and state equal the oracle's."""
         assert self.found() == self.expected()
         state = self.found_state
         assert (dict(state.watermarks), state.horizon_ms) == (dict(self.state.watermarks), self.state.horizon_ms)
 
 
 def _place(rows: pa.Table, which: str) -> tuple[list[str], list[int], list[int]]:
-    """Topic-partition, offset and arrival, of the row itself or of the first one."""
+    """Return topic-partition, offset and arrival, of the row itself or of the first one."""
     topics, partitions = rows.column(f"{which}topic").to_pylist(), rows.column(f"{which}partition").to_pylist()
     arrived = rows.column(f"{which}arrived_at").cast(pa.int64()).to_pylist()
     return (
@@ -203,7 +203,7 @@ def _place(rows: pa.Table, which: str) -> tuple[list[str], list[int], list[int]]
 
 
 def compact(table: Table) -> None:
-    """All files replaced by one a partition, in one snapshot, as a compaction does."""
+    """Replace all files by one for each partition, in one snapshot, as a compaction does."""
     rows, old = table.scan().to_arrow(), [task.file for task in table.scan().plan_files()]
     if not old:
         return
@@ -215,7 +215,7 @@ def compact(table: Table) -> None:
 
 
 class RandomRows:
-    """Messages of a few topic-partitions, many of them sent again: late, early, with clocks that are wrong."""
+    """Generates messages of a few topic-partitions, many of them repeated: late, early, with wrong clocks."""
 
     def __init__(self, rng: random.Random, key: tuple[str, ...], window_ms: int) -> None:
         self._rng, self._key, self._window_ms = rng, key, window_ms
@@ -224,7 +224,7 @@ class RandomRows:
         self._held_back: list[Row] = []
 
     def batch(self, now_ms: int, most: int = 40) -> list[Row]:
-        """Some new rows; and some that were held back, as by the quarantine."""
+        """Return some new rows, and some that were held back, as the quarantine does."""
         rng = self._rng
         made = [self._row(now_ms) for _ in range(rng.randrange(1, most))]
         back = [row for row in self._held_back if rng.random() < 0.3]
@@ -239,7 +239,7 @@ class RandomRows:
         offset = self._offsets[tp]
         self._offsets[tp] += rng.choice((1, 1, 1, 3))
         kind = rng.randrange(20)
-        if kind < 2:  # a clock that is wrong
+        if kind < 2:  # a wrong clock
             time: int | None = now_ms + rng.choice((-1, 1)) * rng.randrange(100 * self._window_ms)
         elif kind == 2:
             time = None
@@ -256,8 +256,8 @@ class RandomRows:
         return None if kind == 0 else f"{column}-{rng.randrange(6)}"
 
 
-def harm_index(scene: SweptScene, rng: random.Random) -> str:
-    """Something happens to the index's objects. Returns what."""
+def damage_index(scene: SweptScene, rng: random.Random) -> str:
+    """Remove or damage objects of the index. Return what was done."""
     store = scene.scene.store
     keys = list(store.keys(scene.index))
     manifests = [key for key in keys if names.key_index_version_of(key) is not None]
@@ -271,13 +271,13 @@ def harm_index(scene: SweptScene, rng: random.Random) -> str:
     else:
         gone = []
         for key in rng.sample(keys, min(3, len(keys))):
-            _harm(store, key, what, rng)
+            _damage(store, key, what, rng)
     for key in gone:
         store.remove(key)
     return what
 
 
-def _harm(store: Any, key: str, what: str, rng: random.Random) -> None:
+def _damage(store: Any, key: str, what: str, rng: random.Random) -> None:
     content = bytearray(store.read(key))
     store.remove(key)
     if what == "file gone":

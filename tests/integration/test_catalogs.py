@@ -1,4 +1,4 @@
-"""Each kind of Iceberg catalog: PyIceberg and Spark work on one table, and another reader finds the same in it."""
+"""Each kind of Iceberg catalog: PyIceberg and Spark share a table, and DuckDB reads the same rows from it."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from partition_scenes import Scene, event, junk
 from pyspark.sql import SparkSession
 
 from devstack import Stack
-from waybill.connections import CatalogEndpoint, S3Endpoint, connection
+from waybill.connections import CatalogEndpoint, S3Endpoint, find_connection
 from waybill.errors import ConfigError
 from waybill.maintenance.run import run_maintenance
 from waybill.names import TopicPartition
 from waybill.spark.catalog import SparkCatalog, spark_catalog
 from waybill.spark.iceberg import attach_catalog
-from waybill.spark.procedures import SparkProcedures
+from waybill.spark.iceberg import SparkProcedures
 from waybill.tables import load_tables, open_catalog
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
@@ -61,7 +61,7 @@ def glue() -> Iterator[str]:
 
 @pytest.fixture(params=["sqlite", "postgres", "rest", "glue"])
 def catalog(request: pytest.FixtureRequest, stack: Stack, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The catalog that streams use now, by a connection as a user writes it."""
+    """Set the connection of the catalog that streams use, as a user writes it, and return the kind of catalog."""
     kind: str = request.param
     warehouse = f"{stack.warehouse}-{kind}"
     if kind == "postgres":
@@ -79,8 +79,10 @@ def catalog(request: pytest.FixtureRequest, stack: Stack, monkeypatch: pytest.Mo
 
 
 def in_spark(spark: SparkSession) -> tuple[SparkSession, SparkCatalog]:
-    """A session that knows the catalog."""
-    catalog = spark_catalog(CatalogEndpoint.of(connection("iceberg_default")), S3Endpoint.of(connection("aws_default")))
+    """Return a Spark session with the catalog."""
+    catalog = spark_catalog(
+        CatalogEndpoint.of(find_connection("iceberg_default")), S3Endpoint.of(find_connection("aws_default"))
+    )
     session = spark.newSession()
     session.conf.set("spark.sql.shuffle.partitions", "2")
     attach_catalog(session, catalog)
@@ -101,7 +103,7 @@ def test_pyiceberg_and_spark_share_a_catalog(
     assert by_spark(session, table) == before
 
     config = scene.with_stream(maintenance={"min_input_files": 2})
-    # One partition, so one commit: Spark makes several side by side, and moto's Glue takes one over another.
+    # One partition, so one commit: Spark makes several at the same time, and moto's Glue lets one overwrite another.
     report = run_maintenance(config, "flights", lambda: SparkProcedures(session, known.name))
     assert [(t.before.data_files, t.after.data_files) for t in report.tables] == [(RUNS, 1), (RUNS, 1)], catalog
     assert by_spark(session, table) == by_pyiceberg(scene) == by_duckdb(scene) == before
@@ -124,8 +126,8 @@ def by_spark(session: SparkSession, table: str) -> Found:
 
 
 def by_duckdb(scene: Scene) -> Found:
-    """With DuckDB's own Iceberg extension, from the table's metadata file on."""
-    s3 = S3Endpoint.of(connection("aws_default"))
+    """Read the table from its metadata file with DuckDB's own Iceberg extension."""
+    s3 = S3Endpoint.of(find_connection("aws_default"))
     assert s3.endpoint_url is not None
     with duckdb.connect() as database:
         for module in (duckdb_extension_avro, duckdb_extension_httpfs, duckdb_extension_iceberg):
@@ -144,7 +146,7 @@ def _found(rows: pa.Table) -> Found:
     return len(offsets), sum(offsets), hashlib.sha256(b"\0".join(rows.column("value").to_pylist())).hexdigest()
 
 
-def test_a_catalogs_password_is_shown_by_neither_spark_nor_its_settings(
+def test_catalog_password_is_in_no_setting_that_spark_shows(
     postgres: str, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     document = {"conn_type": "iceberg", "host": f"postgresql+psycopg://{postgres}", "extra": {"type": "sql"}}
@@ -152,21 +154,21 @@ def test_a_catalogs_password_is_shown_by_neither_spark_nor_its_settings(
     session, known = in_spark(spark)
     shown = {row["key"]: row["value"] for row in session.sql("SET").collect()}
     assert shown[f"spark.sql.catalog.{known.name}.type"] == "jdbc"
-    secrets = [catalog_servers.PASSWORD, S3Endpoint.of(connection("aws_default")).secret_key]
+    secrets = [catalog_servers.PASSWORD, S3Endpoint.of(find_connection("aws_default")).secret_key]
     for secret in secrets:
         assert secret in known.properties.values()
         assert [key for key, value in shown.items() if secret in value] == []
         assert secret not in str(spark.sparkContext.getConf().getAll())
 
 
-def test_jars_that_lack_are_named(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("waybill.spark.iceberg._NEEDED", ("org.apache.iceberg.Absent",))
+def test_missing_jars_are_named(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("waybill.spark.iceberg._REQUIRED_CLASSES", ("org.apache.iceberg.Absent",))
     with pytest.raises(ConfigError, match=r"Spark does not find org.apache.iceberg.Absent: .*iceberg-spark-runtime"):
         in_spark(spark)
 
 
-def test_a_catalog_without_tables_yet_is_reached(catalog: str, make_scene: Callable[..., Any]) -> None:
+def test_catalog_without_tables_can_be_opened(catalog: str, make_scene: Callable[..., Any]) -> None:
     scene = make_scene()
-    endpoint = CatalogEndpoint.of(connection("iceberg_default"))
-    with open_catalog(endpoint, S3Endpoint.of(connection("aws_default"))) as opened:
+    endpoint = CatalogEndpoint.of(find_connection("iceberg_default"))
+    with open_catalog(endpoint, S3Endpoint.of(find_connection("aws_default"))) as opened:
         assert load_tables(opened, scene.stream) is None, catalog

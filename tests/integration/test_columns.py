@@ -1,4 +1,4 @@
-"""Typed columns: how a table comes to have them, follows the config, and is read by tools that are not Waybill's."""
+"""Typed columns: how a table gets them and follows the config, and how other tools read them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from waybill.connections import CatalogEndpoint, S3Endpoint
 from waybill.errors import ConfigError
 from waybill.names import TopicPartition
 from waybill.records.encode import Record
-from waybill.tables import ensure_tables, fit_columns, open_catalog
+from waybill.tables import ensure_tables, evolve_columns, open_catalog
 
 pytestmark = pytest.mark.integration
 
@@ -63,18 +63,18 @@ def message(offset: int, **fields: Any) -> Record:
 
 
 def reconfigured(scene: Scene, **stream: Any) -> Scene:
-    """The same archive and tables, after an edit of the config."""
+    """Return a scene with the same archive and tables and a changed config."""
     scene.config = scene.with_stream(**stream)
     return scene
 
 
 def columns_of(scene: Scene, *names: str) -> list[tuple[Any, ...]]:
-    """What PyIceberg reads in the table, by offset."""
+    """Return the columns that PyIceberg reads from the table, by offset."""
     rows = scene.table.scan().to_arrow().sort_by("offset").select(names).to_pylist()
     return [tuple(row.values()) for row in rows]
 
 
-def test_all_types_in_pyiceberg_and_duckdb(make_scene: MakeScene, tmp_path: Path) -> None:
+def test_columns_of_all_types_are_read_by_pyiceberg_and_duckdb(make_scene: MakeScene, tmp_path: Path) -> None:
     scene = make_scene(columns=ALL_TYPES)
     scene.put(TP, [message(0, **FULL), message(1), message(2, **dict.fromkeys(FULL)), Record(3, 0, b"key", None)])
     assert scene.run().quarantined == 0
@@ -134,7 +134,7 @@ def test_a_wrong_type_goes_to_quarantine_or_the_column_is_null(make_scene: MakeS
     scene.check_exactly_once()
 
 
-def test_a_column_that_is_added_is_null_in_older_rows_and_no_file_is_written_again(make_scene: MakeScene) -> None:
+def test_an_added_column_is_null_in_older_rows_and_rewrites_no_file(make_scene: MakeScene) -> None:
     scene = make_scene()
     scene.put(TP, [message(0, delay=1, carrier="UA")])
     scene.run()
@@ -150,7 +150,7 @@ def test_a_column_that_is_added_is_null_in_older_rows_and_no_file_is_written_aga
     scene.check_exactly_once()
 
 
-def test_a_column_that_is_taken_out_stays_and_is_null_from_then_on(make_scene: MakeScene) -> None:
+def test_a_removed_column_stays_in_the_table_and_is_null_in_new_rows(make_scene: MakeScene) -> None:
     scene = make_scene(columns={"delay": "int", "carrier": "string"})
     scene.put(TP, [message(0, delay=1, carrier="UA")])
     scene.run()
@@ -163,7 +163,7 @@ def test_a_column_that_is_taken_out_stays_and_is_null_from_then_on(make_scene: M
     assert columns_of(scene, "delay", "carrier") == [(1, "UA"), (None, "DL"), (3, "AA")]
 
 
-def test_a_type_that_is_widened(make_scene: MakeScene) -> None:
+def test_a_widened_type_applies_to_old_and_new_rows(make_scene: MakeScene) -> None:
     narrow = {"delay": "int", "load": "float", "fare": "decimal(5,2)", "stops": "list<int>"}
     wide = {"delay": "long", "load": "double", "fare": "decimal(9,2)", "stops": "list<long>"}
     scene = make_scene(columns=narrow)
@@ -172,7 +172,7 @@ def test_a_type_that_is_widened(make_scene: MakeScene) -> None:
     scene = reconfigured(scene, columns=wide)
     scene.put(TP, [message(1, delay=2**40, load=0.1, fare=1234567.89, stops=[2**40])])
     scene.run()
-    # Back again: the table stays as it is, and the config's types are what messages are held against.
+    # Narrow again: the table keeps the wider type, and messages are checked against the config's type.
     scene = reconfigured(scene, columns=narrow)
     scene.put(TP, [message(2, delay=3, load=0.5, fare=1, stops=[3]), message(3, delay=2**40)])
     assert scene.run().quarantined == 1
@@ -196,7 +196,7 @@ def test_a_type_that_is_widened(make_scene: MakeScene) -> None:
         ("date", "timestamp", "date"),
     ],
 )
-def test_a_change_that_the_table_cannot_take_is_refused(
+def test_an_incompatible_column_change_is_refused(
     make_scene: MakeScene, was: str, is_now: str, found: str | None
 ) -> None:
     scene = make_scene(columns={"x": was})
@@ -210,19 +210,19 @@ def test_a_change_that_the_table_cannot_take_is_refused(
     assert "y" not in scene.table.schema().column_names, "nothing of it is done by halves"
 
 
-def test_a_column_that_somebody_else_added(make_scene: MakeScene) -> None:
+def test_a_column_added_by_another_program_is_kept(make_scene: MakeScene) -> None:
     scene = make_scene()
     ensure_tables(scene.catalog, scene.stream)
     with scene.table.update_schema(allow_incompatible_changes=True) as update:
         update.add_column("theirs", StringType())
         update.add_column("needed", StringType(), required=True)
-    fit_columns(scene.table, {"theirs": Column(type="string")})
-    with pytest.raises(ConfigError, match=r"'needed' .* must never be null"):
-        fit_columns(scene.table, {"needed": Column(type="string")})
+    evolve_columns(scene.table, {"theirs": Column(type="string")})
+    with pytest.raises(ConfigError, match=r"'needed' .* is .*, and required, and the config has "):
+        evolve_columns(scene.table, {"needed": Column(type="string")})
 
 
-def test_drivers_with_different_configs_at_once(make_scene: MakeScene, tmp_path: Path) -> None:
-    """Each gets what it needs, whoever comes first; no column comes twice."""
+def test_concurrent_drivers_with_different_configs_add_all_columns_once(make_scene: MakeScene, tmp_path: Path) -> None:
+    """Each driver gets its columns in any order, and no column is added twice."""
     endpoint = CatalogEndpoint(
         properties={"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}"}
     )
@@ -237,7 +237,7 @@ def test_drivers_with_different_configs_at_once(make_scene: MakeScene, tmp_path:
         with open_catalog(endpoint, S3Endpoint()) as catalog:
             mine = catalog.load_table(table.name()[-2:])
             barrier.wait()
-            fit_columns(mine, stream.columns)
+            evolve_columns(mine, stream.columns)
             assert set(columns) <= set(mine.schema().column_names)
 
     with ThreadPoolExecutor(4) as pool:
@@ -250,7 +250,7 @@ def test_drivers_with_different_configs_at_once(make_scene: MakeScene, tmp_path:
     assert len({field.field_id for field in fields}) == len(fields)
 
 
-def test_a_refused_change_is_looked_at_again(make_scene: MakeScene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_schema_change_is_tried_again(make_scene: MakeScene, monkeypatch: pytest.MonkeyPatch) -> None:
     scene = make_scene()
     table = ensure_tables(scene.catalog, scene.stream).main
     rivals = [{"a": Column(type="int")}, {"b": Column(type="string"), "c": Column(type="int")}]
@@ -260,16 +260,16 @@ def test_a_refused_change_is_looked_at_again(make_scene: MakeScene, monkeypatch:
     def meet(self: Any, **arguments: Any) -> Any:
         if self is table and rivals:
             met.append(rivals[0])
-            fit_columns(scene.table, rivals.pop(0))
+            evolve_columns(scene.table, rivals.pop(0))
         return commit(self, **arguments)
 
     monkeypatch.setattr(type(table), "_do_commit", meet)
-    fit_columns(table, {"a": Column(type="long"), "b": Column(type="string"), "c": Column(type="int")})
+    evolve_columns(table, {"a": Column(type="long"), "b": Column(type="string"), "c": Column(type="int")})
     assert len(met) == 2
     assert [str(field.field_type) for field in table.schema().fields[10:]] == ["long", "string", "int"]
 
 
-def test_a_plan_is_carried_out_with_its_own_columns_though_the_table_has_moved_on(make_scene: MakeScene) -> None:
+def test_a_plan_is_executed_with_its_own_columns_after_the_table_has_changed(make_scene: MakeScene) -> None:
     scene = make_scene(columns={"delay": "int", "old": "string"})
     scene.put(TP, [message(0, delay=1, old="o", new="n")])
     die_at(scene, "planned")
@@ -282,7 +282,7 @@ def test_a_plan_is_carried_out_with_its_own_columns_though_the_table_has_moved_o
     scene.check_exactly_once()
 
 
-def test_a_driver_with_an_older_config_carries_out_a_newer_one_s_plan(make_scene: MakeScene) -> None:
+def test_a_driver_with_an_older_config_executes_a_plan_of_a_newer_one(make_scene: MakeScene) -> None:
     scene = make_scene(columns={"delay": "int", "new": "string"})
     scene.put(TP, [message(0, delay=1, new="n")])
     die_at(scene, "planned")
@@ -290,8 +290,8 @@ def test_a_driver_with_an_older_config_carries_out_a_newer_one_s_plan(make_scene
     assert columns_of(scene, "delay", "new") == [(1, "n")]
 
 
-def test_what_was_staged_is_committed_though_the_table_has_moved_on(make_scene: MakeScene) -> None:
-    """Its manifest entries are made anew from the files' footers, which have the narrower types and no new column."""
+def test_staged_files_are_committed_after_the_table_has_changed(make_scene: MakeScene) -> None:
+    """Manifest entries are made from the files' footers, which have the narrower types and lack the new column."""
     narrow = {"delay": "int", "load": "float", "fare": "decimal(5,2)", "stops": "list<int>"}
     scene = make_scene(columns=narrow)
     scene.put(TP, [message(0, delay=1, load=0.5, fare=999.99, stops=[1])])
@@ -312,4 +312,4 @@ def die_at(scene: Scene, step: str) -> None:
             raise _Killed
 
     with pytest.raises(_Killed):
-        scene.run(done=done)
+        scene.run(on_step=done)

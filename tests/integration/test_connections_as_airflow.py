@@ -1,4 +1,4 @@
-"""Our reading of a connection's JSON or URI against Airflow's own."""
+"""Waybill parses a connection's JSON or URI as Airflow does."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from waybill.connections import connection
+from waybill.connections import find_connection
 
 pytestmark = pytest.mark.integration
 
@@ -31,12 +31,12 @@ VALUES = [
 
 
 @pytest.mark.parametrize("value", VALUES)
-def test_airflow_reads_it_like_that(value: str) -> None:
+def test_find_connection_parses_a_value_as_airflow_does(value: str) -> None:
     from airflow.sdk.definitions.connection import Connection as AirflowConnection
 
     from_text = AirflowConnection.from_json if value.startswith("{") else AirflowConnection.from_uri
     theirs = from_text(value, conn_id="c")
-    ours = connection("c", {"AIRFLOW_CONN_C": value})
+    ours = find_connection("c", {"AIRFLOW_CONN_C": value})
     expected: dict[str, Any] = {
         "conn_type": theirs.conn_type or "",
         "host": theirs.host or None,

@@ -1,4 +1,4 @@
-"""The coordinator against a real ZooKeeper."""
+"""The coordinator with a real ZooKeeper."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from kazoo.client import KazooClient
 
 from devstack import Stack
 from waybill.connections import ZooKeeperEndpoint
-from waybill.coordination import Committed, Coordinator
+from waybill.coordination import CommittedOffset, Coordinator
 from waybill.errors import (
     CommitConflict,
-    ConfigError,
     CoordinationUnavailable,
-    GenerationConflict,
+    DocumentDamaged,
+    DocumentTooNew,
     LockHeld,
     RetentionGap,
 )
@@ -44,7 +44,7 @@ def two(stack: Stack, topic_name: str) -> Iterator[Coordinator]:
         yield coordinator
 
 
-def test_lock_is_one_lanes_at_a_time(one: Coordinator, two: Coordinator) -> None:
+def test_lock_belongs_to_one_lane_at_a_time(one: Coordinator, two: Coordinator) -> None:
     with one.lock(TP):
         with pytest.raises(LockHeld, match="t/0: another lane holds the lock"), two.lock(TP):
             pytest.fail("locked twice")
@@ -54,59 +54,61 @@ def test_lock_is_one_lanes_at_a_time(one: Coordinator, two: Coordinator) -> None
         pass
 
 
-def test_commit_moves_only_from_the_version_that_was_read(one: Coordinator, two: Coordinator) -> None:
+def test_write_committed_succeeds_only_over_the_version_that_was_read(one: Coordinator, two: Coordinator) -> None:
     assert one.read_committed(TP) is None
-    first = one.write_committed(TP, Committed(10, "id", 3, 500, 5, 77), version=-1)
-    assert first == Committed(10, "id", 3, 500, 5, 77, version=0)
+    first = one.write_committed(TP, CommittedOffset(10, "id", 3, 500, 5, 77), version=-1)
+    assert first == CommittedOffset(10, "id", 3, 500, 5, 77, version=0)
     with pytest.raises(CommitConflict, match="t/0: the committed offset was moved"):
-        two.write_committed(TP, Committed(11), version=-1)
-    second = two.write_committed(TP, Committed(20), first.version)
+        two.write_committed(TP, CommittedOffset(11), version=-1)
+    second = two.write_committed(TP, CommittedOffset(20), first.version)
     with pytest.raises(CommitConflict):
-        one.write_committed(TP, Committed(30), first.version)
+        one.write_committed(TP, CommittedOffset(30), first.version)
     assert one.read_committed(TP) == second
 
 
-def test_commit_whose_answer_was_lost_is_found_out(one: Coordinator) -> None:
-    document = Committed(10, committed_at_ms=77)
+def test_write_committed_detects_that_its_own_first_try_succeeded(one: Coordinator) -> None:
+    document = CommittedOffset(10, committed_at_ms=77)
     for version in (-1, 0):
         written = one.write_committed(TP, document, version)
-        assert one.write_committed(TP, document, version) == written  # as a retry after the first try went through
+        assert one.write_committed(TP, document, version) == written  # a retry after a lost answer
 
 
-def test_commit_after_the_node_was_deleted_is_refused(one: Coordinator) -> None:
-    written = one.write_committed(TP, Committed(10), version=-1)
+def test_write_committed_is_refused_after_the_node_was_deleted(one: Coordinator) -> None:
+    written = one.write_committed(TP, CommittedOffset(10), version=-1)
     one._client.delete(one._path(one.paths.committed_offset(TP)))
     with pytest.raises(CommitConflict):
-        one.write_committed(TP, Committed(20), written.version)
+        one.write_committed(TP, CommittedOffset(20), written.version)
 
 
-def test_all_committed_offsets_at_once(one: Coordinator) -> None:
+def test_list_committed_returns_all_committed_offsets(one: Coordinator) -> None:
     tps = [TopicPartition(topic, partition) for topic in ("a", "b") for partition in range(3)]
     for offset, tp in enumerate(tps):
-        one.write_committed(tp, Committed(offset), version=-1)
+        one.write_committed(tp, CommittedOffset(offset), version=-1)
     assert {tp: found.committed_offset for tp, found in one.list_committed().items()} == dict(
         zip(tps, range(6), strict=True)
     )
     assert one.read_all_committed([tps[3], TP]) == {tps[3]: one.read_committed(tps[3])}
 
 
-def test_first_number_of_partitions_is_written_down_once(one: Coordinator, two: Coordinator) -> None:
-    assert one.first_partitions("t", 3) == 3
-    assert two.first_partitions("t", 5) == 3
-    one.write_committed(TopicPartition("rebuilt", 0), Committed(7), version=-1)
-    assert one.first_partitions("rebuilt", 2) == 0
+def test_first_partition_count_is_recorded_once(one: Coordinator, two: Coordinator) -> None:
+    assert one.first_partition_count("t", 3) == 3
+    assert two.first_partition_count("t", 5) == 3
+    one.write_committed(TopicPartition("rebuilt", 0), CommittedOffset(7), version=-1)
+    assert one.first_partition_count("rebuilt", 2) == 0
 
 
 @pytest.mark.parametrize(
     ("data", "error", "message"),
     [
-        (b'{"v":2,"committed_offset":1}', GenerationConflict, "newer Waybill .document version 2"),
-        (b"17", ConfigError, "does not hold a document of Waybill's"),
-        (b"\xff", ConfigError, "Delete the node"),
-        (b'{"v":1}', ConfigError, "KeyError: 'committed_offset'"),
+        (b'{"v":2,"committed_offset":1}', DocumentTooNew, "newer Waybill .document version 2"),
+        (b"17", DocumentDamaged, "does not hold a document of Waybill's"),
+        (b"\xff", DocumentDamaged, "Delete the node"),
+        (b'{"v":1}', DocumentDamaged, "KeyError: 'committed_offset'"),
     ],
 )
-def test_node_of_somebody_else_is_refused(one: Coordinator, data: bytes, error: type[Exception], message: str) -> None:
+def test_read_committed_refuses_a_damaged_or_newer_node(
+    one: Coordinator, data: bytes, error: type[Exception], message: str
+) -> None:
     path = one._path(one.paths.committed_offset(TP))
     one._client.create(path, data, makepath=True)
     with pytest.raises(error, match=message):
@@ -114,7 +116,7 @@ def test_node_of_somebody_else_is_refused(one: Coordinator, data: bytes, error: 
     assert one._client.get(path)[0] == data
 
 
-def test_stops_are_journaled_with_figures_until_they_are_cleared(one: Coordinator, two: Coordinator) -> None:
+def test_journal_keeps_stops_with_figures_until_they_are_cleared(one: Coordinator, two: Coordinator) -> None:
     assert one.list_stops() == []
     for _ in range(2):
         one.record_stop(TP, RetentionGap("t", 0, 100, 250))
@@ -133,22 +135,22 @@ def test_stops_are_journaled_with_figures_until_they_are_cleared(one: Coordinato
     assert one.list_stops() == []
 
 
-def test_session_that_ended_writes_nothing_more(stack: Stack, one: Coordinator, two: Coordinator) -> None:
+def test_coordinator_writes_nothing_after_its_session_ended(stack: Stack, one: Coordinator, two: Coordinator) -> None:
     with one.lock(TP):
         end_session(stack, one)
         with pytest.raises(CoordinationUnavailable, match=r"session at .* has ended"):
-            one.write_committed(TP, Committed(10), version=-1)
+            one.write_committed(TP, CommittedOffset(10), version=-1)
     assert two.read_committed(TP) is None
     with two.lock(TP):
         pass
 
 
 def end_session(stack: Stack, coordinator: Coordinator) -> None:
-    """The same session, closed by another connection: as when it expires while a lane sleeps."""
-    intruder = KazooClient(hosts=stack.zookeeper_hosts, client_id=coordinator._client.client_id)
-    intruder.start(10)
-    intruder.stop()
-    intruder.close()
+    """Close the session from another connection. The coordinator sees it expire, as when a lane sleeps too long."""
+    closer = KazooClient(hosts=stack.zookeeper_hosts, client_id=coordinator._client.client_id)
+    closer.start(10)
+    closer.stop()
+    closer.close()
     deadline = time.monotonic() + 10
     while not coordinator._lost:
         assert time.monotonic() < deadline

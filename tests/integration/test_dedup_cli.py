@@ -1,4 +1,4 @@
-"""`waybill dedup` as a user runs it, and the alert about the window."""
+"""`waybill dedup …` as a user runs it, and the alert about the window."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from archived_stream import Ran, waybill
 from partition_scenes import DAY_MS, Scene, event
 
 from waybill.config import Config
-from waybill.dedup.alert import check_window
 from waybill.dedup.execute import InThisProcess
-from waybill.dedup.index_maintenance import merge_index
+from waybill.dedup.key_index import merge_index
+from waybill.dedup.status import check_window
 from waybill.dedup.sweep import run_sweep
 from waybill.errors import ConfigError, WindowShrunk
 from waybill.names import TopicPartition
@@ -29,17 +29,17 @@ HOUR_MS = 3_600_000
 DEDUP = {"window": "2d", "floor": "1d"}
 
 
-def again(offset: int, repeats: int, time_ms: int) -> Record:
-    """The message of an earlier offset, once more."""
+def repeated(offset: int, repeats: int, time_ms: int) -> Record:
+    """Return the message of an earlier offset, sent again."""
     first = event(repeats, time_ms)
     return Record(offset, time_ms + 5, first.key, first.value)
 
 
 def put(scene: Scene, first: int, first_day: int) -> None:
-    """24 messages, one an hour, the last four of them those of the last four hours before."""
+    """Archive and partition 24 messages, one an hour. The last four repeat the four before them."""
     start = first_day * DAY_MS
     fresh = [event(first + n, start + n * HOUR_MS) for n in range(20)]
-    scene.put(TP, fresh + [again(first + n, first + n - 4, start + n * HOUR_MS) for n in range(20, 24)])
+    scene.put(TP, fresh + [repeated(first + n, first + n - 4, start + n * HOUR_MS) for n in range(20, 24)])
     scene.run()
 
 
@@ -52,7 +52,7 @@ def scene(make_scene: MakeScene) -> Scene:
 
 @pytest.fixture
 def command(scene: Scene, tmp_path: Path) -> Callable[..., Ran]:
-    """`waybill dedup …` by the scene's config, with changes to its section `dedup`."""
+    """Run `waybill dedup …` with the scene's config, or with the given one."""
     file = tmp_path / "streams.yaml"
 
     def run(*arguments: str, config: Config | None = None) -> Ran:
@@ -74,7 +74,7 @@ def test_status_before_and_after_a_sweep(scene: Scene, command: Callable[..., Ra
     [before] = command("status", "--json").document
     assert (before["swept_snapshot"], before["rows"], before["index"]) == (None, 0, None)
     assert before["behind"] == {"snapshots": 1, "rows": 24}
-    assert command("rebuild", "flights").out == "flights: there is no index yet: a sweep makes one\n"
+    assert command("rebuild", "flights").out == "flights: there is no key index yet: the first sweep builds it\n"
 
     sweep(scene)
     put(scene, 24, 1)
@@ -99,7 +99,7 @@ def test_status_before_and_after_a_sweep(scene: Scene, command: Callable[..., Ra
     assert "flights: 3 duplicates in the 2h before 1970-01-02T23:00:00Z" in ran.err
 
 
-def test_an_index_that_was_removed_is_none_and_is_built_anew(scene: Scene, command: Callable[..., Ran]) -> None:
+def test_removed_index_is_reported_and_can_be_rebuilt(scene: Scene, command: Callable[..., Ran]) -> None:
     sweep(scene)
     for key in scene.keys("dedup/"):
         scene.store.remove(key)
@@ -108,13 +108,13 @@ def test_an_index_that_was_removed_is_none_and_is_built_anew(scene: Scene, comma
     assert merge_index(scene.config, "flights") is None
     assert command("rebuild", "flights", "--json").document["index"]["keys"] == 20
     assert "  index   20 keys in " in command("status").out
-    assert command("merge", "flights").out.startswith("flights: the index has 20 keys in ")
+    assert command("merge", "flights").out.startswith("flights: the key index has 20 keys in ")
 
 
-def test_a_merge_makes_one_run_of_eight_or_builds_a_damaged_index_anew(make_scene: MakeScene) -> None:
+def test_merge_combines_eight_sorted_runs_or_rebuilds_a_damaged_index(make_scene: MakeScene) -> None:
     scene = make_scene(dedup={**DEDUP, "buckets": 1})
     for first in range(0, 9 * 24, 24):
-        put(scene, first, 0)  # from the second on, all at the time that the first has come to
+        put(scene, first, 0)  # the later ones arrive at the same times as the first
         sweep(scene)
     before = sorted(key for key in scene.keys("dedup/") if key.endswith(".parquet"))
     assert len(before) == 9
@@ -124,13 +124,13 @@ def test_a_merge_makes_one_run_of_eight_or_builds_a_damaged_index_anew(make_scen
 
     [newest] = [key for key in scene.keys("dedup/") if key.endswith(f"{merged.version:020d}.json")]
     scene.store.remove(newest)
-    scene.store.remove(before[-1])  # one of those that have to be merged again
+    scene.store.remove(before[-1])  # one of the runs that have to be merged again
     merged = merge_index(scene.config, "flights")
     assert merged is not None
     assert (merged.keys, len(merged.runs)) == (9 * 20, 1)
 
 
-def test_a_window_that_is_less_than_the_floor_is_an_alert(
+def test_window_below_the_floor_raises_an_alert(
     scene: Scene, command: Callable[..., Ran], caplog: pytest.LogCaptureFixture
 ) -> None:
     assert check_window(scene.config, "flights") is None
@@ -139,28 +139,33 @@ def test_a_window_that_is_less_than_the_floor_is_an_alert(
         window = check_window(scene.config, "flights")
     assert window is not None
     assert window.is_whole
-    assert "flights: dedup sees 2d of 2d (floor 1d) back; the key index has 20 keys in " in caplog.text
+    assert "flights: sweeps compare keys over 2d of 2d (floor 1d); the key index has 20 keys in " in caplog.text
 
-    # A window that was raised grows as time goes on: an alert only where it is not even the floor yet.
+    # After `window` was raised, the effective window grows with time. Only a window below the floor is an alert.
     raised = check_window(with_dedup(scene, window="9d"), "flights")
     assert raised is not None
     assert not raised.is_whole
     config = with_dedup(scene, window="9d", floor="8d")
-    with pytest.raises(WindowShrunk, match=r"^flights: dedup sees 2d back, less than dedup\.floor: 9d are promised"):
+    with pytest.raises(
+        WindowShrunk, match=r"^flights: sweeps compare keys over 2d, less than dedup\.floor: dedup\.window is 9d"
+    ):
         check_window(config, "flights")
     ran = command("status", config=config)
     assert ran.code == 0
-    assert "alert: flights: dedup sees 2d back" in ran.err
+    assert "alert: flights: sweeps compare keys over 2d, less than" in ran.err
 
 
-def test_a_stream_without_dedup(make_scene: MakeScene, tmp_path: Path) -> None:
+def test_commands_refuse_a_stream_without_dedup(make_scene: MakeScene, tmp_path: Path) -> None:
     scene = make_scene()
     file = tmp_path / "streams.yaml"
     file.write_text(yaml.safe_dump(scene.config.model_dump(mode="json")))
     for arguments in (("status", "flights"), ("rebuild", "flights"), ("merge", "flights")):
         ran = waybill("dedup", *arguments, WAYBILL_CONFIG=str(file))
         assert (ran.code, ran.out) == (1, "")
-        assert ran.err == "error: stream 'flights' has no dedup: give it a section `dedup` in the config ({} will do)\n"
+        assert (
+            ran.err
+            == "error: stream 'flights' has no dedup: add a section `dedup` to it in the config ({} is enough)\n"
+        )
     assert waybill("dedup", "status", "--json", WAYBILL_CONFIG=str(file)).document == []
     ran = waybill("dedup", "status", WAYBILL_CONFIG=str(file))
     assert (ran.code, ran.out) == (0, "")

@@ -1,4 +1,4 @@
-"""The key index made from a unique table: a real one, of PyIceberg's, on the local disk."""
+"""The key index built from a unique table: a real table of PyIceberg, on the local disk."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from pyiceberg.types import IntegerType, LongType, NestedField, StringType, Time
 
 from waybill import names
 from waybill.config import Dedup
-from waybill.dedup.candidates import UNBOUNDED_MS
-from waybill.dedup.hashing import hash_keys
-from waybill.dedup.index.manifest import IndexOf, Manifest, load, save_next
+from waybill.dedup.index.lookup import BucketIndex
+from waybill.dedup.index.manifest import IndexIdentity, Manifest, load_manifest, save_manifest
 from waybill.dedup.index.merge import MERGE_BYTES_PER_KEY, MergePolicy, merge_all
-from waybill.dedup.index.runs import Files, Run
+from waybill.dedup.index.sorted_runs import FileStore, SortedRun
 from waybill.dedup.index_build import BuildJob, BuildTask, bring_up_to_date, index_rows, rebuild
-from waybill.dedup.judge import BucketIndex
+from waybill.dedup.keys import hash_keys
 from waybill.errors import DamagedFile, IndexDamaged, PlanUnusable
 from waybill.names import TopicPartition
 from waybill.tables import commit_snapshot, ensure_dedup_tables
+from waybill.tables.dedup import NO_HORIZON_MS
 from waybill.tables.state import SWEEP_HORIZON_PROPERTY
 
 pytestmark = pytest.mark.integration
@@ -80,18 +80,18 @@ class Unique:
     buckets: int = 4
     budget_bytes: int = 16 << 30
     tasks: list[BuildTask] = field(default_factory=list)
-    """What was carried out."""
+    """The tasks that ran."""
 
     @property
-    def of(self) -> IndexOf:
-        return IndexOf(str(self.table.metadata.table_uuid), ("message_id",), self.buckets)
+    def identity(self) -> IndexIdentity:
+        return IndexIdentity(str(self.table.metadata.table_uuid), ("message_id",), self.buckets)
 
-    def job(self, horizon_ms: int = UNBOUNDED_MS, rows: int = 1000) -> BuildJob:
-        job = BuildJob.of_table(INDEX, self.of, self.table, horizon_ms, Dedup())
+    def job(self, horizon_ms: int = NO_HORIZON_MS, rows: int = 1000) -> BuildJob:
+        job = BuildJob.of_table(INDEX, self.identity, self.table, horizon_ms, Dedup())
         return replace(job, memory_bytes=rows * MERGE_BYTES_PER_KEY, budget_bytes=self.budget_bytes)
 
     def append(self, *rows: Row) -> None:
-        """A sweep's commit of these."""
+        """Append rows in one snapshot, as a sweep's commit does."""
         columns = zip(
             *((r.tp.topic, r.tp.partition, r.offset, r.message_id, r.arrived_ms * 1000) for r in rows), strict=True
         )
@@ -99,7 +99,7 @@ class Unique:
         self.table.append(pa.Table.from_arrays(arrays, schema=ROWS))
 
     def compact(self) -> None:
-        """All rows in a new file, in one snapshot that adds and removes."""
+        """Replace all files by one, in one snapshot."""
         path = f"{self.table.location()}/data/{uuid.uuid4()}.parquet"
         with self.table.io.new_output(path).create() as sink:
             pq.write_table(self.table.scan().to_arrow().cast(self.table.schema().as_arrow()), sink)
@@ -108,41 +108,47 @@ class Unique:
                 overwrite.delete_data_file(task.file)
             overwrite.append_data_file(parquet_file_to_data_file(self.table.io, self.table.metadata, path))
 
-    def up_to_date(self, horizon_ms: int = UNBOUNDED_MS, rows: int = 1000) -> Manifest:
-        """The index, and in `tasks` what it took."""
+    def up_to_date(self, horizon_ms: int = NO_HORIZON_MS, rows: int = 1000) -> Manifest:
+        """Bring the index up to date; `tasks` then has the tasks that ran."""
         job, self.tasks = self.job(horizon_ms, rows), []
 
-        def work(task: BuildTask) -> list[Run]:
+        def work(task: BuildTask) -> list[SortedRun]:
             self.tasks.append(task)
             return index_rows(self.files, self.table.io, job, task)
 
         return bring_up_to_date(self.files, job, self.table, work=work)
 
-    def answers(self, manifest: Manifest, ids: Sequence[str], horizon_ms: int = UNBOUNDED_MS) -> dict[str, Row]:
-        """What the index answers for these ids."""
+    def answers(self, manifest: Manifest, ids: Sequence[str], horizon_ms: int = NO_HORIZON_MS) -> dict[str, Row]:
+        """Return what the index answers for these ids."""
         return answers(self.files, manifest, ids, horizon_ms)
 
 
-def answers(files: Files, manifest: Manifest, ids: Sequence[str], horizon_ms: int = UNBOUNDED_MS) -> dict[str, Row]:
-    """What an index answers for these ids."""
-    hashes = hash_keys([pa.array(ids, pa.string())], uuid.UUID(manifest.of.unique).bytes)
+def answers(
+    files: FileStore, manifest: Manifest, ids: Sequence[str], horizon_ms: int = NO_HORIZON_MS
+) -> dict[str, Row]:
+    """Return what an index answers for these ids."""
+    hashes = hash_keys([pa.array(ids, pa.string())], uuid.UUID(manifest.identity.unique).bytes)
     bucket_of = (
-        hashes.hi >> np.uint64(64 - manifest.of.buckets.bit_length() + 1) if manifest.of.buckets > 1 else hashes.hi * 0
+        hashes.hi >> np.uint64(64 - manifest.identity.buckets.bit_length() + 1)
+        if manifest.identity.buckets > 1
+        else hashes.hi * 0
     )
     found: dict[str, Row] = {}
-    for bucket in range(manifest.of.buckets):
+    for bucket in range(manifest.identity.buckets):
         here = np.flatnonzero(bucket_of == bucket)
         tps: list[TopicPartition] = []
         index = BucketIndex(files, manifest.bucket(bucket), tps)
-        seen = index.lookup(hashes.hi[here], hashes.lo[here], horizon_ms)
-        for at, arrived, tp, offset in zip(seen.candidate, seen.arrived_ms, seen.tp, seen.offset, strict=True):
+        earlier = index.lookup(hashes.hi[here], hashes.lo[here], horizon_ms)
+        for at, arrived, tp, offset in zip(
+            earlier.candidate, earlier.arrived_ms, earlier.tp, earlier.offset, strict=True
+        ):
             name = ids[here[at]]
             found[name] = Row(tps[tp], int(offset), name, int(arrived))
     return found
 
 
-def latest(rows: Sequence[Row], horizon_ms: int = UNBOUNDED_MS) -> dict[str, Row]:
-    """What the index has to answer."""
+def latest(rows: Sequence[Row], horizon_ms: int = NO_HORIZON_MS) -> dict[str, Row]:
+    """Return what the index must answer."""
     counted = [row for row in rows if row.message_id is not None and row.arrived_ms >= horizon_ms]
     return {
         str(row.message_id): row
@@ -176,26 +182,26 @@ ROWS_B = [Row(B, n, f"id-{n}", 2000 + n) for n in range(20, 40)]
 ROWS_C = [Row(A, n, f"id-{n}", 3000 + n) for n in range(40, 60)]
 
 
-def test_table_without_rows_has_an_index_without_entries(unique: Unique) -> None:
+def test_index_of_a_table_without_rows_is_empty(unique: Unique) -> None:
     manifest = unique.up_to_date()
     assert (manifest.covers, manifest.covers_snapshot, manifest.runs, manifest.version) == (0, None, (), 1)
     unique.append(*ROWS_A)
     assert unique.answers(unique.up_to_date(), IDS) == latest(ROWS_A)
 
 
-def test_index_that_is_not_there_is_built_of_all_rows(unique: Unique) -> None:
+def test_missing_index_is_built_from_all_rows(unique: Unique) -> None:
     unique.append(*ROWS_A)
     unique.append(*ROWS_B)
     manifest = unique.up_to_date()
     assert unique.answers(manifest, IDS) == latest([*ROWS_A, *ROWS_B])
     assert (manifest.covers, manifest.version, manifest.keys) == (2, 1, 40)
-    assert manifest == load(unique.files, INDEX, unique.of).manifest
+    assert manifest == load_manifest(unique.files, INDEX, unique.identity).manifest
     assert unique.up_to_date() == manifest
     assert unique.tasks == [], "it is up to date"
 
 
-def test_index_of_a_small_budget_is_built_in_runs_that_leave_one_by_one(unique: Unique) -> None:
-    """One run of all of it would leave as a whole, and the effective window with it."""
+def test_index_with_a_small_budget_is_built_in_runs_of_separate_times(unique: Unique) -> None:
+    """A single run would leave the index at once, and the effective window would shrink by all of it."""
     unique.buckets, unique.budget_bytes = 1, 1 << 20
     unique.append(*(Row(A, n, f"id-{n}", n * DAY_MS // 500) for n in range(10_000)))
     runs = unique.up_to_date(rows=100_000).runs
@@ -205,7 +211,7 @@ def test_index_of_a_small_budget_is_built_in_runs_that_leave_one_by_one(unique: 
     assert all(before[1] < after[0] for before, after in pairwise(spans))
 
 
-def test_index_that_is_behind_reads_what_is_missing_and_nothing_else(unique: Unique) -> None:
+def test_index_that_is_behind_reads_only_the_missing_files(unique: Unique) -> None:
     unique.append(*ROWS_A)
     first = unique.up_to_date()
     unique.append(*ROWS_B)
@@ -216,7 +222,7 @@ def test_index_that_is_behind_reads_what_is_missing_and_nothing_else(unique: Uni
     assert unique.answers(manifest, IDS) == latest([*ROWS_A, *ROWS_B, *ROWS_C])
 
 
-def test_compaction_is_nothing_to_read_and_what_came_before_it_is_caught_up_from_its_own_file(unique: Unique) -> None:
+def test_compaction_is_not_read_and_rows_before_it_are_read_from_their_own_file(unique: Unique) -> None:
     unique.append(*ROWS_A)
     unique.up_to_date()
     unique.compact()
@@ -231,7 +237,7 @@ def test_compaction_is_nothing_to_read_and_what_came_before_it_is_caught_up_from
     assert unique.answers(manifest, IDS) == latest([*ROWS_A, *ROWS_B])
 
 
-def test_history_that_has_expired_is_reason_to_build_anew(unique: Unique, caplog: pytest.LogCaptureFixture) -> None:
+def test_expired_history_needs_a_rebuild(unique: Unique, caplog: pytest.LogCaptureFixture) -> None:
     unique.append(*ROWS_A)
     unique.up_to_date()
     unique.append(*ROWS_B)
@@ -244,7 +250,7 @@ def test_history_that_has_expired_is_reason_to_build_anew(unique: Unique, caplog
     assert unique.answers(manifest, IDS) == latest([*ROWS_A, *ROWS_B, *ROWS_C])
 
 
-def test_table_that_was_rolled_back_has_an_index_without_what_is_gone(unique: Unique) -> None:
+def test_index_of_a_rolled_back_table_has_no_removed_rows(unique: Unique) -> None:
     unique.append(*ROWS_A)
     before = unique.table.metadata.current_snapshot_id
     unique.append(*ROWS_B)
@@ -257,7 +263,7 @@ def test_table_that_was_rolled_back_has_an_index_without_what_is_gone(unique: Un
     assert unique.answers(unique.up_to_date(), IDS) == latest([*ROWS_A, *ROWS_C])
 
 
-def test_what_expires_while_it_is_caught_up_is_reason_to_build_anew(unique: Unique) -> None:
+def test_file_removed_during_the_catch_up_needs_a_rebuild(unique: Unique) -> None:
     unique.append(*ROWS_A)
     unique.up_to_date()
     unique.append(*ROWS_B)
@@ -273,7 +279,7 @@ def test_what_expires_while_it_is_caught_up_is_reason_to_build_anew(unique: Uniq
     assert unique.answers(manifest, IDS) == latest([*ROWS_A, *ROWS_B])
 
 
-def test_file_of_the_table_that_is_gone_or_damaged_is_told(unique: Unique) -> None:
+def test_missing_or_damaged_file_of_the_table_raises(unique: Unique) -> None:
     unique.append(*ROWS_A)
     (task,) = unique.table.scan().plan_files()
     path = Path(task.file.file_path.removeprefix("file://"))
@@ -286,17 +292,17 @@ def test_file_of_the_table_that_is_gone_or_damaged_is_told(unique: Unique) -> No
     assert unique.files.contents == {}
 
 
-def test_files_and_rows_below_the_horizon_are_left_out(unique: Unique) -> None:
+def test_files_and_rows_below_the_horizon_are_not_indexed(unique: Unique) -> None:
     for rows in (ROWS_A, ROWS_B, ROWS_C):
         unique.append(*rows)
     manifest = unique.up_to_date(horizon_ms=2030)
     assert [len(task.files) for task in unique.tasks] == [2]
     assert (manifest.horizon_ms, manifest.keys) == (2030, 30)
     assert unique.answers(manifest, IDS) == latest([*ROWS_B, *ROWS_C], 2030)
-    assert unique.up_to_date(horizon_ms=3000) == manifest, "a horizon that has risen is no reason to do anything"
+    assert unique.up_to_date(horizon_ms=3000) == manifest, "a higher horizon needs no work"
 
 
-def test_index_whose_horizon_is_above_the_tables_is_built_anew(unique: Unique) -> None:
+def test_index_with_a_horizon_above_the_tables_is_rebuilt(unique: Unique) -> None:
     unique.append(*ROWS_A)
     unique.up_to_date(horizon_ms=1010)
     manifest = unique.up_to_date(horizon_ms=1005)
@@ -304,7 +310,7 @@ def test_index_whose_horizon_is_above_the_tables_is_built_anew(unique: Unique) -
     assert unique.answers(manifest, IDS) == latest(ROWS_A, 1005)
 
 
-def test_horizon_that_a_rivals_sweep_has_raised_is_no_reason_to_build_anew(unique: Unique) -> None:
+def test_horizon_raised_by_a_rivals_sweep_needs_no_rebuild(unique: Unique) -> None:
     unique.append(*ROWS_A)
     commit_snapshot(unique.table, {SWEEP_HORIZON_PROPERTY: "1010"})
     manifest = unique.up_to_date(horizon_ms=1010)
@@ -312,7 +318,7 @@ def test_horizon_that_a_rivals_sweep_has_raised_is_no_reason_to_build_anew(uniqu
     assert unique.tasks == []
 
 
-def test_other_buckets_are_another_index(unique: Unique) -> None:
+def test_index_is_rebuilt_for_another_number_of_buckets(unique: Unique) -> None:
     unique.append(*ROWS_A)
     unique.up_to_date()
     for unique.buckets in (1, 64):
@@ -329,38 +335,36 @@ def test_rows_without_a_key_are_not_indexed(unique: Unique) -> None:
     assert unique.answers(manifest, ["flights/0@2", ""]) == {"flights/0@2": rows[2], "": rows[3]}
 
 
-def test_file_that_is_older_than_a_column_of_the_key_has_no_key(unique: Unique) -> None:
+def test_rows_of_files_without_a_key_column_are_not_indexed(unique: Unique) -> None:
     unique.append(*ROWS_A)
     with unique.table.update_schema() as update:
         update.add_column("origin", StringType())
-    job = replace(unique.job(), of=replace(unique.of, key=("message_id", "origin")))
+    job = replace(unique.job(), identity=replace(unique.identity, key=("message_id", "origin")))
     assert bring_up_to_date(unique.files, job, unique.table).keys == 0
 
 
-def test_tasks_hold_no_more_rows_than_memory_allows(unique: Unique) -> None:
+def test_tasks_have_as_many_rows_as_fit_into_memory(unique: Unique) -> None:
     everything = [*ROWS_A, *ROWS_B, *ROWS_C]
     unique.buckets = 1
     unique.append(*ROWS_A, *ROWS_B)
     unique.append(*ROWS_C)
     manifest = unique.up_to_date(rows=30)
-    assert [len(task.files) for task in unique.tasks] == [1, 1], "a file is not cut, and a task that holds one is"
+    assert [len(task.files) for task in unique.tasks] == [1, 1], "a task has whole files only"
     assert unique.answers(manifest, IDS) == latest(everything)
     together = unique.up_to_date()
     assert together == manifest
-    anew = rebuild(unique.files, unique.job(rows=60), unique.table)
-    assert [run.keys for run in anew.runs] == [60]
-    assert anew.version == 2
+    rebuilt = rebuild(unique.files, unique.job(rows=60), unique.table)
+    assert [run.keys for run in rebuilt.runs] == [60]
+    assert rebuilt.version == 2
 
 
-def test_of_two_at_the_same_time_one_saves_and_the_other_takes_it_over(
-    unique: Unique, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_two_concurrent_builds_save_one_manifest(unique: Unique, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     unique.append(*ROWS_A)
     job = unique.job()
 
-    def work(task: BuildTask) -> list[Run]:
-        if not load(unique.files, INDEX, unique.of).newest:
+    def work(task: BuildTask) -> list[SortedRun]:
+        if not load_manifest(unique.files, INDEX, unique.identity).newest_version:
             rival.append(bring_up_to_date(unique.files, job, unique.table))
         return index_rows(unique.files, unique.table.io, job, task)
 
@@ -368,17 +372,17 @@ def test_of_two_at_the_same_time_one_saves_and_the_other_takes_it_over(
     assert [bring_up_to_date(unique.files, job, unique.table, work=work)] == rival
 
 
-def test_index_that_is_built_anew_catches_up_with_the_sweeps_that_go_on(unique: Unique) -> None:
+def test_rebuild_catches_up_with_concurrent_sweeps(unique: Unique) -> None:
     unique.append(*ROWS_A)
     unique.up_to_date()
     job = unique.job()
     later = [ROWS_B, ROWS_C]
 
-    def work(task: BuildTask) -> list[Run]:
+    def work(task: BuildTask) -> list[SortedRun]:
         unique.tasks.append(task)
         if later:
             unique.append(*later.pop(0))
-            bring_up_to_date(unique.files, job, unique.table)  # as a sweep leaves it
+            bring_up_to_date(unique.files, job, unique.table)  # as a sweep does
         return index_rows(unique.files, unique.table.io, job, task)
 
     unique.tasks = []
@@ -388,7 +392,7 @@ def test_index_that_is_built_anew_catches_up_with_the_sweeps_that_go_on(unique: 
     assert unique.answers(manifest, IDS) == latest([*ROWS_A, *ROWS_B, *ROWS_C])
 
 
-def test_sweep_that_moves_the_manifest_on_leaves_nothing_to_catch_up(unique: Unique) -> None:
+def test_index_extended_by_a_sweep_is_up_to_date(unique: Unique) -> None:
     unique.append(*ROWS_A)
     manifest = unique.up_to_date()
     (path,) = (task.file.file_path for task in unique.table.scan().plan_files())
@@ -396,9 +400,9 @@ def test_sweep_that_moves_the_manifest_on_leaves_nothing_to_catch_up(unique: Uni
     unique.append(*ROWS_B)
     snapshot = unique.table.metadata.current_snapshot()
     assert snapshot is not None
-    moved = manifest.with_rows(1, snapshot.sequence_number or 0, snapshot.snapshot_id, runs, UNBOUNDED_MS)
+    moved = manifest.with_sweep(1, snapshot.sequence_number or 0, snapshot.snapshot_id, runs, NO_HORIZON_MS)
     assert moved is not None
-    saved = save_next(unique.files, INDEX, manifest.version, moved)
+    saved = save_manifest(unique.files, INDEX, manifest.version, moved)
     assert unique.up_to_date() == saved
     assert unique.tasks == []
 
@@ -412,9 +416,9 @@ def test_sweep_that_moves_the_manifest_on_leaves_nothing_to_catch_up(unique: Uni
     ),
     compact_at=st.integers(0, 5),
     rows=st.sampled_from([1, 5, 1000]),
-    horizon=st.one_of(st.just(UNBOUNDED_MS), st.integers(0, 1000)),
+    horizon=st.one_of(st.just(NO_HORIZON_MS), st.integers(0, 1000)),
 )
-def test_index_built_anew_answers_as_the_one_that_was_kept_up(
+def test_rebuilt_index_answers_like_the_one_kept_up_to_date(
     catalog: Catalog, batches: list[list[tuple[int, int, int]]], compact_at: int, rows: int, horizon: int
 ) -> None:
     unique, everything = new_unique(catalog), []
@@ -422,7 +426,7 @@ def test_index_built_anew_answers_as_the_one_that_was_kept_up(
     for number, batch in enumerate(batches):
         made = []
         for at, (key, partition, arrived_ms) in enumerate(batch):
-            if (key, arrived_ms) not in arrived:  # no two kept rows of a key arrive at the same time
+            if (key, arrived_ms) not in arrived:  # no two kept rows of a key have the same arrival
                 arrived.add((key, arrived_ms))
                 made.append(Row(TopicPartition("flights", partition), 100 * number + at, f"id-{key}", arrived_ms))
         if made:
@@ -431,17 +435,17 @@ def test_index_built_anew_answers_as_the_one_that_was_kept_up(
         if number == compact_at:
             unique.compact()
         unique.up_to_date(rows=rows)
-    merge_all(unique.files, INDEX, unique.of, MergePolicy(1000, 100), horizon)
+    merge_all(unique.files, INDEX, unique.identity, MergePolicy(1000, 100), horizon)
     kept_up = unique.up_to_date(horizon)
-    anew = rebuild(unique.files, unique.job(horizon), unique.table)
+    rebuilt = rebuild(unique.files, unique.job(horizon), unique.table)
     assert unique.answers(kept_up, IDS, horizon) == latest(everything, horizon)
-    assert unique.answers(anew, IDS, horizon) == latest(everything, horizon)
+    assert unique.answers(rebuilt, IDS, horizon) == latest(everything, horizon)
 
 
 # --- on S3 ---
 
 
-def test_table_on_s3_is_indexed_once_by_two_at_the_same_time_and_again_after_damage(
+def test_index_on_s3_is_built_once_by_two_processes_and_rebuilt_after_damage(
     make_scene: Callable[..., Scene],
 ) -> None:
     scene = make_scene(dedup={"buckets": 2})
@@ -455,9 +459,9 @@ def test_table_on_s3_is_indexed_once_by_two_at_the_same_time_and_again_after_dam
     rows = rows.append_column("arrived_at", arrived).cast(unique.schema().as_arrow())
     unique.append(rows.slice(0, 60))
     uuid_ = str(unique.metadata.table_uuid)
-    of = IndexOf(uuid_, ("message_id",), 2)
+    of = IndexIdentity(uuid_, ("message_id",), 2)
     index = names.key_index_prefix(scene.store.prefix, "flights", 0, uuid_)
-    job = BuildJob.of_table(index, of, unique, UNBOUNDED_MS, Dedup())
+    job = BuildJob.of_table(index, of, unique, NO_HORIZON_MS, Dedup())
 
     def build() -> Manifest:
         return bring_up_to_date(scene.store, job, scene.catalog.load_table(unique.name()))
@@ -476,11 +480,11 @@ def test_table_on_s3_is_indexed_once_by_two_at_the_same_time_and_again_after_dam
     assert answers(scene.store, manifest, ids) == wanted
 
     scene.store.remove(manifest.runs[-1].filter_path)
-    with pytest.raises(IndexDamaged, match="it is gone"):
+    with pytest.raises(IndexDamaged, match="it is missing"):
         answers(scene.store, manifest, ids)
-    anew = rebuild(scene.store, job, unique)
-    assert anew.version == 3
-    assert answers(scene.store, anew, ids) == wanted
+    rebuilt = rebuild(scene.store, job, unique)
+    assert rebuilt.version == 3
+    assert answers(scene.store, rebuilt, ids) == wanted
 
     merged = merge_all(scene.store, index, of, MergePolicy.of(DAY_MS, 1 << 20), 30 * DAY_MS)
     assert merged is not None

@@ -1,4 +1,4 @@
-"""What maintenance does with dedup's tables and objects, and what it leaves alone while a sweep may need it."""
+"""Maintenance of dedup's tables and objects, and what it keeps while a sweep may need it."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from maintenance_scenes import MaintenanceRunner, figures
 from oracle import Row
 from partition_scenes import Scene
 from sweep_scenes import START_MS, SweptScene, compact
-from upkeep import Upkeep, figures
 
 from waybill import names
-from waybill.maintenance.figures import MaintenanceReport
+from waybill.maintenance.orphans import KEPT_MANIFESTS, find_indexes_of_dropped_tables, find_unneeded_index_files
+from waybill.maintenance.plans import find_sweep_plans
+from waybill.maintenance.report import MaintenanceReport
 from waybill.maintenance.run import run_maintenance
-from waybill.maintenance.snapshots_in_use import KEPT_MANIFESTS, find_sweeps, of_other_tables, unneeded_index_files
 from waybill.names import TopicPartition
-from waybill.spark.procedures import SparkProcedures
-from waybill.tables import Swept
+from waybill.spark.iceberg import SparkProcedures
+from waybill.tables import SweepPosition
 
 pytestmark = pytest.mark.integration
 
@@ -36,12 +37,12 @@ def swept(make_scene: MakeScene) -> SweptScene:
 
 
 @pytest.fixture
-def quick(swept: SweptScene) -> Upkeep:
-    return Upkeep.without_spark(swept.scene.catalog)
+def quick(swept: SweptScene) -> MaintenanceRunner:
+    return MaintenanceRunner.without_spark(swept.scene.catalog)
 
 
 def rows(first: int, count: int = 4) -> list[Row]:
-    """The last of them repeats the first."""
+    """Return rows of which the last one repeats the first."""
     keys = [f"id-{first + n}" for n in range(count - 1)] + [f"id-{first}"]
     return [Row(A, first + n, START_MS - 60_000 + first + n, START_MS, (key,)) for n, key in enumerate(keys)]
 
@@ -54,8 +55,8 @@ def no_spark() -> SparkProcedures:
     raise AssertionError("Spark is not needed")
 
 
-def test_no_snapshot_expires_before_a_sweep_has_taken_it_in(
-    swept: SweptScene, quick: Upkeep, caplog: pytest.LogCaptureFixture
+def test_no_snapshot_expires_before_it_is_swept(
+    swept: SweptScene, quick: MaintenanceRunner, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "waybill.maintenance")
     for n in range(3):
@@ -63,41 +64,44 @@ def test_no_snapshot_expires_before_a_sweep_has_taken_it_in(
     quick.later = 5 * DAY + timedelta(minutes=1)
     report = quick.run(swept.scene, keep_last=1)
     assert figures(report.tables[0], "expire_snapshots") == {"snapshots_not_swept": 3}, "there was no sweep at all yet"
-    assert "3 snapshots that are older than maintenance.keep_snapshots stay, the oldest from" in caplog.text
-    assert report.warnings == (), "a day is no reason to call somebody"
+    assert "that are kept because no dedup sweep has processed them: 3, the oldest from" in caplog.text
+    assert report.warnings == (), "a day of delay needs no warning"
 
-    swept.sweep_to_the_end()
+    swept.sweep_until_current()
     for n in range(3, 6):
         swept.append(rows(10 * n))
-    compact(swept.main)  # the rows that wait for a sweep are in files of their own no more
+    compact(swept.main)  # the files of the rows that wait for a sweep are replaced
     swept.append(rows(60))
     quick.later = 30 * DAY
     report = quick.run(swept.scene, keep_last=1)
     main = report.tables[0]
     assert figures(main, "expire_snapshots").items() >= {"snapshots_not_swept": 5, "snapshots_after": 5}.items()
     (warning,) = report.warnings
-    assert "no dedup sweep has taken them in yet. Let dedup__flights run, or take `dedup` out" in warning
+    assert "no dedup sweep has processed them: " in warning
+    assert " UTC. Let dedup__flights run, or remove `dedup` from" in warning
 
     swept.now_ms += 1000
-    swept.sweep_to_the_end()
+    swept.sweep_until_current()
     swept.check()
     report = quick.run(swept.scene, keep_last=1)
     assert [table.after.snapshots for table in report.tables] == [1, 0, 1, 1]
     assert report.warnings == ()
     swept.append(rows(70))
-    swept.sweep_to_the_end()
+    swept.sweep_until_current()
     swept.check()
 
 
-def test_icebergs_own_procedures_do_the_same(swept: SweptScene, upkeep: Upkeep) -> None:
-    """Upkeep for dedup's tables as well; what is not swept stays, though compacted since, and the sweep goes on."""
+def test_icebergs_procedures_keep_snapshots_that_are_not_swept(
+    swept: SweptScene, maintenance: MaintenanceRunner
+) -> None:
+    """Maintenance of dedup's tables as well; what is not swept stays, though compacted since, and the sweep goes on."""
     for n in range(2):
         swept.append(rows(10 * n))
-        swept.sweep_to_the_end()
+        swept.sweep_until_current()
     swept.append(rows(20))
     swept.append(rows(30))
-    upkeep.later = 30 * DAY
-    report = upkeep.run(swept.scene, keep_last=1, min_input_files=2, orphans_after="3650d")
+    maintenance.later = 30 * DAY
+    report = maintenance.run(swept.scene, keep_last=1, min_input_files=2, orphans_after="3650d")
     main, _, unique, duplicates = report.tables
     assert unique.table.endswith("_unique_g1")
     assert duplicates.table.endswith("_duplicates_g1")
@@ -112,14 +116,14 @@ def test_icebergs_own_procedures_do_the_same(swept: SweptScene, upkeep: Upkeep) 
         assert (table.before.data_files, table.after.data_files, table.after.rows) == (2, 1, count)
         assert (table.after.manifests, table.after.snapshots) == (1, 1)
     swept.now_ms += 1000
-    swept.sweep_to_the_end()
+    swept.sweep_until_current()
     swept.check()
 
 
-@pytest.mark.parametrize("step", ["carried_out", "staged", "duplicates_committed"])
-def test_what_an_open_sweep_has_made_stays_however_old(swept: SweptScene, quick: Upkeep, step: str) -> None:
+@pytest.mark.parametrize("step", ["executed", "staged", "duplicates_committed"])
+def test_files_of_an_open_sweep_are_kept_at_any_age(swept: SweptScene, quick: MaintenanceRunner, step: str) -> None:
     swept.append(rows(0))
-    swept.sweep_to_the_end()
+    swept.sweep_until_current()
     swept.append(rows(10))
     swept.now_ms += 1000
     assert swept.sweep_killed(step)
@@ -129,19 +133,19 @@ def test_what_an_open_sweep_has_made_stays_however_old(swept: SweptScene, quick:
     report = quick.run(swept.scene, keep_last=1)
     assert before <= data_files(swept)
     assert store_step(report, "remove_sweeps")["plans_open"] == 1
-    if step != "carried_out":  # else nobody knows of the runs, and they are made anew
+    if step != "executed":  # else nothing references the runs, and they are written again
         gone = objects - set(swept.scene.keys("sweeps/")) - set(swept.scene.keys("dedup/"))
         assert all("/00000000000000000000." in key for key in gone), "of the first sweep, which is over"
-    swept.sweep_to_the_end()
+    swept.sweep_until_current()
     swept.check()
 
 
-def test_what_a_sweep_that_lost_has_left_goes(swept: SweptScene, quick: Upkeep) -> None:
+def test_files_of_a_discarded_sweep_are_removed(swept: SweptScene, quick: MaintenanceRunner) -> None:
     swept.append(rows(0))
-    assert swept.sweep_killed("carried_out")
+    assert swept.sweep_killed("executed")
     left = data_files(swept)
     assert len(left) == 2
-    swept.sweep_to_the_end()
+    swept.sweep_until_current()
     runs = swept.scene.keys("dedup/")
     quick.later = 8 * DAY
     report = quick.run(swept.scene)
@@ -150,10 +154,10 @@ def test_what_a_sweep_that_lost_has_left_goes(swept: SweptScene, quick: Upkeep) 
         "bytes_removed": store_step(report, "remove_sweeps")["bytes_removed"]
     }
     assert swept.scene.keys("sweeps/") == []
-    assert store_step(report, "remove_key_index_files")["objects_removed"] == 2, "a run of the loser, and its filter"
+    assert store_step(report, "remove_key_index_files")["objects_removed"] == 2, "a discarded run and its filter"
     assert len(swept.scene.keys("dedup/")) == len(runs) - 2
     swept.append(rows(10))
-    assert swept.sweep().index_keys == 6, "the index is whole"
+    assert swept.sweep().index_keys == 6, "the index is complete"
     swept.check()
 
 
@@ -170,7 +174,7 @@ def data_files(swept: SweptScene) -> set[str]:
 # --- by hand, without Spark ---
 
 
-def test_which_sweeps_are_open(make_scene: MakeScene) -> None:
+def test_sweep_plans_are_open_until_the_table_has_passed_them(make_scene: MakeScene) -> None:
     store = make_scene().store
     prefix = names.sweeps_prefix(store.prefix, "flights", 1, "uuid")
     token = "0" * 32
@@ -183,16 +187,18 @@ def test_which_sweeps_are_open(make_scene: MakeScene) -> None:
             (names.sweep_marks_key(plan, token), "marks"),
         ):
             store.create_if_absent(key, text.encode())
-    store.create_if_absent(f"{prefix}somebody's", b"")
+    store.create_if_absent(f"{prefix}foreign", b"")
 
-    def starts(swept: Swept | None) -> tuple[list[int], list[int]]:
-        found = find_sweeps(store, prefix, swept)
+    def starts(swept: SweepPosition | None) -> tuple[list[int], list[int]]:
+        found = find_sweep_plans(store, prefix, swept)
         return [int(plan.id) for plan in found.open], [int(plan.id) for plan in found.passed]
 
     assert starts(None) == ([0, 3, 7, 12], [])
-    assert starts(Swept("u", 1, 7)) == ([7, 12], [0, 3]), "it starts there: the next one to be committed"
-    assert starts(Swept("u", 1, 8)) == ([12], [0, 3, 7]), "a table that was rolled back may come there again"
-    found = find_sweeps(store, prefix, Swept("u", 1, 7))
+    assert starts(SweepPosition("u", 1, 7)) == ([7, 12], [0, 3]), (
+        "the plan that starts there is the next to be committed"
+    )
+    assert starts(SweepPosition("u", 1, 8)) == ([12], [0, 3, 7]), "a rolled back table may reach them again"
+    found = find_sweep_plans(store, prefix, SweepPosition("u", 1, 7))
     assert found.protects("s3://b/7.parquet")
     assert found.protects(f"s3://b/t/data/day=1/{7:020d}-0123.parquet")
     assert not found.protects("s3://b/3.parquet")
@@ -204,7 +210,7 @@ def test_which_sweeps_are_open(make_scene: MakeScene) -> None:
     ], "the plan goes last"
 
 
-def test_what_of_an_index_nobody_needs(make_scene: MakeScene) -> None:
+def test_unneeded_index_files_are_old_and_not_referenced(make_scene: MakeScene) -> None:
     store = make_scene().store
     index = names.key_index_prefix(store.prefix, "flights", 1, "uuid")
     newest = KEPT_MANIFESTS + 3
@@ -221,7 +227,7 @@ def test_what_of_an_index_nobody_needs(make_scene: MakeScene) -> None:
     def unneeded(later: timedelta) -> set[str]:
         before = datetime.now(UTC) + later
         needed = {f"{index}runs/0/staged.parquet"}
-        found = [*unneeded_index_files(store, index, before=before, needed=needed)]
+        found = [*find_unneeded_index_files(store, index, before=before, needed=needed)]
         return {entry.key.removeprefix(index) for entry in found}
 
     assert unneeded(-DAY) == set(), "all of it is younger"
@@ -231,11 +237,11 @@ def test_what_of_an_index_nobody_needs(make_scene: MakeScene) -> None:
         *(f"runs/0/{version}.{end}" for version in old for end in ("parquet", "fuse16")),
         "runs/0/of_nobody.parquet",
     }
-    found = [entry.key for entry in of_other_tables(store, index, before=datetime.now(UTC) + DAY)]
+    found = [entry.key for entry in find_indexes_of_dropped_tables(store, index, before=datetime.now(UTC) + DAY)]
     assert found == [f"{other}runs/0/1.parquet"]
 
 
-def test_a_stream_that_was_never_swept_has_nothing_to_maintain(swept: SweptScene) -> None:
+def test_maintenance_before_the_first_sweep_skips_dedup(swept: SweptScene) -> None:
     report = run_maintenance(swept.scene.config, "flights", no_spark)
     assert report.tables == ()
     swept.append(rows(0))

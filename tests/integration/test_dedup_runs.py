@@ -1,4 +1,4 @@
-"""Runs of the key index on a real S3."""
+"""Sorted runs of the key index on a real S3."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 from devstack import Stack
 from waybill.connections import S3Endpoint
-from waybill.dedup.index.reads import QuickReads
-from waybill.dedup.index.runs import RunKeys, lookup, read_run, write_run
+from waybill.dedup.index.lookup import QuickReads
+from waybill.dedup.index.sorted_runs import IndexEntries, find_in_run, read_run, write_run
 from waybill.errors import ConfigError, IndexDamaged, ObjectMissing
 from waybill.names import TopicPartition, key_index_prefix
 from waybill.store import PART_BYTES, Store
@@ -19,7 +19,7 @@ from waybill.store import PART_BYTES, Store
 pytestmark = pytest.mark.integration
 
 COUNT = 900_000
-"""More than a part of an upload holds."""
+"""More keys than fit into one part of a multipart upload."""
 
 
 @pytest.fixture
@@ -35,16 +35,16 @@ def store(stack: Stack, endpoint: S3Endpoint, topic_name: str) -> Iterator[Store
         yield store
 
 
-def keys(count: int) -> RunKeys:
-    """Of bucket 0 of 16, and a day."""
+def random_entries(count: int) -> IndexEntries:
+    """Return entries of one of 16 buckets and of one day."""
     rng = np.random.default_rng(count)
     hi, lo = np.sort(rng.integers(0, 1 << 60, count, np.uint64)), rng.integers(0, 1 << 64, count, np.uint64)
     arrived = 1_760_000_000_000 + rng.integers(0, 86_400_000, count)
     tps = (TopicPartition("flights", 0), TopicPartition("flights", 1))
-    return RunKeys(hi, lo, arrived, rng.integers(0, 2, count, np.int32), rng.integers(0, 1 << 22, count), tps)
+    return IndexEntries(hi, lo, arrived, rng.integers(0, 2, count, np.int32), rng.integers(0, 1 << 22, count), tps)
 
 
-def test_part_of_an_object_is_read_as_far_as_there_is_one(store: Store) -> None:
+def test_read_range_ends_at_the_end_of_the_object(store: Store) -> None:
     content, key = os.urandom(100_000), f"{store.prefix}/object"
     store.create_if_absent(key, content)
     assert store.read_range(key, 0, 10) == content[:10]
@@ -55,7 +55,7 @@ def test_part_of_an_object_is_read_as_far_as_there_is_one(store: Store) -> None:
         store.read_range(f"{store.prefix}/nothing", 0, 10)
 
 
-def test_quick_reads_give_what_the_store_gives(store: Store, endpoint: S3Endpoint) -> None:
+def test_quick_reads_return_what_the_store_returns(store: Store, endpoint: S3Endpoint) -> None:
     content, key = os.urandom(100_000), f"{store.prefix}/object"
     store.create_if_absent(key, content)
     reads = QuickReads(store, endpoint)
@@ -65,7 +65,7 @@ def test_quick_reads_give_what_the_store_gives(store: Store, endpoint: S3Endpoin
     assert bytes(reads.read_range(key, 100_000, 1)) == b""
 
 
-def test_quick_reads_say_what_is_wrong_as_the_store_does(store: Store, endpoint: S3Endpoint) -> None:
+def test_quick_reads_raise_what_the_store_raises(store: Store, endpoint: S3Endpoint) -> None:
     reads = QuickReads(store, endpoint)
     with pytest.raises(ObjectMissing, match="nothing"):
         reads.read(f"{store.prefix}/nothing")
@@ -76,7 +76,7 @@ def test_quick_reads_say_what_is_wrong_as_the_store_does(store: Store, endpoint:
         QuickReads(refused, stranger).read(f"{store.prefix}/nothing")
 
 
-def test_what_the_quick_way_cannot_read_the_store_reads(store: Store, endpoint: S3Endpoint) -> None:
+def test_failed_quick_read_is_repeated_by_the_store(store: Store, endpoint: S3Endpoint) -> None:
     content, key = os.urandom(1000), f"{store.prefix}/object"
     store.create_if_absent(key, content)
     nowhere = endpoint.model_copy(update={"endpoint_url": "http://127.0.0.1:9"})
@@ -85,16 +85,16 @@ def test_what_the_quick_way_cannot_read_the_store_reads(store: Store, endpoint: 
     assert reads.read_range(key, 10, 20) == content[10:30]
 
 
-def test_run_is_written_read_and_asked(store: Store) -> None:
-    written = keys(COUNT)
+def test_large_run_is_written_read_and_searched(store: Store) -> None:
+    written = random_entries(COUNT)
     prefix = key_index_prefix(store.prefix, "flights", 0, "11111111-2222-3333-4444-555555555555")
     run = write_run(store, prefix, 0, (1, 4), written)
     assert run.bytes > PART_BYTES
     assert list(store.keys(prefix)) == [run.filter_path, run.path]
 
     asked = np.arange(5, COUNT, 40_000)
-    others = keys(1_000)
-    found = lookup(store, run, np.append(written.hi[asked], others.hi), np.append(written.lo[asked], others.lo))
+    others = random_entries(1_000)
+    found = find_in_run(store, run, np.append(written.hi[asked], others.hi), np.append(written.lo[asked], others.lo))
     assert found.index.tolist() == list(range(len(asked)))
     for name in ("arrived_ms", "tp", "offset"):
         assert np.array_equal(getattr(found, name), getattr(written, name)[asked])
@@ -104,14 +104,14 @@ def test_run_is_written_read_and_asked(store: Store) -> None:
         assert np.array_equal(getattr(everything, name), getattr(written, name))
 
 
-def test_object_that_is_gone_or_another_is_damage(store: Store) -> None:
+def test_missing_or_truncated_run_raises_index_damaged(store: Store) -> None:
     prefix = key_index_prefix(store.prefix, "flights", 0, "11111111-2222-3333-4444-555555555555")
-    written = keys(200_000)
+    written = random_entries(200_000)
     run = write_run(store, prefix, 0, (1, 1), written)
     content = store.read(run.path)
     store.remove(run.path)
-    with pytest.raises(IndexDamaged, match="it is gone"):
-        lookup(store, run, written.hi[:1], written.lo[:1])
+    with pytest.raises(IndexDamaged, match="it is missing"):
+        find_in_run(store, run, written.hi[:1], written.lo[:1])
     store.create_if_absent(run.path, content[:1_000_000])
     with pytest.raises(IndexDamaged, match="bytes instead of"):
-        lookup(store, run, written.hi[:1], written.lo[:1])
+        find_in_run(store, run, written.hi[:1], written.lo[:1])

@@ -1,4 +1,4 @@
-"""The tables that dedup sweeps fill, in a real catalog."""
+"""The unique table and the duplicates table in a real catalog."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from waybill.staging.file_writer import PartitionedWriter
 from waybill.staging.table_layout import TableLayout
 from waybill.staging.uploads import Uploads
 from waybill.tables import (
+    SweepPosition,
     SweepState,
-    Swept,
     commit_snapshot,
     ensure_dedup_tables,
     ensure_tables,
     load_dedup_tables,
     open_catalog,
     read_sweep_state,
+    sweep_position_text,
     sweep_properties,
-    swept_text,
 )
-from waybill.tables.commit import carry_state_on
+from waybill.tables.commit import copy_state_to_new_snapshot
 from waybill.tables.dedup import DUPLICATES_ROWS
 
 pytestmark = pytest.mark.integration
@@ -71,7 +71,7 @@ def columns_of(table: Any) -> list[tuple[str, str, bool]]:
     return [(f.name, str(f.field_type).split("<")[0], f.required) for f in table.schema().fields]
 
 
-def test_unique_rows_lie_as_the_main_tables_do(catalog: Catalog) -> None:
+def test_unique_table_has_the_partitioning_of_the_main_table(catalog: Catalog) -> None:
     main = ensure_tables(catalog, stream()).main
     assert load_dedup_tables(catalog, stream()) is None
     tables = ensure_dedup_tables(catalog, stream(), main)
@@ -94,9 +94,9 @@ def test_unique_rows_lie_as_the_main_tables_do(catalog: Catalog) -> None:
         assert other.duplicates.metadata.table_uuid == tables.duplicates.metadata.table_uuid
 
 
-def test_unique_rows_get_the_columns_that_the_main_table_has_got(catalog: Catalog) -> None:
+def test_unique_table_gets_columns_added_to_the_main_table(catalog: Catalog) -> None:
     ensure_dedup_tables(catalog, stream(), ensure_tables(catalog, stream()).main)
-    # What the config no longer has stays in the main table, so in the other.
+    # Columns removed from the config stay in the main table, so in the unique table too.
     grown = stream(columns={"carrier": "string", "seats": "long", "gate": "string", "tags": "list<string>"})
     main = ensure_tables(catalog, grown).main
     unique = ensure_dedup_tables(catalog, grown, main).unique
@@ -104,10 +104,10 @@ def test_unique_rows_get_the_columns_that_the_main_table_has_got(catalog: Catalo
     assert {name for name, _, _ in columns_of(unique)} >= {"legs", "gate", "tags"}
     assert str(unique.schema().find_field("seats").field_type) == "long"
     narrow = ensure_dedup_tables(catalog, stream(), main).unique
-    assert columns_of(narrow) == columns_of(unique), "nothing is taken away"
+    assert columns_of(narrow) == columns_of(unique), "no column is removed"
 
 
-def test_drivers_that_meet_make_each_table_once(endpoint: CatalogEndpoint, catalog: Catalog) -> None:
+def test_concurrent_drivers_create_each_table_once(endpoint: CatalogEndpoint, catalog: Catalog) -> None:
     ensure_dedup_tables(catalog, stream(), ensure_tables(catalog, stream()).main)
     grown = stream(columns={**COLUMNS, "gate": "string"}, generation=2)
     main = ensure_tables(catalog, grown).main
@@ -124,7 +124,7 @@ def test_drivers_that_meet_make_each_table_once(endpoint: CatalogEndpoint, catal
     assert len(set.union(*found)) == 2
 
 
-def test_tables_that_are_somebody_elses_are_refused(catalog: Catalog) -> None:
+def test_tables_with_another_schema_are_refused(catalog: Catalog) -> None:
     main = ensure_tables(catalog, stream()).main
     schema = Schema(NestedField(1, "topic", StringType()), NestedField(2, "partition", LongType()))
     catalog.create_table("x.flights_unique_g1", schema)
@@ -136,7 +136,7 @@ def test_tables_that_are_somebody_elses_are_refused(catalog: Catalog) -> None:
         ensure_dedup_tables(catalog, stream(), main)
 
 
-def test_a_column_of_the_main_table_may_be_in_the_way(catalog: Catalog) -> None:
+def test_main_table_with_an_arrived_at_column_is_refused(catalog: Catalog) -> None:
     main = ensure_tables(catalog, stream()).main
     with main.update_schema() as update:
         update.add_column("arrived_at", TimestamptzType())
@@ -144,7 +144,7 @@ def test_a_column_of_the_main_table_may_be_in_the_way(catalog: Catalog) -> None:
         ensure_dedup_tables(catalog, stream(), main)
 
 
-def test_rows_without_a_state_are_refused(catalog: Catalog) -> None:
+def test_table_with_rows_but_no_state_is_refused(catalog: Catalog) -> None:
     main = ensure_tables(catalog, stream()).main
     tables = ensure_dedup_tables(catalog, stream(), main)
     tables.duplicates.append(pa.Table.from_pylist([duplicate(0)], schema=DUPLICATES_ROWS))
@@ -152,30 +152,32 @@ def test_rows_without_a_state_are_refused(catalog: Catalog) -> None:
         ensure_dedup_tables(catalog, stream(), main)
 
 
-def test_a_main_table_that_was_made_anew_is_another_one(catalog: Catalog) -> None:
+def test_main_table_that_was_created_again_is_refused(catalog: Catalog) -> None:
     main = ensure_tables(catalog, stream()).main
     tables = ensure_dedup_tables(catalog, stream(), main)
-    state = SweepState(Swept(str(main.metadata.table_uuid), 1, 1), {TopicPartition("flights", 0): 5}, 7)
+    state = SweepState(SweepPosition(str(main.metadata.table_uuid), 1, 1), {TopicPartition("flights", 0): 5}, 7)
     assert state.swept is not None
-    assert commit_snapshot(tables.duplicates, {"waybill.swept": swept_text(state.swept)})
+    assert commit_snapshot(tables.duplicates, {"waybill.swept": sweep_position_text(state.swept)})
     assert commit_snapshot(tables.unique, sweep_properties(state))
     unique = ensure_dedup_tables(catalog, stream(), main).unique
     assert read_sweep_state(unique.metadata, "t") == state
     catalog.drop_table("x.flights_g1")
-    anew = ensure_tables(catalog, stream()).main
-    with pytest.raises(SweepHistoryLost, match=r"x\.flights_g1 that had the uuid .* was made anew since\. Drop"):
-        ensure_dedup_tables(catalog, stream(), anew)
+    recreated = ensure_tables(catalog, stream()).main
+    with pytest.raises(
+        SweepHistoryLost, match=r"x\.flights_g1 that had the uuid .* was dropped and created again since, .* Drop"
+    ):
+        ensure_dedup_tables(catalog, stream(), recreated)
 
 
-def test_the_state_is_carried_on_before_snapshots_expire(catalog: Catalog) -> None:
+def test_state_survives_expiry_of_older_snapshots(catalog: Catalog) -> None:
     main = ensure_tables(catalog, stream()).main
     unique = ensure_dedup_tables(catalog, stream(), main).unique
-    state = SweepState(Swept(str(main.metadata.table_uuid), 1, 1), {TopicPartition("flights", 0): 5}, 7)
+    state = SweepState(SweepPosition(str(main.metadata.table_uuid), 1, 1), {TopicPartition("flights", 0): 5}, 7)
     assert commit_snapshot(unique, sweep_properties(state))
     unique.refresh()
     assert commit_snapshot(unique, {"somebody": "else"})
-    assert carry_state_on(unique) is True
-    assert carry_state_on(unique) is False
+    assert copy_state_to_new_snapshot(unique) is True
+    assert copy_state_to_new_snapshot(unique) is False
     older = [s.snapshot_id for s in unique.metadata.snapshots if s.snapshot_id != unique.metadata.current_snapshot_id]
     unique.maintenance.expire_snapshots().by_ids(older).commit()
     unique.refresh()
@@ -202,7 +204,7 @@ def duplicate(offset: int, arrived_at: datetime = datetime(2026, 1, 1, tzinfo=UT
     }
 
 
-def test_duplicates_are_written_by_the_day_on_which_they_came(catalog: Catalog, tmp_path: Path) -> None:
+def test_duplicates_are_partitioned_by_day_of_arrival(catalog: Catalog, tmp_path: Path) -> None:
     table = ensure_dedup_tables(catalog, stream(), ensure_tables(catalog, stream()).main).duplicates
     start = datetime(2026, 1, 1, 0, 30, tzinfo=UTC)
     rows = [duplicate(n, start + timedelta(hours=10 * (n % 5))) for n in range(50)]

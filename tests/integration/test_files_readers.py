@@ -1,4 +1,4 @@
-"""The files of a `files` sink read by Spark, DuckDB and Hadoop, without any code of ours."""
+"""The files of a `files` sink read by Spark, DuckDB and Hadoop, without code of Waybill."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import duckdb
 import pytest
-from files_scenes import key_of, ledger, moment, root
+from files_scenes import inventory, key_of, moment, root
 from partition_scenes import Scene, messages_in
 from pyspark.sql import SparkSession
 from test_formats import read_by_hadoop
@@ -32,7 +32,7 @@ def fill(scene: Scene) -> Scene:
 
 
 def copy(scene: Scene, directory: Path) -> Path:
-    """The sink's objects as files."""
+    """Download the sink's objects to a directory."""
     for found in scene.store.list_objects(f"{root(scene)}/"):
         local = directory / found.key.removeprefix(f"{root(scene)}/")
         local.parent.mkdir(parents=True, exist_ok=True)
@@ -40,7 +40,7 @@ def copy(scene: Scene, directory: Path) -> Path:
     return directory / "flights"
 
 
-def test_spark_and_duckdb_find_hours_and_rows(make_scene: MakeScene, spark: SparkSession, tmp_path: Path) -> None:
+def test_spark_and_duckdb_read_partitions_and_rows(make_scene: MakeScene, spark: SparkSession, tmp_path: Path) -> None:
     scene = fill(make_scene(partition_by="hour", sink="files", columns={"at": {"field": "at", "type": "long"}}))
     flights = copy(scene, tmp_path)
     sent = sorted(scene.sent, key=lambda m: m[:3])
@@ -76,18 +76,18 @@ def test_hadoop_reads_sequence_files(
         )
     )
     copy(scene, tmp_path)
-    files = [tmp_path / key_of(entry).removeprefix(f"{root(scene)}/") for entry in ledger(scene)]
+    files = [tmp_path / key_of(entry).removeprefix(f"{root(scene)}/") for entry in inventory(scene)]
     dumps = read_by_hadoop(stack, files)
     values = Counter(value for _, records in dumps for _, value in records)
     assert values == Counter(m[-1] or b"" for m in scene.sent)
-    for entry, (header, records) in zip(ledger(scene), dumps, strict=True):
+    for entry, (header, records) in zip(inventory(scene), dumps, strict=True):
         assert len(records) == entry.rows
         assert f"first_offset={entry.first_offset}" in header
         if key == "legacy":
             assert all(entry.first_offset <= int(offset) < entry.next_offset for offset, _ in records)
 
 
-def test_text_is_lines(make_scene: MakeScene, tmp_path: Path) -> None:
+def test_text_files_have_one_line_for_each_message(make_scene: MakeScene, tmp_path: Path) -> None:
     scene = make_scene(partition_by="day", sink={"name": "files", "format": {"name": "text", "compression": "gzip"}})
     fill(scene)
     flights = copy(scene, tmp_path)

@@ -1,7 +1,7 @@
-"""Random schedules over a `files` sink are sound, and what a guard is there for is found where it is missing.
+"""Random schedules over a `files` sink find no fault, and find one when a guard of the protocol is removed.
 
-WAYBILL_SCHEDULES=25 carries out as many of each mix, and as many for each guard that is taken away; without it one of
-each mix, and as many for each guard as it takes to find that it is gone.
+WAYBILL_SCHEDULES=25 plays 25 of each mix, and 25 for each removed guard. By default one of each mix is played, and for
+each removed guard as many as needed to find a fault.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from partition_scenes import Scene
 
 from waybill import failpoints
 from waybill.names import FileName
-from waybill.partition.files_sink import delivery, finality, finalize
-from waybill.partition.files_sink.finality import Standing
+from waybill.partition.files_sink import finalize, hour_state, upload
+from waybill.partition.files_sink.hour_state import TimeReached
 
 pytestmark = pytest.mark.integration
 
@@ -30,21 +30,21 @@ MakeScene = Callable[..., Scene]
 
 @pytest.mark.parametrize("mix", MIXES)
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_no_reader_is_told_what_is_not_so(
+def test_no_reader_sees_a_wrong_marker_or_file(
     make_scene: MakeScene, monkeypatch: pytest.MonkeyPatch, mix: str, seed: int
 ) -> None:
     schedule = Schedule.begin(make_scene, monkeypatch, seed, MIXES[mix])
-    schedule.carry_out()
+    schedule.play()
     assert schedule.oracle.marked_looks, "no hour was ever final: nothing could go wrong"
 
 
 def _fastest(patch: pytest.MonkeyPatch) -> None:
-    """Hours wait for the topic-partition that is furthest ahead."""
+    """Remove the guard that hours wait for the topic-partition that is furthest behind."""
 
-    def reached_by_one(found: Sequence[Standing]) -> datetime | None:
+    def reached_by_one(found: Sequence[TimeReached]) -> datetime | None:
         return max((standing.reached for standing in found if standing.reached), default=None)
 
-    patch.setattr(finalize, "reached_by_all", reached_by_one)
+    patch.setattr(finalize, "earliest_time", reached_by_one)
 
 
 def _no_lateness(patch: pytest.MonkeyPatch) -> None:
@@ -55,28 +55,30 @@ def _no_lateness(patch: pytest.MonkeyPatch) -> None:
 
 
 def _marker_stays(patch: pytest.MonkeyPatch) -> None:
-    """A late file is written into a directory with its marker."""
+    """Remove the guard that a marker is removed before a late file is created."""
 
-    def deliver(self: delivery.Delivery, local: Path, name: FileName, metadata: dict[str, str]) -> None:
+    def deliver(self: upload.HourFileUploads, local: Path, name: FileName, metadata: dict[str, str]) -> None:
         self._create(local, name.key(self._layout.root), metadata)
         failpoints.reach("partition.hour_file_created")
 
-    patch.setattr(delivery.Delivery, "_deliver", deliver)
+    patch.setattr(upload.HourFileUploads, "_upload", deliver)
 
 
 def _strays_unseen(patch: pytest.MonkeyPatch) -> None:
-    """What the ledger does not list is passed over."""
+    """Remove the guard that an unlisted object blocks its hour."""
 
-    def judge(period: Any, entries: Any, listed: Any, marker: Any, **rest: Any) -> finality.Finding:
+    def classify(period: Any, entries: Any, listed: Any, marker: Any, **rest: Any) -> hour_state.HourStatus:
         counted = {entry.path.split("/", 3)[3] for entry in entries}
-        return finality.judge(period, entries, [there for there in listed if there.key in counted], marker, **rest)
+        return hour_state.classify_hour(
+            period, entries, [there for there in listed if there.key in counted], marker, **rest
+        )
 
-    patch.setattr(finalize, "judge", judge)
+    patch.setattr(finalize, "classify_hour", classify)
 
 
 def _plan_unseen(patch: pytest.MonkeyPatch) -> None:
-    """The finalizer does as if no plan were in hand."""
-    patch.setattr(finalize._Finalizer, "_plan_in_hand", lambda *_: False)
+    """Remove the guard that nothing is marked while a plan is open."""
+    patch.setattr(finalize._Finalizer, "_has_open_plan", lambda *_: False)
 
 
 @pytest.mark.parametrize(
@@ -89,17 +91,17 @@ def _plan_unseen(patch: pytest.MonkeyPatch) -> None:
         (_plan_unseen, "upkeep", 1),
     ],
 )
-def test_a_guard_that_is_gone_is_missed(
+def test_the_schedules_find_a_removed_guard(
     make_scene: MakeScene, take_away: Callable[[pytest.MonkeyPatch], None], mix: str, first: int
 ) -> None:
-    """`first`: the seed to begin with, one that finds it soon."""
+    """`first`: the first seed, chosen so that few schedules are needed."""
     found = []
     for seed in range(first, first + TRIES):
         with pytest.MonkeyPatch.context() as patch:
             schedule = Schedule.begin(make_scene, patch, seed, MIXES[mix])
             take_away(patch)
             try:
-                schedule.carry_out()
+                schedule.play()
             except Unsound:
                 found.append(seed)
         if found and SEEDS == 1:

@@ -1,4 +1,4 @@
-"""The `files` sink on a real archive, a real S3 and a real catalog. Here its tasks run in this process."""
+"""The `files` sink on a real archive, S3 and catalog; its tasks run in this process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from files_scenes import (
     check_files_exactly_once,
     check_values_exactly_once,
     data_keys,
-    ledger,
+    inventory,
     moment,
     objects,
     root,
@@ -25,10 +25,11 @@ from waybill.config.sink import FilesFormat
 from waybill.errors import ConfigError, OutputDiffers
 from waybill.names import BackupName, TopicPartition
 from waybill.partition.plan import Task
-from waybill.partition.report import Report, RunOutcome
+from waybill.partition.report import Report
 from waybill.partition.run import run_to_the_end
 from waybill.partition.tasks import Job, TaskResult
 from waybill.records.encode import Record
+from waybill.staging.driver import RunOutcome
 
 pytestmark = pytest.mark.integration
 
@@ -37,7 +38,7 @@ MakeScene = Callable[..., Scene]
 
 
 class Killed(BaseException):
-    """What a test raises where the driver is to die."""
+    """Raised by a test to end the driver at a step."""
 
 
 def die_at(step: str) -> Callable[[str], None]:
@@ -49,7 +50,7 @@ def die_at(step: str) -> Callable[[str], None]:
 
 
 def fill(scene: Scene) -> Scene:
-    """Two topic-partitions, three hours, late rows, a tombstone, junk."""
+    """A scene with two topic-partitions over three hours, late rows, a tombstone and junk."""
     scene.put(TP0, [moment(n, n / 10) for n in range(25)])
     scene.put(TP0, [moment(25, 0.5, 2.5), junk(26), Record(27, int(moment(0, 2.6).timestamp_ms), b"key", None)])
     scene.put(TP1, [moment(n, 1.5, 1.5) for n in range(100, 120)])
@@ -61,10 +62,10 @@ def scene(make_scene: MakeScene) -> Scene:
     return fill(make_scene(partition_by="hour", sink="files"))
 
 
-def test_every_message_is_once_in_a_file_or_in_quarantine(scene: Scene) -> None:
+def test_every_message_is_in_a_file_or_in_quarantine_exactly_once(scene: Scene) -> None:
     report = scene.run()
     assert (report.outcome, report.rows, report.quarantined, report.files) == (RunOutcome.COMMITTED, 47, 1, 4)
-    assert report.file_bytes == sum(entry.size_bytes for entry in ledger(scene))
+    assert report.file_bytes == sum(entry.size_bytes for entry in inventory(scene))
     assert data_keys(scene) == [
         "flights/dt=2023-12-25/hr=00/1_0_00000000000000000000.parquet",
         "flights/dt=2023-12-25/hr=01/1_0_00000000000000000000.parquet",
@@ -72,7 +73,7 @@ def test_every_message_is_once_in_a_file_or_in_quarantine(scene: Scene) -> None:
         "flights/dt=2023-12-25/hr=02/1_0_00000000000000000000.parquet",
     ]
     check_files_exactly_once(scene)
-    assert {(e.tp, e.first_offset, e.next_offset, e.plan) for e in ledger(scene)} == {
+    assert {(e.tp, e.first_offset, e.next_offset, e.plan) for e in inventory(scene)} == {
         (TP0, 0, 28, report.plan),
         (TP1, 100, 120, report.plan),
     }
@@ -80,7 +81,7 @@ def test_every_message_is_once_in_a_file_or_in_quarantine(scene: Scene) -> None:
     assert ", 1 in quarantine, 4 files " in str(report)
 
 
-def test_runs_go_on_and_late_rows_go_to_their_own_hour(scene: Scene) -> None:
+def test_runs_start_where_the_last_one_ended_and_late_rows_go_to_their_own_hour(scene: Scene) -> None:
     scene.run()
     before = objects(scene)
     scene.put(TP0, [moment(28, 0.2, 3), moment(29, 3)])
@@ -90,7 +91,7 @@ def test_runs_go_on_and_late_rows_go_to_their_own_hour(scene: Scene) -> None:
     assert scene.run().outcome is RunOutcome.NOTHING_NEW
 
 
-def test_days_have_no_hours(make_scene: MakeScene) -> None:
+def test_a_stream_by_day_has_directories_of_days(make_scene: MakeScene) -> None:
     scene = fill(make_scene(partition_by="day", sink="files"))
     scene.run()
     assert data_keys(scene) == [
@@ -111,7 +112,7 @@ def test_days_have_no_hours(make_scene: MakeScene) -> None:
     ],
     ids=str,
 )
-def test_formats(make_scene: MakeScene, format_: Any) -> None:
+def test_every_format_holds_each_value_once(make_scene: MakeScene, format_: Any) -> None:
     scene = fill(make_scene(partition_by="hour", sink={"name": "files", "format": format_}))
     in_two_lines = b'{"at": 1703462400000,\n"id": "x"}'
     scene.put(TP1, [Record(120, 0, None, in_two_lines), moment(121, 1.6)])
@@ -126,7 +127,7 @@ def test_formats(make_scene: MakeScene, format_: Any) -> None:
 
 
 def test_a_rerun_writes_the_same_objects(make_scene: MakeScene) -> None:
-    """The tasks again, with so little memory that they spill: nothing but the plan says what a file is."""
+    """Executes the tasks again with so little memory that they spill: only the plan determines the files."""
     scene = make_scene(partition_by="hour", sink="files", partition={"memory": "1GiB", "task_bytes": "12MiB"})
     rng = random.Random(1)
     for first in range(0, 15_000, 3000):
@@ -140,7 +141,7 @@ def test_a_rerun_writes_the_same_objects(make_scene: MakeScene) -> None:
             scene.store.remove(f"{root(scene)}/{key}")
         second = in_this_process(replace(job, memory_bytes=16 << 20), tasks)
         seen.append(objects(scene))
-        assert [r.entries for r in first] == [r.entries for r in second]
+        assert [r.inventory for r in first] == [r.inventory for r in second]
         return second
 
     report = scene.run(twice)
@@ -150,16 +151,16 @@ def test_a_rerun_writes_the_same_objects(make_scene: MakeScene) -> None:
 
 
 def _large(rng: random.Random, offset: int) -> Record:
-    """A message of 3 kB."""
+    """Return a message of 3 kB."""
     small = moment(offset, rng.random() * 5, 5)
     assert small.value is not None
     return small._replace(value=small.value[:-1] + b', "pad": "%s"}' % rng.randbytes(1500).hex().encode())
 
 
-@pytest.mark.parametrize("step", ["planned", "carried_out", "staged", "quarantine_committed", "committed"])
-def test_a_driver_that_dies_after_any_step_is_made_good_by_the_next(scene: Scene, step: str) -> None:
+@pytest.mark.parametrize("step", ["planned", "executed", "staged", "quarantine_committed", "committed"])
+def test_the_next_run_continues_after_a_driver_died_at_any_step(scene: Scene, step: str) -> None:
     with pytest.raises(Killed):
-        scene.run(done=die_at(step))
+        scene.run(on_step=die_at(step))
     before = objects(scene)
     scene.put(TP0, [moment(28, 0.2, 3)])
     scene.config = scene.with_stream(parser={"name": "json", "event_time": {"field": "other"}})
@@ -176,21 +177,21 @@ def test_of_two_drivers_one_commits_and_the_other_adopts(scene: Scene) -> None:
     reports: list[Report] = []
 
     def meet(step: str) -> None:
-        if step in {"planned", "carried_out", "staged"}:
+        if step in {"planned", "executed", "staged"}:
             barrier.wait()
 
-    drivers = [threading.Thread(target=lambda: reports.append(scene.run(done=meet))) for _ in range(2)]
+    drivers = [threading.Thread(target=lambda: reports.append(scene.run(on_step=meet))) for _ in range(2)]
     for driver in drivers:
         driver.start()
     for driver in drivers:
         driver.join(timeout=120)
     assert sorted(report.outcome for report in reports) == [RunOutcome.ADOPTED, RunOutcome.COMMITTED]
     assert [(report.rows, report.files) for report in reports] == [(47, 4)] * 2
-    assert len(ledger(scene)) == 4
+    assert len(inventory(scene)) == 4
     check_files_exactly_once(scene)
 
 
-def test_a_zombie_whose_plan_was_committed_long_ago_changes_nothing(scene: Scene) -> None:
+def test_a_driver_that_resumes_long_after_its_plan_was_committed_changes_nothing(scene: Scene) -> None:
     late: list[tuple[Job, Sequence[Task]]] = []
 
     def remember(job: Job, tasks: Sequence[Task]) -> Sequence[TaskResult]:
@@ -206,7 +207,7 @@ def test_a_zombie_whose_plan_was_committed_long_ago_changes_nothing(scene: Scene
     check_files_exactly_once(scene)
 
 
-def test_what_another_version_wrote_is_named_and_the_remedy_works(scene: Scene) -> None:
+def test_a_file_with_other_bytes_is_named_and_the_remedy_works(scene: Scene) -> None:
     def wrote_otherwise(job: Job, tasks: Sequence[Task]) -> Sequence[TaskResult]:
         assert job.files is not None
         other = replace(job.files, format=FilesFormat(compression=Compression.NONE))
@@ -215,7 +216,7 @@ def test_what_another_version_wrote_is_named_and_the_remedy_works(scene: Scene) 
 
     with pytest.raises(Killed):
         scene.run(wrote_otherwise)
-    with pytest.raises(OutputDiffers, match=r"hr=00/1_0_0{20}\.parquet is there with other content .* remove the plan"):
+    with pytest.raises(OutputDiffers, match=r"hr=00/1_0_0{20}\.parquet exists with other content .* remove the plan"):
         scene.run()
     (key,) = [key for key in scene.keys("plans/") if "staged" not in key]
     scene.store.remove(key)
@@ -223,7 +224,7 @@ def test_what_another_version_wrote_is_named_and_the_remedy_works(scene: Scene) 
     check_files_exactly_once(scene)
 
 
-def test_files_of_a_ledger_that_was_dropped_are_in_the_way(scene: Scene) -> None:
+def test_files_of_a_dropped_inventory_are_refused(scene: Scene) -> None:
     scene.run()
     for table in (scene.table, scene.quarantine):
         scene.catalog.drop_table(table.name())
@@ -235,7 +236,7 @@ def test_files_of_a_ledger_that_was_dropped_are_in_the_way(scene: Scene) -> None
     check_files_exactly_once(scene)
 
 
-def test_a_damaged_object_stops_its_topic_partition_and_what_came_of_the_plan_is_replaced(
+def test_a_damaged_object_stops_its_topic_partition_and_files_of_the_ended_plan_are_replaced(
     make_scene: MakeScene,
 ) -> None:
     scene = make_scene(partition_by="hour", sink="files", partition={"task_bytes": "1MiB"})
@@ -259,7 +260,7 @@ def test_a_damaged_object_stops_its_topic_partition_and_what_came_of_the_plan_is
     check_files_exactly_once(scene)
 
 
-def test_how_files_lie_must_not_change_within_a_generation(scene: Scene) -> None:
+def test_the_layout_of_files_must_not_change_within_a_generation(scene: Scene) -> None:
     scene.run()
     as_made = scene.config
     for changes in ({"partition_by": "day"}, {"sink": {"name": "files", "format": "text"}}, {"sink": "iceberg"}):

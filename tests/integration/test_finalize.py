@@ -1,4 +1,4 @@
-"""The finalizer on a real S3 and catalog: an hour is final when it is, and never sooner."""
+"""The finalizer on a real S3 and catalog marks an hour as soon as it is final, and never earlier."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 from archived_stream import ArchivedStream, waybill
-from files_scenes import at, check_files_exactly_once, finalize_at, ledger, markers, moment, objects, root
+from files_scenes import at, check_files_exactly_once, finalize_at, inventory, markers, moment, objects, root
 from partition_scenes import Scene, in_this_process
 
 from waybill.archive.spans import Span
 from waybill.errors import ConfigError
 from waybill.names import TopicPartition
-from waybill.partition.files_sink.finality import State
+from waybill.partition.files_sink.hour_state import HourState
 from waybill.partition.plan import Task
 from waybill.partition.tasks import Job, TaskResult, run_task
 from waybill.store import ObjectStream, Store
@@ -27,12 +27,12 @@ MakeScene = Callable[..., Scene]
 
 
 class Killed(BaseException):
-    """What a test raises where the driver is to die."""
+    """Raised by a test to end the driver at a step."""
 
 
 @pytest.fixture
 def scene(make_scene: MakeScene) -> Scene:
-    """Two topic-partitions side by side over three hours, partitioned."""
+    """A scene with the partitioned messages of two topic-partitions over three hours."""
     made = make_scene(partition_by="hour", sink={"name": "files", "lateness": "30m"})
     for tp in (TP0, TP1):
         made.put(tp, [moment(n, n / 10) for n in range(28)])
@@ -54,12 +54,12 @@ def test_an_hour_is_final_when_every_topic_partition_is_past_its_end_by_the_late
         "v": 1,
         "files": 2,
         "rows": 20,
-        "bytes": sum(e.size_bytes for e in ledger(scene) if e.period_start == at(0)),
+        "bytes": sum(e.size_bytes for e in inventory(scene) if e.period_start == at(0)),
         "revision": 1,
     }
-    assert [hour.state for hour in found.hours] == [State.FINAL, State.FINAL, State.OPEN]
+    assert [hour.state for hour in found.hours] == [HourState.FINAL, HourState.FINAL, HourState.OPEN]
     assert "2 hours marked" in str(found)
-    assert "nobody answers" in found.notes[0]
+    assert "no server answers" in found.notes[0]
     before = objects(scene)
     assert finalize_at(scene, 101).marked == ()
     assert objects(scene) == before
@@ -79,7 +79,7 @@ def test_a_topic_partition_that_is_behind_holds_all_hours_open(scene: Scene) -> 
     assert markers(scene) == {H0}
 
 
-def test_an_idle_topic_partition_holds_nobody_up_once_all_of_it_is_partitioned(scene: Scene) -> None:
+def test_an_idle_topic_partition_delays_no_hour_once_it_is_fully_partitioned(scene: Scene) -> None:
     found = finalize_at(scene, 3.4, {TP0: 28, TP1: 29})
     assert markers(scene) == {H0, H1}
     assert (found.behind[0].tp, found.behind[0].caught_up) == (TP1, False)
@@ -89,7 +89,7 @@ def test_an_idle_topic_partition_holds_nobody_up_once_all_of_it_is_partitioned(s
     assert markers(scene) == {H0, H1, H2}
 
 
-def test_a_topic_partition_that_only_kafka_knows_is_waited_for(scene: Scene) -> None:
+def test_hours_wait_for_a_topic_partition_that_is_not_archived_yet(scene: Scene) -> None:
     finalize_at(scene, 100, {TP0: 28, TP1: 28, TopicPartition("flights", 2): 5})
     assert markers(scene) == set()
 
@@ -102,7 +102,7 @@ def test_late_rows_give_a_final_hour_another_revision(scene: Scene) -> None:
     def look(step: str) -> None:
         seen.append(markers(scene))
 
-    scene.run(done=look)
+    scene.run(on_step=look)
     assert seen[0] == {H0, H1}
     assert seen[1] == {H1}, "before its file comes, the marker goes"
     assert markers(scene) == {H1}
@@ -113,15 +113,15 @@ def test_late_rows_give_a_final_hour_another_revision(scene: Scene) -> None:
     check_files_exactly_once(scene)
 
 
-def test_nothing_is_marked_while_a_plan_is_in_hand(scene: Scene) -> None:
+def test_nothing_is_marked_while_a_plan_is_open(scene: Scene) -> None:
     scene.put(TP0, [moment(28, 0.3, 2.8)])
 
     def die(step: str) -> None:
-        if step == "carried_out":
+        if step == "executed":
             raise Killed
 
     with pytest.raises(Killed):
-        scene.run(done=die)
+        scene.run(on_step=die)
     found = finalize_at(scene, 100)
     assert markers(scene) == set()
     assert "under way" in found.notes[-1]
@@ -130,8 +130,8 @@ def test_nothing_is_marked_while_a_plan_is_in_hand(scene: Scene) -> None:
     assert markers(scene) == {H0, H1}
 
 
-def test_a_marker_that_comes_while_a_late_file_is_written_is_taken_back(scene: Scene) -> None:
-    """The finalizer looked before there was a plan, and marks at the worst moments."""
+def test_a_marker_created_while_a_late_file_is_written_is_removed(scene: Scene) -> None:
+    """The finalizer checks before the plan exists, and creates the marker at the worst moments."""
     scene.put(TP0, [moment(28, 0.3, 2.8)])
     marker = f"{root(scene)}/{H0}/_SUCCESS"
 
@@ -156,7 +156,7 @@ def test_a_marker_that_comes_while_a_late_file_is_written_is_taken_back(scene: S
     assert content(scene, H0)["revision"] == 3
 
 
-def test_a_marker_that_says_something_else_is_replaced(scene: Scene) -> None:
+def test_a_marker_with_other_content_is_replaced(scene: Scene) -> None:
     scene.store.create_if_absent(f"{root(scene)}/{H0}/_SUCCESS", b"")
     scene.store.create_if_absent(f"{root(scene)}/{H2}/_SUCCESS", b"{}")
     found = finalize_at(scene, 100)
@@ -165,7 +165,7 @@ def test_a_marker_that_says_something_else_is_replaced(scene: Scene) -> None:
     assert [str(period) for period in found.unmarked] == [H0, H2]
 
 
-def test_only_a_marker_that_says_something_else_is_read(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_marker_is_read_only_if_its_etag_differs(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     finalize_at(scene, 100)
     opened: list[str] = []
     opens = Store.open
@@ -175,7 +175,7 @@ def test_only_a_marker_that_says_something_else_is_read(scene: Scene, monkeypatc
         return opens(store, key)
 
     monkeypatch.setattr(Store, "open", note)
-    assert [hour.state for hour in finalize_at(scene, 100).hours] == [State.FINAL, State.FINAL, State.OPEN]
+    assert [hour.state for hour in finalize_at(scene, 100).hours] == [HourState.FINAL, HourState.FINAL, HourState.OPEN]
     assert opened == []
     with_its_time = json.dumps({**content(scene, H0), "at": "2023-12-29T04:00:00+00:00"})
     for hour, now_in_it in ((H0, with_its_time), (H1, "{}")):
@@ -186,7 +186,7 @@ def test_only_a_marker_that_says_something_else_is_read(scene: Scene, monkeypatc
     assert opened == [f"{root(scene)}/{hour}/_SUCCESS" for hour in (H0, H1)]
 
 
-def test_a_stray_blocks_its_hour_and_no_other(scene: Scene) -> None:
+def test_an_unlisted_object_blocks_only_its_hour(scene: Scene) -> None:
     finalize_at(scene, 100)
     stray = f"{root(scene)}/{H0}/by-hand.parquet"
     scene.store.create_if_absent(stray, b"x")
@@ -200,17 +200,17 @@ def test_a_stray_blocks_its_hour_and_no_other(scene: Scene) -> None:
     assert markers(scene) == {H0, H1}
 
 
-def test_a_file_that_is_gone_blocks_its_hour(scene: Scene) -> None:
+def test_a_missing_file_blocks_its_hour(scene: Scene) -> None:
     finalize_at(scene, 100)
-    gone = ledger(scene)[0].path.split("/", 3)[3]
+    gone = inventory(scene)[0].path.split("/", 3)[3]
     scene.store.remove(gone)
     found = finalize_at(scene, 100)
     assert markers(scene) == {H1}
     assert [hour.missing for hour in found.blocked] == [(gone,)]
 
 
-def test_what_a_plan_left_behind_that_came_to_nothing_is_removed(scene: Scene) -> None:
-    """A zombie that wakes when its plan is long over, and writes where nobody else does."""
+def test_files_of_a_plan_that_ended_without_a_commit_are_removed(scene: Scene) -> None:
+    """A driver resumes long after its plan has ended, and writes a file that no other run writes."""
     scene.put(TP0, [moment(28, 0.3, 2.8)])
     jobs: list[Job] = []
 
@@ -223,7 +223,7 @@ def test_what_a_plan_left_behind_that_came_to_nothing_is_removed(scene: Scene) -
     scene.run()
     finalize_at(scene, 100)
     run_task(jobs[0], _first_half(scene))
-    strays = set(objects(scene)) - {e.path.split("/", 3)[3].removeprefix(f"{root(scene)}/") for e in ledger(scene)}
+    strays = set(objects(scene)) - {e.path.split("/", 3)[3].removeprefix(f"{root(scene)}/") for e in inventory(scene)}
     assert any(key.endswith("_0_00000000000000000014.parquet") for key in strays)
     dry = finalize_at(scene, 100, dry_run=True)
     assert dry.blocked
@@ -235,7 +235,7 @@ def test_what_a_plan_left_behind_that_came_to_nothing_is_removed(scene: Scene) -
 
 
 def _first_half(scene: Scene) -> Task:
-    """A task that no plan of the scene has: half of an object."""
+    """Return a task that no plan of the scene contains: half of an object."""
     (key, *_) = scene.keys("backup/flights/1_0_")
     return (Span(TP0, key, 14, 28, 1),)
 
@@ -244,21 +244,21 @@ def test_a_dry_run_changes_nothing(scene: Scene) -> None:
     before = objects(scene)
     found = finalize_at(scene, 100, dry_run=True)
     assert objects(scene) == before
-    assert [hour.state for hour in found.hours] == [State.READY, State.READY, State.OPEN]
+    assert [hour.state for hour in found.hours] == [HourState.READY, HourState.READY, HourState.OPEN]
 
 
-def test_a_table_has_no_hours_to_finalize(make_scene: MakeScene) -> None:
+def test_a_stream_with_an_iceberg_table_is_refused(make_scene: MakeScene) -> None:
     scene = make_scene()
     with pytest.raises(ConfigError, match="only files are marked as final"):
         finalize_at(scene, 0)
 
 
-def test_before_the_first_run(make_scene: MakeScene) -> None:
+def test_a_finalizer_before_the_first_run_reports_that_no_table_exists(make_scene: MakeScene) -> None:
     scene = make_scene(sink="files")
     assert finalize_at(scene, 0).notes[-1] == "there is no table yet"
 
 
-def test_the_command_with_kafka(stack: object, tmp_path: Path, topic_name: str) -> None:
+def test_the_command_finalizes_with_the_log_ends_of_kafka(stack: object, tmp_path: Path, topic_name: str) -> None:
     """Ingest, partition and finalize as a user does it."""
     stream = ArchivedStream(tmp_path, topic_name)
     text = stream.file.read_text()

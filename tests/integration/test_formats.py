@@ -1,4 +1,4 @@
-"""The archive's other formats on the real stack: Hadoop's own reader, gzip and DuckDB find what Kafka holds."""
+"""SequenceFile and text on the real stack: Hadoop's own reader, gzip and DuckDB read the messages of Kafka."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from typing import Any
 import duckdb
 import msgspec
 import pytest
-from archive_drill import STREAM, Archive, Cluster
 from archived_stream import ArchivedStream
+from ingest_scenes import STREAM, Archive, Cluster
 from pyspark.sql import SparkSession
 
 from devstack import Stack
 from devstack.jars import pyspark_jars
 from waybill import failpoints, ingest
-from waybill.archive import chain
 from waybill.archive.backup_object import BackupObject, new_backup_object
+from waybill.archive.chain import walk_chain
 from waybill.archive.indexed_reader import SET_ASIDE, IndexedReader
 from waybill.config import Format
 from waybill.coordination import Coordinator
-from waybill.errors import ChainBroken, CorruptBatch, ObjectAlreadyThere
+from waybill.errors import CorruptBatch, MixedFormats, ObjectExists
 from waybill.names import BackupName, TopicPartition
 from waybill.records import framing
-from waybill.records.encode import Record, encode_batch, records_of
+from waybill.records.encode import Record, encode_batch, to_records
 from waybill.store import Store, Upload
 
 pytestmark = pytest.mark.integration
@@ -53,8 +53,8 @@ def archive_of(stack: Stack, tp: TopicPartition, kind: Any, name: str = "", **st
     return Archive(stack, name or tp.topic, [tp.topic], {"format": kind, **stream})
 
 
-def awkward(seed: int, count: int, values: Callable[[random.Random], bytes | None] | None = None) -> list[Record]:
-    """Messages of many sizes, some with null or empty keys and values, headers or a line break."""
+def edge_cases(seed: int, count: int, values: Callable[[random.Random], bytes | None] | None = None) -> list[Record]:
+    """Return messages of many sizes, some with null or empty keys and values, headers or a line break."""
     source = random.Random(seed)
 
     def value() -> bytes | None:
@@ -68,7 +68,7 @@ def awkward(seed: int, count: int, values: Callable[[random.Random], bytes | Non
     ]
 
 
-def lines(source: random.Random) -> bytes:
+def json_line(source: random.Random) -> bytes:
     return json.dumps({"number": source.randrange(10**9), "text": "ä" * source.randrange(200)}).encode()
 
 
@@ -83,22 +83,22 @@ def abort_a_transaction(cluster: Cluster, tp: TopicPartition) -> None:
 
 
 def produce_and_abort(cluster: Cluster, tp: TopicPartition, records: list[Record]) -> None:
-    """The log then ends with offsets that are not archived."""
+    """Produce messages and an aborted transaction, so that the log ends with offsets that are not archived."""
     half = len(records) // 2
     cluster.produce(tp, records[:half], compression_type="zstd")
     cluster.produce(tp, records[half:])
     abort_a_transaction(cluster, tp)
 
 
-def read(archive: Archive, tp: TopicPartition) -> list[tuple[Record, str | None]]:
-    """Every message of the archive as its own reader finds it, and why it was set aside, if it was."""
+def read_archive(archive: Archive, tp: TopicPartition) -> list[tuple[Record, str | None]]:
+    """Return every message of a chain, and the reason if the message was set aside."""
     found: list[tuple[Record, str | None]] = []
     with archive.store() as store:
         for backup in archive.chain(tp):
             with IndexedReader(store, backup.key) as reader:
                 for batch in reader.messages(first_offset=backup.name.first_offset, next_offset=backup.next_offset):
                     aside = batch.column(SET_ASIDE).to_pylist() if SET_ASIDE in batch.schema.names else None
-                    records = list(records_of(batch))
+                    records = list(to_records(batch))
                     found += zip(records, aside or [None] * len(records), strict=True)
     return found
 
@@ -118,11 +118,11 @@ def index_keys(archive: Archive) -> list[str]:
         return list(store.keys(f"{archive.name}/index/"))
 
 
-# --- other people's readers -------------------------------------------------------------------------------------------
+# --- independent readers ----------------------------------------------------------------------------------------------
 
 
 def read_by_hadoop(stack: Stack, files: list[Path]) -> list[tuple[str, list[tuple[Any, bytes]]]]:
-    """What `SequenceFile.Reader` says of each file: its first line, then keys and values."""
+    """Return what `SequenceFile.Reader` prints of each file: its first line, then keys and values."""
     ran = subprocess.run(
         [str(stack.kafka.java.binary), "-cp", f"{pyspark_jars()}/*", str(READER), *map(str, files)],
         capture_output=True,
@@ -139,8 +139,8 @@ def _dump(file: Path) -> tuple[str, list[tuple[Any, bytes]]]:
     return head, [(key, bytes.fromhex(value)) for key, _, value in (row.partition(" ") for row in rows)]
 
 
-def test_hadoop_reads_what_kafka_holds(stack: Stack, cluster: Cluster, tp: TopicPartition, tmp_path: Path) -> None:
-    produce_and_abort(cluster, tp, awkward(1, 600))
+def test_hadoop_reads_the_messages_of_kafka(stack: Stack, cluster: Cluster, tp: TopicPartition, tmp_path: Path) -> None:
+    produce_and_abort(cluster, tp, edge_cases(1, 600))
     in_kafka = cluster.messages(tp)
     assert len(in_kafka) == 600
     files: list[Path] = []
@@ -152,9 +152,9 @@ def test_hadoop_reads_what_kafka_holds(stack: Stack, cluster: Cluster, tp: Topic
         )
         assert archive.run().lag == 0
         assert_contiguous(archive, tp)
-        files += written(tmp_path, f"{key}-{compression}", objects(archive, tp))
+        files += write_files(tmp_path, f"{key}-{compression}", objects(archive, tp))
         counts.append(len(archive.chain(tp)))
-    assert min(counts) >= 2, "several objects each"
+    assert min(counts) >= 2, "each chain has several objects"
 
     dumps = iter(read_by_hadoop(stack, files))
 
@@ -177,17 +177,17 @@ def _offset_and_key(kind: str, shown: str) -> tuple[int, bytes | None]:
     return found[1], found.get(2)
 
 
-def written(folder: Path, name: str, data: list[bytes]) -> list[Path]:
+def write_files(folder: Path, name: str, data: list[bytes]) -> list[Path]:
     files = [folder / f"{name}-{number}.seq" for number in range(len(data))]
     for file, content in zip(files, data, strict=True):
         file.write_bytes(content)
     return files
 
 
-def test_text_is_what_kafka_holds_line_by_line(
+def test_text_objects_hold_the_values_of_kafka_line_by_line(
     stack: Stack, cluster: Cluster, tp: TopicPartition, tmp_path: Path
 ) -> None:
-    produce_and_abort(cluster, tp, awkward(2, 500, lines))
+    produce_and_abort(cluster, tp, edge_cases(2, 500, json_line))
     in_kafka = [record.value for record in cluster.messages(tp)]
     for compression in ("none", "gzip"):
         kind = {"name": "text", "compression": compression}
@@ -211,13 +211,13 @@ def test_text_is_what_kafka_holds_line_by_line(
         assert sorted(rows) == sorted((json.loads(line or b"{}")["number"],) for line in in_kafka)
 
 
-def test_the_data_source_of_spark(
+def test_spark_data_source_reads_text_objects_with_messages_that_were_set_aside(
     stack: Stack, cluster: Cluster, tp: TopicPartition, tmp_path: Path, spark: SparkSession
 ) -> None:
     from waybill.spark.source import WaybillBackup
 
     spark.dataSource.register(WaybillBackup)
-    cluster.produce(tp, awkward(3, 200))
+    cluster.produce(tp, edge_cases(3, 200))
     in_kafka = cluster.messages(tp)
     archive = archive_of(stack, tp, "text")
     archive.run()
@@ -231,14 +231,14 @@ def test_the_data_source_of_spark(
     assert [row["key"] for row in rows] == [r.key if whole else None for r, whole in zip(in_kafka, aside, strict=True)]
 
 
-# --- our own readers --------------------------------------------------------------------------------------------------
+# --- Waybill's reader -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", EVERY_FORMAT, ids=lambda kind: "-".join(kind.values()))
-def test_ours_reads_what_kafka_holds_less_what_the_format_lacks(
+def test_reader_returns_the_messages_of_kafka_without_what_the_format_lacks(
     stack: Stack, cluster: Cluster, tp: TopicPartition, kind: dict[str, str]
 ) -> None:
-    produce_and_abort(cluster, tp, awkward(4, 400))
+    produce_and_abort(cluster, tp, edge_cases(4, 400))
     archive = archive_of(stack, tp, kind, upload={"max_age": "0s", "max_bytes": "100KiB"})
     report = archive.run()
     in_kafka = cluster.messages(tp)
@@ -246,12 +246,12 @@ def test_ours_reads_what_kafka_holds_less_what_the_format_lacks(
     assert not report.failures
     assert (report.lag, report.messages) == (0, len(in_kafka))
     assert len(index_keys(archive)) == report.objects > 1
-    found = read(archive, tp)
+    found = read_archive(archive, tp)
     assert [record.offset for record, _ in found] == [record.offset for record in in_kafka]
     assert [record.value for record, _ in found] == [record.value for record in in_kafka]
     for (record, why), original in zip(found, in_kafka, strict=True):
         if why is not None:
-            assert record == original, "set aside whole"
+            assert record == original, "messages that were set aside are complete"
         else:
             assert record == original._replace(
                 timestamp_ms=-1, headers=[], key=original.key if kind.get("key") == "msgpack" else None
@@ -263,18 +263,20 @@ def test_ours_reads_what_kafka_holds_less_what_the_format_lacks(
     assert committed.extension == archive.config.stream(STREAM).format.extension
 
 
-def test_a_delimiter_of_several_bytes(stack: Stack, cluster: Cluster, tp: TopicPartition) -> None:
+def test_a_delimiter_of_several_bytes_sets_messages_aside(stack: Stack, cluster: Cluster, tp: TopicPartition) -> None:
     archive = archive_of(stack, tp, {"name": "text", "delimiter": "--"})
     values = [b"a", b"", b"-", b"a--b", b"b-", b"a\nb", b"-c"]
     cluster.produce(tp, [(None, value) for value in values])
     archive.run()
     assert objects(archive, tp) == [b"a----a\nb---c--"]
-    assert [why is not None for _, why in read(archive, tp)] == [False, False, True, True, True, False, False]
-    assert [record.value for record, _ in read(archive, tp)] == values
+    assert [why is not None for _, why in read_archive(archive, tp)] == [False, False, True, True, True, False, False]
+    assert [record.value for record, _ in read_archive(archive, tp)] == values
 
 
 @pytest.mark.parametrize("kind", EVERY_FORMAT, ids=lambda kind: "-".join(kind.values()))
-def test_an_object_without_messages(stack: Stack, cluster: Cluster, tp: TopicPartition, kind: dict[str, str]) -> None:
+def test_an_object_without_messages_has_its_range(
+    stack: Stack, cluster: Cluster, tp: TopicPartition, kind: dict[str, str]
+) -> None:
     archive = archive_of(stack, tp, kind)
     abort_a_transaction(cluster, tp)
     report = archive.run()
@@ -283,19 +285,19 @@ def test_an_object_without_messages(stack: Stack, cluster: Cluster, tp: TopicPar
     cluster.produce(tp, [(b"k", b"v")])
     archive.run()
     assert archive.ranges(tp) == [(0, 2), (2, 3)]
-    assert [(record.offset, record.value) for record, _ in read(archive, tp)] == [(2, b"v")]
+    assert [(record.offset, record.value) for record, _ in read_archive(archive, tp)] == [(2, b"v")]
 
 
 # --- crashes and rivals -----------------------------------------------------------------------------------------------
 
 
 class Crash(BaseException):
-    """The process ends here."""
+    """Stands for the end of the process."""
 
 
 @pytest.fixture
 def at(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable[[], None]], None]:
-    """Have something done, once, when a lane comes to a failpoint."""
+    """Return a function that makes a lane call something once, at a failpoint."""
 
     def set_up(place: str, act: Callable[[], None]) -> None:
         left = [act]
@@ -315,7 +317,7 @@ def crash() -> None:
 
 @pytest.mark.parametrize("kind", EVERY_FORMAT[::3], ids=lambda kind: kind["name"])
 @pytest.mark.parametrize(("place", "adopted"), [("ingest.index_created", False), ("ingest.object_created", True)])
-def test_a_crash_around_the_object(
+def test_a_crash_before_or_after_the_object_is_created_loses_nothing(
     stack: Stack,
     cluster: Cluster,
     tp: TopicPartition,
@@ -325,12 +327,12 @@ def test_a_crash_around_the_object(
     at: Callable[[str, Callable[[], None]], None],
 ) -> None:
     archive = archive_of(stack, tp, kind)
-    produce_and_abort(cluster, tp, awkward(5, 100))
+    produce_and_abort(cluster, tp, edge_cases(5, 100))
     at(place, crash)
     with archive.services() as services, pytest.raises(Crash):
         archive.run_one(services, tp)
     assert len(index_keys(archive)) == 1
-    cluster.produce(tp, awkward(6, 20))
+    cluster.produce(tp, edge_cases(6, 20))
 
     (partition,) = archive.run().partitions
 
@@ -338,14 +340,14 @@ def test_a_crash_around_the_object(
     assert partition.lag == 0
     in_kafka = cluster.messages(tp)
     assert partition.objects[0].messages == (100 if adopted else 120)
-    assert [(r.offset, r.value) for r, _ in read(archive, tp)] == [(r.offset, r.value) for r in in_kafka]
+    assert [(r.offset, r.value) for r, _ in read_archive(archive, tp)] == [(r.offset, r.value) for r in in_kafka]
     assert_contiguous(archive, tp)
 
 
-def test_the_same_bytes_with_another_end(
+def test_of_two_indexes_with_the_same_hash_the_one_with_the_higher_end_is_used(
     stack: Stack, cluster: Cluster, tp: TopicPartition, at: Callable[[str, Callable[[], None]], None]
 ) -> None:
-    """What a lane left behind that died speaks of the same bytes, but saw fewer offsets left out after them."""
+    """A lane that died left an index with the same SHA-256, but with fewer left-out offsets after the messages."""
     archive = archive_of(stack, tp, "text")
     cluster.produce(tp, [(None, b"one"), (None, b"two")])
     at("ingest.index_created", crash)
@@ -358,18 +360,18 @@ def test_the_same_bytes_with_another_end(
         (found,) = archive.chain(tp)
         store.client.put_object(Bucket=store.bucket, Key=found.key, Body=store.read(found.key))  # without metadata
     assert archive.ranges(tp) == [(0, 4)]
-    assert [record.offset for record, _ in read(archive, tp)] == [0, 1]
+    assert [record.offset for record, _ in read_archive(archive, tp)] == [0, 1]
 
 
 @pytest.mark.parametrize("kind", EVERY_FORMAT[1:3], ids=lambda kind: kind["name"])
-def test_a_rival_with_another_cut(
+def test_a_lane_adopts_a_rivals_shorter_object_and_removes_its_own_index(
     stack: Stack,
     cluster: Cluster,
     tp: TopicPartition,
     kind: dict[str, str],
     at: Callable[[str, Callable[[], None]], None],
 ) -> None:
-    """A lane is overtaken between its index and its object; it adopts what is there, and takes its index away."""
+    """The rival creates its objects after the lane has created its index and before the lane creates its object."""
 
     class Unlocked(Coordinator):
         def lock(self, _: TopicPartition) -> Any:
@@ -377,7 +379,7 @@ def test_a_rival_with_another_cut(
 
     archive = archive_of(stack, tp, kind)
     rival = archive_of(stack, tp, kind, upload={"max_age": "0s", "max_bytes": "30KiB"})
-    cluster.produce(tp, awkward(7, 200, lines), batch_num_messages=20)
+    cluster.produce(tp, edge_cases(7, 200, json_line), batch_num_messages=20)
 
     def overtake() -> None:
         with rival.services() as services:
@@ -392,43 +394,43 @@ def test_a_rival_with_another_cut(
     assert report.failure is None
     assert report.lag == 0
     in_kafka = cluster.messages(tp)
-    assert [(r.offset, r.value) for r, _ in read(archive, tp)] == [(r.offset, r.value) for r in in_kafka]
+    assert [(r.offset, r.value) for r, _ in read_archive(archive, tp)] == [(r.offset, r.value) for r in in_kafka]
     assert_contiguous(archive, tp)
     assert len(index_keys(archive)) == len(archive.chain(tp)) > 1
 
 
-def test_an_answer_that_was_lost(
+def test_a_lost_answer_of_s3_keeps_the_index_of_the_created_object(
     stack: Stack, cluster: Cluster, tp: TopicPartition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S3 created the object at a lane's first try, and refuses the second: the index is the object's, and stays."""
+    """S3 created the object at the lane's first attempt and refuses the second: the object uses this index."""
     archive = archive_of(stack, tp, "sequencefile")
     cluster.produce(tp, [(b"k", b"v")])
     complete = Upload.complete
 
     def twice(upload: Upload) -> None:
         complete(upload)
-        raise ObjectAlreadyThere(upload.key)
+        raise ObjectExists(upload.key)
 
     with archive.services() as services:
         monkeypatch.setattr(Upload, "complete", twice)
         assert archive.run_one(services, tp).failure is None
-    assert [(record.offset, record.key, record.value) for record, _ in read(archive, tp)] == [(0, b"k", b"v")]
+    assert [(record.offset, record.key, record.value) for record, _ in read_archive(archive, tp)] == [(0, b"k", b"v")]
     assert len(index_keys(archive)) == 1
 
 
-# --- the object in the making -----------------------------------------------------------------------------------------
+# --- writing an object ------------------------------------------------------------------------------------------------
 
 
-def making(store: Store, topic: str, kind: str) -> BackupObject:
+def begin_object(store: Store, topic: str, kind: str) -> BackupObject:
     shape = Format.model_validate(kind)
     return new_backup_object(store, BackupName(topic, 1, 0, 0, shape.extension), "", shape)
 
 
-def test_messages_that_are_set_aside_cut_the_object(stack: Stack, tp: TopicPartition) -> None:
-    """An index is held in memory: a topic of nothing but line breaks makes more objects, and no larger ones."""
+def test_an_object_is_full_when_its_index_is_large(stack: Stack, tp: TopicPartition) -> None:
+    """The index is in memory, so a topic whose messages are all set aside gets more objects, not larger ones."""
     noise, taken = random.Random(1).randbytes, 0
     with archive_of(stack, tp, "text").store() as store:
-        target = making(store, tp.topic, "text")
+        target = begin_object(store, tp.topic, "text")
         for offset in range(40):
             data = memoryview(encode_batch([Record(offset, NOW_MS, None, noise(1 << 20) + b"\n")]))
             (frame,) = framing.frames(data, where="test")
@@ -444,14 +446,14 @@ def test_messages_that_are_set_aside_cut_the_object(stack: Stack, tp: TopicParti
             assert sum(batch.num_rows for batch in reader.messages()) == reader.figures.set_aside == taken
 
 
-def test_records_that_cannot_be_decoded_are_refused_by_name(stack: Stack, tp: TopicPartition) -> None:
-    """With a right checksum: no broker lets a producer send such, but its disk may be older than the check."""
+def test_records_that_cannot_be_decoded_raise_with_a_remedy(stack: Stack, tp: TopicPartition) -> None:
+    """The CRC is valid. A broker rejects such a batch today, but an old log can contain one from before that check."""
     sound = encode_batch([Record(0, NOW_MS, None, b"value")])
     header = framing.read_header(sound, 0, "test")
     data = framing.pack_batch(header, sound[framing.HEADER_BYTES : -1])
     (frame,) = framing.frames(data, where="test")
     with archive_of(stack, tp, "text").store() as store:
-        target = making(store, tp.topic, "text")
+        target = begin_object(store, tp.topic, "text")
         target.begin_chunk(memoryview(data))
         target.take(frame, True)
         with pytest.raises(CorruptBatch, match=f"^{tp}, byte 0: .* Only the format kafka archives such a batch"):
@@ -459,10 +461,10 @@ def test_records_that_cannot_be_decoded_are_refused_by_name(stack: Stack, tp: To
         target.abort()
 
 
-# --- one format a chain -----------------------------------------------------------------------------------------------
+# --- one format per chain ---------------------------------------------------------------------------------------------
 
 
-def test_another_format_takes_another_generation(stack: Stack, cluster: Cluster, tp: TopicPartition) -> None:
+def test_another_format_needs_another_generation(stack: Stack, cluster: Cluster, tp: TopicPartition) -> None:
     cluster.produce(tp, [(b"k", b"v")])
     assert archive_of(stack, tp, "kafka").run().messages == 1
     cluster.produce(tp, [(b"k", b"w")])
@@ -475,12 +477,12 @@ def test_another_format_takes_another_generation(stack: Stack, cluster: Cluster,
         (partition,) = changed.run().partitions
         assert partition.failure is not None
         assert partition.failure.error == "GenerationConflict"
-        assert "holds .kafka objects, and the config says format text (.txt.gz)" in partition.failure.message
+        assert "holds .kafka objects, but the config has format text (.txt.gz)" in partition.failure.message
     archive = archive_of(stack, tp, "text", generation=2)
     assert archive.run().messages == 2
 
 
-# --- the whole way ----------------------------------------------------------------------------------------------------
+# --- end to end -------------------------------------------------------------------------------------------------------
 
 
 def stream_of(tmp_path: Path, topic: str, kind: str) -> ArchivedStream:
@@ -491,7 +493,7 @@ def stream_of(tmp_path: Path, topic: str, kind: str) -> ArchivedStream:
 
 @pytest.fixture
 def text_stream(stack: Stack, tmp_path: Path, topic_name: str) -> ArchivedStream:
-    """Twenty events, and four messages that text cannot hold or no parser reads."""
+    """A stream with twenty events, and four messages that text cannot hold or the parser rejects."""
     stream = stream_of(tmp_path, topic_name, "{name: text, compression: gzip}")
     stream.produce_events(10)
     producer = stream.producer()
@@ -503,7 +505,7 @@ def text_stream(stack: Stack, tmp_path: Path, topic_name: str) -> ArchivedStream
     return stream
 
 
-def test_what_text_cannot_hold_goes_to_quarantine(text_stream: ArchivedStream) -> None:
+def test_messages_that_text_cannot_hold_go_to_quarantine(text_stream: ArchivedStream) -> None:
     text_stream.partition()
     with text_stream.tables() as tables:
         main, quarantine = tables.main.scan().to_arrow(), tables.quarantine.scan().to_arrow()
@@ -524,7 +526,7 @@ def test_what_text_cannot_hold_goes_to_quarantine(text_stream: ArchivedStream) -
     assert text_stream.waybill("verify", "--json").document[0]["faults"] == []
 
 
-def test_commands_show_it(text_stream: ArchivedStream) -> None:
+def test_ls_and_cat_show_messages_that_were_set_aside(text_stream: ArchivedStream) -> None:
     (listed,) = text_stream.waybill("ls", "events", "--json").document
     assert listed["key"].endswith(".txt.gz")
     assert (listed["first_offset"], listed["next_offset"]) == (0, 24)
@@ -543,12 +545,14 @@ def faults(stream: ArchivedStream) -> list[tuple[str, str]]:
 
 
 def put(store: Store, key: str, data: bytes, **metadata: str) -> None:
-    """Write over an object, as nothing in Waybill ever does."""
+    """Overwrite an object. Waybill never does that."""
     store.client.put_object(Bucket=store.bucket, Key=key, Body=data, Metadata=metadata)
 
 
 @pytest.mark.parametrize("kind", ["{name: sequencefile, compression: zstd}", "sequencefile", "text"])
-def test_verify_finds_damage(stack: Stack, tmp_path: Path, topic_name: str, kind: str) -> None:
+def test_verify_reports_damaged_objects_and_missing_indexes(
+    stack: Stack, tmp_path: Path, topic_name: str, kind: str
+) -> None:
     stream = stream_of(tmp_path, topic_name, kind)
     stream.produce_events(50)
     stream.ingest()
@@ -565,7 +569,7 @@ def test_verify_finds_damage(stack: Stack, tmp_path: Path, topic_name: str, kind
         assert found == "damaged"
         put(store, key, bytes(damaged))
         ((found, what),) = faults(stream)
-        assert (found, "speaks of these bytes" in what) == ("damaged", True)
+        assert (found, "has this object's SHA-256" in what) == ("damaged", True)
         put(store, key, data, **metadata)
         (index,) = store.keys(f"{store.prefix}/index/")
         content = store.read(index)
@@ -577,13 +581,15 @@ def test_verify_finds_damage(stack: Stack, tmp_path: Path, topic_name: str, kind
         other = key.rpartition("/")[0] + f"/1_0_{50:020d}.kafka"
         put(store, other, b"")
         assert ("format", "a .kafka object in a chain of ." + key.rpartition(".")[2]) in faults(stream)
-        with pytest.raises(ChainBroken, match="of different formats"):
-            list(chain.walk(store, 1, stream.tp()))
+        with pytest.raises(MixedFormats, match="of different formats"):
+            list(walk_chain(store, 1, stream.tp()))
 
 
 @pytest.mark.parametrize("kind", ["{name: sequencefile, compression: gzip}", "text"])
-def test_an_accepted_gap(stack: Stack, cluster: Cluster, tmp_path: Path, topic_name: str, kind: str) -> None:
-    """The object that stands for a gap is of the chain's format; the chain's end is found without ZooKeeper."""
+def test_a_gap_marker_has_the_format_of_its_chain(
+    stack: Stack, cluster: Cluster, tmp_path: Path, topic_name: str, kind: str
+) -> None:
+    """The end of the chain is found without ZooKeeper too."""
     stream = stream_of(tmp_path, topic_name, kind)
     stream.produce_events(10)
     stream.ingest()
@@ -595,7 +601,7 @@ def test_an_accepted_gap(stack: Stack, cluster: Cluster, tmp_path: Path, topic_n
         coordinator._client.delete(coordinator._path(coordinator.paths.committed_offset(stream.tp())))
     stream.ingest()
     with stream.store() as store:
-        found = list(chain.walk(store, 1, stream.tp()))
+        found = list(walk_chain(store, 1, stream.tp()))
     assert [(o.name.first_offset, o.next_offset) for o in found] == [(0, 10), (10, 25), (25, 30)]
     assert {o.name.extension for o in found} == {stream.stream.format.extension}
     stream.partition()
@@ -604,7 +610,7 @@ def test_an_accepted_gap(stack: Stack, cluster: Cluster, tmp_path: Path, topic_n
     assert report["figures"]["rows"] == 15
 
 
-def test_a_lane_that_waits_leaves_no_index(stack: Stack, cluster: Cluster, tp: TopicPartition) -> None:
+def test_a_waiting_lane_leaves_no_index(stack: Stack, cluster: Cluster, tp: TopicPartition) -> None:
     archive = archive_of(stack, tp, "sequencefile", upload={"max_age": "1h"})
     cluster.produce(tp, [(b"k", b"v")])
     report = archive.run()

@@ -1,4 +1,4 @@
-"""Named stops on the real stack: each stops one topic-partition, and goes on when, and as far as, somebody decides."""
+"""Named stops on the real stack: each stops one topic-partition until a person accepts the gap."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from archive_drill import Cluster
 from archived_stream import ArchivedStream, Ran, add_rows
+from ingest_scenes import Cluster
 
 from devstack import Stack
 from waybill import ingest
@@ -35,16 +35,16 @@ def stream(stack: Stack, tmp_path: Path, topic_name: str) -> ArchivedStream:
     return ArchivedStream(tmp_path, topic_name)
 
 
-def run(stream: ArchivedStream) -> list[ingest.PartitionReport]:
-    """One run, stops and all."""
+def run(stream: ArchivedStream) -> list[ingest.TopicPartitionReport]:
+    """Run all lanes once. Return the reports, including those of stopped topic-partitions."""
     lanes = [
         ingest.run_lane(stream.config, stream.name, lane) for lane in ingest.plan_lanes(stream.config, stream.name)
     ]
     return list(ingest.merge_reports(stream.name, lanes).partitions)
 
 
-def stopped(stream: ArchivedStream) -> ingest.Failure:
-    """The stop of partition 0 in a run that archives the others."""
+def stop_of(stream: ArchivedStream) -> ingest.Failure:
+    """Run once. Return the stop of partition 0, and assert that the others are archived."""
     first, *others = run(stream)
     assert first.outcome is Outcome.STOPPED
     assert not any(report.failure for report in others)
@@ -56,29 +56,29 @@ def accept(stream: ArchivedStream, *arguments: str, partition: int = 0) -> Ran:
     return stream.waybill("gaps", "accept", stream.topic, str(partition), *arguments)
 
 
-def verified(stream: ArchivedStream) -> dict[str, Any]:
+def verify(stream: ArchivedStream) -> dict[str, Any]:
     (report,) = stream.waybill("verify", "--json").document
     return dict(report)
 
 
 def faults(stream: ArchivedStream) -> list[tuple[str, int | None, int | None]]:
-    return [(f["kind"], f["first_offset"], f["next_offset"]) for f in verified(stream)["faults"]]
+    return [(f["kind"], f["first_offset"], f["next_offset"]) for f in verify(stream)["faults"]]
 
 
 def ranges(stream: ArchivedStream, partition: int = 0) -> list[tuple[int, int]]:
     with stream.store() as store:
-        return [(o.name.first_offset, o.next_offset) for o in chain.walk(store, 1, stream.tp(partition))]
+        return [(o.name.first_offset, o.next_offset) for o in chain.walk_chain(store, 1, stream.tp(partition))]
 
 
 def rows(stream: ArchivedStream) -> list[int]:
-    """The offsets of partition 0 in the table."""
+    """Return the offsets of partition 0 in the table."""
     with stream.tables() as tables:
         found = tables.main.scan(row_filter="partition = 0", selected_fields=("offset",)).to_arrow()
     return sorted(found.column("offset").to_pylist())
 
 
 def delete(stream: ArchivedStream, key: str) -> bytes:
-    """Take an object out of the bucket, as nothing in Waybill ever does."""
+    """Remove an object from the bucket, which Waybill never does. Return its content."""
     with stream.store() as store:
         data = store.read(key)
         store.client.delete_object(Bucket=store.bucket, Key=key)
@@ -95,7 +95,7 @@ def put(stream: ArchivedStream, key: str, data: bytes) -> None:
 
 @pytest.fixture
 def expired(stream: ArchivedStream, cluster: Cluster) -> ArchivedStream:
-    """Offsets 0–9 are archived, 10–24 gone from Kafka, 25–29 still there; the other partition has ten."""
+    """Offsets 0–9 are archived, 10–24 are gone from Kafka, 25–29 still there. The other partition has ten."""
     stream.produce_events(10)
     stream.ingest()
     stream.produce_events(20, first=10)
@@ -104,9 +104,9 @@ def expired(stream: ArchivedStream, cluster: Cluster) -> ArchivedStream:
     return stream
 
 
-def test_a_retention_gap_is_accepted_and_ingest_goes_on_behind_it(expired: ArchivedStream) -> None:
+def test_accepted_retention_gap_lets_ingest_continue_after_it(expired: ArchivedStream) -> None:
     stream = expired
-    stop = stopped(stream)
+    stop = stop_of(stream)
     assert stop.error == "RetentionGap"
     assert f'waybill gaps accept {stream.topic} 0 --reason "…"' in stop.message
     assert ranges(stream, 1) == [(0, 10)], "the other partition is archived"
@@ -120,7 +120,7 @@ def test_a_retention_gap_is_accepted_and_ingest_goes_on_behind_it(expired: Archi
     assert ran.code == 0, ran.err
     assert ran.out.splitlines() == [
         f"accepted: {stream.tp()} offsets 10–24 (RetentionGap), up to 15 messages: broker disk was full",
-        "ingest goes on at offset 25",
+        "ingest resumes at offset 25",
     ]
     offsets = stream.waybill("offsets", "--json").document
     assert [(row["committed_offset"], row["state"]) for row in offsets] == [(25, "ok"), (10, "ok")]
@@ -129,7 +129,7 @@ def test_a_retention_gap_is_accepted_and_ingest_goes_on_behind_it(expired: Archi
     assert ranges(stream) == [(0, 10), (10, 25), (25, 30)]
     stream.partition()
     assert rows(stream) == [*range(10), *range(25, 30)]
-    report = verified(stream)
+    report = verify(stream)
     assert report["faults"] == []
     (gap,) = report["accepted"]
     assert (gap["first_offset"], gap["next_offset"], gap["kind"]) == (10, 25, "RetentionGap")
@@ -137,10 +137,10 @@ def test_a_retention_gap_is_accepted_and_ingest_goes_on_behind_it(expired: Archi
     assert gap["accepted_at"] <= time.time() * 1000
     lines = stream.waybill("verify").out.splitlines()
     assert f"events: accepted: {stream.tp()} offsets 10–24 (RetentionGap), by ann: broker disk was full" in lines
-    assert lines[-1] == "sound, but for 1 accepted gaps: nothing else lost, nothing repeated"
+    assert lines[-1] == "sound, except for 1 accepted gap: nothing else lost, nothing repeated"
 
 
-def test_a_decision_is_made_once(expired: ArchivedStream) -> None:
+def test_first_decision_about_a_gap_counts(expired: ArchivedStream) -> None:
     assert accept(expired, "--reason", "first", "--by", "ann").code == 0
     ran = accept(expired, "--reason", "second", "--by", "bob", "--json")
     assert ran.code == 0, ran.err
@@ -150,22 +150,22 @@ def test_a_decision_is_made_once(expired: ArchivedStream) -> None:
     assert (entry["stream"], entry["reason"]) == ("events", "first")
 
 
-def test_a_decision_that_was_cut_short_is_carried_out_by_the_next_lane(expired: ArchivedStream) -> None:
-    """Written down, and then the process died: the lane comes upon it."""
-    stopped(expired)
+def test_next_lane_completes_an_accepted_gap_after_a_crash(expired: ArchivedStream) -> None:
+    """The process died after it had recorded the gap."""
+    stop_of(expired)
     gap = Gap(expired.tp(), 1, 10, 25, GapKind.RETENTION, "why", "ann", 1)
     with expired.store() as store:
-        gaps.record(store, gap)
-    assert [note for note in verified(expired)["notes"] if "the next run goes over it" in note]
+        gaps.record_gap(store, gap)
+    assert [note for note in verify(expired)["notes"] if "the next ingest creates its gap marker" in note]
     assert not any(report.failure for report in run(expired))
     assert ranges(expired) == [(0, 10), (10, 25), (25, 30)]
     assert expired.waybill("gaps", "--json").document["stops"] == []
     assert faults(expired) == []
 
 
-def test_a_decision_outlives_zookeepers_data(expired: ArchivedStream) -> None:
+def test_accepted_gap_outlives_zookeepers_data(expired: ArchivedStream) -> None:
     assert accept(expired, "--reason", "why").code == 0
-    forget(expired)
+    remove_committed_offset(expired)
     assert not any(report.failure for report in run(expired))
     assert ranges(expired) == [(0, 10), (10, 25), (25, 30)]
     with expired.coordinator() as coordinator:
@@ -174,51 +174,50 @@ def test_a_decision_outlives_zookeepers_data(expired: ArchivedStream) -> None:
     assert (found.committed_offset, found.start_offset, found.last_object_offset) == (30, 0, 25)
 
 
-def test_a_second_gap_on_the_heels_of_the_first(expired: ArchivedStream, cluster: Cluster) -> None:
+def test_second_gap_right_after_the_first_is_accepted(expired: ArchivedStream, cluster: Cluster) -> None:
     assert accept(expired, "--reason", "first").code == 0
     cluster.delete_records(expired.tp(), before=28)
-    assert stopped(expired).error == "RetentionGap"
+    assert stop_of(expired).error == "RetentionGap"
     assert accept(expired, "--reason", "second").code == 0
     run(expired)
     assert ranges(expired) == [(0, 10), (10, 25), (25, 28), (28, 30)]
     assert faults(expired) == []
-    assert [gap["reason"] for gap in verified(expired)["accepted"]] == ["first", "second"]
+    assert [gap["reason"] for gap in verify(expired)["accepted"]] == ["first", "second"]
 
 
-def test_what_a_dead_lane_had_archived_is_no_gap(expired: ArchivedStream) -> None:
-    """It created the object and could not commit it: its messages are there, and only the rest is a gap."""
+def test_uncommitted_object_of_a_dead_lane_is_adopted_and_only_the_rest_is_a_gap(expired: ArchivedStream) -> None:
     with expired.store() as store:
         name = BackupName(expired.topic, 1, 0, 10)
         data = events(10, 20)
         store.create_if_absent(name.key(store.prefix), data)
-    assert stopped(expired).message.count("offsets 20–24") == 1
+    assert stop_of(expired).message.count("offsets 20–24") == 1
     assert accept(expired, "--reason", "why").code == 0
     run(expired)
     assert ranges(expired) == [(0, 10), (10, 20), (20, 25), (25, 30)]
     assert faults(expired) == []
 
 
-def test_a_zombie_that_is_first_after_the_decision_makes_the_gap_smaller(expired: ArchivedStream) -> None:
-    """It was asleep with messages that Kafka no longer has, and S3 takes whoever is first."""
-    stopped(expired)
+def test_object_of_a_lane_that_slept_since_before_the_decision_makes_the_gap_smaller(expired: ArchivedStream) -> None:
+    """It has messages that Kafka no longer has, and creates its object before the gap marker is created."""
+    stop_of(expired)
     with expired.store() as store:
-        gaps.record(store, Gap(expired.tp(), 1, 10, 25, GapKind.RETENTION, "why", "ann", 1))
+        gaps.record_gap(store, Gap(expired.tp(), 1, 10, 25, GapKind.RETENTION, "why", "ann", 1))
         store.create_if_absent(BackupName(expired.topic, 1, 0, 10).key(store.prefix), events(10, 20))
-    assert stopped(expired).message.count("offsets 20–24") == 1
+    assert stop_of(expired).message.count("offsets 20–24") == 1
     assert accept(expired, "--reason", "what is left").code == 0
     run(expired)
-    report = verified(expired)
+    report = verify(expired)
     assert report["faults"] == []
     assert [(gap["first_offset"], gap["next_offset"]) for gap in report["accepted"]][-1] == (20, 25)
 
 
-def test_a_zombie_that_comes_after_the_hole_was_filled_is_refused(expired: ArchivedStream) -> None:
+def test_lane_that_slept_is_refused_once_the_gap_marker_exists(expired: ArchivedStream) -> None:
     assert accept(expired, "--reason", "why").code == 0
     with expired.store() as store, pytest.raises(Exception, match="exists already"):
         store.create_if_absent(BackupName(expired.topic, 1, 0, 10).key(store.prefix), events(10, 20))
 
 
-def test_the_run_of_a_stopped_topic_partition_fails_with_the_remedy(expired: ArchivedStream) -> None:
+def test_report_of_a_stopped_topic_partition_fails_with_the_remedy(expired: ArchivedStream) -> None:
     lanes = [
         ingest.run_lane(expired.config, expired.name, lane) for lane in ingest.plan_lanes(expired.config, expired.name)
     ]
@@ -227,7 +226,7 @@ def test_the_run_of_a_stopped_topic_partition_fails_with_the_remedy(expired: Arc
 
 
 @pytest.mark.parametrize("kind", ["text", "sequencefile"])
-def test_a_gap_in_another_format(stream: ArchivedStream, cluster: Cluster, kind: str) -> None:
+def test_gap_in_a_chain_of_another_format_is_accepted(stream: ArchivedStream, cluster: Cluster, kind: str) -> None:
     document = yaml.safe_load(stream.file.read_text())
     document["streams"]["events"]["format"] = kind
     stream.file.write_text(yaml.safe_dump(document))
@@ -235,17 +234,17 @@ def test_a_gap_in_another_format(stream: ArchivedStream, cluster: Cluster, kind:
     stream.ingest()
     stream.produce_events(20, first=10)
     cluster.delete_records(stream.tp(), before=25)
-    assert stopped(stream).error == "RetentionGap"
+    assert stop_of(stream).error == "RetentionGap"
     assert accept(stream, "--reason", "why").code == 0
     run(stream)
     assert ranges(stream) == [(0, 10), (10, 25), (25, 30)]
     stream.partition()
     assert rows(stream) == [*range(10), *range(25, 30)]
     assert faults(stream) == []
-    assert [gap["next_offset"] for gap in verified(stream)["accepted"]] == [25]
+    assert [gap["next_offset"] for gap in verify(stream)["accepted"]] == [25]
 
 
-def test_spark_reads_over_a_gap(spark: SparkSession, expired: ArchivedStream) -> None:
+def test_spark_reads_the_messages_around_a_gap(spark: SparkSession, expired: ArchivedStream) -> None:
     from waybill.spark.source import WaybillBackup
 
     assert accept(expired, "--reason", "why").code == 0
@@ -257,16 +256,16 @@ def test_spark_reads_over_a_gap(spark: SparkSession, expired: ArchivedStream) ->
     assert found == [*range(10), *range(25, 30)]
 
 
-# --- what cannot be accepted ------------------------------------------------------------------------------------------
+# --- refused decisions ------------------------------------------------------------------------------------------------
 
 
-def test_a_recreated_topic_cannot_be_accepted(stream: ArchivedStream, cluster: Cluster) -> None:
+def test_recreated_topic_cannot_be_accepted(stream: ArchivedStream, cluster: Cluster) -> None:
     stream.produce_events(10)
     stream.ingest()
     cluster.delete(stream.topic)
     cluster.create(stream.topic, partitions=2)
     stream.produce_events(20)
-    assert stopped(stream).error == "TopicRecreated"
+    assert stop_of(stream).error == "TopicRecreated"
     ran = accept(stream, "--reason", "whatever")
     assert ran.code == 1
     assert "the topic was recreated" in ran.err
@@ -275,15 +274,15 @@ def test_a_recreated_topic_cannot_be_accepted(stream: ArchivedStream, cluster: C
     assert ranges(stream) == [(0, 10)]
 
 
-def test_nothing_to_accept(stream: ArchivedStream) -> None:
+def test_accept_is_refused_when_there_is_no_gap(stream: ArchivedStream) -> None:
     ran = accept(stream, "--reason", "x")
     assert ran.code == 1
-    assert "nothing of it was archived yet in generation 1" in ran.err
+    assert "generation 1 has no archived offset yet, so there is no gap" in ran.err
     stream.produce_events(10)
     stream.ingest()
     ran = accept(stream, "--reason", "x")
     assert ran.code == 1
-    assert "there is nothing to accept: Kafka's log goes on where the archive ends, at 10" in ran.err
+    assert "there is no gap to accept: Kafka's log continues where the archive ends, at 10" in ran.err
 
 
 @pytest.mark.parametrize(
@@ -291,11 +290,13 @@ def test_nothing_to_accept(stream: ArchivedStream) -> None:
     [
         (["nothing", "0", "--reason", "x"], "topic 'nothing' does not belong to any stream"),
         (["{topic}", "0", "--reason", " "], "--reason is empty"),
-        (["{topic}", "0", "--reason", "x", "--from", "3"], "--from and --to belong together"),
+        (["{topic}", "0", "--reason", "x", "--from", "3"], "give --from and --to together"),
         (["{topic}", "0", "--reason", "x", "--stream", "other"], "no stream 'other'"),
     ],
 )
-def test_a_wrong_command_line_says_so(stream: ArchivedStream, arguments: list[str], message: str) -> None:
+def test_wrong_command_line_is_refused_with_the_reason(
+    stream: ArchivedStream, arguments: list[str], message: str
+) -> None:
     ran = stream.waybill("gaps", "accept", *(each.format(topic=stream.topic) for each in arguments))
     assert ran.code == 1
     assert message in ran.err
@@ -313,7 +314,7 @@ def three(stream: ArchivedStream) -> ArchivedStream:
     return stream
 
 
-def test_an_object_lost_in_the_middle_is_accepted(three: ArchivedStream) -> None:
+def test_lost_object_in_the_middle_of_a_chain_is_accepted(three: ArchivedStream) -> None:
     keys = three.object_keys()
     delete(three, keys[1])
     assert faults(three) == [("missing", 10, 20)]
@@ -325,14 +326,14 @@ def test_an_object_lost_in_the_middle_is_accepted(three: ArchivedStream) -> None
     assert ranges(three) == [(0, 10), (10, 20), (20, 30)]
     three.partition()
     assert rows(three) == [*range(10), *range(20, 30)]
-    report = verified(three)
+    report = verify(three)
     assert report["faults"] == []
     assert [gap["kind"] for gap in report["accepted"]] == ["ChainBroken"]
     again = accept(three, "--reason", "again", "--from", "10", "--to", "19", "--json").document
     assert (again["new"], again["accepted"][0]["reason"]) == (False, "bucket cleaned by mistake")
 
 
-def test_rows_of_an_object_that_was_lost_later_are_no_fault(three: ArchivedStream) -> None:
+def test_rows_of_an_object_that_was_lost_later_are_not_a_fault(three: ArchivedStream) -> None:
     three.partition()
     delete(three, three.object_keys()[1])
     assert accept(three, "--reason", "why", "--from", "10", "--to", "19").code == 0
@@ -340,7 +341,7 @@ def test_rows_of_an_object_that_was_lost_later_are_no_fault(three: ArchivedStrea
     assert rows(three) == list(range(30))
 
 
-def test_the_first_object_is_lost(three: ArchivedStream) -> None:
+def test_lost_first_object_is_accepted(three: ArchivedStream) -> None:
     delete(three, three.object_keys()[0])
     assert faults(three) == [("missing", 0, 10)]
     report = run_partition(three.config, three.name, lambda job, tasks: [run_task(job, task) for task in tasks])
@@ -359,11 +360,13 @@ def test_the_first_object_is_lost(three: ArchivedStream) -> None:
         (9, 19, "ends at 9: the gap starts at 10, and not at 9"),
         (10, 20, "offsets 20–29 are not lost"),
         (0, 9, "offsets 0–9 are not lost"),
-        (30, 40, "no object follows on offset 40: that is the chain's end"),
+        (30, 40, "there is no object after offset 40: that is the chain's end"),
         (19, 10, "19 to 10 is no range of offsets"),
     ],
 )
-def test_not_one_offset_more_or_less(three: ArchivedStream, first: int, last: int, message: str) -> None:
+def test_accept_is_refused_for_a_range_that_is_not_exactly_what_is_missing(
+    three: ArchivedStream, first: int, last: int, message: str
+) -> None:
     delete(three, three.object_keys()[1])
     ran = accept(three, "--reason", "why", "--from", str(first), "--to", str(last))
     assert ran.code == 1
@@ -371,7 +374,7 @@ def test_not_one_offset_more_or_less(three: ArchivedStream, first: int, last: in
     assert faults(three) == [("missing", 10, 20)]
 
 
-def test_a_damaged_object_is_to_be_moved_away_first(three: ArchivedStream) -> None:
+def test_damaged_object_must_be_moved_away_before_its_gap_is_accepted(three: ArchivedStream) -> None:
     key = three.object_keys()[1]
     with three.store() as store:
         data = bytearray(store.read(key))
@@ -385,14 +388,14 @@ def test_a_damaged_object_is_to_be_moved_away_first(three: ArchivedStream) -> No
     assert faults(three) == []
 
 
-def test_a_damaged_object_that_nobody_committed_blocks_and_says_what_to_do(stream: ArchivedStream) -> None:
+def test_damaged_uncommitted_object_is_a_stop_with_the_remedy(stream: ArchivedStream) -> None:
     stream.produce_events(10)
     stream.ingest()
     stream.produce_events(10, first=10)
     with stream.store() as store:
         key = BackupName(stream.topic, 1, 0, 10).key(store.prefix)
         store.create_if_absent(key, events(10, 20)[:-1])
-    stop = stopped(stream)
+    stop = stop_of(stream)
     assert stop.error == "ChainBroken"
     assert f"move {key} away by hand. The next run then archives the offsets from 10 on again" in stop.message
     (entry,) = stream.waybill("gaps", "--json").document["stops"]
@@ -402,37 +405,37 @@ def test_a_damaged_object_that_nobody_committed_blocks_and_says_what_to_do(strea
     assert ranges(stream) == [(0, 10), (10, 20)]
 
 
-def test_the_last_object_is_missing_at_ingest(three: ArchivedStream) -> None:
-    """The committed offset counts on it: nothing is put behind a hole."""
+def test_missing_last_object_stops_ingest_until_it_is_restored(three: ArchivedStream) -> None:
+    """Nothing is archived after missing offsets."""
     data = delete(three, three.object_keys()[-1])
     three.produce_events(10, first=30)
-    stop = stopped(three)
+    stop = stop_of(three)
     assert stop.error == "ChainBroken"
     assert "the chain's last backup object, offsets 20–29, is missing" in stop.message
     assert len(three.object_keys()) == 2
     put(three, BackupName(three.topic, 1, 0, 20).key(three.config.storage.prefix), data)
-    assert not any(report.failure for report in run(three)), "restored, it goes on by itself"
+    assert not any(report.failure for report in run(three)), "ingest continues once the object is restored"
     assert ranges(three)[-2:] == [(20, 30), (30, 40)]
 
 
-def test_objects_beyond_the_committed_offset(three: ArchivedStream) -> None:
-    """ZooKeeper was restored from an old copy: what lies at the committed offset is adopted, and so on to the end."""
-    move(three, 10, last_object_offset=0)
+def test_objects_after_the_committed_offset_are_adopted(three: ArchivedStream) -> None:
+    """ZooKeeper was restored from an old backup: the lane adopts object after object up to the chain's end."""
+    move_committed_offset(three, 10, last_object_offset=0)
     three.produce_events(5, first=30)
     assert not any(report.failure for report in run(three))
     assert ranges(three) == [(0, 10), (10, 20), (20, 30), (30, 35)]
 
 
-def test_a_committed_offset_in_the_middle_of_an_object(three: ArchivedStream) -> None:
-    move(three, 15, last_object_offset=None)
+def test_committed_offset_in_the_middle_of_an_object_is_a_stop(three: ArchivedStream) -> None:
+    move_committed_offset(three, 15, last_object_offset=None)
     three.produce_events(5, first=30)
-    stop = stopped(three)
+    stop = stop_of(three)
     assert stop.error == "ChainBroken"
-    assert "the committed offset is 15, where no backup object starts or ends" in stop.message
+    assert "no backup object starts or ends at the committed offset 15" in stop.message
     assert len(three.object_keys()) == 3, "nothing was archived twice"
 
 
-def move(stream: ArchivedStream, offset: int, last_object_offset: int | None) -> None:
+def move_committed_offset(stream: ArchivedStream, offset: int, last_object_offset: int | None) -> None:
     with stream.coordinator() as coordinator:
         found = coordinator.read_committed(stream.tp())
         assert found is not None
@@ -440,8 +443,8 @@ def move(stream: ArchivedStream, offset: int, last_object_offset: int | None) ->
         coordinator.write_committed(stream.tp(), moved, found.version)
 
 
-def forget(stream: ArchivedStream) -> None:
-    """The committed offset's node, as when ZooKeeper's data is lost."""
+def remove_committed_offset(stream: ArchivedStream) -> None:
+    """Delete the znode, as if ZooKeeper had lost its data."""
     with stream.coordinator() as coordinator:
         coordinator._client.delete(coordinator._path(coordinator.paths.committed_offset(stream.tp())))
 
@@ -449,7 +452,7 @@ def forget(stream: ArchivedStream) -> None:
 # --- GenerationConflict -----------------------------------------------------------------------------------------------
 
 
-def test_a_newer_waybills_document_stops_its_topic_partition(stream: ArchivedStream) -> None:
+def test_document_of_a_newer_waybill_stops_its_topic_partition(stream: ArchivedStream) -> None:
     stream.produce_events(10)
     stream.produce_events(10, partition=1)
     stream.ingest()
@@ -458,16 +461,16 @@ def test_a_newer_waybills_document_stops_its_topic_partition(stream: ArchivedStr
         coordinator._client.set(path, b'{"v":2,"committed_offset":10}')
     stream.produce_events(10, first=10)
     stream.produce_events(10, partition=1, first=10)
-    assert stopped(stream).error == "GenerationConflict"
-    assert ranges(stream, 1) == [(0, 10), (10, 20)], "the other one is archived"
+    assert stop_of(stream).error == "GenerationConflict"
+    assert ranges(stream, 1) == [(0, 10), (10, 20)], "the other partition is archived"
     assert "stopped: GenerationConflict" in stream.waybill("offsets").out
     ran = accept(stream, "--reason", "x")
     assert ran.code == 1
     assert "was written by a newer Waybill (document version 2" in ran.err
 
 
-def test_two_streams_whose_patterns_meet(stream: ArchivedStream) -> None:
-    """Nobody could tell before there was such a topic."""
+def test_topic_that_matches_two_streams_is_a_stop(stream: ArchivedStream) -> None:
+    """The config alone does not show the conflict: it begins with the first topic that matches both patterns."""
     stream.produce_events(10)
     document = yaml.safe_load(stream.file.read_text())
     other = {**document["streams"]["events"], "topics": {"regex": stream.topic[:-1] + "."}, "table": "other.events"}
@@ -482,7 +485,7 @@ def test_two_streams_whose_patterns_meet(stream: ArchivedStream) -> None:
     assert stream.object_keys() == []
 
 
-# --- what verify says of decisions ------------------------------------------------------------------------------------
+# --- verify and accepted gaps -----------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -493,21 +496,21 @@ def accepted(expired: ArchivedStream) -> ArchivedStream:
     return expired
 
 
-def test_a_record_that_is_gone_is_a_fault(accepted: ArchivedStream) -> None:
+def test_gap_marker_without_an_accepted_gap_is_a_fault(accepted: ArchivedStream) -> None:
     with accepted.store() as store:
-        (gap,) = gaps.of_chain(store, 1, accepted.tp())
-        gaps.withdraw(store, gap)
+        (gap,) = gaps.list_gaps_of_chain(store, 1, accepted.tp())
+        gaps.withdraw_gap(store, gap)
     assert faults(accepted) == [("gap", 10, 25)]
 
 
-def test_a_record_of_what_is_archived_is_a_fault(accepted: ArchivedStream) -> None:
+def test_accepted_gap_of_archived_offsets_is_a_fault(accepted: ArchivedStream) -> None:
     with accepted.store() as store:
-        gaps.record(store, Gap(accepted.tp(), 1, 5, 27, GapKind.BROKEN, "too much", "eve", 1))
-        gaps.record(store, Gap(accepted.tp(), 1, 27, 28, GapKind.TRUNCATED, "no such seam", "eve", 1))
+        gaps.record_gap(store, Gap(accepted.tp(), 1, 5, 27, GapKind.BROKEN, "too much", "eve", 1))
+        gaps.record_gap(store, Gap(accepted.tp(), 1, 27, 28, GapKind.TRUNCATED, "no such seam", "eve", 1))
     assert sorted(faults(accepted)) == [("gap", 5, 10), ("gap", 10, 25), ("gap", 25, 27), ("gap", 27, 28)]
 
 
-def test_rows_twice_in_a_gap_are_a_fault_all_the_same(accepted: ArchivedStream) -> None:
+def test_repeated_rows_beside_a_gap_are_a_fault(accepted: ArchivedStream) -> None:
     accepted.partition()
     with accepted.tables() as tables:
         row = tables.main.scan(row_filter="partition = 0 and offset = 9").to_arrow()
@@ -515,18 +518,18 @@ def test_rows_twice_in_a_gap_are_a_fault_all_the_same(accepted: ArchivedStream) 
     assert faults(accepted) == [("repeated", 9, 10)]
 
 
-def test_a_stop_that_is_journaled_is_listed_with_its_remedy(stream: ArchivedStream) -> None:
+def test_journaled_stop_is_listed_with_its_remedy(stream: ArchivedStream) -> None:
     with stream.coordinator() as coordinator:
         coordinator.record_stop(stream.tp(), RetentionGap(stream.topic, 0, 10, 25))
     lines = stream.waybill("gaps").out.splitlines()
-    assert lines[0].split() == ["stream", "topic-partition", "stopped", "by", "messages", "at", "most", "since"]
+    assert lines[0].split() == ["stream", "topic-partition", "stopped", "by", "offsets", "lost", "at", "most", "since"]
     assert lines[1].split()[:4] == ["events", str(stream.tp()), "RetentionGap", "15"]
     assert any(f'waybill gaps accept {stream.topic} 0 --reason "…"' in line for line in lines)
-    assert lines[-1] == "no gap was ever accepted"
+    assert lines[-1] == "No gap has been accepted."
 
 
 def events(first: int, following: int) -> bytes:
-    """A backup object of these offsets."""
+    """Return the content of a backup object with the offsets `[first, following)`."""
     from waybill.records.encode import Record, encode_batch
 
     records = [

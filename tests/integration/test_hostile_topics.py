@@ -1,4 +1,4 @@
-"""Topics that Kafka allows and that a path might take for something else: archived, read back, nothing elsewhere."""
+"""Topic names that Kafka allows but that have a meaning in paths are archived under their own prefix only."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from archive_drill import STREAM, Archive, Cluster
 from archived_stream import waybill
+from ingest_scenes import STREAM, Archive, Cluster
 
 from devstack import Stack
 from devstack.s3 import S3Kind
@@ -18,7 +18,7 @@ from waybill.store import Store
 pytestmark = pytest.mark.integration
 
 TOPICS = ("...", "." * 249, f"{'..-' * 82}abc", "-rf", "..backup", "backup", "offsets", "0")
-"""Kafka forbids `.` and `..` alone."""
+"""Kafka forbids only `.` and `..`."""
 
 
 def every_key(store: Store) -> set[str]:
@@ -27,14 +27,14 @@ def every_key(store: Store) -> set[str]:
 
 
 def every_file(stack: Stack) -> set[Path]:
-    """What the S3 server has on disk, where a name that leaves its prefix could lead anywhere."""
+    """Return the files of the S3 server, in which a hostile name could leave its prefix."""
     if stack.s3.program.kind is not S3Kind.VERSITYGW:
         return set()
     found = {path.relative_to(stack.s3.directory) for path in stack.s3.directory.rglob("*") if path.is_file()}
-    return {path for path in found if ".vgwlocks" not in path.parts}  # versitygw's own, named by hashes
+    return {path for path in found if ".vgwlocks" not in path.parts}  # internal files of versitygw
 
 
-def test_topics_made_of_dots_are_archived_where_they_belong(
+def test_topics_with_path_like_names_are_archived_under_their_prefix(
     stack: Stack, cluster: Cluster, topic_name: str, tmp_path: Path
 ) -> None:
     archive = Archive(stack, topic_name, TOPICS)
@@ -89,14 +89,14 @@ def _archive_and_read_back(archive: Archive, directory: Path) -> None:
         assert refused.err.count("\n") == 1
 
 
-def test_what_is_no_topic_in_the_bucket_is_left_alone(
+def test_objects_under_names_that_are_no_topics_are_ignored_with_a_warning(
     stack: Stack, cluster: Cluster, topic_name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whoever may write to the bucket may put anything there; it is named, quoted, and not followed."""
+    """Everybody who can write to the bucket can create such objects. The warning quotes the name."""
     archive = Archive(stack, topic_name, {"regex": ".*"})
     with archive.store() as store:
         for name in ("a b", "%2e%2e", "ä"):
             store.create_if_absent(f"{topic_name}/backup/{name}/1_0_00000000000000000000.kafka", b"x")
         store.create_if_absent(f"{topic_name}/backup/{topic_name}/1_0_00000000000000000000.kafka", b"x")
         assert store.topics() == [topic_name]
-    assert "'a b' is no topic of Kafka's; ignored" in caplog.text
+    assert "'a b' is not a Kafka topic name; ignored" in caplog.text

@@ -1,4 +1,4 @@
-"""What is archived and tabled, held against tools that are not Waybill's.
+"""Archive and tables compared with what tools other than Waybill read.
 
 One topic with everything that is awkward goes the whole way: ingest lanes, then the Spark job. What confluent-kafka
 reads straight from Kafka must be what the backup objects decode to, and what the tables hold. Kafka's own
@@ -37,7 +37,7 @@ JOB = Path(__file__).parents[2] / "spark_jobs" / "partition.py"
 
 
 class Message(NamedTuple):
-    """A message as Kafka has it, wherever it was read."""
+    """A message with the fields that Kafka stores."""
 
     partition: int
     offset: int
@@ -49,7 +49,7 @@ class Message(NamedTuple):
 
 @pytest.fixture(scope="module")
 def archived(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> ArchivedStream:
-    """The topic, archived in several runs and then partitioned in two, the second by the Spark job."""
+    """The topic, archived in several runs and partitioned in two, the second by the Spark job."""
     directory = tmp_path_factory.mktemp("independent")
     stream = ArchivedStream(directory, f"independent-{time.time_ns():x}", partitions=PARTITIONS, max_bytes="100KiB")
     source = random.Random(20130101)
@@ -95,7 +95,7 @@ def produce_one(producer: Producer, topic: str, source: random.Random) -> None:
 
 
 def produce_transactions(stream: ArchivedStream, name: str) -> None:
-    """Transactions that are committed and aborted in turn, others' messages between theirs; the last is aborted."""
+    """Produce transactions, alternately committed and aborted, between other messages; the last is aborted."""
     transactions = stream.producer(**{"transactional.id": name, "compression.type": "lz4"})
     others = stream.producer()
     transactions.init_transactions(60)
@@ -115,7 +115,7 @@ def produce_transactions(stream: ArchivedStream, name: str) -> None:
 
 
 def partition_by_spark(stream: ArchivedStream) -> None:
-    # The topic is made so that much of it goes to quarantine: no reason to fail here.
+    # Many messages of the topic go to quarantine on purpose, so the alert must not fail the run.
     command = [sys.executable, str(JOB), "--stream", stream.name, "--config", str(stream.file), "--no-quarantine-alert"]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert ran.returncode == 0, ran.stderr[-4000:]
@@ -126,7 +126,7 @@ def partition_by_spark(stream: ArchivedStream) -> None:
 
 @pytest.fixture(scope="module")
 def in_kafka(archived: ArchivedStream) -> list[Message]:
-    """What confluent-kafka reads straight from Kafka, under read_committed."""
+    """Return the messages that confluent-kafka reads from Kafka with read_committed."""
     consumer = Consumer(
         {
             "bootstrap.servers": archived.servers,
@@ -156,8 +156,8 @@ def in_kafka(archived: ArchivedStream) -> list[Message]:
     return sorted(found, key=lambda m: m[:2])
 
 
-def test_the_topic_is_awkward_enough(in_kafka: list[Message]) -> None:
-    """What the other tests prove depends on it."""
+def test_the_topic_has_messages_of_every_kind(in_kafka: list[Message]) -> None:
+    """The other tests depend on it."""
     assert len(in_kafka) > 6000
     assert {m.key for m in in_kafka} >= {None, b"", b"k"}
     assert {m.value for m in in_kafka} >= {None, b"", b"not json"}
@@ -201,7 +201,7 @@ def test_the_tables_hold_the_same_messages(archived: ArchivedStream, in_kafka: l
     assert set(main.column("topic").to_pylist()) == {archived.topic}
 
 
-def test_what_is_in_which_table(archived: ArchivedStream) -> None:
+def test_parsable_messages_are_in_the_table_and_others_in_quarantine(archived: ArchivedStream) -> None:
     """A message is in the table if it is a tombstone or a JSON object with a time, else in quarantine with a reason."""
     with archived.tables() as tables:
         main, quarantine = tables.main.scan().to_arrow(), tables.quarantine.scan().to_arrow()
@@ -224,7 +224,7 @@ def has_time(value: bytes) -> bool:
 
 
 def test_duckdb_reads_the_tables_files(archived: ArchivedStream, in_kafka: list[Message], tmp_path: Path) -> None:
-    """With its own Parquet reader: the files are what they should be, not only what pyarrow makes of them."""
+    """DuckDB has its own Parquet reader, so the files are valid not only for pyarrow."""
     with archived.tables() as tables, archived.store() as store:
         paths = [
             task.file.file_path for table in (tables.main, tables.quarantine) for task in table.scan().plan_files()
@@ -263,7 +263,7 @@ def test_kafkas_own_tool_accepts_every_object(
     assert "Found" not in done.stdout + done.stderr, done.stdout
 
 
-def test_verify_agrees(archived: ArchivedStream, in_kafka: list[Message]) -> None:
+def test_verify_reports_no_fault(archived: ArchivedStream, in_kafka: list[Message]) -> None:
     ran = archived.waybill("verify", "--json")
     assert ran.code == 0, ran.out
     (report,) = ran.document

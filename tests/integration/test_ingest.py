@@ -1,4 +1,4 @@
-"""Ingest on the real stack: what is in the archive is what is in Kafka, each message once, whatever happens between."""
+"""Ingest on the real stack: the archive holds every message of Kafka exactly once, whatever happens in between."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from archive_drill import STREAM, Archive, Cluster
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as ConfluentPartition
+from ingest_scenes import STREAM, Archive, Cluster
 
 from devstack import Stack
 from waybill import ingest
-from waybill.coordination import Committed, Coordinator
+from waybill.coordination import CommittedOffset, Coordinator
 from waybill.errors import CommitConflict, CoordinationUnavailable
 from waybill.ingest import Clock, Outcome, Services
 from waybill.names import BackupName, TopicPartition
@@ -37,7 +37,7 @@ def numbered(start: int, stop: int) -> list[tuple[bytes, bytes]]:
 
 
 def assert_same_messages(archive: Archive, cluster: Cluster, tp: TopicPartition) -> list[Record]:
-    """The archive's chain has no hole, and holds what a consumer of Kafka sees."""
+    """Assert that the chain has no gap and holds what a consumer of Kafka reads. Return these messages."""
     ranges = archive.ranges(tp)
     assert all(a[1] == b[0] for a, b in pairwise(ranges))
     in_kafka = cluster.messages(tp)
@@ -45,10 +45,10 @@ def assert_same_messages(archive: Archive, cluster: Cluster, tp: TopicPartition)
     return in_kafka
 
 
-# --- what is archived -------------------------------------------------------------------------------------------------
+# --- the archived messages --------------------------------------------------------------------------------------------
 
 
-def test_every_message_arrives_as_it_is_in_kafka(archive: Archive, cluster: Cluster, topic_name: str) -> None:
+def test_every_message_is_archived_unchanged(archive: Archive, cluster: Cluster, topic_name: str) -> None:
     cluster.create(topic_name, partitions=2)
     headers = [("trace", b"1"), ("trace", b"2"), ("empty", b""), ("null", None)]
     for number, codec in enumerate(("none", "gzip", "snappy", "lz4", "zstd")):
@@ -73,7 +73,7 @@ def test_every_message_arrives_as_it_is_in_kafka(archive: Archive, cluster: Clus
         assert archive.run_one(services, TopicPartition(topic_name, 0)).objects == ()
 
 
-def test_topics_by_pattern_and_new_ones_are_found(stack: Stack, cluster: Cluster, topic_name: str) -> None:
+def test_run_finds_new_topics_and_partitions_of_a_pattern(stack: Stack, cluster: Cluster, topic_name: str) -> None:
     archive = Archive(stack, topic_name, {"regex": re.escape(topic_name) + r"-[ab]"})
     for suffix in "ac":
         cluster.create(f"{topic_name}-{suffix}")
@@ -89,7 +89,7 @@ def test_topics_by_pattern_and_new_ones_are_found(stack: Stack, cluster: Cluster
     assert found == {TopicPartition(f"{topic_name}-a", 1): 7, TopicPartition(f"{topic_name}-b", 0): 5}
 
 
-def test_topic_that_does_not_exist_is_named_and_the_others_are_archived(
+def test_topic_that_does_not_exist_is_logged_and_the_others_are_archived(
     stack: Stack, cluster: Cluster, tp: TopicPartition, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster.produce(tp, numbered(0, 3))
@@ -98,8 +98,8 @@ def test_topic_that_does_not_exist_is_named_and_the_others_are_archived(
     assert f"topic {tp.topic}-missing does not exist" in caplog.text
 
 
-def transactions(cluster: Cluster, tp: TopicPartition) -> None:
-    """Committed and aborted ones of two producers, interleaved; the log ends with an aborted one."""
+def produce_transactions(cluster: Cluster, tp: TopicPartition) -> None:
+    """Produce committed and aborted transactions of two producers, interleaved. The last one is aborted."""
     first, second = (cluster.producer(transactional_id=f"{tp.topic}-{n}", compression_type="lz4") for n in (1, 2))
     for producer in (first, second):
         producer.init_transactions(20)
@@ -125,10 +125,10 @@ def transactions(cluster: Cluster, tp: TopicPartition) -> None:
     cluster.wait_for_markers(tp)
 
 
-def test_aborted_transactions_are_left_out_and_the_object_still_says_where_it_ends(
+def test_aborted_transactions_are_left_out_and_the_object_still_ends_after_them(
     archive: Archive, cluster: Cluster, tp: TopicPartition
 ) -> None:
-    transactions(cluster, tp)
+    produce_transactions(cluster, tp)
     report = archive.run()
 
     assert report.lag == 0
@@ -145,14 +145,16 @@ def test_aborted_transactions_are_left_out_and_the_object_still_says_where_it_en
 
 def test_read_uncommitted_archives_aborted_messages_too(stack: Stack, cluster: Cluster, tp: TopicPartition) -> None:
     archive = Archive(stack, tp.topic, [tp.topic], {"isolation_level": "read_uncommitted"})
-    transactions(cluster, tp)
+    produce_transactions(cluster, tp)
     archive.run()
     archived = archive.messages(tp)
     assert archived == cluster.messages(tp, "read_uncommitted")
     assert len(archived) == 35
 
 
-def test_open_transaction_is_waited_for(archive: Archive, cluster: Cluster, tp: TopicPartition) -> None:
+def test_messages_after_an_open_transaction_wait_for_its_end(
+    archive: Archive, cluster: Cluster, tp: TopicPartition
+) -> None:
     cluster.produce(tp, numbered(0, 5))
     producer = cluster.producer(transactional_id=tp.topic)
     producer.init_transactions(20)
@@ -170,7 +172,9 @@ def test_open_transaction_is_waited_for(archive: Archive, cluster: Cluster, tp: 
     assert_same_messages(archive, cluster, tp)
 
 
-def test_compacted_topic_with_holes(archive: Archive, cluster: Cluster, topic_name: str) -> None:
+def test_compacted_topic_is_archived_with_its_missing_offsets(
+    archive: Archive, cluster: Cluster, topic_name: str
+) -> None:
     cluster.create(
         topic_name,
         cleanup_policy="compact",
@@ -199,7 +203,9 @@ def test_compacted_topic_with_holes(archive: Archive, cluster: Cluster, topic_na
     assert messages[-1].offset + 1 > len(messages)
 
 
-def test_objects_are_cut_by_size_and_large_ones_go_in_parts(stack: Stack, cluster: Cluster, tp: TopicPartition) -> None:
+def test_objects_are_cut_by_size_and_large_ones_are_multipart_uploads(
+    stack: Stack, cluster: Cluster, tp: TopicPartition
+) -> None:
     archive = Archive(stack, tp.topic, [tp.topic], {"upload": {"max_age": "0s", "max_bytes": "36MiB"}})
     messages = [(None, os.urandom(500_000)) for _ in range(100)]
     cluster.produce(tp, messages, message_max_bytes=1_000_000)
@@ -218,7 +224,7 @@ def test_objects_are_cut_by_size_and_large_ones_go_in_parts(stack: Stack, cluste
 
 
 def dump_log_segments(stack: Stack, files: list[Path]) -> str:
-    """What Kafka's own tool says of segments of a log, each record looked at."""
+    """Return the output of Kafka's own tool for log segments, with every record decoded."""
     done = subprocess.run(
         [
             *(str(stack.kafka.java.binary), "-cp", f"{stack.kafka.jars}/*", "kafka.tools.DumpLogSegments"),
@@ -233,12 +239,12 @@ def dump_log_segments(stack: Stack, files: list[Path]) -> str:
     return done.stdout
 
 
-def test_kafkas_own_tool_reads_every_object(
+def test_kafkas_own_tool_reads_every_backup_object(
     stack: Stack, cluster: Cluster, archive: Archive, tp: TopicPartition, tmp_path: Path
 ) -> None:
     cluster.produce(tp, numbered(0, 50), compression_type="zstd")
     archive.run()
-    transactions(cluster, tp)
+    produce_transactions(cluster, tp)
     archive.run()
     files = []
     with archive.store() as store:
@@ -259,7 +265,7 @@ def test_kafkas_own_tool_reads_every_object(
 def test_uncompressed_batches_are_stored_compressed(
     stack: Stack, cluster: Cluster, tp: TopicPartition, tmp_path: Path
 ) -> None:
-    """All kinds of batch in one chain; our decoder and Kafka's own tool read it."""
+    """One chain holds all kinds of batches, and Waybill's decoder and Kafka's own tool read it."""
     archive = Archive(stack, tp.topic, [tp.topic], {"upload": {"max_age": "0s"}, "recompress": "zstd:3"})
     records = [
         Record(0, NOW_MS + i, b"k%d" % i, b'{"number": %d, "text": "again and again"}' % i, [("h", None), ("h", b"")])
@@ -288,14 +294,14 @@ def test_uncompressed_batches_are_stored_compressed(
         headers = [frame.header for frame in read_frames(stream, found.key)]
     assert {h.codec for h in headers if h.record_count} == {Codec.LZ4, Codec.ZSTD}
     assert [h.is_transactional for h in headers if h.producer_id >= 0] == [True]
-    assert report.size_bytes == file.stat().st_size, "what is counted is what is stored"
+    assert report.size_bytes == file.stat().st_size, "the report counts stored bytes"
     dumped = dump_log_segments(stack, [file])
     assert set(re.findall(r"^baseOffset: .* isvalid: (\w+)", dumped, re.MULTILINE)) == {"true"}
     assert len(re.findall(r"^\| offset: ", dumped, re.MULTILINE)) == 950
     assert {*re.findall(r"compresscodec: (\w+)", dumped)} >= {"zstd", "lz4"}
 
 
-# --- when -------------------------------------------------------------------------------------------------------------
+# --- when objects are cut, and where chains start ---------------------------------------------------------------------
 
 
 def test_young_messages_wait_until_they_are_old_enough(stack: Stack, cluster: Cluster, tp: TopicPartition) -> None:
@@ -308,22 +314,24 @@ def test_young_messages_wait_until_they_are_old_enough(stack: Stack, cluster: Cl
         later = Clock(wall=lambda: time.time() + 3600)
         assert archive.run_one(services, tp, clock=later).messages == 10
 
-        # Now that the mean size is known, a look at the first batch is enough to see that nothing is due.
+        # The mean size is known now, so the first batch shows that nothing is due.
         cluster.produce(tp, numbered(10, 20))
         assert archive.run_one(services, tp).outcome is Outcome.WAITING
         earlier = Clock(wall=lambda: time.time() - 3600)
-        assert archive.run_one(services, tp, clock=earlier).messages == 10, "a time to come counts as due"
+        assert archive.run_one(services, tp, clock=earlier).messages == 10, "a message from the future is due"
     assert_same_messages(archive, cluster, tp)
 
 
-def test_start_at_the_latest_offset_is_fixed_by_the_first_run(stack: Stack, cluster: Cluster, topic_name: str) -> None:
+def test_first_run_records_the_start_of_a_stream_that_starts_at_latest(
+    stack: Stack, cluster: Cluster, topic_name: str
+) -> None:
     archive = Archive(stack, topic_name, [topic_name], {"start": "latest"})
     cluster.create(topic_name, partitions=2)
-    there = [TopicPartition(topic_name, number) for number in (0, 1)]
-    for tp in there:
+    first_two = [TopicPartition(topic_name, number) for number in (0, 1)]
+    for tp in first_two:
         cluster.produce(tp, numbered(0, 4))
     assert archive.run().messages == 0
-    for tp in there:
+    for tp in first_two:
         cluster.produce(tp, numbered(4, 9))
     cluster.add_partitions(topic_name, 3)
     added = TopicPartition(topic_name, 2)
@@ -331,25 +339,25 @@ def test_start_at_the_latest_offset_is_fixed_by_the_first_run(stack: Stack, clus
 
     assert archive.run().messages == 13
 
-    assert [archive.ranges(tp) for tp in there] == [[(4, 9)], [(4, 9)]]
-    assert archive.ranges(added) == [(0, 3)], "a partition that was added starts with its first message"
+    assert [archive.ranges(tp) for tp in first_two] == [[(4, 9)], [(4, 9)]]
+    assert archive.ranges(added) == [(0, 3)], "an added partition starts with its first message"
 
 
-def test_start_at_a_time(stack: Stack, cluster: Cluster, tp: TopicPartition) -> None:
+def test_chain_starts_at_a_configured_time(stack: Stack, cluster: Cluster, tp: TopicPartition) -> None:
     archive = Archive(stack, tp.topic, [tp.topic], {"start": "2026-01-01T00:00:00Z"})
     turn_of_year = 1_767_225_600_000
     records = [Record(0, turn_of_year + hour * 3_600_000, None, b"%d" % hour) for hour in (-2, -1, 0, 1)]
     cluster.produce(tp, records)
-    assert archive.run().messages == 4  # the batch is whole: it starts below the range
+    assert archive.run().messages == 4  # whole batches are archived, and this one starts before the range
     assert archive.ranges(tp) == [(2, 4)]
     assert [message.value for message in archive.messages(tp)] == [b"0", b"1"]
 
 
-def test_budget_ends_and_the_next_run_goes_on(stack: Stack, cluster: Cluster, tp: TopicPartition) -> None:
+def test_next_run_continues_when_the_budget_ends(stack: Stack, cluster: Cluster, tp: TopicPartition) -> None:
     archive = Archive(stack, tp.topic, [tp.topic], {"upload": {"max_age": "0s", "max_bytes": "1MiB"}})
     cluster.produce(tp, [(None, os.urandom(100_000)) for _ in range(200)])
     ticks = iter(range(1_000_000))
-    hurried = Clock(monotonic=lambda: float(next(ticks)) * 5)  # each look at the clock takes five seconds
+    hurried = Clock(monotonic=lambda: float(next(ticks)) * 5)  # each call of the clock takes five seconds
     with archive.services() as services:
         first = archive.run_one(services, tp, clock=hurried)
         assert first.outcome is Outcome.OUT_OF_TIME
@@ -359,7 +367,7 @@ def test_budget_ends_and_the_next_run_goes_on(stack: Stack, cluster: Cluster, tp
 
 
 def group_offsets(stack: Stack, group: str, tps: list[TopicPartition]) -> list[int]:
-    """What a consumer of the group would go on from; -1001: nothing is committed."""
+    """Return the offsets from which a consumer of the group would continue; -1001 where none is committed."""
     consumer = Consumer({"bootstrap.servers": stack.bootstrap_servers, "group.id": group})
     try:
         return [c.offset for c in consumer.committed([ConfluentPartition(tp.topic, tp.partition) for tp in tps], 20)]
@@ -367,7 +375,7 @@ def group_offsets(stack: Stack, group: str, tps: list[TopicPartition]) -> list[i
         consumer.close()
 
 
-def test_progress_is_shown_in_a_consumer_group_and_a_group_in_use_is_left_alone(
+def test_lane_commits_to_its_consumer_group_unless_the_group_has_members(
     stack: Stack, cluster: Cluster, topic_name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster.create(topic_name, partitions=2)
@@ -377,7 +385,7 @@ def test_progress_is_shown_in_a_consumer_group_and_a_group_in_use_is_left_alone(
     archive = Archive(stack, topic_name, [topic_name], {"ingest": {"consumer_group": f"{topic_name}-{{stream}}"}})
     group = f"{topic_name}-{STREAM}"
     deadline = time.monotonic() + 60
-    while min(group_offsets(stack, group, tps)) < 0:  # the first group of a cluster: its coordinator may need a while
+    while min(group_offsets(stack, group, tps)) < 0:  # the coordinator of a cluster's first group may need some time
         assert time.monotonic() < deadline, caplog.text
         for tp in tps:
             cluster.produce(tp, numbered(0, 1))
@@ -403,32 +411,34 @@ def test_progress_is_shown_in_a_consumer_group_and_a_group_in_use_is_left_alone(
 
 
 class Crash(BaseException):
-    """The process ends here."""
+    """Ends the lane as a crash would."""
 
 
 class CrashingCoordinator(Coordinator):
-    """Dies before a committed offset is written; the rest of it is real."""
+    """Raises before a committed offset is written."""
 
-    def write_committed(self, tp: TopicPartition, committed: Committed, version: int) -> Committed:
+    def write_committed(self, tp: TopicPartition, committed: CommittedOffset, version: int) -> CommittedOffset:
         if committed.committed_offset > 0:
             raise Crash
         return super().write_committed(tp, committed, version)
 
 
 @contextmanager
-def changed(archive: Archive, kind: type[Coordinator]) -> Iterator[Services]:
-    """The archive's services, with another kind of coordinator."""
+def services_with(archive: Archive, coordinator: type[Coordinator]) -> Iterator[Services]:
+    """The archive's services, with another class of coordinator."""
     with archive.services() as services:
-        services.coordinator.__class__ = kind
+        services.coordinator.__class__ = coordinator
         yield services
 
 
 def crash_between_upload_and_commit(archive: Archive, tp: TopicPartition) -> None:
-    with changed(archive, CrashingCoordinator) as services, pytest.raises(Crash):
+    with services_with(archive, CrashingCoordinator) as services, pytest.raises(Crash):
         archive.run_one(services, tp)
 
 
-def test_crash_between_upload_and_commit_is_adopted(archive: Archive, cluster: Cluster, tp: TopicPartition) -> None:
+def test_object_of_a_lane_that_crashed_before_its_commit_is_adopted(
+    archive: Archive, cluster: Cluster, tp: TopicPartition
+) -> None:
     cluster.produce(tp, numbered(0, 10))
     crash_between_upload_and_commit(archive, tp)
     assert archive.ranges(tp) == [(0, 10)]
@@ -462,8 +472,8 @@ def test_damaged_object_is_not_adopted(archive: Archive, cluster: Cluster, tp: T
     assert committed.committed_offset == 0
 
 
-def test_two_lanes_at_once(archive: Archive, cluster: Cluster, tp: TopicPartition) -> None:
-    """With the lock and without it: the lock only saves work."""
+def test_two_lanes_at_once_archive_each_message_once(archive: Archive, cluster: Cluster, tp: TopicPartition) -> None:
+    """With the lock and without it, since the lock only saves work."""
 
     class Unlocked(Coordinator):
         @contextmanager
@@ -472,11 +482,11 @@ def test_two_lanes_at_once(archive: Archive, cluster: Cluster, tp: TopicPartitio
 
     for kind in (Coordinator, Unlocked):
         cluster.produce(tp, numbered(0, 500))
-        reports: list[ingest.PartitionReport] = []
+        reports: list[ingest.TopicPartitionReport] = []
         start = threading.Barrier(2)
 
         def lane(kind: type[Coordinator] = kind, start: threading.Barrier = start) -> None:
-            with changed(archive, kind) as services:
+            with services_with(archive, kind) as services:
                 start.wait(20)
                 reports.append(archive.run_one(services, tp))  # noqa: B023 - both threads end within the round
 
@@ -491,15 +501,15 @@ def test_two_lanes_at_once(archive: Archive, cluster: Cluster, tp: TopicPartitio
     assert_same_messages(archive, cluster, tp)
 
 
-def test_refused_commit_goes_on_from_what_the_rival_committed(
+def test_lane_whose_commit_is_refused_continues_from_the_rivals_offset(
     archive: Archive, cluster: Cluster, tp: TopicPartition
 ) -> None:
     class Overtaken(Coordinator):
-        """Before the first commit, a rival does the whole run."""
+        """A rival does the whole run before the first commit."""
 
         overtaken = False
 
-        def write_committed(self, tp: TopicPartition, committed: Committed, version: int) -> Committed:
+        def write_committed(self, tp: TopicPartition, committed: CommittedOffset, version: int) -> CommittedOffset:
             if committed.committed_offset > 0 and not self.overtaken:
                 type(self).overtaken = True
                 with archive.services() as rival:
@@ -509,7 +519,7 @@ def test_refused_commit_goes_on_from_what_the_rival_committed(
             return super().write_committed(tp, committed, version)
 
     cluster.produce(tp, numbered(0, 10))
-    with changed(archive, Overtaken) as services:
+    with services_with(archive, Overtaken) as services:
         report = archive.run_one(services, tp)
         assert Overtaken.overtaken
         assert report.failure is None
@@ -521,8 +531,10 @@ def test_refused_commit_goes_on_from_what_the_rival_committed(
     assert_same_messages(archive, cluster, tp)
 
 
-def test_committed_offset_is_rebuilt_from_the_chain(archive: Archive, cluster: Cluster, tp: TopicPartition) -> None:
-    transactions(cluster, tp)
+def test_lane_rebuilds_the_committed_offset_from_the_chain(
+    archive: Archive, cluster: Cluster, tp: TopicPartition
+) -> None:
+    produce_transactions(cluster, tp)
     archive.run()
     before = archive.committed(tp)
     with archive.services() as services:
@@ -569,10 +581,10 @@ def test_retention_gap_stops_its_topic_partition_and_no_other(
     assert (stop.tp, stop.error) == (gone, "RetentionGap")
     assert (stop.figures["committed_offset"], stop.figures["earliest_offset"]) == (10, 25)
     assert archive.ranges(gone) == [(0, 10)]
-    assert archive.run().partitions[0].outcome is Outcome.STOPPED, "it is planned again, and still stands"
+    assert archive.run().partitions[0].outcome is Outcome.STOPPED, "it is planned again, and still stopped"
 
 
-def test_recreated_topic_is_stopped(archive: Archive, cluster: Cluster, tp: TopicPartition) -> None:
+def test_recreated_topic_stops_its_topic_partition(archive: Archive, cluster: Cluster, tp: TopicPartition) -> None:
     cluster.produce(tp, numbered(0, 10))
     archive.run()
     cluster.delete(tp.topic)
@@ -586,7 +598,7 @@ def test_recreated_topic_is_stopped(archive: Archive, cluster: Cluster, tp: Topi
     assert archive.ranges(tp) == [(0, 10)]
 
 
-def test_log_that_ends_before_the_committed_offset_is_stopped_and_the_stop_is_cleared(
+def test_log_that_ends_before_the_committed_offset_is_a_stop_until_it_is_long_enough(
     archive: Archive, cluster: Cluster, tp: TopicPartition
 ) -> None:
     cluster.produce(tp, numbered(0, 10))
@@ -605,11 +617,13 @@ def test_log_that_ends_before_the_committed_offset_is_stopped_and_the_stop_is_cl
         assert services.coordinator.list_stops() == []
 
 
-def test_lane_without_zookeeper_says_so(stack: Stack, archive: Archive, cluster: Cluster, tp: TopicPartition) -> None:
+def test_planning_without_zookeeper_fails_with_its_address(
+    stack: Stack, archive: Archive, cluster: Cluster, tp: TopicPartition
+) -> None:
     cluster.produce(tp, numbered(0, 10))
     nowhere = {"AIRFLOW_CONN_ZOOKEEPER_DEFAULT": '{"conn_type": "zookeeper", "host": "127.0.0.1", "port": 1}'}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(*nowhere.popitem())
-        with pytest.raises(CoordinationUnavailable, match=r"127\.0\.0\.1:1 .* began no session within 4 s"):
+        with pytest.raises(CoordinationUnavailable, match=r"127\.0\.0\.1:1 .* started no session within 4 s"):
             ingest.plan_lanes(archive.config, STREAM)
     assert archive.run().messages == 10

@@ -1,4 +1,4 @@
-"""What Kafka does to a log while a lane reads it: retention, a truncation, a topic that is made anew."""
+"""Changes of the log while a lane reads it: retention, truncation, a recreated topic."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import pytest
-from archive_drill import Archive, Cluster
+from ingest_scenes import Archive, Cluster
 
 from devstack import Stack
 from waybill.errors import LogTruncated
-from waybill.ingest import Outcome, PartitionReport, Services
+from waybill.ingest import Outcome, Services, TopicPartitionReport
 from waybill.names import TopicPartition
-from waybill.sources.kafka import Chunk, EpochEnd, KafkaSource, LogRange
+from waybill.sources.kafka import EpochEnd, KafkaSource, LogRange
+from waybill.sources.partition_reader import Chunk
 
 pytestmark = pytest.mark.integration
 
 BATCH = 10
-"""Messages of a batch, and of a fetch."""
+"""The number of messages in a batch, and in a fetch."""
 
 
 def produce(cluster: Cluster, tp: TopicPartition, batches: int) -> None:
@@ -26,26 +27,26 @@ def produce(cluster: Cluster, tp: TopicPartition, batches: int) -> None:
         cluster.produce(tp, [(None, b"%d/%d" % (number, i)) for i in range(BATCH)])
 
 
-class Interrupted(KafkaSource):
-    """Batch by batch, and after the first something happens. The next fetch is in flight by then."""
+class InterruptedSource(KafkaSource):
+    """Reads batch by batch, and calls `interrupt` after the first. The next fetch is in flight by then."""
 
-    happens: ClassVar[Callable[[], None]]
+    interrupt: ClassVar[Callable[[], None]]
 
     def read(self, *args: Any, **kwargs: Any) -> Generator[Chunk, None, None]:
         self._fetch_bytes = 1
         for number, chunk in enumerate(super().read(*args, **kwargs)):
             yield chunk
             if not number:
-                type(self).happens()
+                type(self).interrupt()
 
 
 @contextmanager
 def interrupted(
-    archive: Archive, happens: Callable[[], None], kind: type[Interrupted] = Interrupted
+    archive: Archive, interrupt: Callable[[], None], source: type[InterruptedSource] = InterruptedSource
 ) -> Iterator[Services]:
     with archive.services() as services, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kind, "happens", staticmethod(happens), raising=False)
-        services.source.__class__ = kind
+        patch.setattr(source, "interrupt", staticmethod(interrupt), raising=False)
+        services.source.__class__ = source
         yield services
 
 
@@ -53,7 +54,7 @@ def offsets(archive: Archive, tp: TopicPartition) -> list[int]:
     return [message.offset for message in archive.messages(tp)]
 
 
-def test_retention_that_overtakes_a_lane_stops_it_with_what_it_had_fetched_archived(
+def test_lane_archives_what_it_fetched_when_retention_overtakes_it(
     archive: Archive, cluster: Cluster, tp: TopicPartition
 ) -> None:
     produce(cluster, tp, 8)
@@ -72,17 +73,17 @@ def test_retention_that_overtakes_a_lane_stops_it_with_what_it_had_fetched_archi
     assert archive.ranges(tp) == [(0, fetched)]
 
 
-def test_topic_that_is_made_anew_under_a_lane_stops_it_with_what_it_had_fetched_archived(
+def test_lane_archives_what_it_fetched_when_the_topic_is_recreated(
     archive: Archive, cluster: Cluster, tp: TopicPartition
 ) -> None:
     produce(cluster, tp, 5)
 
-    def made_anew() -> None:
+    def recreate() -> None:
         cluster.delete(tp.topic)
         cluster.create(tp.topic)
         cluster.produce(tp, [(None, b"of another topic")] * 80)
 
-    with interrupted(archive, made_anew) as services:
+    with interrupted(archive, recreate) as services:
         report = archive.run_one(services, tp)
 
     assert report.failure is not None
@@ -90,11 +91,11 @@ def test_topic_that_is_made_anew_under_a_lane_stops_it_with_what_it_had_fetched_
     messages = archive.messages(tp)
     assert len(messages) in (BATCH, 2 * BATCH)
     assert b"of another topic" not in {message.value for message in messages}
-    assert archive.run().partitions[0].failure == report.failure, "and so it stays"
+    assert archive.run().partitions[0].failure == report.failure, "the next run stops for the same reason"
 
 
-class Truncated(Interrupted):
-    """A broker that says, after the first batch, that the log was truncated."""
+class TruncatedSource(InterruptedSource):
+    """Reports after the first batch that the log was truncated."""
 
     archived_until: ClassVar[int]
 
@@ -107,37 +108,39 @@ class Truncated(Interrupted):
         return EpochEnd(leader_epoch, self.archived_until)
 
 
-def truncated_while_reading(archive: Archive, tp: TopicPartition, until: int) -> PartitionReport:
-    class Until(Truncated):
+def run_with_truncation(archive: Archive, tp: TopicPartition, until: int) -> TopicPartitionReport:
+    class Until(TruncatedSource):
         archived_until = until
 
     with interrupted(archive, lambda: None, Until) as services:
         return archive.run_one(services, tp)
 
 
-def test_truncation_of_what_was_only_fetched_is_no_stop(archive: Archive, cluster: Cluster, tp: TopicPartition) -> None:
+def test_truncation_of_fetched_messages_that_are_not_archived_is_retriable(
+    archive: Archive, cluster: Cluster, tp: TopicPartition
+) -> None:
     produce(cluster, tp, 2)
     archive.run()
     produce(cluster, tp, 3)
 
-    report = truncated_while_reading(archive, tp, until=2 * BATCH)
+    report = run_with_truncation(archive, tp, until=2 * BATCH)
 
     assert report.outcome is Outcome.FAILED
     assert report.failure is not None
     assert (report.failure.error, report.failure.retriable) == ("KafkaUnavailable", True)
     assert "the log was truncated while it was read" in report.failure.message
-    assert archive.ranges(tp) == [(0, 2 * BATCH)], "what may be no message any more is not archived"
+    assert archive.ranges(tp) == [(0, 2 * BATCH)], "fetched messages that may be truncated are not archived"
     archive.run()
     assert offsets(archive, tp) == list(range(5 * BATCH))
 
 
-def test_truncation_of_what_is_archived_is_a_stop(archive: Archive, cluster: Cluster, tp: TopicPartition) -> None:
+def test_truncation_of_archived_messages_is_a_stop(archive: Archive, cluster: Cluster, tp: TopicPartition) -> None:
     produce(cluster, tp, 2)
     archive.run()
     produce(cluster, tp, 3)
 
-    class OnceItReads(Truncated):
-        """Step 3 still sees the log as it was."""
+    class TruncatedWhileReading(TruncatedSource):
+        """Step 3 of the protocol still sees the log before the truncation."""
 
         archived_until = 2 * BATCH
 
@@ -145,7 +148,7 @@ def test_truncation_of_what_is_archived_is_a_stop(archive: Archive, cluster: Clu
             type(self).archived_until = BATCH
             yield from super().read(*args, **kwargs)
 
-    with interrupted(archive, lambda: None, OnceItReads) as services:
+    with interrupted(archive, lambda: None, TruncatedWhileReading) as services:
         report = archive.run_one(services, tp)
 
     assert report.outcome is Outcome.STOPPED
@@ -154,8 +157,9 @@ def test_truncation_of_what_is_archived_is_a_stop(archive: Archive, cluster: Clu
     assert archive.ranges(tp) == [(0, 2 * BATCH)]
 
 
-def test_what_the_leader_has_on_its_own_disk(archive: Archive, cluster: Cluster, tp: TopicPartition) -> None:
-    """Without tiered storage that is the whole log: what a fetch that comes to nothing is judged by."""
+def test_earliest_local_offset_is_the_start_of_the_log_without_tiered_storage(
+    archive: Archive, cluster: Cluster, tp: TopicPartition
+) -> None:
     produce(cluster, tp, 3)
     with archive.services() as services:
         assert services.source.earliest_local(tp) == 0
@@ -164,10 +168,8 @@ def test_what_the_leader_has_on_its_own_disk(archive: Archive, cluster: Cluster,
         assert services.source.offsets([tp])[tp] == LogRange(15, 30)
 
 
-def test_lost_coordination_does_not_move_where_a_chain_begins(
-    stack: Stack, cluster: Cluster, tp: TopicPartition
-) -> None:
-    """ZooKeeper's data is lost before the first object is there: `latest` would be another offset by now."""
+def test_chain_start_stays_when_zookeeper_loses_its_data(stack: Stack, cluster: Cluster, tp: TopicPartition) -> None:
+    """The data is lost before the first object exists, when `latest` stands for another offset."""
     archive = Archive(stack, tp.topic, [tp.topic], {"start": "latest"})
     produce(cluster, tp, 1)
     archive.run()
@@ -186,4 +188,4 @@ def test_lost_coordination_does_not_move_where_a_chain_begins(
         client = services.coordinator._client
         client.delete(services.coordinator._path(f"/{archive.name}"), recursive=True)
     archive.run()
-    assert archive.ranges(added) == [(0, BATCH)], "it came after the start, and begins with its first message"
+    assert archive.ranges(added) == [(0, BATCH)], "an added partition starts with its first message"

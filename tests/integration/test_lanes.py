@@ -1,4 +1,4 @@
-"""Policy and load on the real stack: limits by topic, budgets, rates, a backlog of many budgets, orphaned uploads."""
+"""Lanes on the real stack: limits of topics, budgets, rate limits, a backlog of many budgets, orphaned uploads."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from archive_drill import STREAM, Archive, Cluster
+from ingest_scenes import STREAM, Archive, Cluster
 
 from devstack import Stack
 from waybill import ingest
 from waybill.cli import run as waybill
 from waybill.ingest import Clock, Outcome
-from waybill.ingest.orphaned_uploads import sweep
+from waybill.ingest.orphaned_uploads import abort_orphaned_uploads
 from waybill.names import BackupName, TopicPartition
 from waybill.store import Store
 
@@ -23,8 +23,8 @@ pytestmark = pytest.mark.integration
 KIB = 1 << 10
 
 
-class Paced:
-    """A clock that stands still but for sleeping: with a rate limit, time is what the bytes take."""
+class SimulatedTime:
+    """A clock that only sleeping advances. With a rate limit, the time follows from the fetched bytes."""
 
     def __init__(self) -> None:
         self.now = time.time()
@@ -35,11 +35,11 @@ class Paced:
 
 
 def noise(size_bytes: int) -> list[tuple[None, bytes]]:
-    """Messages of 8 KiB that cannot be compressed."""
+    """Return messages of 8 KiB that cannot be compressed."""
     return [(None, os.urandom(8 * KIB)) for _ in range(size_bytes // (8 * KIB))]
 
 
-def test_a_topics_own_limits_stand_in_for_the_streams(stack: Stack, cluster: Cluster, topic_name: str) -> None:
+def test_limits_of_a_topic_override_those_of_the_stream(stack: Stack, cluster: Cluster, topic_name: str) -> None:
     young, large, other = (TopicPartition(f"{topic_name}-{kind}", 0) for kind in ("young", "large", "other"))
     upload = {
         "max_age": "1h",
@@ -55,14 +55,14 @@ def test_a_topics_own_limits_stand_in_for_the_streams(stack: Stack, cluster: Clu
 
     assert (reports[young].outcome, len(reports[young].objects), reports[young].lag) == (Outcome.UP_TO_DATE, 4, 0)
     assert (reports[other].outcome, len(reports[other].objects)) == (Outcome.WAITING, 3)
-    assert 0 < (reports[other].lag or 0) <= 7, "less than an object is left, for a run when it is old enough"
+    assert 0 < (reports[other].lag or 0) <= 7, "less than an object is left, until it is old enough"
     assert (reports[large].outcome, reports[large].objects) == (Outcome.WAITING, ())
     cluster.produce(large, noise(200 * KIB), batch_num_messages=1)
     (again,) = [report for report in archive.run().partitions if report.tp == large]
     assert [o.size_bytes > 280 * KIB for o in again.objects] == [True]
 
 
-def test_a_backlog_of_ten_budgets_drains_and_small_topics_are_archived_by_every_run(
+def test_backlog_of_ten_budgets_is_archived_and_every_run_archives_the_small_topics(
     stack: Stack, cluster: Cluster, topic_name: str
 ) -> None:
     """Two large topic-partitions and 20 small topics in one lane of 256 KiB/s, a budget of 4 s, a backlog of 10 MiB."""
@@ -82,7 +82,7 @@ def test_a_backlog_of_ten_budgets_drains_and_small_topics_are_archived_by_every_
         cluster.create(tp.topic)
     for tp in large:
         cluster.produce(tp, noise(5 << 20), batch_num_messages=4)
-    paced, lags = Paced(), dict.fromkeys(large, 640)
+    simulated, lags = SimulatedTime(), dict.fromkeys(large, 640)
     runs, producer = 0, cluster.producer()
     with archive.services() as services:
         while any(lags.values()):
@@ -92,23 +92,23 @@ def test_a_backlog_of_ten_budgets_drains_and_small_topics_are_archived_by_every_
                 producer.produce(tp.topic, b"small", partition=0)
             assert producer.flush(20) == 0
             (lane,) = archive.plan()
-            began = paced.now
-            report = ingest.drain_lane(services, archive.config, STREAM, lane, clock=paced.clock)
+            began = simulated.now
+            report = ingest.drain_lane(services, archive.config, STREAM, lane, clock=simulated.clock)
 
             assert not report.failures
-            assert paced.now <= began + 4.001, "nobody sleeps beyond the budget"
-            assert report.size_bytes <= (paced.now - began + 1) * 256 * KIB + 100 * KIB
+            assert simulated.now <= began + 4.001, "no sleep ends after the budget"
+            assert report.size_bytes <= (simulated.now - began + 1) * 256 * KIB + 100 * KIB
             reports = {r.tp: r for r in report.partitions}
             assert {tp: reports[tp].messages for tp in small} == dict.fromkeys(small, 1)
             for tp in large:
                 before, lags[tp] = lags[tp], (reports[tp].lag or 0) if tp in reports else 0
-                assert lags[tp] < before or not before, f"{tp} did not get on"
+                assert lags[tp] < before or not before, f"{tp} did not advance"
     assert runs >= 8
     for tp in large:
         assert archive.messages(tp) == cluster.messages(tp)
 
 
-def test_what_the_policy_does_not_allow_when_the_budget_ends_is_left(
+def test_young_messages_at_the_end_of_the_budget_wait_for_a_later_run(
     stack: Stack, cluster: Cluster, topic_name: str
 ) -> None:
     tp = TopicPartition(topic_name, 0)
@@ -120,28 +120,28 @@ def test_what_the_policy_does_not_allow_when_the_budget_ends_is_left(
         [topic_name],
         {"upload": {"max_age": "1h", "max_bytes": "700KiB"}, "ingest": {"budget": "1s", "rate_limit": "1MiB"}},
     )
-    paced = Paced()
+    simulated = SimulatedTime()
     with archive.services() as services:
-        report = archive.run_one(services, tp, clock=paced.clock)
+        report = archive.run_one(services, tp, clock=simulated.clock)
         assert report.outcome is Outcome.OUT_OF_TIME
         assert report.objects
-        assert all(600 * KIB < o.size_bytes <= 700 * KIB for o in report.objects), "full ones only"
+        assert all(600 * KIB < o.size_bytes <= 700 * KIB for o in report.objects), "only full objects"
         ends = archive.ranges(tp)[-1][1]
-        assert report.committed_offset == ends, "what was fetched beyond it is left"
-        paced.now += 7200
-        report = archive.run_one(services, tp, clock=paced.clock)
+        assert report.committed_offset == ends, "the fetched batches after the last full object are not archived"
+        simulated.now += 7200
+        report = archive.run_one(services, tp, clock=simulated.clock)
         assert report.objects[0].first_offset == ends
-        assert report.objects[-1].size_bytes < 600 * KIB, "now the rest of what the budget allowed is old enough"
+        assert report.objects[-1].size_bytes < 600 * KIB, "the rest is old enough now"
         while report.lag:
-            report = archive.run_one(services, tp, clock=paced.clock)
+            report = archive.run_one(services, tp, clock=simulated.clock)
     assert archive.messages(tp) == cluster.messages(tp)
 
 
 # --- orphaned uploads -------------------------------------------------------------------------------------------------
 
 
-def left_behind(store: Store, name: BackupName) -> str:
-    """What a killed lane leaves: an upload with a part. Its id."""
+def orphan_upload(store: Store, name: BackupName) -> str:
+    """Begin a multipart upload with one part, as a killed lane leaves it. Return its id."""
     upload = store.upload_if_absent(name.key(store.prefix))
     upload.write(bytes(store.part_bytes))
     for part in upload._parts:
@@ -150,7 +150,7 @@ def left_behind(store: Store, name: BackupName) -> str:
     return upload._upload_id
 
 
-def test_orphaned_uploads_of_a_stream_are_aborted_and_no_others(
+def test_orphaned_uploads_of_a_stream_are_aborted_and_other_uploads_are_kept(
     stack: Stack,
     topic_name: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -164,9 +164,9 @@ def test_orphaned_uploads_of_a_stream_are_aborted_and_no_others(
     day = Clock(wall=lambda: time.time() + 86_500)
     with archive.services() as services:
         store = services.store
-        own = [left_behind(store, BackupName(topic_name, 2, partition, 5)) for partition in (0, 1)]
-        older = left_behind(store, BackupName(topic_name, 1, 0, 5))
-        others = left_behind(store, BackupName(f"{topic_name}-others", 2, 0, 5))
+        own = [orphan_upload(store, BackupName(topic_name, 2, partition, 5)) for partition in (0, 1)]
+        older = orphan_upload(store, BackupName(topic_name, 1, 0, 5))
+        others = orphan_upload(store, BackupName(f"{topic_name}-others", 2, 0, 5))
         store.upload_if_absent(f"{store.prefix}/backup/{topic_name}/no-backup")
 
         def pending() -> set[str]:
@@ -176,16 +176,16 @@ def test_orphaned_uploads_of_a_stream_are_aborted_and_no_others(
         (begun,) = {u.begun for u in store.pending_uploads() if u.upload_id == older}
         assert abs(datetime.now(UTC) - begun) < timedelta(minutes=5)
 
-        sweep(services.coordinator, store, config, STREAM, Clock())
-        assert pending() == {*own, older, others}, "a running lane's upload is as young as these"
-        sweep(services.coordinator, store, config, STREAM, day)
-        assert pending() == {*own, older, others}, "it was done less than an hour ago"
+        abort_orphaned_uploads(services.coordinator, store, config, STREAM, Clock())
+        assert pending() == {*own, older, others}, "they are as young as the upload of a running lane"
+        abort_orphaned_uploads(services.coordinator, store, config, STREAM, day)
+        assert pending() == {*own, older, others}, "uploads were aborted less than an hour ago"
         monkeypatch.setattr(services.coordinator, "_clock", lambda: time.time() + 3700)
-        sweep(services.coordinator, store, config, STREAM, day)
+        abort_orphaned_uploads(services.coordinator, store, config, STREAM, day)
         assert pending() == {older, others}
         assert "aborted 2 uploads that were never completed, of 2 topic-partitions" in caplog.text
 
-        again = left_behind(store, BackupName(topic_name, 2, 0, 5))
+        again = orphan_upload(store, BackupName(topic_name, 2, 0, 5))
         file = os.path.join(tmp_path, "streams.yaml")  # noqa: PTH118
         with open(file, "w", encoding="utf-8") as written:  # noqa: PTH123
             json.dump(config.model_dump(mode="json"), written)
@@ -211,28 +211,30 @@ def test_orphaned_uploads_of_a_stream_are_aborted_and_no_others(
         assert pending() == set()
 
 
-def test_a_lane_whose_upload_was_aborted_begins_again(stack: Stack, cluster: Cluster, topic_name: str) -> None:
-    """A zombie that wakes up after its upload was cleared away."""
+def test_lane_whose_upload_was_aborted_fails_and_the_next_lane_archives_the_messages(
+    stack: Stack, cluster: Cluster, topic_name: str
+) -> None:
+    """A lane that slept wakes up after another lane has aborted its upload."""
     tp = TopicPartition(topic_name, 0)
     cluster.create(topic_name)
     cluster.produce(tp, noise(20 << 20), batch_num_messages=100)
     archive = Archive(stack, topic_name, [topic_name])
 
-    class Cleared(Store):
+    class AbortingStore(Store):
         def upload_if_absent(self, key: str, metadata: object = None) -> object:  # type: ignore[override]
             upload = super().upload_if_absent(key, metadata)  # type: ignore[arg-type]
             complete = upload.complete
 
-            def after_clearing() -> None:
+            def abort_and_complete() -> None:
                 for pending in self.pending_uploads():
                     assert self.abort_upload(pending)
                 complete()
 
-            upload.complete = after_clearing  # type: ignore[method-assign]
+            upload.complete = abort_and_complete  # type: ignore[method-assign]
             return upload
 
     with archive.services() as services:
-        services.store.__class__ = Cleared
+        services.store.__class__ = AbortingStore
         report = archive.run_one(services, tp)
         assert report.failure is not None
         assert report.failure.error == "StoreUnavailable"

@@ -1,4 +1,4 @@
-"""What maintenance promises, with Iceberg's own procedures on Spark, a real catalog and real S3."""
+"""Maintenance runs with Iceberg's own procedures on Spark, a real catalog and real S3."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from maintenance_scenes import MaintenanceRunner, figures
 from partition_scenes import DAY_MS, Scene, event, junk
 from quarantine_scenes import check_done, check_sound, fill_quarantine, retry, uncommitted_files
-from upkeep import Upkeep, figures
 
 from waybill import failpoints, names
-from waybill.archive.indexed_reader import TOKEN
-from waybill.maintenance.figures import MaintenanceReport
-from waybill.maintenance.leftovers import Plans, find_retries, orphaned_indexes
+from waybill.archive.indexed_reader import INDEX_TOKEN_KEY
+from waybill.maintenance.orphans import find_orphaned_indexes
+from waybill.maintenance.plans import Plans, find_open_retries
+from waybill.maintenance.report import MaintenanceReport
 from waybill.maintenance.run import run_maintenance
 from waybill.names import BackupName, TopicPartition
-from waybill.partition.report import RunOutcome
-from waybill.spark.procedures import SparkProcedures
+from waybill.spark.iceberg import SparkProcedures
+from waybill.staging.driver import RunOutcome
 from waybill.tables import load_tables, read_progress
-from waybill.tables.commit import carry_state_on, commit_snapshot
+from waybill.tables.commit import commit_snapshot, copy_state_to_new_snapshot
 
 pytestmark = pytest.mark.integration
 
@@ -36,7 +37,7 @@ MakeScene = Callable[..., Scene]
 
 
 class Killed(BaseException):
-    """What a test raises where the driver is to die."""
+    """Raised at the step where a test kills the driver."""
 
 
 def die_at(step: str) -> Callable[[str], None]:
@@ -49,7 +50,7 @@ def die_at(step: str) -> Callable[[str], None]:
 
 @pytest.fixture
 def scene(make_scene: MakeScene) -> Scene:
-    """Two days in many small files, some of it in quarantine."""
+    """Rows of two days in many small files, and some messages in quarantine."""
     made = make_scene()
     for n in range(0, FILES * 10, 10):
         made.put(TP, [*(event(n + i, (i % 2) * DAY_MS + 1000 * (n + 20 - i)) for i in range(9)), junk(n + 9)])
@@ -61,10 +62,12 @@ def _neighbours(values: pa.ChunkedArray) -> tuple[pa.ChunkedArray, pa.ChunkedArr
     return values.slice(1), values.slice(0, len(values) - 1)
 
 
-def test_small_files_become_few_and_no_row_is_lost_or_repeated(scene: Scene, upkeep: Upkeep) -> None:
+def test_compaction_makes_few_files_and_neither_loses_nor_repeats_rows(
+    scene: Scene, maintenance: MaintenanceRunner
+) -> None:
     held = scene.table.current_snapshot()
     assert held is not None
-    report = upkeep.run(scene)
+    report = maintenance.run(scene)
     main, quarantine = report.tables
     assert figures(main, "compact").items() >= {"files_before": 2 * FILES, "files_after": 2}.items()
     assert figures(quarantine, "compact").items() >= {"files_before": FILES, "files_after": 1}.items()
@@ -75,26 +78,30 @@ def test_small_files_become_few_and_no_row_is_lost_or_repeated(scene: Scene, upk
     for file in scene.table.inspect.files().column("file_path").to_pylist():
         times = pq.read_table(io.BytesIO(scene.table.io.new_input(file).open().read()), columns=["event_time"])
         assert pc.all(pc.greater_equal(*_neighbours(times.column(0).cast("int64")))).as_py(), "sorted by event time"
-    assert scene.table.scan(snapshot_id=held.snapshot_id).to_arrow().num_rows == 9 * FILES, "a reader still reads"
+    assert scene.table.scan(snapshot_id=held.snapshot_id).to_arrow().num_rows == 9 * FILES, (
+        "a reader of the old snapshot can go on"
+    )
     scene.put(TP, [event(FILES * 10, 0)])
     assert scene.run().start == {"flights/0": FILES * 10}
     scene.check_exactly_once()
 
 
-def test_all_but_the_newest_snapshot_expire_between_staging_and_commit(scene: Scene, upkeep: Upkeep) -> None:
-    for table in (scene.table, scene.quarantine):  # what a commit of somebody else's puts above the progress
+def test_all_but_the_newest_snapshot_expire_between_staging_and_commit(
+    scene: Scene, maintenance: MaintenanceRunner
+) -> None:
+    for table in (scene.table, scene.quarantine):  # a snapshot of another program, above those with the progress
         assert commit_snapshot(table, {})
-    upkeep.later = timedelta(days=30)
+    maintenance.later = timedelta(days=30)
     scene.put(TP, [event(FILES * 10, 0), junk(FILES * 10 + 1)])
     reports: list[MaintenanceReport] = []
 
     def maintain(step: str) -> None:
         if step == "staged":
-            reports.append(upkeep.run(scene, keep_last=1))
+            reports.append(maintenance.run(scene, keep_last=1))
             assert read_progress(scene.table.metadata, "t") == {TP: FILES * 10}
             assert read_progress(scene.quarantine.metadata, "q") == {TP: FILES * 10}
 
-    assert scene.run(done=maintain).outcome is RunOutcome.COMMITTED
+    assert scene.run(on_step=maintain).outcome is RunOutcome.COMMITTED
     (report,) = reports
     for done in report.tables:
         assert done.after.snapshots == 1
@@ -110,37 +117,39 @@ def test_all_but_the_newest_snapshot_expire_between_staging_and_commit(scene: Sc
     scene.check_exactly_once()
 
 
-def test_what_losers_left_is_removed_and_nothing_that_somebody_may_need(make_scene: MakeScene, upkeep: Upkeep) -> None:
+def test_orphan_files_are_removed_and_staged_files_of_open_plans_are_kept(
+    make_scene: MakeScene, maintenance: MaintenanceRunner
+) -> None:
     scene = make_scene()
     scene.put(TP, [event(i, i * DAY_MS) for i in range(3)])
     with pytest.raises(Killed):
-        scene.run(done=die_at("carried_out"))
+        scene.run(on_step=die_at("executed"))
     assert len(scene.data_files() - scene.referenced_files()) == 3
 
     def rival_comes_first(step: str) -> None:
-        if step == "carried_out":
+        if step == "executed":
             scene.run()
             raise Killed
 
     with pytest.raises(Killed):
-        scene.run(done=rival_comes_first)
+        scene.run(on_step=rival_comes_first)
     of_the_losers = scene.data_files() - scene.referenced_files()
     assert len(of_the_losers) == 6
 
-    # Staged for a plan that nobody has committed yet: by its list, and by the plan's name alone.
+    # Files of a plan that is not committed yet: named in its list of staged files, or only by the plan's id.
     scene.put(TP, [event(3, 0), junk(4)])
     with pytest.raises(Killed):
-        scene.run(done=die_at("carried_out"))
+        scene.run(on_step=die_at("executed"))
     with pytest.raises(Killed):
-        scene.run(done=die_at("staged"))
+        scene.run(on_step=die_at("staged"))
     needed = scene.data_files() - scene.referenced_files() - of_the_losers
     assert len(needed) == 4
 
-    upkeep.later = timedelta(days=2)
-    assert _removed(upkeep.run(scene)) == 0, "younger than orphans_after"
+    maintenance.later = timedelta(days=2)
+    assert _removed(maintenance.run(scene)) == 0, "younger than orphans_after"
     assert of_the_losers | needed <= scene.data_files()
-    upkeep.later = timedelta(days=400)
-    report = upkeep.run(scene)
+    maintenance.later = timedelta(days=400)
+    report = maintenance.run(scene)
     assert _removed(report) >= len(of_the_losers)
     assert scene.data_files() == needed | scene.referenced_files()
     assert {step.name: step.figures for step in report.store}["remove_plans"]["plans_open"] == 1
@@ -149,12 +158,12 @@ def test_what_losers_left_is_removed_and_nothing_that_somebody_may_need(make_sce
 
 
 def _removed(report: MaintenanceReport) -> int:
-    """Data files; metadata that refused commits left is removed as well."""
+    """Return the number of removed files: data files, and metadata files of refused commits."""
     return sum(figures(table, "remove_orphans").get("files_removed", 0) for table in report.tables)
 
 
-def test_a_retry_that_was_killed_loses_no_file_and_is_finished(
-    make_scene: MakeScene, upkeep: Upkeep, monkeypatch: pytest.MonkeyPatch
+def test_killed_retry_of_the_quarantine_is_finished_and_keeps_its_files(
+    make_scene: MakeScene, maintenance: MaintenanceRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene = make_scene()
     fill_quarantine(scene)
@@ -172,18 +181,18 @@ def test_a_retry_that_was_killed_loses_no_file_and_is_finished(
     uuid = str(tables.main.metadata.table_uuid)
     prefix = names.retries_prefix(scene.store.prefix, "flights", scene.stream.generation, uuid)
     staged = uncommitted_files(scene, tables)
-    needed = Plans(tuple(find_retries(scene.store, prefix, taken_part=0)), ())
+    needed = Plans(tuple(find_open_retries(scene.store, prefix, taken_part=0)), ())
     assert staged
     assert all(needed.protects(path) for path in staged)
-    assert find_retries(scene.store, prefix, taken_part=1) == []
+    assert find_open_retries(scene.store, prefix, taken_part=1) == []
 
-    upkeep.later = timedelta(days=400)
-    upkeep.run(scene)
+    maintenance.later = timedelta(days=400)
+    maintenance.run(scene)
     assert set(staged) <= scene.referenced_files()
     check_done(scene, 2)
 
 
-def test_partition_runs_while_a_compaction_does(scene: Scene, upkeep: Upkeep) -> None:
+def test_partition_runs_commit_during_a_compaction(scene: Scene, maintenance: MaintenanceRunner) -> None:
     committed: list[RunOutcome] = []
     over = threading.Event()
 
@@ -197,7 +206,7 @@ def test_partition_runs_while_a_compaction_does(scene: Scene, upkeep: Upkeep) ->
     partition = threading.Thread(target=go_on)
     partition.start()
     try:
-        report = upkeep.run(scene, min_input_files=2)
+        report = maintenance.run(scene, min_input_files=2)
     finally:
         over.set()
         partition.join()
@@ -206,20 +215,22 @@ def test_partition_runs_while_a_compaction_does(scene: Scene, upkeep: Upkeep) ->
     scene.check_exactly_once()
 
 
-def test_state_is_carried_on_even_if_others_commit_in_between(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not carry_state_on(scene.table), "the newest snapshot has it already"
+def test_state_is_copied_to_a_new_snapshot_even_if_others_commit_in_between(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not copy_state_to_new_snapshot(scene.table), "the newest snapshot has it already"
     scene.rewrite()
     table = scene.table
     commit = type(table)._do_commit
     rivals = [scene.rewrite]
 
-    def meet(self: Any, **arguments: Any) -> None:
+    def let_a_rival_commit_first(self: Any, **arguments: Any) -> None:
         if rivals:
             rivals.pop()()
         commit(self, **arguments)
 
-    monkeypatch.setattr(type(table), "_do_commit", meet)
-    assert carry_state_on(table)
+    monkeypatch.setattr(type(table), "_do_commit", let_a_rival_commit_first)
+    assert copy_state_to_new_snapshot(table)
     current = scene.table.current_snapshot()
     assert current is not None
     assert current.summary is not None
@@ -227,7 +238,7 @@ def test_state_is_carried_on_even_if_others_commit_in_between(scene: Scene, monk
     scene.check_exactly_once()
 
 
-def test_a_stream_without_tables_or_rows_has_nothing_to_maintain(make_scene: MakeScene) -> None:
+def test_stream_without_tables_or_rows_needs_no_spark(make_scene: MakeScene) -> None:
     def refuse() -> SparkProcedures:
         raise AssertionError("Spark is not needed")
 
@@ -239,7 +250,7 @@ def test_a_stream_without_tables_or_rows_has_nothing_to_maintain(make_scene: Mak
     assert [table.after.data_files for table in report.tables] == [0, 0]
 
 
-def test_indexes_that_no_backup_object_names_are_removed_where_one_was_passed_over(make_scene: MakeScene) -> None:
+def test_index_objects_are_removed_if_their_backup_object_names_another_one(make_scene: MakeScene) -> None:
     scene = make_scene(format="text")
     store, topic = scene.store, "flights"
     tokens = [hashlib.md5(str(n).encode()).hexdigest() for n in range(5)]
@@ -250,14 +261,14 @@ def test_indexes_that_no_backup_object_names_are_removed_where_one_was_passed_ov
         for index in keys:
             store.create_if_absent(index, b"index")
         if named is not None:
-            store.create_if_absent(key, b"", {TOKEN: named})
+            store.create_if_absent(key, b"", {INDEX_TOKEN_KEY: named})
         return keys
 
     kept = put(0, tokens[0], tokens[0])
     winner, *losers = put(10, tokens[1], tokens[1], tokens[2], tokens[3])
     still_uploading = put(20, None, tokens[0], tokens[1])
     lost_its_own = put(30, tokens[4], tokens[0], tokens[1])
-    assert sorted(entry.key for entry in orphaned_indexes(store, [topic], 1)) == sorted(losers)
+    assert sorted(entry.key for entry in find_orphaned_indexes(store, [topic], 1)) == sorted(losers)
 
     def removed(later: timedelta) -> int:
         report = run_maintenance(scene.config, "flights", _no_spark, now=lambda: datetime.now(UTC) + later)

@@ -1,4 +1,4 @@
-"""`waybill offsets rebuild`, `set` and `import` on the real stack: nothing tears, nothing moves unasked."""
+"""`waybill offsets rebuild`, `set` and `import` on the real stack: no chain is torn, no offset moves without --yes."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from archive_drill import Cluster
 from archived_stream import ArchivedStream, Ran
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as ConfluentPartition
+from ingest_scenes import Cluster
 from kazoo.client import KazooClient
 
 from devstack import Stack
-from waybill.coordination import Committed
+from waybill.coordination import CommittedOffset
 from waybill.ingest import plan_lanes, run_lane
-from waybill.ingest.offset_changes import Verdict
+from waybill.ingest.offset_changes import ImportCheck
 
 pytestmark = pytest.mark.integration
 
@@ -37,13 +37,13 @@ def archived(stream: ArchivedStream) -> ArchivedStream:
     return stream
 
 
-def committed(stream: ArchivedStream, partition: int = 0) -> Committed | None:
+def committed(stream: ArchivedStream, partition: int = 0) -> CommittedOffset | None:
     with stream.coordinator() as coordinator:
         return coordinator.read_committed(stream.tp(partition))
 
 
-def forget(stream: ArchivedStream) -> None:
-    """All that ZooKeeper knows of the stream."""
+def remove_znodes(stream: ArchivedStream) -> None:
+    """Delete all znodes of the stream."""
     with stream.coordinator() as coordinator:
         coordinator._client.delete(coordinator._path(coordinator.paths.base), recursive=True)
 
@@ -59,21 +59,21 @@ def figures(ran: Ran) -> list[tuple[int | None, int | None, bool]]:
 # --- rebuild ----------------------------------------------------------------------------------------------------------
 
 
-def test_rebuild_of_what_is_right_writes_nothing(archived: ArchivedStream) -> None:
+def test_rebuild_writes_nothing_when_the_offsets_agree(archived: ArchivedStream) -> None:
     before = committed(archived)
     ran = archived.waybill("offsets", "rebuild")
     assert ran.code == 0, ran.err
     assert [line.split() for line in ran.out.splitlines()][1:] == [
-        ["events", str(archived.tp(0)), "20", "20", "right"],
+        ["events", str(archived.tp(0)), "20", "20", "correct"],
         ["events", str(archived.tp(1)), "0", "0", "there", "is", "no", "chain"],
     ]
     assert committed(archived) == before
 
 
-def test_rebuild_after_zookeepers_data_was_lost(archived: ArchivedStream) -> None:
+def test_rebuild_restores_the_offset_after_zookeeper_lost_its_data(archived: ArchivedStream) -> None:
     before = committed(archived)
     assert before is not None
-    forget(archived)
+    remove_znodes(archived)
     ran = archived.waybill("offsets", "rebuild", "--json")
     assert ran.code == 0, ran.err
     assert figures(ran) == [(None, 20, True)]
@@ -84,15 +84,15 @@ def test_rebuild_after_zookeepers_data_was_lost(archived: ArchivedStream) -> Non
     assert archived.waybill("verify").code == 0
 
 
-def test_rebuild_moves_nothing_unasked(archived: ArchivedStream) -> None:
-    """The last object is lost. Going back to the chain's end archives again what Kafka still has."""
+def test_rebuild_moves_an_existing_offset_only_with_yes(archived: ArchivedStream) -> None:
+    """The last object is lost. After the rebuild, the next lane archives again what Kafka still has."""
     key = archived.object_keys()[-1]
     with archived.store() as store:
         store.client.delete_object(Bucket=store.bucket, Key=key)
     ran = archived.waybill("offsets", "rebuild")
     assert ran.code == 1
     assert "NOT written" in ran.out
-    assert "with --yes it is" in ran.err
+    assert "To write them, add --yes" in ran.err
     found = committed(archived)
     assert found is not None
     assert found.committed_offset == 20
@@ -108,8 +108,8 @@ def test_rebuild_moves_nothing_unasked(archived: ArchivedStream) -> None:
     assert archived.waybill("verify").code == 0
 
 
-def test_rebuild_names_a_damaged_last_object(archived: ArchivedStream) -> None:
-    forget(archived)
+def test_rebuild_reports_a_damaged_last_object(archived: ArchivedStream) -> None:
+    remove_znodes(archived)
     key = archived.object_keys()[-1]
     with archived.store() as store:
         store.client.put_object(Bucket=store.bucket, Key=key, Body=store.read(key)[:-1])
@@ -119,8 +119,8 @@ def test_rebuild_names_a_damaged_last_object(archived: ArchivedStream) -> None:
     assert committed(archived) is None
 
 
-def test_a_lane_at_work_is_not_disturbed(archived: ArchivedStream) -> None:
-    forget(archived)
+def test_offset_is_not_changed_while_a_lane_holds_the_lock(archived: ArchivedStream) -> None:
+    remove_znodes(archived)
     with archived.coordinator() as lane, lane.lock(archived.tp()):
         (row,) = archived.waybill("offsets", "rebuild", "--json").document
         assert "another lane holds the lock" in row["trouble"]
@@ -139,7 +139,7 @@ def set_offset(stream: ArchivedStream, offset: int, partition: int = 0) -> Ran:
     ("offset", "message"),
     [(10, "offsets 10–19 would be archived twice"), (25, "offsets 20–24 would be in no object")],
 )
-def test_set_tears_no_chain(archived: ArchivedStream, offset: int, message: str) -> None:
+def test_set_refuses_an_offset_that_would_tear_the_chain(archived: ArchivedStream, offset: int, message: str) -> None:
     archived.produce_events(10, first=20)
     ran = set_offset(archived, offset)
     assert ran.code == 1
@@ -149,8 +149,8 @@ def test_set_tears_no_chain(archived: ArchivedStream, offset: int, message: str)
     assert found.committed_offset == 20
 
 
-def test_set_to_the_chains_end(archived: ArchivedStream) -> None:
-    forget(archived)
+def test_set_accepts_the_end_of_the_chain(archived: ArchivedStream) -> None:
+    remove_znodes(archived)
     ran = set_offset(archived, 20)
     assert ran.code == 0, ran.err
     assert ran.out == f"the committed offset of {archived.tp()} is 20: the next backup object starts there\n"
@@ -160,12 +160,12 @@ def test_set_to_the_chains_end(archived: ArchivedStream) -> None:
     assert found.set_by_hand.startswith("a test (by ")
 
 
-def test_set_where_a_chain_begins(stream: ArchivedStream) -> None:
+def test_set_decides_where_a_new_chain_starts(stream: ArchivedStream) -> None:
     stream.produce_events(30)
     for outside in (31, 10**12):
         ran = set_offset(stream, outside)
         assert ran.code == 1
-        assert f"Kafka holds offsets 0 to 30: a chain cannot begin at {outside}" in ran.err
+        assert f"Kafka holds offsets 0 to 30: a chain cannot start at {outside}" in ran.err
     assert set_offset(stream, 12).code == 0
     stream.ingest()
     assert ranges(stream) == [12]
@@ -183,7 +183,7 @@ def test_set_where_a_chain_begins(stream: ArchivedStream) -> None:
         (["events", "{topic}/0", "1", "--reason", ""], "--reason is empty"),
     ],
 )
-def test_set_with_a_wrong_command_line(stream: ArchivedStream, arguments: list[str], message: str) -> None:
+def test_set_refuses_a_wrong_command_line(stream: ArchivedStream, arguments: list[str], message: str) -> None:
     ran = stream.waybill("offsets", "set", *(each.format(topic=stream.topic) for each in arguments))
     assert ran.code == 1
     assert message in ran.err
@@ -201,32 +201,34 @@ def zookeeper(stack: Stack) -> Iterator[KazooClient]:
     client.close()
 
 
-def secor(zookeeper: KazooClient, root: str, topic: str, offsets: dict[int, bytes], group: str = "secor_backup") -> str:
-    """What Secor leaves in ZooKeeper: the next offset, in ASCII. The path is its `kafka.zookeeper.path`."""
+def write_secor_offsets(
+    zookeeper: KazooClient, root: str, topic: str, offsets: dict[int, bytes], group: str = "secor_backup"
+) -> str:
+    """Write the znodes of Secor: the next offset, in ASCII. Return its `kafka.zookeeper.path`."""
     for partition, offset in offsets.items():
         zookeeper.create(f"/{root}/consumers/{group}/offsets/{topic}/{partition}", offset, makepath=True)
     return f"/{root}"
 
 
-def verdicts(ran: Ran) -> list[tuple[int, int | None, str, bool]]:
+def proposals(ran: Ran) -> list[tuple[int, int | None, str, bool]]:
     return [(row["partition"], row["offset"], row["verdict"], row["imported"]) for row in ran.document]
 
 
-def test_secors_offsets_are_taken_over_without_a_gap(stream: ArchivedStream, zookeeper: KazooClient) -> None:
+def test_import_continues_where_secor_stopped(stream: ArchivedStream, zookeeper: KazooClient) -> None:
     stream.produce_events(30)
     stream.produce_events(10, partition=1)
-    path = secor(zookeeper, stream.topic, stream.topic, {0: b"12", 1: b"99"})
+    path = write_secor_offsets(zookeeper, stream.topic, stream.topic, {0: b"12", 1: b"99"})
     plan = stream.waybill("offsets", "import", "events", "--from-secor", path)
     assert plan.code == 0, plan.err
     lines = [line.split() for line in plan.out.splitlines()]
     assert lines[1] == [str(stream.tp(0)), "12", "0", "30", "import"]
-    assert lines[2] == [str(stream.tp(1)), "99", "0", "10", *Verdict.OUTSIDE.split()]
-    assert "nothing was written" in plan.out
+    assert lines[2] == [str(stream.tp(1)), "99", "0", "10", *ImportCheck.OUTSIDE.split()]
+    assert "Nothing was written" in plan.out
     assert committed(stream) is None
 
     ran = stream.waybill("offsets", "import", "events", "--from-secor", path, "--yes", "--json")
     assert ran.code == 0, ran.err
-    assert verdicts(ran) == [(0, 12, "import", True), (1, 99, "outside", False)]
+    assert proposals(ran) == [(0, 12, "import", True), (1, 99, "outside", False)]
     found = committed(stream)
     assert found is not None
     assert (found.committed_offset, found.start_offset) == (12, 12)
@@ -236,79 +238,81 @@ def test_secors_offsets_are_taken_over_without_a_gap(stream: ArchivedStream, zoo
     assert stream.waybill("verify").code == 0
 
     again = stream.waybill("offsets", "import", "events", "--from-secor", path, "--yes", "--json")
-    assert verdicts(again) == [(0, 12, "has_chain", False), (1, 99, "has_chain", False)]
+    assert proposals(again) == [(0, 12, "has_chain", False), (1, 99, "has_chain", False)]
 
 
-def test_an_import_outlives_zookeepers_data(stream: ArchivedStream, zookeeper: KazooClient) -> None:
-    """Before anything was archived: the chain's start is in S3."""
+def test_imported_offset_outlives_zookeepers_data(stream: ArchivedStream, zookeeper: KazooClient) -> None:
+    """Before the first object exists, the chain start in S3 holds it."""
     stream.produce_events(30)
-    path = secor(zookeeper, stream.topic, stream.topic, {0: b"12"})
+    path = write_secor_offsets(zookeeper, stream.topic, stream.topic, {0: b"12"})
     assert stream.waybill("offsets", "import", "events", "--from-secor", path, "--yes").code == 0
-    forget(stream)
+    remove_znodes(stream)
     stream.ingest()
     assert ranges(stream) == [12]
 
 
-def test_secors_group_is_to_be_named_where_there_are_several(stream: ArchivedStream, zookeeper: KazooClient) -> None:
+def test_import_asks_for_the_group_when_several_have_offsets(stream: ArchivedStream, zookeeper: KazooClient) -> None:
     stream.produce_events(30)
-    path = secor(zookeeper, stream.topic, stream.topic, {0: b"12"})
-    secor(zookeeper, stream.topic, stream.topic, {0: b"7"}, group="secor_partition")
-    secor(zookeeper, stream.topic, "another-topic", {0: b"7"}, group="unrelated")
+    path = write_secor_offsets(zookeeper, stream.topic, stream.topic, {0: b"12"})
+    write_secor_offsets(zookeeper, stream.topic, stream.topic, {0: b"7"}, group="secor_partition")
+    write_secor_offsets(zookeeper, stream.topic, "another-topic", {0: b"7"}, group="unrelated")
     ran = stream.waybill("offsets", "import", "events", "--from-secor", path)
     assert ran.code == 1
     assert "several groups have offsets of the stream's topics (secor_backup, secor_partition): give --group" in ran.err
     ran = stream.waybill("offsets", "import", "events", "--from-secor", path, "--group", "secor_partition", "--json")
-    assert verdicts(ran) == [(0, 7, "import", False), (1, None, "no_offset", False)]
+    assert proposals(ran) == [(0, 7, "import", False), (1, None, "no_offset", False)]
 
 
-def test_secor_in_another_zookeeper(stack: Stack, stream: ArchivedStream, zookeeper: KazooClient) -> None:
+def test_import_reads_secors_offsets_from_another_zookeeper(
+    stack: Stack, stream: ArchivedStream, zookeeper: KazooClient
+) -> None:
     stream.produce_events(30)
-    secor(zookeeper, f"{stream.topic}/kafka", stream.topic, {0: b"12"})
+    write_secor_offsets(zookeeper, f"{stream.topic}/kafka", stream.topic, {0: b"12"})
     host, _, port = stack.zookeeper_hosts.rpartition(":")
     other = f'{{"conn_type": "zookeeper", "host": "{host}", "port": {port}, "schema": "{stream.topic}"}}'
     arguments = ("offsets", "import", "events", "--from-secor", "/kafka", "--zookeeper", "secor_zk", "--json")
     ran = stream.waybill(*arguments, AIRFLOW_CONN_SECOR_ZK=other)
     assert ran.code == 0, ran.err
-    assert verdicts(ran)[0] == (0, 12, "import", False)
+    assert proposals(ran)[0] == (0, 12, "import", False)
 
 
 @pytest.mark.parametrize("data", [b"", b"-1", b"12x", b"\x00\x01"])
-def test_what_is_no_offset_of_secors_is_refused(stream: ArchivedStream, zookeeper: KazooClient, data: bytes) -> None:
-    path = secor(zookeeper, stream.topic, stream.topic, {0: data})
+def test_import_refuses_a_znode_without_an_offset(stream: ArchivedStream, zookeeper: KazooClient, data: bytes) -> None:
+    path = write_secor_offsets(zookeeper, stream.topic, stream.topic, {0: data})
     ran = stream.waybill("offsets", "import", "events", "--from-secor", path)
     assert ran.code == 1
     assert "no offset of Secor's" in ran.err
 
 
-def test_a_consumer_groups_offsets_are_taken_over(stack: Stack, stream: ArchivedStream) -> None:
+def test_import_continues_where_a_consumer_group_stopped(stack: Stack, stream: ArchivedStream) -> None:
     stream.produce_events(30)
     stream.produce_events(10, partition=1)
-    consume(stack, stream.topic, {0: 17})
+    commit_to_group(stack, stream.topic, {0: 17})
     arguments = ("offsets", "import", "events", "--from-group", stream.topic)
-    assert verdicts(stream.waybill(*arguments, "--json")) == [
+    assert proposals(stream.waybill(*arguments, "--json")) == [
         (0, 17, "import", False),
         (1, None, "no_offset", False),
     ]
     ran = stream.waybill(*arguments, "--yes")
     assert ran.code == 0, ran.err
-    assert "1 without an offset of use begin at the next run, at their first message" in ran.out
+    assert "1 topic-partition without a usable offset: the next run starts the chain at the first message" in ran.out
     stream.ingest()
     assert ranges(stream) == [17]
     archived = [row["committed_offset"] for row in stream.waybill("offsets", "--json").document]
     assert archived == [30, 10]
 
 
-def test_a_group_offset_that_retention_took_is_named_and_not_imported(stack: Stack, stream: ArchivedStream) -> None:
+def test_import_skips_and_lists_a_group_offset_that_retention_deleted(stack: Stack, stream: ArchivedStream) -> None:
     stream.produce_events(30)
-    consume(stack, stream.topic, {0: 5})
+    commit_to_group(stack, stream.topic, {0: 5})
     Cluster(stack.bootstrap_servers).delete_records(stream.tp(), before=10)
     ran = stream.waybill("offsets", "import", "events", "--from-group", stream.topic, "--yes", "--json")
-    assert verdicts(ran)[0] == (0, 5, "outside", False)
+    assert proposals(ran)[0] == (0, 5, "outside", False)
     assert (ran.document[0]["earliest_offset"], ran.document[0]["end_offset"]) == (10, 30)
     assert committed(stream) is None
 
 
-def test_a_group_that_does_not_exist_has_nothing(stream: ArchivedStream) -> None:
+def test_import_from_a_group_that_does_not_exist_imports_nothing(stream: ArchivedStream) -> None:
     ran = stream.waybill("offsets", "import", "events", "--from-group", "nobody", "--json")
     assert ran.code == 0, ran.err
     assert {row["verdict"] for row in ran.document} == {"no_offset"}
@@ -323,20 +327,20 @@ def test_a_group_that_does_not_exist_has_nothing(stream: ArchivedStream) -> None
         (["--from-secor", "/nowhere"], "ZooKeeper has no offsets of the stream's topics at /nowhere/consumers"),
     ],
 )
-def test_import_with_a_wrong_command_line(stream: ArchivedStream, arguments: list[str], message: str) -> None:
+def test_import_refuses_a_wrong_command_line(stream: ArchivedStream, arguments: list[str], message: str) -> None:
     ran = stream.waybill("offsets", "import", "events", *arguments)
     assert ran.code == 1
     assert message in ran.err
 
 
-def consume(stack: Stack, topic: str, offsets: dict[int, int]) -> None:
-    """A consumer of the group that is called like the topic has got so far."""
+def commit_to_group(stack: Stack, topic: str, offsets: dict[int, int]) -> None:
+    """Commit offsets by a consumer whose group has the topic's name."""
     settings: dict[str, Any] = {"bootstrap.servers": stack.bootstrap_servers, "group.id": topic}
     consumer = Consumer({**settings, "enable.auto.commit": False})
     try:
         wanted = [ConfluentPartition(topic, partition, offset) for partition, offset in offsets.items()]
         deadline = time.monotonic() + 60
-        while True:  # the first commit of all makes the topic of the groups' coordinators
+        while True:  # the first commit of a cluster creates the topic of the groups' offsets
             with suppress(KafkaException):
                 consumer.commit(offsets=wanted, asynchronous=False)
                 return
@@ -346,11 +350,11 @@ def consume(stack: Stack, topic: str, offsets: dict[int, int]) -> None:
         consumer.close()
 
 
-# --- a lane after a tool ----------------------------------------------------------------------------------------------
+# --- a lane after a rebuild -------------------------------------------------------------------------------------------
 
 
-def test_ingest_goes_on_where_a_tool_left_it(archived: ArchivedStream) -> None:
-    forget(archived)
+def test_ingest_continues_from_a_rebuilt_offset(archived: ArchivedStream) -> None:
+    remove_znodes(archived)
     assert archived.waybill("offsets", "rebuild").code == 0
     archived.produce_events(5, first=20)
     reports = [run_lane(archived.config, "events", lane) for lane in plan_lanes(archived.config, "events")]

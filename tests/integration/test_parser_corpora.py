@@ -1,6 +1,6 @@
-"""Each parser over messages that we did not write, from the archive into a table, held against another reader.
+"""Each parser with messages of other projects, from the archive to a table; the rows are compared with another reader.
 
-`avro` by a schema registry is in test_schema_registry.py.
+`avro` with a schema registry is in test_schema_registry.py.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ Row = dict[str, Any]
 MakeScene = Callable[..., Scene]
 
 
-def through(
+def archive_and_partition(
     make_scene: MakeScene, values: list[bytes], parser: dict[str, Any], columns: dict[str, Any] | None = None
 ) -> tuple[dict[int, Row], dict[int, str]]:
-    """The rows of the table, and the reasons of the quarantine, by the messages' numbers."""
+    """Archive and partition the values. Return the table's rows and the quarantine's reasons, by offset."""
     scene = make_scene(parser=parser, columns=columns or {})
     scene.put(TP, [Record(n, 1_000 * n, None, value) for n, value in enumerate(values)])
     scene.run()
@@ -69,12 +69,12 @@ PRICES = {"close": "double", "signal": "string", "ret": "double"}
 
 
 @pytest.mark.parametrize("name", ["json", "msgpack"])
-def test_documents(stack: Stack, make_scene: MakeScene, name: str) -> None:
+def test_documents_are_read_as_written(stack: Stack, make_scene: MakeScene, name: str) -> None:
     prices = documents("ohlc.json")
     pack: Callable[[Row], Any] = {"json": lambda row: json.dumps(row).encode(), "msgpack": msgpack.packb}[name]
-    others = documents("cars.json")[:20]  # which call their time otherwise
+    others = documents("cars.json")[:20]  # they have no field `date`
     parser = {"name": name, "event_time": {"field": "date"}, "message_id": "date"}
-    rows, reasons = through(make_scene, [*map(pack, prices), *map(pack, others)], parser, PRICES)
+    rows, reasons = archive_and_partition(make_scene, [*map(pack, prices), *map(pack, others)], parser, PRICES)
     assert len(rows) == len(prices) > 40
     for n, price in enumerate(prices):
         assert (rows[n]["event_time"], rows[n]["message_id"]) == (day(price["date"]), price["date"])
@@ -83,11 +83,13 @@ def test_documents(stack: Stack, make_scene: MakeScene, name: str) -> None:
     assert len(reasons) == len(others)
 
 
-def test_delimited(stack: Stack, make_scene: MakeScene) -> None:
+def test_delimited_records_are_read_as_by_csv(stack: Stack, make_scene: MakeScene) -> None:
     lines = vega("la-riots.csv").read_bytes().splitlines()
     names = lines[0].decode().split(",")
     parser = {"name": "delimited", "columns": names, "event_time": {"field": "death_date"}}
-    rows, reasons = through(make_scene, lines, parser, {"age": "int", "latitude": "double", "address": "string"})
+    rows, reasons = archive_and_partition(
+        make_scene, lines, parser, {"age": "int", "latitude": "double", "address": "string"}
+    )
     expected = list(csv.DictReader(io.StringIO(vega("la-riots.csv").read_text())))
     assert len(rows) == len(expected) > 60
     assert reasons.keys() == {0}  # the header
@@ -98,12 +100,12 @@ def test_delimited(stack: Stack, make_scene: MakeScene) -> None:
         assert rows[n]["address"] == person["address"]
 
 
-def test_delimited_with_quotes(stack: Stack, make_scene: MakeScene) -> None:
-    """A list of airports. It has no times: each record is given one in front."""
+def test_delimited_records_with_quotes_are_read_as_by_csv(stack: Stack, make_scene: MakeScene) -> None:
+    """A list of airports. It has no times, so the test puts one in front of each record."""
     header, *lines = vega("airports.csv").read_bytes().splitlines()
     parser = {"name": "delimited", "columns": ["at", *header.decode().split(",")], "event_time": {"field": "at"}}
     columns = {"name": "string", "longitude": "double"}
-    rows, reasons = through(make_scene, [b"2026-01-01," + line for line in lines], parser, columns)
+    rows, reasons = archive_and_partition(make_scene, [b"2026-01-01," + line for line in lines], parser, columns)
     assert reasons == {}
     expected = list(csv.DictReader(io.StringIO(vega("airports.csv").read_text())))
     assert sum("," in airport["name"] for airport in expected) == 7  # those are in quotes
@@ -111,12 +113,12 @@ def test_delimited_with_quotes(stack: Stack, make_scene: MakeScene) -> None:
     assert [rows[n]["longitude"] for n in range(len(lines))] == [float(airport["longitude"]) for airport in expected]
 
 
-def test_regex(stack: Stack, make_scene: MakeScene) -> None:
-    """The log of a Kafka broker, as log4j writes it: some of its lines go on from the one before."""
+def test_regex_groups_are_those_of_python(stack: Stack, make_scene: MakeScene) -> None:
+    """The log file of a Kafka broker, written by log4j: some lines continue the line before."""
     lines = (stack.state_dir / "logs" / "kafka-1.log").read_bytes().splitlines()[:3000]
     pattern = r"^(?P<at>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}) +(?P<level>[A-Z]+) +(?P<class>\w+): "
     columns = {"level": "string", "class": "string"}
-    rows, reasons = through(
+    rows, reasons = archive_and_partition(
         make_scene, lines, {"name": "regex", "pattern": pattern, "event_time": {"field": "at"}}, columns
     )
     expected = {n: found for n, line in enumerate(lines) if (found := re.match(pattern, line.decode()))}
@@ -128,9 +130,9 @@ def test_regex(stack: Stack, make_scene: MakeScene) -> None:
     assert {reason.partition(":")[0] for reason in reasons.values()} == {"pattern_not_found"}
 
 
-def test_raw(stack: Stack, make_scene: MakeScene) -> None:
+def test_raw_values_are_stored_unchanged(stack: Stack, make_scene: MakeScene) -> None:
     values = [datum for files in alert_schemas().values() for datum in alerts(files[-1].parent)]
-    rows, reasons = through(make_scene, values, {"name": "raw"})
+    rows, reasons = archive_and_partition(make_scene, values, {"name": "raw"})
     assert reasons == {}
     assert [rows[n]["value"] for n in range(len(values))] == values
     assert [rows[n]["event_time"] for n in range(len(values))] == [
@@ -138,8 +140,10 @@ def test_raw(stack: Stack, make_scene: MakeScene) -> None:
     ]
 
 
-def test_avro_by_a_schema_in_a_file(stack: Stack, make_scene: MakeScene, tmp_path: Path) -> None:
-    """An alert of the one version that has a timestamp; its schema in one file, as the avro package writes it."""
+def test_avro_with_a_schema_file_is_read_as_by_the_avro_package(
+    stack: Stack, make_scene: MakeScene, tmp_path: Path
+) -> None:
+    """An alert of the only version with a timestamp; the avro package has written its schema to one file."""
     files = alert_schemas()["lsst.v8_0"]
     names = avro.name.Names()
     for file in files:
@@ -156,7 +160,7 @@ def test_avro_by_a_schema_in_a_file(stack: Stack, make_scene: MakeScene, tmp_pat
         "message_id": "diaSourceId",
     }
     columns = {"ra": {"type": "double", "field": "diaSource.ra"}, "band": {"type": "string", "field": "diaSource.band"}}
-    rows, reasons = through(make_scene, [datum, datum[:-1], datum], parser, columns)
+    rows, reasons = archive_and_partition(make_scene, [datum, datum[:-1], datum], parser, columns)
     assert rows.keys() == {0, 2}
     assert reasons[1].startswith("not_avro: the message ends in the middle of field cutoutTemplate")
     for row in rows.values():
@@ -166,7 +170,7 @@ def test_avro_by_a_schema_in_a_file(stack: Stack, make_scene: MakeScene, tmp_pat
 
 
 def spans() -> list[ReadableSpan]:
-    """Calls to itself, as OpenTelemetry's SDK traces them."""
+    """Return 40 spans of OpenTelemetry's SDK."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -180,8 +184,8 @@ def spans() -> list[ReadableSpan]:
     return list(exporter.get_finished_spans())
 
 
-def test_protobuf(stack: Stack, make_scene: MakeScene, tmp_path: Path) -> None:
-    """OpenTelemetry's own schema and encoder; its own JSON of the same spans is what is expected."""
+def test_protobuf_is_read_as_by_opentelemetry(stack: Stack, make_scene: MakeScene, tmp_path: Path) -> None:
+    """OpenTelemetry's schema and encoder; the rows must agree with its JSON of the same spans."""
     requests = encode_spans(spans()).resource_spans
     messages = [span for resource in requests for scope in resource.scope_spans for span in scope.spans]
     files: dict[str, descriptor_pb2.FileDescriptorProto] = {}
@@ -210,7 +214,7 @@ def test_protobuf(stack: Stack, make_scene: MakeScene, tmp_path: Path) -> None:
         "parent_span_id": "binary",
     }
     values = [span.SerializeToString() for span in messages]
-    rows, reasons = through(make_scene, [*values, values[0][:-1], b""], parser, columns)
+    rows, reasons = archive_and_partition(make_scene, [*values, values[0][:-1], b""], parser, columns)
     assert [reasons[len(values)].partition(":")[0], reasons[len(values) + 1]] == [
         "not_protobuf",
         "event_time_missing: field start_time_unix_nano is missing",

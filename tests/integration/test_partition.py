@@ -1,4 +1,4 @@
-"""What the partition job promises, on a real archive and a real catalog. Here its tasks run in this process."""
+"""The guarantees of the partition job, on a real archive and catalog; its tasks run in this process."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ from pyiceberg.expressions import GreaterThan
 from waybill.archive.spans import ArchiveFault
 from waybill.errors import ConfigError, PlanUnusable, ProgressLost, ScratchUnusable
 from waybill.names import BackupName, TopicPartition
+from waybill.partition.execute import Execute
 from waybill.partition.plan import Task
-from waybill.partition.report import Report, RunOutcome
+from waybill.partition.report import Report
 from waybill.partition.run import run_to_the_end
-from waybill.partition.tasks import Execute, Job, TaskResult
+from waybill.partition.tasks import Job, TaskResult
 from waybill.records.encode import Record, control_batch, encode_batch
 from waybill.records.framing import Codec, ControlType, empty_batch
+from waybill.staging.driver import RunOutcome
 from waybill.tables import read_progress
 
 pytestmark = pytest.mark.integration
@@ -34,7 +36,7 @@ MakeScene = Callable[..., Scene]
 
 
 class Killed(BaseException):
-    """What a test raises where the driver is to die."""
+    """Raised by a test to end the driver at a step."""
 
 
 def die_at(step: str) -> Callable[[str], None]:
@@ -47,7 +49,7 @@ def die_at(step: str) -> Callable[[str], None]:
 
 @pytest.fixture
 def scene(make_scene: MakeScene) -> Scene:
-    """An archive with something of everything: two topics, late data, tombstones, junk."""
+    """An archive with two topics, late data, a tombstone and junk."""
     made = make_scene()
     made.put(TP0, [event(n, n * DAY_MS // 10) for n in range(50)])
     made.put(TP0, [event(50, 5 * DAY_MS), junk(51), Record(52, 7000, b"key", None), event(53, -DAY_MS)])
@@ -56,7 +58,7 @@ def scene(make_scene: MakeScene) -> Scene:
     return made
 
 
-def test_every_message_of_the_archive_is_once_in_table_or_quarantine(scene: Scene) -> None:
+def test_every_message_is_in_table_or_quarantine_exactly_once(scene: Scene) -> None:
     report = scene.run()
     assert (report.outcome, report.rows, report.quarantined) == (RunOutcome.COMMITTED, 74, 2)
     assert report.end == {"flights-extra/0": 2, "flights/0": 54, "flights/1": 120}
@@ -68,7 +70,7 @@ def test_every_message_of_the_archive_is_once_in_table_or_quarantine(scene: Scen
     ] * 2
 
 
-def test_rows_and_progress_are_one_snapshot(scene: Scene) -> None:
+def test_rows_and_progress_are_committed_in_one_snapshot(scene: Scene) -> None:
     report = scene.run()
     (snapshot,) = scene.table.metadata.snapshots
     assert snapshot.summary is not None
@@ -78,24 +80,24 @@ def test_rows_and_progress_are_one_snapshot(scene: Scene) -> None:
     assert read_progress(scene.table.metadata, "t") == {TP0: 54, TP1: 120, OTHER: 2}
 
 
-def test_a_run_with_nothing_new_makes_no_snapshot(scene: Scene) -> None:
+def test_a_run_without_new_input_makes_no_snapshot(scene: Scene) -> None:
     scene.run()
     before = scene.table.metadata_location
 
     def refuse(job: Job, tasks: Sequence[Task]) -> list[TaskResult]:
-        raise AssertionError("there is nothing to do")
+        raise AssertionError("no task to execute")
 
     assert scene.run(refuse).outcome is RunOutcome.NOTHING_NEW
     assert scene.table.metadata_location == before
 
 
-def test_a_run_on_an_empty_archive(make_scene: MakeScene) -> None:
+def test_a_run_on_an_empty_archive_creates_empty_tables(make_scene: MakeScene) -> None:
     empty = make_scene()
     assert str(empty.run()).startswith("partitioned flights: nothing new")
     assert empty.table.metadata.snapshots == []
 
 
-def test_runs_go_on_where_the_last_one_ended_and_late_data_goes_to_its_own_hour(make_scene: MakeScene) -> None:
+def test_runs_start_where_the_last_one_ended_and_late_rows_go_to_their_own_hour(make_scene: MakeScene) -> None:
     scene = make_scene(partition_by="hour")
     scene.put(TP0, [event(n, 3_600_000 * 10 + n) for n in range(10)])
     assert scene.run().end == {"flights/0": 10}
@@ -108,8 +110,8 @@ def test_runs_go_on_where_the_last_one_ended_and_late_data_goes_to_its_own_hour(
     assert sum(f.file.record_count for f in scene.table.scan().plan_files()) == 13
 
 
-def test_transactions_control_batches_and_compaction(make_scene: MakeScene) -> None:
-    """What ingest writes for a transactional and for a compacted topic."""
+def test_transactions_control_batches_and_compacted_batches_are_read(make_scene: MakeScene) -> None:
+    """Batches as ingest writes them for a transactional and for a compacted topic."""
     scene = make_scene()
     first, second = [event(n, n) for n in range(3)], [event(n, n) for n in (7, 9)]
     content = [
@@ -129,7 +131,7 @@ def test_transactions_control_batches_and_compaction(make_scene: MakeScene) -> N
     scene.check_exactly_once()
 
 
-def test_all_in_quarantine(make_scene: MakeScene) -> None:
+def test_progress_is_committed_when_all_messages_go_to_quarantine(make_scene: MakeScene) -> None:
     scene = make_scene()
     scene.put(TP0, [junk(n) for n in range(5)])
     assert (scene.run().rows, scene.run().outcome) == (0, RunOutcome.NOTHING_NEW)
@@ -138,8 +140,8 @@ def test_all_in_quarantine(make_scene: MakeScene) -> None:
     scene.check_exactly_once()
 
 
-def test_ranges_are_clipped_to_what_the_names_say(make_scene: MakeScene) -> None:
-    """A batch that straddles the start of its object is kept whole by ingest."""
+def test_messages_outside_the_range_of_an_object_are_not_read_from_it(make_scene: MakeScene) -> None:
+    """Ingest stores a batch whole even if it begins before its object does."""
     scene = make_scene()
     records = [event(n, n) for n in range(10)]
     scene.put_bytes(TP0, 4, encode_batch(records), records[4:])
@@ -148,11 +150,11 @@ def test_ranges_are_clipped_to_what_the_names_say(make_scene: MakeScene) -> None
     scene.check_exactly_once()
 
 
-@pytest.mark.parametrize("step", ["planned", "carried_out", "staged", "quarantine_committed", "committed"])
-def test_a_driver_that_dies_after_any_step_is_made_good_by_the_next(scene: Scene, step: str) -> None:
+@pytest.mark.parametrize("step", ["planned", "executed", "staged", "quarantine_committed", "committed"])
+def test_the_next_run_continues_after_a_driver_died_at_any_step(scene: Scene, step: str) -> None:
     with pytest.raises(Killed):
-        scene.run(done=die_at(step))
-    # Meanwhile the archive grows, and somebody corrects the parser, so that what was junk could now be read.
+        scene.run(on_step=die_at(step))
+    # Meanwhile the archive grows, and the parser is changed, so that messages parse differently.
     scene.put(TP0, [event(54, 0)])
     scene.config = scene.with_stream(
         parser={"name": "json", "event_time": {"field": "other", "format": "epoch_s"}, "message_id": "at"}
@@ -160,16 +162,16 @@ def test_a_driver_that_dies_after_any_step_is_made_good_by_the_next(scene: Scene
     first = scene.run()
     assert first.rows + first.quarantined == (1 if step == "committed" else 76)
     if step == "committed":
-        assert first.quarantined == 1, "the new plan is read by the new parser"
+        assert first.quarantined == 1, "the new plan is parsed by the new parser"
     else:
-        assert first.quarantined == 2, "the old plan is read by the old parser"
+        assert first.quarantined == 2, "the old plan is parsed by the old parser"
         assert scene.run().quarantined == 1
     scene.check_exactly_once()
     assert scene.run().outcome is RunOutcome.NOTHING_NEW
 
 
-def test_a_driver_that_is_killed_between_the_two_commits(scene: Scene, tmp_path: Path) -> None:
-    """A real process, a real SIGKILL: nothing gets to clean up."""
+def test_the_next_run_continues_after_a_driver_was_killed_between_the_commits(scene: Scene, tmp_path: Path) -> None:
+    """Kills a real process by SIGKILL, so that no cleanup runs."""
     config = tmp_path / "config.json"
     config.write_text(scene.config.model_dump_json())
     script = """
@@ -183,7 +185,7 @@ def die(step):
     if step == "quarantine_committed":
         os.kill(os.getpid(), signal.SIGKILL)
 
-run_partition(Config.model_validate_json(Path(sys.argv[1]).read_text()), "flights", in_this_process, done=die)
+run_partition(Config.model_validate_json(Path(sys.argv[1]).read_text()), "flights", in_this_process, on_step=die)
 """
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
     killed = subprocess.run([sys.executable, "-c", script, config], env=environment, timeout=120, check=False)
@@ -195,12 +197,12 @@ run_partition(Config.model_validate_json(Path(sys.argv[1]).read_text()), "flight
     scene.check_no_file_is_left_over()
 
 
-def test_work_that_was_staged_is_not_done_twice(scene: Scene) -> None:
+def test_recorded_files_are_committed_without_executing_tasks_again(scene: Scene) -> None:
     with pytest.raises(Killed):
-        scene.run(done=die_at("quarantine_committed"))
+        scene.run(on_step=die_at("quarantine_committed"))
 
     def refuse(job: Job, tasks: Sequence[Task]) -> list[TaskResult]:
-        raise AssertionError("the work was done before")
+        raise AssertionError("the tasks were executed before")
 
     report = scene.run(refuse)
     assert (report.outcome, report.rows, report.quarantined) == (RunOutcome.COMMITTED, 74, 2)
@@ -209,9 +211,9 @@ def test_work_that_was_staged_is_not_done_twice(scene: Scene) -> None:
     scene.check_no_file_is_left_over()
 
 
-def test_an_earlier_plan_is_carried_out_and_then_what_came_since(scene: Scene) -> None:
+def test_an_earlier_plan_is_executed_first_and_then_the_later_input(scene: Scene) -> None:
     with pytest.raises(Killed):
-        scene.run(done=die_at("planned"))
+        scene.run(on_step=die_at("planned"))
     scene.put(TP0, [event(54, 0), event(55, 0)])
     earlier, since = run_to_the_end(scene.config, "flights", in_this_process)
     assert (earlier.resumed, earlier.rows, earlier.end["flights/0"]) == (True, 74, 54)
@@ -219,19 +221,19 @@ def test_an_earlier_plan_is_carried_out_and_then_what_came_since(scene: Scene) -
     scene.check_exactly_once()
 
 
-def test_staged_files_that_are_gone_are_named(scene: Scene) -> None:
+def test_a_missing_staged_file_is_named(scene: Scene) -> None:
     with pytest.raises(Killed):
-        scene.run(done=die_at("staged"))
+        scene.run(on_step=die_at("staged"))
     victim = min(scene.data_files())
     scene.table.io.delete(victim)
-    with pytest.raises(PlanUnusable, match=r"staged\.json names a data file that is gone"):
+    with pytest.raises(PlanUnusable, match=r"staged\.json lists a data file that no longer exists"):
         scene.run()
 
 
 def test_staged_files_of_another_plan_are_not_committed(scene: Scene) -> None:
-    """Two plans of one name could only come about by removing objects by hand."""
+    """Two plans with one key exist only after objects were removed by hand."""
     with pytest.raises(Killed):
-        scene.run(done=die_at("staged"))
+        scene.run(on_step=die_at("staged"))
     scene.put(TP0, [event(54, 0)])
     (key,) = [key for key in scene.keys("plans/") if "staged" not in key]
     scene.store.client.delete_object(Bucket=scene.store.bucket, Key=key)
@@ -244,11 +246,11 @@ def test_of_two_drivers_one_commits_and_the_other_adopts(scene: Scene) -> None:
     reports: list[Report] = []
 
     def meet(step: str) -> None:
-        if step in {"planned", "carried_out", "staged"}:
+        if step in {"planned", "executed", "staged"}:
             barrier.wait()
 
     def drive() -> None:
-        reports.append(scene.run(done=meet))
+        reports.append(scene.run(on_step=meet))
 
     drivers = [threading.Thread(target=drive) for _ in range(2)]
     for driver in drivers:
@@ -261,21 +263,21 @@ def test_of_two_drivers_one_commits_and_the_other_adopts(scene: Scene) -> None:
     scene.check_no_file_is_left_over()
 
 
-@pytest.mark.parametrize("step", ["planned", "carried_out", "staged", "quarantine_committed"])
-def test_a_zombie_that_wakes_after_a_longer_history_changes_nothing(scene: Scene, step: str) -> None:
+@pytest.mark.parametrize("step", ["planned", "executed", "staged", "quarantine_committed"])
+def test_a_driver_that_resumes_after_later_runs_changes_nothing(scene: Scene, step: str) -> None:
     def oversleep(reached: str) -> None:
         if reached == step:
             scene.run()
             scene.put(TP0, [event(54, 0), junk(55)])
             scene.run()
 
-    assert scene.run(done=oversleep).outcome is RunOutcome.ADOPTED
+    assert scene.run(on_step=oversleep).outcome is RunOutcome.ADOPTED
     scene.check_exactly_once()
     assert scene.run().outcome is RunOutcome.NOTHING_NEW
     scene.check_no_file_is_left_over()
 
 
-def test_a_disk_that_cannot_be_written_is_named_and_a_later_run_goes_on(
+def test_an_unwritable_scratch_directory_is_named_and_a_later_run_succeeds(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
@@ -286,7 +288,7 @@ def test_a_disk_that_cannot_be_written_is_named_and_a_later_run_goes_on(
     scene.check_exactly_once()
 
 
-def test_a_compaction_that_comes_between_is_no_conflict(scene: Scene) -> None:
+def test_a_compaction_between_staging_and_commit_is_no_conflict(scene: Scene) -> None:
     scene.run()
     scene.put(TP0, [event(54, 0)])
 
@@ -294,12 +296,12 @@ def test_a_compaction_that_comes_between_is_no_conflict(scene: Scene) -> None:
         if step == "staged":
             scene.rewrite()
 
-    assert scene.run(done=rewrite).outcome is RunOutcome.COMMITTED
+    assert scene.run(on_step=rewrite).outcome is RunOutcome.COMMITTED
     scene.check_exactly_once()
     assert read_progress(scene.table.metadata, "t")[TP0] == 55
 
 
-def test_a_rollback_takes_the_progress_back_and_the_rows_come_again(scene: Scene) -> None:
+def test_rows_are_written_again_after_a_rollback_of_the_table(scene: Scene) -> None:
     scene.run()
     scene.put(TP0, [event(54, 0)])
     scene.run()
@@ -310,7 +312,7 @@ def test_a_rollback_takes_the_progress_back_and_the_rows_come_again(scene: Scene
     scene.check_exactly_once()
 
 
-def test_rows_of_an_unknown_origin_stop_the_run(scene: Scene) -> None:
+def test_a_table_with_rows_but_without_progress_is_refused(scene: Scene) -> None:
     scene.run()
     rows = scene.table.scan().to_arrow()
     stranger = scene.catalog.create_table(f"{scene.stream.table}_x", scene.table.schema())
@@ -319,7 +321,7 @@ def test_rows_of_an_unknown_origin_stop_the_run(scene: Scene) -> None:
         read_progress(stranger.metadata, "x")
 
 
-def test_a_table_made_anew_is_filled_anew_by_todays_parser(scene: Scene) -> None:
+def test_a_dropped_table_is_filled_again_by_the_present_parser(scene: Scene) -> None:
     scene.run()
     for table in (scene.table, scene.quarantine):
         scene.catalog.drop_table(table.name())
@@ -329,7 +331,7 @@ def test_a_table_made_anew_is_filled_anew_by_todays_parser(scene: Scene) -> None
     assert "flights/0@0" in scene.table.scan().to_arrow().column("message_id").to_pylist()
 
 
-def test_an_object_that_is_gone_stops_its_topic_partition_until_it_is_back(scene: Scene) -> None:
+def test_a_missing_object_stops_its_topic_partition_until_it_is_restored(scene: Scene) -> None:
     key = BackupName("flights", 1, 0, 50).key(scene.store.prefix)
     content = scene.store.read(key)
     scene.store.client.delete_object(Bucket=scene.store.bucket, Key=key)
@@ -347,7 +349,7 @@ def test_an_object_that_is_gone_stops_its_topic_partition_until_it_is_back(scene
     assert scene.run().faults == ()
 
 
-def test_damage_names_the_object_and_stops_no_other_topic_partition(scene: Scene) -> None:
+def test_a_damaged_object_is_named_and_stops_only_its_topic_partition(scene: Scene) -> None:
     records = [event(n, 0) for n in range(54, 60)]
     key = damage(scene, TP0, records)
     scene.put(TP0, [event(60, 0)])
@@ -367,7 +369,7 @@ def test_damage_names_the_object_and_stops_no_other_topic_partition(scene: Scene
 
 
 def test_a_fault_at_the_very_start_does_not_hold_up_what_comes_for_others(make_scene: MakeScene) -> None:
-    """The plan that met it is never taken back, and yet the next one is another."""
+    """The plan that met the fault is kept, and the next plan has another attempt number."""
     scene = make_scene()
     records = [event(n, 0) for n in range(6)]
     key = damage(scene, TP0, records)
@@ -383,7 +385,7 @@ def test_a_fault_at_the_very_start_does_not_hold_up_what_comes_for_others(make_s
     assert scene.run().faults == ()
 
 
-@pytest.mark.parametrize("step", ["planned", "carried_out", "staged", "quarantine_committed"])
+@pytest.mark.parametrize("step", ["planned", "executed", "staged", "quarantine_committed"])
 def test_a_zombie_that_met_the_fault_and_wakes_when_it_is_mended_changes_nothing(scene: Scene, step: str) -> None:
     """And the other way round: of two outcomes of one plan only one can be committed."""
     records = [event(n, 0) for n in range(54, 60)]
@@ -398,7 +400,7 @@ def test_a_zombie_that_met_the_fault_and_wakes_when_it_is_mended_changes_nothing
             while scene.run().outcome is not RunOutcome.NOTHING_NEW:
                 pass
 
-    assert scene.run(done=oversleep).outcome is RunOutcome.ADOPTED
+    assert scene.run(on_step=oversleep).outcome is RunOutcome.ADOPTED
     assert step in seen
     scene.check_exactly_once()
     assert scene.run().outcome is RunOutcome.NOTHING_NEW
@@ -413,12 +415,12 @@ def test_a_zombie_with_a_sound_archive_adopts_what_was_staged_without_the_damage
     sound = scene.store.read(key)
 
     def oversleep(step: str) -> None:
-        if step == "carried_out":
+        if step == "executed":
             scene.store.client.put_object(Bucket=scene.store.bucket, Key=key, Body=b"x" + sound[1:])
             assert scene.run().end["flights/0"] == 54
             scene.store.client.put_object(Bucket=scene.store.bucket, Key=key, Body=sound)
 
-    report = scene.run(done=oversleep)
+    report = scene.run(on_step=oversleep)
     assert (report.outcome, report.end["flights/0"], len(report.faults)) == (RunOutcome.ADOPTED, 54, 1)
     assert scene.run().rows == 7
     scene.check_exactly_once()
@@ -438,7 +440,7 @@ def mend(scene: Scene, key: str, records: Sequence[Record]) -> None:
 
 
 def only_these(*expected: TopicPartition) -> Execute:
-    """Tasks in this process, which read these topic-partitions and no others."""
+    """Return an `execute` that asserts that the tasks read exactly these topic-partitions."""
 
     def execute(job: Job, tasks: Sequence[Task]) -> list[TaskResult | ArchiveFault]:
         assert {span.tp for task in tasks for span in task} == set(expected)
@@ -457,7 +459,7 @@ def test_a_backlog_is_committed_in_plans_of_the_configured_size(make_scene: Make
     scene.check_exactly_once()
 
 
-def test_a_chain_that_does_not_begin_where_progress_is_leaves_the_others_alone(scene: Scene) -> None:
+def test_a_chain_that_does_not_begin_at_the_progress_stops_only_its_topic_partition(scene: Scene) -> None:
     scene.run()
     lost = [event(54, 0)]
     scene.put(TP0, lost)
@@ -473,7 +475,7 @@ def test_a_chain_that_does_not_begin_where_progress_is_leaves_the_others_alone(s
     assert "54" in fault
 
 
-def test_another_generation_is_another_chain_and_another_table(scene: Scene) -> None:
+def test_another_generation_has_its_own_chains_and_tables(scene: Scene) -> None:
     scene.run()
     scene.config = scene.with_stream(generation=2)
     scene.sent.clear()
@@ -483,7 +485,7 @@ def test_another_generation_is_another_chain_and_another_table(scene: Scene) -> 
     assert scene.table.name()[-1].endswith("_g2")
 
 
-def test_a_table_that_is_partitioned_otherwise_is_refused(scene: Scene) -> None:
+def test_a_table_with_another_partition_spec_is_refused(scene: Scene) -> None:
     scene.run()
     scene.config = scene.with_stream(partition_by="hour")
     with pytest.raises(ConfigError, match=r"set partition_by back, or raise the stream's generation"):
@@ -507,4 +509,4 @@ def test_many_objects_become_tasks_of_the_configured_size(make_scene: MakeScene)
 
     report = scene.run(count)
     assert report.tasks == len(chosen) == 4
-    assert report.files == 4, "one value, one file a task"
+    assert report.files == 4, "each task writes one file for the only partition value"

@@ -1,4 +1,4 @@
-"""Tables partitioned by more than time, as other engines read them; wrong clocks; how late rows are."""
+"""Tables partitioned by further columns, as other engines read them; event times of wrong clocks; lateness."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from waybill.cli.app import app
-from waybill.connections import CatalogEndpoint, S3Endpoint, connection
+from waybill.connections import CatalogEndpoint, S3Endpoint, find_connection
 from waybill.errors import ConfigError
 from waybill.names import TopicPartition
 from waybill.partition.lateness import LatenessHistory
@@ -44,7 +44,7 @@ ORIGINS = ["JFK", "JAX", "LGA", "EWR", None]
 
 
 class Killed(BaseException):
-    """What a test raises where the driver is to die."""
+    """Raised by a test to end the driver at a step."""
 
 
 def flight(offset: int) -> Record:
@@ -72,7 +72,7 @@ def expected_where(chosen: Callable[[dict[str, Any]], bool]) -> list[tuple[int, 
     return [(partition, n) for partition, n in flights if chosen(json.loads(flight(n).value or b""))]
 
 
-def test_every_engine_reads_it_and_leaves_out_what_it_need_not_read(scene: Scene, spark: SparkSession) -> None:
+def test_every_engine_reads_the_rows_and_prunes_partitions(scene: Scene, spark: SparkSession) -> None:
     assert scene.run().rows == 200
     scene.check_exactly_once()
     scene.check_no_file_is_left_over()
@@ -102,7 +102,7 @@ def _check_pyiceberg(scene: Scene, values: set[tuple[Any, ...]]) -> None:
 
 
 def _check_duckdb(scene: Scene) -> None:
-    s3 = S3Endpoint.of(connection("aws_default"))
+    s3 = S3Endpoint.of(find_connection("aws_default"))
     assert s3.endpoint_url is not None
     with duckdb.connect() as database:
         for module in (duckdb_extension_avro, duckdb_extension_httpfs, duckdb_extension_iceberg):
@@ -125,8 +125,10 @@ def _check_duckdb(scene: Scene) -> None:
 
 
 def _check_spark(scene: Scene, spark: SparkSession) -> None:
-    """Iceberg's Java library agrees about every value: of each row, and of each file's partition."""
-    catalog = spark_catalog(CatalogEndpoint.of(connection("iceberg_default")), S3Endpoint.of(connection("aws_default")))
+    """Assert that Iceberg's Java library computes the same partition values for each row and each file."""
+    catalog = spark_catalog(
+        CatalogEndpoint.of(find_connection("iceberg_default")), S3Endpoint.of(find_connection("aws_default"))
+    )
     session = spark.newSession()
     attach_catalog(session, catalog)
     table, functions = f"{catalog.name}.{'.'.join(scene.table.name())}", f"{catalog.name}.system"
@@ -144,15 +146,15 @@ def _check_spark(scene: Scene, spark: SparkSession) -> None:
     )
 
 
-def test_a_retry_commits_the_same_partitions_without_reading_a_message(scene: Scene) -> None:
-    """A bucket follows from no bounds of a file's footer: it is written down with the file."""
+def test_a_retry_commits_the_recorded_partitions_without_reading_messages(scene: Scene) -> None:
+    """No column statistics determine a bucket, so it is recorded with the file."""
 
     def die(step: str) -> None:
         if step == "staged":
             raise Killed(step)
 
     def refuse(job: Job, tasks: Sequence[Task]) -> list[TaskResult]:
-        raise AssertionError("the tasks were carried out before")
+        raise AssertionError("the tasks were executed before")
 
     with pytest.raises(Killed):
         scene.run(in_this_process, die)
@@ -167,7 +169,7 @@ def test_a_retry_commits_the_same_partitions_without_reading_a_message(scene: Sc
     assert LatenessHistory.of(scene.table.metadata, "t", datetime(2000, 1, 1, tzinfo=UTC)).total.known == 200
 
 
-def test_another_partitioning_takes_another_generation(scene: Scene) -> None:
+def test_another_partition_spec_needs_another_generation(scene: Scene) -> None:
     scene.run()
     for other in (["hour", "carrier", "bucket(8, message_id)", "truncate(2, origin)"], ["hour", "carrier"], "hour"):
         scene.config = scene.with_stream(partition_by=other)
@@ -175,7 +177,7 @@ def test_another_partitioning_takes_another_generation(scene: Scene) -> None:
             scene.run()
 
 
-def test_wrong_clocks_make_rows_in_quarantine_and_no_partitions(make_scene: MakeScene) -> None:
+def test_event_times_of_wrong_clocks_go_to_quarantine_and_make_no_partitions(make_scene: MakeScene) -> None:
     scene = make_scene(event_time_bounds={}, partition_by="hour")
     chance, now_ms = random.Random(1), int(datetime.now(UTC).timestamp() * 1000)
     around = 5000 * 365 * 24 * HOUR_MS
@@ -196,7 +198,7 @@ def test_wrong_clocks_make_rows_in_quarantine_and_no_partitions(make_scene: Make
     scene.check_exactly_once()
 
 
-def test_how_late_rows_are_and_how_far_time_has_come(
+def test_lateness_and_watermarks_are_stored_and_reported(
     make_scene: MakeScene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene = make_scene(partition_by="hour")

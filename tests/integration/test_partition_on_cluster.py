@@ -1,4 +1,4 @@
-"""The partition job on a Spark cluster: executors elsewhere, their Python shipped, some of them killed on the way."""
+"""The partition job on a Spark cluster whose executors get their Python shipped, and of which some are killed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PATIENCE_SECONDS = 400.0
 
 @dataclass
 class Ran:
-    """What an application did, and what could be seen of it."""
+    """The results of an application, and what its UIs and logs showed."""
 
     scene: Scene
     exit_code: int
@@ -45,7 +45,7 @@ class Ran:
     watch: SparkWatch
     killed: list[str]
     shown: dict[str, str] = field(default_factory=dict)
-    """By where: what UIs, logs and command lines said."""
+    """Texts of UIs, logs and command lines, by where they appeared."""
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +139,7 @@ def _submit(cluster: SparkCluster, environment: Path, directory: Path, ui_port: 
 
 
 def _wait_for(find: Callable[[], list[PythonWorker]], job: subprocess.Popen[bytes]) -> list[PythonWorker]:
-    """Python workers that are at a task: those that were forked, and have loaded what tasks need."""
+    """Return the Python workers that execute a task: forked ones that have loaded the modules of tasks."""
     end = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < end and job.poll() is None:
         if found := [worker for worker in find() if any("pyarrow" in path for path in worker.libraries)]:
@@ -166,7 +166,7 @@ def _kill_executor(worker: PythonWorker) -> str:
 
 
 def _look(cluster: SparkCluster, ui_port: int) -> dict[str, str]:
-    """What the UIs show while the application runs."""
+    """Return what the UIs show while the application runs."""
     driver = f"http://127.0.0.1:{ui_port}"
     [application] = _get(f"{driver}/api/v1/applications").json()
     of_driver = ("/environment/", f"/api/v1/applications/{application['id']}/environment", "/executors/")
@@ -180,13 +180,13 @@ def _get(url: str) -> httpx.Response:
 
 
 def _written(stack: Stack, cluster: SparkCluster, directory: Path) -> list[Path]:
-    """Logs and event logs."""
+    """Return logs and event logs."""
     of_executors = [path for name in ("stdout", "stderr") for path in cluster.directory.glob(f"*/app-*/*/{name}")]
     events = [path for path in directory.rglob("*") if path.is_file() and "streams" not in path.name]
     return [*stack.logs.glob("spark-*.log"), *of_executors, *events]
 
 
-def test_every_message_is_in_the_tables_once_although_executors_were_killed(ran: Ran) -> None:
+def test_every_message_is_in_the_tables_once_after_executors_were_killed(ran: Ran) -> None:
     assert ran.killed == ["a Python worker", "an executor"]
     assert ran.exit_code == 0, ran.log[-4000:]
     assert ran.report["tasks"] == 6
@@ -204,7 +204,7 @@ def test_tasks_ran_on_both_workers_with_the_python_that_was_shipped(ran: Ran) ->
         assert all(path.startswith(str(worker.directory / "environment")) for path in packages)
 
 
-def test_connections_reach_executors_and_nobody_else(ran: Ran, stack: Stack) -> None:
+def test_secrets_of_connections_appear_only_in_executors(ran: Ran, stack: Stack) -> None:
     daemons = [worker for worker in ran.watch.workers.values() if worker.variables]
     assert daemons
     assert all(stack.s3_secret_key in worker.variables["AIRFLOW_CONN_AWS_DEFAULT"] for worker in daemons)

@@ -22,11 +22,11 @@ from pyspark.sql import SparkSession
 
 from waybill.errors import ConnectionMissing
 from waybill.names import BackupName, TopicPartition
-from waybill.partition.report import RunOutcome
 from waybill.records.encode import Record, encode_batch
 from waybill.records.framing import Codec
 from waybill.spark.execute import spark_execute
 from waybill.spark.source import WaybillBackup
+from waybill.staging.driver import RunOutcome
 
 pytestmark = pytest.mark.integration
 
@@ -37,7 +37,7 @@ MakeScene = Callable[..., Scene]
 
 @pytest.fixture
 def scene(make_scene: MakeScene) -> Scene:
-    """6,000 messages of every kind, with each codec, over 12 days, in several tasks."""
+    """An archive of 6,000 messages of every kind, with each codec, over 12 days, for several tasks."""
     columns = {"at": "long", "words": {"type": "string", "field": "text"}}
     made = make_scene(partition={"task_bytes": "1MiB", "memory": "16MiB"}, columns=columns)
     rng = random.Random(1)
@@ -60,7 +60,7 @@ def _any(rng: random.Random, offset: int) -> Record:
     return Record(offset, time_ms, key, value, (("source", b"test"), ("source", b""))[: rng.randrange(3)])
 
 
-def test_the_job_on_spark_read_by_pyiceberg_and_duckdb(scene: Scene, spark: SparkSession, tmp_path: Path) -> None:
+def test_pyiceberg_and_duckdb_read_tables_written_on_spark(scene: Scene, spark: SparkSession, tmp_path: Path) -> None:
     report = scene.run(spark_execute(lambda: spark.sparkContext))
     assert report.tasks > 2
     assert report.rows + report.quarantined == len(scene.sent) == 6_000
@@ -72,7 +72,7 @@ def test_the_job_on_spark_read_by_pyiceberg_and_duckdb(scene: Scene, spark: Spar
 
 
 def _check_with_duckdb(scene: Scene, tmp_path: Path) -> None:
-    """DuckDB reads the data files themselves: no code of ours or of PyIceberg's."""
+    """DuckDB reads the data files itself, without code of Waybill or PyIceberg."""
     io = scene.table.io
     for number, task in enumerate(scene.table.scan().plan_files()):
         with io.new_input(task.file.file_path).open() as source:
@@ -102,7 +102,7 @@ def _check_with_duckdb(scene: Scene, tmp_path: Path) -> None:
         assert typed == (len(good), sum(message[-1] is not None for message in good))
 
 
-def test_the_job_as_spark_submit_runs_it(
+def test_the_job_runs_by_spark_submit(
     scene: Scene, spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     job = _load("partition")
@@ -120,12 +120,12 @@ def test_the_job_as_spark_submit_runs_it(
     assert job.main(arguments) == 0
     assert [again["outcome"] for again in json.loads(figures.read_text())] == ["nothing_new"]
     assert job.main(["--stream", "nothing", "--config", str(config)]) == 1
-    assert "no stream 'nothing'; there are: flights" in caplog.text
+    assert "no stream 'nothing'; known streams: flights" in caplog.text
     scene.check_exactly_once()
 
 
-def test_a_submitted_job_that_is_killed_twice_is_made_good(scene: Scene, tmp_path: Path) -> None:
-    """The driver of a real `spark-submit`, by SIGKILL: before the commits, then between them."""
+def test_the_next_run_continues_after_a_submitted_job_was_killed_twice(scene: Scene, tmp_path: Path) -> None:
+    """Kills the driver of a real `spark-submit` by SIGKILL, before the commits and then between them."""
     config = tmp_path / "streams.yaml"
     config.write_text(yaml.safe_dump(scene.config.model_dump(mode="json")))
     submit = [str(Path(sys.executable).with_name("spark-submit")), "--master", "local[2]"]
@@ -149,7 +149,7 @@ def _load(job: str) -> ModuleType:
     return module
 
 
-def test_a_damaged_object_stops_its_topic_partition_alone(make_scene: MakeScene, spark: SparkSession) -> None:
+def test_a_damaged_object_stops_only_its_topic_partition(make_scene: MakeScene, spark: SparkSession) -> None:
     scene = make_scene()
     damaged = bytearray(encode_batch([event(0, 0)]))
     damaged[-1] ^= 1
@@ -164,7 +164,7 @@ def test_a_damaged_object_stops_its_topic_partition_alone(make_scene: MakeScene,
     )
 
 
-def test_an_error_in_a_task_reaches_the_driver_as_itself(make_scene: MakeScene, spark: SparkSession) -> None:
+def test_an_error_of_a_task_is_raised_unchanged_by_the_driver(make_scene: MakeScene, spark: SparkSession) -> None:
     scene = make_scene()
     scene.put(TPS[0], [event(0, 0)])
     execute = spark_execute(lambda: spark.sparkContext)
@@ -172,7 +172,7 @@ def test_an_error_in_a_task_reaches_the_driver_as_itself(make_scene: MakeScene, 
         scene.run(lambda job, tasks: execute(replace(job, catalog_connection="nowhere"), tasks))
 
 
-def test_the_data_source_reads_what_is_archived(scene: Scene, spark: SparkSession, tmp_path: Path) -> None:
+def test_the_data_source_reads_the_archived_messages(scene: Scene, spark: SparkSession, tmp_path: Path) -> None:
     spark.dataSource.register(WaybillBackup)
     config = tmp_path / "streams.yaml"
     config.write_text(yaml.safe_dump(scene.config.model_dump(mode="json")))

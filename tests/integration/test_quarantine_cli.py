@@ -1,4 +1,4 @@
-"""`waybill quarantine` as a user runs it, and the alert about a run's quarantine."""
+"""`waybill quarantine …` as a user runs it, and the alert about the quarantine of a partition run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def scene(make_scene: MakeScene) -> Scene:
 
 @pytest.fixture
 def command(scene: Scene, tmp_path: Path) -> Command:
-    """`waybill quarantine …` by the scene's config as it is when the command is given."""
+    """Run `waybill quarantine …` with the scene's config as it is at the call."""
     file = tmp_path / "streams.yaml"
 
     def run(*arguments: str) -> Ran:
@@ -53,13 +53,13 @@ def test_ls_counts_by_reason_parser_and_topic(command: Command) -> None:
         ["not_json", "json", "flights", "1", "0@51", "0@51"],
         ["not_json", "json", "flights-extra", "1", "0@0", "0@0"],
     ]
-    assert "75 messages; look at some: waybill quarantine show flights" in ran.err
+    assert "75 messages. To look at some: waybill quarantine show flights" in ran.err
     document = command("ls", "flights", "--reason", "not_json", "--topic-partition", "flights", "--json").document
     assert (document["messages"], document["moved"], len(document["groups"])) == (1, 0, 1)
     assert document["groups"][0]["first"] == {"partition": 0, "offset": 51}
 
 
-def test_show_gives_the_messages_as_they_were_sent(command: Command) -> None:
+def test_show_prints_messages_as_they_were_sent(command: Command) -> None:
     ran = command("show", "flights", "flights/0@51", "flights/1@100")
     assert ran.code == 0, ran.err
     text, binary = sorted(ran.out.split("\n\n"), key=lambda block: "hexadecimal" in block)
@@ -75,7 +75,7 @@ def test_show_gives_the_messages_as_they_were_sent(command: Command) -> None:
     assert json.loads(line)["value"] == {"base64": "/yBqdW5r"}
 
 
-def test_show_is_bounded_and_says_so(command: Command) -> None:
+def test_show_stops_at_the_limit_and_reports_it(command: Command) -> None:
     ran = command("show", "flights", "--limit", "3", "--json")
     assert len(ran.out.splitlines()) == 3
     assert "there are more than 3" in ran.err
@@ -85,22 +85,22 @@ def test_show_is_bounded_and_says_so(command: Command) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
-        (("show", "flights", "--raw"), "--raw writes the value of one message, and there are several"),
-        (("show", "flights", "flights/0@52", "--raw"), "--raw writes the value of one message, and none is"),
+        (("show", "flights", "--raw"), "--raw writes the value of one message, and several messages match"),
+        (("show", "flights", "flights/0@52", "--raw"), "--raw writes the value of one message, and no message matches"),
         (("ls", "trains"), "no stream 'trains'"),
         (("retry", "flights", "--from", "5", "--to", "4"), "--from 5 is behind --to 4"),
         (("retry", "flights", "--reason", "not json"), "'not json' is no kind of reason"),
     ],
 )
-def test_what_cannot_be_done_is_named(command: Command, arguments: tuple[str, ...], says: str) -> None:
+def test_error_names_the_cause(command: Command, arguments: tuple[str, ...], message: str) -> None:
     ran = command(*arguments)
     assert (ran.code, ran.out) == (1, "")
-    assert says in ran.err
+    assert message in ran.err
 
 
-def test_nothing_of_a_message_reaches_the_terminal_as_a_command(command: Command, scene: Scene) -> None:
+def test_show_escapes_control_characters(command: Command, scene: Scene) -> None:
     scene.put(TP0, [Record(54, 0, b"\x1b[2J", b'{"at": "\x1b[2J"}', (("\x1b", b"\x1b"),))])
     scene.run()
     ran = command("show", "flights", "flights/0@54")
@@ -109,7 +109,7 @@ def test_nothing_of_a_message_reaches_the_terminal_as_a_command(command: Command
     assert "1b 5b 32 4a" in ran.out
 
 
-def test_retry_moves_what_the_mended_parser_reads(command: Command, scene: Scene) -> None:
+def test_retry_moves_the_messages_that_the_corrected_parser_accepts(command: Command, scene: Scene) -> None:
     dry = command("retry", "flights", "--dry-run")
     assert f"flights: would move {GOOD} messages to the table, {JUNK} stay in quarantine" in dry.out
     chosen = command("retry", "flights", "--topic-partition", "flights/0", "--from", "10", "--to", "19", "--json")
@@ -123,7 +123,7 @@ def test_retry_moves_what_the_mended_parser_reads(command: Command, scene: Scene
 # --- the alert --------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_of_which_too_much_is_in_quarantine_is_committed_and_raises_an_alert(make_scene: MakeScene) -> None:
+def test_partition_run_above_the_quarantine_rate_is_committed_and_raises_an_alert(make_scene: MakeScene) -> None:
     scene = make_scene(quarantine={"max_rate": "20%", "min_messages": 10})
     before = datetime.now(UTC) - timedelta(seconds=1)
     scene.put(TP0, [event(n, n) for n in range(8)] + [junk(8), junk(9)])
@@ -144,7 +144,7 @@ def test_a_run_of_which_too_much_is_in_quarantine_is_committed_and_raises_an_ale
     check_done(scene, 5)
 
 
-def test_what_a_killed_run_has_staged_raises_the_alert_of_whoever_commits_it(make_scene: MakeScene) -> None:
+def test_run_that_commits_the_staged_files_of_a_killed_run_raises_the_alert(make_scene: MakeScene) -> None:
     scene = make_scene(quarantine={"max_rate": "0%", "min_messages": 1})
     scene.put(TP0, [event(0, 0), junk(1)])
 
@@ -156,20 +156,20 @@ def test_what_a_killed_run_has_staged_raises_the_alert_of_whoever_commits_it(mak
             raise Killed
 
     with pytest.raises(Killed):
-        scene.run(done=die)
+        scene.run(on_step=die)
     report = scene.run()
     assert report.alert is not None
     assert "not_json: 1, such as flights/0@1" in report.alert
     assert report.reasons["not_json"].messages == 1
 
 
-def test_a_retry_of_the_quarantine_raises_no_alert(scene: Scene, command: Command) -> None:
+def test_quarantine_retry_raises_no_alert(scene: Scene, command: Command) -> None:
     now = datetime.now(UTC)
     assert command("retry", "flights").code == 0
     assert check_quarantine(scene.config, "flights", now) == 0
 
 
-def test_few_messages_raise_none(make_scene: MakeScene) -> None:
+def test_few_messages_raise_no_alert(make_scene: MakeScene) -> None:
     scene = make_scene(parser=BROKEN)
     scene.put(TP0, [event(n, n) for n in range(99)])
     assert scene.run().alert is None

@@ -1,4 +1,4 @@
-"""A retry of the quarantine moves what can be read now to the table exactly once, whatever comes between."""
+"""A retry of the quarantine moves readable messages to the table exactly once, despite crashes and rivals."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ from quarantine_scenes import (
 from waybill import failpoints
 from waybill.errors import CommitConflict, ConfigError, PlanUnusable
 from waybill.partition.run import run_partition
-from waybill.quarantine import Choice, Offsets, RetryReport, finish_retries
+from waybill.quarantine.offset_sets import Offsets
+from waybill.quarantine.retry import RetryReport, finish_retries
+from waybill.quarantine.row_filter import RowFilter
 from waybill.tables import load_tables, read_progress
 
 pytestmark = pytest.mark.integration
@@ -36,7 +38,7 @@ MakeScene = Callable[..., Scene]
 
 
 class Killed(BaseException):
-    """What a test raises where the process is to die."""
+    """Raised by a test to end the process at a step."""
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +48,7 @@ def _no_failpoints(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def at_step(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable[[], object]], None]:
-    """Do something the first time that a retry reaches a step."""
+    """Call a function the first time that a retry reaches a step."""
 
     def arm(step: str, act: Callable[[], object]) -> None:
         left = [act]
@@ -66,13 +68,13 @@ def die() -> None:
 
 @pytest.fixture
 def scene(make_scene: MakeScene) -> Scene:
-    """All but a tombstone is in quarantine, and the parser is mended."""
+    """A scene with all messages but a tombstone in quarantine, and a parser that can read most of them."""
     made = make_scene()
     fill_quarantine(made)
     return made
 
 
-def test_what_can_be_read_now_moves_and_the_rest_stays_as_it_was(scene: Scene) -> None:
+def test_readable_messages_move_to_the_table_and_the_others_stay_unchanged(scene: Scene) -> None:
     before = {(r["topic"], r["offset"]): r for r in scene.quarantine.scan().to_arrow().to_pylist()}
     report = retry(scene)
     assert (report.moved, report.retries, report.finished) == (73, [0], [])
@@ -88,7 +90,7 @@ def test_what_can_be_read_now_moves_and_the_rest_stays_as_it_was(scene: Scene) -
     assert retries(scene) == (1, 1), "a retry that moves nothing leaves no trace"
 
 
-def test_the_rows_are_those_that_a_run_would_have_made(scene: Scene, make_scene: MakeScene) -> None:
+def test_moved_rows_equal_those_of_a_partition_run(scene: Scene, make_scene: MakeScene) -> None:
     retry(scene)
     other = make_scene(parser=MENDED)
     put_messages(other)
@@ -97,13 +99,13 @@ def test_the_rows_are_those_that_a_run_would_have_made(scene: Scene, make_scene:
     assert scene.table.scan().to_arrow().sort_by(keys) == other.table.scan().to_arrow().sort_by(keys)
 
 
-def test_only_what_was_chosen_moves(scene: Scene) -> None:
-    assert retry(scene, Choice.parse(targets=["flights-extra"])).moved == 1
-    assert retry(scene, Choice.parse(targets=["flights/1"], first_offset=105, last_offset=109)).moved == 5
-    assert retry(scene, Choice.parse(targets=["flights/0@3", "flights/0@50"])).moved == 2
-    assert retry(scene, Choice.parse(reasons=["not_json"])).moved == 0
+def test_only_selected_rows_move(scene: Scene) -> None:
+    assert retry(scene, RowFilter.parse(targets=["flights-extra"])).moved == 1
+    assert retry(scene, RowFilter.parse(targets=["flights/1"], first_offset=105, last_offset=109)).moved == 5
+    assert retry(scene, RowFilter.parse(targets=["flights/0@3", "flights/0@50"])).moved == 2
+    assert retry(scene, RowFilter.parse(reasons=["not_json"])).moved == 0
     check_done(scene, 75 - 8)
-    assert retry(scene, Choice.parse(reasons=["not_json", "event_time_missing"])).moved == 65
+    assert retry(scene, RowFilter.parse(reasons=["not_json", "event_time_missing"])).moved == 65
     check_done(scene, 2)
     assert retries(scene) == (4, 4)
 
@@ -117,14 +119,14 @@ def test_a_dry_run_changes_nothing(scene: Scene) -> None:
     assert "would move 73" in report.lines()[0]
 
 
-def test_a_retry_of_more_than_one_may_move_goes_on_with_the_next(scene: Scene) -> None:
+def test_more_messages_than_one_retry_moves_take_several_retries(scene: Scene) -> None:
     report = retry(scene, max_messages=30)
     assert report.moved == 73
     assert len(report.retries) > 1
     check_done(scene, 2)
 
 
-def test_a_stream_without_tables_and_without_rows(make_scene: MakeScene) -> None:
+def test_a_retry_without_tables_or_rows_does_nothing(make_scene: MakeScene) -> None:
     scene = make_scene()
     assert retry(scene).moved == 0
     scene.put(TP0, [event(0, 0)])
@@ -135,7 +137,7 @@ def test_a_stream_without_tables_and_without_rows(make_scene: MakeScene) -> None
 
 
 @pytest.mark.parametrize("step", ["rows_read", "staged", "recorded", "committed", "rewritten", "dropped"])
-def test_a_retry_that_dies_after_any_step_is_made_good_by_the_next(
+def test_the_next_retry_continues_after_one_died_at_any_step(
     scene: Scene, step: str, at_step: Callable[..., None]
 ) -> None:
     at_step(step, die)
@@ -143,7 +145,7 @@ def test_a_retry_that_dies_after_any_step_is_made_good_by_the_next(
         retry(scene)
     is_committed = step in {"committed", "rewritten", "dropped"}
     check_sound(scene, 2 if is_committed else 75)
-    # Meanwhile the stream goes on, and somebody breaks the parser again.
+    # Meanwhile the stream gets messages, and the parser is broken again.
     scene.config = scene.with_stream(parser=BROKEN)
     scene.put(TP0, [event(54, 0)])
     scene.run()
@@ -152,11 +154,11 @@ def test_a_retry_that_dies_after_any_step_is_made_good_by_the_next(
     is_recorded = step not in {"rows_read", "staged"}
     assert report.finished == ([0] if is_recorded and step != "dropped" else [])
     assert (report.moved, report.stayed_messages) == (0, 3 if is_recorded else 76)
-    # What was staged and never written down, or rewritten and never committed, is an orphan: maintenance removes it.
+    # Files that were staged and not recorded, or rewritten and not committed, are orphans, which maintenance removes.
     check_done(scene, 3 if is_recorded else 76, left_over=step in {"staged", "rewritten"})
 
 
-def test_maintenance_finishes_what_is_left(scene: Scene, at_step: Callable[..., None]) -> None:
+def test_maintenance_finishes_an_unfinished_retry(scene: Scene, at_step: Callable[..., None]) -> None:
     at_step("recorded", die)
     with pytest.raises(Killed):
         retry(scene)
@@ -172,7 +174,7 @@ def test_maintenance_finishes_what_is_left(scene: Scene, at_step: Callable[..., 
     assert finish_retries(scene.store, scene.catalog, "flights", scene.stream) == []
 
 
-def test_two_retries_at_once_move_each_row_once(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_concurrent_retries_move_each_row_once(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     barrier = threading.Barrier(2, timeout=60)
     met: set[int] = set()
 
@@ -183,7 +185,7 @@ def test_two_retries_at_once_move_each_row_once(scene: Scene, monkeypatch: pytes
 
     monkeypatch.setattr(failpoints, "reach", meet)
     reports: list[RetryReport] = []
-    choices = [Choice(), Choice.parse(targets=["flights/0"])]
+    choices = [RowFilter(), RowFilter.parse(targets=["flights/0"])]
     threads = [threading.Thread(target=lambda c=c: reports.append(retry(scene, c))) for c in choices]
     for thread in threads:
         thread.start()
@@ -195,7 +197,7 @@ def test_two_retries_at_once_move_each_row_once(scene: Scene, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("step", ["rows_read", "staged", "recorded", "committed", "rewritten"])
-def test_a_retry_that_sleeps_while_another_does_it_all_changes_nothing(
+def test_a_retry_that_resumes_after_another_finished_changes_nothing(
     scene: Scene, step: str, at_step: Callable[..., None]
 ) -> None:
     other: list[RetryReport] = []
@@ -208,7 +210,7 @@ def test_a_retry_that_sleeps_while_another_does_it_all_changes_nothing(
 
 
 @pytest.mark.parametrize("step", ["rows_read", "recorded", "committed", "rewritten"])
-def test_a_partition_run_beside_a_retry(scene: Scene, step: str, at_step: Callable[..., None]) -> None:
+def test_a_partition_run_during_a_retry_is_no_conflict(scene: Scene, step: str, at_step: Callable[..., None]) -> None:
     def run() -> None:
         scene.put(TP0, [event(54, 0), junk(55)])
         scene.run()
@@ -219,8 +221,8 @@ def test_a_partition_run_beside_a_retry(scene: Scene, step: str, at_step: Callab
     assert read_progress(scene.table.metadata, "t")[TP0] == 56
 
 
-def test_a_retry_beside_a_partition_run(scene: Scene) -> None:
-    """The run's quarantine rows are there, and not final, when the retry looks."""
+def test_a_retry_during_a_partition_run_ignores_rows_that_are_not_final(scene: Scene) -> None:
+    """When the retry reads the quarantine, the run's rows exist and are not final."""
     scene.put(TP0, [event(54, 0), junk(55)])
     reports = []
 
@@ -229,13 +231,13 @@ def test_a_retry_beside_a_partition_run(scene: Scene) -> None:
             reports.append(retry(scene))
             assert verified(scene).figures.waiting == 2
 
-    run_partition(scene.config, "flights", in_this_process, done=between)
+    run_partition(scene.config, "flights", in_this_process, on_step=between)
     assert reports[0].moved == 73
     check_done(scene, 3)
 
 
 @pytest.mark.parametrize("step", ["rows_read", "recorded", "committed", "rewritten"])
-def test_a_rewrite_of_both_tables_beside_a_retry(scene: Scene, step: str, at_step: Callable[..., None]) -> None:
+def test_a_compaction_during_a_retry_is_no_conflict(scene: Scene, step: str, at_step: Callable[..., None]) -> None:
     def rewrite() -> None:
         scene.rewrite()
         rewrite_quarantine(scene)
@@ -245,7 +247,7 @@ def test_a_rewrite_of_both_tables_beside_a_retry(scene: Scene, step: str, at_ste
     check_done(scene, 2, left_over=True)
 
 
-def test_a_table_that_is_rolled_back_gets_the_retry_again(scene: Scene) -> None:
+def test_a_retry_is_committed_again_after_a_rollback_of_the_table(scene: Scene) -> None:
     before = scene.table.metadata.current_snapshot_id
     assert before is not None
     retry(scene)
@@ -256,7 +258,7 @@ def test_a_table_that_is_rolled_back_gets_the_retry_again(scene: Scene) -> None:
     check_done(scene, 2)
 
 
-def test_a_quarantine_that_is_rolled_back_drops_the_rows_again(scene: Scene) -> None:
+def test_rows_are_dropped_again_after_a_rollback_of_the_quarantine(scene: Scene) -> None:
     before = scene.quarantine.metadata.current_snapshot_id
     assert before is not None
     retry(scene)
@@ -266,13 +268,13 @@ def test_a_quarantine_that_is_rolled_back_drops_the_rows_again(scene: Scene) -> 
     check_done(scene, 2, left_over=True)
 
 
-def test_staged_files_that_are_gone_are_named(scene: Scene, at_step: Callable[..., None]) -> None:
+def test_a_missing_staged_file_is_named(scene: Scene, at_step: Callable[..., None]) -> None:
     at_step("recorded", die)
     with pytest.raises(Killed):
         retry(scene)
     for path in scene.data_files() - scene.referenced_files():
         scene.table.io.delete(path)
-    with pytest.raises(PlanUnusable, match=r"retries/flights/1/.*/0\.json names a file that is gone"):
+    with pytest.raises(PlanUnusable, match=r"retries/flights/1/.*/0\.json lists a file that does not exist"):
         retry(scene)
     (key,) = [key for key in scene.keys("retries/") if key.endswith("/0.json")]
     scene.store.remove(key)
@@ -280,13 +282,13 @@ def test_staged_files_that_are_gone_are_named(scene: Scene, at_step: Callable[..
     check_done(scene, 2)
 
 
-def test_event_times_are_held_against_the_day_of_the_retry(scene: Scene) -> None:
+def test_bounds_of_event_times_are_relative_to_the_time_of_the_retry(scene: Scene) -> None:
     assert retry(scene, now=lambda: datetime(2030, 1, 1, tzinfo=UTC)).moved == 73
     check_done(scene, 2)
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("given", "message"),
     [
         ({"targets": ["a b"]}, "not a legal Kafka topic name"),
         ({"targets": ["flights/x"]}, "names no message"),
@@ -294,13 +296,13 @@ def test_event_times_are_held_against_the_day_of_the_retry(scene: Scene) -> None
         ({"first_offset": 5, "last_offset": 4}, "--from 5 is behind --to 4"),
     ],
 )
-def test_a_choice_that_can_mean_nothing_is_refused(given: dict[str, Any], says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        Choice.parse(**given)
+def test_a_filter_that_can_select_no_row_is_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        RowFilter.parse(**given)
 
 
-def test_rows_moved_before_a_rollback_of_both_wait_for_the_partition_run(scene: Scene) -> None:
-    """Back to before the run that found them: the retry has to wait for the run."""
+def test_a_retry_waits_for_the_partition_run_after_a_rollback_of_both_tables(scene: Scene) -> None:
+    """Both tables are rolled back to before the run that wrote the rows."""
     scene.put(TP0, [event(54, 0)])
     scene.config = scene.with_stream(parser=BROKEN)
     scene.run()
@@ -315,8 +317,8 @@ def test_rows_moved_before_a_rollback_of_both_wait_for_the_partition_run(scene: 
     check_done(scene, 2)
 
 
-def test_exactly_what_was_sent_is_in_the_quarantine_that_was_rewritten(scene: Scene) -> None:
-    retry(scene, Choice.parse(targets=["flights/1"]))
+def test_a_rewritten_quarantine_keeps_the_other_rows_unchanged(scene: Scene) -> None:
+    retry(scene, RowFilter.parse(targets=["flights/1"]))
     found = messages_in(scene.quarantine.scan().to_arrow())
     sent = [m for m in scene.sent if m[:2] != ("flights", 1) and not (m[0] == "flights" and m[2] == 52)]
     assert sorted(found, key=lambda m: m[:3]) == sorted(sent, key=lambda m: m[:3])
@@ -328,7 +330,7 @@ def test_a_stream_that_writes_files_is_refused(scene: Scene) -> None:
         retry(scene)
 
 
-def test_columns_that_the_config_has_by_now_are_filled(scene: Scene) -> None:
+def test_columns_added_to_the_config_are_filled(scene: Scene) -> None:
     scene.config = scene.with_stream(columns={"id": "string", "at": "long"})
     assert retry(scene).moved == 73
     check_done(scene, 2)
@@ -338,7 +340,7 @@ def test_columns_that_the_config_has_by_now_are_filled(scene: Scene) -> None:
     }
 
 
-def test_partitions_that_follow_from_no_bounds(make_scene: MakeScene) -> None:
+def test_files_of_bucket_partitions_are_committed_by_their_recorded_partition(make_scene: MakeScene) -> None:
     scene = make_scene(partition_by=["hour", "bucket(4, message_id)"])
     fill_quarantine(scene)
     assert retry(scene).moved == 73
@@ -346,8 +348,10 @@ def test_partitions_that_follow_from_no_bounds(make_scene: MakeScene) -> None:
     assert len({task.file.partition[1] for task in scene.table.scan().plan_files()}) == 4
 
 
-def test_what_the_count_is_for(scene: Scene, at_step: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reader that does not know of retries counts the rows of a killed one twice: `verify` can see that."""
+def test_verify_needs_the_number_of_retries_to_count_rows_once(
+    scene: Scene, at_step: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader that ignores the numbers of retries counts the rows of a killed retry twice, which `verify` detects."""
     at_step("committed", die)
     with pytest.raises(Killed):
         retry(scene)
@@ -356,13 +360,15 @@ def test_what_the_count_is_for(scene: Scene, at_step: Callable[..., None], monke
     assert verified(scene).figures.repeated == 73
 
 
-def test_an_object_that_says_what_was_moved_is_missed_by_name(scene: Scene, at_step: Callable[..., None]) -> None:
+def test_a_missing_record_of_a_retry_is_named(scene: Scene, at_step: Callable[..., None]) -> None:
     at_step("committed", die)
     with pytest.raises(Killed):
         retry(scene)
     for key in scene.keys("retries/"):
         scene.store.remove(key)
-    with pytest.raises(PlanUnusable, match=r"retries/flights/1/.*/0\.json, which says what is missing, is gone"):
+    with pytest.raises(
+        PlanUnusable, match=r"retries/flights/1/.*/0\.json, which lists the missing changes, does not exist"
+    ):
         retry(scene)
     (fault,) = [fault for fault in verified(scene).faults if fault.kind == "progress"]
-    assert "nobody can say which rows of the quarantine these are" in fault.what
+    assert "only this object lists which rows of the quarantine these are" in fault.what

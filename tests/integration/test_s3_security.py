@@ -1,4 +1,4 @@
-"""Encryption headers and roles, against moto's server: it keeps what S3 keeps of them, and speaks STS."""
+"""Encryption headers and roles, with moto's server: it stores encryption headers as S3 does, and implements STS."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from secured import Certificates
 from waybill import tables
 from waybill.clients import s3 as clients
 from waybill.clients import s3 as object_store
-from waybill.connections import CatalogEndpoint, S3Endpoint, connection
-from waybill.dedup.index.reads import QuickReads
+from waybill.connections import CatalogEndpoint, S3Endpoint, find_connection
+from waybill.dedup.index.lookup import QuickReads
 from waybill.errors import ConfigError, StoreUnavailable
 from waybill.store import Store
 
@@ -62,7 +62,7 @@ def admin(url: str) -> Iterator[Any]:
 
 @pytest.fixture(autouse=True)
 def own_environment(admin: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """Whoever runs the tests may have keys and profiles of their own."""
+    """Hide the keys and profiles of the person who runs the tests."""
     for variable in ("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
@@ -76,11 +76,11 @@ def own_environment(admin: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 def endpoint(url: str, *, login: str | None = "AKIDBASE", **extra: Any) -> S3Endpoint:
     keys = {"login": login, "password": SECRET} if login else {}
     document = {"conn_type": "aws", **keys, "extra": {"endpoint_url": url, "region_name": "us-east-1", **extra}}
-    return S3Endpoint.of(connection("vault", {"AIRFLOW_CONN_VAULT": json.dumps(document)}))
+    return S3Endpoint.of(find_connection("vault", {"AIRFLOW_CONN_VAULT": json.dumps(document)}))
 
 
 class Same(BaseHTTPRequestHandler):
-    """An object store whose objects are all the same."""
+    """An S3 server that answers every GET with the same bytes."""
 
     protocol_version = "HTTP/1.1"
 
@@ -93,7 +93,7 @@ class Same(BaseHTTPRequestHandler):
         self.wfile.write(SAME)
 
     def log_message(self, *_: Any) -> None:
-        """Nothing: tests print what fails."""
+        """Log nothing."""
 
 
 @contextlib.contextmanager
@@ -102,7 +102,7 @@ def over_tls(certificate: Path) -> Iterator[str]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
     server.socket = context.wrap_socket(server.socket, server_side=True)
-    server.handle_error = lambda *_: None  # type: ignore[method-assign]  # a client that refuses us hangs up
+    server.handle_error = lambda *_: None  # type: ignore[method-assign]  # a client that does not trust the certificate closes the connection
     serving = threading.Thread(target=server.serve_forever, daemon=True)
     serving.start()
     try:
@@ -122,7 +122,7 @@ def role(url: str, **arguments: Any) -> dict[str, Any]:
 
 
 class Requests:
-    """What a Store's client sent: the access key of each request's signature."""
+    """Records the access key in the signature of each request of a Store's client."""
 
     def __init__(self, store: Store) -> None:
         self.access_keys: list[str] = []
@@ -156,26 +156,26 @@ def test_objects_are_created_with_the_connections_encryption(
 
 
 def check_stored(admin: Any, key: str, stored: dict[str, Any], *, in_parts: bool) -> None:
-    """Moto forgets the bucket key of a multipart upload."""
+    """Compare the stored headers. Moto does not keep the bucket key of a multipart upload."""
     found = admin.head_object(Bucket=BUCKET, Key=key)
     wanted = {name: value for name, value in stored.items() if not (in_parts and name == "BucketKeyEnabled")}
     assert {name: found.get(name) for name in wanted} == wanted, key
 
 
-def test_without_it_objects_are_as_the_bucket_says(url: str, admin: Any) -> None:
+def test_objects_have_the_buckets_encryption_when_the_connection_asks_for_none(url: str, admin: Any) -> None:
     with Store(endpoint(url), BUCKET) as store:
         store.create_if_absent("plain", b"x")
     assert admin.head_object(Bucket=BUCKET, Key="plain").get("ServerSideEncryption") in (None, "AES256")
 
 
-def test_a_store_that_passes_over_encryption_is_refused(url: str, admin: Any) -> None:
-    """Nobody finds out later that years of data are not encrypted."""
+def test_store_refuses_a_server_that_ignores_encryption(url: str, admin: Any) -> None:
+    """A silent fallback would leave years of data unencrypted."""
     with Store(endpoint(url, **KMS), BUCKET) as store:
         store.client.meta.events.register("before-call.s3", _drop_encryption)
-        with pytest.raises(ConfigError, match="passes over server_side_encryption 'aws:kms' of connection 'vault'"):
+        with pytest.raises(ConfigError, match="ignores server_side_encryption 'aws:kms' of connection 'vault'"):
             store.create_if_absent("passed-over", b"x")
         upload = store.upload_if_absent("passed-over-in-parts")
-        with upload, pytest.raises(ConfigError, match="passes over server_side_encryption"):
+        with upload, pytest.raises(ConfigError, match="ignores server_side_encryption"):
             upload.write(b"x" * (17 << 20))
     with pytest.raises(ClientError, match="Not Found"):
         admin.head_object(Bucket=BUCKET, Key="passed-over-in-parts")
@@ -187,8 +187,8 @@ def _drop_encryption(params: dict[str, Any], **_: Any) -> None:
         del params["headers"][header]
 
 
-def let_keys_end(where: S3Endpoint) -> None:
-    """As if an hour had passed for what STS gave so far."""
+def expire_keys(where: S3Endpoint) -> None:
+    """Make the temporary keys expire, as after an hour."""
     credentials = clients._session(where).get_credentials()
     credentials._expiry_time = credentials._time_fetcher()
     credentials._refresh_using.__self__._cache.clear()
@@ -197,7 +197,7 @@ def let_keys_end(where: S3Endpoint) -> None:
 # --- roles ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_role_is_taken_on_and_its_keys_are_used(url: str) -> None:
+def test_store_uses_the_keys_of_the_role(url: str) -> None:
     with Store(endpoint(url, **role(url, DurationSeconds=1800)), BUCKET) as store:
         requests = Requests(store)
         store.create_if_absent("as-a-role", b"x")
@@ -207,13 +207,13 @@ def test_a_role_is_taken_on_and_its_keys_are_used(url: str) -> None:
     assert used != "AKIDBASE"
 
 
-def test_quick_reads_take_on_the_role_too(
+def test_index_reads_use_the_keys_of_the_role(
     url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     used: list[str] = []
 
     def recorded(where: S3Endpoint) -> ReadOnlyCredentials:
-        used.append((found := clients.keys_of_now(where)).access_key or "")
+        used.append((found := clients.current_keys(where)).access_key or "")
         return found
 
     monkeypatch.setattr(object_store, "keys_of_now", recorded)
@@ -223,13 +223,13 @@ def test_quick_reads_take_on_the_role_too(
         reads = QuickReads(store, where)
         assert bytes(reads.read("read-as-a-role")) == b"what was written"
         assert bytes(reads.read_range("read-as-a-role", 5, 3)) == b"was"
-    assert not [record for record in caplog.records if record.name.startswith("waybill")]  # the store did not help
+    assert not [record for record in caplog.records if record.name.startswith("waybill")]  # no fallback
     assert all(key.startswith("ASIA") for key in used)
     assert used
 
 
-def test_quick_reads_trust_the_connections_authority(tmp_path: Path) -> None:
-    """Over TLS, of a server that answers every GET with the same bytes."""
+def test_index_reads_trust_the_connections_ca(tmp_path: Path) -> None:
+    """Read over TLS from a server that answers every GET with the same bytes."""
     authority = Certificates(tmp_path)
     *_, certificate = authority.issue("s3", ("localhost",))
     with over_tls(certificate) as https:
@@ -239,11 +239,11 @@ def test_quick_reads_trust_the_connections_authority(tmp_path: Path) -> None:
             obstore.get(object_store.object_store(endpoint(https), BUCKET), "any")
 
 
-def test_keys_of_a_role_are_renewed_before_they_end(url: str) -> None:
+def test_keys_of_a_role_are_renewed_before_they_expire(url: str) -> None:
     where = endpoint(url, **role(url))
     before = clients.renewed_keys(where)
     assert clients.renewed_keys(where) == before
-    let_keys_end(where)
+    expire_keys(where)
     with Store(where, BUCKET) as store:
         requests = Requests(store)
         store.create_if_absent("renewed", b"x")
@@ -254,7 +254,7 @@ def test_keys_of_a_role_are_renewed_before_they_end(url: str) -> None:
     assert requests.access_keys == [after.access_key]
 
 
-def test_a_role_that_sts_refuses_is_one_line(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_role_is_one_clear_line(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         answer = {"Error": {"Code": "AccessDenied"}, "ResponseMetadata": {"HTTPStatusCode": 403}}
         raise ClientError(answer, "AssumeRole")
@@ -270,13 +270,13 @@ def test_a_role_that_sts_refuses_is_one_line(url: str, monkeypatch: pytest.Monke
         clients.renewed_keys(where)
 
 
-def test_an_sts_that_does_not_answer_is_not_a_fault_of_the_config(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_sts_raises_store_unavailable(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clients, "_STS_CONFIG", clients.Config(connect_timeout=1, retries={"total_max_attempts": 1}))
     with Store(endpoint(url, **role("http://127.0.0.1:1")), BUCKET) as store, pytest.raises(StoreUnavailable):
         store.read("x")
 
 
-def test_a_profile_and_a_role_on_top_of_it(url: str, tmp_path: Path) -> None:
+def test_role_is_assumed_with_the_keys_of_a_profile(url: str, tmp_path: Path) -> None:
     config = configparser.ConfigParser()
     config["archive"] = {"aws_access_key_id": "AKIDPROFILE", "aws_secret_access_key": SECRET}
     with (tmp_path / "credentials").open("w") as file:
@@ -291,7 +291,7 @@ def test_a_profile_and_a_role_on_top_of_it(url: str, tmp_path: Path) -> None:
     assert requests.access_keys[0].startswith("ASIA")
 
 
-def test_a_profile_that_there_is_not_is_named(url: str) -> None:
+def test_missing_profile_is_named(url: str) -> None:
     with pytest.raises(ConfigError, match=r"connection 'vault' .*\(nobody\) could not be found"):
         Store(endpoint(url, login=None, profile_name="nobody"), BUCKET)
 
@@ -303,7 +303,7 @@ def file_io(where: S3Endpoint) -> Any:
     return tables.file_io(CatalogEndpoint(properties={}), where, f"s3://{BUCKET}/warehouse")
 
 
-def test_files_of_tables_are_encrypted_too(url: str, admin: Any) -> None:
+def test_table_files_have_the_connections_encryption(url: str, admin: Any) -> None:
     io = pickle.loads(pickle.dumps(file_io(endpoint(url, **KMS))))
     for name, size in (("small.parquet", 10), ("parts.parquet", 20 << 20)):
         location = f"s3://{BUCKET}/warehouse/{name}"
@@ -318,7 +318,7 @@ def test_files_of_tables_are_encrypted_too(url: str, admin: Any) -> None:
         assert not io.new_input(location).exists()
 
 
-def test_a_file_that_fails_half_way_does_not_come_into_being(url: str) -> None:
+def test_table_file_is_not_created_when_writing_fails_half_way(url: str) -> None:
     output = file_io(endpoint(url, **KMS)).new_output(f"s3://{BUCKET}/warehouse/half")
     file = output.create()
     file.write(b"half")
@@ -326,7 +326,7 @@ def test_a_file_that_fails_half_way_does_not_come_into_being(url: str) -> None:
     assert not output.exists()
 
 
-def test_files_of_tables_are_reached_by_the_role(url: str) -> None:
+def test_table_files_are_read_and_written_with_the_keys_of_the_role(url: str) -> None:
     where = endpoint(url, **role(url))
     io = file_io(where)
     assert SECRET not in "".join(value for key, value in io.properties.items() if key.startswith("s3."))
@@ -337,14 +337,14 @@ def test_files_of_tables_are_reached_by_the_role(url: str) -> None:
     keys = clients.renewed_keys(where)
     assert keys is not None
     assert used == keys.access_key
-    let_keys_end(where)
+    expire_keys(where)
     with io.new_input(location).open() as file:
         assert file.read() == b"x"
     assert io.fs_by_scheme("s3", BUCKET).__reduce__()[1][0]["access_key"] != used
 
 
-def test_a_table_is_written_and_read_encrypted(url: str, admin: Any, tmp_path: Path) -> None:
-    """PyIceberg's metadata, manifests and data, by a role and with a key."""
+def test_table_is_written_and_read_with_a_role_and_a_kms_key(url: str, admin: Any, tmp_path: Path) -> None:
+    """Covers PyIceberg's metadata, manifests and data files."""
     catalog = tables.open_catalog(
         CatalogEndpoint(
             properties={"type": "sql", "uri": f"sqlite:///{tmp_path}/c.db", "warehouse": f"s3://{BUCKET}/tables"}

@@ -1,4 +1,4 @@
-"""Alerts of the Rubin Observatory, in every version that there was, through a real schema registry into a table."""
+"""Alerts of the Rubin Observatory, in every published version, through a real schema registry into a table."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def schema_ids(url: str) -> dict[str, int]:
-    """Each version's alert, registered by Confluent's client with references to the records that it is made of."""
+    """Register each version's alert, with references to its records, and return the ids by version."""
     ids = {}
     with SchemaRegistryClient({"url": url}) as client:
         for version, files in alert_schemas().items():
@@ -74,7 +74,7 @@ def framed(schema_id: int, datum: bytes) -> bytes:
 
 
 def read_by_avro(version: str, datum: bytes) -> dict[str, Any]:
-    """What Avro's own implementation makes of an alert."""
+    """Decode an alert with Avro's own implementation."""
     files = alert_schemas()[version]
     names = avro.name.Names()
     for file in files:
@@ -84,7 +84,7 @@ def read_by_avro(version: str, datum: bytes) -> dict[str, Any]:
     return found
 
 
-def test_every_version_is_read_by_its_own_schema(
+def test_partition_decodes_every_version_with_its_own_schema(
     stack: Stack, registry: None, schema_ids: dict[str, int], make_scene: Callable[..., Scene]
 ) -> None:
     assert len(schema_ids) >= 15
@@ -104,7 +104,7 @@ def test_every_version_is_read_by_its_own_schema(
     timed = {n: alert for n, alert in expected.items() if "midpointMjdTai" in alert["diaSource"]}
     rows = {row["offset"]: row for row in scene.table.scan().to_arrow().to_pylist()}
     assert rows.keys() == timed.keys()
-    assert 0 < len(timed) < len(expected)  # the first versions call it otherwise: those alerts are not lost
+    assert 0 < len(timed) < len(expected)  # the first versions name the field differently
     for offset, alert in timed.items():
         source, row = alert["diaSource"], rows[offset]
         assert row["value"] == good[offset]
@@ -121,7 +121,7 @@ def test_every_version_is_read_by_its_own_schema(
     scene.check_exactly_once()
 
 
-def test_what_confluents_serializer_writes(
+def test_partition_decodes_what_confluents_serializer_writes(
     stack: Stack, url: str, registry: None, make_scene: Callable[..., Scene]
 ) -> None:
     fields = [
@@ -142,7 +142,7 @@ def test_what_confluents_serializer_writes(
     assert [time.timestamp() for time in rows["event_time"].to_pylist()] == [0.0, 1.0, 2.0]
 
 
-def test_a_registry_out_of_reach_drops_nothing(
+def test_partition_commits_nothing_while_the_registry_is_unreachable(
     stack: Stack,
     registry: None,
     schema_ids: dict[str, int],
@@ -152,7 +152,7 @@ def test_a_registry_out_of_reach_drops_nothing(
     version, files = next(reversed(alert_schemas().items()))
     scene = make_scene(parser=PARSER)
     scene.put(TP, [Record(0, 1_000, None, framed(schema_ids[version], next(alerts(files[-1].parent))))])
-    there = os.environ["AIRFLOW_CONN_ALERTS_REGISTRY"]
+    value = os.environ["AIRFLOW_CONN_ALERTS_REGISTRY"]
     monkeypatch.delenv("AIRFLOW_CONN_ALERTS_REGISTRY")
     with pytest.raises(ConnectionMissing, match="AIRFLOW_CONN_ALERTS_REGISTRY"):
         scene.run()
@@ -161,7 +161,7 @@ def test_a_registry_out_of_reach_drops_nothing(
     with pytest.raises(RegistryUnavailable):
         scene.run()
     assert scene.quarantine.scan().to_arrow().num_rows == 0
-    monkeypatch.setenv("AIRFLOW_CONN_ALERTS_REGISTRY", there)
+    monkeypatch.setenv("AIRFLOW_CONN_ALERTS_REGISTRY", value)
     scene.run()
     scene.check_exactly_once()
     assert scene.table.scan().to_arrow().num_rows == 1

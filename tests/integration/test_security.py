@@ -1,4 +1,4 @@
-"""Kafka by TLS and SASL, ZooKeeper by digest and TLS: who is right gets in, who is not is told so in one line."""
+"""Kafka with TLS and SASL, ZooKeeper with digest and TLS: valid clients work, others get a message of one line."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from archive_drill import STREAM, Archive, Cluster
 from archived_stream import waybill
 from confluent_kafka.admin import AclOperation
+from ingest_scenes import STREAM, Archive, Cluster
 from kafka.protocol.metadata import MetadataRequest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
@@ -27,8 +27,8 @@ from devstack import Stack
 from devstack.s3 import S3Kind
 from waybill import ingest
 from waybill.config import load_config
-from waybill.connections import Encryption, KafkaEndpoint, S3Endpoint, ZooKeeperEndpoint, connection
-from waybill.coordination import Committed, Coordinator
+from waybill.connections import Encryption, KafkaEndpoint, S3Endpoint, ZooKeeperEndpoint, find_connection
+from waybill.coordination import CommittedOffset, Coordinator
 from waybill.errors import ConfigError, CoordinationUnavailable, IngestStopped, KafkaUnavailable, WaybillError
 from waybill.names import TopicPartition, ZkPaths
 from waybill.sources.kafka import KafkaSource
@@ -37,7 +37,7 @@ from waybill.store import Store
 pytestmark = pytest.mark.integration
 
 BOUND_SECONDS = 40.0
-"""No failure may take longer, on whatever machine: a lane's budget and patience are more."""
+"""No failure may take longer, even on a slow machine: the budget of a lane is longer."""
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "your-own-kafka-and-s3.md"
 
@@ -58,7 +58,7 @@ def cluster(servers: SecuredServers) -> Cluster:
 
 @dataclass
 class Drill:
-    """A stream with connections that a test chooses."""
+    """A stream whose connections a test chooses."""
 
     archive: Archive
     file: Path
@@ -78,14 +78,14 @@ class Drill:
         return ingest.merge_reports(STREAM, [ingest.run_lane(config, STREAM, lane) for lane in self.plan()])
 
     def lane_failure(self, lane: ingest.Lane) -> str:
-        """Why the lane's one topic-partition was not archived."""
+        """Run a lane and return why its only topic-partition was not archived."""
         report = ingest.run_lane(load_config(self.file), STREAM, lane)
         (partition,) = report.failures
         assert partition.failure is not None
         return partition.failure.message
 
     def waybill(self, *arguments: str) -> tuple[int, str]:
-        """The command line: its exit code, and what it says to stderr."""
+        """Run the CLI and return its exit code and stderr."""
         ran = waybill(*arguments, WAYBILL_CONFIG=str(self.file))
         return ran.code, ran.err
 
@@ -99,7 +99,7 @@ def drill(stack: Stack, topic_name: str, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def refused_within_bound(act: Callable[[], object]) -> WaybillError:
-    """The error of `act`, which is one line, holds no password, and comes soon."""
+    """Return the error of `act`; check that it is one line, contains no password, and is raised soon."""
     start = time.monotonic()
     with pytest.raises(WaybillError) as raised:
         act()
@@ -110,12 +110,12 @@ def refused_within_bound(act: Callable[[], object]) -> WaybillError:
     return raised.value
 
 
-# --- those who may ----------------------------------------------------------------------------------------------------
+# --- valid clients ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("protocol", ["SASL_SSL", "SASL_PLAINTEXT"])
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_a_lane_archives_by_sasl(
+def test_lane_archives_with_sasl(
     servers: SecuredServers,
     cluster: Cluster,
     drill: Drill,
@@ -134,10 +134,10 @@ def test_a_lane_archives_by_sasl(
     assert [record.value for record in drill.archive.messages(tp)] == [b"%d" % number for number in range(50)]
     assert drill.waybill("verify", "--no-table") == (0, "")
     assert ALICE.password not in caplog.text
-    assert any(record.name.startswith("kafka") for record in caplog.records)  # it would have been seen
+    assert any(record.name.startswith("kafka") for record in caplog.records)  # so the logger was on
 
 
-def test_a_lane_archives_with_a_certificate_of_its_own(
+def test_lane_archives_with_a_client_certificate(
     servers: SecuredServers, cluster: Cluster, drill: Drill, tp: TopicPartition
 ) -> None:
     certificate, key, _ = servers.certificates.issue("client", password=ALICE.password)
@@ -156,10 +156,10 @@ def test_a_lane_archives_with_a_certificate_of_its_own(
     assert "refuses our certificate, or the lack of one" in str(refused_within_bound(drill.plan))
 
 
-def test_many_megabytes_come_through_tls(
+def test_fetches_of_many_megabytes_work_over_tls(
     servers: SecuredServers, cluster: Cluster, drill: Drill, tp: TopicPartition
 ) -> None:
-    """Fetch responses of 8 MiB: what OpenSSL holds back, the selector does not show."""
+    """Fetch responses of 8 MiB: the selector does not report bytes that OpenSSL has buffered."""
     values = [os.urandom(900_000) for _ in range(60)]
     cluster.produce(tp, [(None, value) for value in values])
     drill.connect(kafka=servers.kafka_as(ALICE, "PLAIN"), zookeeper=servers.zookeeper())
@@ -168,30 +168,30 @@ def test_many_megabytes_come_through_tls(
     assert [record.value for record in drill.archive.messages(tp)] == values
 
 
-def test_responses_that_share_a_tls_record_are_all_read(servers: SecuredServers) -> None:
-    """As of a load balancer that ends TLS. One that stays in OpenSSL's buffer would be waited for in vain."""
+def test_client_reads_all_responses_of_one_tls_record(servers: SecuredServers) -> None:
+    """A load balancer sends such records. The client would wait forever for a response in OpenSSL's buffer."""
     extra = {"bootstrap.servers": f"127.0.0.1:{servers.ports['proxy']}"}
     found = servers.kafka("SSL")
     found["extra"] |= extra
     with tls_proxy(servers), KafkaSource(endpoint(found), request_timeout=timedelta(seconds=5)) as source:
         cluster = source._cluster
-        cluster.describe(None)
+        cluster.describe_topics(None)
         for _ in range(10):
             request = [MetadataRequest(topics=[], allow_auto_topic_creation=False, max_version=8) for _ in range(5)]
-            responses = [cluster.response(each) for each in [cluster.send(1, each) for each in request]]
+            responses = [cluster.wait(each) for each in [cluster.send(1, each) for each in request]]
             assert all(response.brokers for response in responses)
 
 
 def endpoint(document: Mapping[str, Any]) -> KafkaEndpoint:
-    return KafkaEndpoint.of(connection("kafka", as_environment(kafka=document)))
+    return KafkaEndpoint.of(find_connection("kafka", as_environment(kafka=document)))
 
 
-# --- those who may not: Kafka -----------------------------------------------------------------------------------------
+# --- refused clients: Kafka -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("user", [EVE, User(ALICE.name)], ids=["stranger", "wrong password"])
-def test_wrong_credentials_are_one_line_at_once(
+def test_wrong_kafka_credentials_are_one_line_at_once(
     servers: SecuredServers, drill: Drill, tp: TopicPartition, mechanism: str, user: User
 ) -> None:
     drill.connect(kafka=servers.kafka_as(user, mechanism), zookeeper=servers.zookeeper())
@@ -208,13 +208,13 @@ def test_wrong_credentials_are_one_line_at_once(
 
 @pytest.fixture(scope="module")
 def deaf_port() -> Iterator[int]:
-    """Takes connections, and says nothing."""
+    """A server that accepts connections and sends nothing."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield int(listener.getsockname()[1])
 
 
 ODD_KAFKAS: list[tuple[str, str, str, dict[str, str], type[WaybillError], str]] = [
-    # What is met, the client's protocol, the port, more options, the error, what it says.
+    # Case, protocol of the client, port, more options, error, message.
     ("wrong CA", "SASL_SSL", "SASL_SSL", {"ssl.ca.location": "OTHER"}, ConfigError, "127.0.0.1:.* is not trusted"),
     ("no CA", "SASL_SSL", "SASL_SSL", {"ssl.ca.location": ""}, ConfigError, "is not trusted: .*Check ssl.ca.location"),
     ("another host", "SASL_SSL", "SASL_SSL", {"host": "localhost"}, ConfigError, "is not trusted: Hostname mismatch"),
@@ -240,7 +240,7 @@ ODD_KAFKAS: list[tuple[str, str, str, dict[str, str], type[WaybillError], str]] 
     [each[1:] for each in ODD_KAFKAS],
     ids=[each[0] for each in ODD_KAFKAS],
 )
-def test_a_kafka_that_is_not_what_the_connection_says(
+def test_kafka_that_does_not_match_the_connection_is_one_line(
     servers: SecuredServers,
     deaf_port: int,
     tmp_path: Path,
@@ -269,7 +269,7 @@ def test_a_kafka_that_is_not_what_the_connection_says(
     assert "connection 'kafka'" in str(error)
 
 
-def test_a_topic_without_acl_is_named(
+def test_topic_without_an_acl_is_named(
     servers: SecuredServers, cluster: Cluster, drill: Drill, tp: TopicPartition
 ) -> None:
     cluster.produce(tp, [(None, b"v")] * 5)
@@ -291,7 +291,7 @@ def test_a_topic_without_acl_is_named(
 
 
 def nodes(client: KazooClient, path: str) -> dict[str, set[tuple[int, str, str]]]:
-    """Every node from `path` on, with its ACL: permissions, scheme, id."""
+    """Return the ACL (permissions, scheme, id) of `path` and of every node below it."""
     acls, _ = client.get_acls(path)
     found = {path: {(acl.perms, acl.id.scheme, acl.id.id.partition(":")[0]) for acl in acls}}
     for child in client.get_children(path):
@@ -311,7 +311,7 @@ def alices_client(servers: SecuredServers) -> Iterator[KazooClient]:
 
 
 def coordinator(document: Mapping[str, Any], root: str, session_seconds: float = 4) -> Coordinator:
-    where = ZooKeeperEndpoint.of(connection("zookeeper", as_environment(zookeeper=document)))
+    where = ZooKeeperEndpoint.of(find_connection("zookeeper", as_environment(zookeeper=document)))
     return Coordinator(where, ZkPaths(root, STREAM, 1), timedelta(seconds=session_seconds))
 
 
@@ -320,7 +320,7 @@ def coordinator(document: Mapping[str, Any], root: str, session_seconds: float =
     ("acl", "expected"),
     [("creator", {(31, "digest", "alice")}), ("creator+read", {(31, "digest", "alice"), (1, "world", "anyone")})],
 )
-def test_every_node_has_the_acl(
+def test_every_zookeeper_node_has_the_acl(
     servers: SecuredServers,
     topic_name: str,
     alices_client: KazooClient,
@@ -328,12 +328,12 @@ def test_every_node_has_the_acl(
     acl: str,
     expected: set[tuple[int, str, str]],
 ) -> None:
-    """Parents, locks and who waits for them, committed offsets, stops."""
+    """Covers parents, locks and their waiting nodes, committed offsets, stops."""
     document = servers.zookeeper(ALICE, tls=tls, acl=acl) | {"schema": f"chroot-{topic_name}"}
     tps = [TopicPartition("t", number) for number in range(200)]
     with coordinator(document, "root") as held, held.lock(tps[0]):
         for tp in tps:
-            held.write_committed(tp, Committed(committed_offset=7), -1)
+            held.write_committed(tp, CommittedOffset(committed_offset=7), -1)
         assert len(held.read_all_committed(tps)) == len(tps)  # many answers in one TLS record
         held.record_stop(tps[1], IngestStopped("stopped"))
         found = nodes(alices_client, f"/chroot-{topic_name}")
@@ -343,12 +343,12 @@ def test_every_node_has_the_acl(
         assert {frozenset(acls) for acls in found.values()} == {frozenset(expected)}
 
 
-def test_a_certificate_can_be_who_we_are(servers: SecuredServers, topic_name: str) -> None:
+def test_zookeeper_accepts_a_client_certificate(servers: SecuredServers, topic_name: str) -> None:
     certificate, key, _ = servers.certificates.issue("client")
     own = {"certfile": str(certificate), "keyfile": str(key), "acl": "creator"}
     tp = TopicPartition("t", 0)
     with coordinator(servers.zookeeper(tls=True, **own), topic_name) as ours:
-        ours.write_committed(tp, Committed(committed_offset=7), -1)
+        ours.write_committed(tp, CommittedOffset(committed_offset=7), -1)
         found = ours.read_committed(tp)
         assert found is not None
         assert found.committed_offset == 7
@@ -358,12 +358,12 @@ def test_a_certificate_can_be_who_we_are(servers: SecuredServers, topic_name: st
         assert isinstance(refused_within_bound(lambda: other.read_committed(tp)), ConfigError)
 
 
-def test_the_documented_way_to_add_acls_later(
+def test_documented_way_to_add_acls_later_works(
     servers: SecuredServers, monkeypatch: pytest.MonkeyPatch, alices_client: KazooClient
 ) -> None:
     (script,) = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
     with coordinator(servers.zookeeper() | {"schema": "data"}, "waybill") as before:
-        before.write_committed(TopicPartition("t", 0), Committed(committed_offset=7), -1)
+        before.write_committed(TopicPartition("t", 0), CommittedOffset(committed_offset=7), -1)
     monkeypatch.setenv("ZK", f"127.0.0.1:{servers.ports['zookeeper']}")
     monkeypatch.setenv("AUTH", f"{ALICE.name}:{ALICE.password}")
     names: dict[str, Any] = {}
@@ -374,15 +374,15 @@ def test_the_documented_way_to_add_acls_later(
     assert {frozenset(acls) for acls in found.values()} == {frozenset({(31, "digest", "alice")})}
 
 
-def test_others_neither_read_nor_write(servers: SecuredServers, topic_name: str) -> None:
+def test_other_users_neither_read_nor_write_nodes(servers: SecuredServers, topic_name: str) -> None:
     tp = TopicPartition("t", 0)
     with coordinator(servers.zookeeper(ALICE), topic_name) as ours:
-        ours.write_committed(tp, Committed(committed_offset=7), -1)
+        ours.write_committed(tp, CommittedOffset(committed_offset=7), -1)
     for document in (servers.zookeeper(), servers.zookeeper(EVE), servers.zookeeper(User(ALICE.name))):
         with coordinator(document, topic_name) as other:
             for act in (
                 lambda other=other: other.read_committed(tp),
-                lambda other=other: other.write_committed(tp, Committed(committed_offset=9), 0),
+                lambda other=other: other.write_committed(tp, CommittedOffset(committed_offset=9), 0),
                 lambda other=other: other.lock(tp).__enter__(),
                 lambda other=other: other.list_committed(),
             ):
@@ -417,23 +417,30 @@ def test_wrong_zookeeper_credentials_stop_a_lane_at_once(
     assert said.count("\n") == 1
 
 
-def test_a_store_that_encrypts_nothing_is_refused(stack: Stack, topic_name: str) -> None:
+def test_store_without_encryption_support_is_refused(stack: Stack, topic_name: str) -> None:
     if stack.s3.program.kind is not S3Kind.VERSITYGW:
         pytest.skip("moto does as it is told")
-    found = S3Endpoint.of(connection("aws_default"))
+    found = S3Endpoint.of(find_connection("aws_default"))
     found = found.model_copy(update={"encryption": Encryption(algorithm="aws:kms")})
-    with Store(found, stack.bucket) as store, pytest.raises(ConfigError, match="passes over server_side_encryption"):
+    with Store(found, stack.bucket) as store, pytest.raises(ConfigError, match="ignores server_side_encryption"):
         store.create_if_absent(f"{topic_name}/object", b"x")
 
 
 ODD_ZOOKEEPERS: list[tuple[str, bool, str, dict[str, Any], type[WaybillError], str]] = [
-    # What is met, whether the client speaks TLS, the port, more options, the error, what it says.
+    # Case, whether the client uses TLS, port, more options, error, message.
     ("wrong CA", True, "zookeeper-tls", {"ca": "OTHER"}, ConfigError, "its certificate is not trusted: .* Check ca,"),
     ("another host", True, "zookeeper-tls", {"host": "localhost"}, ConfigError, "not trusted: Hostname mismatch"),
-    ("plain to TLS", False, "zookeeper-tls", {}, CoordinationUnavailable, "takes the connection and begins no session"),
+    (
+        "plain to TLS",
+        False,
+        "zookeeper-tls",
+        {},
+        CoordinationUnavailable,
+        "accepts the connection and starts no session",
+    ),
     ("TLS to plain", True, "zookeeper", {}, CoordinationUnavailable, "the TLS handshake failed"),
     ("deaf, TLS", True, "deaf", {}, CoordinationUnavailable, "timed out"),
-    ("deaf", False, "deaf", {}, CoordinationUnavailable, "takes the connection and begins no session"),
+    ("deaf", False, "deaf", {}, CoordinationUnavailable, "accepts the connection and starts no session"),
     ("no such host", True, "zookeeper-tls", {"host": "no-such.invalid"}, CoordinationUnavailable, "does not resolve"),
 ]
 
@@ -443,7 +450,7 @@ ODD_ZOOKEEPERS: list[tuple[str, bool, str, dict[str, Any], type[WaybillError], s
     [each[1:] for each in ODD_ZOOKEEPERS],
     ids=[each[0] for each in ODD_ZOOKEEPERS],
 )
-def test_a_zookeeper_that_is_not_what_the_connection_says(
+def test_zookeeper_that_does_not_match_the_connection_is_one_line(
     servers: SecuredServers,
     deaf_port: int,
     tmp_path: Path,
@@ -470,19 +477,19 @@ def test_a_zookeeper_that_is_not_what_the_connection_says(
     assert "connection 'zookeeper'" in str(error)
 
 
-def test_zookeepers_password_is_in_no_log(
+def test_no_log_line_contains_the_zookeeper_password(
     servers: SecuredServers, topic_name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     caplog.set_level(logging.DEBUG, "kazoo")
     with coordinator(servers.zookeeper(ALICE), topic_name) as ours:
-        ours.write_committed(TopicPartition("t", 0), Committed(committed_offset=7), -1)
+        ours.write_committed(TopicPartition("t", 0), CommittedOffset(committed_offset=7), -1)
     assert ALICE.password not in caplog.text
 
 
-def test_connections_survive_the_way_to_another_process(servers: SecuredServers) -> None:
-    """As Spark's executors get them."""
-    before = connection("kafka", as_environment(kafka=servers.kafka_as(ALICE, "PLAIN")))
-    after = connection("kafka", {before.variable: before.to_environment()})
+def test_connections_survive_the_transfer_to_another_process(servers: SecuredServers) -> None:
+    """Spark's executors receive them this way."""
+    before = find_connection("kafka", as_environment(kafka=servers.kafka_as(ALICE, "PLAIN")))
+    after = find_connection("kafka", {before.variable: before.to_environment()})
     assert KafkaEndpoint.of(after) == KafkaEndpoint.of(before)
     assert json.loads(before.to_environment())["extra"]["sasl.password"] == ALICE.password

@@ -1,4 +1,4 @@
-"""The Kafka source against real brokers."""
+"""The Kafka source with real brokers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import timedelta
 from itertools import pairwise
 
 import pytest
-from archive_drill import Cluster
+from ingest_scenes import Cluster
 
 from devstack import Stack
 from waybill.config import IsolationLevel
@@ -34,7 +34,7 @@ def endpoint(stack: Stack) -> KafkaEndpoint:
 
 @pytest.fixture
 def source(endpoint: KafkaEndpoint) -> Iterator[KafkaSource]:
-    with KafkaSource(endpoint, patience=timedelta(seconds=5)) as source:
+    with KafkaSource(endpoint, retry_timeout=timedelta(seconds=5)) as source:
         yield source
 
 
@@ -44,7 +44,9 @@ def tp(cluster: Cluster, topic_name: str) -> TopicPartition:
     return TopicPartition(topic_name, 0)
 
 
-def test_offsets_of_many_topic_partitions(source: KafkaSource, cluster: Cluster, topic_name: str) -> None:
+def test_offsets_returns_the_log_ranges_of_many_topic_partitions(
+    source: KafkaSource, cluster: Cluster, topic_name: str
+) -> None:
     cluster.create(topic_name, partitions=6)
     tps = [TopicPartition(topic_name, number) for number in range(6)]
     for tp in tps[1:]:
@@ -72,7 +74,9 @@ def test_end_is_the_last_stable_offset_under_read_committed(
     assert source.offsets([tp])[tp].end == 2
 
 
-def test_offset_at_a_time(source: KafkaSource, cluster: Cluster, tp: TopicPartition) -> None:
+def test_offset_at_returns_the_first_offset_from_a_time_on(
+    source: KafkaSource, cluster: Cluster, tp: TopicPartition
+) -> None:
     from waybill.records.encode import Record
 
     for timestamp_ms in (1_000_000, 2_000_000):
@@ -80,7 +84,7 @@ def test_offset_at_a_time(source: KafkaSource, cluster: Cluster, tp: TopicPartit
     assert [source.offset_at(tp, at) for at in (0, 1_000_000, 1_000_001, 2_000_001)] == [0, 0, 1, None]
 
 
-def test_whole_batches_are_read_in_order_and_the_end_is_kept(
+def test_read_yields_whole_batches_in_order_up_to_the_end(
     endpoint: KafkaEndpoint, cluster: Cluster, tp: TopicPartition
 ) -> None:
     cluster.produce(tp, [(None, os.urandom(300_000)) for _ in range(40)])  # more than a fetch, batches larger than one
@@ -96,14 +100,14 @@ def test_whole_batches_are_read_in_order_and_the_end_is_kept(
     assert read[-1][1] >= 31 > read[-1][0]
 
 
-def test_first_batch_only_is_a_small_fetch(source: KafkaSource, cluster: Cluster, tp: TopicPartition) -> None:
+def test_read_with_first_batch_only_yields_one_batch(source: KafkaSource, cluster: Cluster, tp: TopicPartition) -> None:
     for _ in range(5):
         cluster.produce(tp, [(None, b"v" * 100)])
     (chunk,) = source.read(tp, 1, 5, first_batch_only=True)
     assert [frame.header.base_offset for frame in chunk.frames] == [1]
 
 
-def test_reading_that_is_given_up_leaves_the_source_usable(
+def test_source_can_be_used_after_a_read_was_closed_early(
     source: KafkaSource, cluster: Cluster, tp: TopicPartition
 ) -> None:
     cluster.produce(tp, [(None, os.urandom(900_000)) for _ in range(20)])
@@ -114,20 +118,20 @@ def test_reading_that_is_given_up_leaves_the_source_usable(
     assert source.offsets([tp])[tp] == LogRange(0, 20)
 
 
-def test_offset_below_the_log_is_a_retention_gap(source: KafkaSource, cluster: Cluster, tp: TopicPartition) -> None:
+def test_read_before_the_log_raises_retention_gap(source: KafkaSource, cluster: Cluster, tp: TopicPartition) -> None:
     cluster.produce(tp, [(None, b"v")] * 10)
     cluster.delete_records(tp, before=4)
     with pytest.raises(RetentionGap, match="offsets 1–3"):
         list(source.read(tp, 1, 10))
 
 
-def test_offset_beyond_the_log_is_a_truncation(source: KafkaSource, cluster: Cluster, tp: TopicPartition) -> None:
+def test_read_after_the_log_raises_log_truncated(source: KafkaSource, cluster: Cluster, tp: TopicPartition) -> None:
     cluster.produce(tp, [(None, b"v")] * 10)
     with pytest.raises(LogTruncated, match="ends at 10, before the committed offset 12"):
         list(source.read(tp, 12, 15))
 
 
-def test_epoch_that_the_log_does_not_have_is_a_truncation(
+def test_epoch_end_is_unknown_for_an_epoch_that_the_log_does_not_have(
     source: KafkaSource, cluster: Cluster, tp: TopicPartition
 ) -> None:
     cluster.produce(tp, [(None, b"v")] * 10)
@@ -136,7 +140,9 @@ def test_epoch_that_the_log_does_not_have_is_a_truncation(
     assert source.epoch_end(tp, 99).end_offset == -1
 
 
-def test_topic_that_is_another_one_now_is_not_read(source: KafkaSource, cluster: Cluster, tp: TopicPartition) -> None:
+def test_read_of_a_recreated_topic_raises_topic_recreated(
+    source: KafkaSource, cluster: Cluster, tp: TopicPartition
+) -> None:
     cluster.produce(tp, [(None, b"old")] * 3)
     before = source.topic(tp.topic).topic_id
     cluster.delete(tp.topic)
@@ -146,12 +152,12 @@ def test_topic_that_is_another_one_now_is_not_read(source: KafkaSource, cluster:
         list(source.read(tp, 3, 10, topic_id=before))
 
 
-def test_topic_that_does_not_exist_is_named_soon(source: KafkaSource) -> None:
+def test_offsets_of_a_topic_that_does_not_exist_fail_soon_with_its_name(source: KafkaSource) -> None:
     with pytest.raises(KafkaUnavailable, match="there is no topic 'no-such-topic'"):
         source.offsets([TopicPartition("no-such-topic", 0)])
 
 
-def test_no_broker_is_one_clear_line() -> None:
+def test_connecting_without_a_broker_raises_kafka_unavailable() -> None:
     endpoint = KafkaEndpoint(bootstrap_servers=("127.0.0.1:1",))
     source = KafkaSource(endpoint, request_timeout=timedelta(seconds=1))
     with pytest.raises(KafkaUnavailable, match=r"Kafka at 127\.0\.0\.1:1: could not connect"), source:

@@ -8,17 +8,17 @@ from collections.abc import Iterator
 import pytest
 
 from devstack import Stack
-from waybill.archive import chain
+from waybill.archive import chain, object_reader
 from waybill.connections import S3Endpoint
-from waybill.errors import ChainBroken, ConfigError, ObjectAlreadyThere, ObjectMissing, StoreUnavailable
+from waybill.errors import ChainBroken, ConfigError, ObjectExists, ObjectMissing, StoreUnavailable
 from waybill.names import BackupName, TopicPartition
 from waybill.records import Codec
 from waybill.records.encode import Record, encode_batch
-from waybill.store import Chain, Store
+from waybill.store import ChainId, Store
 
 pytestmark = pytest.mark.integration
 
-PART = 5 << 20  # S3 takes no smaller ones
+PART = 5 << 20  # S3's minimum
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def pending_uploads(store: Store) -> list[str]:
 
 
 @pytest.mark.parametrize("size", [0, 1, PART - 1, PART, PART + 1, 4 * PART + 12345])
-def test_upload_of_any_size_is_read_back_and_is_created_once(store: Store, size: int) -> None:
+def test_upload_of_any_size_is_read_back_and_created_once(store: Store, size: int) -> None:
     data, key = os.urandom(size), f"{store.prefix}/{size}"
     for attempt in range(2):
         upload = store.upload_if_absent(key, {"attempt": str(attempt)})
@@ -50,7 +50,7 @@ def test_upload_of_any_size_is_read_back_and_is_created_once(store: Store, size:
             assert not store.exists(key)
             upload.complete()
         else:
-            with pytest.raises(ObjectAlreadyThere, match=key):
+            with pytest.raises(ObjectExists, match=key):
                 upload.complete()
     assert store.read(key) == data
     assert store.metadata(key) == {"attempt": "0"}
@@ -66,7 +66,7 @@ def test_aborted_upload_leaves_nothing(store: Store) -> None:
     assert pending_uploads(store) == []
 
 
-def test_whole_part_buffers_are_used_again(store: Store) -> None:
+def test_upload_reuses_part_buffers(store: Store) -> None:
     for number in range(3):
         upload = store.upload_if_absent(f"{store.prefix}/{number}")
         upload.write(bytes(6 * PART))
@@ -74,13 +74,13 @@ def test_whole_part_buffers_are_used_again(store: Store) -> None:
     assert store._threads.buffers.qsize() <= 3
 
 
-def test_object_that_is_missing_is_named(store: Store) -> None:
+def test_missing_object_is_named(store: Store) -> None:
     for read in (store.read, store.metadata):
         with pytest.raises(ObjectMissing, match="no/such does not exist"):
             read("no/such")
 
 
-def test_wrong_endpoint_keys_or_bucket_is_one_clear_line(stack: Stack, endpoint: S3Endpoint) -> None:
+def test_wrong_endpoint_keys_or_bucket_are_one_clear_line(stack: Stack, endpoint: S3Endpoint) -> None:
     wrong = [
         (endpoint.model_copy(update={"secret_key": "wrong"}), stack.bucket, ConfigError, "not allowed to read a"),
         (endpoint.model_copy(update={"access_key": "nobody"}), stack.bucket, ConfigError, "not allowed to read a"),
@@ -107,55 +107,55 @@ def put(store: Store, tp: TopicPartition, first: int, following: int, generation
     return key
 
 
-def test_listings_find_topics_and_chains_and_nothing_else(store: Store) -> None:
+def test_listings_return_only_topics_and_chains(store: Store) -> None:
     for topic, generation, partition in [("a", 1, 0), ("a", 1, 1), ("a", 1, 10), ("a", 2, 0), ("a.b", 1, 0)]:
         for first in (0, 9, 10):
             put(store, TopicPartition(topic, partition), first, first + 1, generation)
-    store.create_if_absent(f"{store.prefix}/backup/a/1_0_note.txt", b"not an object of ours")
+    store.create_if_absent(f"{store.prefix}/backup/a/1_0_note.txt", b"no backup object")
 
     assert store.topics() == ["a", "a.b"]
-    assert store.chains("a") == [Chain(TopicPartition("a", p), g) for p, g in [(0, 1), (0, 2), (1, 1), (10, 1)]]
+    assert store.chains("a") == [ChainId(TopicPartition("a", p), g) for p, g in [(0, 1), (0, 2), (1, 1), (10, 1)]]
     assert [found.name.first_offset for found in store.list_chain("a", 1, 1)] == [0, 9, 10]
     assert [found.name.first_offset for found in store.list_chain("a", 1, 0, start_after=9)] == [10]
     assert store.chains("b") == []
 
 
-def test_walk_gives_each_object_its_range(store: Store) -> None:
+def test_walk_chain_returns_each_object_with_its_range(store: Store) -> None:
     tp = TopicPartition("t", 0)
     for first, following in [(0, 10), (10, 15), (15, 40)]:
         put(store, tp, first, following)
 
     def ranges(from_offset: int | None = None, committed_offset: int | None = None) -> list[tuple[int, int]]:
-        found = chain.walk(store, 1, tp, from_offset=from_offset, committed_offset=committed_offset)
+        found = chain.walk_chain(store, 1, tp, from_offset=from_offset, committed_offset=committed_offset)
         return [(o.name.first_offset, o.next_offset) for o in found]
 
     everything = [(0, 10), (10, 15), (15, 40)]
     assert ranges() == everything
     assert ranges(committed_offset=40) == everything
-    assert ranges(committed_offset=15) == everything, "the last object is there, but not committed yet"
+    assert ranges(committed_offset=15) == everything, "the last object exists, but is not committed yet"
     assert ranges(from_offset=10) == everything[1:]
     assert ranges(from_offset=14, committed_offset=40) == everything[1:]
     assert ranges(from_offset=39) == everything[2:]
     assert ranges(from_offset=40, committed_offset=40) == []
     assert ranges(from_offset=40) == []
-    assert chain.end_offset(store, 1, tp) == 40
-    assert chain.end_offset(store, 2, tp) is None
+    assert chain.read_chain_end(store, 1, tp) == 40
+    assert chain.read_chain_end(store, 2, tp) is None
 
 
-def test_walk_names_what_is_missing(store: Store) -> None:
+def test_walk_chain_names_missing_offsets(store: Store) -> None:
     tp = TopicPartition("t", 0)
     with pytest.raises(ChainBroken, match="t/0, generation 1: no object holds offsets 0–9"):
-        list(chain.walk(store, 1, tp, from_offset=0, committed_offset=10))
+        list(chain.walk_chain(store, 1, tp, from_offset=0, committed_offset=10))
     put(store, tp, 10, 20)
     with pytest.raises(ChainBroken, match="no object holds offsets 5–9"):
-        list(chain.walk(store, 1, tp, from_offset=5))
+        list(chain.walk_chain(store, 1, tp, from_offset=5))
 
 
-def test_inspect_reads_what_an_object_holds(store: Store) -> None:
+def test_inspect_object_returns_the_figures_of_an_object(store: Store) -> None:
     tp = TopicPartition("t", 0)
     name = BackupName("t", 1, 0, 5)
-    key = put(store, tp, 5, 20, start=7)  # compaction took 5 and 6
-    found = chain.inspect(store, name, key)
+    key = put(store, tp, 5, 20, start=7)  # log compaction removed 5 and 6
+    found = object_reader.inspect_object(store, name, key)
     assert (found.next_offset, found.messages, found.batches, found.leader_epoch) == (20, 13, 1, 7)
     assert (found.min_timestamp_ms, found.max_timestamp_ms) == (1_007, 1_019)
     assert found.size_bytes == len(store.read(key))
@@ -170,28 +170,28 @@ def test_inspect_reads_what_an_object_holds(store: Store) -> None:
         (lambda data: data * 2, "base offset"),
     ],
 )
-def test_inspect_names_damage(store: Store, damage: object, message: str) -> None:
+def test_inspect_object_names_damage(store: Store, damage: object, message: str) -> None:
     name = BackupName("t", 1, 0, 5)
     good = encode_batch([Record(5, 0, None, b"v")])
     store.create_if_absent(name.key(store.prefix), damage(good))  # type: ignore[operator]
     with pytest.raises(ChainBroken, match=message):
-        chain.inspect(store, name, name.key(store.prefix))
+        object_reader.inspect_object(store, name, name.key(store.prefix))
 
 
-def test_inspect_names_an_object_that_ends_before_its_name(store: Store) -> None:
+def test_inspect_object_refuses_an_object_that_ends_before_its_name(store: Store) -> None:
     name = BackupName("t", 1, 0, 50)
     store.create_if_absent(name.key(store.prefix), encode_batch([Record(5, 0, None, b"v")]))
     with pytest.raises(ChainBroken, match="holds only offsets below 6"):
-        chain.inspect(store, name, name.key(store.prefix))
+        object_reader.inspect_object(store, name, name.key(store.prefix))
 
 
-def test_removal_of_an_object_that_was_replaced_meanwhile_is_refused(store: Store) -> None:
+def test_remove_with_an_etag_keeps_an_object_that_was_replaced(store: Store) -> None:
     key = f"{store.prefix}/replaced"
     store.create_if_absent(key, b"mine")
     mine = store.describe(key).etag
     store.remove(key)
-    store.create_if_absent(key, b"somebody else's")
+    store.create_if_absent(key, b"another task's")
     store.remove(key, etag=mine)
-    assert store.read(key) == b"somebody else's"
+    assert store.read(key) == b"another task's"
     store.remove(key, etag=store.describe(key).etag)
     assert not store.exists(key)

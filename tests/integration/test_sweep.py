@@ -1,4 +1,4 @@
-"""Dedup sweeps in this process, on real S3 and a real catalog, held to the oracle."""
+"""Dedup sweeps in this process, on real S3 and a real catalog, compared with the oracle."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ import pyarrow as pa
 import pytest
 from oracle import Row
 from partition_scenes import Scene
-from sweep_scenes import START_MS, RandomRows, SweptScene, compact, harm_index
+from sweep_scenes import START_MS, RandomRows, SweptScene, compact, damage_index
 
 from waybill.dedup.plan import SweepPlan
-from waybill.dedup.status import look
+from waybill.dedup.status import read_status
 from waybill.errors import ConfigError, PlanUnusable, SweepHistoryLost
 from waybill.names import TopicPartition, staged_key, sweeps_prefix
-from waybill.partition.report import RunOutcome
 from waybill.partition.rows import table_rows
+from waybill.staging.driver import RunOutcome
+from waybill.tables.commit import copy_state_to_new_snapshot
 from waybill.tables.progress import read_progress
-from waybill.tables.state import PROGRESS_PROPERTY, carry_state_on
+from waybill.tables.state import PROGRESS_PROPERTY
 from waybill.verify.report import Report
 from waybill.verify.unique import check_unique
 
@@ -32,7 +33,7 @@ MakeScene = Callable[..., Scene]
 A, B = TopicPartition("flights", 0), TopicPartition("flights", 1)
 WINDOW_MS = 3_600_000
 STEPS = (
-    "planned", "judged", "carried_out", "staged", "duplicates_committed", "committed", "index_moved"
+    "planned", "matched", "executed", "staged", "duplicates_committed", "committed", "index_saved"
 )  # fmt: skip
 
 
@@ -50,12 +51,12 @@ def row(tp: TopicPartition, offset: int, key: str, at_ms: int = 0) -> Row:
     return Row(tp, offset, START_MS - 600_000 + at_ms, START_MS, (key,))
 
 
-# --- the property ---
+# --- random streams ---
 
 
 @pytest.mark.parametrize("seed", range(int(os.environ.get("WAYBILL_SEEDS", "4"))))
-def test_random_streams_come_out_as_the_oracle_says(make_scene: MakeScene, seed: int) -> None:
-    """Random batches, late rows, wrong clocks, kills, an index that is harmed, compactions in between."""
+def test_random_stream_matches_the_oracle(make_scene: MakeScene, seed: int) -> None:
+    """Random batches, late rows, wrong clocks, killed drivers, a damaged index, and compactions in between."""
     rng = random.Random(seed)
     key = rng.choice([("message_id",), ("message_id",), ("device",), ("topic", "device")])
     swept = swept_scene(make_scene, key, buckets=rng.choice([1, 2, 8]))
@@ -70,20 +71,20 @@ def test_random_streams_come_out_as_the_oracle_says(make_scene: MakeScene, seed:
             swept.append(_with_topic(rows.batch(swept.now_ms), key), files=rng.randrange(1, 4))
             happened.append("append")
         if act in (1, 2, 3):
-            swept.sweep_to_the_end(slots=slots)
+            swept.sweep_until_current(slots=slots)
             happened.append("sweep")
         elif act in (4, 5, 6):
             step = rng.choice(STEPS)
             happened.append(f"killed at {step}: {swept.sweep_killed(step, slots=slots)}")
         elif act == 7 and "sweep" in happened:
-            happened.append(harm_index(swept, rng))
+            happened.append(damage_index(swept, rng))
         elif act == 8:
             compact(swept.main)
             happened.append("compaction of main")
         elif act == 9 and "sweep" in happened:
             compact(swept.tables.unique)
             happened.append("compaction of unique")
-    swept.sweep_to_the_end(slots=slots)
+    swept.sweep_until_current(slots=slots)
     swept.check()
     assert swept.duplicates, happened
 
@@ -95,23 +96,23 @@ def _with_topic(rows: list[Row], key: tuple[str, ...]) -> list[Row]:
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_driver_that_dies_after_a_step_is_made_good_by_the_next(make_scene: MakeScene, step: str) -> None:
+def test_sweep_after_a_killed_driver_matches_the_oracle(make_scene: MakeScene, step: str) -> None:
     swept = swept_scene(make_scene)
     swept.append([row(A, 0, "a"), row(A, 1, "b")])
     swept.sweep()
     swept.append([row(A, 2, "a"), row(B, 0, "c"), row(B, 1, "c", 5)])
     assert swept.sweep_killed(step)
     swept.append([row(B, 2, "b"), row(B, 3, "d")])
-    swept.sweep_to_the_end()
+    swept.sweep_until_current()
     swept.check()
     assert len(swept.duplicates) == 3
-    assert len(swept.tables.unique.metadata.snapshots) == 3, "one for each sweep"
+    assert len(swept.tables.unique.metadata.snapshots) == 3, "one snapshot for each sweep"
 
 
-# --- one thing each ---
+# --- single behaviours ---
 
 
-def test_what_a_sweep_says_and_what_the_tables_hold(make_scene: MakeScene) -> None:
+def test_report_and_tables_state_rows_and_duplicates(make_scene: MakeScene) -> None:
     swept = swept_scene(make_scene, source="device")
     swept.append([row(A, 0, "a"), row(A, 1, f"{A}@1"), row(A, 2, 'b"ä')])
     report = swept.sweep()
@@ -133,16 +134,16 @@ def test_what_a_sweep_says_and_what_the_tables_hold(make_scene: MakeScene) -> No
     assert str(again).startswith("swept flights: nothing new, in ")
 
 
-def test_a_stream_that_has_no_table_yet(swept: SweptScene) -> None:
+def test_sweep_of_a_stream_without_a_table_finds_nothing(swept: SweptScene) -> None:
     assert swept.sweep().outcome is RunOutcome.NOTHING_NEW
 
 
-def test_a_stream_without_dedup_is_refused(make_scene: MakeScene) -> None:
-    with pytest.raises(ConfigError, match="has no section dedup"):
+def test_sweep_of_a_stream_without_dedup_is_refused(make_scene: MakeScene) -> None:
+    with pytest.raises(ConfigError, match="has no dedup: add a section"):
         SweptScene(make_scene(), ("message_id",), WINDOW_MS).sweep()
 
 
-def test_a_compaction_alone_is_passed_over_without_a_task(swept: SweptScene) -> None:
+def test_sweep_of_a_compaction_alone_runs_no_task(swept: SweptScene) -> None:
     swept.append([row(A, 0, "a"), row(A, 1, "b")])
     swept.sweep()
     compact(swept.main)
@@ -154,7 +155,7 @@ def test_a_compaction_alone_is_passed_over_without_a_task(swept: SweptScene) -> 
     swept.check()
 
 
-def test_a_plan_is_bounded_and_the_next_goes_on(swept: SweptScene) -> None:
+def test_bounded_plan_leaves_later_snapshots_to_the_next_sweep(swept: SweptScene) -> None:
     stream = swept.scene.stream
     assert stream.dedup is not None
     bounded = stream.model_copy(update={"dedup": stream.dedup.model_copy(update={"run_bytes": 1})})
@@ -170,7 +171,7 @@ def test_a_plan_is_bounded_and_the_next_goes_on(swept: SweptScene) -> None:
     swept.check()
 
 
-def test_only_what_the_table_had_gained_by_a_time(swept: SweptScene) -> None:
+def test_until_excludes_later_commits(swept: SweptScene) -> None:
     swept.append([row(A, 0, "a")])
     snapshot = swept.main.current_snapshot()
     assert snapshot is not None
@@ -182,23 +183,23 @@ def test_only_what_the_table_had_gained_by_a_time(swept: SweptScene) -> None:
     swept.check()
 
 
-def committed_at(swept: SweptScene) -> datetime:
-    """When the table's current snapshot was."""
+def commit_time_of(swept: SweptScene) -> datetime:
+    """Return the commit time of the table's current snapshot."""
     snapshot = swept.main.current_snapshot()
     assert snapshot is not None
     return datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC)
 
 
-def with_an_old_table(swept: SweptScene) -> datetime:
-    """A table that was there before dedup was switched on, and rows that came after. Returns when the latter did."""
+def fill_table_before_dedup(swept: SweptScene) -> datetime:
+    """Fill a table before dedup is configured, then append rows. Return the commit time of the latter."""
     swept.append([row(A, 0, "a"), row(A, 1, "b")])
     compact(swept.main)
     swept.waiting.clear()
     swept.append([row(A, 2, "a"), row(A, 3, "c"), row(B, 0, "c", 1)])
-    return committed_at(swept)
+    return commit_time_of(swept)
 
 
-def verified(swept: SweptScene) -> Report:
+def verify_unique(swept: SweptScene) -> Report:
     main = swept.main
     ranges = {tp: (0, following) for tp, following in read_progress(main.metadata, "main").items()}
     report = Report("flights", 1)
@@ -206,10 +207,10 @@ def verified(swept: SweptScene) -> Report:
     return report
 
 
-def refused(swept: SweptScene, since: datetime, why: str) -> None:
-    """A sweep that plans nothing."""
+def check_since_is_refused(swept: SweptScene, since: datetime, match: str) -> None:
+    """Check that a sweep raises and makes no plan."""
     waiting = swept.waiting
-    with pytest.raises(ConfigError, match=why):
+    with pytest.raises(ConfigError, match=match):
         swept.sweep(since=since)
     swept.planned, swept.waiting = None, waiting
 
@@ -222,98 +223,98 @@ class Silent:
         pass
 
 
-def test_what_the_table_had_gained_before_a_time_is_left_out_for_good(
-    swept: SweptScene, caplog: pytest.LogCaptureFixture
-) -> None:
-    since = with_an_old_table(swept)
+def test_since_leaves_out_earlier_rows_for_good(swept: SweptScene, caplog: pytest.LogCaptureFixture) -> None:
+    since = fill_table_before_dedup(swept)
     with caplog.at_level("INFO"):
         report = swept.sweep(since=since)
     assert (report.rows, report.duplicates, report.left_out) == (2, 1, 2)
-    assert "2 rows that the table had gained before 2" in caplog.text
+    assert "2 rows that were appended to the table before 2" in caplog.text
     swept.check()
-    assert swept.sweep(since=since).outcome is RunOutcome.NOTHING_NEW, "as a retry asks for"
+    assert swept.sweep(since=since).outcome is RunOutcome.NOTHING_NEW, "a retry has the same since"
     swept.append([row(A, 4, "b"), row(A, 5, "c", 9)])
     compact(swept.main)
-    carry_state_on(swept.tables.unique)
+    copy_state_to_new_snapshot(swept.tables.unique)
     compact(swept.tables.unique)
-    assert swept.sweep().rows == 1, "b is not known"
+    assert swept.sweep().rows == 1, "b was left out, so it is new"
     swept.check()
     beginning = swept.found_state.beginning
     assert beginning is not None
     assert (beginning.rows, dict(beginning.progress)) == (2, {A: 2})
-    found = verified(swept)
+    found = verify_unique(swept)
     assert (found.faults, found.figures.left_out, found.figures.unswept) == ([], 2, 0)
-    status = look(swept.scene.config, "flights", timedelta(days=1))
+    status = read_status(swept.scene.config, "flights", timedelta(days=1))
     assert status is not None
     assert (status.beginning, status.behind.rows) == (beginning, 0)
 
 
 @pytest.mark.parametrize("step", ["planned", "staged", "duplicates_committed", "committed"])
-def test_a_retry_that_is_asked_for_no_time_begins_where_the_one_that_died_did(swept: SweptScene, step: str) -> None:
-    since = with_an_old_table(swept)
+def test_retry_without_since_keeps_the_since_of_the_killed_sweep(swept: SweptScene, step: str) -> None:
+    since = fill_table_before_dedup(swept)
     assert swept.sweep_killed(step, since=since)
     swept.append([row(A, 4, "b")])
-    swept.sweep_to_the_end()
+    swept.sweep_until_current()
     swept.check()
     assert swept.found_state.beginning is not None
-    assert verified(swept).faults == []
+    assert verify_unique(swept).faults == []
 
 
-def test_a_time_after_which_nothing_came_yet_is_remembered(swept: SweptScene) -> None:
-    with_an_old_table(swept)
+def test_since_after_all_rows_is_recorded(swept: SweptScene) -> None:
+    fill_table_before_dedup(swept)
     swept.waiting.clear()
-    report = swept.sweep(since=committed_at(swept) + timedelta(milliseconds=1))
+    report = swept.sweep(since=commit_time_of(swept) + timedelta(milliseconds=1))
     assert (report.outcome, report.rows, report.left_out) == (RunOutcome.COMMITTED, 0, 5)
     assert swept.sweep().outcome is RunOutcome.NOTHING_NEW
     swept.append([row(A, 4, "b"), row(A, 5, "a")])
     assert swept.sweep().rows == 2
     swept.check()
-    assert verified(swept).faults == []
+    assert verify_unique(swept).faults == []
 
 
-def test_where_a_sweep_has_been_no_more_is_left_out(swept: SweptScene) -> None:
-    since = with_an_old_table(swept)
+def test_since_is_refused_after_the_first_sweep(swept: SweptScene) -> None:
+    since = fill_table_before_dedup(swept)
     swept.sweep(since=since)
     swept.append([row(A, 4, "b")])
-    after = committed_at(swept) + timedelta(milliseconds=1)
-    refused(swept, after, r"dedup has swept the table before, .* 1 snapshots of .* Sweep without since")
-    refused(swept, since - timedelta(days=1), r"left out what .* \(2 rows\), for good: .* drop the tables")
-    assert swept.sweep(since=committed_at(swept)).rows == 1, "all from before is swept"
+    after = commit_time_of(swept) + timedelta(milliseconds=1)
+    check_since_is_refused(swept, after, r"dedup has swept the table before, .* 1 snapshots of .* Sweep without since")
+    check_since_is_refused(
+        swept, since - timedelta(days=1), r"left out what .* \(2 rows\), for good: .* drop the tables"
+    )
+    assert swept.sweep(since=commit_time_of(swept)).rows == 1, "all rows from before it are swept"
     swept.check()
 
 
-def test_a_plan_that_was_made_before_is_not_taken_back_for_a_time(swept: SweptScene) -> None:
+def test_since_does_not_replace_an_existing_plan(swept: SweptScene) -> None:
     swept.append([row(A, 0, "a")])
     assert swept.sweep_killed("planned")
-    after = committed_at(swept) + timedelta(milliseconds=1)
+    after = commit_time_of(swept) + timedelta(milliseconds=1)
     with pytest.raises(ConfigError, match=r"an earlier run has planned the first sweep, and only .* drop the tables"):
         swept.sweep(since=after)
     swept.sweep()
     swept.check()
     assert swept.found_state.beginning is None
-    for table in (swept.tables.unique, swept.tables.duplicates):  # as the message says
+    for table in (swept.tables.unique, swept.tables.duplicates):  # the remedy of the message
         swept.scene.catalog.drop_table(table.name())
     assert swept.sweep(since=after).left_out == 1
 
 
-def test_a_table_whose_older_snapshots_have_expired(swept: SweptScene) -> None:
-    """All that the oldest one holds is swept, or nothing of it."""
-    with_an_old_table(swept)
+def test_since_with_expired_snapshots_takes_all_or_nothing_of_the_oldest(swept: SweptScene) -> None:
+    """All rows of the oldest remaining snapshot are swept, or none of them."""
+    fill_table_before_dedup(swept)
     main = swept.main
-    carry_state_on(main)
-    oldest = committed_at(swept)
+    copy_state_to_new_snapshot(main)
+    oldest = commit_time_of(swept)
     main.maintenance.expire_snapshots().by_ids([s.snapshot_id for s in main.metadata.snapshots[:-1]]).commit()
-    refused(swept, oldest - timedelta(days=1), "holds rows of older ones, which have expired")
+    check_since_is_refused(swept, oldest - timedelta(days=1), "holds rows of older ones, which have expired")
     swept.waiting.clear()
     assert swept.sweep(since=oldest + timedelta(milliseconds=1)).left_out == 5
     swept.append([row(A, 4, "a")])
     assert swept.sweep().rows == 1
     swept.check()
-    assert verified(swept).faults == []
+    assert verify_unique(swept).faults == []
 
 
-def test_rows_of_a_topic_partition_that_the_progress_does_not_know(swept: SweptScene) -> None:
-    """Somebody else has written them: they are rows all the same."""
+def test_rows_of_unplanned_topic_partitions_are_swept(swept: SweptScene) -> None:
+    """Another program has written them."""
     swept.append([row(A, 0, "a"), row(TopicPartition("strange", 7), 5, "a", 1)])
     main = swept.main
     with (
@@ -326,7 +327,7 @@ def test_rows_of_a_topic_partition_that_the_progress_does_not_know(swept: SweptS
     assert len(swept.duplicates) == 1
 
 
-def test_a_column_that_the_table_got_later(make_scene: MakeScene) -> None:
+def test_column_added_to_the_table_is_added_to_the_unique_table(make_scene: MakeScene) -> None:
     swept = swept_scene(make_scene)
     swept.append([row(A, 0, "a")])
     swept.scene.config = swept.scene.with_stream(columns={"device": "string", "height": "long"})
@@ -336,7 +337,7 @@ def test_a_column_that_the_table_got_later(make_scene: MakeScene) -> None:
     assert "height" in swept.tables.unique.schema().column_names
 
 
-def test_an_index_over_its_budget_forgets_the_oldest_and_says_so(make_scene: MakeScene) -> None:
+def test_index_over_its_budget_drops_the_oldest_keys_and_reports_the_horizon(make_scene: MakeScene) -> None:
     swept = swept_scene(make_scene, index_budget_bytes="1MiB", buckets=1)
     for batch in range(4):
         swept.now_ms = START_MS + 100_000 + batch
@@ -348,11 +349,11 @@ def test_an_index_over_its_budget_forgets_the_oldest_and_says_so(make_scene: Mak
     assert report.horizon_ms == swept.found_state.horizon_ms
     _append_many(swept, 100_000, ["0-0", "3-0"], START_MS + 9000)
     report = swept.sweep()
-    assert (report.rows, report.duplicates) == (1, 1), "the oldest key is not known any more, the newest is"
+    assert (report.rows, report.duplicates) == (1, 1), "the oldest key was dropped, the newest is known"
 
 
 def _append_many(swept: SweptScene, first_offset: int, keys: list[str], at_ms: int) -> None:
-    """Rows of one topic-partition, an offset each, that all came at one time."""
+    """Append rows of one topic-partition with consecutive offsets and the same arrival."""
     n = len(keys)
     time = pa.array([at_ms * 1000] * n).cast(pa.timestamp("us", "UTC"))
     columns = {
@@ -374,7 +375,7 @@ def _append_many(swept: SweptScene, first_offset: int, keys: list[str], at_ms: i
     swept.append_tables([pa.Table.from_arrays(made, schema=schema)], {A: first_offset + n})
 
 
-def test_a_table_that_was_rolled_back_is_named(swept: SweptScene) -> None:
+def test_sweep_of_a_rolled_back_table_is_refused(swept: SweptScene) -> None:
     swept.append([row(A, 0, "a")])
     first = swept.main.current_snapshot()
     assert first is not None
@@ -385,7 +386,7 @@ def test_a_table_that_was_rolled_back_is_named(swept: SweptScene) -> None:
         swept.sweep()
 
 
-def test_a_plan_of_a_history_that_was_rolled_back_is_named(swept: SweptScene) -> None:
+def test_plan_of_a_rolled_back_history_is_refused(swept: SweptScene) -> None:
     swept.append([row(A, 0, "a")])
     first = swept.main.current_snapshot()
     assert first is not None
@@ -396,17 +397,17 @@ def test_a_plan_of_a_history_that_was_rolled_back_is_named(swept: SweptScene) ->
         swept.sweep()
 
 
-def test_a_rival_that_carries_out_the_same_plan_finds_it_committed(swept: SweptScene) -> None:
-    """The slower of the two throws its files away, and commits nothing."""
+def test_slower_of_two_rivals_adopts_the_commit(swept: SweptScene) -> None:
+    """The slower one deletes its files and commits nothing."""
     swept.append([row(A, 0, "a"), row(A, 1, "a", 1)])
     outcomes = []
 
     def meanwhile(step: str) -> None:
-        if step == "carried_out" and not outcomes:
+        if step == "executed" and not outcomes:
             outcomes.append(None)
             outcomes[0] = swept.sweep().outcome
 
-    outer = swept.sweep(done=meanwhile)
+    outer = swept.sweep(on_step=meanwhile)
     assert outcomes == [RunOutcome.COMMITTED]
     assert outer.outcome is RunOutcome.ADOPTED
     swept.check()
@@ -415,7 +416,7 @@ def test_a_rival_that_carries_out_the_same_plan_finds_it_committed(swept: SweptS
     assert len(unique.metadata.snapshots) == 1
 
 
-def test_the_plan_and_what_was_staged_are_where_their_names_say(swept: SweptScene) -> None:
+def test_plan_and_staged_record_have_the_documented_keys(swept: SweptScene) -> None:
     swept.append([row(A, 0, "a")])
     swept.sweep_killed("staged")
     unique = str(swept.tables.unique.metadata.table_uuid)
@@ -423,4 +424,4 @@ def test_the_plan_and_what_was_staged_are_where_their_names_say(swept: SweptScen
     key = f"{below}{0:020d}.json"
     assert sorted(swept.scene.store.keys(below)) == [key, staged_key(key)]
     plan = SweepPlan.from_json(key, swept.scene.store.read(key))
-    assert (plan.high_ms, plan.records, plan.topic_partitions) == (START_MS, 1, (A,))
+    assert (plan.latest_arrival_ms, plan.records, plan.topic_partitions) == (START_MS, 1, (A,))

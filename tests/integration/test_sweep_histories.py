@@ -1,4 +1,4 @@
-"""Sweeps of tables whose history somebody has changed, and of drivers that sleep for long: found in a review."""
+"""Sweeps of tables that were rolled back or dropped, and of drivers that sleep for long: cases from a review."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sweep_scenes import START_MS, SweptScene
 
 from waybill.errors import PlanUnusable, SweepHistoryLost
 from waybill.names import TopicPartition, staged_key, sweep_plan_key
-from waybill.partition.report import RunOutcome
+from waybill.staging.driver import RunOutcome
 
 pytestmark = pytest.mark.integration
 
@@ -33,7 +33,7 @@ def row(tp: TopicPartition, offset: int, key: str, at_ms: int = 0) -> Row:
 
 
 def plan_key(swept: SweptScene, sequence: int) -> str:
-    """Of the plan that starts where so much was swept."""
+    """Return the key of the plan that starts at this sequence number."""
     unique = str(swept.tables.unique.metadata.table_uuid)
     return sweep_plan_key(swept.scene.store.prefix, "flights", swept.scene.stream.generation, unique, sequence)
 
@@ -53,10 +53,10 @@ def roll_back(table: Table, snapshots: int = 1) -> None:
 
 
 def remove_plan(swept: SweptScene, sequence: int) -> None:
-    """As maintenance removes plans that the table has passed a week later; or a person."""
+    """Remove a plan, as maintenance does a week after its commit, or a person."""
     key = plan_key(swept, sequence)
     for gone in (key, staged_key(key)):
-        if swept.scene.store.read_if_there(gone) is not None:
+        if swept.scene.store.read_if_exists(gone) is not None:
             swept.scene.store.remove(gone)
 
 
@@ -65,9 +65,9 @@ def offsets(table: Table) -> list[tuple[int, int]]:
     return sorted(zip(rows.column("partition").to_pylist(), rows.column("offset").to_pylist(), strict=True))
 
 
-@pytest.mark.parametrize("step", ["planned", "judged", "carried_out", "staged"])
-def test_one_that_slept_until_maintenance_has_removed_its_plan_writes_nothing(swept: SweptScene, step: str) -> None:
-    """The index knows the plan's rows by then: each of them would be found to repeat itself."""
+@pytest.mark.parametrize("step", ["planned", "matched", "executed", "staged"])
+def test_sweep_that_slept_until_its_plan_was_removed_commits_nothing(swept: SweptScene, step: str) -> None:
+    """The index has the plan's rows by then: each of them would be found to repeat itself."""
     swept.append([row(A, 0, "a"), row(A, 1, "b")])
     swept.sweep()
     swept.append([row(A, 2, "c"), row(B, 0, "d")])
@@ -81,16 +81,16 @@ def test_one_that_slept_until_maintenance_has_removed_its_plan_writes_nothing(sw
             assert swept.sweep().outcome is RunOutcome.COMMITTED
             remove_plan(swept, start.sequence)
 
-    assert swept.sweep(done=sleep).outcome is RunOutcome.ADOPTED
+    assert swept.sweep(on_step=sleep).outcome is RunOutcome.ADOPTED
     swept.check()
     swept.append([row(A, 3, "c"), row(A, 4, "e")])
-    swept.sweep_to_the_end()
+    swept.sweep_until_current()
     swept.check()
     assert len(swept.duplicates) == 1
 
 
-def test_an_index_of_what_was_rolled_back_is_not_gone_on_with(swept: SweptScene) -> None:
-    """Further back than needed, so that a sweep commits what was staged without having looked at the index."""
+def test_index_of_rolled_back_rows_is_rebuilt(swept: SweptScene) -> None:
+    """Roll back further than needed, so that a sweep commits staged files without a look at the index."""
     swept.append([row(B, 0, "quiet: it holds the horizon where it is")])
     swept.sweep()
     for offset in range(2):
@@ -102,19 +102,19 @@ def test_an_index_of_what_was_rolled_back_is_not_gone_on_with(swept: SweptScene)
         swept.sweep()
     roll_back(swept.tables.unique, 2)
     assert offsets(swept.tables.unique) == [(1, 0)]
-    swept.append([row(A, 1, "id-1", 1001)])  # partitioned anew
+    swept.append([row(A, 1, "id-1", 1001)])  # partitioned again
     swept.sweep()
     start = swept.found_state.swept
     assert start is not None
     with pytest.raises(PlanUnusable, match="Remove the object"):
         swept.sweep()
     remove_plan(swept, start.sequence)
-    swept.sweep_to_the_end()
+    swept.sweep_until_current()
     assert offsets(swept.tables.unique) == [(0, 0), (0, 1), (1, 0)]
 
 
-def test_duplicates_of_a_plan_that_is_gone_do_not_become_final(swept: SweptScene) -> None:
-    """A sweep dies between its two commits, and the rows that it swept are rolled back."""
+def test_duplicates_of_a_removed_plan_do_not_become_final(swept: SweptScene) -> None:
+    """A sweep is killed between its two commits, and the rows that it swept are rolled back."""
     swept.append([row(A, 0, "a")])
     swept.sweep()
     swept.append([row(A, 1, "a", 1)])
@@ -123,19 +123,19 @@ def test_duplicates_of_a_plan_that_is_gone_do_not_become_final(swept: SweptScene
     assert start is not None
     roll_back(swept.main)
     swept.planned = None
-    swept.append([row(A, 1, "b", 1), row(A, 2, "c", 2)])  # the parser was mended
+    swept.append([row(A, 1, "b", 1), row(A, 2, "c", 2)])  # after a fix of the parser
     with pytest.raises(PlanUnusable, match="Remove the object"):
         swept.sweep()
     remove_plan(swept, start.sequence)
     with pytest.raises(SweepHistoryLost, match=rf"Roll .*_duplicates_g1 back .* number of {start.sequence} or less"):
         swept.sweep()
-    swept.scene.catalog.drop_table(swept.tables.duplicates.name())  # it has no snapshot before
-    swept.sweep_to_the_end()
+    swept.scene.catalog.drop_table(swept.tables.duplicates.name())  # it has no earlier snapshot
+    swept.sweep_until_current()
     swept.check()
     assert len(swept.kept) == 3
 
 
-def test_a_unique_table_that_was_dropped_alone_is_named(swept: SweptScene) -> None:
+def test_dropped_unique_table_with_existing_duplicates_is_refused(swept: SweptScene) -> None:
     rows = [row(A, 0, "a"), row(A, 1, "a", 1)]
     swept.append(rows)
     swept.sweep()
@@ -143,13 +143,13 @@ def test_a_unique_table_that_was_dropped_alone_is_named(swept: SweptScene) -> No
     with pytest.raises(SweepHistoryLost, match="rolled back or dropped"):
         swept.sweep()
     swept.scene.catalog.drop_table(swept.tables.duplicates.name())
-    anew = SweptScene(swept.scene, swept.key, WINDOW_MS, swept.now_ms, rows)
-    anew.sweep()
-    anew.check()
+    restarted = SweptScene(swept.scene, swept.key, WINDOW_MS, swept.now_ms, rows)
+    restarted.sweep()
+    restarted.check()
 
 
-def test_a_unique_table_that_was_rolled_back_alone_takes_up_what_was_staged(swept: SweptScene) -> None:
-    """The duplicates are there: committed by the same runs, as they are staged still."""
+def test_rolled_back_unique_table_gets_the_staged_files_again(swept: SweptScene) -> None:
+    """The duplicates of the same runs are committed already, and their files are still recorded."""
     for first in range(0, 6, 2):
         swept.append([row(A, first, f"id-{first}", first), row(A, first + 1, f"id-{max(first - 2, 0)}", first + 1)])
         swept.sweep()

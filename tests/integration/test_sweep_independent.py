@@ -1,4 +1,4 @@
-"""What sweeps have kept and dropped, held to DuckDB's own reading of the tables' Parquet files, and to SQL alone."""
+"""Kept rows and duplicates compared with SQL: DuckDB reads the Parquet files of the tables."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MakeScene = Callable[..., Scene]
 WINDOW_MS = 3_600_000
 BATCH_MS = 300_000
 BATCHES = 8
-"""All of them together are less than a window."""
+"""All batches together are shorter than a window."""
 TPS = [TopicPartition(topic, number) for topic in ("flights", "flights.b") for number in range(2)]
 
 _READ = """
@@ -30,7 +30,7 @@ CREATE VIEW main AS SELECT * FROM read_parquet($main, union_by_name = true);
 CREATE VIEW kept AS SELECT * FROM read_parquet($unique, union_by_name = true);
 CREATE VIEW dropped AS SELECT * FROM read_parquet($duplicates, union_by_name = true);
 """
-# Of each key the first row: by sweep; in a sweep by when it arrived, along a topic-partition by offset.
+# The first row of each key: by sweep; within a sweep by arrival, and along a topic-partition by offset.
 _EXPECTED = f"""
 CREATE TABLE expected AS
 WITH rows AS (
@@ -41,10 +41,10 @@ WITH rows AS (
 ), placed AS (
     SELECT *, max(arrived_at) OVER (PARTITION BY sweep, key, topic, partition ORDER BY "offset") AS place FROM rows
 )
-SELECT *, key IS NULL OR row_number() OVER judged = 1 AS is_kept, first_value(topic) OVER judged AS first_topic,
-       first_value(partition) OVER judged AS first_partition, first_value("offset") OVER judged AS first_offset,
-       first_value(arrived_at) OVER judged AS first_arrived_at
-FROM placed WINDOW judged AS (PARTITION BY key ORDER BY sweep, place, topic, partition, "offset");
+SELECT *, key IS NULL OR row_number() OVER compared = 1 AS is_kept, first_value(topic) OVER compared AS first_topic,
+       first_value(partition) OVER compared AS first_partition, first_value("offset") OVER compared AS first_offset,
+       first_value(arrived_at) OVER compared AS first_arrived_at
+FROM placed WINDOW compared AS (PARTITION BY key ORDER BY sweep, place, topic, partition, "offset");
 """
 _KEPT = 'topic, partition, "offset", arrived_at'
 _DROPPED = f"{_KEPT}, first_topic, first_partition, first_offset, first_arrived_at"
@@ -57,7 +57,7 @@ def swept(make_scene: MakeScene) -> SweptScene:
 
 
 def open_files(swept: SweptScene, to: Path) -> duckdb.DuckDBPyConnection:
-    """The three tables' files as views."""
+    """Open the files of the three tables as views."""
     tables = {"main": swept.main, "unique": swept.tables.unique, "duplicates": swept.tables.duplicates}
     database = duckdb.connect()
     for statement in _READ.strip().splitlines():
@@ -77,30 +77,30 @@ def _copied(swept: SweptScene, table: Table, to: Path) -> list[Path]:
     return paths
 
 
-def none_of(database: duckdb.DuckDBPyConnection, query: str) -> None:
+def check_no_rows(database: duckdb.DuckDBPyConnection, query: str) -> None:
     found: list[Any] = database.execute(query).fetchall()
     assert not found, f"{len(found)}, the first of them {found[:3]}: {query}"
 
 
-def are_the_same(database: duckdb.DuckDBPyConnection, first: str, second: str) -> None:
-    """The same rows, each as many times."""
-    none_of(database, f"({first}) EXCEPT ALL ({second})")
-    none_of(database, f"({second}) EXCEPT ALL ({first})")
+def check_equal_rows(database: duckdb.DuckDBPyConnection, first: str, second: str) -> None:
+    """Check that two queries return the same rows, each as many times."""
+    check_no_rows(database, f"({first}) EXCEPT ALL ({second})")
+    check_no_rows(database, f"({second}) EXCEPT ALL ({first})")
 
 
 def messages(rng: random.Random, batch: int, offsets: dict[TopicPartition, int]) -> list[Row]:
-    """Of one stretch of time: out of order, sent again, with an assigned id, or the like of one."""
+    """Return messages of one batch: out of order, repeated, with an assigned id, or with text like one."""
     made = []
     for _ in range(rng.randrange(100, 200)):
         tp = rng.choice(TPS)
         offset = offsets[tp] = offsets.get(tp, -1) + 1
         ids = [f"id-{rng.randrange(400)}"] * 8 + [f"{tp}@{offset}", f"{tp}@{offset + rng.randrange(1, 9)}"]
-        time = START_MS + batch * BATCH_MS + rng.choice((rng.randrange(BATCH_MS), 7))  # many at the same time
+        time = START_MS + batch * BATCH_MS + rng.choice((rng.randrange(BATCH_MS), 7))  # many with the same time
         made.append(Row(tp, offset, time, START_MS, (rng.choice(ids),)))
     return made
 
 
-def test_what_is_kept_of_a_window_is_what_sql_says(swept: SweptScene, tmp_path: Path) -> None:
+def test_kept_rows_and_duplicates_of_one_window_equal_those_of_sql(swept: SweptScene, tmp_path: Path) -> None:
     rng = random.Random(7)
     swept.now_ms = START_MS + WINDOW_MS
     offsets: dict[TopicPartition, int] = {}
@@ -117,15 +117,17 @@ def test_what_is_kept_of_a_window_is_what_sql_says(swept: SweptScene, tmp_path: 
     with open_files(swept, tmp_path) as database:
         database.execute(f"CREATE TABLE sweeps AS FROM (VALUES {str(sweeps)[1:-1]}) AS s (batch, sweep)")
         database.execute(_EXPECTED)
-        are_the_same(database, f"SELECT {_KEPT} FROM kept", f"SELECT {_KEPT} FROM expected WHERE is_kept")
-        are_the_same(database, f"SELECT {_DROPPED} FROM dropped", f"SELECT {_DROPPED} FROM expected WHERE NOT is_kept")
+        check_equal_rows(database, f"SELECT {_KEPT} FROM kept", f"SELECT {_KEPT} FROM expected WHERE is_kept")
+        check_equal_rows(
+            database, f"SELECT {_DROPPED} FROM dropped", f"SELECT {_DROPPED} FROM expected WHERE NOT is_kept"
+        )
         (counts,) = database.execute("SELECT count(*), count(*) FILTER (NOT is_kept) FROM expected").fetchall()
     assert counts[0] == sum(offsets.values()) + len(offsets)
     assert counts[1] > counts[0] // 4
 
 
-def test_what_holds_of_any_stream_holds_by_sql(swept: SweptScene, tmp_path: Path) -> None:
-    """Over many windows, with clocks that are wrong and rows that come late."""
+def test_invariants_hold_over_many_windows_by_sql(swept: SweptScene, tmp_path: Path) -> None:
+    """With wrong clocks and late rows."""
     rng = random.Random(11)
     rows = RandomRows(rng, swept.key, WINDOW_MS)
     for _ in range(8):
@@ -137,14 +139,14 @@ def test_what_holds_of_any_stream_holds_by_sql(swept: SweptScene, tmp_path: Path
     place = 'topic, partition, "offset"'
     with open_files(swept, tmp_path) as database:
         swept_rows = f"SELECT {place}, message_id FROM kept UNION ALL SELECT {place}, message_id FROM dropped"
-        are_the_same(database, f"SELECT {place}, message_id FROM main", swept_rows)
-        none_of(
+        check_equal_rows(database, f"SELECT {place}, message_id FROM main", swept_rows)
+        check_no_rows(
             database,
             f"SELECT * FROM kept WHERE message_id <> topic || '/' || partition || '@' || \"offset\" QUALIFY "
             f"epoch_ms(arrived_at) - epoch_ms(lag(arrived_at) OVER (PARTITION BY message_id ORDER BY arrived_at)) "
             f"<= {WINDOW_MS}",
         )
-        none_of(
+        check_no_rows(
             database,
             f"SELECT * FROM dropped ANTI JOIN kept ON first_topic = kept.topic AND first_partition = kept.partition "
             f'AND first_offset = kept."offset" AND first_arrived_at = kept.arrived_at '

@@ -1,4 +1,4 @@
-"""The dedup job on real Spark: beside the partition job, and a compaction by Iceberg's own library."""
+"""The dedup job on real Spark, together with the partition job and Iceberg's own compaction."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from types import ModuleType
 
 import pytest
 import yaml
+from maintenance_scenes import ByPyIceberg, MaintenanceRunner
 from oracle import Row
 from partition_scenes import DAY_MS, Scene, event
 from pyspark.sql import SparkSession
 from sweep_scenes import SweptScene
-from upkeep import ByPyIceberg, Upkeep
 
 from waybill import names
 from waybill.dedup.plan import epoch_ms
 from waybill.errors import ConnectionMissing
 from waybill.names import TopicPartition
-from waybill.partition.report import RunOutcome
 from waybill.spark.execute import SparkSweep
-from waybill.tables.commit import carry_state_on
+from waybill.staging.driver import RunOutcome
+from waybill.tables.commit import copy_state_to_new_snapshot
 
 pytestmark = pytest.mark.integration
 
@@ -37,13 +37,13 @@ ROWS = 2000
 
 @pytest.fixture
 def swept(make_scene: MakeScene) -> SweptScene:
-    """Days of messages; each offset has the same id in both topic-partitions."""
+    """A stream with days of messages; each offset has the same id in both topic-partitions."""
     scene = make_scene(dedup={"window": "30d", "buckets": 2}, partition={"task_bytes": "1MiB", "memory": "16MiB"})
     return SweptScene(scene, ("message_id",), WINDOW_MS, now_ms=2 * WINDOW_MS)
 
 
-def gain(swept: SweptScene, tp: TopicPartition, offsets: range) -> None:
-    """Messages into the archive, and by the partition job into the table."""
+def archive_and_partition(swept: SweptScene, tp: TopicPartition, offsets: range) -> None:
+    """Put messages into the archive, and by the partition job into the table."""
     rng = random.Random(offsets.start)
     swept.scene.put(tp, [event(offset, rng.randrange(12 * DAY_MS)) for offset in offsets])
     known = {(m[0], m[1], m[2]) for m in swept.scene.sent[: -len(offsets)]}
@@ -56,57 +56,57 @@ def gain(swept: SweptScene, tp: TopicPartition, offsets: range) -> None:
             )
 
 
-def test_sweeps_before_and_after_spark_has_compacted_the_table(swept: SweptScene, spark: SparkSession) -> None:
+def test_sweeps_before_and_after_a_compaction_by_spark_match_the_oracle(swept: SweptScene, spark: SparkSession) -> None:
     execute = SparkSweep(lambda: spark.sparkContext)
-    gain(swept, TPS[0], range(ROWS))
+    archive_and_partition(swept, TPS[0], range(ROWS))
     report = swept.sweep(execute, slots=2)
     assert (report.rows, report.duplicates) == (ROWS, 0)
     assert report.peak_memory_bytes > 0
-    gain(swept, TPS[1], range(ROWS // 2))
+    archive_and_partition(swept, TPS[1], range(ROWS // 2))
     table = names.table_name(swept.scene.stream.table, swept.scene.stream.generation)
-    procedures = Upkeep.on(spark).procedures(lambda: datetime.now(UTC))
+    procedures = MaintenanceRunner.on(spark).procedures(lambda: datetime.now(UTC))
     assert procedures.rewrite_data_files(table, sort=True, target_file_bytes=1 << 30, min_input_files=2).files_after
     report = swept.sweep(execute, slots=4)  # more ranges of the hash than buckets
     assert (report.rows, report.duplicates) == (0, ROWS // 2)
     swept.check()
 
-    gain(swept, TPS[1], range(ROWS // 2, ROWS // 2 + 100))
-    gain(swept, TPS[0], range(ROWS, ROWS + 200))
+    archive_and_partition(swept, TPS[1], range(ROWS // 2, ROWS // 2 + 100))
+    archive_and_partition(swept, TPS[0], range(ROWS, ROWS + 200))
     for key in list(swept.scene.store.keys(swept.index)):
-        if key.endswith(".parquet"):  # which the manifest names, and a task misses
+        if key.endswith(".parquet"):  # the manifest lists them, so a task finds one missing
             swept.scene.store.remove(key)
     assert swept.sweep(execute, slots=2).duplicates == 100
     swept.check()
     assert swept.sweep(execute, rebuild_index=True).outcome is RunOutcome.NOTHING_NEW
 
-    check_a_sweep_from_the_start(swept, execute)
+    check_first_sweep_of_last_snapshot(swept, execute)
 
 
-def check_a_sweep_from_the_start(swept: SweptScene, execute: SparkSweep) -> None:
-    """Without its tables, and with no snapshot left but the last: what Spark has written is read as any file."""
+def check_first_sweep_of_last_snapshot(swept: SweptScene, execute: SparkSweep) -> None:
+    """Drop the swept tables and expire all snapshots but the last; a first sweep then reads Spark's files."""
     scene = swept.scene
     rows = [*(kept.row for kept in swept.kept), *(duplicate.row for duplicate in swept.duplicates)]
     for table in (swept.tables.unique, swept.tables.duplicates):
         scene.catalog.drop_table(table.name())
-    carry_state_on(swept.main)
+    copy_state_to_new_snapshot(swept.main)
     ByPyIceberg(scene.catalog).expire_snapshots(
         ".".join(swept.main.name()), older_than=datetime.now(UTC) + timedelta(days=1), keep_last=1
     )
     assert len(swept.main.metadata.snapshots) == 1
-    anew = SweptScene(scene, swept.key, swept.window_ms, swept.now_ms, rows)
-    assert anew.sweep(execute, slots=2).rows == ROWS + 200
-    anew.check()
+    restarted = SweptScene(scene, swept.key, swept.window_ms, swept.now_ms, rows)
+    assert restarted.sweep(execute, slots=2).rows == ROWS + 200
+    restarted.check()
 
 
-def test_the_job_as_spark_submit_runs_it(
+def test_job_sweeps_and_writes_its_report(
     swept: SweptScene, spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     del spark  # the job finds its context
     job = _load("dedup")
     config, figures = tmp_path / "streams.yaml", tmp_path / "report.json"
     config.write_text(yaml.safe_dump(swept.scene.config.model_dump(mode="json")))
-    gain(swept, TPS[0], range(10))
-    gain(swept, TPS[1], range(5))
+    archive_and_partition(swept, TPS[0], range(10))
+    archive_and_partition(swept, TPS[1], range(5))
     arguments = ["--stream", "flights", "--config", str(config), "--report", str(figures)]
     with caplog.at_level("INFO"):
         assert job.main([*arguments, "--since", "1980-01-31T00:00:00Z", "--until", "1990-01-31T00:00:00Z"]) == 0
@@ -116,11 +116,11 @@ def test_the_job_as_spark_submit_runs_it(
     assert document["task_seconds"].keys() == {"scan", "judge", "write"}
     lines = [r.getMessage() for r in caplog.records if r.getMessage().startswith("swept flights: ")]
     assert [line[:26] for line in lines] == ["swept flights: nothing new", "swept flights: 10 rows kep"]
-    swept.planned_elsewhere()
-    swept.count()
+    swept.take_plan_of_other_process()
+    swept.sweep_by_oracle()
     swept.check()
     assert job.main(["--stream", "nothing", "--config", str(config)]) == 1
-    assert "no stream 'nothing'; there are: flights" in caplog.text
+    assert "no stream 'nothing'; known streams: flights" in caplog.text
     times = ("yesterday", "2026-01-31T00:00:00")
     after_until = ["--since", "2026-01-31T00:00:01Z", "--until", "2026-01-31T00:00:00Z"]
     for wrong in (
@@ -133,15 +133,15 @@ def test_the_job_as_spark_submit_runs_it(
             job.main([*arguments, *wrong])
 
 
-def test_an_error_in_a_task_reaches_the_driver_as_itself(swept: SweptScene, spark: SparkSession) -> None:
-    gain(swept, TPS[0], range(10))
+def test_error_of_a_task_is_raised_by_the_driver_with_its_type(swept: SweptScene, spark: SparkSession) -> None:
+    archive_and_partition(swept, TPS[0], range(10))
 
     class Elsewhere(SparkSweep):
-        def judge(self, job, tasks):  # type: ignore[no-untyped-def]
-            return super().judge(replace(job, catalog_connection="nowhere"), tasks)
+        def match(self, job, tasks):  # type: ignore[no-untyped-def]
+            return super().match(replace(job, catalog_connection="nowhere"), tasks)
 
-        def write(self, job, tasks, marks):  # type: ignore[no-untyped-def]
-            return super().write(replace(job, catalog_connection="nowhere"), tasks, marks)
+        def write(self, job, tasks, duplicate_lists):  # type: ignore[no-untyped-def]
+            return super().write(replace(job, catalog_connection="nowhere"), tasks, duplicate_lists)
 
     with pytest.raises(ConnectionMissing, match="nowhere"):
         swept.sweep(Elsewhere(lambda: spark.sparkContext))

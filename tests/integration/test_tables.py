@@ -1,4 +1,4 @@
-"""The catalog, the tables, progress and the commit, against a real catalog and real S3."""
+"""The catalog, tables, progress and commits, with a real catalog and real S3."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType
 from sqlalchemy.exc import OperationalError
 
-from waybill.connections import CatalogEndpoint, S3Endpoint, connection
-from waybill.errors import CatalogUnavailable, CommitConflict, ConfigError, ProgressLost
+from waybill.connections import CatalogEndpoint, S3Endpoint, find_connection
+from waybill.errors import CatalogUnavailable, CommitConflict, ConfigError, DocumentTooNew, ProgressLost
 from waybill.names import TopicPartition
 from waybill.tables import (
     Commit,
-    Outcome,
+    CommitOutcome,
     commit_files,
     ensure_tables,
     load_tables,
@@ -42,11 +42,11 @@ def scene(make_scene: MakeScene) -> Scene:
 
 
 def commit_of(scene: Scene, start: int | None, end: int) -> Commit:
-    """A commit of progress alone."""
+    """Return a commit that adds no files and moves the progress of one topic-partition."""
     return Commit(f"plan-{start}", {} if start is None else {TP: start}, {TP: end}, [], {})
 
 
-def test_both_tables_are_made_as_they_should_be(scene: Scene) -> None:
+def test_main_table_and_quarantine_are_created_once_with_their_schemas(scene: Scene) -> None:
     assert load_tables(scene.catalog, scene.stream) is None
     tables = ensure_tables(scene.catalog, scene.stream)
     assert tables.main.metadata.format_version == 2
@@ -60,8 +60,8 @@ def test_both_tables_are_made_as_they_should_be(scene: Scene) -> None:
     assert found.quarantine.metadata.table_uuid == tables.quarantine.metadata.table_uuid
 
 
-def test_no_folder_is_left_where_files_were_removed(scene: Scene) -> None:
-    """Arrow's own removal leaves an empty object of the folder's name."""
+def test_removal_of_files_leaves_no_folder_objects(scene: Scene) -> None:
+    """Arrow's own removal creates an empty object with the name of the folder."""
     table = ensure_tables(scene.catalog, scene.stream).main
     folder = f"{table.location()}/data/day=1"
     paths = [f"{folder}/{number}" for number in range(1005)]
@@ -69,13 +69,13 @@ def test_no_folder_is_left_where_files_were_removed(scene: Scene) -> None:
         with table.io.new_output(path).create() as file:
             file.write(b"x")
     table.io.delete(paths[0])
-    table.io.delete(paths[0])  # as often as one likes
+    table.io.delete(paths[0])  # a missing file is no error
     assert len(scene.data_files()) == 4
     remove_files(table.io, paths)
     assert scene.data_files() == set()
 
 
-def test_a_table_that_is_somebody_elses_is_refused(scene: Scene) -> None:
+def test_table_with_other_columns_is_refused(scene: Scene) -> None:
     scene.catalog.create_namespace_if_not_exists("tests")
     schema = Schema(NestedField(1, "topic", StringType()), NestedField(2, "partition", LongType()))
     scene.catalog.create_table(f"{scene.stream.table}_g1", schema)
@@ -84,17 +84,18 @@ def test_a_table_that_is_somebody_elses_is_refused(scene: Scene) -> None:
 
 
 def local_catalog(directory: Path) -> CatalogEndpoint:
-    """A catalog that no other test has: an SQLite file that is not there yet."""
+    """Return the endpoint of a new catalog for one test: a SQLite file that does not exist yet."""
     uri, warehouse = f"sqlite:///{directory}/catalog.db", f"file://{directory}/warehouse"
     return CatalogEndpoint(properties={"type": "sql", "uri": uri, "warehouse": warehouse})
 
 
 def foreign_snapshot(scene: Scene) -> None:
+    """Commit an empty snapshot without Waybill's properties."""
     with scene.table.transaction() as transaction, transaction.update_snapshot().fast_append():
         pass
 
 
-def test_drivers_that_meet_a_new_catalog_make_each_table_once(scene: Scene, tmp_path: Path) -> None:
+def test_drivers_that_open_a_new_catalog_at_once_create_each_table_once(scene: Scene, tmp_path: Path) -> None:
     barrier = threading.Barrier(4, timeout=30)
 
     def drive(_: int) -> set[str]:
@@ -109,13 +110,13 @@ def test_drivers_that_meet_a_new_catalog_make_each_table_once(scene: Scene, tmp_
     assert len(set.union(*found)) == 2
 
 
-def test_progress_moves_only_from_where_it_was_read(scene: Scene) -> None:
+def test_commit_moves_progress_only_from_its_start(scene: Scene) -> None:
     table = ensure_tables(scene.catalog, scene.stream).main
     assert read_progress(table.metadata, "t") == {}
-    assert commit_files(table, commit_of(scene, None, 10)) is Outcome.COMMITTED
-    assert commit_files(table, commit_of(scene, None, 10)) is Outcome.ADOPTED
-    assert commit_files(scene.table, commit_of(scene, 10, 20)) is Outcome.COMMITTED
-    assert commit_files(table, commit_of(scene, None, 10)) is Outcome.ADOPTED, "it is further by now"
+    assert commit_files(table, commit_of(scene, None, 10)) is CommitOutcome.COMMITTED
+    assert commit_files(table, commit_of(scene, None, 10)) is CommitOutcome.ADOPTED
+    assert commit_files(scene.table, commit_of(scene, 10, 20)) is CommitOutcome.COMMITTED
+    assert commit_files(table, commit_of(scene, None, 10)) is CommitOutcome.ADOPTED, "it is further by now"
     with pytest.raises(CommitConflict, match=r'"flights/0":20.*neither where plan plan-30 starts nor at its end'):
         commit_files(scene.table, commit_of(scene, 30, 40))
     with pytest.raises(CommitConflict):
@@ -123,17 +124,19 @@ def test_progress_moves_only_from_where_it_was_read(scene: Scene) -> None:
     assert read_progress(scene.table.metadata, "t") == {TP: 20}
 
 
-def test_the_quarantine_may_be_behind_but_not_ahead(scene: Scene) -> None:
+def test_quarantine_may_be_behind_the_start_but_not_ahead(scene: Scene) -> None:
     table = ensure_tables(scene.catalog, scene.stream).quarantine
-    assert commit_files(table, commit_of(scene, 30, 40), must_be_at_start=False) is Outcome.COMMITTED
-    assert commit_files(table, commit_of(scene, 50, 60), must_be_at_start=False) is Outcome.COMMITTED
-    assert commit_files(table, commit_of(scene, 30, 40), must_be_at_start=False) is Outcome.ADOPTED
+    assert commit_files(table, commit_of(scene, 30, 40), must_be_at_start=False) is CommitOutcome.COMMITTED
+    assert commit_files(table, commit_of(scene, 50, 60), must_be_at_start=False) is CommitOutcome.COMMITTED
+    assert commit_files(table, commit_of(scene, 30, 40), must_be_at_start=False) is CommitOutcome.ADOPTED
     with pytest.raises(CommitConflict):
         commit_files(table, commit_of(scene, 55, 65), must_be_at_start=False)
 
 
-def test_a_commit_that_meets_another_looks_again(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the look at the table and the commit: first a foreign snapshot, then a rival with the same plan."""
+def test_refused_commit_is_retried_and_adopts_the_commit_of_a_rival(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between loading the table and the commit come first a foreign snapshot, then a rival with the same plan."""
     table = ensure_tables(scene.catalog, scene.stream).main
     rivals = [
         lambda: foreign_snapshot(scene),
@@ -142,7 +145,7 @@ def test_a_commit_that_meets_another_looks_again(scene: Scene, monkeypatch: pyte
     refused = []
     commit = type(table)._do_commit
 
-    def meet(self: object, **arguments: object) -> None:
+    def let_a_rival_commit_first(self: object, **arguments: object) -> None:
         if self is table and rivals:
             rivals.pop(0)()
         try:
@@ -151,8 +154,8 @@ def test_a_commit_that_meets_another_looks_again(scene: Scene, monkeypatch: pyte
             refused.append(error)
             raise
 
-    monkeypatch.setattr(type(table), "_do_commit", meet)
-    assert commit_files(table, commit_of(scene, None, 10)) is Outcome.ADOPTED
+    monkeypatch.setattr(type(table), "_do_commit", let_a_rival_commit_first)
+    assert commit_files(table, commit_of(scene, None, 10)) is CommitOutcome.ADOPTED
     assert len(refused) == 2
     progress = [
         s.summary.additional_properties.get("waybill.progress") for s in scene.table.metadata.snapshots if s.summary
@@ -160,7 +163,7 @@ def test_a_commit_that_meets_another_looks_again(scene: Scene, monkeypatch: pyte
     assert len([p for p in progress if p]) == 1
 
 
-def test_a_commit_whose_outcome_is_unknown_is_looked_up(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commit_with_unknown_outcome_is_found_in_the_table(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     table = ensure_tables(scene.catalog, scene.stream).main
     commit = type(table)._do_commit
     answers = [OperationalError("UPDATE", {}, Exception("connection lost")), None]
@@ -171,15 +174,15 @@ def test_a_commit_whose_outcome_is_unknown_is_looked_up(scene: Scene, monkeypatc
             raise error
 
     monkeypatch.setattr(type(table), "_do_commit", lose_the_answer)
-    assert commit_files(table, commit_of(scene, None, 10)) is Outcome.ADOPTED
+    assert commit_files(table, commit_of(scene, None, 10)) is CommitOutcome.ADOPTED
     assert len(scene.table.metadata.snapshots) == 1
 
 
-def test_a_locked_catalog_is_waited_for(scene: Scene, tmp_path: Path) -> None:
+def test_locked_catalog_is_waited_for_and_then_unavailable(scene: Scene, tmp_path: Path) -> None:
     endpoint = local_catalog(tmp_path)
     with open_catalog(endpoint, S3Endpoint()) as catalog:
         ensure_tables(catalog, scene.stream)
-        assert catalog.engine.url.query["timeout"] == "60", "SQLite's own patience is 5 s"
+        assert catalog.engine.url.query["timeout"] == "60", "SQLite's own timeout is 5 s"
     database = sqlite3.connect(tmp_path / "catalog.db", check_same_thread=False)
     database.execute("BEGIN EXCLUSIVE")
     release = threading.Timer(0.5, database.rollback)
@@ -188,26 +191,36 @@ def test_a_locked_catalog_is_waited_for(scene: Scene, tmp_path: Path) -> None:
         assert load_tables(catalog, scene.stream) is not None
     release.join()
     database.execute("BEGIN EXCLUSIVE")
-    impatient = CatalogEndpoint(properties={**endpoint.properties, "uri": f"{endpoint.properties['uri']}?timeout=0.1"})
+    short_timeout = CatalogEndpoint(
+        properties={**endpoint.properties, "uri": f"{endpoint.properties['uri']}?timeout=0.1"}
+    )
     with pytest.raises(CatalogUnavailable, match="locked"):
-        open_catalog(impatient, S3Endpoint())
+        open_catalog(short_timeout, S3Endpoint())
     database.close()
 
 
-@pytest.mark.parametrize("document", [{"v": 2, "offsets": {}}, {"offsets": {}}])
-def test_progress_of_a_newer_version_is_refused_by_name(scene: Scene, document: dict[str, object]) -> None:
+@pytest.mark.parametrize(
+    ("document", "error", "message"),
+    [
+        ({"v": 2, "offsets": {}}, DocumentTooNew, r"waybill\.progress of table t was written by a newer Waybill"),
+        ({"offsets": {}}, ProgressLost, r"table t: the snapshot property waybill\.progress cannot be parsed"),
+    ],
+)
+def test_read_progress_refuses_a_newer_or_damaged_document(
+    scene: Scene, document: dict[str, object], error: type[Exception], message: str
+) -> None:
     table = ensure_tables(scene.catalog, scene.stream).main
     properties = {"waybill.progress": json.dumps(document)}
     with table.transaction() as transaction, transaction.update_snapshot(properties).fast_append():
         pass
-    with pytest.raises(ProgressLost, match=r"progress in version .*; this Waybill reads version 1"):
+    with pytest.raises(error, match=message):
         read_progress(table.metadata, "t")
 
 
-def test_secrets_stay_out_of_the_table_and_the_plan(scene: Scene) -> None:
+def test_secrets_are_in_neither_table_metadata_nor_plans(scene: Scene) -> None:
     scene.put(TP, [event(0, 0), junk(1)])
     scene.run()
-    s3 = S3Endpoint.of(connection(scene.config.storage.connection))
+    s3 = S3Endpoint.of(find_connection(scene.config.storage.connection))
     texts = [scene.table.metadata.model_dump_json(), scene.quarantine.metadata.model_dump_json()]
     texts += [scene.store.read(key).decode() for key in scene.keys("plans/")]
     assert len(texts) == 4

@@ -1,4 +1,4 @@
-"""A real unclean leader election: what was archived and then taken back is kept, and nothing is written over."""
+"""A real unclean leader election: archived messages that it truncates are kept, and no object is overwritten."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from waybill.archive import chain, gaps
 from waybill.archive.gaps import Gap, GapKind
 from waybill.ingest import Outcome
 from waybill.records.decode import decode
-from waybill.records.encode import records_of
+from waybill.records.encode import to_records
 from waybill.records.framing import read_frames
 
 pytestmark = pytest.mark.integration
@@ -26,7 +26,7 @@ _SECONDS = 120.0
 
 @pytest.fixture
 def stream(stack: Stack, tmp_path: Path, topic_name: str) -> ArchivedStream:
-    """One topic-partition with a replica on each of two brokers; whoever is left may lead it."""
+    """One topic-partition with a replica on each of two brokers. The last live one may lead it."""
     stream = ArchivedStream(tmp_path, topic_name + "-unused", partitions=1)
     stream.topic = topic_name
     stream.file.write_text(stream.file.read_text().replace(f"topics: [{topic_name}-unused]", f"topics: [{topic_name}]"))
@@ -49,28 +49,28 @@ def wait_until_led_by(stack: Stack, topic: str, node_id: int, *, in_sync: list[i
         time.sleep(0.1)
 
 
-def run(stream: ArchivedStream) -> ingest.PartitionReport:
+def run(stream: ArchivedStream) -> ingest.TopicPartitionReport:
     (lane,) = ingest.plan_lanes(stream.config, stream.name)
     (report,) = ingest.run_lane(stream.config, stream.name, lane).partitions
     return report
 
 
 def archived(stream: ArchivedStream) -> list[tuple[int, bytes | None]]:
-    """Offset and key of every message in the chain."""
+    """Return the offset and the key of every message in the chain."""
     found = []
     with stream.store() as store:
-        for backup in chain.walk(store, 1, stream.tp()):
+        for backup in chain.walk_chain(store, 1, stream.tp()):
             limits = {"first_offset": backup.name.first_offset, "next_offset": backup.next_offset}
             with store.open(backup.key) as data:
                 for batch in decode(read_frames(data, backup.key), where=backup.key, **limits):
-                    found += [(record.offset, record.key) for record in records_of(batch)]
+                    found += [(record.offset, record.key) for record in to_records(batch)]
     return found
 
 
-def test_what_an_unclean_election_took_back(stack: Stack, stream: ArchivedStream) -> None:
+def test_unclean_election_is_a_stop_until_the_truncation_is_accepted(stack: Stack, stream: ArchivedStream) -> None:
     stream.produce_events(10)
     try:
-        stack.stop_broker(FOLLOWER)  # in order: the cluster need not find out that it is gone
+        stack.stop_broker(FOLLOWER)  # a clean stop, so the cluster knows at once
         wait_until_led_by(stack, stream.topic, LEADER, in_sync=[LEADER])
         stream.produce_events(10, first=10)
         assert run(stream).outcome is Outcome.UP_TO_DATE
@@ -81,7 +81,7 @@ def test_what_an_unclean_election_took_back(stack: Stack, stream: ArchivedStream
         stack.start_broker(FOLLOWER)
         wait_until_led_by(stack, stream.topic, FOLLOWER, in_sync=[FOLLOWER])
         (row,) = stream.waybill("offsets", "--json").document
-        assert (row["committed_offset"], row["end_offset"]) == (20, 10), "the new leader never had the rest"
+        assert (row["committed_offset"], row["end_offset"]) == (20, 10), "the new leader does not have the rest"
 
         stopped = run(stream)
         assert stopped.outcome is Outcome.STOPPED
@@ -92,8 +92,8 @@ def test_what_an_unclean_election_took_back(stack: Stack, stream: ArchivedStream
         (entry,) = stream.waybill("gaps", "--json").document["stops"]
         assert (entry["figures"]["end_offset"], entry["figures"]["messages_at_most"]) == (10, 10)
 
-        stream.produce_events(30, first=100)  # the new log goes beyond what was archived of the old one
-        assert run(stream).outcome is Outcome.STOPPED, "that the log is long enough again makes it no other one"
+        stream.produce_events(30, first=100)  # the new log becomes longer than the archived part of the old one
+        assert run(stream).outcome is Outcome.STOPPED, "the length of the log does not make it the archived log"
         assert archived(stream) == before
     finally:
         stack.start_broker(LEADER)
@@ -102,34 +102,38 @@ def test_what_an_unclean_election_took_back(stack: Stack, stream: ArchivedStream
 
     ran = stream.waybill("gaps", "accept", stream.topic, "0", "--reason", "power cut in one rack")
     assert ran.code == 0, ran.err
-    assert ran.out.splitlines()[-1] == "ingest goes on at offset 20"
+    assert ran.out.splitlines()[-1] == "ingest resumes at offset 20"
     assert run(stream).outcome is Outcome.UP_TO_DATE
     after = archived(stream)
     assert after[:20] == before
-    assert after[20:] == [(offset, b"k%d" % (90 + offset)) for offset in range(20, 40)], "of the new log from there on"
+    assert after[20:] == [(offset, b"k%d" % (90 + offset)) for offset in range(20, 40)], "from the new log"
     stream.produce_events(5, first=130)
-    assert run(stream).messages == 5, "and on, without another stop"
+    assert run(stream).messages == 5, "ingest continues without another stop"
     stream.partition()
     ran = stream.waybill("verify")
     assert ran.code == 0, ran.out
     assert f"accepted: {stream.tp()} offsets 10–19 (LogTruncated)" in ran.out
-    assert ran.out.splitlines()[-1].startswith("sound, but for 1 accepted gaps")
+    assert ran.out.splitlines()[-1].startswith("sound, except for 1 accepted gap")
 
 
-def test_an_accepted_truncation_waits_for_the_log(stack: Stack, stream: ArchivedStream) -> None:
-    """The same with a log that is still shorter than what was archived: no stop, and no message twice or lost."""
+def test_ingest_waits_after_an_accepted_truncation_until_the_log_is_long_enough(
+    stack: Stack, stream: ArchivedStream
+) -> None:
+    """The new log is shorter than the archive: there is no stop, and no message is lost or archived twice."""
     stream.produce_events(10)
     run(stream)
     move_ahead(stream, 20)
     assert run(stream).outcome is Outcome.STOPPED
     with stream.store() as store:
-        less = Gap(stream.tp(), 1, 15, 20, GapKind.TRUNCATED, "of another time", "ann", 1)
-        gaps.record(store, less)
-    assert run(stream).outcome is Outcome.STOPPED, "a decision about less is none about this"
+        less = Gap(stream.tp(), 1, 15, 20, GapKind.TRUNCATED, "another decision", "ann", 1)
+        gaps.record_gap(store, less)
+    assert run(stream).outcome is Outcome.STOPPED, "a decision about fewer offsets does not accept this truncation"
     with stream.store() as store:
-        gaps.withdraw(store, less)
+        gaps.withdraw_gap(store, less)
     ran = stream.waybill("gaps", "accept", stream.topic, "0", "--reason", "x")
-    assert ran.out.splitlines()[-1] == "ingest goes on at offset 20, once the log is that long: it ends at 10 now"
+    assert (
+        ran.out.splitlines()[-1] == "ingest resumes at offset 20, once Kafka's log reaches it: the log ends at 10 now"
+    )
     assert run(stream).outcome is Outcome.WAITING
     stream.produce_events(5, first=10)
     assert run(stream).outcome is Outcome.WAITING
@@ -140,7 +144,7 @@ def test_an_accepted_truncation_waits_for_the_log(stack: Stack, stream: Archived
 
 
 def move_ahead(stream: ArchivedStream, offset: int) -> None:
-    """As if offsets up to there had been archived, and were taken back."""
+    """Archive offsets up to `offset` that the log does not have, as if the log had been truncated."""
     from dataclasses import replace
 
     from waybill.names import BackupName

@@ -1,4 +1,4 @@
-"""`waybill verify` finds every kind of damage, names it, and finds none where there is none."""
+"""`waybill verify` finds every kind of damage as one fault, and no fault in a sound stream."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from archived_stream import ArchivedStream, Checkpoint, add_rows, remove_rows, waybill_process
 
 from devstack import Stack
-from waybill.coordination import Committed
+from waybill.coordination import CommittedOffset
 from waybill.dedup.execute import InThisProcess
 from waybill.dedup.sweep import run_sweep
 from waybill.names import BackupName
@@ -39,18 +39,22 @@ def checkpoint(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Checkp
 
 @pytest.fixture
 def archived(checkpoint: Checkpoint) -> Iterator[ArchivedStream]:
-    """The same for each test: what one has damaged is brought back."""
+    """Yield the same stream to each test, and undo its damage afterwards."""
     yield checkpoint.stream
     checkpoint.restore()
 
 
 def faults(stream: ArchivedStream, *arguments: str) -> list[dict[str, Any]]:
-    """The faults that verify lists, as JSON; the exit code must say the same."""
+    """Return the faults of `verify --json`, after a check that the exit code agrees with them."""
     ran = stream.waybill("verify", stream.name, "--json", *arguments)
     assert ran.code in (0, 1), ran.err
     (report,) = ran.document
     assert report["sound"] == (ran.code == 0) == (not report["faults"])
     return list(report["faults"])
+
+
+def effects(fault: dict[str, Any]) -> list[tuple[str, int | None]]:
+    return [(effect["kind"], effect["rows"]) for effect in fault["affects"]]
 
 
 def figures(stream: ArchivedStream) -> dict[str, int]:
@@ -59,11 +63,11 @@ def figures(stream: ArchivedStream) -> dict[str, int]:
 
 
 def put(store: Store, key: str, data: bytes) -> None:
-    """Write over an object, as nothing in Waybill ever does."""
+    """Overwrite an object. Waybill itself never does."""
     store.client.put_object(Bucket=store.bucket, Key=key, Body=data)
 
 
-def test_a_sound_stream(archived: ArchivedStream) -> None:
+def test_sound_stream_has_no_faults(archived: ArchivedStream) -> None:
     ran = waybill_process("verify", WAYBILL_CONFIG=str(archived.file))
     assert ran.code == 0, ran.out
     assert ran.out.splitlines()[-1] == "sound: nothing lost, nothing repeated"
@@ -87,23 +91,25 @@ def test_a_sound_stream(archived: ArchivedStream) -> None:
     }
 
 
-def test_what_is_not_partitioned_yet_is_no_fault(archived: ArchivedStream) -> None:
+def test_messages_that_wait_for_a_partition_run_are_no_fault(archived: ArchivedStream) -> None:
     archived.produce_events(50, first=300)
     archived.ingest()
     assert faults(archived) == []
     assert figures(archived)["waiting"] == 50
 
 
-def test_before_the_first_partition_run(stack: Stack, tmp_path: Path, topic_name: str) -> None:
+def test_stream_before_its_first_partition_run_has_a_note_and_no_fault(
+    stack: Stack, tmp_path: Path, topic_name: str
+) -> None:
     stream = ArchivedStream(tmp_path, topic_name)
     stream.produce_events(10)
     stream.ingest()
     ran = stream.waybill("verify")
     assert ran.code == 0
-    assert "events: note: there is no table yet: the first partition run makes it" in ran.out.splitlines()
+    assert "events: note: there is no table yet: the first partition run creates it" in ran.out.splitlines()
 
 
-def test_before_anything_is_archived(stack: Stack, tmp_path: Path, topic_name: str) -> None:
+def test_stream_before_its_first_object_has_no_faults(stack: Stack, tmp_path: Path, topic_name: str) -> None:
     stream = ArchivedStream(tmp_path, topic_name)
     assert faults(stream) == []
     stream.ingest()  # of an empty topic: committed offsets without a chain
@@ -113,7 +119,7 @@ def test_before_anything_is_archived(stack: Stack, tmp_path: Path, topic_name: s
 # --- the archive ------------------------------------------------------------------------------------------------------
 
 
-def test_an_object_in_the_middle_is_deleted(archived: ArchivedStream) -> None:
+def test_deleted_object_in_the_middle_is_one_fault_with_its_effects(archived: ArchivedStream) -> None:
     key = archived.object_keys()[1]
     with archived.store() as store:
         store.client.delete_object(Bucket=store.bucket, Key=key)
@@ -121,41 +127,89 @@ def test_an_object_in_the_middle_is_deleted(archived: ArchivedStream) -> None:
     assert fault["kind"] == "missing"
     assert (fault["topic"], fault["partition"]) == (archived.topic, 0)
     assert (fault["first_offset"], fault["next_offset"]) == (100, 200)
-    assert "the chain is broken" in fault["what"]
+    assert fault["what"] == "no backup object holds these 100 offsets; the chain is broken after this object"
+    assert effects(fault) == [("progress", None), ("rows", 100)]
+    ran = archived.waybill("verify")
+    (line,) = [text for text in ran.out.splitlines() if text.startswith("events: ")]
+    table = fault["affects"][0]["where"]
+    assert line == (
+        f"events: missing: {archived.tp()} offsets 100–199: {fault['what']} ({fault['where']})"
+        f"; affects: {table} has progress 300, which has passed these offsets"
+        f"; affects: {table} has 100 rows of these offsets, which the archive no longer backs"
+    )
+    assert ran.out.splitlines()[-1] == "NOT SOUND: 1 fault"
+    assert ran.code == 1
+    found = figures(archived)
+    assert (found["rows"], found["lost"], found["foreign"]) == (600, 0, 0)
 
 
-def test_the_last_object_is_deleted(archived: ArchivedStream) -> None:
+def test_deleted_last_object_is_one_fault_with_its_effects(archived: ArchivedStream) -> None:
     key = archived.object_keys(1)[-1]
     with archived.store() as store:
         store.client.delete_object(Bucket=store.bucket, Key=key)
-    found = faults(archived)
-    missing = found[0]
+    (missing,) = faults(archived)
     assert (missing["kind"], missing["partition"]) == ("missing", 1)
     assert (missing["first_offset"], missing["next_offset"]) == (200, 300)
     assert "the committed offset is 300" in missing["what"]
-    assert {fault["kind"] for fault in found[1:]} == {"progress", "foreign"}
+    assert effects(missing) == [("progress", None), ("rows", 100)]
+    found = figures(archived)
+    assert (found["rows"], found["lost"], found["foreign"]) == (600, 0, 0)
 
 
-def test_the_first_object_is_deleted(archived: ArchivedStream) -> None:
+def test_deleted_first_object_is_one_fault_with_its_effects(archived: ArchivedStream) -> None:
     with archived.store() as store:
         store.client.delete_object(Bucket=store.bucket, Key=archived.object_keys()[0])
     (fault,) = faults(archived)
     assert (fault["kind"], fault["first_offset"], fault["next_offset"]) == ("missing", 0, 100)
-    assert fault["what"] == "in no object; the chain began at 0"
+    assert fault["what"] == "no backup object holds these 100 offsets; the chain began at 0"
+    assert effects(fault) == [("progress", None), ("rows", 100)]
 
 
-def test_the_only_objects_are_deleted(archived: ArchivedStream) -> None:
+def test_deleted_chain_is_one_fault_with_its_effects(archived: ArchivedStream) -> None:
     with archived.store() as store:
         for key in archived.object_keys():
             store.client.delete_object(Bucket=store.bucket, Key=key)
     (fault,) = faults(archived, "--no-table")
     assert (fault["kind"], fault["topic"], fault["partition"]) == ("missing", archived.topic, 0)
     assert (fault["first_offset"], fault["next_offset"]) == (0, 300)
-    assert fault["what"] == "the committed offset is 300, and there is no object"
+    assert fault["what"] == "the committed offset is 300, and the chain has no object"
+    assert effects(fault) == []
+    (with_tables,) = faults(archived)
+    assert {**with_tables, "affects": []} == fault
+    assert effects(with_tables) == [("progress", None), ("rows", 300)]
+
+
+def test_rows_that_no_object_ever_held_are_faults_beside_a_missing_object(archived: ArchivedStream) -> None:
+    with archived.store() as store, archived.tables() as tables:
+        store.client.delete_object(Bucket=store.bucket, Key=archived.object_keys(1)[-1])
+        add_rows(tables.main, _with(tables.main.scan(row_filter=rows_of(42)).to_arrow(), offset=305, partition=1))
+    missing, foreign = faults(archived)
+    assert (missing["kind"], effects(missing)) == ("missing", [("progress", None), ("rows", 100)])
+    assert (foreign["kind"], foreign["first_offset"], foreign["affects"]) == ("foreign", 305, [])
+    assert archived.waybill("verify").out.splitlines()[-1] == "NOT SOUND: 2 faults"
+
+
+def test_missing_object_affects_the_tables_of_dedup_too(stack: Stack, tmp_path: Path, topic_name: str) -> None:
+    stream = ArchivedStream(tmp_path, topic_name)
+    stream.file.write_text(f"{stream.file.read_text()}    dedup: {{}}\n")
+    for first in (0, 50):
+        stream.produce_events(50, first=first)
+        stream.ingest()
+    stream.produce_events(5, first=20)  # sent again
+    stream.ingest()
+    stream.partition()
+    run_sweep(stream.config, stream.name, InThisProcess())
+    with stream.store() as store:
+        for key in stream.object_keys()[1:]:
+            store.client.delete_object(Bucket=store.bucket, Key=key)
+    (fault,) = faults(stream)
+    assert (fault["kind"], fault["first_offset"], fault["next_offset"]) == ("missing", 50, 105)
+    assert effects(fault) == [("progress", None), ("rows", 55), ("rows", 50), ("rows", 5)]
+    assert len({effect["where"] for effect in fault["affects"]}) == 3
 
 
 @pytest.mark.parametrize("position", ["first", "middle", "last"])
-def test_a_byte_is_flipped(archived: ArchivedStream, position: str) -> None:
+def test_flipped_byte_is_one_fault(archived: ArchivedStream, position: str) -> None:
     key = archived.object_keys()[0]
     with archived.store() as store:
         data = bytearray(store.read(key))
@@ -169,7 +223,7 @@ def test_a_byte_is_flipped(archived: ArchivedStream, position: str) -> None:
 
 
 @pytest.mark.parametrize("kept", [0, 30, -1])
-def test_an_object_is_truncated(archived: ArchivedStream, kept: int) -> None:
+def test_truncated_object_is_one_fault(archived: ArchivedStream, kept: int) -> None:
     key = archived.object_keys()[1]
     with archived.store() as store:
         put(store, key, store.read(key)[:kept])
@@ -178,8 +232,10 @@ def test_an_object_is_truncated(archived: ArchivedStream, kept: int) -> None:
     assert "cut short" in fault["what"] or "no record batch" in fault["what"]
 
 
-def test_an_object_is_cut_between_two_batches(stack: Stack, tmp_path: Path, topic_name: str) -> None:
-    """No byte of it is wrong: only its neighbours show what is missing."""
+def test_object_that_is_truncated_between_two_batches_leaves_offsets_missing(
+    stack: Stack, tmp_path: Path, topic_name: str
+) -> None:
+    """All its bytes are right. Only the next object shows that offsets are missing."""
     stream = ArchivedStream(tmp_path, topic_name, partitions=1)
     for first in (0, 10, 20):
         stream.produce_events(10, first=first)
@@ -197,17 +253,17 @@ def test_an_object_is_cut_between_two_batches(stack: Stack, tmp_path: Path, topi
     assert fault["first_offset"] == frames[-1].header.base_offset
 
 
-def test_an_object_is_replaced_by_another_one(archived: ArchivedStream) -> None:
-    """Every checksum is right."""
+def test_object_that_is_replaced_by_another_one_is_damaged(archived: ArchivedStream) -> None:
+    """All its checksums are right."""
     first, second, _ = archived.object_keys()
     with archived.store() as store:
         put(store, second, store.read(first))
     (fault,) = faults(archived)
     assert (fault["kind"], fault["where"]) == ("damaged", second)
-    assert fault["what"] == "the object starts at 100 by its name, and holds offsets below 100 only"
+    assert fault["what"] == "the object's name starts at offset 100, but it only holds offsets below 100"
 
 
-def test_an_object_that_overlaps_the_next_one(archived: ArchivedStream) -> None:
+def test_object_that_overlaps_the_next_one_is_a_fault(archived: ArchivedStream) -> None:
     with archived.store() as store:
         data = store.read(archived.object_keys()[1])
         put(store, BackupName(archived.topic, 1, 0, 150).key(store.prefix), data)
@@ -222,7 +278,7 @@ def move(stream: ArchivedStream, offset: int) -> None:
     with stream.coordinator() as coordinator:
         found = coordinator.read_committed(stream.tp())
         assert found is not None
-        moved = Committed(offset, object_bytes=found.object_bytes, object_messages=found.object_messages)
+        moved = CommittedOffset(offset, object_bytes=found.object_bytes, object_messages=found.object_messages)
         coordinator.write_committed(stream.tp(), moved, found.version)
 
 
@@ -231,7 +287,7 @@ def move(stream: ArchivedStream, offset: int) -> None:
     [(301, "missing", 300, 301), (10**15, "missing", 300, 10**15), (250, "committed", 250, 300),
      (100, "committed", 100, 300)],
 )  # fmt: skip
-def test_the_committed_offset_is_moved(
+def test_committed_offset_that_was_moved_is_a_fault(
     archived: ArchivedStream, offset: int, kind: str, first: int, following: int
 ) -> None:
     move(archived, offset)
@@ -241,22 +297,24 @@ def test_the_committed_offset_is_moved(
     assert f"the committed offset is {offset}" in fault["what"]
 
 
-def test_an_upload_that_was_not_committed_is_no_fault(archived: ArchivedStream) -> None:
-    """A lane that died between steps 6 and 7 leaves this behind, and the next run adopts it."""
+def test_object_that_was_not_committed_is_a_note_until_ingest_adopts_it(archived: ArchivedStream) -> None:
+    """A lane that died between steps 6 and 7 leaves such an object, and the next ingest adopts it."""
     move(archived, 200)
     ran = archived.waybill("verify")
     assert ran.code == 0
-    assert f"events: note: {archived.tp()}: the last object is not committed yet; the next run adopts it" in ran.out
+    assert f"events: note: {archived.tp()}: the last object is not committed yet; the next ingest adopts it" in ran.out
     archived.ingest()
     assert "note:" not in archived.waybill("verify").out
 
 
-def test_lost_committed_offsets_are_no_fault(archived: ArchivedStream) -> None:
+def test_lost_committed_offset_is_a_note_and_no_fault(archived: ArchivedStream) -> None:
     with archived.coordinator() as coordinator:
         coordinator._client.delete(coordinator._path(coordinator.paths.committed_offset(archived.tp())))
     ran = archived.waybill("verify")
     assert ran.code == 0
-    assert f"note: {archived.tp()}: ZooKeeper has no committed offset; the next run takes 300 from the chain" in ran.out
+    assert (
+        f"note: {archived.tp()}: ZooKeeper has no committed offset; the next ingest takes 300 from the chain" in ran.out
+    )
 
 
 # --- the tables -------------------------------------------------------------------------------------------------------
@@ -266,7 +324,7 @@ def rows_of(offset: int, partition: int = 0) -> str:
     return f"offset = {offset} and partition = {partition}"
 
 
-def test_a_row_is_missing(archived: ArchivedStream) -> None:
+def test_missing_row_is_lost(archived: ArchivedStream) -> None:
     with archived.tables() as tables:
         remove_rows(tables.main, 0, 123, 124)
     (fault,) = faults(archived)
@@ -277,7 +335,7 @@ def test_a_row_is_missing(archived: ArchivedStream) -> None:
     assert figures(archived)["lost"] == 1
 
 
-def test_rows_in_a_row_are_one_fault(archived: ArchivedStream) -> None:
+def test_missing_rows_with_consecutive_offsets_are_one_fault(archived: ArchivedStream) -> None:
     with archived.tables() as tables:
         remove_rows(tables.main, 1, 10, 150)
     (fault,) = faults(archived)
@@ -285,16 +343,16 @@ def test_rows_in_a_row_are_one_fault(archived: ArchivedStream) -> None:
     assert figures(archived)["lost"] == 140
 
 
-def test_many_faults_are_cut_short_but_counted(archived: ArchivedStream) -> None:
+def test_list_of_many_lost_ranges_is_limited_but_all_are_counted(archived: ArchivedStream) -> None:
     with archived.tables() as tables:
         tables.main.delete("event_time >= '2026-01-03T00:00:00+00:00'")
     found = faults(archived)
     assert len(found) == 2 * 21
-    assert "such ranges" in found[20]["what"]
+    assert "more such ranges with" in found[20]["what"]
     assert figures(archived)["lost"] == 360
 
 
-def test_a_row_is_there_twice(archived: ArchivedStream) -> None:
+def test_row_that_is_there_twice_is_repeated(archived: ArchivedStream) -> None:
     with archived.tables() as tables:
         add_rows(tables.main, tables.main.scan(row_filter=rows_of(42, 1)).to_arrow())
     (fault,) = faults(archived)
@@ -304,7 +362,7 @@ def test_a_row_is_there_twice(archived: ArchivedStream) -> None:
     assert figures(archived)["repeated"] == 1
 
 
-def test_a_row_beyond_the_progress(archived: ArchivedStream) -> None:
+def test_row_beyond_the_progress_is_foreign(archived: ArchivedStream) -> None:
     archived.produce_events(10, first=300)
     archived.ingest()
     with archived.tables() as tables:
@@ -322,7 +380,7 @@ def test_a_row_beyond_the_progress(archived: ArchivedStream) -> None:
         ({"generation": 2}, "a row of generation 2"),
     ],
 )
-def test_a_row_of_another_chain(archived: ArchivedStream, change: dict[str, Any], what: str) -> None:
+def test_row_of_another_chain_is_foreign(archived: ArchivedStream, change: dict[str, Any], what: str) -> None:
     with archived.tables() as tables:
         add_rows(tables.main, _with(tables.main.scan(row_filter=rows_of(42)).to_arrow(), **change))
     (fault,) = faults(archived)
@@ -330,8 +388,8 @@ def test_a_row_of_another_chain(archived: ArchivedStream, change: dict[str, Any]
     assert figures(archived)["foreign"] == 1
 
 
-def test_a_file_of_the_table_is_damaged(archived: ArchivedStream) -> None:
-    """In a page: its footer says nothing of that."""
+def test_damaged_file_of_the_table_is_one_fault(archived: ArchivedStream) -> None:
+    """A damaged page, which the file's footer does not show."""
     with archived.tables() as tables, archived.store() as store:
         file = next(iter(tables.main.scan().plan_files())).file
         key = file.file_path.removeprefix(f"s3://{store.bucket}/")
@@ -354,7 +412,7 @@ def columns_of(footer: pq.FileMetaData, group: int) -> list[pq.ColumnChunkMetaDa
 
 
 @pytest.mark.parametrize("what", ["data", "manifest", "metadata"])
-def test_a_file_of_the_table_is_missing(archived: ArchivedStream, what: str) -> None:
+def test_missing_file_of_the_table_is_one_fault(archived: ArchivedStream, what: str) -> None:
     with archived.tables() as tables, archived.store() as store:
         snapshot = tables.main.current_snapshot()
         assert snapshot is not None
@@ -374,8 +432,8 @@ def test_a_file_of_the_table_is_missing(archived: ArchivedStream, what: str) -> 
     assert path.rpartition("/")[2] in fault["what"]
 
 
-def test_a_table_that_forgot_its_progress(archived: ArchivedStream) -> None:
-    """Somebody made it anew with rows in it: nothing says which offsets they should be."""
+def test_table_without_progress_is_a_fault(archived: ArchivedStream) -> None:
+    """Another program created the table again with rows: nothing records which offsets they should have."""
     with archived.tables() as tables, archived.catalog() as catalog:
         rows = tables.main.scan(row_filter=rows_of(42)).to_arrow()
         schema, spec = tables.main.schema(), tables.main.spec()
@@ -398,7 +456,7 @@ def _with(rows: Any, **change: Any) -> Any:
 
 @pytest.fixture
 def mixed(stack: Stack, tmp_path: Path, topic_name: str) -> ArchivedStream:
-    """One topic-partition with events, what cannot be parsed, tombstones, and an aborted transaction at each end."""
+    """One topic-partition with events, messages that cannot be parsed, tombstones, and two aborted transactions."""
     stream = ArchivedStream(tmp_path, topic_name, partitions=1)
     transactions = stream.producer(**{"transactional.id": topic_name})
     transactions.init_transactions(30)
@@ -420,13 +478,13 @@ def mixed(stack: Stack, tmp_path: Path, topic_name: str) -> ArchivedStream:
     return stream
 
 
-def test_transactions_quarantine_and_tombstones(mixed: ArchivedStream) -> None:
+def test_transactions_quarantine_and_tombstones_are_counted_without_faults(mixed: ArchivedStream) -> None:
     assert faults(mixed) == []
     found = figures(mixed)
     assert (found["messages"], found["rows"], found["quarantine"]) == (30, 25, 5)
 
 
-def test_a_row_of_an_aborted_transaction(mixed: ArchivedStream) -> None:
+def test_row_of_an_aborted_transaction_is_foreign(mixed: ArchivedStream) -> None:
     with mixed.tables() as tables:
         rows = tables.main.scan().to_arrow()
         add_rows(tables.main, _with(rows.slice(0, 1), offset=3))
@@ -435,7 +493,7 @@ def test_a_row_of_an_aborted_transaction(mixed: ArchivedStream) -> None:
     assert fault["what"] == "a row of an offset that is no message in the chain"
 
 
-def test_a_row_in_table_and_quarantine(mixed: ArchivedStream) -> None:
+def test_row_in_table_and_quarantine_is_repeated(mixed: ArchivedStream) -> None:
     with mixed.tables() as tables:
         refused = tables.quarantine.scan().to_arrow().slice(0, 1)
         rows = tables.main.scan().to_arrow().slice(0, 1)
@@ -445,8 +503,8 @@ def test_a_row_in_table_and_quarantine(mixed: ArchivedStream) -> None:
     assert (fault["kind"], fault["first_offset"]) == ("repeated", offset)
 
 
-def test_a_quarantine_that_is_ahead_is_no_fault(mixed: ArchivedStream) -> None:
-    """A run that died between its two commits leaves rows there that are not final (docs/protocol.md)."""
+def test_quarantine_rows_beyond_the_progress_are_no_fault(mixed: ArchivedStream) -> None:
+    """A partition run that died between its two commits leaves rows that are not final (docs/protocol.md)."""
     with mixed.tables() as tables:
         row = tables.quarantine.scan().to_arrow().slice(0, 1)
         add_rows(tables.quarantine, _with(row, offset=10**9))
@@ -454,7 +512,7 @@ def test_a_quarantine_that_is_ahead_is_no_fault(mixed: ArchivedStream) -> None:
     assert figures(mixed)["quarantine"] == 5
 
 
-def test_a_row_missing_from_quarantine(mixed: ArchivedStream) -> None:
+def test_row_missing_from_quarantine_is_lost(mixed: ArchivedStream) -> None:
     with mixed.tables() as tables:
         offset = tables.quarantine.scan().to_arrow().column("offset")[0].as_py()
         remove_rows(tables.quarantine, 0, offset, offset + 1)
@@ -465,7 +523,7 @@ def test_a_row_missing_from_quarantine(mixed: ArchivedStream) -> None:
 # --- dedup ------------------------------------------------------------------------------------------------------------
 
 
-def test_unique_rows_and_duplicates(stack: Stack, tmp_path: Path, topic_name: str) -> None:
+def test_tables_of_dedup_are_checked_and_counted(stack: Stack, tmp_path: Path, topic_name: str) -> None:
     stream = ArchivedStream(tmp_path, topic_name)
     stream.file.write_text(f"{stream.file.read_text()}    dedup: {{}}\n")
     stream.produce_events(50)
@@ -495,8 +553,8 @@ def test_unique_rows_and_duplicates(stack: Stack, tmp_path: Path, topic_name: st
 # --- services ---------------------------------------------------------------------------------------------------------
 
 
-def test_s3_that_is_away_is_no_fault_but_an_error(archived: ArchivedStream) -> None:
-    """Nothing may be said then, least of all that the archive is sound or that it is not."""
+def test_unreachable_s3_is_an_error_without_a_result(archived: ArchivedStream) -> None:
+    """Then nothing is known about the archive, so there is no result."""
     away = '{"login": "a", "password": "b", "extra": {"endpoint_url": "http://127.0.0.1:1", "region_name": "x"}}'
     ran = waybill_process("verify", WAYBILL_CONFIG=str(archived.file), AIRFLOW_CONN_AWS_DEFAULT=away)
     assert (ran.code, ran.out) == (1, "")

@@ -1,4 +1,4 @@
-"""`waybill verify` over a `files` sink: what is sound is said to be, and each thing that is wrong is found."""
+"""`waybill verify` of a `files` sink: a sound sink has no faults, and each kind of damage is one fault."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from files_scenes import finalize_at, key_of, ledger, markers, moment, root
+from files_scenes import finalize_at, inventory, key_of, markers, moment, root
 from partition_scenes import Scene, junk
 
-from waybill.names import TopicPartition
+from waybill.coordination import CommittedOffset
+from waybill.names import BackupName, TopicPartition
 from waybill.records.encode import Record
 from waybill.verify import Report, verify_stream
 
@@ -26,13 +27,15 @@ class Quiet:
     def advance(self, steps: int) -> None: ...
 
 
-def verify(scene: Scene, **options: Any) -> Report:
+def verify(
+    scene: Scene, read_committed: Callable[[TopicPartition], CommittedOffset | None] = lambda _: None, **options: Any
+) -> Report:
     return verify_stream(
         "flights",
         scene.stream,
         store=scene.store,
-        committed=lambda _: None,
-        known=(),
+        read_committed=read_committed,
+        committed_tps=(),
         catalog=scene.catalog,
         listener=Quiet(),
         **options,
@@ -51,13 +54,13 @@ def fill(make_scene: MakeScene, format_: Any) -> Scene:
 
 
 def faults(report: Report) -> list[str]:
-    """Those of the tables and files: the scenes have no committed offsets."""
+    """Return the faults of tables and files. Those of committed offsets are left out: the scenes have none."""
     return [str(fault) for fault in report.faults if fault.kind != "committed"]
 
 
 @pytest.mark.parametrize("format_", FORMATS, ids=str)
 @pytest.mark.parametrize("window_offsets", [7, 1 << 20])
-def test_what_is_sound(make_scene: MakeScene, format_: Any, window_offsets: int) -> None:
+def test_sound_sink_has_no_faults(make_scene: MakeScene, format_: Any, window_offsets: int) -> None:
     scene = fill(make_scene, format_)
     scene.put(TP0, [moment(28, 3)])
     report = verify(scene, window_offsets=window_offsets)
@@ -73,22 +76,24 @@ def test_what_is_sound(make_scene: MakeScene, format_: Any, window_offsets: int)
 
 
 @pytest.mark.parametrize("format_", FORMATS[:3], ids=str)
-def test_a_file_that_is_gone_or_cut(make_scene: MakeScene, format_: Any) -> None:
+def test_file_that_is_missing_or_truncated_is_one_fault(make_scene: MakeScene, format_: Any) -> None:
     scene = fill(make_scene, format_)
-    key = key_of(ledger(scene)[0])
+    key = key_of(inventory(scene)[0])
     content = scene.store.read(key)
     scene.store.remove(key)
-    found = faults(verify(scene))
-    assert any(text.startswith("unreadable: ") and f"({key})" in text for text in found)
+    (fault,) = faults(verify(scene))
+    assert fault.startswith("unreadable: ")
+    assert f"({key})" in fault
     scene.store.create_if_absent(key, content[:-10])
-    found = faults(verify(scene))
-    assert any("not of the size that the ledger says" in text for text in found)
+    (fault,) = faults(verify(scene))
+    assert "not of the size in the file inventory" in fault
+    assert f"({key})" in fault
 
 
 @pytest.mark.parametrize("format_", ["sequencefile", "text"])
-def test_a_file_of_other_bytes_of_the_same_size(make_scene: MakeScene, format_: Any) -> None:
+def test_file_with_other_bytes_of_the_same_size_is_found_by_its_hash(make_scene: MakeScene, format_: Any) -> None:
     scene = fill(make_scene, format_)
-    key = key_of(ledger(scene)[0])
+    key = key_of(inventory(scene)[0])
     content = scene.store.read(key)
     scene.store.remove(key)
     scene.store.create_if_absent(key, content.replace(b'"id-1"', b'"id-9"'))
@@ -96,8 +101,8 @@ def test_a_file_of_other_bytes_of_the_same_size(make_scene: MakeScene, format_: 
 
 
 @pytest.mark.parametrize("format_", FORMATS[:3], ids=str)
-def test_rows_that_are_lost_or_repeated(make_scene: MakeScene, format_: Any) -> None:
-    """The ledger loses the rows of a run, and gets those of another twice."""
+def test_inventory_that_lost_or_repeats_entries_is_a_fault(make_scene: MakeScene, format_: Any) -> None:
+    """The inventory loses the entries of one partition run, and gets those of another one twice."""
     scene = fill(make_scene, format_)
     first, second = sorted(scene.table.scan().plan_files(), key=lambda task: -task.file.record_count)
     with scene.table.transaction() as transaction, transaction.update_snapshot().overwrite() as overwrite:
@@ -109,7 +114,7 @@ def test_rows_that_are_lost_or_repeated(make_scene: MakeScene, format_: Any) -> 
     assert verify(scene).figures.repeated + verify(scene).figures.foreign >= 46
 
 
-def test_what_lies_in_a_final_hour_and_is_not_listed(make_scene: MakeScene) -> None:
+def test_object_in_a_final_hour_that_the_inventory_does_not_list_is_a_fault(make_scene: MakeScene) -> None:
     scene = fill(make_scene, "parquet")
     finalize_at(scene, 10, {TP0: 28, TP1: 121})
     hours = sorted(markers(scene))
@@ -118,4 +123,16 @@ def test_what_lies_in_a_final_hour_and_is_not_listed(make_scene: MakeScene) -> N
     scene.store.create_if_absent(f"{root(scene)}/{hours[0]}/1_5_00000000000000000000.parquet", b"x")
     scene.store.create_if_absent(f"{root(scene)}/flights/dt=2024-01-01/hr=00/1_5_00000000000000000000.parquet", b"x")
     (fault,) = faults(verify(scene))
-    assert fault.startswith("foreign: is in flights/dt=2023-12-25/hr=00, which is final, and the ledger does not")
+    assert fault.startswith(
+        "foreign: is in flights/dt=2023-12-25/hr=00, which is final, and the file inventory does not"
+    )
+
+
+@pytest.mark.parametrize("format_", FORMATS[:3], ids=str)
+def test_deleted_backup_object_is_one_fault_with_its_rows_as_effects(make_scene: MakeScene, format_: Any) -> None:
+    scene = fill(make_scene, format_)
+    scene.store.remove(BackupName("flights", 1, 1, 120).key(scene.store.prefix))
+    report = verify(scene, read_committed=lambda tp: CommittedOffset(121) if tp == TP1 else None)
+    (fault,) = [fault for fault in report.faults if fault.kind != "committed"]
+    assert (fault.kind, fault.tp, fault.first_offset, fault.next_offset) == ("missing", TP1, 120, 121)
+    assert [(str(effect.kind), effect.rows) for effect in fault.affects] == [("progress", None), ("rows", 1)]

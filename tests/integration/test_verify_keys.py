@@ -1,4 +1,4 @@
-"""`verify --keys`: what dedup promises is read from its tables anew, and what is wrong is found."""
+"""`waybill verify --keys` finds keys that are twice within the window, and duplicates that name a wrong row."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Silent:
 
 
 def swept_scene(make_scene: MakeScene, key: tuple[str, ...]) -> SweptScene:
-    """Five keys over two hours, each sent once a quarter of an hour, swept in four goes."""
+    """Return a scene of five keys over two hours, each sent every 15 minutes, after four sweeps."""
     settings = {"key": list(key), "window": "1h", "floor": "1s"}
     swept = SweptScene(make_scene(dedup=settings, columns={"device": "string"}), key, WINDOW_MS)
     for go in range(4):
@@ -44,7 +44,7 @@ def swept_scene(make_scene: MakeScene, key: tuple[str, ...]) -> SweptScene:
         rows.append(Row(B, go, START_MS + 30 * go * MINUTE_MS, START_MS, _values(key, None)))
         swept.now_ms = START_MS + 30 * (go + 1) * MINUTE_MS
         swept.append(rows)
-        swept.sweep_to_the_end()
+        swept.sweep_until_current()
     swept.check()
     return swept
 
@@ -75,7 +75,7 @@ def check(swept: SweptScene, rows_in_memory: int = 1 << 20, window_offsets: int 
 
 
 def put_again(table: Table, offset: int, /, **changed: pa.Scalar) -> None:
-    """A row of the first topic-partition once more, with changes."""
+    """Add a copy of a row of the first topic-partition, with changes."""
     rows = table.scan(row_filter=f"partition = 0 and offset = {offset}").to_arrow()
     assert rows.num_rows == 1
     for name, value in changed.items():
@@ -91,7 +91,7 @@ def times(row: pa.Table, column: str, shift_minutes: int) -> pa.Scalar:
 @pytest.mark.parametrize(
     ("key", "rows_in_memory", "window_offsets"), [(("message_id",), 1 << 20, 1 << 20), (("device",), 5, 30)]
 )
-def test_what_sweeps_make_is_as_promised(
+def test_tables_that_sweeps_have_filled_have_no_faults(
     make_scene: MakeScene, key: tuple[str, ...], rows_in_memory: int, window_offsets: int
 ) -> None:
     swept = swept_scene(make_scene, key)
@@ -102,12 +102,12 @@ def test_what_sweeps_make_is_as_promised(
     swept.append([row(A, 100, swept.now_ms, "new"), row(A, 101, swept.now_ms, "new")])
     assert swept.sweep_killed("duplicates_committed")
     report = check(swept)
-    assert (report.faults, len(report.notes)) == ([], 1), "what those duplicates repeat is not there yet"
-    swept.sweep_to_the_end()
+    assert (report.faults, len(report.notes)) == ([], 1), "the rows that these duplicates repeat are not committed yet"
+    swept.sweep_until_current()
     assert check(swept).notes == []
 
 
-def test_a_key_that_is_there_twice_within_the_window(make_scene: MakeScene) -> None:
+def test_key_that_is_twice_within_the_window_is_a_fault(make_scene: MakeScene) -> None:
     swept = swept_scene(make_scene, ("message_id",))
     first, last = (
         swept.tables.unique.scan(row_filter="message_id = 'k2'").to_arrow().sort_by("arrived_at").slice(n)
@@ -115,7 +115,7 @@ def test_a_key_that_is_there_twice_within_the_window(make_scene: MakeScene) -> N
     )
     kept = last.column("offset")[0].as_py()
     assert swept.found_state.horizon_ms > START_MS - WINDOW_MS
-    for offset in (500, 501):  # the horizon has left them behind
+    for offset in (500, 501):  # before the horizon
         before = times(first, "arrived_at", -200)
         put_again(swept.tables.unique, kept, offset=pa.scalar(offset), arrived_at=before)
     near, far = times(last, "arrived_at", 60), times(last, "arrived_at", 121)
@@ -126,11 +126,11 @@ def test_a_key_that_is_there_twice_within_the_window(make_scene: MakeScene) -> N
         report = check(swept, rows_in_memory)
         (fault,) = report.faults
         assert (str(fault.kind), fault.tp, fault.first_offset) == ("repeated", A, 700)
-        assert f"has the same key as flights/0 offset {kept}, which came 3,600.000 s before: that is" in fault.what
+        assert f"has the same key as flights/0 offset {kept}, which arrived 3,600.000 s before: that is" in fault.what
         assert report.figures.repeated == 1
 
 
-def test_a_duplicate_of_a_row_that_is_not_there_or_has_another_key(make_scene: MakeScene) -> None:
+def test_duplicate_that_names_a_missing_or_different_row_is_a_fault(make_scene: MakeScene) -> None:
     swept = swept_scene(make_scene, ("message_id",))
     found = swept.tables.duplicates.scan(row_filter="first_offset = 2").to_arrow()
     offset = found.column("offset")[0].as_py()
@@ -145,8 +145,8 @@ def test_a_duplicate_of_a_row_that_is_not_there_or_has_another_key(make_scene: M
             ("lost", A, 3),
             ("lost", A, 700),
         }
-        said = {fault.first_offset: fault.what for fault in report.faults}
-        assert said[700].endswith("among the unique rows, and there is no such row")
-        assert said[3].endswith("""with the key ["k2"] among the unique rows, and that one's key is ["k3"]""")
-        assert "and that one arrived at" in said[2]
+        texts = {fault.first_offset: fault.what for fault in report.faults}
+        assert texts[700].endswith("in the unique table, and there is no such row")
+        assert texts[3].endswith("""with the key ["k2"] in the unique table, and that row's key is ["k3"]""")
+        assert "and that row arrived at" in texts[2]
         assert report.figures.lost == 3

@@ -1,4 +1,4 @@
-"""What dedup made, held against the table that it was made of: every fault is found, and none where there is none."""
+"""The tables that dedup sweeps fill, compared with the main table: each kind of damage is found, and nothing else."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from waybill.staging.file_writer import PartitionedWriter
 from waybill.staging.table_layout import TableLayout
 from waybill.staging.uploads import Uploads
 from waybill.tables import (
-    Beginning,
+    FirstSweepStart,
+    SweepPosition,
     SweepState,
-    Swept,
     commit_snapshot,
     ensure_dedup_tables,
     ensure_tables,
     open_catalog,
+    sweep_position_text,
     sweep_properties,
-    swept_text,
 )
 from waybill.tables.dedup import ARRIVED_AT_FIELD, DUPLICATES_ROWS
-from waybill.verify.report import FaultKind, Report
+from waybill.verify.report import Fault, FaultKind, Report
 from waybill.verify.unique import check_unique
 
 pytestmark = pytest.mark.integration
@@ -85,8 +85,8 @@ def of_duplicates(tp: TopicPartition, offset: int) -> dict[str, Any]:
 
 
 @dataclass
-class Made:
-    """Three tables in a catalog of their own, filled by hand."""
+class HandFilledTables:
+    """The main table and the two tables of dedup, in a catalog of their own, filled by hand."""
 
     directory: Path
     catalog: Catalog
@@ -97,7 +97,7 @@ class Made:
         tables = ensure_dedup_tables(self.catalog, STREAM, self.main)
         self.unique, self.duplicates = tables.unique, tables.duplicates
 
-    def put(self, table: Table, rows: list[dict[str, Any]], schema: pa.Schema, said: dict[str, str]) -> None:
+    def put(self, table: Table, rows: list[dict[str, Any]], schema: pa.Schema, properties: dict[str, str]) -> None:
         uploads = Uploads(table.io)
         scratch = self.directory / uuid.uuid4().hex
         scratch.mkdir()
@@ -109,33 +109,33 @@ class Made:
         uploads.wait()
         uploads.close()
         table.refresh()
-        assert commit_snapshot(table, said, added=files)
+        assert commit_snapshot(table, properties, added=files)
         table.refresh()
 
     def partition(self, places: Iterable[Place]) -> None:
         self.put(self.main, [of_main(*place) for place in places], TABLE_ROWS, {})
 
     @property
-    def swept(self) -> Swept:
+    def swept(self) -> SweepPosition:
         snapshot = self.main.current_snapshot()
         assert snapshot is not None
-        return Swept(str(self.main.metadata.table_uuid), snapshot.snapshot_id, snapshot.sequence_number or 0)
+        return SweepPosition(str(self.main.metadata.table_uuid), snapshot.snapshot_id, snapshot.sequence_number or 0)
 
-    def sweep(self, unique: Iterable[Place], duplicates: Iterable[Place], swept: Swept | None = None) -> None:
+    def sweep(self, unique: Iterable[Place], duplicates: Iterable[Place], swept: SweepPosition | None = None) -> None:
         swept = swept or self.swept
         self.find(duplicates, swept)
         self.keep(unique, swept)
 
-    def find(self, places: Iterable[Place], swept: Swept) -> None:
+    def find(self, places: Iterable[Place], swept: SweepPosition) -> None:
         rows = [of_duplicates(*place) for place in places]
-        self.put(self.duplicates, rows, DUPLICATES_ROWS, {"waybill.swept": swept_text(swept)})
+        self.put(self.duplicates, rows, DUPLICATES_ROWS, {"waybill.swept": sweep_position_text(swept)})
 
-    def keep(self, places: Iterable[Place], swept: Swept, beginning: Beginning | None = None) -> None:
+    def keep(self, places: Iterable[Place], swept: SweepPosition, beginning: FirstSweepStart | None = None) -> None:
         rows = [{**of_main(*place), "arrived_at": START} for place in places]
         self.put(self.unique, rows, UNIQUE_ROWS, sweep_properties(SweepState(swept, {A: 1}, 0, beginning)))
 
     def expire(self, table: Table) -> None:
-        """All snapshots but the current one."""
+        """Expire all snapshots except the current one."""
         older = [s.snapshot_id for s in table.metadata.snapshots if s.snapshot_id != table.metadata.current_snapshot_id]
         table.maintenance.expire_snapshots().by_ids(older).commit()
         table.refresh()
@@ -155,7 +155,7 @@ class Made:
         return report
 
     def faults(self, window_offsets: int = 1 << 20) -> set[tuple[str, str, int]]:
-        """Kind, topic-partition and offset of each."""
+        """Return kind, topic-partition and offset of each fault."""
         return {
             (str(fault.kind), str(fault.tp), offset)
             for fault in self.check(window_offsets).faults
@@ -168,12 +168,12 @@ def at(tp: TopicPartition, *offsets: int) -> list[Place]:
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Iterator[Made]:
-    """150 rows in three snapshots, swept in two: every tenth is a duplicate."""
+def made(tmp_path: Path) -> Iterator[HandFilledTables]:
+    """150 rows in three snapshots, swept in two sweeps. Every tenth row is a duplicate."""
     uri, warehouse = f"sqlite:///{tmp_path}/catalog.db", f"file://{tmp_path}/warehouse"
     endpoint = CatalogEndpoint(properties={"type": "sql", "uri": uri, "warehouse": warehouse})
     with open_catalog(endpoint, S3Endpoint()) as catalog:
-        made = Made(tmp_path, catalog)
+        made = HandFilledTables(tmp_path, catalog)
         made.partition(at(A, *range(40)))
         made.sweep(at(A, *(n for n in range(40) if n % 10)), at(A, *range(0, 40, 10)))
         made.partition(at(A, *range(40, 100)))
@@ -186,7 +186,7 @@ def made(tmp_path: Path) -> Iterator[Made]:
 
 
 @pytest.mark.parametrize("window_offsets", [1 << 20, 64, 20])
-def test_what_is_as_it_should_be_has_no_fault(made: Made, window_offsets: int) -> None:
+def test_sound_tables_have_no_faults(made: HandFilledTables, window_offsets: int) -> None:
     report = made.check(window_offsets)
     assert (report.faults, report.notes, report.unique_checked) == ([], [], True)
     figures = report.figures
@@ -194,7 +194,7 @@ def test_what_is_as_it_should_be_has_no_fault(made: Made, window_offsets: int) -
     assert (figures.lost, figures.repeated, figures.foreign) == (0, 0, 0)
 
 
-def test_what_came_after_the_last_sweep_is_no_fault(made: Made) -> None:
+def test_rows_after_the_last_sweep_are_unswept_and_no_fault(made: HandFilledTables) -> None:
     made.ranges[A] = (0, 110)
     made.partition(at(A, *range(100, 110)))
     report = made.check()
@@ -203,22 +203,22 @@ def test_what_came_after_the_last_sweep_is_no_fault(made: Made) -> None:
 
 
 @pytest.fixture
-def begun(tmp_path: Path) -> Iterator[Made]:
-    """50 rows, of which 40 were left out, and of those that came later two lie before the offset that was reached."""
+def begun(tmp_path: Path) -> Iterator[HandFilledTables]:
+    """52 rows. The first sweep left out 40. Two of the others have offsets below the progress at which it started."""
     uri, warehouse = f"sqlite:///{tmp_path}/catalog.db", f"file://{tmp_path}/warehouse"
     endpoint = CatalogEndpoint(properties={"type": "sql", "uri": uri, "warehouse": warehouse})
     with open_catalog(endpoint, S3Endpoint()) as catalog:
-        made = Made(tmp_path, catalog, {A: (0, 52)})
+        made = HandFilledTables(tmp_path, catalog, {A: (0, 52)})
         made.partition(at(A, *range(20), *range(22, 42)))
         first = made.swept
         made.partition(at(A, 20, 21, *range(42, 52)))
-        beginning = Beginning(2_000, first.snapshot, first.sequence, 1_000, 40, {A: 42})
+        beginning = FirstSweepStart(2_000, first.snapshot, first.sequence, 1_000, 40, {A: 42})
         made.keep(at(A, 20, 21, *range(42, 52)), made.swept, beginning)
         yield made
 
 
 @pytest.mark.parametrize("window_offsets", [1 << 20, 7])
-def test_what_the_first_sweep_left_out_is_not_lost(begun: Made, window_offsets: int) -> None:
+def test_rows_that_the_first_sweep_left_out_are_not_lost(begun: HandFilledTables, window_offsets: int) -> None:
     begun.expire(begun.main)
     report = begun.check(window_offsets)
     assert report.faults == []
@@ -227,23 +227,29 @@ def test_what_the_first_sweep_left_out_is_not_lost(begun: Made, window_offsets: 
 
 
 @pytest.mark.parametrize("window_offsets", [1 << 20, 7])
-def test_what_it_did_not_leave_out_is_lost_on_either_side_of_where_it_began(begun: Made, window_offsets: int) -> None:
+def test_rows_that_the_first_sweep_did_not_leave_out_are_lost_if_they_are_missing(
+    begun: HandFilledTables, window_offsets: int
+) -> None:
     remove_rows(begun.unique, 0, 21, 22)
     remove_rows(begun.unique, 0, 42, 44)
     report = begun.check(window_offsets)
     assert report.figures.lost == 3
     at_offsets, counted = report.faults
     assert (at_offsets.first_offset, at_offsets.next_offset) == (42, 44)
-    assert counted.what == "41 rows from before the first sweep's begin are in neither table: 1 too many"
+    assert counted.what == (
+        "41 rows from before the first sweep's start are in neither table, but it left out only 40: 1 too many"
+    )
 
 
-def test_a_row_that_was_left_out_may_not_be_there_twice(begun: Made) -> None:
+def test_row_with_a_unique_row_and_a_duplicate_is_repeated_even_below_the_first_sweeps_start(
+    begun: HandFilledTables,
+) -> None:
     begun.find(at(A, 21), begun.swept)
     assert begun.faults() == {("repeated", "flights/0", 21)}
 
 
 @pytest.mark.parametrize("window_offsets", [1 << 20, 40])
-def test_a_row_lost_from_either_table(made: Made, window_offsets: int) -> None:
+def test_row_that_is_missing_in_both_tables_is_lost(made: HandFilledTables, window_offsets: int) -> None:
     remove_rows(made.unique, 0, 41, 43)
     remove_rows(made.duplicates, 1, 20, 21)
     found = made.faults(window_offsets)
@@ -252,11 +258,13 @@ def test_a_row_lost_from_either_table(made: Made, window_offsets: int) -> None:
 
 
 @pytest.mark.parametrize("window_offsets", [1 << 20, 40])
-def test_a_row_repeated_in_either_table_or_in_both(made: Made, window_offsets: int) -> None:
+def test_row_that_is_twice_in_one_table_or_in_both_together_is_repeated(
+    made: HandFilledTables, window_offsets: int
+) -> None:
     again = made.swept
     made.keep(at(A, 41, 41, 42), again)
     made.find(at(A, 50), again)
-    made.keep(at(B, 10), again)  # it is a duplicate already
+    made.keep(at(B, 10), again)  # its duplicate is in the other table
     assert made.faults(window_offsets) == {
         ("repeated", "flights/0", 41),
         ("repeated", "flights/0", 42),
@@ -266,14 +274,13 @@ def test_a_row_repeated_in_either_table_or_in_both(made: Made, window_offsets: i
     assert made.check(window_offsets).figures.repeated == 5
 
 
-def test_a_row_in_the_wrong_place_is_lost_and_another_too_many(made: Made) -> None:
-    """As many rows as there should be: it takes more than counting them all."""
+def test_row_with_the_offset_of_another_one_is_found_although_the_totals_are_equal(made: HandFilledTables) -> None:
     remove_rows(made.unique, 0, 41, 42)
     made.keep(at(A, 42), made.swept)
     assert made.faults() == {("lost", "flights/0", 41), ("repeated", "flights/0", 42)}
 
 
-def test_a_row_that_nobody_swept(made: Made) -> None:
+def test_row_that_was_not_swept_is_foreign(made: HandFilledTables) -> None:
     made.ranges[A] = (0, 110)
     swept = made.swept
     made.partition(at(A, *range(100, 110)))
@@ -287,7 +294,22 @@ def test_a_row_that_nobody_swept(made: Made) -> None:
     assert made.check().figures.foreign == 3
 
 
-def test_duplicates_of_a_sweep_that_is_half_committed_are_no_fault(made: Made) -> None:
+def test_rows_of_a_missing_backup_object_are_effects_of_that_fault(made: HandFilledTables) -> None:
+    report = Report("flights", 1)
+    report.add_fault(Fault(FaultKind.MISSING, "key", A, 90, 100, "no backup object holds these offsets"))
+    tables = ensure_dedup_tables(made.catalog, STREAM, made.main)
+    ranges = {A: (0, 90), B: (0, 50)}
+    progress = {A: 100, B: 50}
+    check_unique(made.main, tables, ranges, report, Silent(), window_offsets=1 << 20, progress=progress)
+    (fault,) = report.faults
+    assert [(effect.where, effect.rows) for effect in fault.affects] == [
+        ("x.flights_unique_g1", 9),
+        ("x.flights_duplicates_g1", 1),
+    ]
+    assert (report.figures.unique, report.figures.duplicates, report.figures.foreign) == (135, 15, 0)
+
+
+def test_duplicates_of_a_half_committed_sweep_are_no_fault(made: HandFilledTables) -> None:
     made.ranges[A] = (0, 110)
     made.partition(at(A, *range(100, 110)))
     made.find(at(A, 100, 105), made.swept)
@@ -300,8 +322,7 @@ def test_duplicates_of_a_sweep_that_is_half_committed_are_no_fault(made: Made) -
     assert (report.figures.duplicates, report.figures.unswept) == (17, 0)
 
 
-def test_compactions_and_expiry_leave_what_was_swept_to_be_known(made: Made) -> None:
-    """The snapshot that was swept is gone: the one after it says as much, be it a compaction or more rows."""
+def test_swept_rows_are_found_in_the_next_snapshot_after_the_swept_one_has_expired(made: HandFilledTables) -> None:
     swept = made.swept
     made.ranges[A] = (0, 110)
     made.partition(at(A, *range(100, 110)))
@@ -314,7 +335,7 @@ def test_compactions_and_expiry_leave_what_was_swept_to_be_known(made: Made) -> 
     assert made.faults() == {("lost", "flights/0", 41)}
 
 
-def test_a_history_that_does_not_lead_back_is_a_fault(made: Made) -> None:
+def test_history_without_the_swept_snapshot_and_the_next_one_is_a_fault(made: HandFilledTables) -> None:
     made.partition(at(A, 100))
     made.partition(at(A, 101))
     made.expire(made.main)
@@ -323,26 +344,26 @@ def test_a_history_that_does_not_lead_back_is_a_fault(made: Made) -> None:
     assert "through which it was swept, is not in its history" in fault.what
 
 
-def test_a_table_that_was_made_anew_is_a_fault(made: Made) -> None:
+def test_main_table_that_was_dropped_and_created_again_is_a_fault(made: HandFilledTables) -> None:
     tables = ensure_dedup_tables(made.catalog, STREAM, made.main)
     made.catalog.drop_table("x.flights_g1")
     main = ensure_tables(made.catalog, STREAM).main
     report = Report("flights", 1)
     check_unique(main, tables, {}, report, Silent(), window_offsets=10)
     (fault,) = report.faults
-    assert "and x.flights_g1 is another one by now" in fault.what
+    assert "and x.flights_g1 has another one: it is a new table" in fault.what
     assert not report.unique_checked
 
 
-def test_a_file_that_is_gone_is_a_fault_and_says_nothing_about_others(made: Made) -> None:
+def test_missing_file_is_a_fault_and_its_rows_are_not_reported_as_lost(made: HandFilledTables) -> None:
     gone = next(iter(made.unique.scan(row_filter="partition = 1").plan_files())).file.file_path
     Path(gone.removeprefix("file://")).unlink()
     assert {kind for kind, *_ in made.faults()} == {"unreadable"}
 
 
-def test_before_the_first_sweep(tmp_path: Path) -> None:
+def test_tables_before_the_first_sweep_have_a_note_and_no_fault(tmp_path: Path) -> None:
     uri, warehouse = f"sqlite:///{tmp_path}/catalog.db", f"file://{tmp_path}/warehouse"
     endpoint = CatalogEndpoint(properties={"type": "sql", "uri": uri, "warehouse": warehouse})
     with open_catalog(endpoint, S3Endpoint()) as catalog:
-        report = Made(tmp_path, catalog).check()
+        report = HandFilledTables(tmp_path, catalog).check()
     assert (report.faults, report.notes) == ([], ["there was no dedup sweep yet"])

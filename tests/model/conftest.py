@@ -1,4 +1,4 @@
-"""How much of the protocol's schedules a run of the model check has seen is printed at its end."""
+"""Prints at the end of a run how many schedules, states and steps the model check has explored."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _explored: list[tuple[str, Explored]] = []
 
 @pytest.fixture
 def report_explored(request: pytest.FixtureRequest) -> Callable[[Explored], None]:
-    """Keep what an exploration has seen for the summary."""
+    """A function that keeps the figures of an exploration for the summary."""
     return lambda explored: _explored.append((request.node.name, explored))
 
 
@@ -23,4 +23,4 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for name, explored in _explored:
         terminalreporter.write_line(f"{name}: {explored}")
     total = [sum(getattr(explored, what) for _, explored in _explored) for what in ("schedules", "states", "steps")]
-    terminalreporter.write_line("in all: {:,} schedules, {:,} states, {:,} steps".format(*total))
+    terminalreporter.write_line("total: {:,} schedules, {:,} states, {:,} steps".format(*total))

@@ -1,12 +1,12 @@
-"""Who goes on, and what goes wrong: every schedule within bounds, or those that somebody else chooses.
+"""Explores schedules: which lane runs next, and which call fails. Every schedule within bounds, or chosen ones.
 
-The exploration is stateless: each schedule is run from the beginning, and told from the others by the places at which
-it does not do the usual thing, which is that the lane that ran last goes on and its call does what it should. What it
-does instead is paid for from two budgets: preemptions (another lane goes on although this one could), and faults.
+The exploration is stateless: each schedule runs from the beginning. The usual step is that the lane that ran last
+continues and its call succeeds. A schedule is defined by its deviations: the steps at which it does something else. Two
+budgets limit the deviations: preemptions (another lane runs although this one could continue), and faults.
 
-A schedule is given up where it comes to a state that another one with the same budget left was in: the same world, and
-lanes that have seen the same. Other lanes are let in, and things go wrong, only before calls that other lanes can see
-or change: what lies between two of those commutes with whatever the others do.
+A schedule ends early in a state that another schedule with the same remaining budget has reached: the same world, and
+lanes with the same history. Other lanes and faults are tried only before calls that other lanes can see or change: the
+steps in between commute with the steps of the other lanes.
 """
 
 from __future__ import annotations
@@ -22,34 +22,36 @@ __all__ = ["Counterexample", "Explored", "explore", "run_schedule"]
 
 @dataclass(frozen=True)
 class Option:
-    """One way to go on. The first of a list is the usual one and costs nothing."""
+    """One possible next step. The first of a list is the usual one and costs nothing."""
 
-    carry_out: Callable[[], Any]
+    execute: Callable[[], Any]
     preemptions: int = 0
     faults: int = 0
 
 
 class Counterexample(AssertionError):
-    """A schedule that breaks a promise, step by step."""
+    """A schedule that breaks a promise. The message lists its steps."""
 
     def __init__(self, world: World) -> None:
         self.reason = world.broken
         width = max(len(who) for who, _, _ in world.steps)
-        lines = [f"{n:4} {who:{width}} {what} -> {shown(said)}" for n, (who, what, said) in enumerate(world.steps, 1)]
+        lines = [
+            f"{n:4} {who:{width}} {what} -> {shown(result)}" for n, (who, what, result) in enumerate(world.steps, 1)
+        ]
         super().__init__(f"{world.broken}\n{world.scenario}\n" + "\n".join(lines))
 
 
 @dataclass(frozen=True)
 class Explored:
-    """What an exploration has seen."""
+    """The figures of an exploration."""
 
     schedules: int
     states: int
-    """Different ones, in which there was something to decide."""
+    """Different states with more than one option."""
     steps: int
     """Calls and failpoints, over all schedules."""
     seen: frozenset[tuple[str, str]]
-    """What happened: each kind of call with each of its faults, and each failpoint."""
+    """The events: each kind of call with each of its faults, and each failpoint."""
 
     def __str__(self) -> str:
         return f"{self.schedules:,} schedules, {self.states:,} states, {self.steps:,} steps"
@@ -69,32 +71,32 @@ class _Run:
         return [each for each in self.lanes if not each.dead and each.name not in self.crashed]
 
     def usual(self) -> Option:
-        """The first of the options, without the others."""
+        """Return the first option, without computing the others."""
         alive = self.alive
         return self._step(self.current if self.current in alive else alive[0])
 
     def options(self) -> list[Option]:
-        """How it may go on; empty at the end."""
+        """Return all possible next steps; empty at the end."""
         alive = self.alive
         if not alive:
             return []
-        goes_on = self.current in alive
-        order = [self.current] if goes_on else []
+        can_continue = self.current in alive
+        order = [self.current] if can_continue else []
         order += [each for each in alive if each is not self.current]
-        if goes_on and not self.current.is_shared:
+        if can_continue and not self.current.is_shared:
             return [self._step(self.current)]
-        options = [self._step(each, preemptions=int(goes_on and each is not self.current)) for each in order]
+        options = [self._step(each, preemptions=int(can_continue and each is not self.current)) for each in order]
         options += [Option(lambda late=late: self._deliver(late)) for late in self.world.late]  # type: ignore[misc]
-        # What goes wrong goes wrong before or in the step of the lane whose turn it is.
+        # Faults happen before or in the step of the lane that would run next.
         return options + self._faults(order[0])
 
-    def _step(self, which: Lane, verdict: str | None = None, preemptions: int = 0) -> Option:
-        def carry_out() -> None:
+    def _step(self, which: Lane, fault: str | None = None, preemptions: int = 0) -> Option:
+        def execute() -> None:
             self.current = which
-            self.world.disturbed |= verdict is not None
-            which.switch(verdict)
+            self.world.disturbed |= fault is not None
+            which.switch(fault)
 
-        return Option(carry_out, preemptions, faults=int(verdict is not None))
+        return Option(execute, preemptions, faults=int(fault is not None))
 
     def _deliver(self, late: Any) -> None:
         self.world.late.remove(late)
@@ -103,14 +105,14 @@ class _Run:
     def _faults(self, which: Lane) -> list[Option]:
         scenario, found = self.scenario, []
         if scenario.call_faults:
-            found += [self._step(which, verdict) for verdict in which.faults]
+            found += [self._step(which, fault) for fault in which.faults]
         if scenario.crashes:
             found.append(self._fault("is killed", which, self._crash))
         if scenario.expiries:
             for each in self.alive:
                 if each.name in self.world.locks.values():
-                    found.append(self._fault("loses its session and does not know", each, self._expire))
-                    found.append(self._fault("loses its session and hears of it", each, self._expire_and_tell))
+                    found.append(self._fault("loses its session without noticing", each, self._expire))
+                    found.append(self._fault("loses its session and notices", each, self._expire_and_notify))
         if scenario.wipes and self.world.nodes:
             found.append(self._fault("ZooKeeper loses its data", None, lambda _: self.world.wipe()))
         if scenario.retention and self.world.earliest < self.world.end:
@@ -118,12 +120,12 @@ class _Run:
         return found
 
     def _fault(self, what: str, which: Lane | None, act: Callable[[Any], None]) -> Option:
-        def carry_out() -> None:
+        def execute() -> None:
             self.world.disturbed = True
             self.world.steps.append((which.name if which else "", what, "fault"))
             act(which)
 
-        return Option(carry_out, faults=1)
+        return Option(execute, faults=1)
 
     def _crash(self, which: Lane) -> None:
         self.crashed.add(which.name)
@@ -132,10 +134,10 @@ class _Run:
     def _expire(self, which: Lane) -> None:
         self.world.end_session(which.name)
 
-    def _expire_and_tell(self, which: Lane) -> None:
+    def _expire_and_notify(self, which: Lane) -> None:
         self.world.end_session(which.name)
         assert which.session is not None
-        which.session.say_lost()
+        which.session.notify_lost()
         which.history = hash((which.history, "lost"))
 
     def state(self) -> tuple[Any, ...]:
@@ -160,7 +162,7 @@ class _Explorer:
     def __init__(self, scenario: Scenario, preemptions: int, faults: int) -> None:
         self.scenario, self.preemptions, self.faults = scenario, preemptions, faults
         self.left: list[dict[int, int]] = [{}]
-        """Schedules to run: at which steps which option is taken that is not the first."""
+        """Schedules to run, each as its deviations: the number of the option that is taken, by step."""
         self.seen: set[int] = set()
         self.ended: set[int] = set()
         self.schedules = self.steps = 0
@@ -170,20 +172,20 @@ class _Explorer:
         self.schedules += 1
         run, new_from = _Run(self.scenario), max(deviations, default=-1) + 1
         budget, step = (self.preemptions, self.faults), 0
-        while step < new_from:  # again, up to where this schedule begins to be its own
+        while step < new_from:  # repeat the steps up to this schedule's last deviation
             taken = run.options()[deviations[step]] if step in deviations else run.usual()
             budget = (budget[0] - taken.preemptions, budget[1] - taken.faults)
-            taken.carry_out()
+            taken.execute()
             step += 1
-        self._go_on(run, deviations, step, budget)
+        self._continue(run, deviations, step, budget)
         self.steps += len(run.world.steps)
-        self.met.update(_kind(what, said) for _, what, said in run.world.steps)
+        self.met.update(_kind(what, result) for _, what, result in run.world.steps)
         run.close()
         if run.world.broken:
             raise Counterexample(run.world)
 
-    def _go_on(self, run: _Run, deviations: dict[int, int], step: int, budget: tuple[int, int]) -> None:
-        """By the usual option, noting down the others for later, to the end or to a state that was seen before."""
+    def _continue(self, run: _Run, deviations: dict[int, int], step: int, budget: tuple[int, int]) -> None:
+        """Take usual steps to the end or to a known state, and keep the other options for later."""
         while not run.world.broken and (options := run.options()):
             if len(options) > 1:
                 state = hash((run.state(), budget))
@@ -191,7 +193,7 @@ class _Explorer:
                     return
                 self.seen.add(state)
                 self._branch(deviations, step, options, budget)
-            options[0].carry_out()
+            options[0].execute()
             step += 1
         if not run.world.broken:
             self._end(run)
@@ -203,25 +205,25 @@ class _Explorer:
 
     def _end(self, run: _Run) -> None:
         world = hash(run.world.key())
-        if world not in self.ended:  # the quiet run looks at nothing but the world
+        if world not in self.ended:  # the quiet run depends on nothing but the world
             self.ended.add(world)
             run_quietly(run.world, run.lanes)
 
 
-def _kind(what: str, said: Any) -> tuple[str, str]:
-    """A step without its figures."""
-    if what.startswith("at ") or not isinstance(said, str):
+def _kind(what: str, result: Any) -> tuple[str, str]:
+    """Return a step without its figures."""
+    if what.startswith("at ") or not isinstance(result, str):
         return what, ""
     words = " ".join(what.split()[:2]) if ": " in what else what
-    return words, said if "," in said or said.startswith("answered") else ""
+    return words, result if "," in result or result.startswith("answered") else ""
 
 
 def run_schedule(scenario: Scenario, choose: Callable[[int], int]) -> World:
-    """Run one schedule: `choose` gets the number of options and names one. Raises `Counterexample`."""
+    """Run one schedule. `choose` gets the number of options and returns one of them. Raises `Counterexample`."""
     with model_services(scenario):
         run = _Run(replace(scenario))
         while (options := run.options()) and not run.world.broken:
-            options[choose(len(options))].carry_out()
+            options[choose(len(options))].execute()
         if not run.world.broken:
             run_quietly(run.world, run.lanes)
         run.close()

@@ -1,6 +1,6 @@
-"""The protocol with one guard turned off: what the model check must find, or it sees nothing.
+"""The protocol with one guard turned off. The model check must find a counterexample, else it cannot find any.
 
-Each is turned off at the seams between modules, so that none depends on how a module does its part.
+Each guard is turned off between two modules, so that no patch depends on how a module does its part.
 """
 
 from __future__ import annotations
@@ -13,39 +13,39 @@ from typing import Any
 import pytest
 from model_lanes import lane
 
-from waybill.archive import chain
+from waybill.archive import chain, object_reader
 from waybill.coordination import Coordinator
-from waybill.errors import ObjectAlreadyThere
-from waybill.ingest import committed_offset as beginning
+from waybill.errors import ObjectExists
+from waybill.ingest import committed_offset
 from waybill.records.framing import frames
 from waybill.store import Store, Upload
 
 __all__ = [
-    "adopting_with_its_own_end",
-    "committing_before_completing",
-    "forgetting_the_chain",
-    "forgetting_the_start",
-    "taking_a_refusal_for_success",
+    "adopt_with_own_end",
+    "commit_before_completing",
+    "forget_chain",
+    "forget_chain_start",
+    "take_refusal_for_success",
 ]
 
 
 @contextmanager
-def committing_before_completing() -> Iterator[None]:
-    """Step 7 before step 6: the committed offset is written, then the object is created. Not for uploads in parts."""
+def commit_before_completing() -> Iterator[None]:
+    """Do step 7 before step 6: write the committed offset, then create the object. Not for multipart uploads."""
     create, write_committed = Store.create_if_absent, Coordinator.write_committed
-    waiting: dict[Any, tuple[Any, ...]] = {}
+    delayed: dict[Any, tuple[Any, ...]] = {}
 
     def later(self: Store, key: str, data: Any, metadata: Any = None) -> None:
         if key.startswith("backup/"):
-            waiting[lane()] = (self, key, bytes(data), metadata)
+            delayed[lane()] = (self, key, bytes(data), metadata)
         else:
             create(self, key, data, metadata)
 
     def write(self: Coordinator, tp: Any, committed: Any, version: int) -> Any:
         written = write_committed(self, tp, committed, version)
-        if lane() in waiting:
-            with suppress(ObjectAlreadyThere):
-                create(*waiting.pop(lane()))
+        if lane() in delayed:
+            with suppress(ObjectExists):
+                create(*delayed.pop(lane()))
         return written
 
     with pytest.MonkeyPatch.context() as patch:
@@ -55,15 +55,15 @@ def committing_before_completing() -> Iterator[None]:
 
 
 @contextmanager
-def adopting_with_its_own_end() -> Iterator[None]:
-    """A refused lane goes on from where its own object ends, and not from the end of the one that is there."""
-    create, inspect = Store.create_if_absent, chain.inspect
+def adopt_with_own_end() -> Iterator[None]:
+    """Let a refused lane continue from the end of its own object instead of the end of the existing one."""
+    create, inspect = Store.create_if_absent, object_reader.inspect_object
     refused: dict[Any, int] = {}
 
     def remembered(self: Store, key: str, data: Any, metadata: Any = None) -> None:
         try:
             create(self, key, data, metadata)
-        except ObjectAlreadyThere:
+        except ObjectExists:
             *_, last = frames(data, where=key)
             refused[lane()] = last.header.next_offset
             raise
@@ -74,17 +74,17 @@ def adopting_with_its_own_end() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Store, "create_if_absent", remembered)
-        patch.setattr(chain, "inspect", own_end)
+        patch.setattr(object_reader, "inspect_object", own_end)
         yield
 
 
 @contextmanager
-def taking_a_refusal_for_success() -> Iterator[None]:
-    """A lane that is refused believes that its own earlier try went through."""
+def take_refusal_for_success() -> Iterator[None]:
+    """Let a refused lane believe that its own earlier attempt has created the object."""
     complete = Upload.complete
 
     def blind(self: Upload) -> None:
-        with suppress(ObjectAlreadyThere):
+        with suppress(ObjectExists):
             complete(self)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -93,16 +93,16 @@ def taking_a_refusal_for_success() -> Iterator[None]:
 
 
 @contextmanager
-def forgetting_the_start() -> Iterator[None]:
-    """Where a chain begins is not kept: without a node and an object, it is decided again."""
+def forget_chain_start() -> Iterator[None]:
+    """Do not store where a chain starts: without a committed offset and an object, it is decided again."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(beginning, "record_start", lambda _store, _generation, _tp, start: start)
+        patch.setattr(committed_offset, "record_chain_start", lambda _store, _generation, _tp, start: start)
         yield
 
 
 @contextmanager
-def forgetting_the_chain() -> Iterator[None]:
-    """Without a node the lane begins where the chain began, whatever is archived."""
+def forget_chain() -> Iterator[None]:
+    """Without a committed offset, let the lane begin at the chain's start, whatever is archived."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chain, "last", lambda *_: None)
+        patch.setattr(chain, "find_last_object", lambda *_: None)
         yield

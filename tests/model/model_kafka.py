@@ -30,20 +30,21 @@ _ABORTED_PRODUCER, _COMMITTED_PRODUCER = 7, 8
 
 @dataclass
 class Log:
-    """One topic-partition's log, written down as a word: each letter is what becomes visible at one time.
+    """One topic-partition's log, described by a word: each letter becomes visible at one time.
 
-    `d` two messages; `c` a committed transaction of two; `a` an aborted one; `i` an aborted one of four with two
-    other messages in between; `h` a hole of three offsets, as compaction leaves, then two messages.
+    `d` is two messages; `c` a committed transaction of two; `a` an aborted transaction of two; `i` an aborted
+    transaction of four with two other messages in between; `h` three missing offsets, as compaction leaves them, then
+    two messages.
     """
 
     word: str
     batches: list[bytes] = field(default_factory=list)
     messages: dict[bytes, tuple[int, ...]] = field(default_factory=dict)
-    """Of each data batch, by its bytes: the offsets of its messages."""
+    """The offsets of the messages of each data batch, by the batch's bytes."""
     wanted: list[int] = field(default_factory=list)
     """The offsets of all messages that belong into the archive."""
     aborted: list[tuple[int, int]] = field(default_factory=list)
-    """Of each aborted transaction: its first offset, and its marker's."""
+    """The first offset of each aborted transaction, and the offset of its abort marker."""
     ends: list[int] = field(default_factory=list)
     """The end of the log after each letter."""
 
@@ -93,10 +94,9 @@ class Log:
 
 
 class ModelCluster:
-    """What `waybill.sources.cluster.Cluster` is to `KafkaSource`, over the log of the lane's world."""
+    """The methods of `waybill.sources.cluster.Cluster` that `KafkaSource` calls, on the log of the lane's world."""
 
     servers = "model"
-    patience_seconds = 1.0
 
     def __init__(self, *_: object, **__: object) -> None:
         pass
@@ -107,7 +107,7 @@ class ModelCluster:
     def close(self) -> None:
         pass
 
-    def describe(self, topics: Iterable[str] | None) -> dict[str, Topic]:
+    def describe_topics(self, topics: Iterable[str] | None) -> dict[str, Topic]:
         assert topics is None or list(topics) == [TOPIC]
         return {TOPIC: Topic(TOPIC, TOPIC_ID, tuple(range(lane().world.kafka_partitions)))}
 
@@ -117,10 +117,10 @@ class ModelCluster:
     def topic_id(self, _: str) -> str:
         return TOPIC_ID
 
-    def tries(self, what: str) -> Iterator[None]:
+    def attempts(self, what: str) -> Iterator[None]:
         for _ in range(3):
             yield
-        raise KafkaUnavailable(f"{what}: no answer of use")
+        raise KafkaUnavailable(f"{what}: no usable answer")
 
     def ask_leaders(
         self,
@@ -167,7 +167,7 @@ class ModelCluster:
         )
         return future
 
-    def response(self, future: Future[Any]) -> Any:
+    def wait(self, future: Future[Any]) -> Any:
         code, data, aborted = future.result()
         transactions = [SimpleNamespace(first_offset=first, producer_id=_ABORTED_PRODUCER) for first in aborted]
         partition = SimpleNamespace(
@@ -183,7 +183,7 @@ class ModelCluster:
 
 
 def _fetch(position: int, wanted: int) -> tuple[int, bytes, tuple[int, ...]]:
-    """Error code, batches, and the first offsets of the aborted transactions among them."""
+    """Return an error code, batches, and the first offsets of the aborted transactions among them."""
     world = lane().world
     if not world.earliest <= position <= world.end:
         return kafka_errors.OffsetOutOfRangeError.errno, b"", ()

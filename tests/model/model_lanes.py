@@ -1,9 +1,9 @@
-"""The model check's world: S3, ZooKeeper and Kafka in memory, and lanes that run the real code on them, step by step.
+"""The model: S3, ZooKeeper and Kafka in memory, and lanes that run the real code on them, step by step.
 
-A lane is a greenlet that runs `waybill.ingest.run_lane`, with the real `PartitionRun`, `Store`, `Coordinator` and
-`KafkaSource`; only botocore's client, kazoo's client and the Kafka cluster below them are doubles. Before each of its
-calls to one of these, and at each failpoint, it stops: whoever drives the world decides who goes on, and how the call
-ends. After each step the world checks what must always hold.
+A lane is a greenlet that runs `waybill.ingest.run_lane`, with the real commit protocol, `Store`, `Coordinator` and
+`KafkaSource`. Only botocore's client, kazoo's client and the Kafka cluster below them are doubles. A lane pauses before
+each call to one of these, and at each failpoint. The explorer then decides which lane continues, and how the call ends.
+After each step the world checks its invariants.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from waybill.archive import gaps
 from waybill.config import Config
 from waybill.connections import Connection
 from waybill.errors import WaybillError
-from waybill.ingest import Clock, Outcome, PartitionReport
-from waybill.ingest import gap_acceptance as acceptance
+from waybill.ingest import Clock, Outcome, TopicPartitionReport, gap_acceptance
 from waybill.names import BackupName, GapName, TopicPartition
 from waybill.records.framing import frames
 from waybill.sources import kafka
@@ -61,7 +60,7 @@ _TP = TopicPartition("t", 0)
 _WALL_SECONDS = 2_000_000_000.0
 
 Faults = Mapping[str, Callable[[], Any]]
-"""What else may become of a call: what a person reads about it, and what happens."""
+"""The ways in which a call may fail: a description for people, and the function to call instead."""
 
 
 @dataclass(frozen=True)
@@ -73,22 +72,22 @@ class LaneSetup:
     """Less than two batches of the log's."""
     runs: int = 1
     accepts: bool = False
-    """No lane, but a person who accepts the gap that retention has made, if there is one."""
+    """This is not a lane, but a person who accepts the gap that retention has made, if there is one."""
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """Where an exploration begins, and what may happen in it."""
+    """The beginning of an exploration, and the faults that may happen in it."""
 
     log: str = "ddd"
-    """The log, as `model_kafka.Log` reads it."""
+    """The log, as a word for `model_kafka.Log`."""
     lanes: tuple[LaneSetup, ...] = (LaneSetup("A"), LaneSetup("B"))
     visible: int | None = None
-    """How many letters of the log are visible at first. One more comes with each look at its end."""
+    """How many letters of the log are visible at first. Each request for its end makes one more visible."""
     part_bytes: int = 1 << 16
-    """With 400, every object goes in parts; with the default none does."""
+    """With 400, every object is a multipart upload; with the default none is."""
     fetch_bytes: int = 1
-    """By default each fetch brings one batch."""
+    """By default each fetch returns one batch."""
     start: str = "earliest"
     call_faults: bool = False
     crashes: bool = False
@@ -102,7 +101,7 @@ class Scenario:
 
 @dataclass(frozen=True)
 class Node:
-    """A node of ZooKeeper's."""
+    """A znode."""
 
     data: bytes
     version: int
@@ -112,14 +111,14 @@ class Node:
 
 
 def shown_document(data: bytes) -> str:
-    """The first figure of a document of Waybill's, which is what matters of it here."""
+    """Return the first field of a document. The others do not matter here."""
     fields = json.loads(data or b"{}")
     return next((f"{key} {value}" for key, value in fields.items() if key != "v"), "nothing")
 
 
 @dataclass(frozen=True)
 class Stored:
-    """An object of S3's."""
+    """An object in S3."""
 
     data: bytes
     metadata: tuple[tuple[str, str], ...]
@@ -130,7 +129,7 @@ class Stored:
 
 @dataclass
 class Begun:
-    """An upload in parts that is not completed."""
+    """A multipart upload that is not completed."""
 
     metadata: tuple[tuple[str, str], ...]
     parts: dict[int, bytes] = field(default_factory=dict)
@@ -138,14 +137,14 @@ class Begun:
 
 @dataclass(frozen=True)
 class Late:
-    """A call that its lane has given up, and that arrives all the same."""
+    """A call that arrives after its lane has given up waiting for the answer."""
 
     what: str
     arrive: Callable[[], Any]
 
 
 class World:
-    """What all lanes share. `broken` says which promise does not hold any more."""
+    """The services that all lanes share. `broken` describes the invariant that does not hold any more, or is ''."""
 
     kafka_partitions = 1
 
@@ -168,7 +167,7 @@ class World:
         self.wiped = self.disturbed = self.is_over = False
         self.broken = ""
         self.steps: list[tuple[str, str, Any]] = []
-        """Who, what, and how it ended: what a counterexample prints."""
+        """The steps that a counterexample prints: the lane, what it did, and the result."""
 
     # --- Kafka ---
 
@@ -182,7 +181,7 @@ class World:
         return end
 
     def delete_first_letter(self) -> None:
-        """Retention deletes the oldest that is left."""
+        """Delete the oldest letter that is left, as retention does."""
         self.earliest = next((end for end in self.log.ends if end > self.earliest), self.earliest)
 
     # --- S3 ---
@@ -220,7 +219,7 @@ class World:
         self.locks.clear()
         self.wiped = True
 
-    # --- what must hold ---
+    # --- invariants ---
 
     @property
     def committed(self) -> int | None:
@@ -228,28 +227,28 @@ class World:
         return None if node is None else int(json.loads(node.data)["committed_offset"])
 
     def chain(self) -> list[tuple[int, int, tuple[int, ...]]]:
-        """Each object's first offset, next offset and its messages' offsets, in order of their names."""
+        """Return each object's first offset, next offset and messages' offsets, in order of the names."""
         found = []
         for key, stored in self.objects.items():
             if key.startswith("backup/"):
                 first = BackupName.parse(key).first_offset
                 following, messages = _contents(self.log.word, stored.data)
-                found.append((first, following, messages or self._lost(stored, first, following)))
+                found.append((first, following, messages or self._missing(stored, first, following)))
         return sorted(found)
 
-    def _lost(self, stored: Stored, first: int, following: int) -> tuple[int, ...]:
-        """The messages that an object stands for that says of a gap that it was accepted: Kafka must not have them."""
-        if gaps.MARK not in dict(stored.metadata):
+    def _missing(self, stored: Stored, first: int, following: int) -> tuple[int, ...]:
+        """Return the messages that a gap marker stands for. Kafka must not have them."""
+        if gaps.GAP_METADATA_KEY not in dict(stored.metadata):
             return ()
         return tuple(offset for offset in self.log.wanted if first <= offset < following and offset < self.earliest)
 
-    def _holes(self) -> set[int]:
-        """Where an object starts that stands for an accepted gap."""
-        marked = (key for key, stored in self.objects.items() if gaps.MARK in dict(stored.metadata))
+    def _gap_markers(self) -> set[int]:
+        """Return the first offsets of all gap markers."""
+        marked = (key for key, stored in self.objects.items() if gaps.GAP_METADATA_KEY in dict(stored.metadata))
         return {BackupName.parse(key).first_offset for key in marked}
 
-    def _accepted(self) -> set[int]:
-        """Where a gap starts that was accepted."""
+    def _accepted_gaps(self) -> set[int]:
+        """Return the first offsets of all accepted gaps."""
         return {GapName.parse(key).first_offset for key in self.objects if key.startswith("gaps/")}
 
     def _check(self) -> None:
@@ -279,8 +278,8 @@ class World:
         self._highest = self.committed
         return None
 
-    def finished(self, name: str, report: PartitionReport) -> None:
-        """A lane has ended its run: nothing that was injected is a reason for a named stop."""
+    def finished(self, name: str, report: TopicPartitionReport) -> None:
+        """Check a lane's report: no injected fault is a reason for a named stop."""
         failure = report.failure
         self.steps.append((name, "ends", f"{report.outcome}, committed {report.committed_offset}"))
         if failure is None:
@@ -290,20 +289,21 @@ class World:
         if not self.disturbed:
             self.broken = self.broken or f"lane {name} failed undisturbed with {failure.error}: {failure.message}"
 
-    def check_completed(self, report: PartitionReport) -> None:
-        """After all is quiet, one undisturbed run must have archived all there is."""
+    def check_completed(self, report: TopicPartitionReport) -> None:
+        """Check that one undisturbed run at the end has archived the whole log."""
         self._check()
         if self.broken or (self.earliest and report.outcome is Outcome.STOPPED):
             return
-        if not self._holes() <= self._accepted():  # the converse may be: a lane that slept put the messages there
-            self.broken = f"holes at {self._holes()}, but accepted are only those at {self._accepted()}"
+        # An accepted gap without a marker is possible: a sleeping lane has archived messages after the decision.
+        if not self._gap_markers() <= self._accepted_gaps():
+            self.broken = f"gap markers at {self._gap_markers()}, but accepted gaps only at {self._accepted_gaps()}"
         chain = self.chain()
         ends = {report.committed_offset, self.committed, self.log.end, chain[-1][1] if chain else self._begun}
         if report.outcome is not Outcome.UP_TO_DATE or len(ends) > 1:
             self.broken = f"a quiet run ends {report.outcome} at {ends}: {report.failure}"
 
     def key(self) -> tuple[Any, ...]:
-        """All there is to know about it: two worlds of the same key go on alike."""
+        """Return the whole state as one value: two worlds with the same key continue in the same way."""
         return (
             frozenset(self.objects.items()),
             frozenset((upload, frozenset(begun.parts)) for upload, begun in self.uploads.items()),
@@ -317,14 +317,14 @@ class World:
 
 @cache
 def _contents(word: str, data: bytes) -> tuple[int, tuple[int, ...]]:
-    """Where an object ends, and its messages: batches are looked up by their bytes, since they must be verbatim."""
+    """Return where an object ends, and its messages. Batches are looked up by their bytes: they must be verbatim."""
     known = _log(word).messages
     messages: list[int] = []
     following = -1
     for frame in frames(data, where="object"):
         following = frame.header.next_offset
         if frame.header.record_count:
-            messages += known.get(bytes(frame.data), (-1,))  # -1 is in no log: it shows in the comparison
+            messages += known.get(bytes(frame.data), (-1,))  # -1 is in no log, so the comparison fails
     return following, tuple(messages)
 
 
@@ -336,7 +336,7 @@ def _log(word: str) -> Log:
 
 
 class Lane(greenlet):
-    """One lane, which runs until its next call and waits there: see `pending`."""
+    """One lane. It runs until its next call, described by `pending`, and waits there."""
 
     def __init__(self, world: World, setup: LaneSetup) -> None:
         super().__init__(self._runs)
@@ -345,26 +345,29 @@ class Lane(greenlet):
         self.pending, self.faults, self.is_shared = "", cast(Faults, {}), True
         self.calls = 0
         self.history = 0
-        """What it has seen so far, as one number: two lanes of the same history are in the same state."""
-        self.reports: list[PartitionReport] = []
+        """A hash of all results so far: two lanes with the same history are in the same state."""
+        self.reports: list[TopicPartitionReport] = []
 
     def call(self, what: str, apply: Callable[[], Any], faults: Faults | None = None, *, shared: bool = True) -> Any:
-        """Wait for one's turn, and make a call. Not `shared`: neither seen by other lanes nor changed by them."""
+        """Wait until the explorer continues this lane, then make the call.
+
+        Other lanes can neither see nor change a call that is not `shared`.
+        """
         if self.world.is_over:
             raise GreenletExit
         self.calls += 1
         self.pending, self.faults, self.is_shared = what, faults or {}, shared
-        verdict = self.parent.switch()
+        fault = self.parent.switch()
         if self.world.is_over:
             raise GreenletExit
         try:
-            result = (apply if verdict is None else self.faults[verdict])()
+            result = (apply if fault is None else self.faults[fault])()
         except Exception as error:
             result = _described(error)
             raise
         finally:
-            self.history = hash((self.history, what, verdict, result))
-            self.world.steps.append((self.name, what, verdict or result))
+            self.history = hash((self.history, what, fault, result))
+            self.world.steps.append((self.name, what, fault or result))
         return result
 
     def _runs(self) -> None:
@@ -383,22 +386,22 @@ class Lane(greenlet):
         with ingest.connect(config, STREAM, _find) as services:
             try:
                 decision = gaps.Decision("model", "model")
-                found = acceptance.accept(services, config.stream(STREAM), _TP, decision, clock=_CLOCK)
-                said = f"accepted {', '.join(map(str, found.gaps))}"
+                found = gap_acceptance.accept_gap(services, config.stream(STREAM), _TP, decision, clock=_CLOCK)
+                result = f"accepted {', '.join(map(str, found.gaps))}"
             except WaybillError as error:
-                said = f"{type(error).__name__}: {error}"
-        self.world.steps.append((self.name, "ends", said))
+                result = f"{type(error).__name__}: {error}"
+        self.world.steps.append((self.name, "ends", result))
 
 
 def lane() -> Lane:
-    """The lane whose code is running."""
+    """Return the lane whose code is running."""
     found = getcurrent()
     assert isinstance(found, Lane)
     return found
 
 
 def new_world(scenario: Scenario) -> tuple[World, list[Lane]]:
-    """A world and its lanes, each waiting before its first call."""
+    """Return a world and its lanes, each waiting before its first call."""
     world = World(scenario, _log(scenario.log))
     lanes = [Lane(world, setup) for setup in scenario.lanes]
     for each in lanes:
@@ -407,7 +410,7 @@ def new_world(scenario: Scenario) -> tuple[World, list[Lane]]:
 
 
 def run_quietly(world: World, lanes: list[Lane]) -> None:
-    """When all lanes have ended: what is on its way arrives, then one more lane runs undisturbed."""
+    """After all lanes have ended: let the late calls arrive, then run one more lane undisturbed."""
     for late in world.late:
         arrive(world, late)
     world.late.clear()
@@ -425,14 +428,14 @@ def run_quietly(world: World, lanes: list[Lane]) -> None:
 def arrive(world: World, late: Late) -> None:
     try:
         late.arrive()
-        said = "done"
+        result = "done"
     except Exception as error:
-        said = _described(error)
-    world.steps.append(("", f"what was on its way arrives: {late.what}", said))
+        result = _described(error)
+    world.steps.append(("", f"a late call arrives: {late.what}", result))
 
 
 def end(world: World, lanes: list[Lane]) -> None:
-    """Take the lanes apart that have not ended. Nothing they still do has an effect."""
+    """End the lanes that still run. Nothing they still do has an effect."""
     world.is_over = True
     for each in lanes:
         if not each.dead:
@@ -445,7 +448,7 @@ def _described(error: Exception) -> str:
 
 
 def shown(result: Any) -> str:
-    """A result, short enough for a line of a schedule."""
+    """Return a result as a short text for one line of a schedule."""
     if result is None:
         return "done"
     if isinstance(result, bytes):
@@ -483,19 +486,20 @@ def _find(conn_id: str) -> Connection:
 
 @contextmanager
 def model_services(scenario: Scenario) -> Iterator[None]:
-    """The clients below the real services are doubles, and failpoints are steps, until the end."""
+    """Replace the clients below the real services by doubles, and make failpoints steps."""
     from model_kafka import ModelCluster
     from model_s3 import Inline, ModelS3
     from model_zookeeper import ModelZooKeeper
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(calls, "client_of", lambda *_, **__: ModelS3())
+        patch.setattr(calls, "store_client", lambda *_, **__: ModelS3())
         patch.setattr(upload, "ThreadPoolExecutor", Inline)
         patch.setattr(calls, "_CONFLICT_PAUSE_SECONDS", 0)
         patch.setitem(Store.__init__.__kwdefaults__, "part_bytes", scenario.part_bytes)
         patch.setattr(coordination, "ZooKeeperClient", ModelZooKeeper)
         patch.setattr(kafka, "Cluster", ModelCluster)
-        patch.setattr("waybill.ingest.lane.sweep", lambda *_: None, raising=False)  # of uploads a day old: no step
+        # It concerns uploads that are a day old, and is no step of the protocol.
+        patch.setattr("waybill.ingest.lane.abort_orphaned_uploads", lambda *_: None)
         patch.setattr(failpoints, "reach", lambda name: lane().call(f"at {name}", lambda: None, shared=False))
         logging.disable(logging.CRITICAL)
         try:

@@ -1,7 +1,7 @@
 """S3 for the model check: the double of botocore's client below the real `Store`.
 
-A create is decided in one step. What is being uploaded in parts is seen by nobody until it is completed. A listing is
-strongly consistent, as Amazon's is.
+A create is atomic. A multipart upload is invisible until it is completed. A listing is strongly consistent, as
+Amazon's is.
 """
 
 # ruff: noqa: N803 - the arguments' names are botocore's
@@ -22,7 +22,7 @@ _WHEN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Inline:
-    """An executor that does its work at once: parts are sent by the lane itself."""
+    """An executor that works in the caller: the lane itself sends the parts."""
 
     def __init__(self, *_: object, **__: object) -> None:
         pass
@@ -40,7 +40,7 @@ class Inline:
 
 
 class ModelS3:
-    """The calls of botocore's S3 client that `Store` makes."""
+    """The methods of botocore's S3 client that `Store` calls."""
 
     def close(self) -> None:
         pass
@@ -160,7 +160,7 @@ def _create_faults(apply: Callable[[], None]) -> Faults:
         apply()
         raise ReadTimeoutError(endpoint_url="model")
 
-    def answer_lost_and_tried_again() -> None:
+    def answer_lost_and_retried() -> None:
         apply()
         apply()
 
@@ -173,7 +173,7 @@ def _create_faults(apply: Callable[[], None]) -> Faults:
 
     return {
         "done, the answer lost": answer_lost,
-        "done, the answer lost, and sent again by the client": answer_lost_and_tried_again,
+        "done, the answer lost, and sent again by the client": answer_lost_and_retried,
         "answered with 409": conflict,
         "timed out, and still on its way": late,
         **_FAIL,

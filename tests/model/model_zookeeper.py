@@ -1,7 +1,7 @@
 """ZooKeeper for the model check: the double of kazoo's client below the real `Coordinator`.
 
-Versioned set, create-if-absent, locks that go with their session. Retries are kazoo's own. A read may be answered by a
-follower that lags behind. A session that ends takes its lock along, and the lane hears of it at once, later or never.
+It has versioned writes, create-if-absent, and locks that end with their session. Retries are kazoo's own. A follower
+that lags behind may answer a read. A session that ends releases its lock, and the lane notices at once, later or never.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["ModelZooKeeper"]
 
 
 class ModelZooKeeper:
-    """The calls of `ZooKeeperClient` that `Coordinator` makes; one is one session."""
+    """The methods of `ZooKeeperClient` that `Coordinator` calls. One client is one session."""
 
     def __init__(self, *_: object) -> None:
         self._retry = KazooRetry(max_tries=3, ignore_expire=False, sleep_func=lambda _: None)  # as `ZooKeeperClient`
@@ -32,8 +32,8 @@ class ModelZooKeeper:
     def add_listener(self, listener: Callable[[str], None]) -> None:
         self._listeners.append(listener)
 
-    def say_lost(self) -> None:
-        """Tell the lane that its session has ended."""
+    def notify_lost(self) -> None:
+        """Notify the lane that its session has ended."""
         for listener in self._listeners:
             listener(KazooState.LOST)
 

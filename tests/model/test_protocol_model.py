@@ -1,17 +1,17 @@
-"""The commit protocol against every schedule within bounds, and against many beyond them (docs/protocol.md).
+"""The commit protocol under every schedule within bounds, and under many beyond them (docs/protocol.md).
 
-Each schedule runs the real code on a world in memory (model_lanes.py), with lanes that take turns, die, lose their
-session without noticing, and calls that are lost, refused, late, or done with their answer lost. After every step:
+Each schedule runs the real code on a model in memory (model_lanes.py). Lanes take turns, die, and lose their session
+without noticing. Calls are lost, refused, late, or succeed with their answer lost. After every step:
 
-- the union of the chain is exact: each message that belongs into the archive once, none of an aborted transaction;
+- the chain holds each message that belongs into the archive exactly once, and no message of an aborted transaction;
 - the objects are contiguous, and none is ever overwritten;
-- the committed offset is where an object of the chain ends, and never moves back unless ZooKeeper lost its data.
+- the committed offset is the end of an object of the chain, and moves back only if ZooKeeper lost its data.
 
-No lane ends with a named stop or any other error that needs a person, and none fails undisturbed. When all is quiet,
-one more run archives the rest.
+No lane ends with a named stop or any other error that needs a person, and none fails without a fault. At the end, one
+undisturbed run archives the rest.
 
-`WAYBILL_MODEL_CHECK=1` explores one preemption and one fault more than CI does, and gives hypothesis ten times its
-examples: half an hour or so. `-k` picks scenarios.
+`WAYBILL_MODEL_CHECK=1` explores one preemption and one fault more than CI does, and hypothesis gets ten times its
+examples: this takes about half an hour. `-k` picks scenarios.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ DEEPER = int(os.environ.get("WAYBILL_MODEL_CHECK", "0"))
 pytestmark = pytest.mark.timeout(0 if DEEPER else 300)
 
 IN_PARTS = 400
-"""Bytes of a part: no object of the model's is so small."""
+"""The size of a part in bytes. Every object of the model is larger."""
 
-# Two lanes that cut at different offsets: what one of them would have written is never what the other has.
+# Two lanes that cut at different offsets, so that their objects of one name differ.
 SHORT_THEN_LONG = (LaneSetup("A", "1KiB"), LaneSetup("B", "2KiB"))
 LONG_THEN_SHORT = (LaneSetup("A", "2KiB"), LaneSetup("B", "1KiB"))
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """A scenario and how far it is explored in CI."""
+    """A scenario, and the bounds within which CI explores it."""
 
     scenario: Scenario
     preemptions: int
@@ -88,7 +88,7 @@ WITHOUT_LOCKS = Bounds(
 
 
 class Seen(set[tuple[str, str]]):
-    """What has happened in the explorations of this module, and how many there were."""
+    """The events of all explorations of this module, and the number of explorations."""
 
     explorations = 0
 
@@ -103,7 +103,7 @@ def seen() -> Seen:
 
 
 @pytest.mark.parametrize("name", EXPLORED)
-def test_every_schedule_within_bounds(name: str, seen: Seen, report_explored: Callable[[Explored], None]) -> None:
+def test_no_schedule_breaks_a_promise(name: str, seen: Seen, report_explored: Callable[[Explored], None]) -> None:
     explored = EXPLORED[name].explore(DEEPER)
     report_explored(explored)
     seen.add_all(explored)
@@ -111,15 +111,15 @@ def test_every_schedule_within_bounds(name: str, seen: Seen, report_explored: Ca
 
 
 def test_locks_carry_no_correctness(seen: Seen, report_explored: Callable[[Explored], None]) -> None:
-    """With all that goes wrong, and without locks: no counterexample."""
+    """With every kind of fault and without locks there is no counterexample."""
     explored = WITHOUT_LOCKS.explore(DEEPER)
     report_explored(explored)
     seen.add_all(explored)
 
 
-def test_nothing_of_the_protocol_was_left_out(seen: Seen) -> None:
-    """After the explorations: each failpoint of ingest was reached, and each kind of fault met each kind of call."""
-    if seen.explorations <= len(EXPLORED):  # the one without locks comes on top
+def test_explorations_reach_every_failpoint_and_every_fault(seen: Seen) -> None:
+    """After the explorations: each failpoint of ingest was reached, and each kind of call had each kind of fault."""
+    if seen.explorations <= len(EXPLORED):  # there is one more, without locks
         pytest.skip("not all explorations were run")
     assert {what for what, _ in seen} >= {f"at {name}" for name in failpoints.INGEST}
     lost = "done, the answer lost"
@@ -153,7 +153,7 @@ SCENARIOS = st.builds(
 ).map(lambda scenario: replace(scenario, visible=_within(scenario)))
 
 DEVIATIONS = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 15)), max_size=12)
-"""After how many usual steps something else happens, and what."""
+"""Each deviation: the number of usual steps before it, and which of the other options is taken."""
 
 
 def _within(scenario: Scenario) -> int | None:
@@ -167,7 +167,7 @@ def _within(scenario: Scenario) -> int | None:
     suppress_health_check=[HealthCheck.too_slow],
 )
 @given(SCENARIOS, DEVIATIONS)
-def test_schedules_beyond_the_bounds(scenario: Scenario, deviations: list[tuple[int, int]]) -> None:
+def test_no_random_schedule_breaks_a_promise(scenario: Scenario, deviations: list[tuple[int, int]]) -> None:
     def picks() -> Iterator[int]:
         for usual, other in deviations:
             yield from [0] * usual
@@ -179,7 +179,7 @@ def test_schedules_beyond_the_bounds(scenario: Scenario, deviations: list[tuple[
     run_schedule(scenario, lambda options: next(pick) % options if options > 1 else 0)
 
 
-# --- the check can see ---
+# --- the check finds counterexamples ---
 
 HARMFUL: dict[str, tuple[Callable[[], AbstractContextManager[None]], Bounds, str]] = {
     "objects are created unconditionally": (
@@ -192,23 +192,23 @@ HARMFUL: dict[str, tuple[Callable[[], AbstractContextManager[None]], Bounds, str
         Bounds(Scenario(lanes=SHORT_THEN_LONG, expiries=True, zookeeper_is_versioned=False), 2, 1),
         "the committed offset went back",
     ),
-    "the offset is committed before the object is there": (
-        guards.committing_before_completing,
+    "the offset is committed before the object exists": (
+        guards.commit_before_completing,
         Bounds(Scenario(lanes=SHORT_THEN_LONG, crashes=True), 0, 1),
         "the committed offset is 2, the chain ends at 0",
     ),
     "a refused lane adopts with its own end": (
-        guards.adopting_with_its_own_end,
+        guards.adopt_with_own_end,
         Bounds(Scenario(lanes=SHORT_THEN_LONG, expiries=True), 2, 1),
         "the committed offset is",
     ),
-    "a refused lane takes the object for its own": (
-        guards.taking_a_refusal_for_success,
+    "a refused lane takes the existing object for its own": (
+        guards.take_refusal_for_success,
         Bounds(Scenario(lanes=SHORT_THEN_LONG, part_bytes=IN_PARTS, expiries=True), 2, 1),
         "the committed offset is",
     ),
-    "where a chain begins is forgotten with ZooKeeper's data": (
-        guards.forgetting_the_start,
+    "the chain start is lost with ZooKeeper's data": (
+        guards.forget_chain_start,
         Bounds(Scenario("dddd", lanes=SHORT_THEN_LONG, visible=1, start="latest", wipes=True), 1, 1),
         "the committed offset is",
     ),
@@ -216,15 +216,15 @@ HARMFUL: dict[str, tuple[Callable[[], AbstractContextManager[None]], Bounds, str
 
 
 @pytest.mark.parametrize("guard", HARMFUL)
-def test_without_a_guard_there_is_a_counterexample(guard: str) -> None:
+def test_check_finds_a_counterexample_when_a_guard_is_off(guard: str) -> None:
     turned_off, bounds, reason = HARMFUL[guard]
     with turned_off(), pytest.raises(Counterexample) as found:
         bounds.explore()
     assert reason in found.value.reason
-    assert "s3: " in str(found.value), "it prints as a schedule"
+    assert "s3: " in str(found.value), "the error prints the schedule"
 
 
-def test_a_forgotten_chain_is_found_again_object_by_object() -> None:
-    """Not looking at the listing costs work, and nothing else: each object that is there is met, and adopted."""
-    with guards.forgetting_the_chain():
+def test_lane_that_forgets_the_chain_adopts_it_object_by_object() -> None:
+    """Ignoring the listing costs work, and nothing else: the lane is refused at each existing object, and adopts it."""
+    with guards.forget_chain():
         explore(Scenario("dd", lanes=LONG_THEN_SHORT, wipes=True, crashes=True), preemptions=1, faults=1)

@@ -1,4 +1,4 @@
-"""Connections are read as Airflow reads them, and refused without giving a secret away."""
+"""Connections are parsed as Airflow parses them, and refused in messages that contain no secret."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from waybill.connections import (
     SecurityProtocol,
     Tls,
     ZooKeeperEndpoint,
-    connection,
+    find_connection,
 )
 from waybill.errors import ConfigError, ConnectionMissing
 
@@ -28,13 +28,13 @@ ROLE = {"role_arn": "arn:aws:iam::123456789012:role/archive"}
 
 def read(value: object, conn_id: str = "c") -> Connection:
     text = value if isinstance(value, str) else json.dumps(value)
-    return connection(conn_id, {f"AIRFLOW_CONN_{conn_id.upper()}": text})
+    return find_connection(conn_id, {f"AIRFLOW_CONN_{conn_id.upper()}": text})
 
 
 @pytest.mark.parametrize("environment", [{}, {"AIRFLOW_CONN_KAFKA_DEFAULT": "  "}])
-def test_a_missing_connection_is_named_with_the_remedy(environment: dict[str, str]) -> None:
+def test_find_connection_names_a_missing_connection_and_the_remedy(environment: dict[str, str]) -> None:
     with pytest.raises(ConnectionMissing) as raised:
-        connection("kafka_default", environment)
+        find_connection("kafka_default", environment)
     assert str(raised.value) == (
         "connection 'kafka_default' is not defined: set the environment variable AIRFLOW_CONN_KAFKA_DEFAULT (JSON or "
         "URI, as Airflow reads it), or add it in Airflow's UI under Admin → Connections. For the local stack: source "
@@ -42,9 +42,9 @@ def test_a_missing_connection_is_named_with_the_remedy(environment: dict[str, st
     )
 
 
-def test_the_process_environment_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_find_connection_reads_the_environment_of_the_process_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_MINE", '{"conn_type": "kafka", "host": "h"}')
-    assert connection("mine").host == "h"
+    assert find_connection("mine").host == "h"
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_the_process_environment_is_the_default(monkeypatch: pytest.MonkeyPatch)
         ({"conn_type": "aws", "description": "ours", "extra": None}, {"conn_type": "aws", "extra": {}}),
     ],
 )  # fmt: skip
-def test_json_and_uris(value: object, expected: dict[str, object]) -> None:
+def test_find_connection_parses_json_and_uris(value: object, expected: dict[str, object]) -> None:
     found = read(value)
     assert {field: getattr(found, field) for field in expected} == expected
 
@@ -83,7 +83,7 @@ def test_json_and_uris(value: object, expected: dict[str, object]) -> None:
         f"aws://?__extra__={SECRET}",
     ],
 )
-def test_what_cannot_be_read_is_refused_without_its_value(value: str) -> None:
+def test_find_connection_refuses_a_malformed_value_without_quoting_it(value: str) -> None:
     with pytest.raises(ConfigError, match=r"^AIRFLOW_CONN_C is neither a connection's JSON nor its URI") as raised:
         read(value)
     assert SECRET not in str(raised.value)
@@ -91,14 +91,14 @@ def test_what_cannot_be_read_is_refused_without_its_value(value: str) -> None:
     assert raised.value.__suppress_context__
 
 
-def test_secrets_are_in_no_repr() -> None:
+def test_repr_contains_no_secret() -> None:
     found = read({"conn_type": "aws", "login": SECRET, "password": SECRET, "extra": {"aws_session_token": SECRET}})
     assert SECRET not in repr(found) + repr(S3Endpoint.of(found))
     catalog = CatalogEndpoint.of(read({"host": f"postgresql://u:{SECRET}@h/db", "extra": {"type": "sql"}}))
     assert SECRET not in repr(catalog)
 
 
-def test_a_connection_for_another_process_is_read_back() -> None:
+def test_to_environment_survives_a_round_trip() -> None:
     before = Connection(
         conn_id="c", conn_type="aws", host="h", port=1, login="l", password=SECRET, path="s", extra={"a": {"b": 1}}
     )
@@ -120,7 +120,7 @@ def test_a_connection_for_another_process_is_read_back() -> None:
         ({"host": "h", "extra": {"security.protocol": "plaintext"}}, ("h:9092",)),
     ],
 )
-def test_kafka(value: object, servers: tuple[str, ...]) -> None:
+def test_kafka_endpoint_reads_servers(value: object, servers: tuple[str, ...]) -> None:
     assert KafkaEndpoint.of(read(value)).bootstrap_servers == servers
 
 
@@ -129,13 +129,13 @@ def test_kafka(value: object, servers: tuple[str, ...]) -> None:
     [
         ({"conn_type": "kafka"}, "connection 'c' has no bootstrap.servers in its extra: set it in AIRFLOW_CONN_C"),
         ({"host": " , "}, "connection 'c' names no server"),
-        ({"host": "h:port"}, "'h:port' is no address: host:port, several joined by commas"),
+        ({"host": "h:port"}, "'h:port' is no address: write host:port, several separated by commas"),
         ({"host": "h:70000"}, "'h:70000' is no address"),
         ({"host": "http://h:1"}, "'http://h:1' is no address"),
         ({"extra": {"bootstrap.servers": ["h:1"]}}, "bootstrap.servers in its extra must be text"),
     ],
 )
-def test_kafka_that_cannot_be_reached_like_that(value: object, message: str) -> None:
+def test_kafka_endpoint_refuses_malformed_servers(value: object, message: str) -> None:
     with pytest.raises(ConfigError) as raised:
         KafkaEndpoint.of(read(value))
     assert message in str(raised.value)
@@ -145,7 +145,7 @@ SCRAM = {"security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-512"}
 UNCHECKED = {"enable.ssl.certificate.verification": "no"}
 
 
-def test_kafka_with_tls_and_sasl() -> None:
+def test_kafka_endpoint_reads_tls_and_sasl() -> None:
     extra = {
         "security.protocol": "sasl_ssl",
         "sasl.mechanisms": "scram-sha-256",
@@ -173,7 +173,7 @@ def test_kafka_with_tls_and_sasl() -> None:
     assert SECRET not in str(endpoint)
 
 
-def test_kafkas_login_and_password_are_sasls_where_the_extra_has_none() -> None:
+def test_kafka_endpoint_uses_login_and_password_for_sasl_when_the_extra_has_none() -> None:
     endpoint = KafkaEndpoint.of(read({"host": "h", "login": "bob", "password": SECRET, "extra": SCRAM}))
     assert endpoint.sasl == Sasl(mechanism=SaslMechanism.SCRAM_SHA_512, username="bob", password=SECRET)
     assert endpoint.tls == Tls(conn_id="c")
@@ -210,12 +210,12 @@ def test_kafkas_login_and_password_are_sasls_where_the_extra_has_none() -> None:
         ({"extra": {"security.protocol": "SSL", "ssl.key.location": "x"}}, "needs ssl.certificate.location beside it"),
         (
             {"extra": {"ssl.ca.certificate.stores": "Root"}},
-            "is not supported; of security options there are: enable.ssl.",
+            "is not supported; the security options are: enable.ssl.",
         ),
         ({"login": "a", "password": SECRET, "extra": SCRAM | UNCHECKED}, "must be true or false"),
     ],
 )
-def test_kafka_that_would_not_be_as_secure_as_meant(value: dict[str, object], message: str) -> None:
+def test_kafka_endpoint_refuses_security_options_that_it_would_ignore(value: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError) as raised:
         KafkaEndpoint.of(read({"host": "h", **value}))
     assert message in str(raised.value)
@@ -227,7 +227,7 @@ def test_kafka_that_would_not_be_as_secure_as_meant(value: dict[str, object], me
     {"ca_pem": "no certificate"},
     {"certificate_file": "/no/such/own.pem"},
 ])  # fmt: skip
-def test_tls_names_the_file_that_cannot_be_used(options: dict[str, str]) -> None:
+def test_tls_names_an_unusable_file(options: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match=r"connection 'c': the .* cannot be used: ") as raised:
         Tls(conn_id="c", key_password=SECRET, **options).context()
     assert all(value in str(raised.value) for key, value in options.items() if key.endswith("_file"))
@@ -242,7 +242,7 @@ def test_tls_names_the_file_that_cannot_be_used(options: dict[str, str]) -> None
         ({"host": "h1,h2:3", "port": 5, "schema": "/a/b/"}, "h1:5,h2:3", "a/b"),
     ],
 )
-def test_zookeeper(value: object, hosts: str, chroot: str) -> None:
+def test_zookeeper_endpoint_reads_hosts_and_chroot(value: object, hosts: str, chroot: str) -> None:
     endpoint = ZooKeeperEndpoint.of(read(value))
     assert (endpoint.hosts, endpoint.chroot) == (hosts, chroot)
 
@@ -252,15 +252,15 @@ def test_zookeeper(value: object, hosts: str, chroot: str) -> None:
     ({"host": "h", "schema": "a/../b"}, "schema 'a/../b' is no path of a ZooKeeper node"),
     ({"host": "h", "schema": "a//b"}, "schema 'a//b' is no path of a ZooKeeper node"),
     ({"host": "h", "login": "a"}, "it lacks a password: give both, or none"),
-    ({"host": "h", "login": "a:b", "password": SECRET}, "its login holds a colon"),
+    ({"host": "h", "login": "a:b", "password": SECRET}, "its login contains a colon"),
     ({"host": "h", "extra": {"ca": "/ca.pem"}}, "ca in its extra needs use_ssl: true beside it"),
     ({"host": "h", "extra": {"use_ssl": "yes"}}, "use_ssl in its extra must be true or false"),
     ({"host": "h", "extra": {"use_ssl": True, "keyfile": "k"}}, "keyfile in its extra needs certfile beside it"),
-    ({"host": "h", "extra": {"acl": "creator"}}, "acl creator in its extra needs a login and password, or a certif"),
+    ({"host": "h", "extra": {"acl": "creator"}}, "acl creator in its extra needs a login and password, or a client"),
     ({"host": "h", "extra": {"acl": "world"}}, "acl 'world' in its extra is not supported: it can be open, creator, "),
     ({"host": "h", "extra": {"sasl_options": {"mechanism": "DIGEST-MD5"}}}, "sasl_options in its extra is not su"),
 ])  # fmt: skip
-def test_zookeeper_that_cannot_be_reached_like_that(value: object, message: str) -> None:
+def test_zookeeper_endpoint_refuses_invalid_connections(value: object, message: str) -> None:
     with pytest.raises(ConfigError) as raised:
         ZooKeeperEndpoint.of(read(value))
     assert message in str(raised.value)
@@ -277,18 +277,20 @@ def test_zookeeper_that_cannot_be_reached_like_that(value: object, message: str)
         Tls(conn_id="c", certificate_file="/c", key_file="/k", verify=False),
     ),
 ])  # fmt: skip
-def test_zookeepers_credentials_and_tls(value: dict[str, object], access: Access, tls: Tls | None) -> None:
+def test_zookeeper_endpoint_reads_credentials_and_tls(
+    value: dict[str, object], access: Access, tls: Tls | None
+) -> None:
     endpoint = ZooKeeperEndpoint.of(read({"host": "h", **value}))
     assert (endpoint.access, endpoint.tls) == (access, tls)
     assert (endpoint.username, endpoint.password) == (value.get("login"), value.get("password"))
     assert SECRET not in repr(endpoint)
 
 
-def test_s3_with_nothing_is_boto3s_own_chain() -> None:
+def test_s3_endpoint_of_an_empty_connection_uses_the_default_chain() -> None:
     assert S3Endpoint.of(read("aws://")) == S3Endpoint(conn_id="c")
 
 
-def test_s3_with_keys() -> None:
+def test_s3_endpoint_reads_keys() -> None:
     extra = {"endpoint_url": "http://h:1", "region_name": "eu-central-1", "aws_session_token": "t"}
     expected = S3Endpoint(
         conn_id="c",
@@ -303,7 +305,7 @@ def test_s3_with_keys() -> None:
     assert S3Endpoint.of(read({"extra": in_extra})) == expected
 
 
-def test_s3_with_a_role() -> None:
+def test_s3_endpoint_reads_a_role() -> None:
     arguments = {"RoleSessionName": "wb", "ExternalId": SECRET, "DurationSeconds": 1800}
     sts = {"sts": {"endpoint_url": "https://sts.example.com"}}
     endpoint = S3Endpoint.of(
@@ -329,7 +331,7 @@ def test_s3_with_a_role() -> None:
         {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": "alias/k", "BucketKeyEnabled": True},
     ),
 ])  # fmt: skip
-def test_s3_with_encryption(extra: dict[str, object], arguments: dict[str, object]) -> None:
+def test_s3_endpoint_reads_encryption(extra: dict[str, object], arguments: dict[str, object]) -> None:
     encryption = S3Endpoint.of(read({"extra": extra})).encryption
     assert encryption is not None
     assert encryption.arguments() == arguments
@@ -342,7 +344,10 @@ def test_s3_with_encryption(extra: dict[str, object], arguments: dict[str, objec
         ({"password": SECRET}, "connection 'c' lacks an access key (login)"),
         ({"extra": {"endpoint_url": "h:9000"}}, "endpoint_url 'h:9000' must be http://… or https://…"),
         ({"login": "a", "password": SECRET, "extra": {"profile_name": "p"}}, "it has both keys and profile_name"),
-        ({"extra": {"verify": False}}, "verify in its extra can be the PEM file of a CA; not to check"),
+        (
+            {"extra": {"verify": False}},
+            "verify in its extra can be the PEM file of a CA; skipping the",
+        ),
         ({"extra": {"role_arn": "arn:x"}}, "role_arn 'arn:x' in its extra is no ARN of a role"),
         (
             {"extra": ROLE | {"assume_role_method": "assume_role_with_saml"}},
@@ -371,14 +376,14 @@ def test_s3_with_encryption(extra: dict[str, object], arguments: dict[str, objec
         ({"extra": {"region_name": 5}}, "region_name in its extra must be text"),
     ],
 )
-def test_s3_that_would_not_be_what_is_meant(value: object, message: str) -> None:
+def test_s3_endpoint_refuses_options_that_it_would_ignore(value: object, message: str) -> None:
     with pytest.raises(ConfigError) as raised:
         S3Endpoint.of(read(value))
     assert message in str(raised.value)
     assert SECRET not in str(raised.value)
 
 
-def test_a_catalog() -> None:
+def test_catalog_endpoint_reads_pyiceberg_properties() -> None:
     value = {"host": "sqlite:////tmp/c.db", "extra": {"type": "sql", "warehouse": "s3://b/w", "echo": True, "n": 3}}
     assert CatalogEndpoint.of(read(value)).properties == {
         "uri": "sqlite:////tmp/c.db",
@@ -398,7 +403,7 @@ def test_a_catalog() -> None:
         ({"host": "h", "extra": {"type": "sql", "x": {"a": 1}}}, "x in its extra must be text or a number"),
     ],
 )
-def test_a_catalog_that_cannot_be_opened(value: object, message: str) -> None:
+def test_catalog_endpoint_refuses_invalid_connections(value: object, message: str) -> None:
     with pytest.raises(ConfigError) as raised:
         CatalogEndpoint.of(read(value))
     assert message in str(raised.value)

@@ -1,4 +1,4 @@
-"""The connections of docs/your-own-kafka-and-s3.md are ones that Waybill takes."""
+"""Waybill accepts the connections in docs/your-own-kafka-and-s3.md."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from waybill.connections import (
     RegistryEndpoint,
     S3Endpoint,
     ZooKeeperEndpoint,
-    connection,
-    variable,
+    connection_variable,
+    find_connection,
 )
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "your-own-kafka-and-s3.md"
@@ -30,14 +30,14 @@ ENDPOINTS = {
 
 
 @pytest.mark.parametrize(("kind", "value"), EXPORTS)
-def test_it_is_read(kind: str, value: str) -> None:
+def test_documented_connection_is_accepted(kind: str, value: str) -> None:
     (text,) = shlex.split(value)
-    found = connection("c", {variable("c"): text})
+    found = find_connection("c", {connection_variable("c"): text})
     if kind in ENDPOINTS:
         assert ENDPOINTS[kind].of(found).conn_id == "c"
 
 
-def test_there_are_some_of_each_kind() -> None:
+def test_document_has_connections_of_each_kind() -> None:
     assert {kind: sum(each == kind for each, _ in EXPORTS) for kind in ENDPOINTS} == {
         "KAFKA": 5,
         "ZOOKEEPER": 4,

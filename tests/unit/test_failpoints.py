@@ -1,4 +1,4 @@
-"""Failpoints: off unless armed, and then exactly once, at the time that was asked for."""
+"""Failpoints do nothing unless armed, and then run their action once, at the n-th pass."""
 
 import os
 import signal
@@ -18,12 +18,12 @@ def _disarmed():
     failpoints.disarm()
 
 
-def test_nothing_happens_unless_armed() -> None:
+def test_reach_does_nothing_unless_armed() -> None:
     for name in failpoints.INGEST:
         failpoints.reach(name)
 
 
-def test_an_action_is_carried_out_the_nth_time_and_once() -> None:
+def test_armed_action_runs_once_at_the_nth_pass() -> None:
     failpoints.arm("ingest.fetched=sleep:0.05@3")
     waited = []
     for _ in range(5):
@@ -34,7 +34,7 @@ def test_an_action_is_carried_out_the_nth_time_and_once() -> None:
     assert waited == [False, False, True, False, False]
 
 
-def test_a_process_that_is_told_so_by_its_environment_kills_itself() -> None:
+def test_process_kills_itself_when_its_environment_arms_a_failpoint() -> None:
     code = "from waybill import failpoints; failpoints.reach('here'); failpoints.reach('here'); print('alive')"
     environment = {**os.environ, failpoints.VARIABLE: "here=kill@2"}
     ended = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, timeout=30, check=False)
@@ -43,6 +43,6 @@ def test_a_process_that_is_told_so_by_its_environment_kills_itself() -> None:
 
 
 @pytest.mark.parametrize("text", ["here", "here=explode", "here=kill@0", "here=kill@x", "here=sleep", "here=sleep:x"])
-def test_what_cannot_be_read_is_named(text: str) -> None:
+def test_arm_names_the_entry_that_it_cannot_parse(text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         failpoints.arm(text)

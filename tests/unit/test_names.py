@@ -1,4 +1,4 @@
-"""Names: what is built can be taken apart, sorts as it must, and stays where it belongs."""
+"""Names of stored things: a built name can be parsed, sorts in order, and stays below its prefix."""
 
 from __future__ import annotations
 
@@ -24,24 +24,28 @@ BACKUPS = st.builds(BackupName, TOPICS, NUMBERS, NUMBERS, OFFSETS, st.sampled_fr
 
 
 @given(BACKUPS, PREFIXES)
-def test_an_index_lies_beside_the_backup(name: BackupName, prefix: str) -> None:
+def test_index_key_belongs_to_its_backup_object(name: BackupName, prefix: str) -> None:
     key, token = name.key(prefix), "0123456789abcdef" * 2
     found = names.index_key(key, token)
     assert found.startswith(names.index_prefix(key))
     assert found.startswith(names.indexes_prefix(prefix))
     assert not found.startswith(names.archive_prefix(prefix))
-    assert names.chain_of(found) == names.chain_of(key) == (TopicPartition(name.topic, name.partition), name.generation)
+    assert (
+        names.chain_of_key(found)
+        == names.chain_of_key(key)
+        == (TopicPartition(name.topic, name.partition), name.generation)
+    )
     following = BackupName(name.topic, name.generation, name.partition, (name.first_offset + 1) % names.MAX_OFFSET)
     assert not found.startswith(names.index_prefix(following.key(prefix)))
 
 
 @pytest.mark.parametrize("token", ["", "../" * 10 + "ab", "A" * 32, "0" * 31, "0" * 33, "0" * 32 + "\n"])
-def test_what_is_no_token_names_no_index(token: str) -> None:
+def test_index_key_refuses_a_malformed_token(token: str) -> None:
     with pytest.raises(ValueError, match="is not a token"):
         names.index_key("p/backup/t/1_0_00000000000000000000.txt", token)
 
 
-def test_extensions_of_objects() -> None:
+def test_backup_keys_end_with_their_extension_and_sort_by_offset() -> None:
     keys = {extension: BackupName("t", 1, 0, 7, extension).key("p") for extension in Extension}
     assert set(keys.values()) == {f"p/backup/t/1_0_{7:020d}.{end}" for end in ("kafka", "seq", "txt", "txt.gz")}
     assert [extension.is_indexed for extension in keys] == [False, True, True, True]
@@ -51,18 +55,18 @@ def test_extensions_of_objects() -> None:
 
 @given(BACKUPS, PREFIXES)
 @example(BackupName("backup", 1, 0, 0), "backup/backup")
-def test_a_backup_objects_name_is_read_back(name: BackupName, prefix: str) -> None:
+def test_backup_name_survives_a_round_trip(name: BackupName, prefix: str) -> None:
     assert BackupName.parse(name.key(prefix)) == name
 
 
 @given(BACKUPS, BACKUPS, PREFIXES)
-def test_two_names_have_two_keys(a: BackupName, b: BackupName, prefix: str) -> None:
+def test_different_backup_names_have_different_keys(a: BackupName, b: BackupName, prefix: str) -> None:
     assert (a.key(prefix) == b.key(prefix)) == (a == b)
 
 
 @given(st.text(max_size=60) | st.from_regex(r"backup/t/[0-9]{1,3}_[0-9]{1,3}_[0-9]{20}\.kafka", fullmatch=True))
-def test_a_key_that_is_read_is_the_one_that_would_be_written(key: str) -> None:
-    """One object, one name: a key with another spelling of the same numbers is no backup object."""
+def test_parsed_backup_key_equals_the_key_of_its_name(key: str) -> None:
+    """Each object has one name: a key that spells the same numbers differently is no backup object."""
     try:
         name = BackupName.parse(key)
     except ValueError:
@@ -71,7 +75,7 @@ def test_a_key_that_is_read_is_the_one_that_would_be_written(key: str) -> None:
 
 
 @given(TOPICS, NUMBERS, NUMBERS, st.lists(OFFSETS, min_size=2), PREFIXES)
-def test_a_listing_walks_a_chain_in_order(
+def test_keys_of_a_chain_sort_by_offset(
     topic: str, generation: int, partition: int, offsets: list[int], prefix: str
 ) -> None:
     keys = [BackupName(topic, generation, partition, offset).key(prefix) for offset in offsets]
@@ -80,7 +84,7 @@ def test_a_listing_walks_a_chain_in_order(
 
 @given(BACKUPS, NUMBERS, NUMBERS, PREFIXES)
 @example(BackupName("t", 1, 11, 0), 1, 1, "")
-def test_a_chains_prefix_finds_its_own_objects_alone(
+def test_chain_prefix_matches_only_the_objects_of_its_chain(
     name: BackupName, generation: int, partition: int, prefix: str
 ) -> None:
     belongs = (name.generation, name.partition) == (generation, partition)
@@ -103,13 +107,13 @@ def test_a_chains_prefix_finds_its_own_objects_alone(
         "",
     ],
 )
-def test_what_is_no_backup_objects_name(key: str) -> None:
+def test_backup_name_refuses_other_keys(key: str) -> None:
     with pytest.raises(ValueError, match="is not the name of a backup object"):
         BackupName.parse(key)
 
 
 @pytest.mark.parametrize("name", [BackupName("t", 1, 0, -1), BackupName("t", 1, -1, 0), BackupName("t", -1, 0, 0)])
-def test_negative_numbers_have_no_key(name: BackupName) -> None:
+def test_backup_key_refuses_negative_numbers(name: BackupName) -> None:
     with pytest.raises(ValueError, match=r"is no offset|must not be negative"):
         name.key("")
 
@@ -120,7 +124,7 @@ def test_negative_numbers_have_no_key(name: BackupName) -> None:
 @pytest.mark.parametrize(
     "topic", ["", ".", "..", "a/b", "../../etc", "a b", "a\n", "a\x00", "ä", "t" * 250, "%2e%2e", "a\\b", "a?b", "a#b"]
 )
-def test_a_topic_that_kafka_does_not_allow_gets_no_name(topic: str) -> None:
+def test_names_refuse_a_topic_that_kafka_does_not_allow(topic: str) -> None:
     tp = TopicPartition(topic, 0)
     for build in (
         lambda: BackupName(topic, 1, 0, 0).key("p"),
@@ -140,18 +144,18 @@ TP_BUILDERS: dict[str, Callable[[str, TopicPartition], str]] = {
     "offset prefix": lambda prefix, tp: names.offset_prefix(prefix, tp.topic, 1, tp.partition, 7),
     "index": lambda prefix, tp: names.index_key(BackupName(tp.topic, 1, tp.partition, 7).key(prefix), "0" * 32),
     "gap": lambda prefix, tp: names.GapName(tp.topic, 1, tp.partition, 7).key(prefix),
-    "seam": lambda prefix, tp: names.GapName(tp.topic, 1, tp.partition, 7, 9).key(prefix),
+    "gap of a truncation": lambda prefix, tp: names.GapName(tp.topic, 1, tp.partition, 7, 9).key(prefix),
     "gap prefix": lambda prefix, tp: names.gap_prefix(prefix, tp.topic, 1, tp.partition),
-    "start": lambda prefix, tp: names.start_key(prefix, tp.topic, 1, tp.partition),
+    "start": lambda prefix, tp: names.chain_start_key(prefix, tp.topic, 1, tp.partition),
 }
-"""Everything that names an object after a topic."""
+"""Every function that builds an object key from a topic."""
 
 NODE_BUILDERS: dict[str, Callable[[ZkPaths, TopicPartition], str]] = {
     "committed offset": ZkPaths.committed_offset,
     "lock": ZkPaths.lock,
     "stop": ZkPaths.stop,
 }
-"""Everything that names a node after a topic."""
+"""Every function that builds a ZooKeeper path from a topic."""
 
 HOSTILE = (
     st.text(max_size=260)
@@ -167,8 +171,8 @@ HOSTILE = (
 @example("...", "", 0)
 @example("..", "a", 0)
 @example("a/../../b", "a/b", 0)
-def test_whatever_a_topic_is_called_its_names_stay_in_their_place(topic: str, prefix: str, partition: int) -> None:
-    """A name is refused, or it is one segment of a key or a path, as it is, below the prefix."""
+def test_names_of_any_topic_are_refused_or_stay_below_their_prefix(topic: str, prefix: str, partition: int) -> None:
+    """The topic is refused, or it is one unchanged segment of the key or path, below the prefix."""
     tp = TopicPartition(topic, partition)
     paths = ZkPaths("root", "stream", 1)
     built = {
@@ -192,8 +196,8 @@ def test_whatever_a_topic_is_called_its_names_stay_in_their_place(topic: str, pr
 
 
 @given(HOSTILE)
-def test_what_kafka_does_not_allow_is_read_out_of_no_name(topic: str) -> None:
-    """Names come from listings too, where anybody with the right to write may have put one."""
+def test_parsing_never_returns_a_topic_that_kafka_does_not_allow(topic: str) -> None:
+    """Listings also return keys that other programs wrote."""
     if names.is_topic(topic):
         return
     end = "1_0_00000000000000000007"
@@ -208,15 +212,15 @@ def test_what_kafka_does_not_allow_is_read_out_of_no_name(topic: str) -> None:
             continue
         found_topic = found.topic
         assert names.is_topic(found_topic)
-        assert found_topic == topic.rpartition("/")[2]  # of the last segment, which is all that a name is read from
-    found_chain = names.chain_of(f"p/backup/{topic}/{end}.kafka")
+        assert found_topic == topic.rpartition("/")[2]  # the last segment, which is the only one that parse() reads
+    found_chain = names.chain_of_key(f"p/backup/{topic}/{end}.kafka")
     assert found_chain is None or names.is_topic(found_chain[0].topic)
 
 
 @given(TOPICS, PREFIXES)
 @example("." * 249, "a")
 @example("...", "")
-def test_every_legal_topic_stays_below_its_prefix(topic: str, prefix: str) -> None:
+def test_key_of_every_legal_topic_stays_below_its_prefix(topic: str, prefix: str) -> None:
     key = BackupName(topic, 1, 0, 0).key(prefix)
     start = f"{prefix}/backup/" if prefix else "backup/"
     assert key.startswith(start)
@@ -229,18 +233,18 @@ def test_every_legal_topic_stays_below_its_prefix(topic: str, prefix: str) -> No
 
 
 @given(TOPICS, NUMBERS)
-def test_a_topic_partition_is_read_back(topic: str, partition: int) -> None:
+def test_topic_partition_survives_a_round_trip(topic: str, partition: int) -> None:
     tp = TopicPartition(topic, partition)
     assert TopicPartition.parse(str(tp)) == tp
 
 
 @pytest.mark.parametrize("text", ["", "a", "a/", "/0", "a/b/0", "a/-1", "a/01", "a/٣", "../0", "a/1 "])
-def test_what_is_no_topic_partition(text: str) -> None:
+def test_topic_partition_refuses_other_texts(text: str) -> None:
     with pytest.raises(ValueError, match="is not of the form topic/partition"):
         TopicPartition.parse(text)
 
 
-def test_a_generation_has_tables_of_its_own() -> None:
+def test_table_names_contain_the_generation() -> None:
     assert names.table_name("a.flights", 2) == "a.flights_g2"
     assert names.quarantine_table_name("a.flights", 2) == "a.flights_quarantine_g2"
     assert names.unique_table_name("a.flights", 2) == "a.flights_unique_g2"
@@ -248,7 +252,7 @@ def test_a_generation_has_tables_of_its_own() -> None:
 
 
 @given(st.dictionaries(st.builds(TopicPartition, TOPICS, NUMBERS), OFFSETS, max_size=5), st.randoms())
-def test_the_same_progress_names_the_same_plan_in_any_order(
+def test_plan_key_does_not_depend_on_the_order_of_the_progress(
     progress: dict[TopicPartition, int], random: object
 ) -> None:
     items = list(progress.items())
@@ -256,14 +260,14 @@ def test_the_same_progress_names_the_same_plan_in_any_order(
     assert names.plan_key("p", "s", 1, "uuid", dict(items)) == names.plan_key("p", "s", 1, "uuid", progress)
 
 
-def test_another_progress_names_another_plan() -> None:
+def test_plan_key_differs_by_progress_generation_and_table() -> None:
     tp = TopicPartition("t", 0)
     plans = {names.plan_key("p", "s", g, u, {tp: o}) for g in (1, 2) for u in ("u", "v") for o in (0, 1)}
     assert len(plans) == 8
     assert all(plan.startswith("p/plans/s/") and plan.endswith(".json") for plan in plans)
 
 
-def test_nodes_of_zookeeper() -> None:
+def test_paths_of_zookeeper_nodes() -> None:
     paths = ZkPaths("waybill/prod", "flights", 2)
     tp = TopicPartition("f.x", 3)
     assert paths.committed_offset(tp) == "/waybill/prod/streams/flights/2/offsets/f.x/3"
@@ -272,15 +276,15 @@ def test_nodes_of_zookeeper() -> None:
 
 
 @pytest.mark.parametrize("stream", ["", "Flights", "1a", "a-b", "a/b", "..", "a" * 101])
-def test_a_stream_that_can_be_no_part_of_a_path(stream: str) -> None:
+def test_names_refuse_a_stream_that_cannot_be_part_of_a_path(stream: str) -> None:
     with pytest.raises(ConfigError, match="is not usable: it starts with a lower-case letter"):
         _ = ZkPaths("waybill", stream, 1).base
     with pytest.raises(ConfigError, match="is not usable"):
         names.plan_key("p", stream, 1, "uuid", {})
 
 
-def test_a_plans_name_does_not_change_between_versions() -> None:
-    """A plan outlives the process that made it: a change of this name would leave plans unfound."""
+def test_plan_key_does_not_change_between_versions_of_waybill() -> None:
+    """A plan outlives the process that made it: with another key a later version would not find it."""
     progress = {TopicPartition("flights", 1): 7, TopicPartition("flights", 0): 5}
     assert json.dumps(sorted((str(tp), o) for tp, o in progress.items())) == '[["flights/0", 5], ["flights/1", 7]]'
     assert names.plan_key("", "flights", 1, "u", progress) == "plans/flights/1/u/78eadfbe929222c18aa1cf71955388b1.json"
@@ -289,7 +293,7 @@ def test_a_plans_name_does_not_change_between_versions() -> None:
 HOUR = datetime(2026, 1, 2, 3, tzinfo=UTC)
 
 
-def test_files_lie_in_directories_by_event_time() -> None:
+def test_files_of_the_sink_are_in_directories_by_event_time() -> None:
     hour, day = Period("flights", HOUR, by_hour=True), Period("flights", HOUR.replace(hour=0), by_hour=False)
     assert names.FileName(hour, 1, 2, 345, FileExtension.PARQUET).key("p/tables/t_g1") == (
         "p/tables/t_g1/flights/dt=2026-01-02/hr=03/1_2_00000000000000000345.parquet"
@@ -311,13 +315,13 @@ def test_files_lie_in_directories_by_event_time() -> None:
     extension=st.sampled_from(FileExtension),
     root=st.sampled_from(["", "tables", "a/b"]),
 )
-def test_a_file_s_name_says_what_it_was_made_of(
+def test_file_name_survives_a_round_trip(
     topic: str, hours: int, by_hour: bool, numbers: tuple[int, int, int], extension: FileExtension, root: str
 ) -> None:
     start = datetime(1, 1, 1, tzinfo=UTC) + timedelta(hours=hours if by_hour else hours // 24 * 24)
     name = names.FileName(Period(topic, start, by_hour), *numbers, extension)
     assert names.FileName.parse(root, name.key(root)) == name
-    assert names.period_of(root, names.success_key(root, name.period)) == name.period
+    assert names.period_of_key(root, names.success_key(root, name.period)) == name.period
     assert name.period.start < name.period.end
 
 
@@ -336,12 +340,12 @@ def test_a_file_s_name_says_what_it_was_made_of(
         "s/t/dt=2026-01-01/hr=01/1_0_00000000000000000000.parquet",
     ],
 )
-def test_what_is_no_file_of_a_sink(key: str) -> None:
+def test_file_name_refuses_other_keys(key: str) -> None:
     with pytest.raises(ValueError, match="is not the name of a file below 'r'"):
         names.FileName.parse("r", key)
 
 
-def test_sweeps_and_the_key_index_have_names_in_order() -> None:
+def test_keys_of_sweeps_and_index_manifests_sort_by_number() -> None:
     assert names.sweep_plan_key("a", "flights", 2, "u", 12) == "a/sweeps/flights/2/u/00000000000000000012.json"
     index = names.key_index_prefix("a", "flights", 2, "u")
     assert index == "a/dedup/flights/2/u/"

@@ -1,4 +1,4 @@
-"""What the store makes of answers that no S3 server here can be made to give: a server that speaks from a script."""
+"""How the store handles answers that the S3 servers of the tests cannot give: a scripted server gives them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from waybill.connections import S3Endpoint
-from waybill.errors import ObjectAlreadyThere, StoreUnavailable
+from waybill.errors import ObjectExists, StoreUnavailable
 from waybill.store import Store, calls
 
 CONFLICT = (409, "<Error><Code>ConditionalRequestConflict</Code><Message>in flight</Message></Error>")
@@ -22,10 +22,10 @@ COMPLETED = (200, "<CompleteMultipartUploadResult><ETag>e</ETag></CompleteMultip
 
 
 class ScriptedS3:
-    """Answers each kind of call with the next line of its script (the last one for ever), and keeps what was asked."""
+    """Answers each kind of call with the next line of its script, whose last line repeats, and records the calls."""
 
     def __init__(self, **script: list[tuple[int, str]]) -> None:
-        self.asked: list[str] = []
+        self.calls: list[str] = []
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -34,7 +34,7 @@ class ScriptedS3:
             def _answer(self) -> None:
                 self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 kind = outer.kind(self.command, self.path)
-                outer.asked.append(kind)
+                outer.calls.append(kind)
                 lines = script.get(kind, [DONE])
                 status, body = lines.pop(0) if len(lines) > 1 else lines[0]
                 self.send_response(status)
@@ -86,23 +86,23 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
         thread.join()
 
 
-def test_rival_in_flight_is_asked_about_again(scripted: Start) -> None:
+def test_create_is_repeated_while_a_rivals_create_is_in_flight(scripted: Start) -> None:
     s3, store = scripted(put=[CONFLICT, CONFLICT, DONE])
     store.create_if_absent("k", b"data")
-    assert s3.asked == ["put"] * 3
+    assert s3.calls == ["put"] * 3
 
 
-def test_rival_in_flight_that_wins_is_adopted(scripted: Start) -> None:
+def test_create_raises_object_exists_when_the_rival_in_flight_wins(scripted: Start) -> None:
     _, store = scripted(put=[CONFLICT, REFUSED])
-    with pytest.raises(ObjectAlreadyThere):
+    with pytest.raises(ObjectExists):
         store.create_if_absent("k", b"data")
 
 
-def test_rival_in_flight_for_ever_is_left_to_the_next_run(scripted: Start) -> None:
+def test_create_gives_up_after_four_conflicts(scripted: Start) -> None:
     s3, store = scripted(put=[CONFLICT])
     with pytest.raises(StoreUnavailable, match="ConditionalRequestConflict"):
         store.create_if_absent("k", b"data")
-    assert s3.asked == ["put"] * 4
+    assert s3.calls == ["put"] * 4
 
 
 def multipart(store: Store) -> None:
@@ -111,30 +111,30 @@ def multipart(store: Store) -> None:
         upload.complete()
 
 
-def test_completion_meets_a_rival_in_flight(scripted: Start) -> None:
+def test_completion_is_repeated_while_a_rivals_create_is_in_flight(scripted: Start) -> None:
     s3, store = scripted(begin=[BEGUN], complete=[CONFLICT, COMPLETED])
     multipart(store)
-    assert s3.asked[0] == "begin"
-    assert s3.asked.count("part") == 3
-    assert s3.asked[-2:] == ["complete", "complete"]
+    assert s3.calls[0] == "begin"
+    assert s3.calls.count("part") == 3
+    assert s3.calls[-2:] == ["complete", "complete"]
 
 
-def test_completion_that_went_through_with_its_answer_lost_is_adopted(scripted: Start) -> None:
+def test_completion_raises_object_exists_when_its_own_first_answer_was_lost(scripted: Start) -> None:
     s3, store = scripted(begin=[BEGUN], complete=[LOST], head=[DONE])
-    with pytest.raises(ObjectAlreadyThere):
+    with pytest.raises(ObjectExists):
         multipart(store)
-    assert s3.asked[-3:] == ["complete", "head", "abort"]
+    assert s3.calls[-3:] == ["complete", "head", "abort"]
 
 
-def test_upload_that_is_lost_is_begun_again_by_the_next_run(scripted: Start) -> None:
+def test_completion_raises_store_unavailable_when_the_upload_is_lost(scripted: Start) -> None:
     _, store = scripted(begin=[BEGUN], complete=[LOST], head=[MISSING])
     with pytest.raises(StoreUnavailable, match="NoSuchUpload"):
         multipart(store)
 
 
-def test_part_that_is_refused_ends_the_upload(scripted: Start) -> None:
+def test_refused_part_ends_and_aborts_the_upload(scripted: Start) -> None:
     s3, store = scripted(begin=[BEGUN], part=[(400, "<Error><Code>BadDigest</Code></Error>")])
     with pytest.raises(StoreUnavailable, match=r"could not send part \d of k: .*BadDigest"):
         multipart(store)
-    assert "complete" not in s3.asked
-    assert s3.asked[-1] == "abort"
+    assert "complete" not in s3.calls
+    assert s3.calls[-1] == "abort"

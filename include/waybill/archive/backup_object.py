@@ -1,8 +1,7 @@
-"""A backup object in the making: whole record batches in, one immutable S3 object out, in whatever format.
+"""A backup object while it is written: whole record batches go in, and one immutable S3 object comes out.
 
-A backup object in Kafka's own format: the record batches as they are.
-
-The backup object of a stream's format.
+`new_backup_object` chooses the class for a stream's format: `RecordBatchObject` stores record batches unchanged,
+`waybill.archive.indexed_object.IndexedObject` writes SequenceFile or text.
 """
 
 from __future__ import annotations
@@ -21,11 +20,29 @@ __all__ = ["BackupObject", "RecordBatchObject", "new_backup_object"]
 
 _FORMAT_VERSION = "1"
 
+_WRITE_BYTES = 256 << 10
+"""Contiguous batches are copied in pieces of about this size, so that checked bytes are still in the CPU's cache."""
+
+
+def new_backup_object(
+    store: Store, name: BackupName, topic_id: str, kind: Format, metadata: Mapping[str, str] | None = None
+) -> BackupObject:
+    """Begin the object that starts at `name.first_offset`, in the format `kind`.
+
+    `metadata` is added to the object's user metadata.
+    """
+    if kind.name is BackupFormat.KAFKA:
+        return RecordBatchObject(store, name, topic_id, metadata)
+    # numba and pyarrow take a second to import, and a lane starts every minute.
+    from waybill.archive.indexed_object import IndexedObject
+
+    return IndexedObject(store, name, topic_id, kind, metadata)
+
 
 class BackupObject(ABC):
-    """The object that starts at `name.first_offset`. Unless `complete` returns, nothing is left of it.
+    """The object that starts at `name.first_offset`. Unless `complete` returns, it leaves nothing in S3.
 
-    Its range ends with the last batch that was taken, archived or left out.
+    Its range ends after the last batch that was taken, whether that batch was archived or left out.
     """
 
     def __init__(
@@ -34,14 +51,15 @@ class BackupObject(ABC):
         self.name = name
         self.key = name.key(store.prefix)
         self.next_offset = name.first_offset
-        """Where the range ends so far."""
+        """The end of the range so far."""
         self.messages = 0
         self.leader_epoch = -1
-        """That of the last batch taken."""
+        """The leader epoch of the last batch that was taken."""
         self.oldest_ms: int | None = None
-        """Timestamp of the oldest message taken (milliseconds since 1970 UTC, -1: it has none); None: no message."""
+        """Timestamp of the oldest message taken, in milliseconds since 1970 UTC: -1 if that message has no timestamp,
+        None if no message was taken."""
         self.size_bytes = 0
-        self._upload = store.upload_if_absent(self.key, {**_metadata(name, topic_id), **(metadata or {})})
+        self._upload = store.upload_if_absent(self.key, {**_user_metadata(name, topic_id), **(metadata or {})})
 
     @property
     def is_begun(self) -> bool:
@@ -49,24 +67,24 @@ class BackupObject(ABC):
         return self.next_offset > self.name.first_offset
 
     def take(self, frame: framing.Frame, archived: bool) -> None:
-        """Take a checked batch, the next one in the log; with `archived` false only its offsets."""
+        """Take a checked batch, the next one of the log. With `archived` false, take only its offsets."""
         header = frame.header
         self.next_offset = header.next_offset
         self.leader_epoch = header.leader_epoch
         if header.record_count:
-            stamp = _oldest_ms(header)
-            if self.oldest_ms is None or stamp < self.oldest_ms:
-                self.oldest_ms = stamp
+            timestamp_ms = _oldest_timestamp_ms(header)
+            if self.oldest_ms is None or timestamp_ms < self.oldest_ms:
+                self.oldest_ms = timestamp_ms
         if archived:
             self._append(frame)
 
     @abstractmethod
     def is_full(self, frame: framing.Frame, max_bytes: int) -> bool:
-        """Whether the object should be completed before it takes this batch, to stay at about `max_bytes`."""
+        """Return whether to complete the object before it takes this batch, so that it stays at about `max_bytes`."""
 
     @abstractmethod
     def begin_chunk(self, data: memoryview) -> None:
-        """The frames that are taken from now on lie in `data`. Write out those before."""
+        """Hand all batches so far to the upload. The frames that are taken from now on are slices of `data`."""
 
     @abstractmethod
     def _append(self, frame: framing.Frame) -> None:
@@ -78,39 +96,19 @@ class BackupObject(ABC):
 
     @abstractmethod
     def complete(self) -> None:
-        """Create the object. Raises `ObjectAlreadyThere` or `StoreUnavailable`, as `Upload.complete` says."""
+        """Create the object. Raises `ObjectExists` or `StoreUnavailable`, as `Upload.complete` does."""
 
     def abort(self) -> None:
-        """Forget it. Does nothing after `complete`."""
+        """Discard what was uploaded. Does nothing after `complete`."""
         self._upload.abort()
 
 
-def _oldest_ms(header: framing.BatchHeader) -> int:
-    """When a batch's oldest message came, as far as its header says."""
-    if header.has_delete_horizon or header.timestamp_type is framing.TimestampType.LOG_APPEND_TIME:
-        return header.max_timestamp_ms
-    return header.base_timestamp_ms
-
-
-def _metadata(name: BackupName, topic_id: str) -> dict[str, str]:
-    """For people and for an inventory; no correctness depends on it."""
-    return {
-        "waybill-format": _FORMAT_VERSION,
-        "waybill-version": __version__,
-        "topic-id": topic_id,
-        "generation": str(name.generation),
-        "first-offset": str(name.first_offset),
-    }
-
-
-_RUN_BYTES = 256 << 10  # checked and copied in turn: what was checked is still in the processor's cache
-
-
 class RecordBatchObject(BackupObject):
-    """The batches as they are: the format `kafka`.
+    """An object of the format `kafka`: the record batches, unchanged.
 
-    The data alone must say where the range ends, since S3 fixes an upload's metadata before its end is known: where the
-    last batches were left out, an empty batch stands for them (docs/decisions/0001).
+    The data alone must show where the range ends, since S3 fixes an upload's metadata before its end is known. So when
+    the last batches of the range were left out, an empty batch takes their place
+    (docs/decisions/0001-objects-describe-themselves.md).
     """
 
     def __init__(
@@ -119,7 +117,8 @@ class RecordBatchObject(BackupObject):
         super().__init__(store, name, topic_id, metadata)
         self._written_to = name.first_offset
         self._data = memoryview(b"")
-        self._run_start = self._run_stop = 0
+        self._pending_start = self._pending_stop = 0
+        """The contiguous batches in `_data` that are not handed to the upload yet."""
 
     def is_full(self, frame: framing.Frame, max_bytes: int) -> bool:
         return self.size_bytes + len(frame.data) > max_bytes and self.messages > 0
@@ -129,42 +128,48 @@ class RecordBatchObject(BackupObject):
         self._data = data
 
     def _append(self, frame: framing.Frame) -> None:
-        if frame.data.obj is not self._data.obj:  # it was recompressed, and lies elsewhere
+        if frame.data.obj is not self._data.obj:  # a recompressed batch lies in memory of its own
             self.flush()
             self._upload.write(frame.data)
         else:
-            # Batches that follow each other are copied at one go.
-            if frame.position != self._run_stop or self._run_stop - self._run_start >= _RUN_BYTES:
+            # Contiguous batches are copied together.
+            if frame.position != self._pending_stop or self._pending_stop - self._pending_start >= _WRITE_BYTES:
                 self.flush()
-                self._run_start = frame.position
-            self._run_stop = frame.position + len(frame.data)
+                self._pending_start = frame.position
+            self._pending_stop = frame.position + len(frame.data)
         self._written_to = frame.header.next_offset
         self.messages += frame.header.record_count
         self.size_bytes += len(frame.data)
 
     def flush(self) -> None:
-        if self._run_stop > self._run_start:
-            self._upload.write(self._data[self._run_start : self._run_stop])
-        self._run_start = self._run_stop = 0
+        if self._pending_stop > self._pending_start:
+            self._upload.write(self._data[self._pending_start : self._pending_stop])
+        self._pending_start = self._pending_stop = 0
 
     def complete(self) -> None:
         self.flush()
         while self._written_to < self.next_offset:
-            reach = min(self.next_offset, self._written_to + framing.MAX_OFFSETS_IN_BATCH)
-            marker = framing.empty_batch(self._written_to, reach, leader_epoch=self.leader_epoch)
-            self._upload.write(marker)
-            self.size_bytes += len(marker)
-            self._written_to = reach
+            batch_end = min(self.next_offset, self._written_to + framing.MAX_OFFSETS_IN_BATCH)
+            empty = framing.empty_batch(self._written_to, batch_end, leader_epoch=self.leader_epoch)
+            self._upload.write(empty)
+            self.size_bytes += len(empty)
+            self._written_to = batch_end
         self._upload.complete()
 
 
-def new_backup_object(
-    store: Store, name: BackupName, topic_id: str, kind: Format, metadata: Mapping[str, str] | None = None
-) -> BackupObject:
-    """Begin the object that starts at `name.first_offset`; `metadata` goes to its user metadata."""
-    if kind.name is BackupFormat.KAFKA:
-        return RecordBatchObject(store, name, topic_id, metadata)
-    # numba and pyarrow take a second to import, and a lane starts every minute.
-    from waybill.archive.indexed_object import IndexedObject
+def _oldest_timestamp_ms(header: framing.BatchHeader) -> int:
+    """Return the timestamp of a batch's oldest message, as far as the header shows it."""
+    if header.has_delete_horizon or header.timestamp_type is framing.TimestampType.LOG_APPEND_TIME:
+        return header.max_timestamp_ms
+    return header.base_timestamp_ms
 
-    return IndexedObject(store, name, topic_id, kind, metadata)
+
+def _user_metadata(name: BackupName, topic_id: str) -> dict[str, str]:
+    """Return the user metadata of every backup object. It is for people and inventories: no reader depends on it."""
+    return {
+        "waybill-format": _FORMAT_VERSION,
+        "waybill-version": __version__,
+        "topic-id": topic_id,
+        "generation": str(name.generation),
+        "first-offset": str(name.first_offset),
+    }

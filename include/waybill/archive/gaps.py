@@ -1,15 +1,14 @@
-"""Accepted gaps: what somebody has decided that a chain goes on without.
+"""Accepted gaps: ranges of offsets that a person decided to leave missing from a chain, and the markers for them.
 
-A decision is an object of its own, beside the chains that it is about, created if absent: the first decision about a
-gap counts, and a loss of ZooKeeper's data does not forget it. A *hole* (`RetentionGap`, `ChainBroken`) is filled in the
-chain by an object without messages (docs/protocol.md), so that every reader goes over it. After a *truncation*
-(`LogTruncated`) there is nothing to fill: the chain keeps what the old log held.
+Each decision is an S3 object beside the chains, created if absent: the first decision about a gap is in force, and it
+outlives a loss of ZooKeeper's data.
 
-The object that stands in a chain for an accepted hole: no message, and the hole's range.
+After a `RetentionGap` or a `ChainBroken` no message of the range is in the chain. A *gap marker* then takes the range's
+place in the chain: a backup object without messages (docs/protocol.md). The marker also makes the decision safe. If a
+lane that was paused since before the decision still tries to create an object with these messages, S3 refuses it, as
+everywhere in the protocol. And every reader of the chain, including Kafka's own tools, skips exactly that range.
 
-It makes the decision safe as well as visible. Whoever would still put messages there, such as a lane that was asleep
-since before the decision, is refused by S3 as anywhere in the protocol; and every reader of the chain, Kafka's own
-tools among them, goes over exactly that range.
+After a `LogTruncated` there is no marker: the chain keeps the messages of the log before the truncation.
 """
 
 from __future__ import annotations
@@ -23,48 +22,49 @@ from typing import Any
 from waybill import names
 from waybill.archive.backup_object import BackupObject
 from waybill.documents import read_document
-from waybill.errors import ConfigError
+from waybill.errors import DocumentDamaged
 from waybill.names import GapName, TopicPartition
 from waybill.records import framing
 from waybill.store import Store
 
 __all__ = [
-    "MARK",
+    "GAP_METADATA_KEY",
     "Decision",
     "Gap",
     "GapKind",
-    "fill",
-    "find",
-    "of_chain",
-    "of_topics",
-    "record",
-    "truncation",
-    "withdraw",
+    "find_gap",
+    "find_truncation",
+    "list_gaps_of_chain",
+    "list_gaps_of_topics",
+    "record_gap",
+    "withdraw_gap",
+    "write_gap_marker",
 ]
 
 _VERSION = 1
 
-MARK = "gap"
-"""The user metadata of a backup object that stands for an accepted hole: of what kind."""
+GAP_METADATA_KEY = "gap"
+"""The key of a gap marker's user metadata. Its value is the `GapKind`; other backup objects do not have this key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Who decided, and why."""
+    """Who made a decision by hand, and why."""
 
     reason: str
     by: str
 
 
 class GapKind(StrEnum):
-    """The named stop that was decided."""
+    """The named stop whose gap was accepted."""
 
     RETENTION = "RetentionGap"
-    """Kafka deleted the offsets before they were archived."""
+    """Kafka's retention deleted the offsets before they were archived."""
     TRUNCATED = "LogTruncated"
-    """The offsets are archived from a log that an unclean election took back; what the new log holds there is not."""
+    """The offsets were archived from a log that an unclean leader election truncated; the messages that the new log
+    has at these offsets are not archived."""
     BROKEN = "ChainBroken"
-    """The object that held the offsets is lost."""
+    """The backup object that held the offsets is lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +81,11 @@ class Gap:
     accepted_at_ms: int
     """Milliseconds since 1970 UTC."""
     figures: Mapping[str, int | str] = field(default_factory=dict)
-    """Those of the stop."""
+    """The figures of the named stop."""
 
     @property
-    def is_hole(self) -> bool:
-        """Whether no message of these offsets is in the chain."""
+    def has_marker(self) -> bool:
+        """Whether a gap marker stands for the gap in the chain, so that the chain has no message of these offsets."""
         return self.kind is not GapKind.TRUNCATED
 
     @property
@@ -94,14 +94,14 @@ class Gap:
 
     @property
     def name(self) -> GapName:
-        seam = None if self.is_hole else self.next_offset
+        seam = None if self.has_marker else self.next_offset
         return GapName(self.tp.topic, self.generation, self.tp.partition, self.first_offset, seam)
 
     def __str__(self) -> str:
         return f"{self.tp} offsets {self.first_offset}–{self.next_offset - 1} ({self.kind})"
 
     def document(self) -> dict[str, Any]:
-        """As it is kept and printed, without the version."""
+        """Return the fields as they are stored and printed, without the document's version."""
         return {
             "topic": self.tp.topic,
             "partition": self.tp.partition,
@@ -120,10 +120,13 @@ class Gap:
 
     @classmethod
     def from_json(cls, data: bytes, key: str) -> Gap:
-        """Raises `GenerationConflict` for a document of a newer version, `ConfigError` for one that is damaged."""
+        """Parse the document stored at `key`.
+
+        Raises `DocumentTooNew` for a document of a newer version, `DocumentDamaged` for a damaged one.
+        """
         try:
             fields = read_document(data, _VERSION, key)
-            found = cls(
+            gap = cls(
                 tp=TopicPartition(str(fields["topic"]), int(fields["partition"])),
                 generation=int(fields["generation"]),
                 first_offset=int(fields["first_offset"]),
@@ -134,74 +137,89 @@ class Gap:
                 accepted_at_ms=int(fields["accepted_at"]),
                 figures=dict(fields["figures"]),
             )
-            if found.name != GapName.parse(key) or not 0 <= found.first_offset <= found.next_offset:
-                raise ValueError("its content is not what its name says")
+            if gap.name != GapName.parse(key) or not 0 <= gap.first_offset <= gap.next_offset:
+                raise ValueError("its content does not match its name")
         except (KeyError, TypeError, ValueError) as error:
-            raise ConfigError(
-                f"{key} is no accepted gap ({type(error).__name__}: {error}): restore it from the bucket's versions"
+            raise DocumentDamaged(
+                f"{key} is not a valid accepted gap ({type(error).__name__}: {error}): restore it from the bucket's "
+                f"versions"
             ) from None
-        return found
+        return gap
 
 
-def record(store: Store, gap: Gap) -> Gap:
-    """Write a decision down. Returns the one that counts: this one, or an earlier one of the same name."""
+# --- stored decisions -------------------------------------------------------------------------------------------------
+
+
+def record_gap(store: Store, gap: Gap) -> Gap:
+    """Store an accepted gap. Return the one that is in force: this one, or an earlier one of the same name."""
     key = gap.name.key(store.prefix)
-    there = store.create_unless_there(key, gap.to_json())
-    return gap if there is None else Gap.from_json(there, key)
+    existing = store.create_or_read_existing(key, gap.to_json())
+    return gap if existing is None else Gap.from_json(existing, key)
 
 
-def withdraw(store: Store, gap: Gap) -> None:
-    """Take a decision back that nothing followed from."""
+def withdraw_gap(store: Store, gap: Gap) -> None:
+    """Remove an accepted gap that turned out to have no effect."""
     store.remove(gap.name.key(store.prefix))
 
 
-def find(store: Store, generation: int, tp: TopicPartition, first_offset: int) -> Gap | None:
-    """The accepted hole that starts at an offset, if there is one. One call."""
+def find_gap(store: Store, generation: int, tp: TopicPartition, first_offset: int) -> Gap | None:
+    """Return the accepted gap with a marker that starts at an offset; None if there is none. One call to S3."""
     key = GapName(tp.topic, generation, tp.partition, first_offset).key(store.prefix)
-    found = store.read_if_there(key)
-    return None if found is None else Gap.from_json(found, key)
+    data = store.read_if_exists(key)
+    return None if data is None else Gap.from_json(data, key)
 
 
-def truncation(store: Store, generation: int, tp: TopicPartition, offset: int, goes_on_at: int) -> Gap | None:
-    """The accepted truncation that took back `offset`, and after which the chain goes on at `goes_on_at`, if any."""
-    for gap in of_chain(store, generation, tp):
-        if not gap.is_hole and gap.next_offset == goes_on_at and gap.first_offset <= offset:
+def find_truncation(
+    store: Store, generation: int, tp: TopicPartition, truncated_offset: int, continue_offset: int
+) -> Gap | None:
+    """Return the accepted truncation that covers `truncated_offset` and lets the chain continue at `continue_offset`.
+
+    Returns None if no such truncation was accepted.
+    """
+    for gap in list_gaps_of_chain(store, generation, tp):
+        if not gap.has_marker and gap.next_offset == continue_offset and gap.first_offset <= truncated_offset:
             return gap
     return None
 
 
-def of_chain(store: Store, generation: int, tp: TopicPartition) -> list[Gap]:
-    """The accepted gaps of a chain, by first offset."""
+def list_gaps_of_chain(store: Store, generation: int, tp: TopicPartition) -> list[Gap]:
+    """Return the accepted gaps of a chain, by first offset."""
     return list(_read(store, names.gap_prefix(store.prefix, tp.topic, generation, tp.partition), lambda _: True))
 
 
-def of_topics(store: Store, generation: int, matches: Callable[[str], bool]) -> list[Gap]:
-    """The accepted gaps of a generation in all topics that match, by topic-partition and first offset."""
-    found = _read(
+def list_gaps_of_topics(store: Store, generation: int, matches: Callable[[str], bool]) -> list[Gap]:
+    """Return the accepted gaps of a generation in all matching topics, by topic-partition and first offset."""
+    gaps = _read(
         store, names.gaps_prefix(store.prefix), lambda name: name.generation == generation and matches(name.topic)
     )
-    return sorted(found, key=lambda gap: (gap.tp, gap.first_offset, gap.next_offset))
+    return sorted(gaps, key=lambda gap: (gap.tp, gap.first_offset, gap.next_offset))
 
 
-def _read(store: Store, prefix: str, wanted: Callable[[GapName], bool]) -> Iterator[Gap]:
+def _read(store: Store, prefix: str, is_wanted: Callable[[GapName], bool]) -> Iterator[Gap]:
     for key in store.keys(prefix):
         try:
             name = GapName.parse(key)
         except ValueError:
-            continue  # somebody's notes
-        if wanted(name):
+            continue  # not written by Waybill, such as a note for other operators
+        if is_wanted(name):
             yield Gap.from_json(store.read(key), key)
 
 
-def fill(target: BackupObject, gap: Gap) -> None:
-    """Create the object, which was begun at the hole's start. Raises `ObjectAlreadyThere` or `StoreUnavailable`."""
+# --- the marker -------------------------------------------------------------------------------------------------------
+
+
+def write_gap_marker(target: BackupObject, gap: Gap) -> None:
+    """Create the marker of an accepted gap. `target` must start at the gap's first offset.
+
+    Raises `ObjectExists` if the chain has another object there, `StoreUnavailable` if S3's answer is unknown.
+    """
     offset = gap.first_offset
     while offset < gap.next_offset:
-        reach = min(gap.next_offset, offset + framing.MAX_OFFSETS_IN_BATCH)
-        # No leader epoch: after a hole there is nothing in the log that the next batch must follow on.
-        batch = memoryview(framing.empty_batch(offset, reach, leader_epoch=-1))
+        batch_end = min(gap.next_offset, offset + framing.MAX_OFFSETS_IN_BATCH)
+        # Without a leader epoch: after a gap, the next batch need not continue the log of any earlier batch.
+        batch = memoryview(framing.empty_batch(offset, batch_end, leader_epoch=-1))
         target.begin_chunk(batch)
         for frame in framing.frames(batch, where=str(gap)):
             target.take(frame, archived=False)
-        offset = reach
+        offset = batch_end
     target.complete()

@@ -1,7 +1,7 @@
-"""A backup object of another format than Kafka's, and its index, read as one.
+"""Reading a backup object of SequenceFile or text together with its index object.
 
-Every reader reads the object to its end and holds its SHA-256 against the index: what was yielded before is only known
-to be right once the iterator has ended.
+`IndexedReader` reads the object to its end and then compares its SHA-256 with the index: the batches that it yields are
+only known to be right once the iterator has ended without an error.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from waybill import names
-from waybill.archive.object_index import Figures, Index
+from waybill.archive.object_index import ObjectFigures, ObjectIndex
 from waybill.errors import DamagedObject, ObjectMissing
 from waybill.formats import sequencefile, text
 from waybill.formats.columns import message_batch
@@ -24,21 +24,22 @@ from waybill.names import BackupName, Extension
 from waybill.records.decode import MESSAGE_SCHEMA
 from waybill.store import ObjectStream, Store
 
-__all__ = ["SET_ASIDE", "TOKEN", "IndexedReader", "describe"]
+__all__ = ["INDEX_TOKEN_KEY", "SET_ASIDE", "IndexedReader", "read_checked_figures"]
 
-TOKEN = "index"
-"""The key of a backup object's user metadata that names its index."""
+INDEX_TOKEN_KEY = "index"
+"""The key of a backup object's user metadata whose value is the token in the name of its index object."""
 
 SET_ASIDE = "set_aside"
-"""The column in which `messages` says why a message is not in the backup object itself."""
+"""The column of `IndexedReader.messages` that holds why the object's format could not hold a message."""
 
 _SET_ASIDE_SCHEMA = MESSAGE_SCHEMA.append(pa.field(SET_ASIDE, pa.string()))
+_NO_MESSAGES = pa.RecordBatch.from_pylist([], schema=MESSAGE_SCHEMA)
 
 
-def describe(store: Store, key: str) -> Figures:
-    """What the index says of an object, once the object's bytes are known to be those that it speaks of.
+def read_checked_figures(store: Store, key: str) -> ObjectFigures:
+    """Read a whole object, compare its bytes with its index, and return the figures in the index.
 
-    Raises what `IndexedReader` does.
+    Raises what `IndexedReader` raises.
     """
     with IndexedReader(store, key) as reader:
         reader.check()
@@ -46,10 +47,10 @@ def describe(store: Store, key: str) -> Figures:
 
 
 class IndexedReader:
-    """Reads a backup object once, from the start. A context manager: it finds the index on entry.
+    """Reads a backup object once, from the start. A context manager that finds the index object on entry.
 
-    Raises `DamagedObject` if there is no index that speaks of the object, or the two do not agree, `ObjectMissing` if
-    there is no object, `GenerationConflict` if a newer Waybill wrote the index.
+    Raises `DamagedObject` if the object has no index or contradicts it, `ObjectMissing` if there is no object, and
+    `DocumentTooNew` if a newer Waybill wrote the index.
     """
 
     def __init__(self, store: Store, key: str) -> None:
@@ -63,11 +64,11 @@ class IndexedReader:
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             stream = stack.enter_context(self._store.open(self._key))
-            index = _index_by_token(self._store, stream, self._key)
+            index = _find_index_by_token(self._store, stream, self._key)
             if index is None:
                 hashed = HashedBytes(stream)
                 hashed.drain()
-                index = _index_by_hash(self._store, self._key, hashed.hexdigest())
+                index = _find_index_by_hash(self._store, self._key, hashed.hexdigest())
                 stream = stack.enter_context(self._store.open(self._key))
             self._stream, self._index, self.metadata = HashedBytes(stream), index, stream.metadata
             self._opened = stack.pop_all()
@@ -77,49 +78,50 @@ class IndexedReader:
         self._opened.close()
 
     @property
-    def figures(self) -> Figures:
-        """What the index says of the object."""
+    def figures(self) -> ObjectFigures:
+        """The figures of the object, as its index states them."""
         return self._index.figures
 
     def check(self) -> None:
-        """Read what is left of the object, and raise `DamagedObject` if its bytes are not those that were written."""
+        """Read the rest of the object. Raise `DamagedObject` if its bytes differ from those that were written."""
         self._stream.drain()
         size, digest, figures = self._stream.size_bytes, self._stream.hexdigest(), self.figures
         if (size, digest) != (figures.size_bytes, figures.sha256):
             raise self._damaged(
-                f"its {size:,} bytes are not the {figures.size_bytes:,} that were written: their SHA-256 is {digest}, "
-                f"not {figures.sha256}"
+                f"has {size:,} bytes with SHA-256 {digest}, but {figures.size_bytes:,} bytes with SHA-256 "
+                f"{figures.sha256} were written"
             )
 
     def offsets(self, *, first_offset: int | None = None, next_offset: int | None = None) -> Iterator[Any]:
-        """The offsets of the messages within the range, in arrays, from the index alone."""
+        """Yield the offsets of the messages in `[first_offset, next_offset)` as int64 arrays, from the index alone."""
         for piece in self._index.rows().rest():
-            for batch in _clipped(piece, first_offset, next_offset):
+            for batch in _clip(piece, first_offset, next_offset):
                 yield batch.column("offset").to_numpy()
 
     def messages(self, *, first_offset: int | None = None, next_offset: int | None = None) -> Iterator[pa.RecordBatch]:
-        """The messages with offsets in `[first_offset, next_offset)`, in order of offset; then the object is checked.
+        """Yield the messages with offsets in `[first_offset, next_offset)`, in order of offset; then check the object.
 
-        They are of `MESSAGE_SCHEMA`. What the format does not hold is missing: the timestamp is `NO_TIMESTAMP_US`,
-        there are no headers, the key is null for `text` and `legacy`. Messages that were set aside are there as they
-        were sent; a RecordBatch with such has one more column, `SET_ASIDE`, with the reason, null for the others.
+        The batches are of `MESSAGE_SCHEMA`. The formats hold no timestamps and no headers: the timestamp is
+        `NO_TIMESTAMP_US`, the headers are empty, and the key is null for `text` and for the SequenceFile key `legacy`.
+        Messages that were set aside come from the index and are complete; a batch with such messages has one more
+        column, `SET_ASIDE`, with the reason, which is null for the other messages.
         """
         rows = self._index.rows()
         for stored in self._stored():
-            left = stored
-            for piece, held in rows.take(stored.num_rows):
-                yield from _clipped(self._joined(piece, left.slice(0, held)), first_offset, next_offset)
-                left = left.slice(held)
-            if left.num_rows:
+            unmatched = stored
+            for piece, count in rows.take(stored.num_rows):
+                yield from _clip(self._join(piece, unmatched.slice(0, count)), first_offset, next_offset)
+                unmatched = unmatched.slice(count)
+            if unmatched.num_rows:
                 raise self._damaged("holds more messages than its index")
         for piece in rows.rest():
             if piece.column("set_aside").null_count:
                 raise self._damaged("holds fewer messages than its index")
-            yield from _clipped(self._joined(piece, _NOTHING), first_offset, next_offset)
+            yield from _clip(self._join(piece, _NO_MESSAGES), first_offset, next_offset)
         self.check()
 
     def _stored(self) -> Iterator[pa.RecordBatch]:
-        """The messages that are in the object itself; for text the offsets are yet unknown, and count from 0."""
+        """Yield the messages in the object itself. Text has no offsets: they count from 0 until they are joined."""
         if self._extension is Extension.SEQUENCEFILE:
             yield from sequencefile.read_messages(self._stream, self._key)
             return
@@ -129,13 +131,13 @@ class IndexedReader:
             count = len(values)
             yield message_batch(pa.array(np.arange(count)), pa.nulls(count, pa.binary()), values)
 
-    def _joined(self, rows: pa.RecordBatch, stored: pa.RecordBatch) -> pa.RecordBatch:
-        """Index rows with the messages they speak of: those in the object and those set aside, in order of offset."""
+    def _join(self, rows: pa.RecordBatch, stored: pa.RecordBatch) -> pa.RecordBatch:
+        """Join index rows with their messages: those in the object and those set aside, in order of offset."""
         offsets = rows.column("offset")
         if self._extension is Extension.SEQUENCEFILE and not stored.column("offset").equals(offsets):
-            raise self._damaged(f"its keys are not the offsets of its index, from {offsets[0]} on")
+            raise self._damaged(f"has other keys than the offsets of its index, from {offsets[0]} on")
         if rows.column("set_aside").null_count < rows.num_rows:
-            return _with_set_aside(rows, stored)
+            return _join_set_aside(rows, stored)
         values = stored.column("value")
         if pc.any(rows.column("is_tombstone")).as_py():
             values = pc.if_else(rows.column("is_tombstone"), pa.scalar(None, pa.binary()), values)
@@ -152,43 +154,43 @@ def _extension(key: str) -> Extension:
     try:
         return BackupName.parse(key).extension
     except ValueError as error:
-        raise DamagedObject(key, 0, f"cannot be read without its name, by which its index is found: {error}") from None
+        raise DamagedObject(key, 0, f"has no name of a backup object, so its index cannot be found: {error}") from None
 
 
-# --- the index of an object -------------------------------------------------------------------------------------------
+# --- finding the index ------------------------------------------------------------------------------------------------
 
 
-def _index_by_token(store: Store, stream: ObjectStream, key: str) -> Index | None:
+def _find_index_by_token(store: Store, stream: ObjectStream, key: str) -> ObjectIndex | None:
+    """Return the index that the object's user metadata names; None if the metadata or the index is missing."""
     try:
-        where = names.index_key(key, stream.metadata.get(TOKEN, ""))
-        return Index(store.read(where), where)
+        where = names.index_key(key, stream.metadata.get(INDEX_TOKEN_KEY, ""))
+        return ObjectIndex(store.read(where), where)
     except (ValueError, ObjectMissing):
         return None
 
 
-def _index_by_hash(store: Store, key: str, sha256: str) -> Index:
-    """The index that speaks of these bytes: for an object that was copied without its metadata.
+def _find_index_by_hash(store: Store, key: str, sha256: str) -> ObjectIndex:
+    """Return the index of the object with this SHA-256, for an object that was copied without its user metadata.
 
-    Uploads of the same messages may have seen different numbers of offsets behind them left out: the furthest counts.
+    Several uploads of the same messages can exist: after these messages, each can have left out a different number of
+    offsets. The index with the highest next offset is returned.
     """
     prefix = names.index_prefix(key)
-    found, matching = list(store.keys(prefix)), []
-    for where in found:
+    keys, matching = list(store.keys(prefix)), []
+    for where in keys:
         with suppress(DamagedObject, ObjectMissing):
-            index = Index(store.read(where), where)
+            index = ObjectIndex(store.read(where), where)
             if index.figures.sha256 == sha256:
                 matching.append(index)
     if not matching:
-        raise DamagedObject(
-            key, 0, f"none of {len(found)} index objects ({prefix}*) speaks of these bytes (SHA-256 {sha256})"
-        )
+        raise DamagedObject(key, 0, f"none of {len(keys)} index objects ({prefix}*) has this object's SHA-256 {sha256}")
     return max(matching, key=lambda index: index.figures.next_offset)
 
 
-# --- messages and rows ------------------------------------------------------------------------------------------------
+# --- joining and clipping ---------------------------------------------------------------------------------------------
 
 
-def _with_set_aside(rows: pa.RecordBatch, stored: pa.RecordBatch) -> pa.RecordBatch:
+def _join_set_aside(rows: pa.RecordBatch, stored: pa.RecordBatch) -> pa.RecordBatch:
     aside = rows.column("set_aside")
     is_stored = aside.is_null()
     place = pc.subtract(pc.cumulative_sum(is_stored.cast(pa.int64())), 1)
@@ -203,13 +205,10 @@ def _with_set_aside(rows: pa.RecordBatch, stored: pa.RecordBatch) -> pa.RecordBa
     )
 
 
-def _clipped(batch: pa.RecordBatch, first_offset: int | None, next_offset: int | None) -> Iterator[pa.RecordBatch]:
-    """The rows of the range; nothing if there are none."""
+def _clip(batch: pa.RecordBatch, first_offset: int | None, next_offset: int | None) -> Iterator[pa.RecordBatch]:
+    """Yield the rows within the range; nothing if there are none."""
     offsets = batch.column("offset").to_numpy()
     start = 0 if first_offset is None else int(np.searchsorted(offsets, first_offset))
     stop = len(offsets) if next_offset is None else int(np.searchsorted(offsets, next_offset))
     if start < stop:
         yield batch.slice(start, stop - start)
-
-
-_NOTHING = pa.RecordBatch.from_pylist([], schema=MESSAGE_SCHEMA)

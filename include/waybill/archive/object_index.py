@@ -1,15 +1,17 @@
-"""The index object: what the bytes of a backup object in another format than Kafka's cannot say (docs/decisions/0006).
+"""The index object: what a backup object of SequenceFile or text cannot hold itself.
 
-A Parquet file of one row for each message of the object's range, in order, with these columns:
+See docs/decisions/0006-other-backup-formats.md. An index object is a Parquet file with one row for each message of the
+backup object's range, in order of offset:
 
 - `offset`;
-- `is_tombstone`: whether the value is null;
-- `set_aside`: null, or a message that the format cannot hold, whole, with the reason. It is not in the backup object.
+- `is_tombstone`: whether the message's value is null;
+- `set_aside`: null, or a complete message that the format cannot hold, with the reason. Such a message is not in the
+  backup object.
 
-What else is known of the object is in the file's key-value metadata, as JSON under `waybill`.
+The figures of the backup object (`ObjectFigures`) are in the file's key-value metadata, as JSON under `waybill`.
 
-An index belongs to one upload, by the token that both carry, and is created before that upload completes. So whoever
-creates a backup object, its index is there already. What was made for uploads that came to nothing is never looked at.
+An index belongs to one upload, by a token that both contain, and is created before that upload completes: when a backup
+object exists, its index exists. Index objects of uploads that S3 refused are never read.
 """
 
 from __future__ import annotations
@@ -24,15 +26,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from waybill.errors import DamagedObject, GenerationConflict
+from waybill.documents import read_document
+from waybill.errors import DamagedObject
 from waybill.records.decode import MESSAGE_SCHEMA
 
-__all__ = ["Figures", "Index", "IndexWriter"]
-
-_VERSION = 1
-_KEY = b"waybill"
-_ROW_GROUP_ROWS = 1 << 17
-_ROW_GROUP_BYTES = 2 << 20
+__all__ = ["INDEX_SCHEMA", "SET_ASIDE_TYPE", "IndexRows", "ObjectFigures", "ObjectIndex", "ObjectIndexWriter"]
 
 SET_ASIDE_TYPE = pa.struct(
     [
@@ -48,30 +46,35 @@ INDEX_SCHEMA = pa.schema(
     ]
 )
 
+_VERSION = 1
+_METADATA_KEY = b"waybill"
+_ROW_GROUP_ROWS = 1 << 17
+_ROW_GROUP_BYTES = 2 << 20
+
 
 @dataclass(frozen=True, slots=True)
-class Figures:
-    """What is known of a backup object. Times are milliseconds since 1970 UTC, -1: none."""
+class ObjectFigures:
+    """The figures of a backup object. Times are milliseconds since 1970 UTC, -1 for none."""
 
     first_offset: int
     next_offset: int
     messages: int
-    """In the range, those that are set aside included."""
+    """The messages in the range, including those that are set aside."""
     set_aside: int
     size_bytes: int
     sha256: str
-    """Of the object's bytes, in hex."""
+    """The SHA-256 of the object's bytes, in hex."""
     leader_epoch: int
-    """That of the last record batch of the range; -1 if Kafka did not say."""
+    """The leader epoch of the last record batch of the range; -1 if Kafka did not set one."""
     min_timestamp_ms: int
     max_timestamp_ms: int
     topic_id: str
     delimiter: str = ""
-    """Of a text object, UTF-8 in hex."""
+    """The delimiter of a text object: UTF-8, in hex."""
 
 
-class IndexWriter:
-    """Collects the rows of one index, in memory, encoded as it goes: a few bytes for each thousand messages."""
+class ObjectIndexWriter:
+    """Writes one index object in memory. It is encoded while it grows: a few bytes for a thousand messages."""
 
     def __init__(self) -> None:
         self.messages = 0
@@ -90,16 +93,19 @@ class IndexWriter:
 
     @property
     def size_bytes(self) -> int:
-        """About how much memory it takes, and how large it gets."""
+        """The approximate memory it occupies, which is about the size of the index object."""
         return self._sink.tell() + self._pending_bytes
 
     def add(self, messages: pa.RecordBatch, reasons: pa.Array | None) -> None:
-        """Add messages of `MESSAGE_SCHEMA`. `reasons`: why each is set aside, null if it is not; None: none is."""
+        """Add messages of `MESSAGE_SCHEMA`.
+
+        `reasons`: strings, why each message is set aside, null for a message that is not; None if none is.
+        """
         count = messages.num_rows
         tombstones = messages.column("value").is_null()
         aside = pa.nulls(count, SET_ASIDE_TYPE)
         if reasons is not None:
-            aside = _set_aside(messages, reasons)
+            aside = _set_aside_column(messages, reasons)
             self.set_aside += count - reasons.null_count
         self.messages += count
         rows = pa.RecordBatch.from_arrays([messages.column("offset"), tombstones, aside], schema=INDEX_SCHEMA)
@@ -109,11 +115,11 @@ class IndexWriter:
         if self._pending_rows >= _ROW_GROUP_ROWS or self._pending_bytes >= _ROW_GROUP_BYTES:
             self._flush()
 
-    def finish(self, figures: Figures) -> bytes:
-        """The index object."""
+    def finish(self, figures: ObjectFigures) -> bytes:
+        """Return the index object."""
         self._flush()
         document = json.dumps({"v": _VERSION, **asdict(figures)}, separators=(",", ":"))
-        self._writer.add_key_value_metadata({_KEY: document.encode()})
+        self._writer.add_key_value_metadata({_METADATA_KEY: document.encode()})
         self._writer.close()
         return self._sink.getvalue()
 
@@ -124,8 +130,8 @@ class IndexWriter:
         self._rows, self._pending_rows, self._pending_bytes = [], 0, 0
 
 
-def _set_aside(messages: pa.RecordBatch, reasons: pa.Array) -> pa.Array:
-    """The messages that have a reason, whole; null for the others, without their bytes."""
+def _set_aside_column(messages: pa.RecordBatch, reasons: pa.Array) -> pa.Array:
+    """Return the messages that have a reason as structs; null, without a copy of their bytes, for the others."""
     chosen = pc.indices_nonzero(reasons.is_valid())
     taken = messages.take(chosen)
     columns = [taken.column(field.name) for field in MESSAGE_SCHEMA if field.name != "offset"]
@@ -134,10 +140,10 @@ def _set_aside(messages: pa.RecordBatch, reasons: pa.Array) -> pa.Array:
     return structs.take(pc.if_else(reasons.is_valid(), place, pa.scalar(None, pa.int64())))
 
 
-class Index:
-    """An index object that was read. Its rows are decoded as they are asked for.
+class ObjectIndex:
+    """A parsed index object. Its rows are decoded only when they are read.
 
-    Raises `DamagedObject` when the bytes are none that `IndexWriter` wrote, `GenerationConflict` when a newer Waybill
+    Raises `DamagedObject` when `ObjectIndexWriter` did not write the bytes, `DocumentTooNew` when a newer Waybill
     wrote them. `where` names the object in errors.
     """
 
@@ -145,28 +151,20 @@ class Index:
         self._where = where
         try:
             self._file = pq.ParquetFile(io.BytesIO(data))
-            document = json.loads(self._file.metadata.metadata[_KEY])
-            version = int(document.pop("v"))
+            fields = read_document(self._file.metadata.metadata[_METADATA_KEY], _VERSION, f"index {where}")
+            del fields["v"]
+            self.figures = ObjectFigures(**fields)
         except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
             raise self._damaged(error) from None
-        if version > _VERSION:
-            raise GenerationConflict(
-                f"index {where} was written by a newer Waybill (version {version}; this one reads up to {_VERSION}). "
-                f"Upgrade this installation"
-            )
-        try:
-            self.figures = Figures(**document)
-        except TypeError as error:
-            raise self._damaged(error) from None
         if self._file.metadata.num_rows != self.figures.messages or self._file.schema_arrow != INDEX_SCHEMA:
-            raise self._damaged("rows or columns are not those it says")
+            raise self._damaged("its rows or columns contradict its metadata")
 
-    def rows(self) -> Rows:
-        """Its rows from the first on."""
-        return Rows(self._batches())
+    def rows(self) -> IndexRows:
+        """Return a reader of the rows, from the first on."""
+        return IndexRows(self._batches())
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
-        # A row group at a time, as it was written: messages that are set aside may be large once they are decoded.
+        # One row group at a time, as they were written: messages that are set aside can be large once decoded.
         try:
             for number in range(self._file.num_row_groups):
                 yield from self._file.read_row_group(number).to_batches()
@@ -177,46 +175,47 @@ class Index:
         return DamagedObject(self._where, 0, f"is not an index: {reason}")
 
 
-class Rows:
-    """An index's rows, taken some at a time, in step with the messages of the backup object."""
+class IndexRows:
+    """Reads an index's rows in step with the messages of the backup object."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
         self._batches = batches
         self._current: pa.RecordBatch = pa.RecordBatch.from_pylist([], schema=INDEX_SCHEMA)
 
     def take(self, stored: int) -> Iterator[tuple[pa.RecordBatch, int]]:
-        """Rows that cover the next `stored` messages of the backup object, and those set aside before and among them.
+        """Yield the rows of the next `stored` messages of the backup object, and of messages set aside among them.
 
-        In pieces, each with the number of its rows that are stored messages. Fewer if the index ends before.
+        The rows come in pieces of `INDEX_SCHEMA`, each with the number of its rows that are stored messages. They are
+        fewer than asked for if the index ends.
         """
         while stored:
             if not self._current.num_rows and not self._next():
                 return
-            piece, held = _first_stored(self._current, stored)
+            piece, count = _first_stored(self._current, stored)
             self._current = self._current.slice(piece.num_rows)
-            stored -= held
-            yield piece, held
+            stored -= count
+            yield piece, count
 
     def rest(self) -> Iterator[pa.RecordBatch]:
-        """All rows that were not taken."""
+        """Yield all rows that were not taken."""
         while self._current.num_rows or self._next():
             current, self._current = self._current, self._current.slice(self._current.num_rows)
             yield current
 
     def _next(self) -> bool:
-        found = next(self._batches, None)
-        if found is None:
+        batch = next(self._batches, None)
+        if batch is None:
             return False
-        self._current = found
+        self._current = batch
         return True
 
 
 def _first_stored(rows: pa.RecordBatch, wanted: int) -> tuple[pa.RecordBatch, int]:
-    """The first rows that hold up to `wanted` stored messages, and how many they hold."""
+    """Return the first rows, with up to `wanted` stored messages, and the number of stored messages among them."""
     aside: Any = rows.column("set_aside")
     if aside.null_count == rows.num_rows:
-        held = min(wanted, rows.num_rows)
-        return rows.slice(0, held), held
+        count = min(wanted, rows.num_rows)
+        return rows.slice(0, count), count
     counts = pc.cumulative_sum(aside.is_null().cast(pa.int64()))
     total = counts[-1].as_py()
     if total <= wanted:

@@ -1,9 +1,9 @@
-"""Objects read ahead of whoever decodes them: the wait for S3 and the work on what came go on at the same time.
+"""Read-ahead: fetch the next objects of a task in threads while the task decodes the current one.
 
-A few threads do it for a whole task. Objects of `_SMALL_BYTES` at most are asked for before their turn, `WINDOW` of
-them at a time, and are read whole. A larger one is not asked for before its turn: its answer would wait half read until
-then, and S3 cuts such off. It comes in pieces of a megabyte, of which `QUEUE_PIECES` wait. So memory is bounded,
-whatever the objects' number and size.
+All objects of a task share `WINDOW` threads. An object of at most `_SMALL_BYTES` is requested before its turn, up to
+`WINDOW` of them at a time, and is read whole. A larger object is requested only when its turn comes, because S3 closes
+a response that stays half read for too long. It arrives in pieces of `_PIECE_BYTES`, of which `QUEUE_PIECES` wait in a
+queue. So the memory is bounded, whatever the number and the sizes of the objects.
 """
 
 from __future__ import annotations
@@ -24,55 +24,58 @@ from waybill.store import Store
 __all__ = ["QUEUE_PIECES", "WINDOW", "ReadAhead"]
 
 WINDOW = 4
-"""As many as the store has connections for."""
+"""The number of objects in flight: the store has as many connections."""
 
 QUEUE_PIECES = 8
 _PIECE_BYTES = 1 << 20
 _SMALL_BYTES = QUEUE_PIECES * _PIECE_BYTES
-_LOOK_AGAIN_SECONDS = 1.0
+_PUT_TIMEOUT_SECONDS = 1.0
 
 
 class ReadAhead:
-    """Opens a task's objects in its order, each once. Use it as a context manager: it ends its threads."""
+    """Opens the objects of a task in the order of its spans, each once. A context manager that ends its threads."""
 
     def __init__(self, store: Store, spans: Iterable[Span]) -> None:
         self._store = store
-        self._over = threading.Event()
-        self._left = deque(spans)
-        self._begun: deque[_Small | _Large] = deque()
+        self._closed = threading.Event()
+        self._waiting = deque(spans)
+        self._requested: deque[_SmallObject | _LargeObject] = deque()
         self._pool = ThreadPoolExecutor(WINDOW, thread_name_prefix="waybill-read-ahead")
 
-    def open(self, key: str) -> _Small | _Large:
-        """The next object, read like `waybill.store.ObjectStream` and with its errors, which come out of `read`."""
-        for span in self._to_begin():
-            kind = _Small if span.size_bytes <= _SMALL_BYTES else _Large
-            self._begun.append(kind(self._store, span.key, self._pool, self._over))
-        found = self._begun.popleft()
-        if found.key != key:
-            raise ValueError(f"{key} is not the next object, which is {found.key}")
-        return found
+    def open(self, key: str) -> _SmallObject | _LargeObject:
+        """Return the next object, which is read like `waybill.store.ObjectStream` and whose `read` raises its errors.
 
-    def _to_begin(self) -> Iterator[Span]:
-        while self._left and len(self._begun) < WINDOW:
-            if self._begun and self._left[0].size_bytes > _SMALL_BYTES:
+        Raises `ValueError` if `key` is not the next object of the task.
+        """
+        for span in self._next_to_request():
+            kind = _SmallObject if span.size_bytes <= _SMALL_BYTES else _LargeObject
+            self._requested.append(kind(self._store, span.key, self._pool, self._closed))
+        opened = self._requested.popleft()
+        if opened.key != key:
+            raise ValueError(f"{key} is not the next object, which is {opened.key}")
+        return opened
+
+    def _next_to_request(self) -> Iterator[Span]:
+        while self._waiting and len(self._requested) < WINDOW:
+            if self._requested and self._waiting[0].size_bytes > _SMALL_BYTES:
                 return
-            yield self._left.popleft()
+            yield self._waiting.popleft()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._over.set()
-        for begun in self._begun:
-            begun.close()
+        self._closed.set()
+        for requested in self._requested:
+            requested.close()
         self._pool.shutdown(cancel_futures=True)
 
 
-class _Opened:
-    """One object's bytes, on their way."""
+class _OpenedObject:
+    """An object that is being fetched."""
 
     def close(self) -> None:
-        """Let go of them."""
+        """Stop fetching it."""
 
     def __enter__(self) -> Self:
         return self
@@ -81,15 +84,15 @@ class _Opened:
         self.close()
 
 
-class _Small(_Opened):
-    """An object that is read whole."""
+class _SmallObject(_OpenedObject):
+    """An object that is fetched whole."""
 
     def __init__(self, store: Store, key: str, pool: ThreadPoolExecutor, _: threading.Event) -> None:
         self.key = key
         self._content: Future[BytesIO] = pool.submit(self._fetch, store)
 
     def read(self, size: int, /) -> bytes:
-        """Up to `size` bytes; b'' at the end."""
+        """Return up to `size` bytes; b'' at the end."""
         return self._content.result().read(size)
 
     def _fetch(self, store: Store) -> BytesIO:
@@ -97,12 +100,12 @@ class _Small(_Opened):
             return BytesIO(b"".join(iter(lambda: stream.read(_PIECE_BYTES), b"")))
 
 
-class _Large(_Opened):
-    """An object that comes in pieces, while those before are worked on."""
+class _LargeObject(_OpenedObject):
+    """An object that is fetched in pieces while the pieces before are decoded."""
 
-    def __init__(self, store: Store, key: str, pool: ThreadPoolExecutor, over: threading.Event) -> None:
+    def __init__(self, store: Store, key: str, pool: ThreadPoolExecutor, all_closed: threading.Event) -> None:
         self.key = key
-        self._over = over
+        self._all_closed = all_closed
         self._closed = threading.Event()
         self._pieces: queue.Queue[bytes | Exception] = queue.Queue(QUEUE_PIECES)
         self._rest = b""
@@ -110,18 +113,18 @@ class _Large(_Opened):
         self._fetched: Future[None] = pool.submit(self._fetch, store)
 
     def read(self, size: int, /) -> bytes:
-        """Up to `size` bytes; b'' at the end."""
+        """Return up to `size` bytes; b'' at the end."""
         if not self._rest and not self._at_end:
-            found = self._pieces.get()
-            if isinstance(found, Exception):
+            piece_or_error = self._pieces.get()
+            if isinstance(piece_or_error, Exception):
                 self._at_end = True
-                raise found
-            self._rest, self._at_end = found, not found
+                raise piece_or_error
+            self._rest, self._at_end = piece_or_error, not piece_or_error
         piece, self._rest = self._rest[:size], self._rest[size:]
         return piece
 
     def close(self) -> None:
-        """End the reading."""
+        """Stop fetching, and wait for the thread."""
         self._closed.set()
         with suppress(queue.Empty):
             while True:
@@ -139,10 +142,11 @@ class _Large(_Opened):
             self._put(error)
 
     def _put(self, piece: bytes | Exception) -> bool:
-        """Hand on a piece when there is room; False if nobody wants it any more."""
-        while not (self._closed.is_set() or self._over.is_set()):
+        """Put a piece into the queue when there is room. Return False if the object was closed instead."""
+        # With a timeout, since a full queue would keep the thread from noticing that the object was closed.
+        while not (self._closed.is_set() or self._all_closed.is_set()):
             try:
-                self._pieces.put(piece, timeout=_LOOK_AGAIN_SECONDS)
+                self._pieces.put(piece, timeout=_PUT_TIMEOUT_SECONDS)
             except queue.Full:
                 continue
             return True

@@ -1,4 +1,8 @@
-"""Reading spans of the archive, as the partition job and the data source do, whatever format they are in."""
+"""Spans: ranges of backup objects, read as Arrow batches by the partition job and the Spark data source.
+
+A span can be of any format. When an object turns out to be missing or damaged, `fault_from_error` determines the offset
+from which its topic-partition cannot be read.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,19 @@ if TYPE_CHECKING:
     from waybill.archive.read_ahead import ReadAhead
     from waybill.records.decode import DecodeBuffers
 
-__all__ = ["UNREADABLE", "ArchiveFault", "Span", "clip", "fault_of", "find_fault", "is_indexed", "read_span"]
+__all__ = [
+    "ARCHIVE_ERRORS",
+    "ArchiveFault",
+    "Span",
+    "fault_from_error",
+    "find_fault",
+    "is_indexed",
+    "read_span",
+    "spans_from",
+]
+
+ARCHIVE_ERRORS = (ChainBroken, CorruptBatch)
+"""The errors of `read_span` that mean an archive fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,24 +51,20 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveFault:
-    """What stops a topic-partition: a backup object is missing, damaged, or does not hold its range."""
+    """Why a topic-partition stops: a backup object is missing, damaged, or does not hold its whole range."""
 
     tp: TopicPartition
     offset: int
-    """From here on the archive cannot give what its listing says."""
+    """The first offset that cannot be read."""
     message: str
 
 
-def clip(tp: TopicPartition, objects: Iterable[ChainObject], start: int | None) -> Iterator[Span]:
-    """The ranges of a chain's objects from `start` on; None: all of them."""
-    for found in objects:
-        first = max(found.name.first_offset, start or 0)
-        if first < found.next_offset:
-            yield Span(tp, found.key, first, found.next_offset, found.size_bytes)
-
-
-UNREADABLE = (ChainBroken, CorruptBatch)
-"""What `read_span` raises about the archive."""
+def spans_from(tp: TopicPartition, objects: Iterable[ChainObject], start: int | None) -> Iterator[Span]:
+    """Yield the spans of a chain's objects from the offset `start` on; None for all of them."""
+    for chain_object in objects:
+        first = max(chain_object.name.first_offset, start or 0)
+        if first < chain_object.next_offset:
+            yield Span(tp, chain_object.key, first, chain_object.next_offset, chain_object.size_bytes)
 
 
 def read_span(
@@ -63,16 +75,17 @@ def read_span(
     ahead: ReadAhead | None = None,
     buffers: DecodeBuffers | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The messages of a span (`waybill.records.decode.MESSAGE_SCHEMA`), streamed: a few megabytes are in memory.
+    """Yield the messages of a span as `waybill.records.decode.MESSAGE_SCHEMA`, with a few megabytes in memory.
 
-    A RecordBatch may have one more column, `indexed_reader.SET_ASIDE`: why a message is not in the backup object itself, which could not hold it. What a format does not hold is missing; see `read_messages` there.
+    A RecordBatch can have one more column, `indexed_reader.SET_ASIDE`: the reason why the object's format could not
+    hold a message. `IndexedReader.messages` lists what else a format cannot hold.
 
-    `in_part`: the span may end before the object does. Else its end tells that no offset was damaged: the checksum of a
-    record batch does not cover it. `ahead`: what opens the objects of record batches, if not the store. `buffers`: for
-    many spans, one after the other.
+    `in_part`: allow the span to end before the object does. Otherwise the object must end where the span ends. That
+    detects a damaged offset, which the checksum of a record batch does not cover. `ahead`: opens objects of record
+    batches in place of the store. `buffers`: memory that the calls for many spans use one after the other.
 
-    Raises `ChainBroken` when the object is not there, or ends beyond the span; its subclass `ChainGap` when it ends
-    before the span does; `CorruptBatch` when it, or its index, is damaged.
+    Raises `ChainBroken` when the object is missing or ends after the span, its subclass `ChainGap` when it ends before
+    the span, `CorruptBatch` when the object or its index is damaged.
     """
     try:
         if is_indexed(span):
@@ -80,42 +93,42 @@ def read_span(
         else:
             yield from _read_batches(ahead or store, span, in_part, buffers)
     except ObjectMissing as error:
-        raise ChainBroken(f"{span.tp}: {error}; it was there when the run was planned") from error
+        raise ChainBroken(f"{span.tp}: {error}, but it existed when the run was planned") from error
 
 
 def is_indexed(span: Span) -> bool:
-    """Whether the span's object is of a format that has an index beside it, and is read by that."""
+    """Return whether the span's object is of a format that has an index object."""
     return BackupName.parse(span.key).extension.is_indexed
 
 
-def fault_of(span: Span, error: ChainBroken | CorruptBatch) -> ArchiveFault:
-    """From where on the span cannot be read, after `read_span` has raised."""
+def fault_from_error(span: Span, error: ChainBroken | CorruptBatch) -> ArchiveFault:
+    """Return the archive fault that an error of `read_span` means."""
     offset = span.first_offset
     if isinstance(error, ChainGap) and error.first_offset is not None:
-        offset = max(offset, error.first_offset)  # what the object does hold is sound
+        offset = max(offset, error.first_offset)  # the messages that the object does hold are sound
     return ArchiveFault(span.tp, offset, str(error))
 
 
 def find_fault(store: Store, span: Span) -> ArchiveFault | None:
-    """Read a span, only to see whether it can be."""
+    """Read a whole span and return its archive fault; None if it is sound."""
     try:
         for _ in read_span(store, span):
             pass
-    except UNREADABLE as error:
-        return fault_of(span, error)
+    except ARCHIVE_ERRORS as error:
+        return fault_from_error(span, error)
     return None
 
 
 def _read_batches(
     store: Store | ReadAhead, span: Span, in_part: bool, buffers: DecodeBuffers | None
 ) -> Iterator[pa.RecordBatch]:
-    # numba takes a second to import, and the driver, which opens stores, decodes nothing.
+    # numba takes a second to import, and the Spark driver lists spans but decodes nothing.
     from waybill.records.decode import decode
 
-    end = _End()
+    end = _EndTracker()
     with store.open(span.key) as stream:
         yield from decode(
-            end.watch(read_frames(stream, span.key)),
+            end.track(read_frames(stream, span.key)),
             where=span.key,
             first_offset=span.first_offset,
             next_offset=span.next_offset,
@@ -135,23 +148,24 @@ def _read_indexed(store: Store, span: Span, in_part: bool) -> Iterator[pa.Record
 def _check_end(span: Span, next_offset: int, in_part: bool) -> None:
     if next_offset < span.next_offset:
         raise ChainGap(
-            f"{span.tp}: {span.key} ends at offset {next_offset}, and the chain goes on at {span.next_offset}",
+            f"{span.tp}: {span.key} ends at offset {next_offset}, but the chain goes on at {span.next_offset}",
             next_offset,
             span.next_offset,
         )
     if next_offset > span.next_offset and not in_part:
         raise ChainBroken(
-            f"{span.tp}: {span.key} ends at offset {next_offset}, and the chain goes on before, at {span.next_offset}"
+            f"{span.tp}: {span.key} ends at offset {next_offset}, but the next object starts before it, at "
+            f"{span.next_offset}"
         )
 
 
 @dataclass(slots=True)
-class _End:
-    """Notes where the last record batch of an object ends."""
+class _EndTracker:
+    """Tracks where the last record batch of an object ends."""
 
     next_offset: int = 0
 
-    def watch(self, frames: Iterator[Frame]) -> Iterator[Frame]:
+    def track(self, frames: Iterator[Frame]) -> Iterator[Frame]:
         for frame in frames:
             self.next_offset = frame.header.next_offset
             yield frame

@@ -1,10 +1,13 @@
-"""`waybill …`: the command line.
+"""The command line, `waybill …`.
 
-Outside of Airflow, connections come from environment variables alone (docs/your-own-kafka-and-s3.md). What goes wrong
-for a reason that Waybill knows is one message on stderr and exit code 1; a wrong command line is exit code 2; with
-`WAYBILL_DEBUG` set the traceback is shown as well.
+- `app`: all commands with their options. Each other module implements a group of commands.
+- `render`, `targets`: what they share: printing, and the meaning of arguments.
 
-Commands import what they need when they run: `waybill --help` must not wait for pyarrow.
+Outside of Airflow, connections come from environment variables only (docs/your-own-kafka-and-s3.md). A `WaybillError`
+is printed to stderr and ends the command with exit code 1; a wrong command line ends it with exit code 2. If
+`WAYBILL_DEBUG` is set, the traceback is printed, too.
+
+Commands import their modules when they run, so that `waybill --help` does not wait for pyarrow.
 """
 
 from __future__ import annotations
@@ -23,13 +26,13 @@ DEBUG_VARIABLE = "WAYBILL_DEBUG"
 
 
 def main() -> None:
-    """The entry point. Ends the process with the exit code."""
+    """Run the command line of this process, and end the process with the exit code."""
     _configure_logging()
     run(sys.argv[1:])
 
 
 def run(arguments: Sequence[str]) -> NoReturn:
-    """Run a command line. Raises `SystemExit` with the exit code; with `WAYBILL_DEBUG`, a `WaybillError` as it is."""
+    """Run a command line. Raises `SystemExit` with the exit code; with `WAYBILL_DEBUG`, also `WaybillError`."""
     from waybill.cli.app import app
 
     try:
@@ -41,7 +44,7 @@ def run(arguments: Sequence[str]) -> NoReturn:
             print(f"error: {line}", file=sys.stderr)
         sys.exit(1)
     except BrokenPipeError:
-        # The reader (head, a pager) has left. Python would complain again when it flushes stdout at exit.
+        # The reader (head, a pager) has closed the pipe. Without this, flushing stdout at exit would raise again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     sys.exit(0)
@@ -54,6 +57,6 @@ def _is_debugging() -> bool:
 def _configure_logging() -> None:
     level = logging.DEBUG if _is_debugging() else logging.WARNING
     logging.basicConfig(level=level, format="%(levelname)s: %(message)s", stream=sys.stderr)
-    # kafka-python and kazoo report each try to connect; what comes of it is said once, by the error.
-    for noisy in ("kafka", "kazoo", "botocore"):
-        logging.getLogger(noisy).setLevel(logging.INFO if _is_debugging() else logging.CRITICAL)
+    # kafka-python and kazoo log each attempt to connect; the error message at the end is enough.
+    for library in ("kafka", "kazoo", "botocore"):
+        logging.getLogger(library).setLevel(logging.INFO if _is_debugging() else logging.CRITICAL)

@@ -1,4 +1,4 @@
-"""`python -m waybill.cli`, for where the script is not on the path."""
+"""`python -m waybill.cli`, for environments whose scripts are not on PATH."""
 
 from waybill.cli import main
 

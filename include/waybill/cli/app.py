@@ -1,4 +1,4 @@
-"""The commands and their options. What they do is in the module of each."""
+"""The commands and their options. Each command calls the module that implements it."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ __all__ = ["app"]
 
 app = typer.Typer(
     name="waybill",
-    help="Archive Kafka to S3 without losing or repeating a message, and check that nothing was.",
+    help="Archive Kafka to S3 without losing or repeating a message, and verify it.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 config_app = typer.Typer(help="Check and describe the config.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
-uploads_app = typer.Typer(help="Uploads that lanes left behind when they were killed.", no_args_is_help=True)
+uploads_app = typer.Typer(help="Multipart uploads that killed lanes left behind.", no_args_is_help=True)
 app.add_typer(uploads_app, name="uploads")
-gaps_app = typer.Typer(help="Named stops, and accepted gaps.", invoke_without_command=True)
+gaps_app = typer.Typer(help="Stopped topic-partitions and accepted gaps.", invoke_without_command=True)
 app.add_typer(gaps_app, name="gaps")
-offsets_app = typer.Typer(help="Committed offsets, and what stands still.", invoke_without_command=True)
+offsets_app = typer.Typer(help="Committed offsets, lag and stopped topic-partitions.", invoke_without_command=True)
 app.add_typer(offsets_app, name="offsets")
-quarantine_app = typer.Typer(help="Messages that could not be parsed, and another try at them.", no_args_is_help=True)
+quarantine_app = typer.Typer(help="List, show and retry messages that could not be parsed.", no_args_is_help=True)
 app.add_typer(quarantine_app, name="quarantine")
-dedup_app = typer.Typer(help="Sweeps that keep each message id once, and their index of keys.", no_args_is_help=True)
+dedup_app = typer.Typer(help="State of deduplication, and its key index.", no_args_is_help=True)
 app.add_typer(dedup_app, name="dedup")
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def _print_version(wanted: bool) -> None:
@@ -50,7 +50,7 @@ def _options(
 
 @config_app.command("check")
 def config_check() -> None:
-    """Say whether the config is right; else what is wrong, a line for each fault, and exit code 1."""
+    """Check the config. Print a line for each error and exit with code 1 if it is not valid."""
     from waybill.cli import config
 
     config.check()
@@ -73,19 +73,20 @@ def config_schema() -> None:
 
 
 OneStream = Annotated[str | None, typer.Option("--stream", "-s", help="Only this stream.")]
-Reason = Annotated[str, typer.Option("--reason", help="Why, for whoever looks at it later.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Do it; otherwise only say what would be done.")]
+Reason = Annotated[str, typer.Option("--reason", help="Why; it is stored with the decision.")]
+By = Annotated[str | None, typer.Option("--by", help="Who decides; default: USER@HOST.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Write; without it, only print what would be written.")]
 
 
 def _refuse_misplaced(stream: str | None, as_json: bool) -> None:
-    """Options of a group are not those of its commands: passed over, `--stream` would mean every stream."""
+    """Refuse options before the command. Ignoring `--stream` there would apply the command to every stream."""
     if stream is not None or as_json:
         raise typer.BadParameter("give --stream and --json after the command")
 
 
 @offsets_app.callback()
 def offsets(context: typer.Context, stream: OneStream = None, as_json: AsJson = False) -> None:
-    """Committed offset, end of the log and lag of every topic-partition, and which are stopped."""
+    """Print committed offset, log end offset, lag and state of every topic-partition."""
     if context.invoked_subcommand is None:
         offsets_ls(stream, as_json)
     else:
@@ -94,7 +95,7 @@ def offsets(context: typer.Context, stream: OneStream = None, as_json: AsJson = 
 
 @offsets_app.command("ls")
 def offsets_ls(stream: OneStream = None, as_json: AsJson = False) -> None:
-    """Committed offset, end of the log and lag of every topic-partition, and which are stopped."""
+    """Print committed offset, log end offset, lag and state of every topic-partition."""
     from waybill.cli import offsets as command
 
     command.run(stream, as_json=as_json)
@@ -104,10 +105,10 @@ def offsets_ls(stream: OneStream = None, as_json: AsJson = False) -> None:
 def offsets_rebuild(
     stream: OneStream = None,
     topic: Annotated[str | None, typer.Option("--topic", help="Only this topic.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Move those, too, where ZooKeeper has another offset.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Also replace committed offsets that differ.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write the committed offsets anew as the chains say: at once where ZooKeeper has none, else with --yes."""
+    """Rebuild committed offsets from the chains: missing ones at once, differing ones with --yes."""
     from waybill.cli import offset_changes as command
 
     command.run_rebuild(stream, topic, yes=yes, as_json=as_json)
@@ -119,9 +120,9 @@ def offsets_set(
     target: Annotated[str, typer.Argument(metavar="TOPIC/PARTITION", help="The topic-partition.")],
     offset: Annotated[int, typer.Argument(min=0, help="Where the next backup object starts.")],
     reason: Reason,
-    by: Annotated[str | None, typer.Option("--by", help="Who decides; default: you, on this host.")] = None,
+    by: By = None,
 ) -> None:
-    """Set a committed offset: where a chain that does not exist yet begins. Refused where it would tear one."""
+    """Set the offset at which a new chain starts. Refused if a chain exists and would get a gap or an overlap."""
     from waybill.cli import offset_changes as command
 
     command.run_set(stream, target, offset, reason, by)
@@ -135,13 +136,13 @@ def offsets_import(
     ] = None,
     group: Annotated[str | None, typer.Option("--group", help="Secor's consumer group, if there are several.")] = None,
     zookeeper: Annotated[
-        str | None, typer.Option("--zookeeper", help="The connection of Secor's ZooKeeper, if it is another one.")
+        str | None, typer.Option("--zookeeper", help="The connection of Secor's ZooKeeper, if it has its own.")
     ] = None,
     from_group: Annotated[str | None, typer.Option("--from-group", help="A Kafka consumer group.")] = None,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Begin chains where another tool stopped reading: Secor, or any Kafka consumer group. Stop that tool first."""
+    """Start chains where Secor or a Kafka consumer group stopped reading. Stop that consumer first."""
     from waybill.cli import offset_changes as command
 
     command.run_import(
@@ -157,7 +158,7 @@ def offsets_import(
 
 @gaps_app.callback()
 def gaps(context: typer.Context, stream: OneStream = None, as_json: AsJson = False) -> None:
-    """What stands still and waits for a decision, with the remedy; and the gaps that were accepted."""
+    """Print which topic-partitions are stopped, why and what to do, and the gaps that were accepted."""
     if context.invoked_subcommand is None:
         gaps_ls(stream, as_json)
     else:
@@ -166,7 +167,7 @@ def gaps(context: typer.Context, stream: OneStream = None, as_json: AsJson = Fal
 
 @gaps_app.command("ls")
 def gaps_ls(stream: OneStream = None, as_json: AsJson = False) -> None:
-    """What stands still and waits for a decision, with the remedy; and the gaps that were accepted."""
+    """Print which topic-partitions are stopped, why and what to do, and the gaps that were accepted."""
     from waybill.cli import gaps as command
 
     command.list_gaps(stream, as_json=as_json)
@@ -177,18 +178,21 @@ def gaps_accept(
     topic: Annotated[str, typer.Argument(help="The topic.")],
     partition: Annotated[int, typer.Argument(min=0, help="Its partition.")],
     reason: Reason,
-    stream: Annotated[str | None, typer.Option("--stream", "-s", help="Where several archive the topic.")] = None,
-    by: Annotated[str | None, typer.Option("--by", help="Who decides; default: you, on this host.")] = None,
-    from_offset: Annotated[
-        int | None, typer.Option("--from", min=0, help="The first offset that is lost, of a broken chain.")
+    stream: Annotated[
+        str | None, typer.Option("--stream", "-s", help="The stream, if several archive the topic.")
     ] = None,
-    to_offset: Annotated[int | None, typer.Option("--to", min=0, help="The last one.")] = None,
+    by: By = None,
+    from_offset: Annotated[
+        int | None, typer.Option("--from", min=0, help="The first lost offset of a broken chain.")
+    ] = None,
+    to_offset: Annotated[int | None, typer.Option("--to", min=0, help="The last lost offset.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Record a gap, with who, when and why, and let ingest go on behind it.
+    """Record a gap with reason, name and time, so that ingest resumes after it.
 
-    Kafka is looked at anew. Without --from and --to: what it deleted (RetentionGap) or took back (LogTruncated). With
-    them: an object lost from the middle of a chain, its offsets as `waybill verify` prints them.
+    Without --from and --to: the offsets that Kafka's retention (RetentionGap) or an unclean election (LogTruncated)
+    removed; they are read from Kafka again. With them: a backup object that is lost from the middle of a chain, by its
+    offsets as `waybill verify` prints them.
     """
     from waybill.cli import gaps as command
 
@@ -210,7 +214,7 @@ def ls(
     topic: Annotated[str | None, typer.Argument(metavar="[TOPIC[/PARTITION]]", help="Only these chains.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """The backup objects of a stream's chains: range, offsets, bytes, when modified."""
+    """List the backup objects of a stream: offsets, size, time of modification."""
     from waybill.cli import objects as command
 
     command.run_ls(stream, topic, as_json=as_json)
@@ -218,10 +222,10 @@ def ls(
 
 @uploads_app.command("ls")
 def uploads_ls(
-    stream: Annotated[str | None, typer.Argument(help="The stream; the whole archive if left out.")] = None,
+    stream: Annotated[str | None, typer.Argument(help="The stream; default: the whole archive.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """The multipart uploads of backup objects that are not completed, those of running lanes included."""
+    """List the multipart uploads that are not completed, including those of running lanes."""
     from waybill.cli import objects as command
 
     command.list_uploads(stream, as_json=as_json)
@@ -229,12 +233,12 @@ def uploads_ls(
 
 @uploads_app.command("abort")
 def uploads_abort(
-    stream: Annotated[str | None, typer.Argument(help="The stream; the whole archive if left out.")] = None,
+    stream: Annotated[str | None, typer.Argument(help="The stream; default: the whole archive.")] = None,
     older_than: Annotated[
-        str | None, typer.Option("--older-than", help="2h, 1d; if left out, storage.abort_uploads_after of the config.")
+        str | None, typer.Option("--older-than", help="2h, 1d; default: storage.abort_uploads_after of the config.")
     ] = None,
 ) -> None:
-    """Abort the uploads that were begun so long ago. A running lane's would be fetched again: nothing is lost."""
+    """Abort old uploads. If a lane still uses one, it archives the messages again: nothing is lost."""
     from waybill.cli import objects as command
 
     command.abort_uploads(stream, older_than)
@@ -249,18 +253,18 @@ def cat(
     to_offset: Annotated[int | None, typer.Option("--to", min=0, help="The last offset.")] = None,
     limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="At most so many messages.")] = None,
 ) -> None:
-    """The messages of a backup object, as JSON lines. Bytes that are not UTF-8 are {"base64": …}."""
+    """Print the messages of a backup object as JSON lines. Bytes that are not UTF-8 are {"base64": …}."""
     from waybill.cli import objects as command
 
     command.run_cat(key, from_offset, to_offset, limit)
 
 
 OfReason = Annotated[
-    list[str] | None, typer.Option("--reason", metavar="KIND", help="Only these, such as not_json; may be repeated.")
+    list[str] | None, typer.Option("--reason", metavar="KIND", help="Only this reason, such as not_json; repeatable.")
 ]
 OfTopicPartition = Annotated[
     list[str] | None,
-    typer.Option("--topic-partition", metavar="TOPIC[/PARTITION]", help="Only messages of these; may be repeated."),
+    typer.Option("--topic-partition", metavar="TOPIC[/PARTITION]", help="Only these; repeatable."),
 ]
 FromOffset = Annotated[int | None, typer.Option("--from", min=0, help="The first offset.")]
 ToOffset = Annotated[int | None, typer.Option("--to", min=0, help="The last offset.")]
@@ -273,11 +277,11 @@ def quarantine_ls(
     topic_partition: OfTopicPartition = None,
     as_json: AsJson = False,
 ) -> None:
-    """What is in quarantine, counted by kind of reason, parser and topic; `first` and `last` are PARTITION@OFFSET."""
+    """Count the messages in quarantine by reason, parser and topic; `first` and `last` are PARTITION@OFFSET."""
     from waybill.cli import quarantine as command
-    from waybill.quarantine import Choice
+    from waybill.quarantine.row_filter import RowFilter
 
-    choice = Choice.parse(reasons=reason or (), targets=topic_partition or ())
+    choice = RowFilter.parse(reasons=reason or (), targets=topic_partition or ())
     command.list_groups(stream, choice, as_json=as_json)
 
 
@@ -290,13 +294,13 @@ def quarantine_show(
     reason: OfReason = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many messages.")] = 10,
     raw: Annotated[bool, typer.Option("--raw", help="Write one message's value, and nothing else.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines, for machines.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
 ) -> None:
-    """Messages in quarantine: why, where they are from, key, headers, and their bytes as text or in hexadecimal."""
+    """Print messages in quarantine: reason, offset, key, headers, and the value as text or in hexadecimal."""
     from waybill.cli import quarantine as command
-    from waybill.quarantine import Choice
+    from waybill.quarantine.row_filter import RowFilter
 
-    choice = Choice.parse(reasons=reason or (), targets=messages or ())
+    choice = RowFilter.parse(reasons=reason or (), targets=messages or ())
     command.show_messages(stream, choice, limit=limit, raw=raw, as_json=as_json)
 
 
@@ -307,14 +311,14 @@ def quarantine_retry(
     topic_partition: OfTopicPartition = None,
     from_offset: FromOffset = None,
     to_offset: ToOffset = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would come of it.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would be moved.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Parse messages again by the present config: those that can be read now move to the table, exactly once."""
+    """Parse messages again with the current config. Those that can be parsed move to the table, exactly once."""
     from waybill.cli import quarantine as command
-    from waybill.quarantine import Choice
+    from waybill.quarantine.row_filter import RowFilter
 
-    choice = Choice.parse(
+    choice = RowFilter.parse(
         reasons=reason or (), targets=topic_partition or (), first_offset=from_offset, last_offset=to_offset
     )
     command.run_retry(stream, choice, dry_run=dry_run, as_json=as_json)
@@ -322,13 +326,14 @@ def quarantine_retry(
 
 @dedup_app.command("status")
 def dedup_status(
-    stream: Annotated[str | None, typer.Argument(help="The stream; all that have dedup if left out.")] = None,
+    stream: Annotated[str | None, typer.Argument(help="The stream; default: all with dedup.")] = None,
     last: Annotated[
-        str, typer.Option("--last", metavar="DURATION", help="Duplicates of how long before the newest row: 36h, 7d.")
+        str,
+        typer.Option("--last", metavar="DURATION", help="Count duplicates so far before the newest row: 36h."),
     ] = "24h",
     as_json: AsJson = False,
 ) -> None:
-    """How far a stream was swept, how far back sweeps see, the size of the index, and the duplicates by hour."""
+    """Print the last sweep, the window, the size of the key index, and the duplicates by hour."""
     from waybill.cli import dedup as command
 
     command.run_status(stream, last, as_json=as_json)
@@ -336,7 +341,7 @@ def dedup_status(
 
 @dedup_app.command("rebuild")
 def dedup_rebuild(stream: Annotated[str, typer.Argument(help="The stream.")], as_json: AsJson = False) -> None:
-    """Build the index of keys anew from the unique rows. Sweeps may run meanwhile, and decide the same with either."""
+    """Rebuild the key index from the unique table. Sweeps may run meanwhile; their results do not change."""
     from waybill.cli import dedup as command
 
     command.run_rebuild(stream, as_json=as_json)
@@ -344,7 +349,7 @@ def dedup_rebuild(stream: Annotated[str, typer.Argument(help="The stream.")], as
 
 @dedup_app.command("merge")
 def dedup_merge(stream: Annotated[str, typer.Argument(help="The stream.")], as_json: AsJson = False) -> None:
-    """Merge the small runs of the index into few, as the DAG does after each sweep. Sweeps may run meanwhile."""
+    """Merge small sorted runs of the key index, as the DAG does after each sweep. Sweeps may run meanwhile."""
     from waybill.cli import dedup as command
 
     command.run_merge(stream, as_json=as_json)
@@ -353,10 +358,10 @@ def dedup_merge(stream: Annotated[str, typer.Argument(help="The stream.")], as_j
 @app.command()
 def lateness(
     stream: Annotated[str, typer.Argument(help="The stream.")],
-    since: Annotated[str, typer.Option("--since", metavar="DURATION", help="Of runs since then: 36h, 7d.")] = "7d",
+    since: Annotated[str, typer.Option("--since", metavar="DURATION", help="Of commits since then: 36h, 7d.")] = "7d",
     as_json: AsJson = False,
 ) -> None:
-    """How late rows come: Kafka's timestamp minus the event time, from the table's snapshots."""
+    """Print how late rows arrive: Kafka's timestamp minus the event time, from the table's snapshots."""
     from waybill.cli import lateness as command
 
     command.run(stream, since, as_json=as_json)
@@ -365,11 +370,11 @@ def lateness(
 @app.command()
 def finalize(
     stream: Annotated[str, typer.Argument(help="The stream; its sink must be `files`.")],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
-    all_hours: Annotated[bool, typer.Option("--all", help="Print the hours, too, that were final before.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would be done.")] = False,
+    all_hours: Annotated[bool, typer.Option("--all", help="Also print the hours that were final before.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Mark the hours of a `files` sink that are final with `_SUCCESS`. Exit code 1: one cannot become final."""
+    """Mark the final hours of a `files` sink with `_SUCCESS`. Exit code 1: the files of an hour are not as recorded."""
     from waybill.cli import finalize as command
 
     command.run(stream, dry_run=dry_run, all_hours=all_hours, as_json=as_json)
@@ -377,14 +382,14 @@ def finalize(
 
 @app.command()
 def verify(
-    stream: Annotated[str | None, typer.Argument(help="The stream; all there are if left out.")] = None,
-    table: Annotated[bool, typer.Option("--table/--no-table", help="Hold the tables against the chains.")] = True,
+    stream: Annotated[str | None, typer.Argument(help="The stream; default: all streams.")] = None,
+    table: Annotated[bool, typer.Option("--table/--no-table", help="Compare the tables with the chains.")] = True,
     keys: Annotated[
-        bool, typer.Option("--keys", help="See whether dedup has found every duplicate, and no other. Reads all keys.")
+        bool, typer.Option("--keys", help="Also check that dedup found exactly the duplicates. Reads all keys.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Read the whole archive and hold the tables against it: each offset exactly once, or exit code 1."""
+    """Read the whole archive and compare the tables with it. Exit code 1 unless each offset is there exactly once."""
     from waybill.cli import verify as command
 
     command.run(stream, table=table, keys=keys, as_json=as_json)

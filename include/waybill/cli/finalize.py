@@ -1,4 +1,4 @@
-"""`waybill finalize`: which hours of a `files` sink are final, and why others are not."""
+"""`waybill finalize`: mark the final hours of a `files` sink, and print why other hours are not final."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import typer
 
 from waybill.cli.render import Column, bytes_text, count, print_json, print_table
 from waybill.config import load_config
-from waybill.partition.files_sink.finality import Finding, State
-from waybill.partition.files_sink.finalize import Finalized, finalize
+from waybill.partition.files_sink.finalize import FinalizeReport, finalize
+from waybill.partition.files_sink.hour_state import HourState, HourStatus
 
 __all__ = ["run"]
 
 
 def run(stream: str, *, dry_run: bool, all_hours: bool, as_json: bool) -> None:
-    """Finalize, print, and exit with 1 if an hour is blocked; see `waybill finalize --help`."""
-    found = finalize(load_config(), stream, dry_run=dry_run)
+    """Finalize, print the report, and exit with 1 if an hour is blocked; see `waybill finalize --help`."""
+    report = finalize(load_config(), stream, dry_run=dry_run)
     if as_json:
-        print_json(found.document())
+        print_json(report.document())
     else:
-        _print(found, dry_run=dry_run, all_hours=all_hours)
-    if found.blocked:
+        _print(report, dry_run=dry_run, all_hours=all_hours)
+    if report.blocked:
         raise typer.Exit(1)
 
 
-def _print(found: Finalized, *, dry_run: bool, all_hours: bool) -> None:
-    hours = [hour for hour in found.hours if all_hours or _is_news(found, hour)]
+def _print(report: FinalizeReport, *, dry_run: bool, all_hours: bool) -> None:
+    hours = [hour for hour in report.hours if all_hours or _is_news(report, hour)]
     if hours:
         columns = [
             Column("hour"),
@@ -35,25 +35,25 @@ def _print(found: Finalized, *, dry_run: bool, all_hours: bool) -> None:
             Column("state"),
         ]
         print_table(columns, (_cells(hour, dry_run=dry_run) for hour in hours))
-    for hour in found.blocked:
+    for hour in report.blocked:
         for key in hour.missing:
-            typer.echo(f"{hour.period}: {key} is missing, or not of the size that the ledger says")
+            typer.echo(f"{hour.period}: {key} is missing, or its size differs from the file inventory")
         for key in hour.strays:
-            typer.echo(f"{hour.period}: {key} is not listed by the ledger")
-    for key in found.removed:
-        typer.echo(f"removed {key}, of a plan that came to nothing")
-    for note in found.notes:
+            typer.echo(f"{hour.period}: {key} is not in the file inventory")
+    for key in report.removed:
+        typer.echo(f"removed {key}, the file of an abandoned plan")
+    for note in report.notes:
         typer.echo(f"note: {note}")
-    typer.echo(str(found))
+    typer.echo(str(report))
 
 
-def _is_news(found: Finalized, hour: Finding) -> bool:
-    return hour.state is not State.FINAL or hour.period in found.marked
+def _is_news(report: FinalizeReport, hour: HourStatus) -> bool:
+    return hour.state is not HourState.FINAL or hour.period in report.marked
 
 
-def _cells(hour: Finding, *, dry_run: bool) -> list[str]:
+def _cells(hour: HourStatus, *, dry_run: bool) -> list[str]:
     figures = hour.wanted
-    state = "would be marked" if dry_run and hour.state is State.READY else str(hour.state)
+    state = "would be marked" if dry_run and hour.state is HourState.READY else str(hour.state)
     return [
         str(hour.period),
         count(figures.files),

@@ -1,8 +1,8 @@
-"""`waybill gaps`: what stands still and waits for a decision, and what was decided."""
+"""`waybill gaps`: which topic-partitions are stopped, what to do about it, and the gaps that were accepted."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -11,95 +11,91 @@ import typer
 
 from waybill.archive import gaps
 from waybill.archive.gaps import Gap
-from waybill.cli.render import Column, count, print_json, print_table, time_text
-from waybill.cli.targets import decision, open_coordinator, open_store, stream_names, stream_of_topic
+from waybill.cli.render import Column, count, plural, print_json, print_table, time_text
+from waybill.cli.targets import make_decision, open_coordinator, open_store, stream_names, stream_of_topic
 from waybill.config import load_config
 from waybill.coordination import Stop
 from waybill.errors import ConfigError
 from waybill.ingest import connect
-from waybill.ingest.gap_acceptance import Accepted, accept, accept_lost
+from waybill.ingest.gap_acceptance import AcceptedGaps, accept_gap, accept_lost_offsets
 from waybill.names import TopicPartition
 
 __all__ = ["list_gaps", "run_accept"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """What there is of one stream."""
+class _StreamGaps:
+    """The named stops and the accepted gaps of one stream."""
 
     stream: str
     stops: list[Stop]
     accepted: list[Gap]
 
 
+@dataclass(frozen=True, slots=True)
+class _Remedy:
+    """What a kind of stop means and how to end it. The texts are templates of the stream and the topic-partition."""
+
+    event: str | None
+    """What happened, in one sentence; None: the message of the stop says it, since it differs from stop to stop."""
+    action: str
+    command: str | None = None
+
+
+_ACCEPT = 'waybill gaps accept {topic} {partition} --reason "…"'
+_NEW_CHAIN = "Or raise streams.{stream}.generation in the config, to start a new chain with what Kafka has now."
+
+_REMEDIES = {
+    "RetentionGap": _Remedy(
+        "Kafka's retention deleted offsets before they were archived.",
+        f"Record the gap; ingest then resumes at the first offset that Kafka still has. {_NEW_CHAIN}",
+        _ACCEPT,
+    ),
+    "LogTruncated": _Remedy(
+        "An unclean leader election removed archived offsets from Kafka's log.",
+        f"Keep the archived messages; ingest then resumes at the committed offset as soon as the log reaches it. "
+        f"{_NEW_CHAIN}",
+        _ACCEPT,
+    ),
+    "TopicRecreated": _Remedy(
+        "The topic was deleted and created again; one chain cannot hold the offsets of two topics.",
+        "Raise streams.{stream}.generation in the config, to archive the new topic in a new chain.",
+    ),
+    "ChainBroken": _Remedy(
+        None,
+        "List all missing and damaged objects and restore them; the next run of ingest then ends the stop. If they "
+        "cannot be restored, accept the lost offsets with `waybill gaps accept` and its options --from and --to.",
+        "waybill verify {stream} --no-table",
+    ),
+}
+"""By the name of the stop. The messages of the other kinds contain their own remedy."""
+
+
+# --- gaps ls ----------------------------------------------------------------------------------------------------------
+
+
 def list_gaps(stream: str | None, *, as_json: bool) -> None:
-    """Print them; see `waybill gaps --help`."""
+    """Print the stops with a remedy for each kind of stop, then the accepted gaps; see `waybill gaps --help`."""
     config = load_config()
-    found = []
+    streams = []
     with open_store(config) as store:
         for name in stream_names(config, stream):
             with open_coordinator(config, name) as coordinator:
                 stops = coordinator.list_stops()
             chosen = config.stream(name)
-            found.append(_Found(name, stops, gaps.of_topics(store, chosen.generation, chosen.matches)))
+            accepted = gaps.list_gaps_of_topics(store, chosen.generation, chosen.matches)
+            streams.append(_StreamGaps(name, stops, accepted))
     if as_json:
         print_json(
             {
-                "stops": [_stop_document(each.stream, stop) for each in found for stop in each.stops],
-                "accepted": [{"stream": each.stream, **gap.document()} for each in found for gap in each.accepted],
+                "stops": [_stop_document(each.stream, stop) for each in streams for stop in each.stops],
+                "accepted": [{"stream": each.stream, **gap.document()} for each in streams for gap in each.accepted],
             }
         )
         return
-    _print_stops(found)
+    _print_stops([(each.stream, stop) for each in streams for stop in each.stops])
     typer.echo()
-    _print_accepted(found)
-
-
-def run_accept(
-    topic: str,
-    partition: int,
-    reason: str,
-    *,
-    stream: str | None,
-    by: str | None,
-    from_offset: int | None,
-    to_offset: int | None,
-    as_json: bool,
-) -> None:
-    """Accept a gap, print what follows; see `waybill gaps accept --help`."""
-    decided = decision(reason, by)
-    if (from_offset is None) != (to_offset is None):
-        raise ConfigError("--from and --to belong together: the first and the last offset that are lost")
-    config = load_config()
-    name = stream_of_topic(config, topic, stream)
-    tp = TopicPartition(topic, partition)
-    with connect(config, name) as services:
-        if from_offset is None or to_offset is None:
-            accepted = accept(services, config.stream(name), tp, decided)
-        else:
-            accepted = accept_lost(services, config.stream(name), tp, from_offset, to_offset + 1, decided)
-    if as_json:
-        print_json(
-            {
-                "stream": name,
-                "new": accepted.is_new,
-                "accepted": [gap.document() for gap in accepted.gaps],
-                "committed_offset": accepted.committed_offset,
-                "end_offset": accepted.end_offset,
-            }
-        )
-        return
-    for gap in accepted.gaps:
-        before = "" if accepted.is_new else f" before, by {gap.accepted_by} at {_time(gap.accepted_at_ms)}"
-        typer.echo(f"accepted{before}: {gap}, up to {count(gap.messages_at_most)} messages: {gap.reason}")
-    typer.echo(_what_follows(accepted))
-
-
-def _what_follows(accepted: Accepted) -> str:
-    offset, end = accepted.committed_offset, accepted.end_offset
-    if end < offset:
-        return f"ingest goes on at offset {offset}, once the log is that long: it ends at {end} now"
-    return f"ingest goes on at offset {offset}"
+    _print_accepted([(each.stream, gap) for each in streams for gap in each.accepted])
 
 
 def _stop_document(stream: str, stop: Stop) -> dict[str, Any]:
@@ -114,38 +110,52 @@ def _stop_document(stream: str, stop: Stop) -> dict[str, Any]:
     }
 
 
-def _print_stops(found: Iterable[_Found]) -> None:
-    stops = [(each.stream, stop) for each in found for stop in each.stops]
+def _print_stops(stops: Sequence[tuple[str, Stop]]) -> None:
     if not stops:
-        typer.echo("nothing stands still")
+        typer.echo("No topic-partition is stopped.")
         return
     columns = [
         Column("stream"),
         Column("topic-partition"),
         Column("stopped by"),
-        Column("messages at most", figure=True),
+        Column("offsets lost at most", figure=True),
         Column("since", figure=True),
     ]
     print_table(
         columns,
         (
-            [stream, str(stop.tp), stop.error, count(_at_most(stop)), _time(stop.stopped_at_ms)]
+            [stream, str(stop.tp), stop.error, count(_lost_at_most(stop)), _time(stop.stopped_at_ms)]
             for stream, stop in stops
         ),
     )
-    for _, stop in stops:
-        typer.echo(f"\n{stop.error}: {stop.message}")
+    for kind in dict.fromkeys(stop.error for _, stop in stops):
+        of_kind = [(stream, stop) for stream, stop in stops if stop.error == kind]
+        typer.echo()
+        for line in _remedy_lines(*of_kind[0], number=len(of_kind)):
+            typer.echo(line)
 
 
-def _at_most(stop: Stop) -> int | None:
+def _lost_at_most(stop: Stop) -> int | None:
     figure = stop.figures.get("messages_at_most")
     return figure if isinstance(figure, int) else None
 
 
-def _print_accepted(found: Iterable[_Found]) -> None:
-    accepted = [(each.stream, gap) for each in found for gap in each.accepted]
+def _remedy_lines(stream: str, stop: Stop, *, number: int) -> Iterable[str]:
+    """Yield the remedy of a kind of stop, with the first stopped topic-partition filled in."""
+    remedy = _REMEDIES.get(stop.error)
+    event = None if remedy is None else remedy.event
+    yield f"{stop.error} ({plural(number, 'topic-partition')}): {event or stop.message}"
+    if remedy is None:
+        return
+    values = {"stream": stream, "topic": stop.tp.topic, "partition": stop.tp.partition}
+    yield remedy.action.format(**values)
+    if remedy.command is not None:
+        yield f"    {remedy.command.format(**values)}"
+
+
+def _print_accepted(accepted: Sequence[tuple[str, Gap]]) -> None:
     if not accepted:
-        typer.echo("no gap was ever accepted")
+        typer.echo("No gap has been accepted.")
         return
     columns = [
         Column("stream"),
@@ -177,5 +187,55 @@ def _print_accepted(found: Iterable[_Found]) -> None:
     )
 
 
-def _time(milliseconds: int) -> str:
-    return time_text(datetime.fromtimestamp(milliseconds / 1000, UTC))
+# --- gaps accept ------------------------------------------------------------------------------------------------------
+
+
+def run_accept(
+    topic: str,
+    partition: int,
+    reason: str,
+    *,
+    stream: str | None,
+    by: str | None,
+    from_offset: int | None,
+    to_offset: int | None,
+    as_json: bool,
+) -> None:
+    """Accept a gap and print where ingest resumes; see `waybill gaps accept --help`."""
+    decision = make_decision(reason, by)
+    if (from_offset is None) != (to_offset is None):
+        raise ConfigError("give --from and --to together: the first and the last lost offset")
+    config = load_config()
+    name = stream_of_topic(config, topic, stream)
+    tp = TopicPartition(topic, partition)
+    with connect(config, name) as services:
+        if from_offset is None or to_offset is None:
+            accepted = accept_gap(services, config.stream(name), tp, decision)
+        else:
+            accepted = accept_lost_offsets(services, config.stream(name), tp, from_offset, to_offset + 1, decision)
+    if as_json:
+        print_json(
+            {
+                "stream": name,
+                "new": accepted.is_new,
+                "accepted": [gap.document() for gap in accepted.gaps],
+                "committed_offset": accepted.committed_offset,
+                "end_offset": accepted.end_offset,
+            }
+        )
+        return
+    for gap in accepted.gaps:
+        before = "" if accepted.is_new else f" before, by {gap.accepted_by} at {_time(gap.accepted_at_ms)}"
+        typer.echo(f"accepted{before}: {gap}, up to {plural(gap.messages_at_most, 'message')}: {gap.reason}")
+    typer.echo(_where_ingest_resumes(accepted))
+
+
+def _where_ingest_resumes(accepted: AcceptedGaps) -> str:
+    offset, end = accepted.committed_offset, accepted.end_offset
+    if end < offset:
+        return f"ingest resumes at offset {offset}, once Kafka's log reaches it: the log ends at {end} now"
+    return f"ingest resumes at offset {offset}"
+
+
+def _time(epoch_ms: int) -> str:
+    return time_text(datetime.fromtimestamp(epoch_ms / 1000, UTC))

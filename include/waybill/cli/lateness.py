@@ -1,4 +1,4 @@
-"""`waybill lateness`: how late a stream's rows come."""
+"""`waybill lateness`: how late a stream's rows arrive."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import typer
 
 from waybill import names
-from waybill.cli.render import Column, count, print_json, print_table, time_text
-from waybill.cli.targets import open_catalog
+from waybill.cli.render import Column, count, plural, print_json, print_table, time_text
+from waybill.cli.targets import open_catalog, parse_duration_option
 from waybill.config import load_config
-from waybill.config.values import format_duration, parse_duration
+from waybill.config.quantities import format_duration
 
 if TYPE_CHECKING:
     from waybill.partition.lateness import LatenessHistory
@@ -23,29 +23,22 @@ _UNITS = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
 
 
 def run(stream: str, since: str, *, as_json: bool) -> None:
-    """Print it; see `waybill lateness --help`."""
+    """Print the lateness of the rows committed since then; see `waybill lateness --help`."""
     config = load_config()
-    found = config.stream(stream)
-    span = _parse_since(since)
+    chosen = config.stream(stream)
+    span = parse_duration_option("--since", since)
     from waybill.partition.lateness import LatenessHistory
     from waybill.tables import load_tables
 
     with open_catalog(config) as catalog:
-        tables = load_tables(catalog, found)
-    name = names.table_name(found.table, found.generation)
+        tables = load_tables(catalog, chosen)
+    name = names.table_name(chosen.table, chosen.generation)
     begins = datetime.now(UTC) - span
     history = LatenessHistory([], None) if tables is None else LatenessHistory.of(tables.main.metadata, name, begins)
     if as_json:
         print_json({"stream": stream, "table": name, "since": begins.isoformat(), **history.document()})
     else:
         _print(stream, span, begins, history)
-
-
-def _parse_since(text: str) -> timedelta:
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise typer.BadParameter(f"{text!r}: {error}", param_hint="--since") from None
 
 
 def _print(stream: str, span: timedelta, begins: datetime, history: LatenessHistory) -> None:
@@ -77,25 +70,23 @@ def _print(stream: str, span: timedelta, begins: datetime, history: LatenessHist
         )
     print(f"{stream}, last {format_duration(span)}: {_summary(history)}", file=sys.stderr)
     if history.known_since is not None and history.known_since > begins:
-        print(
-            f"older snapshots were expired: what is known begins at {time_text(history.known_since)}", file=sys.stderr
-        )
+        print(f"older snapshots have expired: the figures begin at {time_text(history.known_since)}", file=sys.stderr)
 
 
 def _summary(history: LatenessHistory) -> str:
     total = history.total
-    text = f"{total.known:,} rows in {len(history.commits):,} commits"
+    text = f"{plural(total.known, 'row')} in {plural(len(history.commits), 'commit')}"
     quantiles = [(share, total.quantile_seconds(share)) for share in (0.5, 0.9, 0.99)]
     for share, seconds in quantiles:
         if seconds is not None:
             text += f", {share:.0%} at most {duration_text(seconds)} late"
     if total.known:
         text += f", the latest {duration_text(total.most_seconds)}"
-    return text + (f"; {total.unknown:,} rows without a Kafka timestamp" if total.unknown else "")
+    return text + (f"; {plural(total.unknown, 'row')} without a Kafka timestamp" if total.unknown else "")
 
 
 def duration_text(seconds: int) -> str:
-    """The two largest units of a duration: `3 d 2 h`."""
+    """Return a duration in its two largest units: `3 d 2 h`."""
     parts = []
     for unit, length in _UNITS:
         number, seconds = divmod(seconds, length)

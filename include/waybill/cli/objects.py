@@ -1,17 +1,13 @@
-"""`waybill ls`: the backup objects of a stream.
-
-`waybill cat`: the messages of a backup object, as JSON lines.
-
-`waybill uploads`: multipart uploads that nobody completed.
+"""Commands about S3 objects: `waybill ls` lists backup objects, `cat` prints their messages, `uploads` lists and
+aborts multipart uploads that are not completed.
 """
 
 from __future__ import annotations
 
 import logging
 import sys
-from base64 import b64encode
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -21,47 +17,56 @@ import orjson
 import pyarrow as pa
 
 from waybill import names
-from waybill.archive import chain
-from waybill.archive.indexed_reader import SET_ASIDE, IndexedReader
-from waybill.cli.render import Column, bytes_text, count, print_json, print_table, time_text
-from waybill.cli.targets import open_coordinator, open_store
+from waybill.archive.indexed_reader import SET_ASIDE
+from waybill.archive.object_reader import read_messages, read_next_offset
+from waybill.cli.render import (
+    Column,
+    bytes_document,
+    bytes_text,
+    count,
+    plural,
+    print_json,
+    print_table,
+    time_text,
+    time_text_ms,
+)
+from waybill.cli.targets import archived_topic_partitions, open_coordinator, open_store
 from waybill.config import Config, load_config
-from waybill.config.values import parse_duration
+from waybill.config.quantities import parse_duration
 from waybill.errors import ChainBroken, ConfigError, ConnectionMissing, CoordinationUnavailable
-from waybill.ingest.orphaned_uploads import Belongs, abort_orphans, of_stream
-from waybill.names import BackupName, Extension, TopicPartition
-from waybill.records import decode as decoding
-from waybill.records import framing
+from waybill.ingest.orphaned_uploads import IsWanted, abort_old_uploads, belongs_to_stream
+from waybill.names import BackupName, TopicPartition
+from waybill.records.decode import NO_TIMESTAMP_US
 from waybill.store import PendingUpload, Store, StoredObject
 
-__all__ = [
-    "Entry",
-    "abort_uploads",
-    "bytes_document",
-    "entries",
-    "list_uploads",
-    "messages",
-    "run_cat",
-    "run_ls",
-    "stream_chains",
-]
+__all__ = ["abort_uploads", "list_uploads", "message_documents", "run_cat", "run_ls"]
 
 logger = logging.getLogger(__name__)
 
-CommittedOffset = Callable[[TopicPartition], int | None]
+_S3_SCHEME = "s3://"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+_ReadCommitted = Callable[[TopicPartition], int | None]
+
+
+# --- ls ---------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """A backup object and its range."""
+class _ListedObject:
+    """A backup object and its range of offsets."""
 
     tp: TopicPartition
     key: str
     first_offset: int
     next_offset: int | None
-    """None: the object is damaged, so that its end cannot be told."""
+    """None if the object is damaged, so that its end is not known."""
     size_bytes: int
     modified: datetime
+
+    @classmethod
+    def of(cls, tp: TopicPartition, stored: StoredObject, next_offset: int | None) -> _ListedObject:
+        return cls(tp, stored.key, stored.name.first_offset, next_offset, stored.size_bytes, stored.modified)
 
     def document(self) -> dict[str, Any]:
         return {
@@ -74,23 +79,34 @@ class Entry:
             "modified": time_text(self.modified),
         }
 
+    def cells(self) -> list[str]:
+        end = self.next_offset
+        return [
+            self.key,
+            str(self.first_offset),
+            "damaged" if end is None else str(end - 1),
+            "-" if end is None else count(end - self.first_offset),
+            bytes_text(self.size_bytes),
+            time_text(self.modified),
+        ]
+
 
 def run_ls(stream: str, topic: str | None, *, as_json: bool) -> None:
-    """Print them; see `waybill ls --help`."""
+    """Print the backup objects of a stream; see `waybill ls --help`."""
     config = load_config()
-    wanted = _parse_target(topic)
-    config.stream(stream)
+    is_wanted = _parse_target(topic)
+    generation = config.stream(stream).generation
     with ExitStack() as stack:
         store = stack.enter_context(open_store(config))
-        committed = _committed_offsets(config, stream, stack)
-        found = [
-            entry
-            for tp in stream_chains(config, stream, store)
-            if wanted(tp)
-            for entry in entries(store, config.stream(stream).generation, tp, committed)
+        read_committed = _committed_offset_reader(config, stream, stack)
+        objects = [
+            listed
+            for tp in archived_topic_partitions(config, stream, store)
+            if is_wanted(tp)
+            for listed in _list_objects(store, generation, tp, read_committed)
         ]
     if as_json:
-        print_json([entry.document() for entry in found])
+        print_json([listed.document() for listed in objects])
         return
     columns = [
         Column("key"),
@@ -100,25 +116,13 @@ def run_ls(stream: str, topic: str | None, *, as_json: bool) -> None:
         Column("size", figure=True),
         Column("modified", figure=True),
     ]
-    print_table(columns, (_cells(entry) for entry in found))
-    total = bytes_text(sum(entry.size_bytes for entry in found))
-    print(f"{len(found):,} objects, {total}", file=sys.stderr)
-
-
-def _cells(entry: Entry) -> list[str]:
-    end = entry.next_offset
-    return [
-        entry.key,
-        str(entry.first_offset),
-        "damaged" if end is None else str(end - 1),
-        "-" if end is None else count(end - entry.first_offset),
-        bytes_text(entry.size_bytes),
-        time_text(entry.modified),
-    ]
+    print_table(columns, (listed.cells() for listed in objects))
+    total = bytes_text(sum(listed.size_bytes for listed in objects))
+    print(f"{plural(len(objects), 'object')}, {total}", file=sys.stderr)
 
 
 def _parse_target(target: str | None) -> Callable[[TopicPartition], bool]:
-    """Which topic-partitions `TOPIC` or `TOPIC/PARTITION` means."""
+    """Return whether a topic-partition matches `TOPIC` or `TOPIC/PARTITION`; every one matches None."""
     if target is None:
         return lambda _: True
     if "/" not in target:
@@ -131,188 +135,170 @@ def _parse_target(target: str | None) -> Callable[[TopicPartition], bool]:
     return lambda tp: tp == wanted
 
 
-def stream_chains(config: Config, name: str, store: Store) -> list[TopicPartition]:
-    """The topic-partitions that have a chain in the stream's generation, sorted."""
-    stream = config.stream(name)
-    matching = (topic for topic in store.topics() if names.is_topic(topic) and stream.matches(topic))
-    chains = (found for topic in matching for found in store.chains(topic))
-    return sorted(found.tp for found in chains if found.generation == stream.generation)
+def _committed_offset_reader(config: Config, stream: str, stack: ExitStack) -> _ReadCommitted:
+    """Return a function that reads committed offsets from ZooKeeper.
 
-
-def entries(store: Store, generation: int, tp: TopicPartition, committed: CommittedOffset) -> Iterator[Entry]:
-    """The objects of a chain. Where the last one ends is said by the committed offset, or by its own last batch."""
-    # Before the listing: it then shows every object that this offset counts.
-    committed_offset = committed(tp)
-    last: StoredObject | None = None
-    for current in store.list_chain(tp.topic, generation, tp.partition):
-        if last is not None:
-            yield _entry(tp, last, current.name.first_offset)
-        last = current
-    if last is not None:
-        known = committed_offset is not None and committed_offset > last.name.first_offset
-        yield _entry(tp, last, committed_offset if known else _own_end(store, last))
-
-
-def _own_end(store: Store, stored: StoredObject) -> int | None:
-    try:
-        return chain.next_offset(store, stored)
-    except ChainBroken as error:
-        logger.warning("%s", error)
-        return None
-
-
-def _entry(tp: TopicPartition, stored: StoredObject, next_offset: int | None) -> Entry:
-    return Entry(tp, stored.key, stored.name.first_offset, next_offset, stored.size_bytes, stored.modified)
-
-
-def _committed_offsets(config: Config, stream: str, stack: ExitStack) -> CommittedOffset:
-    """Asks ZooKeeper; without it the last object of each chain is read instead, which takes longer."""
+    Without ZooKeeper the function returns None for every topic-partition; then the last object of each chain has to be
+    read, which takes longer.
+    """
     try:
         coordinator = stack.enter_context(open_coordinator(config, stream))
     except (ConnectionMissing, CoordinationUnavailable) as error:
         logger.warning("%s. Reading the last object of each chain instead", error)
         return lambda _: None
 
-    def committed_offset(tp: TopicPartition) -> int | None:
-        found = coordinator.read_committed(tp)
-        return found.committed_offset if found else None
+    def read_committed(tp: TopicPartition) -> int | None:
+        committed = coordinator.read_committed(tp)
+        return committed.committed_offset if committed else None
 
-    return committed_offset
+    return read_committed
 
 
-_S3 = "s3://"
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+def _list_objects(
+    store: Store, generation: int, tp: TopicPartition, read_committed: _ReadCommitted
+) -> Iterator[_ListedObject]:
+    """Yield the objects of a chain.
+
+    An object ends where the next one starts. The last object ends at the committed offset, or where its last record
+    batch ends.
+    """
+    # Read before the listing: the listing then contains every object below this offset.
+    committed_offset = read_committed(tp)
+    last: StoredObject | None = None
+    for current in store.list_chain(tp.topic, generation, tp.partition):
+        if last is not None:
+            yield _ListedObject.of(tp, last, current.name.first_offset)
+        last = current
+    if last is not None:
+        is_committed = committed_offset is not None and committed_offset > last.name.first_offset
+        yield _ListedObject.of(tp, last, committed_offset if is_committed else _read_end(store, last))
+
+
+def _read_end(store: Store, stored: StoredObject) -> int | None:
+    try:
+        return read_next_offset(store, stored)
+    except ChainBroken as error:
+        logger.warning("%s", error)
+        return None
+
+
+# --- cat --------------------------------------------------------------------------------------------------------------
 
 
 def run_cat(key: str, from_offset: int | None, to_offset: int | None, limit: int | None) -> None:
-    """Print them; see `waybill cat --help`."""
+    """Print the messages of a backup object as JSON lines; see `waybill cat --help`."""
     config = load_config()
-    bucket, key = _split(key)
+    bucket, key = _split_key(key)
     first_offset = max(from_offset or 0, _first_offset(key))
     next_offset = None if to_offset is None else to_offset + 1
-    with open_store(config, bucket) as store, ExitStack() as stack:
-        found = _batches(store, key, first_offset, next_offset, stack)
-        _write(sys.stdout.buffer, islice(messages(found), limit))
+    with open_store(config, bucket) as store:
+        batches = read_messages(store, key, first_offset=first_offset, next_offset=next_offset)
+        with closing(batches):
+            _write_lines(sys.stdout.buffer, islice(message_documents(batches), limit))
 
 
-def _batches(
-    store: Store, key: str, first_offset: int, next_offset: int | None, stack: ExitStack
-) -> Iterator[pa.RecordBatch]:
-    """The object's messages within the range; what it takes to read them stays open until the stack ends."""
-    if _extension(key).is_indexed:
-        reader = stack.enter_context(IndexedReader(store, key))
-        return reader.messages(first_offset=first_offset, next_offset=next_offset)
-    frames = framing.read_frames(stack.enter_context(store.open(key)), key)
-    return decoding.decode(frames, where=key, first_offset=first_offset, next_offset=next_offset)
-
-
-def _split(key: str) -> tuple[str | None, str]:
-    """The bucket, if one is named, and the key."""
-    if not key.startswith(_S3):
+def _split_key(key: str) -> tuple[str | None, str]:
+    """Return the bucket, or None if the argument is an object key alone, and the object key."""
+    if not key.startswith(_S3_SCHEME):
         return None, key
-    bucket, _, rest = key.removeprefix(_S3).partition("/")
+    bucket, _, rest = key.removeprefix(_S3_SCHEME).partition("/")
     if not bucket or not rest:
         raise ConfigError(f"{key!r} names no object: s3://bucket/key")
     return bucket, rest
 
 
 def _first_offset(key: str) -> int:
-    """A batch that straddles the start of an object's range is kept whole; messages before it are not the object's."""
+    """Return the first offset of a backup object by its name; 0 for another object, such as a renamed copy.
+
+    The first record batch of an object is stored whole even if it starts before the object's range; the messages before
+    the range belong to the previous object.
+    """
     try:
         return BackupName.parse(key).first_offset
     except ValueError:
-        return 0  # some other object of record batches, such as a copy
+        return 0
 
 
-def _extension(key: str) -> Extension:
-    try:
-        return BackupName.parse(key).extension
-    except ValueError:
-        return Extension.KAFKA
-
-
-def messages(batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
-    """Messages as JSON has them."""
+def message_documents(batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
+    """Yield each message as a JSON object."""
     for batch in batches:
-        # As integers: a producer can send a timestamp that is in no calendar.
+        # As integers: a producer can send a timestamp that `datetime` cannot represent.
         microseconds = batch.column("timestamp").cast(pa.int64())
         columns = [batch.column("offset"), microseconds, *(batch.column(c) for c in ("key", "value", "headers"))]
         aside = batch.column(SET_ASIDE) if SET_ASIDE in batch.schema.names else pa.nulls(batch.num_rows)
-        for offset, timestamp, key, value, headers, why in zip(
+        for offset, timestamp, key, value, headers, why_aside in zip(
             *(c.to_pylist() for c in [*columns, aside]), strict=True
         ):
             yield {
                 "offset": offset,
-                "timestamp": _timestamp(timestamp),
+                "timestamp": _timestamp_document(timestamp),
                 "key": bytes_document(key),
                 "value": bytes_document(value),
                 "headers": [{"key": header["key"], "value": bytes_document(header["value"])} for header in headers],
-                **({"set_aside": why} if why is not None else {}),
+                **({"set_aside": why_aside} if why_aside is not None else {}),
             }
 
 
-def _timestamp(microseconds: int) -> str | int | None:
-    """ISO 8601 to the millisecond; the number of milliseconds for what no calendar has; None for none."""
-    if microseconds == decoding.NO_TIMESTAMP_US:
+def _timestamp_document(microseconds: int) -> str | int | None:
+    """Return ISO 8601 in milliseconds, epoch ms if `datetime` cannot represent the time, None for no timestamp."""
+    if microseconds == NO_TIMESTAMP_US:
         return None
     try:
-        moment = _EPOCH + timedelta(microseconds=microseconds)
+        return time_text_ms(_EPOCH + timedelta(microseconds=microseconds))
     except OverflowError:
         return microseconds // 1000
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def bytes_document(data: bytes | None) -> str | dict[str, str] | None:
-    """Bytes in JSON: as text, or in base64 where they are no UTF-8."""
-    if data is None:
-        return None
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return {"base64": b64encode(data).decode()}
-
-
-def _write(out: IO[bytes], found: Iterator[dict[str, Any]]) -> None:
-    for message in found:
-        out.write(orjson.dumps(message, option=orjson.OPT_APPEND_NEWLINE))
+def _write_lines(out: IO[bytes], documents: Iterator[dict[str, Any]]) -> None:
+    for document in documents:
+        out.write(orjson.dumps(document, option=orjson.OPT_APPEND_NEWLINE))
     out.flush()
 
 
+# --- uploads ----------------------------------------------------------------------------------------------------------
+
+
 def list_uploads(stream: str | None, *, as_json: bool) -> None:
-    """Print them; see `waybill uploads ls --help`."""
+    """Print the uploads that are not completed; see `waybill uploads ls --help`."""
     config = load_config()
-    belongs = _belonging(config, stream)
+    is_wanted = _upload_filter(config, stream)
     with open_store(config) as store:
-        found = [upload for upload in store.pending_uploads() if belongs(upload.chain)]
+        uploads = [upload for upload in store.pending_uploads() if is_wanted(upload.chain)]
     if as_json:
-        print_json([{"key": u.key, "upload_id": u.upload_id, "begun": time_text(u.begun)} | _chain(u) for u in found])
+        print_json([_upload_document(upload) for upload in uploads])
         return
     print_table(
         [Column("key"), Column("begun", figure=True), Column("upload id")],
-        ([upload.key, time_text(upload.begun), upload.upload_id] for upload in found),
+        ([upload.key, time_text(upload.begun), upload.upload_id] for upload in uploads),
     )
-    print(f"{len(found):,} uploads", file=sys.stderr)
+    print(plural(len(uploads), "upload"), file=sys.stderr)
 
 
 def abort_uploads(stream: str | None, older_than: str | None) -> None:
-    """Abort them; see `waybill uploads abort --help`."""
+    """Abort the uploads that are older than a duration, and print them; see `waybill uploads abort --help`."""
     config = load_config()
-    belongs = _belonging(config, stream)
+    is_wanted = _upload_filter(config, stream)
     try:
         age = config.storage.abort_uploads_after if older_than is None else parse_duration(older_than)
     except ValueError as error:
         raise ConfigError(f"--older-than {older_than}: {error}") from None
     with open_store(config) as store:
-        aborted = abort_orphans(store, store.pending_uploads(), datetime.now(UTC) - age, belongs)
+        aborted = abort_old_uploads(store, store.pending_uploads(), datetime.now(UTC) - age, is_wanted)
     for upload in aborted:
         print(f"aborted {upload.key}, begun {time_text(upload.begun)}")
-    print(f"{len(aborted):,} uploads", file=sys.stderr)
+    print(plural(len(aborted), "upload"), file=sys.stderr)
 
 
-def _belonging(config: Config, stream: str | None) -> Belongs:
-    return (lambda _: True) if stream is None else of_stream(config, stream)
+def _upload_filter(config: Config, stream: str | None) -> IsWanted:
+    return (lambda _: True) if stream is None else belongs_to_stream(config, stream)
 
 
-def _chain(upload: PendingUpload) -> dict[str, object]:
-    chain = upload.chain
-    return {"topic": chain.tp.topic, "partition": chain.tp.partition, "generation": chain.generation}
+def _upload_document(upload: PendingUpload) -> dict[str, Any]:
+    return {
+        "key": upload.key,
+        "upload_id": upload.upload_id,
+        "begun": time_text(upload.begun),
+        "topic": upload.chain.tp.topic,
+        "partition": upload.chain.tp.partition,
+        "generation": upload.chain.generation,
+    }

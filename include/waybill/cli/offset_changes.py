@@ -1,4 +1,7 @@
-"""`waybill offsets rebuild`, `set` and `import`: committed offsets set by hand, and never so that a chain tears."""
+"""`waybill offsets rebuild`, `set` and `import`: change committed offsets by hand.
+
+None of them writes an offset that would leave a gap or an overlap in a chain (`waybill.ingest.offset_changes`).
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,28 @@ from typing import Any
 import typer
 
 from waybill.archive.gaps import Decision
-from waybill.cli.objects import stream_chains
-from waybill.cli.render import Column, count, print_json, print_table
-from waybill.cli.targets import decision, open_coordinator, open_store, stream_names, whoever_is_typing
+from waybill.cli.render import Column, count, plural, print_json, print_table
+from waybill.cli.targets import (
+    archived_topic_partitions,
+    current_user,
+    make_decision,
+    open_coordinator,
+    open_store,
+    stream_names,
+)
 from waybill.config import Config, load_config
-from waybill.connections import ZooKeeperEndpoint, connection
+from waybill.connections import ZooKeeperEndpoint, find_connection
 from waybill.errors import ConfigError
 from waybill.ingest import Services, connect
-from waybill.ingest.offset_changes import Proposal, Rebuilt, Verdict, propose, rebuild, set_offset, take_over
+from waybill.ingest.offset_changes import (
+    ImportCheck,
+    ImportProposal,
+    RebuildResult,
+    import_offsets,
+    propose_imports,
+    rebuild_committed_offset,
+    set_committed_offset,
+)
 from waybill.names import TopicPartition, check_topic
 
 __all__ = ["run_import", "run_rebuild", "run_set"]
@@ -25,34 +42,37 @@ __all__ = ["run_import", "run_rebuild", "run_set"]
 
 
 def run_rebuild(stream: str | None, topic: str | None, *, yes: bool, as_json: bool) -> None:
-    """Rebuild, print, and exit with 1 if anything is left open; see `waybill offsets rebuild --help`."""
+    """Rebuild committed offsets from the chains and print the results; see `waybill offsets rebuild --help`.
+
+    Exits with 1 if an offset in ZooKeeper still differs from its chain.
+    """
     config = load_config()
     if topic is not None:
         check_topic(topic)
-    found = [(name, each) for name in stream_names(config, stream) for each in _rebuilt(config, name, topic, yes)]
+    results = [(name, each) for name in stream_names(config, stream) for each in _rebuild(config, name, topic, yes)]
     if as_json:
-        print_json([_rebuilt_document(name, each) for name, each in found])
+        print_json([_rebuild_document(name, each) for name, each in results])
     else:
-        _print_rebuilt(found)
-    is_open = [each for _, each in found if each.is_open]
-    if is_open and not yes and not as_json:
-        typer.echo("\nwhere ZooKeeper has another offset, nothing was written: with --yes it is", err=True)
-    if is_open:
+        _print_rebuild_results(results)
+    differs = any(each.differs for _, each in results)
+    if differs and not yes and not as_json:
+        typer.echo("\nOffsets that differ from ZooKeeper's were not written. To write them, add --yes", err=True)
+    if differs:
         raise typer.Exit(1)
 
 
-def _rebuilt(config: Config, name: str, topic: str | None, yes: bool) -> list[Rebuilt]:
+def _rebuild(config: Config, name: str, topic: str | None, yes: bool) -> list[RebuildResult]:
     generation = config.stream(name).generation
     with open_store(config) as store, open_coordinator(config, name) as coordinator:
-        tps = {*stream_chains(config, name, store), *coordinator.list_committed()}
+        tps = {*archived_topic_partitions(config, name, store), *coordinator.list_committed()}
         return [
-            rebuild(store, coordinator, generation, tp, move=yes, by=whoever_is_typing())
+            rebuild_committed_offset(store, coordinator, generation, tp, move=yes, by=current_user())
             for tp in sorted(tps)
             if topic in (None, tp.topic)
         ]
 
 
-def _print_rebuilt(found: Iterable[tuple[str, Rebuilt]]) -> None:
+def _print_rebuild_results(results: Iterable[tuple[str, RebuildResult]]) -> None:
     columns = [
         Column("stream"),
         Column("topic-partition"),
@@ -62,19 +82,19 @@ def _print_rebuilt(found: Iterable[tuple[str, Rebuilt]]) -> None:
     ]
     print_table(
         columns,
-        ([name, str(each.tp), count(each.before), count(each.after), _result(each)] for name, each in found),
+        ([name, str(each.tp), count(each.before), count(each.after), _result_text(each)] for name, each in results),
     )
 
 
-def _result(each: Rebuilt) -> str:
+def _result_text(each: RebuildResult) -> str:
     if each.trouble:
         return each.trouble
     if each.written:
         return "written"
-    return "NOT written" if each.is_open else "right"
+    return "NOT written" if each.differs else "correct"
 
 
-def _rebuilt_document(stream: str, each: Rebuilt) -> dict[str, Any]:
+def _rebuild_document(stream: str, each: RebuildResult) -> dict[str, Any]:
     return {
         "stream": stream,
         "topic": each.tp.topic,
@@ -100,8 +120,8 @@ def run_set(stream: str, target: str, offset: int, reason: str, by: str | None) 
     if not chosen.matches(tp.topic):
         raise ConfigError(f"topic {tp.topic!r} does not belong to stream {stream!r}")
     with connect(config, stream) as services:
-        found = set_offset(services, chosen, tp, offset, decision(reason, by))
-    typer.echo(f"the committed offset of {tp} is {found.committed_offset}: the next backup object starts there")
+        committed = set_committed_offset(services, chosen, tp, offset, make_decision(reason, by))
+    typer.echo(f"the committed offset of {tp} is {committed.committed_offset}: the next backup object starts there")
 
 
 # --- import -----------------------------------------------------------------------------------------------------------
@@ -117,11 +137,11 @@ def run_import(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Take another tool's offsets over; see `waybill offsets import --help`."""
+    """Start chains at another tool's offsets; see `waybill offsets import --help`."""
     if (from_secor is None) == (from_group is None):
-        raise ConfigError("say where the offsets come from: --from-secor PATH, or --from-group GROUP")
+        raise ConfigError("give the source of the offsets: either --from-secor PATH or --from-group GROUP")
     if from_secor is None and (group or zookeeper):
-        raise ConfigError("--group and --zookeeper belong to --from-secor")
+        raise ConfigError("--group and --zookeeper can only be used together with --from-secor")
     config = load_config()
     chosen = config.stream(stream)
     if from_secor is not None:
@@ -133,8 +153,8 @@ def run_import(
     with connect(config, stream) as services:
         if from_group is not None:
             offsets = services.source.group_offsets(from_group, services.source.topic_partitions(chosen))
-        proposals = propose(services, chosen, offsets)
-        failures = _carry_out(services, config, stream, proposals, origin) if yes else {}
+        proposals = propose_imports(services, chosen, offsets)
+        failures = _import(services, config, stream, proposals, origin) if yes else {}
     if as_json:
         print_json([_proposal_document(each, done=yes, failures=failures) for each in proposals])
     else:
@@ -148,61 +168,63 @@ def _secor_offsets(
 ) -> dict[TopicPartition, int]:
     from waybill.sources.secor import read_secor_offsets
 
-    endpoint = ZooKeeperEndpoint.of(connection(zookeeper or config.zookeeper.connection))
-    # Our own connection's chroot is where Waybill's nodes are; Secor's are beside it. Another one's is Secor's.
+    endpoint = ZooKeeperEndpoint.of(find_connection(zookeeper or config.zookeeper.connection))
+    # The chroot of Waybill's own connection belongs to Waybill: Secor's path is absolute. The chroot of a connection
+    # that was named by --zookeeper belongs to Secor.
     path = f"{endpoint.chroot}/{path.strip('/')}" if zookeeper and endpoint.chroot else path
     return read_secor_offsets(endpoint, path, group, config.stream(stream).matches)
 
 
-def _carry_out(
-    services: Services, config: Config, stream: str, proposals: list[Proposal], origin: str
+def _import(
+    services: Services, config: Config, stream: str, proposals: list[ImportProposal], origin: str
 ) -> dict[TopicPartition, str]:
-    imported = Decision(f"imported from {origin}", whoever_is_typing())
-    done = take_over(services, config.stream(stream), proposals, imported)
-    return {proposal.tp: trouble for proposal, trouble in done if trouble}
+    """Import the offsets, and return the error message of each topic-partition that failed."""
+    decision = Decision(f"imported from {origin}", current_user())
+    results = import_offsets(services, config.stream(stream), proposals, decision)
+    return {proposal.tp: trouble for proposal, trouble in results if trouble}
 
 
 def _print_proposals(
-    proposals: list[Proposal], start: object, *, done: bool, failures: dict[TopicPartition, str]
+    proposals: list[ImportProposal], start: object, *, done: bool, failures: dict[TopicPartition, str]
 ) -> None:
     columns = [
         Column("topic-partition"),
         Column("its offset", figure=True),
         Column("Kafka holds from", figure=True),
         Column("to", figure=True),
-        Column("result" if done else "what --yes does"),
+        Column("result" if done else "effect of --yes"),
     ]
     print_table(columns, (_cells(each, done=done, failures=failures) for each in proposals))
-    wanted = [each for each in proposals if each.verdict is Verdict.IMPORT]
-    begins = [each for each in proposals if each.verdict in (Verdict.OUTSIDE, Verdict.NO_OFFSET)]
-    if begins:
+    importable = sum(each.check is ImportCheck.IMPORT for each in proposals)
+    without_offset = sum(each.check in (ImportCheck.OUTSIDE, ImportCheck.NO_OFFSET) for each in proposals)
+    if without_offset:
         typer.echo(
-            f"\n{count(len(begins))} without an offset of use begin at the next run, at their first message where "
-            f"another partition of the topic was begun before, else as the config says (start: {start}); or where "
-            f"`waybill offsets set` says until then"
+            f"\n{plural(without_offset, 'topic-partition')} without a usable offset: the next run starts the chain at "
+            f"the first message in Kafka if another partition of the topic has a chain already, else as the config "
+            f"says (start: {start}). To start elsewhere, use `waybill offsets set` before that run"
         )
-    if wanted and not done:
-        typer.echo(f"\nnothing was written: with --yes the chains of {count(len(wanted))} topic-partitions begin there")
+    if importable and not done:
+        typer.echo(f"\nNothing was written. To start {plural(importable, 'chain')} at these offsets, add --yes")
 
 
-def _cells(each: Proposal, *, done: bool, failures: dict[TopicPartition, str]) -> list[str]:
+def _cells(each: ImportProposal, *, done: bool, failures: dict[TopicPartition, str]) -> list[str]:
     return [
         str(each.tp),
         count(each.offset),
-        count(each.held.earliest if each.held else None),
-        count(each.held.end if each.held else None),
-        failures.get(each.tp) or ("imported" if done and each.verdict is Verdict.IMPORT else str(each.verdict)),
+        count(each.log_range.earliest if each.log_range else None),
+        count(each.log_range.end if each.log_range else None),
+        failures.get(each.tp) or ("imported" if done and each.check is ImportCheck.IMPORT else str(each.check)),
     ]
 
 
-def _proposal_document(each: Proposal, *, done: bool, failures: dict[TopicPartition, str]) -> dict[str, Any]:
+def _proposal_document(each: ImportProposal, *, done: bool, failures: dict[TopicPartition, str]) -> dict[str, Any]:
     return {
         "topic": each.tp.topic,
         "partition": each.tp.partition,
         "offset": each.offset,
-        "earliest_offset": each.held.earliest if each.held else None,
-        "end_offset": each.held.end if each.held else None,
-        "verdict": each.verdict.name.lower(),
-        "imported": done and each.verdict is Verdict.IMPORT and each.tp not in failures,
+        "earliest_offset": each.log_range.earliest if each.log_range else None,
+        "end_offset": each.log_range.end if each.log_range else None,
+        "verdict": each.check.name.lower(),
+        "imported": done and each.check is ImportCheck.IMPORT and each.tp not in failures,
         "trouble": failures.get(each.tp, ""),
     }

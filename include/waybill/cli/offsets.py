@@ -1,15 +1,15 @@
-"""`waybill offsets`: how far the archive is, and what stands still."""
+"""`waybill offsets`: committed offset, log end, lag and state of every topic-partition."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import typer
 
 from waybill.archive import chain
-from waybill.cli.render import Column, count, print_json, print_table
+from waybill.cli.render import Column, count, plural, print_json, print_table
 from waybill.cli.targets import stream_names
 from waybill.config import Config, StartPosition, load_config
 from waybill.coordination import Stop
@@ -23,18 +23,21 @@ __all__ = ["Row", "run", "stream_offsets"]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A topic-partition of a stream. None: there is no such figure."""
+    """One topic-partition of a stream. A figure that is not known is None."""
 
     stream: str
     tp: TopicPartition
     committed_offset: int | None
     earliest: int | None
+    """Kafka's log start offset."""
     end: int | None
+    """Kafka's log end offset."""
     lag: int | None
     state: str
     stop: Stop | None
 
     def document(self) -> dict[str, Any]:
+        """Return the row as a JSON object."""
         return {
             "stream": self.stream,
             "topic": self.tp.topic,
@@ -55,12 +58,16 @@ class Row:
 
 
 def run(stream: str | None, *, as_json: bool) -> None:
-    """Print them; see `waybill offsets --help`."""
+    """Print the offsets of one stream or of all; see `waybill offsets --help`."""
     config = load_config()
     rows = [row for name in stream_names(config, stream) for row in stream_offsets(config, name)]
     if as_json:
         print_json([row.document() for row in rows])
-        return
+    else:
+        _print_rows(rows)
+
+
+def _print_rows(rows: Sequence[Row]) -> None:
     columns = [
         Column("stream"),
         Column("topic-partition"),
@@ -73,43 +80,49 @@ def run(stream: str | None, *, as_json: bool) -> None:
         columns,
         ([r.stream, str(r.tp), count(r.committed_offset), count(r.end), count(r.lag), r.state] for r in rows),
     )
-    for row in rows:
-        if row.stop:
-            typer.echo(f"\n{row.stop.error}: {row.stop.message}")
+    stopped = sum(row.stop is not None for row in rows)
+    if stopped:
+        verb = "is" if stopped == 1 else "are"
+        typer.echo(f"\n{plural(stopped, 'topic-partition')} {verb} stopped: `waybill gaps` shows why and what to do")
 
 
 def stream_offsets(config: Config, name: str) -> list[Row]:
-    """A row for each topic-partition that Kafka or the archive has, sorted."""
+    """Return a row for each topic-partition in Kafka or in the archive, sorted."""
     stream = config.stream(name)
     with connect(config, name) as services:
         coordinator, kafka, store = services.coordinator, services.source, services.store
-        # The committed offsets first: what is committed later only makes the lag look larger than it is.
-        committed = {tp: found.committed_offset for tp, found in coordinator.list_committed().items()}
+        # Committed offsets are read before Kafka's: a commit in between only makes the lag look larger than it is.
+        committed = {tp: read.committed_offset for tp, read in coordinator.list_committed().items()}
         stops = {stop.tp: stop for stop in coordinator.list_stops()}
         in_kafka = kafka.topic_partitions(stream)
         logs = kafka.offsets(in_kafka)
-        from_chain = _from_chains(store, stream.generation, [tp for tp in in_kafka if tp not in committed])
-        rows = _Rows(name, stream.start, committed, from_chain, logs, stops)
-        return [rows.row(tp) for tp in sorted({*committed, *logs, *stops})]
+        chain_ends = _chain_ends(store, stream.generation, [tp for tp in in_kafka if tp not in committed])
+        state = _StreamState(name, stream.start, committed, chain_ends, logs, stops)
+        return [state.row(tp) for tp in sorted({*committed, *logs, *stops})]
 
 
-def _from_chains(store: Store, generation: int, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-    """Where chains end that ZooKeeper knows nothing of: its data was lost, or the first commit is still to come."""
-    ends = ((tp, chain.end_offset(store, generation, tp)) for tp in tps)
+def _chain_ends(store: Store, generation: int, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    """Return the next offset of each chain that exists.
+
+    For topic-partitions without a committed offset: ZooKeeper lost its data, or the first commit has not happened yet.
+    """
+    ends = ((tp, chain.read_chain_end(store, generation, tp)) for tp in tps)
     return {tp: end for tp, end in ends if end is not None}
 
 
 @dataclass(frozen=True, slots=True)
-class _Rows:
+class _StreamState:
+    """What ZooKeeper, the archive and Kafka hold of one stream."""
+
     stream: str
     start: object
     committed: Mapping[TopicPartition, int]
-    from_chain: Mapping[TopicPartition, int]
+    chain_ends: Mapping[TopicPartition, int]
     logs: Mapping[TopicPartition, LogRange]
     stops: Mapping[TopicPartition, Stop]
 
     def row(self, tp: TopicPartition) -> Row:
-        committed = self.committed.get(tp, self.from_chain.get(tp))
+        committed = self.committed.get(tp, self.chain_ends.get(tp))
         log = self.logs.get(tp)
         stop = self.stops.get(tp)
         state = ", ".join(self._states(tp, committed, log, stop)) or "ok"
@@ -129,7 +142,7 @@ class _Rows:
             return None
         if committed is not None:
             return max(log.end - committed, 0)
-        # Not started: from where is only known for `earliest` before the first lane looks.
+        # Before the first lane has run, the start offset is known only if the config says `earliest`.
         return log.end - log.earliest if self.start is StartPosition.EARLIEST else None
 
     def _states(

@@ -1,22 +1,32 @@
-"""`waybill quarantine`: what could not be parsed, message by message, and another try at it."""
+"""`waybill quarantine`: list, show and retry the messages that could not be parsed."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 from itertools import islice
 from typing import IO, Any
 
 import orjson
 import typer
 
-from waybill.cli.objects import bytes_document
-from waybill.cli.render import Column, bytes_text, count, print_json, print_table, time_text
+from waybill.cli.render import (
+    Column,
+    bytes_document,
+    bytes_text,
+    count,
+    plural,
+    print_json,
+    print_table,
+    time_text,
+    time_text_ms,
+)
 from waybill.cli.targets import open_catalog, open_store
 from waybill.config import load_config
 from waybill.errors import ConfigError
-from waybill.quarantine import Choice, Group, Target, View, open_view, retry_quarantine, summarize
+from waybill.quarantine.retry import retry_quarantine
+from waybill.quarantine.row_filter import RowFilter, Target
+from waybill.quarantine.view import Group, View, open_view, summarize
 
 __all__ = ["list_groups", "run_retry", "show_messages"]
 
@@ -24,8 +34,11 @@ _SHOWN_BYTES = 4096
 _HEX_BYTES_A_LINE = 32
 
 
-def list_groups(stream: str, choice: Choice, *, as_json: bool) -> None:
-    """Print them; see `waybill quarantine ls --help`."""
+# --- ls ---------------------------------------------------------------------------------------------------------------
+
+
+def list_groups(stream: str, choice: RowFilter, *, as_json: bool) -> None:
+    """Print the messages in quarantine, counted in groups; see `waybill quarantine ls --help`."""
     config = load_config()
     chosen = config.stream(stream)
     with open_store(config) as store, open_catalog(config) as catalog:
@@ -38,7 +51,7 @@ def list_groups(stream: str, choice: Choice, *, as_json: bool) -> None:
         return
     if groups:
         _print_groups(groups)
-    print(_what_waits(stream, messages, moved), file=sys.stderr)
+    print(_closing_lines(stream, messages, moved), file=sys.stderr)
 
 
 def _print_groups(groups: Sequence[Group]) -> None:
@@ -70,15 +83,19 @@ def _print_groups(groups: Sequence[Group]) -> None:
     )
 
 
-def _what_waits(stream: str, messages: int, moved: int) -> str:
+def _closing_lines(stream: str, messages: int, moved: int) -> str:
     if messages:
-        text = f"{count(messages)} messages; look at some: waybill quarantine show {stream}; once they can be read: "
-        text += f"waybill quarantine retry {stream}"
+        text = f"{plural(messages, 'message')}. To look at some: waybill quarantine show {stream}. To parse them again "
+        text += f"after a correction: waybill quarantine retry {stream}"
     else:
-        text = f"no such message of {stream} is in quarantine"
+        text = _no_message(stream)
     if moved:
-        text += f"\n{count(moved)} more are in the table by a retry that was cut: the next one finishes it"
+        text += f"\n{plural(moved, 'more message')} moved to the table by an interrupted retry; the next retry ends it"
     return text
+
+
+def _no_message(stream: str) -> str:
+    return f"no such message of {stream} is in quarantine"
 
 
 def _document(group: Group) -> dict[str, Any]:
@@ -94,40 +111,43 @@ def _document(group: Group) -> dict[str, Any]:
     }
 
 
-def show_messages(stream: str, choice: Choice, *, limit: int, raw: bool, as_json: bool) -> None:
-    """Print them; see `waybill quarantine show --help`."""
+# --- show -------------------------------------------------------------------------------------------------------------
+
+
+def show_messages(stream: str, choice: RowFilter, *, limit: int, raw: bool, as_json: bool) -> None:
+    """Print messages in quarantine; see `waybill quarantine show --help`."""
     config = load_config()
     chosen = config.stream(stream)
     with open_store(config) as store, open_catalog(config) as catalog:
         view = open_view(store, catalog, stream, chosen)
-        found = iter(()) if view is None else _rows(view, choice)
+        rows = iter(()) if view is None else _iter_rows(view, choice)
         if raw:
-            _write_raw(sys.stdout.buffer, list(islice(found, 2)))
+            _write_raw(sys.stdout.buffer, list(islice(rows, 2)))
             return
         shown = 0
-        for row in islice(found, limit):
+        for row in islice(rows, limit):
             if as_json:
-                sys.stdout.buffer.write(orjson.dumps(_message(row), option=orjson.OPT_APPEND_NEWLINE))
+                sys.stdout.buffer.write(orjson.dumps(_message_document(row), option=orjson.OPT_APPEND_NEWLINE))
             else:
-                typer.echo(f"{chr(10) if shown else ''}{_text(row)}")
+                typer.echo(f"{chr(10) if shown else ''}{_message_text(row)}")
             shown += 1
         sys.stdout.flush()
         if not shown:
-            print(f"no such message of {stream} is in quarantine", file=sys.stderr)
-        elif next(found, None) is not None:
-            print(f"\nthere are more than {limit}: --limit shows more of them, --reason others", file=sys.stderr)
+            print(_no_message(stream), file=sys.stderr)
+        elif next(rows, None) is not None:
+            print(f"\nthere are more than {limit}: raise --limit, or choose by --reason", file=sys.stderr)
 
 
-def _rows(view: View, choice: Choice) -> Iterator[dict[str, Any]]:
+def _iter_rows(view: View, choice: RowFilter) -> Iterator[dict[str, Any]]:
     for batch in view.rows(choice):
-        for number in range(batch.num_rows):  # one at a time: a batch may be megabytes, and few are asked for
+        for number in range(batch.num_rows):  # one at a time: a batch may be megabytes, and few of its rows are shown
             yield batch.slice(number, 1).to_pylist()[0]
 
 
 def _write_raw(out: IO[bytes], rows: Sequence[dict[str, Any]]) -> None:
     if len(rows) != 1:
-        found = "none is" if not rows else "there are several"
-        raise ConfigError(f"--raw writes the value of one message, and {found}: name it as TOPIC/PARTITION@OFFSET")
+        matches = "no message matches" if not rows else "several messages match"
+        raise ConfigError(f"--raw writes the value of one message, and {matches}: give it as TOPIC/PARTITION@OFFSET")
     value = rows[0]["value"]
     if value is None:
         raise ConfigError("the message is a tombstone: it has no value")
@@ -135,11 +155,7 @@ def _write_raw(out: IO[bytes], rows: Sequence[dict[str, Any]]) -> None:
     out.flush()
 
 
-def _place(row: dict[str, Any]) -> Target:
-    return Target(row["topic"], row["partition"], row["offset"])
-
-
-def _message(row: dict[str, Any]) -> dict[str, Any]:
+def _message_document(row: dict[str, Any]) -> dict[str, Any]:
     timestamp = row["kafka_timestamp"]
     return {
         "topic": row["topic"],
@@ -148,22 +164,18 @@ def _message(row: dict[str, Any]) -> dict[str, Any]:
         "reason": row["reason"],
         "parser": row["parser"],
         "quarantined_at": time_text(row["quarantined_at"]),
-        "kafka_timestamp": None if timestamp is None else _milliseconds(timestamp),
+        "kafka_timestamp": None if timestamp is None else time_text_ms(timestamp),
         "key": bytes_document(row["key"]),
         "value": bytes_document(row["value"]),
         "headers": [{"key": header["key"], "value": bytes_document(header["value"])} for header in row["headers"]],
     }
 
 
-def _milliseconds(moment: datetime) -> str:
-    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _text(row: dict[str, Any]) -> str:
+def _message_text(row: dict[str, Any]) -> str:
     timestamp = row["kafka_timestamp"]
-    kafka = "no Kafka timestamp" if timestamp is None else f"Kafka timestamp {_milliseconds(timestamp)}"
+    kafka = "no Kafka timestamp" if timestamp is None else f"Kafka timestamp {time_text_ms(timestamp)}"
     lines = [
-        f"{_place(row)}  {_printable(row['reason'])}",
+        f"{Target(row['topic'], row['partition'], row['offset'])}  {_printable(row['reason'])}",
         f"  refused by {row['parser']}, {time_text(row['quarantined_at'])}; {kafka}",
         f"  key: {_one_line(row['key'])}",
         *(f"  header {_printable(header['key'])}: {_one_line(header['value'])}" for header in row["headers"]),
@@ -177,7 +189,7 @@ def _value_lines(value: bytes | None) -> Iterator[str]:
         yield "  value: none (a tombstone)"
         return
     start = value[:_SHOWN_BYTES]
-    text = _as_text(value)
+    text = _printable_text(value)
     if text is None:
         yield f"  value ({bytes_text(len(value))}, in hexadecimal):"
         for at in range(0, len(start), _HEX_BYTES_A_LINE):
@@ -192,12 +204,12 @@ def _value_lines(value: bytes | None) -> Iterator[str]:
 def _one_line(data: bytes | None) -> str:
     if data is None:
         return "none"
-    text = _as_text(data)
+    text = _printable_text(data)
     return f"{text!r}" if text is not None else f"{data[:64].hex(' ')}{' …' if len(data) > 64 else ''} (hexadecimal)"
 
 
-def _as_text(data: bytes) -> str | None:
-    """What a terminal can show; None for anything else."""
+def _printable_text(data: bytes) -> str | None:
+    """Return the text if a terminal can show it, else None."""
     try:
         text = data.decode()
     except UnicodeDecodeError:
@@ -206,12 +218,15 @@ def _as_text(data: bytes) -> str | None:
 
 
 def _printable(text: str) -> str:
-    """A reason quotes messages: nothing of them is to reach the terminal as a command."""
+    """Escape control characters: a reason quotes the message, which may contain commands for the terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def run_retry(stream: str, choice: Choice, *, dry_run: bool, as_json: bool) -> None:
-    """Parse again; see `waybill quarantine retry --help`."""
+# --- retry ------------------------------------------------------------------------------------------------------------
+
+
+def run_retry(stream: str, choice: RowFilter, *, dry_run: bool, as_json: bool) -> None:
+    """Parse messages in quarantine again and print the report; see `waybill quarantine retry --help`."""
     config = load_config()
     report = retry_quarantine(config, stream, choice, dry_run=dry_run)
     if as_json:

@@ -1,9 +1,10 @@
-"""Tables that can be read without colour, in a pipe and in 80 columns."""
+"""What the commands print: tables that stay readable in a pipe and in 80 columns, JSON, figures and times as text."""
 
 from __future__ import annotations
 
 import json
 import sys
+from base64 import b64encode
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,30 +14,46 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["Column", "bytes_text", "count", "print_json", "print_table", "time_text"]
+__all__ = [
+    "Column",
+    "bytes_document",
+    "bytes_text",
+    "count",
+    "plural",
+    "print_json",
+    "print_table",
+    "time_text",
+    "time_text_ms",
+]
 
-_UNBOUNDED = 10_000
-_GAP = 2
-_MIN_NAME = 24
+_WIDTH_WITHOUT_TERMINAL = 10_000
+_COLUMN_DISTANCE = 2
+_MIN_NAME_WIDTH = 24
 _UNITS = ("KB", "MB", "GB", "TB", "PB")
+
+
+# --- tables and JSON --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column: figures are to the right and never broken; names may go on in the next line, but are never cut."""
+    """A column of a table.
+
+    Figures are aligned to the right and never broken. Names are wrapped to the next line if the terminal is narrow, but
+    never cut.
+    """
 
     title: str
     figure: bool = False
 
 
 def print_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
-    """A table on stdout: as wide as the terminal, or as wide as it needs to be where there is none.
+    """Print a table to stdout: as wide as the terminal, or as wide as it needs to be if stdout is no terminal.
 
-    Names go on in the next line where the terminal is narrow. What cannot be broken makes the table wider than the
-    terminal rather than be cut.
+    A cell that cannot be wrapped makes the table wider than the terminal; it is not cut.
     """
     cells = [[column.title for column in columns], *rows]
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, _GAP, 0, 0))
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, _COLUMN_DISTANCE, 0, 0))
     for column in columns:
         table.add_column(
             column.title,
@@ -47,34 +64,43 @@ def print_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> Non
     for row in cells[1:]:
         table.add_row(*row)
     console = Console(highlight=False, markup=False)
-    console.width = max(console.width, _needed(columns, cells)) if sys.stdout.isatty() else _UNBOUNDED
+    is_terminal = sys.stdout.isatty()
+    console.width = max(console.width, _min_width(columns, cells)) if is_terminal else _WIDTH_WITHOUT_TERMINAL
     with console.capture() as capture:
         console.print(table)
     for line in capture.get().splitlines():
         typer.echo(line.rstrip())
 
 
-def _needed(columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> int:
-    """The width below which a figure would be cut, or a name broken into pieces too small to read."""
+def _min_width(columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> int:
+    """Return the width below which a figure would be cut, or a name wrapped into pieces too small to read."""
     widths = (max(map(len, column)) for column in zip(*cells, strict=True))
     return sum(
-        _GAP + (width if column.figure else min(width, _MIN_NAME))
+        _COLUMN_DISTANCE + (width if column.figure else min(width, _MIN_NAME_WIDTH))
         for column, width in zip(columns, widths, strict=True)
     )
 
 
 def print_json(document: Any) -> None:
-    """One JSON document on stdout."""
+    """Print one JSON document to stdout."""
     typer.echo(json.dumps(document, indent=2, ensure_ascii=False))
 
 
+# --- values as text ---------------------------------------------------------------------------------------------------
+
+
 def count(number: int | None) -> str:
-    """A figure with separators; `-` for none."""
+    """Return a number with thousands separators; `-` for None."""
     return "-" if number is None else f"{number:,}"
 
 
+def plural(number: int, noun: str) -> str:
+    """Return a number with its noun: `1 gap`, `2,000 gaps`. Only for nouns whose plural ends in s."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def bytes_text(size: int) -> str:
-    """Bytes for people: `18.2 MB`."""
+    """Return a size in bytes as a person reads it: `18.2 MB`."""
     if size < 1000:
         return f"{size} B"
     amount, units = size / 1000, iter(_UNITS)
@@ -84,6 +110,21 @@ def bytes_text(size: int) -> str:
     return f"{amount:.1f} {unit}"
 
 
+def bytes_document(data: bytes | None) -> str | dict[str, str] | None:
+    """Return bytes as a JSON value: text if they are UTF-8, else `{"base64": …}`."""
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": b64encode(data).decode()}
+
+
 def time_text(moment: datetime) -> str:
-    """To the second, in UTC: `2026-01-31T00:00:00Z`."""
+    """Return a time in UTC, cut to seconds: `2026-01-31T00:00:00Z`."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def time_text_ms(moment: datetime) -> str:
+    """Return a time in UTC, cut to milliseconds: `2026-01-31T00:00:00.000Z`."""
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

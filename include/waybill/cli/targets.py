@@ -1,6 +1,6 @@
-"""The services behind a config, opened by connections from the environment.
+"""From the arguments of a command to what they mean: services, streams, topic-partitions, and who decides.
 
-What a command line means: the stream behind a topic, and who decided what is recorded.
+Connections come from environment variables.
 """
 
 from __future__ import annotations
@@ -9,38 +9,45 @@ import contextlib
 import getpass
 import socket
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
+import typer
+
+from waybill import names
 from waybill.archive.gaps import Decision
 from waybill.config import Config
+from waybill.config.quantities import parse_duration
 from waybill.coordination import Coordinator
 from waybill.errors import ConfigError
-from waybill.names import check_topic
+from waybill.names import TopicPartition
 from waybill.store import Store
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
 __all__ = [
-    "decision",
+    "archived_topic_partitions",
+    "current_user",
+    "make_decision",
     "open_catalog",
     "open_coordinator",
     "open_store",
+    "parse_duration_option",
     "stream_names",
     "stream_of_topic",
-    "whoever_is_typing",
 ]
 
 
 def open_store(config: Config, bucket: str | None = None) -> Store:
-    """The archive's bucket, or another one of the same S3."""
+    """Return the archive's bucket, or another bucket of the same S3. A context manager."""
     return Store.of(config.storage, bucket=bucket)
 
 
 @contextlib.contextmanager
 def open_catalog(config: Config) -> Iterator[Catalog]:
-    """The Iceberg catalog."""
-    # Here, for the other commands' sake: PyIceberg takes a second to import.
+    """Open the Iceberg catalog."""
+    # PyIceberg takes a second to import, and most commands do not need it.
     from waybill.tables import catalog_of
 
     with catalog_of(config) as catalog:
@@ -48,12 +55,12 @@ def open_catalog(config: Config) -> Iterator[Catalog]:
 
 
 def open_coordinator(config: Config, stream: str) -> Coordinator:
-    """ZooKeeper, for the nodes of a stream's generation. To be entered."""
+    """Return the ZooKeeper nodes of a stream's generation. A context manager."""
     return Coordinator.of(config, stream)
 
 
 def stream_names(config: Config, stream: str | None) -> list[str]:
-    """The one that was given, or all there are. Raises `ConfigError` if there is no such stream."""
+    """Return the given stream, or all streams. Raises `ConfigError` if there is no such stream."""
     if stream is None:
         return list(config.streams)
     config.stream(stream)
@@ -61,27 +68,50 @@ def stream_names(config: Config, stream: str | None) -> list[str]:
 
 
 def stream_of_topic(config: Config, topic: str, stream: str | None) -> str:
-    """The stream that archives a topic. Raises `ConfigError` if none does, or several and none was given."""
-    check_topic(topic)
+    """Return the stream that archives a topic; `stream` is needed if several do.
+
+    Raises `ConfigError` if no stream archives the topic, or several do and `stream` is None.
+    """
+    names.check_topic(topic)
     matching = [name for name in stream_names(config, stream) if config.stream(name).matches(topic)]
     if len(matching) == 1:
         return matching[0]
     if matching:
-        raise ConfigError(f"topic {topic!r} belongs to several streams ({', '.join(matching)}): say which by --stream")
+        raise ConfigError(f"topic {topic!r} belongs to several streams ({', '.join(matching)}): choose with --stream")
     where = f"stream {stream!r}" if stream else "any stream"
     raise ConfigError(f"topic {topic!r} does not belong to {where}")
 
 
-def decision(reason: str, by: str | None) -> Decision:
-    """What `--reason` and `--by` say; without `by` it is whoever is typing. Raises `ConfigError` without a reason."""
+def archived_topic_partitions(config: Config, name: str, store: Store) -> list[TopicPartition]:
+    """Return the topic-partitions that have a chain in the stream's generation, sorted."""
+    stream = config.stream(name)
+    matching = (topic for topic in store.topics() if names.is_topic(topic) and stream.matches(topic))
+    chains = (chain for topic in matching for chain in store.chains(topic))
+    return sorted(chain.tp for chain in chains if chain.generation == stream.generation)
+
+
+def parse_duration_option(option: str, text: str) -> timedelta:
+    """Return the duration that was given for an option, such as `36h`. Raises `typer.BadParameter` (exit code 2)."""
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r}: {error}", param_hint=option) from None
+
+
+def make_decision(reason: str, by: str | None) -> Decision:
+    """Return the decision of `--reason` and `--by`; `by` defaults to `current_user`.
+
+    Raises `ConfigError` if the reason is empty.
+    """
     if not reason.strip():
-        raise ConfigError("--reason is empty: say why, for whoever looks at it later")
-    return Decision(reason.strip(), by or whoever_is_typing())
+        raise ConfigError("--reason is empty: give the reason of the decision; it is stored with the decision")
+    return Decision(reason.strip(), by or current_user())
 
 
-def whoever_is_typing() -> str:
+def current_user() -> str:
+    """Return `user@host` of this process."""
     try:
         user = getpass.getuser()
-    except (KeyError, OSError):  # a container may run under a number that has no name
+    except (KeyError, OSError):  # a container may run under a user id that has no name
         user = "unknown"
     return f"{user}@{socket.gethostname()}"

@@ -1,4 +1,4 @@
-"""`waybill verify`: progress while it works, a table of figures, the faults."""
+"""`waybill verify`: a progress bar, then the faults with their effects, notes, and tables of figures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from waybill.cli.render import Column, bytes_text, count, print_json, print_table
 from waybill.cli.targets import open_catalog, open_coordinator, open_store, stream_names
 from waybill.config import Config, load_config
-from waybill.verify import Report, verify_stream
+from waybill.verify import Report, counted, verify_stream
 
 __all__ = ["run"]
 
@@ -22,7 +22,7 @@ _OF_DEDUP = ("unique", "duplicates", "unswept")
 
 
 def run(stream: str | None, *, table: bool, keys: bool, as_json: bool) -> None:
-    """Verify, print, and exit with 1 if there are faults; see `waybill verify --help`."""
+    """Verify one stream or all, print the result, and exit with 1 if there are faults. See `waybill verify --help`."""
     config = load_config()
     reports = [_verify(config, name, table=table, keys=keys) for name in stream_names(config, stream)]
     if as_json:
@@ -44,8 +44,8 @@ def _verify(config: Config, name: str, *, table: bool, keys: bool) -> Report:
             name,
             config.stream(name),
             store=store,
-            committed=coordinator.read_committed,
-            known=coordinator.list_committed().keys(),
+            read_committed=coordinator.read_committed,
+            committed_tps=coordinator.list_committed().keys(),
             catalog=catalog,
             listener=bar,
             keys=keys,
@@ -53,7 +53,7 @@ def _verify(config: Config, name: str, *, table: bool, keys: bool) -> Report:
 
 
 class _Bar:
-    """A progress bar on stderr; nothing where that is no terminal."""
+    """Shows the progress as a bar on stderr, if stderr is a terminal."""
 
     def __init__(self, progress: Progress, stream: str) -> None:
         self._progress = progress
@@ -100,16 +100,17 @@ def _print(reports: list[Report]) -> None:
     faults = sum(len(report.faults) for report in reports)
     accepted = sum(len(report.accepted) for report in reports)
     if faults:
-        typer.echo(f"\nNOT SOUND: {count(faults)} faults")
+        typer.echo(f"\nNOT SOUND: {counted(faults, 'fault')}")
     elif accepted:
-        typer.echo(f"\nsound, but for {count(accepted)} accepted gaps: nothing else lost, nothing repeated")
+        gaps = counted(accepted, "accepted gap")
+        typer.echo(f"\nsound, except for {gaps}: nothing else lost, nothing repeated")
     else:
         keys = ", no key twice" if any(report.keys_checked for report in reports) else ""
         typer.echo(f"\nsound: nothing lost, nothing repeated{keys}")
 
 
 def _print_figures(reports: list[Report], titles: Sequence[str]) -> None:
-    """Archive and tables apart: together they do not fit 80 columns."""
+    """Print one table of figures. Those of the archive and of the tables together would not fit into 80 columns."""
     print_table(
         [Column("stream"), *(Column(title, figure=True) for title in titles)],
         ([report.stream, *(_figure(report, title) for title in titles)] for report in reports),

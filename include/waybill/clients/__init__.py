@@ -1,1 +1,1 @@
-"""The clients of services, made from their endpoints: who we are to them, TLS, and what a failure to get in means."""
+"""Clients of services, created from their endpoints: credentials, TLS, and errors of the connection."""

@@ -1,7 +1,7 @@
-"""botocore's clients for an endpoint: whose keys, how they are renewed, and what it means when there are none.
+"""botocore clients for an S3 endpoint: where keys come from, and how they are renewed.
 
-Keys come from the connection; or from a role that is taken on with them (or with whatever botocore finds), for which
-STS gives keys that are renewed some minutes before they end, for as long as a process lives; or from botocore's own
+Keys come from the connection; or from a role that is assumed with them (or with the keys that botocore finds), whose
+temporary keys botocore renews some minutes before they expire, for the life of the process; or from botocore's default
 chain: environment, profile, web identity, container, instance.
 """
 
@@ -18,15 +18,15 @@ from botocore.exceptions import BotoCoreError, ClientError, InvalidConfigError, 
 from waybill.connections import AssumedRole, S3Endpoint
 from waybill.errors import ConfigError, StoreUnavailable
 
-__all__ = ["keys_of_now", "region", "renewed_keys", "role_refused", "s3_client"]
+__all__ = ["current_keys", "find_region", "renewed_keys", "role_error", "s3_client"]
 
 _STS_CONFIG = Config(connect_timeout=5, read_timeout=20, retries={"mode": "standard", "total_max_attempts": 5})
 
 
 def s3_client(endpoint: S3Endpoint, config: Config) -> Any:
-    """A client of S3. Raises `ConfigError` when the connection names a profile that there is not."""
+    """Return botocore's S3 client. Raises `ConfigError` when the connection names a profile that does not exist."""
     session = _session(endpoint)
-    if endpoint.role is None:  # with one, the session has keys of its own
+    if endpoint.role is None:  # with a role, the session has its own keys
         keys = {
             "aws_access_key_id": endpoint.access_key,
             "aws_secret_access_key": endpoint.secret_key,
@@ -36,7 +36,7 @@ def s3_client(endpoint: S3Endpoint, config: Config) -> Any:
         keys = {}
     return session.create_client(
         "s3",
-        region_name=region(endpoint),
+        region_name=find_region(endpoint),
         endpoint_url=endpoint.endpoint_url,
         verify=endpoint.ca_file,
         config=config,
@@ -44,24 +44,24 @@ def s3_client(endpoint: S3Endpoint, config: Config) -> Any:
     )
 
 
-def region(endpoint: S3Endpoint) -> str:
-    """The connection's region, else that of the environment or the profile, else us-east-1."""
+def find_region(endpoint: S3Endpoint) -> str:
+    """Return the connection's region, else that of the environment or the profile, else us-east-1."""
     return endpoint.region or str(_session(endpoint).get_config_variable("region") or "us-east-1")
 
 
 def renewed_keys(endpoint: S3Endpoint) -> ReadOnlyCredentials | None:
-    """The keys of now, for a client that cannot renew them itself: ask again before each use, it costs nothing.
+    """Return the keys that are valid now, for a client that cannot renew them. Call it before each use: it is cheap.
 
-    None when the connection has neither role nor profile: then its keys do not change, or the client finds them as
-    botocore would. Raises `ConfigError` when the role is refused, `StoreUnavailable` when STS does not answer.
+    Return None when the connection has neither role nor profile: then its keys do not change, or the client finds them
+    as botocore would. Raises `ConfigError` when the role is refused, `StoreUnavailable` when STS does not answer.
     """
-    return None if endpoint.role is None and endpoint.profile is None else keys_of_now(endpoint)
+    return None if endpoint.role is None and endpoint.profile is None else current_keys(endpoint)
 
 
-def keys_of_now(endpoint: S3Endpoint) -> ReadOnlyCredentials:
-    """The keys of now, wherever they come from: ask again from time to time.
+def current_keys(endpoint: S3Endpoint) -> ReadOnlyCredentials:
+    """Return the keys that are valid now, whatever their source. Call it again before they expire.
 
-    Raises `ConfigError` when there are none or the role is refused, `StoreUnavailable` when STS does not answer.
+    Raises `ConfigError` when there are no keys or the role is refused, `StoreUnavailable` when STS does not answer.
     """
     if endpoint.role is None and endpoint.access_key:
         return ReadOnlyCredentials(endpoint.access_key, endpoint.secret_key, endpoint.session_token)
@@ -69,7 +69,7 @@ def keys_of_now(endpoint: S3Endpoint) -> ReadOnlyCredentials:
         credentials = _session(endpoint).get_credentials()
         keys: ReadOnlyCredentials | None = credentials.get_frozen_credentials() if credentials else None
     except ClientError as error:
-        raise role_refused(endpoint, error) from error
+        raise role_error(endpoint, error) from error
     except BotoCoreError as error:
         raise StoreUnavailable(f"no keys for S3: {error}. Check {endpoint.remedy}") from error
     if keys is None:
@@ -78,8 +78,8 @@ def keys_of_now(endpoint: S3Endpoint) -> ReadOnlyCredentials:
     return keys
 
 
-def role_refused(endpoint: S3Endpoint, error: ClientError) -> ConfigError | StoreUnavailable:
-    """Our error for an answer of STS."""
+def role_error(endpoint: S3Endpoint, error: ClientError) -> ConfigError | StoreUnavailable:
+    """Return Waybill's error for an error answer of STS."""
     arn = endpoint.role.arn if endpoint.role else "?"
     status = error.response["ResponseMetadata"].get("HTTPStatusCode", 0)
     code = error.response["Error"].get("Code", "")
@@ -102,16 +102,17 @@ def _session(endpoint: S3Endpoint) -> Any:
 
 @functools.cache
 def _plain_session() -> Any:
-    """Botocore's own session: boto3's adds resources and transfers that nothing here uses, and a third of a second.
+    """Return the process's botocore session without a role or profile.
 
-    One for the process: each would parse botocore's list of endpoints anew, an eighth of a second every time.
+    boto3's session would add a third of a second for resources and transfers that Waybill does not use. The session is
+    shared, since each one parses botocore's list of endpoints, which takes an eighth of a second.
     """
     return botocore.session.get_session()
 
 
 @functools.lru_cache(maxsize=8)
 def _session_as(endpoint: S3Endpoint) -> Any:
-    """A session with a profile's or a role's keys. One for each connection: what STS gave is used by all clients."""
+    """Return the session of a connection with a profile or role. Its clients share the keys that STS returned."""
     session: Any = botocore.session.Session(profile=endpoint.profile)
     session.get_scoped_config()  # raises when there is no such profile
     if endpoint.access_key:
@@ -139,7 +140,7 @@ def _credentials(session: Any, endpoint: S3Endpoint, role: AssumedRole) -> Defer
     }
     source = session.get_credentials()
     if source is None:
-        raise ConfigError(f"there are no keys to take on role {role.arn} with: set them in {endpoint.remedy}")
+        raise ConfigError(f"there are no keys to assume the role {role.arn} with: set them in {endpoint.remedy}")
     fetcher = AssumeRoleCredentialFetcher(
         create_sts,
         source,

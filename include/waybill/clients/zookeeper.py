@@ -1,8 +1,7 @@
-"""kazoo's client with our TLS and ACLs, that says in one line why no session began.
+"""kazoo's client with the connection's TLS and ACLs, and one error message that states why no session started.
 
-Kazoo goes on trying whatever went wrong, and tells its log; who waits for it learns that time is up. Here a handler,
-which is where kazoo makes its connections, remembers what happened, and a server that is not to be trusted ends the
-tries at once.
+kazoo itself repeats every failed connection, logs the reasons, and reports only a timeout. Here the handler, which
+opens kazoo's connections, remembers the last failure, and an untrusted server certificate ends the attempts at once.
 """
 
 from __future__ import annotations
@@ -34,18 +33,18 @@ _ACLS: dict[Access, list[ACL]] = {
 
 
 class ZooKeeperClient(KazooClient):  # type: ignore[misc]
-    """A client for one session. Every node that it makes, parents and locks included, has the endpoint's ACL."""
+    """A client for one session. Every node that it creates, parents and locks included, has the endpoint's ACL."""
 
     def __init__(self, endpoint: ZooKeeperEndpoint, session_timeout_seconds: float) -> None:
-        """Raises `ConfigError` when a file of the endpoint's TLS cannot be used."""
+        """Create the client, not connected yet. Raises `ConfigError` when a TLS file of the endpoint cannot be used."""
         self._endpoint = endpoint
         self._timeout = session_timeout_seconds
-        self._dialer = _Dialer(endpoint.tls)
+        self._handler = _ConnectionHandler(endpoint.tls)
         super().__init__(
             hosts=endpoint.hosts,
             timeout=session_timeout_seconds,
-            handler=self._dialer,
-            # Short: a lane that cannot commit within a session's time has nothing to wait for.
+            handler=self._handler,
+            # Short: a lane that cannot commit within the session timeout has lost its locks and must end anyway.
             connection_retry=KazooRetry(max_tries=-1, max_delay=1.0, deadline=session_timeout_seconds),
             command_retry=KazooRetry(
                 max_tries=3, delay=0.1, max_delay=1.0, deadline=session_timeout_seconds, ignore_expire=False
@@ -54,47 +53,47 @@ class ZooKeeperClient(KazooClient):  # type: ignore[misc]
             default_acl=_ACLS[endpoint.access],
         )
         if endpoint.username:
-            # Kazoo logs every request at the level DEBUG, and the password is in one.
+            # kazoo logs every request at the level DEBUG, and one of them contains the password.
             self.logger.setLevel(max(self.logger.getEffectiveLevel(), logging.INFO))
 
     def connect(self) -> None:
-        """Begin the session.
+        """Start the session.
 
-        Raises `CoordinationUnavailable` when none begins within the session's time-out, `ConfigError` at once when the
-        server is not to be trusted.
+        Raises `CoordinationUnavailable` when none starts within the session timeout, `ConfigError` at once when the
+        server's certificate is not trusted.
         """
         live, deadline = self.start_async(), time.monotonic() + self._timeout
-        while not live.wait(_POLL_SECONDS) and not self._dialer.refusal and time.monotonic() < deadline:
+        while not live.wait(_POLL_SECONDS) and not self._handler.refusal and time.monotonic() < deadline:
             pass
         if self.connected:
             return
         self.stop()
         self.close()
         where, remedy = f"ZooKeeper at {self._endpoint.where}", self._endpoint.remedy
-        if self._dialer.refusal:
-            raise ConfigError(f"{where}: {self._dialer.refusal}. Check ca, the host's name and use_ssl of {remedy}")
+        if self._handler.refusal:
+            raise ConfigError(f"{where}: {self._handler.refusal}. Check ca, the host's name and use_ssl of {remedy}")
         raise CoordinationUnavailable(
-            f"{where} began no session within {self._timeout:g} s ({self._dialer.what_happened()}): nothing can "
-            f"be committed. Is it up, and is use_ssl of {remedy} what the port speaks?"
+            f"{where} started no session within {self._timeout:g} s ({self._handler.last_failure()}): nothing can "
+            f"be committed. Check that it runs, and that use_ssl of {remedy} matches its port"
         )
 
 
-class _Dialer(SequentialThreadingHandler):  # type: ignore[misc]
-    """Kazoo's handler, with connections of our making."""
+class _ConnectionHandler(SequentialThreadingHandler):  # type: ignore[misc]
+    """kazoo's handler, which opens connections with Waybill's TLS and remembers why one failed."""
 
     def __init__(self, tls: Tls | None) -> None:
         super().__init__()
         self._context = None if tls is None else tls.context()
         self._failure: str | None = None
         self.refusal: str | None = None
-        """Why trying again cannot help."""
+        """Why another attempt cannot help; None if it can."""
 
-    def what_happened(self) -> str:
-        """For messages."""
+    def last_failure(self) -> str:
+        """Return the last failure, for messages."""
         return self._failure or "its name does not resolve"
 
     def create_connection(self, *_: Any, **options: Any) -> socket.socket:
-        """To `options["address"]`, a host's address and port; `hostname` is the name that the host was asked for by."""
+        """Connect to `options["address"]`, an IP address and port; `options["hostname"]` is the host's name."""
         self._failure = f"no answer to a connection to {options['hostname']}:{options['address'][1]}"
         try:
             connection = socket.create_connection(options["address"], options["timeout"])
@@ -104,20 +103,23 @@ class _Dialer(SequentialThreadingHandler):  # type: ignore[misc]
                 connection = _wrap(self._context, connection, options["hostname"])
         except ssl.SSLCertVerificationError as error:
             self.refusal = f"its certificate is not trusted: {error.verify_message}"
-            raise AuthFailedError(self.refusal) from None  # what ends kazoo's tries
+            raise AuthFailedError(self.refusal) from None  # this class ends kazoo's attempts
         except OSError as error:
             reason = error.reason if isinstance(error, ssl.SSLError) and error.reason else error
             what = "the TLS handshake failed" if isinstance(error, ssl.SSLError) else "no connection"
             self._failure = f"{what}: {reason}"
             raise
-        self._failure = "it takes the connection and begins no session"
+        self._failure = "it accepts the connection and starts no session"
         return connection
 
     def select(self, readable: list[Any], *rest: Any) -> Any:
-        """A TLS record may hold the end of one response and the whole next: of that one the selector knows nothing."""
+        """Return sockets that are ready, TLS sockets with decrypted data in their buffers included.
+
+        A TLS record may hold the end of one response and the whole next one, which the selector cannot see.
+        """
         pending = [each for each in readable if isinstance(each, ssl.SSLSocket) and each.pending()]
         if pending:
-            # What is to be sent must not wait for the responses to end.
+            # Do not wait in select: requests must be sent although more responses arrive.
             return super().select(readable, *rest[:2], 0)[0] + pending, [], []
         return super().select(readable, *rest)
 

@@ -1,4 +1,4 @@
-"""The config: one YAML, its models, and how it is loaded and checked."""
+"""The config: its models, and how the YAML file is loaded and checked."""
 
 from waybill.config.archiving import Format, UploadPolicy
 from waybill.config.columns import OWN_COLUMNS, Column, ColumnKind, Columns, ColumnType
@@ -23,10 +23,10 @@ from waybill.config.parsing import (
     JsonParser,
     MsgpackParser,
     ParserConfig,
+    ParseSettings,
     ProtobufParser,
     PythonParser,
     RawParser,
-    Reading,
     RegexParser,
 )
 from waybill.config.partition_by import ColumnTransform, PartitionBy, TransformKind
@@ -58,13 +58,13 @@ __all__ = [
     "Keep",
     "Maintenance",
     "MsgpackParser",
+    "ParseSettings",
     "ParserConfig",
     "PartitionBy",
     "ProtobufFraming",
     "ProtobufParser",
     "PythonParser",
     "RawParser",
-    "Reading",
     "RegexParser",
     "StartPosition",
     "Storage",

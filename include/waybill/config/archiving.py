@@ -1,4 +1,4 @@
-"""How a stream is archived: its lanes, when a backup object is cut, and what its bytes are."""
+"""How a stream is archived: its lanes, when a backup object is completed, and the format of backup objects."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Annotated, Self
 from pydantic import ByteSize, Field, model_validator
 
 from waybill import names
+from waybill.config.base import Matching, NamedSection, Section, section_error
 from waybill.config.enums import BackupFormat, Compression, SequenceFileKey
-from waybill.config.model import NamedSection, Section, misfit
-from waybill.config.values import DurationBetween, IsDelimiter, IsTopic, Matching, SizeBetween, WholeNumberBetween
+from waybill.config.quantities import DurationBetween, SizeBetween, WholeNumberBetween
+from waybill.config.texts import IsDelimiter, IsTopic
 
 __all__ = ["Format", "Ingest", "TopicUpload", "UploadPolicy"]
 
@@ -24,50 +25,51 @@ ObjectAge = Annotated[timedelta, DurationBetween("0s", "7d")]
 
 
 class TopicUpload(Section):
-    """Other limits for one topic. What is left out is the stream's."""
+    """Limits of one topic. A key that is left out has the stream's value."""
 
     max_bytes: ObjectBytes | None = Field(None, description="Instead of the stream's `upload.max_bytes`.")
     max_age: ObjectAge | None = Field(None, description="Instead of the stream's `upload.max_age`.")
 
 
 class UploadPolicy(Section):
-    """When a backup object is cut: at the first limit that is reached."""
+    """When a backup object is completed: at the first limit that is reached."""
 
-    max_bytes: ObjectBytes = Field(ByteSize(128 << 20), description="Cut an object at this size, as it is stored.")
+    max_bytes: ObjectBytes = Field(ByteSize(128 << 20), description="Complete an object at this stored size.")
     max_age: ObjectAge = Field(
         timedelta(minutes=10),
-        description="Cut an object when its oldest message came this long ago. `0s`: whatever is there at every run.",
+        description="Complete an object when its oldest message arrived this long ago. `0s`: archive all messages at "
+        "every run.",
     )
     topics: dict[Annotated[str, IsTopic()], TopicUpload] = Field(
-        {}, description="Other limits for some of the stream's topics, by name."
+        {}, description="Limits of single topics of the stream, by name."
     )
 
 
 class Ingest(Section):
-    """How the lanes of a stream run."""
+    """How the lanes of a stream work."""
 
     lanes: Annotated[int, WholeNumberBetween(1, 1024)] = Field(
-        4, description="How many lanes drain the stream's topic-partitions side by side."
+        4, description="The number of lanes that archive the stream's topic-partitions in parallel."
     )
     budget: Annotated[timedelta, DurationBetween("1s", "1h")] = Field(
-        timedelta(seconds=45), description="How long a lane fetches; what is left then waits for the next run."
+        timedelta(seconds=45), description="How long a lane fetches. Messages that remain wait for the next run."
     )
     rate_limit: Annotated[ByteSize, SizeBetween("0B", "1TiB")] = Field(
-        ByteSize(0), description="How many bytes a second a lane fetches at most, on average. 0: no limit."
+        ByteSize(0), description="The most bytes per second that a lane fetches, on average. 0: no limit."
     )
     consumer_group: Annotated[str, CONSUMER_GROUP] | None = Field(
         None,
-        description="A Kafka consumer group that progress is committed to as well, for tools that show its lag. "
-        "Nothing reads it back.",
+        description="A Kafka consumer group that the committed offsets are copied to, for tools that show its lag. "
+        "Waybill never reads it.",
     )
 
 
 class Format(NamedSection):
-    """What a backup object's bytes are. A name alone, such as `format: text`, is short for a section with that name."""
+    """The format of backup objects. A name alone, such as `format: text`, is short for a section with that name."""
 
     name: BackupFormat = Field(
         BackupFormat.KAFKA,
-        description="`kafka`: the record batches, verbatim. The others hold less: see the user guide.",
+        description="`kafka`: the record batches, verbatim. The other formats keep less: see the user guide.",
     )
     key: SequenceFileKey = Field(
         SequenceFileKey.MSGPACK,
@@ -75,26 +77,27 @@ class Format(NamedSection):
         "MessagePack map (`msgpack`).",
     )
     delimiter: Annotated[str, IsDelimiter()] = Field(
-        "\n", description="`text` only: what ends each message. Messages that contain it go to quarantine."
+        "\n", description="`text` only: the end of each message. A message that contains it goes to quarantine."
     )
     compression: Compression = Field(
-        Compression.NONE, description="`sequencefile`: of its blocks. `text`: `none` or `gzip`. `kafka`: `none`."
+        Compression.NONE,
+        description="`sequencefile`: compression of its blocks. `text`: `none` or `gzip`. `kafka`: `none`.",
     )
 
     @model_validator(mode="after")
     def _check_keys(self) -> Self:
-        """A key that means nothing for the format is a misunderstanding."""
+        """Refuse a key that has no effect with the format: its author expects one."""
         defaults = {name: field.default for name, field in type(self).model_fields.items()}
         for key in ("key", "delimiter", "compression"):
             if key not in _FORMAT_KEYS[self.name] and getattr(self, key) != defaults[key]:
-                raise misfit(key, f"means nothing with the format {self.name}: leave it out")
+                raise section_error(key, f"has no effect with the format {self.name}: remove it")
         if self.name is BackupFormat.TEXT and self.compression not in _TEXT_COMPRESSIONS:
-            raise misfit("compression", f"of text must be {' or '.join(_TEXT_COMPRESSIONS)}")
+            raise section_error("compression", f"must be {' or '.join(_TEXT_COMPRESSIONS)} with the format text")
         return self
 
     @property
     def extension(self) -> names.Extension:
-        """How backup objects of this format are called."""
+        """Return the extension in the names of backup objects of this format."""
         if self.name is BackupFormat.TEXT and self.compression is Compression.GZIP:
             return names.Extension.TEXT_GZIP
         return _EXTENSIONS[self.name]

@@ -1,4 +1,4 @@
-"""Typed columns of a stream's table: what a field of a message becomes."""
+"""The fields that are read from a message: its event time, and those that become typed columns of the table."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, GetJsonSchemaHandler, WithJsonSchema, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
+from waybill.config.base import Section, ValueType, section_error
 from waybill.config.enums import EventTimeFormat, WrongType
-from waybill.config.model import Section, misfit
-from waybill.config.values import IsFieldPath, Marker
+from waybill.config.texts import IsFieldPath
 
 __all__ = [
     "OWN_COLUMNS",
@@ -22,6 +22,8 @@ __all__ = [
     "ColumnKind",
     "ColumnType",
     "Columns",
+    "EventTime",
+    "FieldPath",
     "IsColumnName",
     "IsColumnType",
     "column_types",
@@ -39,7 +41,7 @@ OWN_COLUMNS = (
     "message_id",
     "generation",
 )
-"""What every table has, whatever its stream's columns are."""
+"""The columns that every table has, whatever columns its stream configures."""
 
 _RESERVED_BY_ICEBERG = (
     "_file",
@@ -50,12 +52,28 @@ _RESERVED_BY_ICEBERG = (
     "_row_id",
     "_last_updated_sequence_number",
 )
-_MOST_DIGITS = 38
+_MAX_PRECISION = 38
 _TYPE = re.compile(r"(list *< *)?([a-z]+)(?: *\( *([0-9]{1,9}) *, *([0-9]{1,9}) *\))?( *>)?")
 
 
+FieldPath = Annotated[tuple[str, ...], IsFieldPath()]
+"""The names that lead to a field of a message, from the outside in."""
+
+
+class EventTime(Section):
+    """The field with the event time, and its format."""
+
+    field: FieldPath = Field(
+        description="Field path, e.g. `time.scheduled`; for `regex` the name of a group, for `delimited` of a column."
+    )
+    format: EventTimeFormat = Field(
+        EventTimeFormat.ISO8601,
+        description="The format of the time. ISO 8601 without a zone is UTC; epochs may be strings.",
+    )
+
+
 class ColumnKind(StrEnum):
-    """A type of column, without its figures."""
+    """A type of column, without precision, scale or list."""
 
     BOOLEAN = "boolean"
     INT = "int"
@@ -72,27 +90,27 @@ class ColumnKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ColumnType:
-    """A type of column, or of the elements of a list."""
+    """The type of a column, or of the elements of a list."""
 
     kind: ColumnKind
     precision: int = 0
-    """Of a decimal: how many digits it has at most."""
+    """The largest number of digits of a decimal; 0 for other types."""
     scale: int = 0
-    """Of a decimal: how many of them are after the point."""
+    """The number of digits of a decimal after the point; 0 for other types."""
     is_list: bool = False
 
     @property
     def element(self) -> ColumnType:
-        """The type of a list's elements."""
+        """Return the type of a list's elements."""
         return ColumnType(self.kind, self.precision, self.scale)
 
     def __str__(self) -> str:
-        figures = f"({self.precision},{self.scale})" if self.kind is ColumnKind.DECIMAL else ""
-        return f"list<{self.kind}{figures}>" if self.is_list else f"{self.kind}{figures}"
+        digits = f"({self.precision},{self.scale})" if self.kind is ColumnKind.DECIMAL else ""
+        return f"list<{self.kind}{digits}>" if self.is_list else f"{self.kind}{digits}"
 
 
-class IsColumnType(Marker):
-    """A `ColumnType`, in Iceberg's words."""
+class IsColumnType(ValueType):
+    """A `ColumnType`, in the notation of Iceberg."""
 
     type_name = "column type"
     allowed = (
@@ -105,70 +123,71 @@ class IsColumnType(Marker):
             return value
         match = _TYPE.fullmatch(value) if isinstance(value, str) else None
         if match is None or match[2] not in set(ColumnKind) or (match[1] is None) != (match[5] is None):
-            hint = "; between braces, a comma needs quotes: {type: 'decimal(12,2)'}" if _is_cut(value) else ""
+            hint = (
+                "; between braces, a comma needs quotes: {type: 'decimal(12,2)'}" if _ends_in_parentheses(value) else ""
+            )
             raise ValueError(f"must be {self.allowed.replace('`', '')}{hint}")
         kind = ColumnKind(match[2])
         if (kind is ColumnKind.DECIMAL) != (match[3] is not None):
             raise ValueError(
-                "decimal has its precision and scale, decimal(12,2); other types have none"
+                "decimal needs a precision and a scale: decimal(12,2)"
                 if match[3] is None
-                else f"{kind} has no figures; only decimal(P,S) has"
+                else f"{kind} has no precision and scale; only decimal(P,S) has"
             )
-        found = ColumnType(kind, int(match[3] or 0), int(match[4] or 0), is_list=match[1] is not None)
-        if kind is ColumnKind.DECIMAL and not (1 <= found.precision <= _MOST_DIGITS and found.scale <= found.precision):
+        precision, scale = int(match[3] or 0), int(match[4] or 0)
+        if kind is ColumnKind.DECIMAL and not (1 <= precision <= _MAX_PRECISION and scale <= precision):
             raise ValueError(
-                f"decimal(P,S) has 1 to {_MOST_DIGITS} digits (P), of which up to P are after the point (S)"
+                f"decimal(P,S) has 1 to {_MAX_PRECISION} digits (P), of which up to P are after the point (S)"
             )
-        return found
+        return ColumnType(kind, precision, scale, is_list=match[1] is not None)
 
     def format(self, value: Any) -> str:
         return str(value)
 
 
-def _is_cut(value: Any) -> bool:
-    """In a flow mapping YAML ends a plain text at a comma."""
+def _ends_in_parentheses(value: Any) -> bool:
+    """Return whether YAML has cut the text at the comma between parentheses, as it does in a flow mapping."""
     return isinstance(value, str) and value.count("(") > value.count(")")
 
 
-class IsColumnName(Marker):
+class IsColumnName(ValueType):
     """The name of a typed column."""
 
     type_name = "column name"
     allowed = "a lower-case letter or `_`, then up to 127 characters of [a-z0-9_]; not one of Waybill's own columns"
-    taken: ClassVar[frozenset[str]] = frozenset((*OWN_COLUMNS, *_RESERVED_BY_ICEBERG))
 
     def parse(self, value: Any) -> str:
         if not isinstance(value, str) or not re.fullmatch(r"[a-z_][a-z0-9_]{0,127}", value):
             raise ValueError("must be a lower-case letter or _, then up to 127 characters of [a-z0-9_]")
         if value in OWN_COLUMNS:
             raise ValueError(
-                f"{value!r} is one of Waybill's own columns: give it another name, and say field: {value}; "
-                f"there are: {', '.join(OWN_COLUMNS)}"
+                f"{value!r} is one of Waybill's own columns ({', '.join(OWN_COLUMNS)}): "
+                f"use another name, and set field: {value}"
             )
-        if value in self.taken:
-            raise ValueError(f"{value!r} is reserved by Iceberg: give it another name, and say field: {value}")
+        if value in _RESERVED_BY_ICEBERG:
+            raise ValueError(f"{value!r} is reserved by Iceberg: use another name, and set field: {value}")
         return value
 
 
 class Column(Section):
-    """What a field of a message becomes in the table. In short form, `carrier: string`, it is the type alone."""
+    """A field of the messages as a column of the table. The short form, `carrier: string`, is the type alone."""
 
     type: Annotated[ColumnType, IsColumnType()] = Field(
-        description="The column's type. `json` is any value as JSON text. What becomes of which value: the user guide."
+        description="The column's type. `json` is any value as JSON text. The user guide lists which values fit."
     )
     field: Annotated[tuple[str, ...], IsFieldPath()] | None = Field(
         None,
-        description="Where it is in the message: a field path; for `regex` the name of a group, for `delimited` of a "
-        "column. Default: the column's own name.",
+        description="Field path in the message; for `regex` the name of a group, for `delimited` of a column. "
+        "Default: the column's own name.",
     )
     format: EventTimeFormat | None = Field(
         None,
-        description="For `timestamp`: how it is written, as for `event_time`. Default: `iso8601`.",
+        description="The format of a `timestamp`, as for `event_time`. Default: `iso8601`.",
     )
     wrong_type: Annotated[WrongType, WithJsonSchema({"enum": [*WrongType, None]})] = Field(
         WrongType.QUARANTINE,
-        description="What becomes of a message whose value does not fit the type: it goes to quarantine, or this "
-        "column is null.",
+        description="What to do with a message whose value does not fit the type: send it to quarantine, or set this "
+        "column to null.",
     )
 
     @model_validator(mode="before")
@@ -177,17 +196,17 @@ class Column(Section):
         if isinstance(value, str):
             return {"type": value}
         if isinstance(value, dict) and "wrong_type" in value and value["wrong_type"] is None:
-            return {**value, "wrong_type": WrongType.NULL}  # for YAML, null is no text
+            return {**value, "wrong_type": WrongType.NULL}  # YAML reads a bare null as None, not as text
         return value
 
     @model_validator(mode="after")
     def _check_format(self) -> Self:
         if self.format is not None and self.type.kind is not ColumnKind.TIMESTAMP:
-            raise misfit("format", f"says how a timestamp is written, and the type is {self.type}: leave it out")
+            raise section_error("format", f"applies to timestamps only, and the type is {self.type}: remove it")
         return self
 
     def path(self, name: str) -> tuple[str, ...]:
-        """The field path of the column of that name."""
+        """Return the field path of this column, whose name is `name`."""
         return self.field or (name,)
 
     @classmethod
@@ -196,7 +215,7 @@ class Column(Section):
 
 
 Columns = dict[Annotated[str, IsColumnName()], Column]
-"""By name, in the order of the config."""
+"""The columns by name, in the order of the config."""
 
 _OWN_TYPES = {
     "topic": ColumnKind.STRING,
@@ -212,5 +231,5 @@ _OWN_TYPES = {
 
 
 def column_types(columns: Mapping[str, Column]) -> dict[str, ColumnType]:
-    """The types of a table's columns by name: its own, but for the headers, and those that its stream names."""
+    """Return the types of a table's columns by name: Waybill's own except `headers`, then `columns`."""
     return {name: ColumnType(kind) for name, kind in _OWN_TYPES.items()} | {n: c.type for n, c in columns.items()}

@@ -1,4 +1,4 @@
-"""The words that a config chooses from."""
+"""The enums of the config: keys with a fixed set of values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = [
 
 
 class BackupFormat(StrEnum):
-    """What a backup object's bytes are."""
+    """The format of backup objects."""
 
     KAFKA = "kafka"
     SEQUENCEFILE = "sequencefile"
@@ -30,7 +30,7 @@ class BackupFormat(StrEnum):
 
 
 class SequenceFileKey(StrEnum):
-    """What the key of a SequenceFile's record is."""
+    """The key of a SequenceFile's records."""
 
     LEGACY = "legacy"
     """`LongWritable`: the offset."""
@@ -39,7 +39,7 @@ class SequenceFileKey(StrEnum):
 
 
 class Compression(StrEnum):
-    """How a SequenceFile's blocks, or a text object, are compressed."""
+    """The compression of a SequenceFile's blocks, or of a text object."""
 
     NONE = "none"
     GZIP = "gzip"
@@ -55,35 +55,35 @@ class IsolationLevel(StrEnum):
 
 
 class TimeUnit(StrEnum):
-    """What of the event time a table is partitioned by."""
+    """The transform of the event time that a table is partitioned by."""
 
     HOUR = "hour"
     DAY = "day"
 
 
 class StartPosition(StrEnum):
-    """Where a chain starts that does not exist yet."""
+    """Where a new chain starts."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
 
 
 class AvroFraming(StrEnum):
-    """What stands before an Avro datum whose schema is in a file."""
+    """The bytes before an Avro datum whose schema is in a file."""
 
     NONE = "none"
     SINGLE_OBJECT = "single_object"
 
 
 class ProtobufFraming(StrEnum):
-    """What stands before a protobuf message."""
+    """The bytes before a Protobuf message."""
 
     NONE = "none"
     CONFLUENT = "confluent"
 
 
 class EventTimeFormat(StrEnum):
-    """How an event time is written in a message."""
+    """The format of event times in messages."""
 
     ISO8601 = "iso8601"
     EPOCH_SECONDS = "epoch_s"
@@ -93,7 +93,7 @@ class EventTimeFormat(StrEnum):
 
 
 class WrongType(StrEnum):
-    """What becomes of a message with a value that does not fit a column's type."""
+    """What to do with a message whose value does not fit a column's type."""
 
     QUARANTINE = "quarantine"
     """The message goes to quarantine."""
@@ -102,14 +102,14 @@ class WrongType(StrEnum):
 
 
 class SinkName(StrEnum):
-    """Where a stream's rows go."""
+    """Where a stream's rows are written."""
 
     ICEBERG = "iceberg"
     FILES = "files"
 
 
 class FileFormat(StrEnum):
-    """What the bytes of a file of the `files` sink are."""
+    """The format of the files that the sink `files` writes."""
 
     PARQUET = "parquet"
     SEQUENCEFILE = "sequencefile"
@@ -117,7 +117,7 @@ class FileFormat(StrEnum):
 
 
 class Keep(StrEnum):
-    """Which of several rows of one message is kept."""
+    """Which of the rows with one key is kept."""
 
     FIRST = "first"
     """The one that arrived first."""

@@ -1,4 +1,4 @@
-"""From a YAML file to a `Config`, or to an error that names file, line, key, value and what is allowed."""
+"""Load a YAML file as a `Config`, or raise an error that names file, line, key, value and what is allowed."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ CONFIG_VARIABLE = "WAYBILL_CONFIG"
 DEFAULT_PATH = Path(__file__).parents[2] / "config" / "streams.yaml"
 
 MAX_FILE_BYTES = 16 << 20
-"""A config of that size has some 30,000 streams; what is larger is some other file."""
+"""A config of this size has about 30,000 streams. A larger file is not a config."""
 
 _SHOWN_CHARACTERS = 80
 
 
 def config_path(environment: Mapping[str, str] | None = None) -> Path:
-    """`WAYBILL_CONFIG` if it is set, else the project's `include/config/streams.yaml`."""
+    """Return the path in `WAYBILL_CONFIG` if it is set, else the project's `include/config/streams.yaml`."""
     environment = os.environ if environment is None else environment
     return Path(environment.get(CONFIG_VARIABLE) or DEFAULT_PATH)
 
@@ -36,7 +36,7 @@ def config_path(environment: Mapping[str, str] | None = None) -> Path:
 def load_config(path: Path | None = None) -> Config:
     """Read and check the config at `path` (default: `config_path()`).
 
-    Raises `ConfigError` with one line for each fault: file, line, key, what is allowed, and what was found.
+    Raise `ConfigError` with one line for each error: file, line, key, what is allowed, and what was found.
     """
     path = path or config_path()
     text = _read(path)
@@ -50,8 +50,8 @@ def load_config(path: Path | None = None) -> Config:
     try:
         return Config.model_validate(document.plain(root), context={DIRECTORY: path.parent})
     except ValidationError as error:
-        faults = [_describe(path, root, fault) for fault in error.errors(include_url=False)]
-        raise ConfigError("\n".join(dict.fromkeys(faults))) from None
+        lines = [_describe(path, root, each) for each in error.errors(include_url=False)]
+        raise ConfigError("\n".join(dict.fromkeys(lines))) from None
 
 
 def _read(path: Path) -> str:
@@ -64,7 +64,7 @@ def _read(path: Path) -> str:
         remedy = hint or f"name another file with {CONFIG_VARIABLE}"
         raise ConfigError(f"{path}: the config cannot be read ({reason}); {remedy}") from None
     if len(content) > MAX_FILE_BYTES:
-        raise ConfigError(f"{path}: is larger than {MAX_FILE_BYTES >> 20} MiB: this is no config")
+        raise ConfigError(f"{path}: is larger than {MAX_FILE_BYTES >> 20} MiB, too large for a config")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -72,26 +72,27 @@ def _read(path: Path) -> str:
         raise ConfigError(f"{path}, line {line}: is not UTF-8 text") from None
 
 
-def _describe(path: Path, root: document.Node, fault: Any) -> str:
-    """One fault of pydantic's in one line."""
-    kind, context = str(fault["type"]), fault.get("ctx", {})
+def _describe(path: Path, root: document.Node, error: Any) -> str:
+    """Return one of pydantic's errors as one line."""
+    kind, context = str(error["type"]), error.get("ctx", {})
     missing = kind == "missing"
-    node, line, keys = _locate(root, (*fault["loc"], *context.get("at", ())))
+    node, line, keys = _locate(root, (*error["loc"], *context.get("at", ())))
     if missing:
-        keys = (*keys, fault["loc"][-1])
+        keys = (*keys, error["loc"][-1])
     where = f"{path}, line {line}: {'.'.join(str(key) for key in keys) or 'the file'}"
     if missing:
-        return f"{where}: is required and not there"
+        return f"{where}: is required but missing"
     if kind == "extra_forbidden":
-        return f"{where}: there is no such key{_suggestion(root, keys)}"
-    found = "" if kind == "overlap" else f" (found: {_shown(node)})"
-    return f"{where}: {_message(root, kind, fault, keys)}{found}"
+        return f"{where}: unknown key{_suggestion(root, keys)}"
+    found = "" if kind == "overlap" else f" (found: {_shorten(node)})"
+    return f"{where}: {_message(root, kind, error, keys)}{found}"
 
 
 def _locate(root: document.Node, location: Iterable[str | int]) -> tuple[document.Node, int, tuple[str | int, ...]]:
-    """The node at a pydantic location, its line, and the keys that lead to it.
+    """Return the node at a pydantic location, its line, and the keys that lead to it.
 
-    pydantic adds the names of a union's members and of validators to a location: they are in no file, and left out.
+    Pydantic adds the tags of union members and the names of validators to a location. They are not keys of the file,
+    so they are skipped.
     """
     node: document.Node = root
     line, keys = root.line, tuple[str | int, ...]()
@@ -107,8 +108,8 @@ def _locate(root: document.Node, location: Iterable[str | int]) -> tuple[documen
     return node, line, keys
 
 
-def _message(root: document.Node, kind: str, fault: Any, keys: tuple[str | int, ...]) -> str:
-    message = str(fault["msg"]).removeprefix("Value error, ")
+def _message(root: document.Node, kind: str, error: Any, keys: tuple[str | int, ...]) -> str:
+    message = str(error["msg"]).removeprefix("Value error, ")
     if kind in {"model_type", "model_attributes_type", "dict_type"}:
         model = _model_at(root, keys)
         return f"must be a section with the keys {', '.join(_keys_of(model))}" if model else "must be a section"
@@ -120,13 +121,13 @@ def _message(root: document.Node, kind: str, fault: Any, keys: tuple[str | int, 
 
 
 def _suggestion(root: document.Node, keys: tuple[str | int, ...]) -> str:
-    """Which key was probably meant, and which there are."""
+    """Return the nearest known key, if one is similar, and all known keys of the section."""
     model = _model_at(root, keys[:-1])
     if model is None:
         return ""
     near = difflib.get_close_matches(str(keys[-1]).lower().replace("-", "_"), _keys_of(model), n=1)
-    meant = f"; did you mean {near[0]!r}?" if near else "."
-    return f"{meant} There are: {', '.join(_keys_of(model))}"
+    nearest = f"; did you mean {near[0]!r}?" if near else "."
+    return f"{nearest} Known keys: {', '.join(_keys_of(model))}"
 
 
 def _keys_of(model: type[BaseModel]) -> list[str]:
@@ -134,7 +135,7 @@ def _keys_of(model: type[BaseModel]) -> list[str]:
 
 
 def _model_at(root: document.Node, keys: tuple[str | int, ...]) -> type[BaseModel] | None:
-    """The model that describes the section at `keys`."""
+    """Return the model of the section at `keys`; None if it has none."""
     model: type[BaseModel] | None = Config
     node: document.Node | None = root
     steps = iter(keys)
@@ -142,20 +143,20 @@ def _model_at(root: document.Node, keys: tuple[str | int, ...]) -> type[BaseMode
         field = model.model_fields.get(str(key)) if model else None
         if field is None:
             return None
-        node = _below(node, key)
-        model = _named(list(_models_in(field.annotation)), node)
+        node = _child(node, key)
+        model = _model_by_name(list(_models_in(field.annotation)), node)
         if model and getattr(field.annotation, "__origin__", None) is dict:
-            node = _below(node, next(steps, None))  # the entry's own name
+            node = _child(node, next(steps, None))  # skips the name of the entry
     return model
 
 
-def _below(node: document.Node | None, key: str | int | None) -> document.Node | None:
+def _child(node: document.Node | None, key: str | int | None) -> document.Node | None:
     return node.items.get(str(key)) if isinstance(node, document.Mapping) else None
 
 
-def _named(models: list[type[BaseModel]], node: document.Node | None) -> type[BaseModel] | None:
-    """Of several models that a section can be, the one whose `name` it has; else the first."""
-    name = _below(node, "name")
+def _model_by_name(models: list[type[BaseModel]], node: document.Node | None) -> type[BaseModel] | None:
+    """Return the one of several models, such as the parsers', that has the section's `name`; else the first."""
+    name = _child(node, "name")
     if isinstance(name, document.Scalar):
         for model in models:
             field = model.model_fields.get("name")
@@ -171,11 +172,11 @@ def _models_in(annotation: Any) -> Iterable[type[BaseModel]]:
         yield from _models_in(argument)
 
 
-def _shown(node: document.Node) -> str:
-    """A value as one would write it, cut to a line."""
+def _shorten(node: document.Node) -> str:
+    """Return a value as the file writes it, cut to `_SHOWN_CHARACTERS`."""
     if isinstance(node, document.Scalar):
         text = "nothing" if node.value is None else json.dumps(node.value, ensure_ascii=False, default=str)
-    else:  # what an anchor stands for may be huge: never spell out more than is shown
+    else:  # an alias may stand for a million values, so only the part that is shown is formatted
         text = _outline(node)
     return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"
 
@@ -185,5 +186,5 @@ def _outline(node: document.Mapping | document.SequenceNode) -> str:
         return f"a section with the keys {', '.join(node.items)}" if node.items else "an empty section"
     if not node.items:
         return "an empty list"
-    shown = [_shown(i) if isinstance(i, document.Scalar) else "…" for i in node.items[:_SHOWN_CHARACTERS]]
+    shown = [_shorten(i) if isinstance(i, document.Scalar) else "…" for i in node.items[:_SHOWN_CHARACTERS]]
     return f"[{', '.join(shown)}]"

@@ -1,29 +1,23 @@
-"""How a message is read: a model for each parser, chosen by its name."""
+"""How messages are parsed: a model for each parser, chosen by its name, and which columns each parser can return."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import importlib
+import re
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
-from waybill.config.columns import Column, Columns
+from waybill.config.base import Section, ValueType, section_error
+from waybill.config.columns import Column, Columns, EventTime, FieldPath
 from waybill.config.enums import WrongType
-from waybill.config.event_time import EventTime, FieldPath
-from waybill.config.model import Section, misfit
-from waybill.config.parser_class import make_parser
+from waybill.config.expressions import IsPattern, group_names
+from waybill.config.quantities import DurationBetween
 from waybill.config.schema_parsers import AvroParser, ProtobufParser, check_path
 from waybill.config.sink import FilesFormat
-from waybill.config.values import (
-    DurationBetween,
-    IsClassPath,
-    IsColumnList,
-    IsFieldDelimiter,
-    IsPattern,
-    IsQuote,
-    group_names,
-)
+from waybill.config.texts import IsColumnList, IsFieldDelimiter, IsQuote
 
 __all__ = [
     "AvroParser",
@@ -33,14 +27,20 @@ __all__ = [
     "FieldPath",
     "JsonParser",
     "MsgpackParser",
+    "ParseSettings",
     "ParserConfig",
     "ProtobufParser",
     "PythonParser",
     "RawParser",
-    "Reading",
     "RegexParser",
     "check_columns",
+    "make_parser",
 ]
+
+_DEFAULT_PARSER = "json"
+_PARSERS = ("json", "raw", "regex", "delimited", "msgpack", "avro", "protobuf", "python")
+_CLASS_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+_MAX_ERROR_CHARACTERS = 200
 
 
 class JsonParser(Section):
@@ -50,8 +50,8 @@ class JsonParser(Section):
     event_time: EventTime = Field(description="The event time. A message without it goes to quarantine.")
     message_id: FieldPath | None = Field(
         None,
-        description="Field path of the producer's message id. Without one, or where a message has none, the id is "
-        "`<topic>/<partition>@<offset>`.",
+        description="Field path of the producer's message id. Without this key, or for a message without an id, the "
+        "id is `<topic>/<partition>@<offset>`.",
     )
 
 
@@ -60,56 +60,35 @@ class MsgpackParser(Section):
 
     name: Literal["msgpack"] = Field(description="The parser.")
     event_time: EventTime = Field(
-        description="The event time. A message without it goes to quarantine. A MessagePack timestamp is taken as it "
+        description="The event time. A message without it goes to quarantine. A MessagePack timestamp is read as it "
         "is, whatever the format."
     )
     message_id: FieldPath | None = Field(
         None,
-        description="Field path of the producer's message id. Without one, or where a message has none, the id is "
-        "`<topic>/<partition>@<offset>`.",
+        description="Field path of the producer's message id. Without this key, or for a message without an id, the "
+        "id is `<topic>/<partition>@<offset>`.",
     )
-
-
-class PythonParser(Section):
-    """Messages that a class of your own reads. It is imported and tried when the config is loaded."""
-
-    model_config = ConfigDict(serialize_by_alias=True)
-
-    name: Literal["python"] = Field(description="The parser.")
-    class_path: Annotated[str, IsClassPath()] = Field(
-        alias="class",
-        description="A class that implements `waybill.parsers.Parser`. Airflow and every Spark executor must be able "
-        "to import it.",
-    )
-    options: dict[str, Any] = Field({}, description="Keyword arguments of its constructor.")
-
-    @model_validator(mode="after")
-    def _check_class(self) -> Self:
-        try:
-            make_parser(self.class_path, self.options)
-        except ValueError as error:
-            raise misfit("class", str(error)) from None
-        return self
 
 
 class RawParser(Section):
-    """Messages whose values are not looked at: the event time is Kafka's timestamp."""
+    """Messages whose values are not read: the event time is Kafka's timestamp."""
 
     name: Literal["raw"] = Field(description="The parser.")
 
 
 class RegexParser(Section):
-    """Messages that are text (UTF-8) in which a pattern finds the fields."""
+    """Messages that are text (UTF-8), in which the groups of a pattern are the fields."""
 
     name: Literal["regex"] = Field(description="The parser.")
     pattern: Annotated[str, IsPattern()] = Field(
-        description="Its first match counts, wherever it is: `^` and `$` tie it to the ends, and `.` is no line break. "
-        "A message without a match goes to quarantine."
+        description="The first match counts, anywhere in the message: `^` and `$` match its start and end, and `.` "
+        "matches no line break. A message without a match goes to quarantine."
     )
     event_time: EventTime = Field(description="The event time. A message without it goes to quarantine.")
     message_id: FieldPath | None = Field(
         None,
-        description="The group with the producer's message id. Without one the id is `<topic>/<partition>@<offset>`.",
+        description="The group with the producer's message id. Without this key the id is "
+        "`<topic>/<partition>@<offset>`.",
     )
 
     @model_validator(mode="after")
@@ -123,36 +102,121 @@ class DelimitedParser(Section):
 
     name: Literal["delimited"] = Field(description="The parser.")
     columns: Annotated[tuple[str, ...], IsColumnList()] = Field(
-        description="What a message's fields are, all of them, in order. One with more or fewer goes to quarantine."
+        description="All fields of a message, in order. A message with more or fewer fields goes to quarantine."
     )
-    delimiter: Annotated[str, IsFieldDelimiter()] = Field(",", description="What stands between the fields.")
+    delimiter: Annotated[str, IsFieldDelimiter()] = Field(",", description="The character between fields.")
     quote: Annotated[str | None, IsQuote()] = Field(
         '"',
-        description="What stands around a field that holds a delimiter or a line break. In such a field it is doubled.",
+        description="The character around a field that contains a delimiter or a line break. In such a field it is "
+        "doubled.",
     )
     event_time: EventTime = Field(description="The event time. A message without it goes to quarantine.")
     message_id: FieldPath | None = Field(
         None,
-        description="The column with the producer's message id. Without one the id is `<topic>/<partition>@<offset>`.",
+        description="The column with the producer's message id. Without this key the id is "
+        "`<topic>/<partition>@<offset>`.",
     )
 
     @model_validator(mode="after")
     def _check_columns(self) -> Self:
         if self.quote == self.delimiter:
-            raise misfit("quote", "must not be the delimiter as well")
+            raise section_error("quote", "must not be the delimiter as well")
         _check_fields(self.event_time, self.message_id, "columns", self.columns)
         return self
 
 
-def _check_fields(event_time: EventTime, message_id: FieldPath | None, what: str, known: Sequence[str]) -> None:
-    """Where fields have plain names, a dot in one is part of the name."""
+def _check_fields(event_time: EventTime, message_id: FieldPath | None, kind: str, known: Sequence[str]) -> None:
+    """Raise an error unless the fields are among `known`, the names of a parser whose fields have plain names.
+
+    A dot in a path is part of the name there. `kind`: what the message calls the names.
+    """
     for at, path in ((("event_time", "field"), event_time.field), (("message_id",), message_id)):
         if path is not None and ".".join(path) not in known:
-            raise misfit(at, f"must be one of the {what}: {', '.join(known)}")
+            raise section_error(at, f"must be one of the {kind}: {', '.join(known)}")
+
+
+class _IsClassPath(ValueType):
+    """The path that a class is imported from."""
+
+    type_name = "class"
+    allowed = "`package.module:Class`"
+
+    def parse(self, value: Any) -> str:
+        if not isinstance(value, str) or not _CLASS_PATH.fullmatch(value):
+            raise ValueError("must be package.module:Class")
+        return value
+
+
+class PythonParser(Section):
+    """Messages that a class of your own reads. The class is imported and created when the config is loaded."""
+
+    model_config = ConfigDict(serialize_by_alias=True)
+
+    name: Literal["python"] = Field(description="The parser.")
+    class_path: Annotated[str, _IsClassPath()] = Field(
+        alias="class",
+        description="A class that implements `waybill.parsers.Parser`. Airflow and every Spark executor must be able "
+        "to import it.",
+    )
+    options: dict[str, Any] = Field({}, description="Keyword arguments of its constructor.")
+
+    @model_validator(mode="after")
+    def _check_class(self) -> Self:
+        try:
+            make_parser(self.class_path, self.options)
+        except ValueError as error:
+            raise section_error("class", str(error)) from None
+        return self
+
+
+def make_parser(path: str, options: Mapping[str, Any]) -> Any:
+    """Return an instance of the class at `path` (`package.module:Class`), created with `options` as keyword arguments.
+
+    The instance has a callable `parse`, and a `name` that is text; its answers are checked when it parses. It is
+    created once when the config is loaded, to report errors early, and again in every task. Raise `ValueError` with a
+    message of one line.
+    """
+    parser_class = _import_class(path)
+    if not isinstance(parser_class, type):
+        raise ValueError(f"{path} is not a class but {_one_line(repr(parser_class))}")
+    try:
+        parser = parser_class(**options)
+    # The user's code may raise anything. The config's error must still name line and key.
+    except Exception as error:
+        raise ValueError(f"{path} rejects its options: {_describe(error)}") from None
+    if not callable(getattr(parser, "parse", None)):
+        raise ValueError(f"{path} is not a parser: it has no method parse(messages)")
+    name = getattr(parser, "name", None)
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"{path} is not a parser: it has no name, which the quarantine shows as text")
+    return parser
+
+
+def _import_class(path: str) -> Any:
+    module, _, names = path.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+    except Exception as error:
+        raise ValueError(f"{module} cannot be imported: {_describe(error)}") from None
+    for name in names.split("."):
+        try:
+            found = getattr(found, name)
+        except AttributeError:
+            raise ValueError(f"the module {module} has no {names}") from None
+    return found
+
+
+def _describe(error: Exception) -> str:
+    return f"{type(error).__name__}: {_one_line(str(error))}"
+
+
+def _one_line(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= _MAX_ERROR_CHARACTERS else text[: _MAX_ERROR_CHARACTERS - 1] + "…"
 
 
 def _parser_tag(value: Any) -> str:
-    # As with topics: a tag must not look like a key.
+    # Pydantic puts the tag into the locations of errors, where it must not look like a key: hence the space.
     name = value.get("name", _DEFAULT_PARSER) if isinstance(value, dict) else getattr(value, "name", _DEFAULT_PARSER)
     return f"parser {name}"
 
@@ -161,12 +225,9 @@ def _check_parser_name(value: Any) -> Any:
     name = value.get("name", _DEFAULT_PARSER) if isinstance(value, dict) else _DEFAULT_PARSER
     if name not in _PARSERS:
         *others, last = (repr(known) for known in _PARSERS)
-        raise misfit("name", f"must be {', '.join(others)} or {last}")
+        raise section_error("name", f"must be {', '.join(others)} or {last}")
     return value
 
-
-_DEFAULT_PARSER = "json"
-_PARSERS = ("json", "raw", "regex", "delimited", "msgpack", "avro", "protobuf", "python")
 
 ParserConfig = Annotated[
     Annotated[
@@ -182,38 +243,43 @@ ParserConfig = Annotated[
     ],
     BeforeValidator(_check_parser_name),
 ]
-"""How a message is read: one model for each parser, chosen by `name`."""
+"""The section `parser`: one model for each parser, chosen by `name`."""
 
 
 class EventTimeBounds(Section):
-    """How far an event time may be from the time at which a run is planned. What is beyond goes to quarantine."""
+    """How far an event time may be from the time at which a partition run is planned. Others go to quarantine."""
 
     past: Annotated[timedelta, DurationBetween("1h", "3650000d")] = Field(
-        timedelta(days=7300), description="How long ago an event may have been. `3650000d`: no bound."
+        timedelta(days=7300), description="How old an event may be. `3650000d`: no bound."
     )
     future: Annotated[timedelta, DurationBetween("1m", "3650000d")] = Field(
-        timedelta(days=1), description="How far ahead an event may be: clocks that are fast, or in a wrong zone."
+        timedelta(days=1),
+        description="How far in the future an event may be, for fast clocks and wrong time zones.",
     )
 
 
-class Reading(Section):
-    """All that decides what a message becomes. A plan holds it, so that a retry does the same by it."""
+class ParseSettings(Section):
+    """All settings that decide what a message becomes. A plan stores them, so that a retry writes the same rows."""
 
-    parser: ParserConfig = Field(description="How a message is read.")
-    columns: Columns = Field({}, description="Which fields become columns of the table.")
-    event_time_bounds: EventTimeBounds = Field(EventTimeBounds(), description="Which event times there can be.")
-    files: FilesFormat | None = Field(None, description="What the files are that the rows go to; none: the table.")
+    parser: ParserConfig = Field(description="How a message is parsed.")
+    columns: Columns = Field({}, description="The fields that become columns of the table.")
+    event_time_bounds: EventTimeBounds = Field(EventTimeBounds(), description="The event times that are accepted.")
+    files: FilesFormat | None = Field(
+        None, description="The format of the files that rows are written to; none: rows are written to the table."
+    )
 
 
 def check_columns(parser: ParserConfig, columns: Columns) -> None:
-    """The columns must be such as the parser can fill. Raises a fault at the column's key."""
+    """Raise an error at the key of a column that the parser cannot return."""
     if not columns:
         return
     if isinstance(parser, RawParser):
-        raise misfit("columns", "the parser raw looks into no value: choose another parser, or leave the columns out")
+        raise section_error(
+            "columns", "the parser raw does not read values: choose another parser, or remove the columns"
+        )
     for name, column in columns.items():
         if isinstance(parser, PythonParser):
-            _check_given_column(name, column)
+            _check_python_column(name, column)
         elif isinstance(parser, RegexParser):
             _check_text_column(name, column, "groups of the pattern", group_names(parser.pattern))
         elif isinstance(parser, DelimitedParser):
@@ -222,19 +288,22 @@ def check_columns(parser: ParserConfig, columns: Columns) -> None:
             check_path(("columns", name, "field"), column.path(name), parser.missing_field)
 
 
-def _check_given_column(name: str, column: Column) -> None:
-    """A class of one's own gives the columns by name, and has itself to say what is wrong with a message."""
+def _check_python_column(name: str, column: Column) -> None:
+    """Raise an error for a key other than `type`: the class returns the columns by name, and the errors itself."""
     for key, is_set in (
         ("field", column.field is not None),
         ("format", column.format is not None),
         ("wrong_type", column.wrong_type is not WrongType.QUARANTINE),
     ):
         if is_set:
-            raise misfit(("columns", name, key), "means nothing to the parser python, whose class gives the column")
+            raise section_error(
+                ("columns", name, key),
+                "has no effect with the parser python, whose class returns the column: remove it",
+            )
 
 
-def _check_text_column(name: str, column: Column, what: str, known: Sequence[str]) -> None:
+def _check_text_column(name: str, column: Column, kind: str, known: Sequence[str]) -> None:
     if ".".join(column.path(name)) not in known:
-        raise misfit(("columns", name, "field"), f"must be one of the {what}: {', '.join(known)}")
+        raise section_error(("columns", name, "field"), f"must be one of the {kind}: {', '.join(known)}")
     if column.type.is_list:
-        raise misfit(("columns", name, "type"), "a field of text is no list: take json, or string")
+        raise section_error(("columns", name, "type"), "a text field cannot be a list: use json or string")

@@ -1,4 +1,4 @@
-"""What a table is partitioned by: hour or day of the event time, and what further columns."""
+"""What a table is partitioned by: hour or day of the event time, and further columns."""
 
 from __future__ import annotations
 
@@ -8,26 +8,23 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from pydantic import GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
 
+from waybill.config.base import ValueType, section_error
 from waybill.config.columns import OWN_COLUMNS, Column, ColumnKind, ColumnType, column_types
 from waybill.config.enums import TimeUnit
-from waybill.config.model import misfit
-from waybill.config.values import Marker
 
 __all__ = ["ColumnTransform", "IsPartitionBy", "PartitionBy", "TransformKind", "check_partition_by"]
 
-_MOST_BUCKETS = 100_000
-_MOST_WIDTH = (1 << 31) - 1
-_MOST_FIELDS = 8
+_MAX_BUCKETS = 100_000
+_MAX_WIDTH = (1 << 31) - 1
+_MAX_COLUMNS = 8
 _TERM = re.compile(r"([a-z_][a-z0-9_]*)|([a-z]+) *\( *([0-9]{1,10}) *, *([a-z_][a-z0-9_]*) *\)")
 _COMMA_OUTSIDE_PARENTHESES = re.compile(r",(?![^(]*\))")
 
 
 class TransformKind(StrEnum):
-    """What of a column's value a table is partitioned by, as Iceberg's specification has it."""
+    """A partition transform of Iceberg's specification, for columns other than the event time."""
 
     IDENTITY = "identity"
     BUCKET = "bucket"
@@ -35,20 +32,25 @@ class TransformKind(StrEnum):
 
 
 _SUFFIXES = {TransformKind.IDENTITY: "", TransformKind.BUCKET: "_bucket", TransformKind.TRUNCATE: "_trunc"}
+_INEXACT = (ColumnKind.FLOAT, ColumnKind.DOUBLE)
+_NOT_BUCKETED = (*_INEXACT, ColumnKind.BOOLEAN)
+_TRUNCATED = (ColumnKind.INT, ColumnKind.LONG, ColumnKind.STRING, ColumnKind.JSON, ColumnKind.BINARY)
+_UNIQUE_COLUMNS = ("offset", "message_id", "value")
+"""Columns with a different value in nearly every message."""
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnTransform:
-    """One column that a table is partitioned by, beside the event time."""
+    """A column that a table is partitioned by, in addition to the event time."""
 
     column: str
     kind: TransformKind = TransformKind.IDENTITY
     figure: int = 0
-    """How many buckets there are, or how wide what is left is; for the identity it means nothing."""
+    """The number of buckets, or the width of a truncated value; unused for the identity."""
 
     @property
     def field_name(self) -> str:
-        """What Spark calls the partition field when it creates such a table."""
+        """Return the name that Spark gives the partition field when it creates such a table."""
         return f"{self.column}{_SUFFIXES[self.kind]}"
 
     def __str__(self) -> str:
@@ -64,16 +66,16 @@ class PartitionBy:
 
     @property
     def time_field_name(self) -> str:
-        """What Spark calls the partition field of the event time."""
+        """Return the name that Spark gives the partition field of the event time."""
         return f"event_time_{self.time}"
 
     @property
     def terms(self) -> list[str]:
-        """In Spark's words."""
+        """Return the transforms in the notation of Spark."""
         return [str(self.time), *map(str, self.columns)]
 
 
-class IsPartitionBy(Marker):
+class IsPartitionBy(ValueType):
     """A `PartitionBy`."""
 
     type_name = "text or list"
@@ -88,20 +90,20 @@ class IsPartitionBy(Marker):
             value = [value]
         if not isinstance(value, list | tuple) or not value or not all(isinstance(term, str) for term in value):
             raise ValueError(f"must be {self.allowed.replace('`', '')}")
-        # YAML cuts a plain bucket(16, id) at its comma: put together again, and cut where it is meant.
+        # In a flow sequence YAML splits bucket(16, id) at its comma: join the parts, and split outside of parentheses.
         time, *columns = (term.strip() for term in _COMMA_OUTSIDE_PARENTHESES.split(",".join(value)))
         if time not in set(TimeUnit):
             raise ValueError("must be 'hour' or 'day', of the event time, or a list that begins with one of them")
-        if len(columns) > _MOST_FIELDS:
-            raise ValueError(f"names {len(columns)} columns: {_MOST_FIELDS} at most, each multiplies the files")
+        if len(columns) > _MAX_COLUMNS:
+            raise ValueError(f"has {len(columns)} columns: at most {_MAX_COLUMNS}, since each multiplies the files")
         return PartitionBy(TimeUnit(time), tuple(map(_parse_term, columns)))
 
     def format(self, value: Any) -> Any:
         return value.terms if value.columns else str(value.time)
 
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+    def json_schema(self) -> JsonSchemaValue:
         unit = {"enum": [str(unit) for unit in TimeUnit]}
-        # Not by pattern: in YAML a term may be in two pieces.
+        # The items have no pattern: YAML may split a transform at its comma.
         return {"anyOf": [unit, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}
 
 
@@ -112,81 +114,77 @@ def _parse_term(text: str) -> ColumnTransform:
     if match[1] is not None:
         return ColumnTransform(match[1])
     kind, figure = TransformKind(match[2]), int(match[3])
-    most = _MOST_BUCKETS if kind is TransformKind.BUCKET else _MOST_WIDTH
-    if not 1 <= figure <= most:
-        what = "there can be 1 to {:,} buckets" if kind is TransformKind.BUCKET else "a width is from 1 to {:,}"
-        raise ValueError(f"{text!r}: {what.format(most)}")
+    name, high = ("number of buckets", _MAX_BUCKETS) if kind is TransformKind.BUCKET else ("width", _MAX_WIDTH)
+    if not 1 <= figure <= high:
+        raise ValueError(f"{text!r}: the {name} must be between 1 and {high:,}")
     return ColumnTransform(match[4], kind, figure)
 
 
-_NEVER = (ColumnKind.FLOAT, ColumnKind.DOUBLE)
-_NOT_BUCKETED = (*_NEVER, ColumnKind.BOOLEAN)
-_TRUNCATED = (ColumnKind.INT, ColumnKind.LONG, ColumnKind.STRING, ColumnKind.JSON, ColumnKind.BINARY)
-_ONE_FOR_EACH_MESSAGE = ("offset", "message_id", "value")
-
-
 def check_partition_by(partition_by: PartitionBy, columns: Mapping[str, Column]) -> None:
-    """Refuse what cannot be; `columns` are those that the stream names. Raises a fault at `partition_by`."""
+    """Raise an error at `partition_by` for a column that is unknown, or that Iceberg cannot partition by.
+
+    `columns`: the stream's configured columns.
+    """
     types = column_types(columns)
     for transform in partition_by.columns:
-        fault = _fault(transform, types)
-        if fault:
-            raise misfit("partition_by", f"{transform}: {fault}")
+        error = _transform_error(transform, types)
+        if error:
+            raise section_error("partition_by", f"{transform}: {error}")
     _check_names(partition_by, {*OWN_COLUMNS, *columns})
 
 
-def _fault(transform: ColumnTransform, types: Mapping[str, ColumnType]) -> str | None:
-    """Why a table cannot be partitioned by this."""
-    found = types.get(transform.column)
-    if found is None:
-        there = ", ".join(types)
-        return f"there is no such column to partition by; there are: {there}, and what `columns` names"
-    if found.is_list:
-        return "a list cannot be partitioned by"
-    return _TYPE_FAULTS[transform.kind](transform, found)
+def _transform_error(transform: ColumnTransform, types: Mapping[str, ColumnType]) -> str | None:
+    """Return why a table cannot be partitioned by a transform; None if it can."""
+    column_type = types.get(transform.column)
+    if column_type is None:
+        return f"unknown column; known columns: {', '.join(types)}"
+    if column_type.is_list:
+        return "a table cannot be partitioned by a list"
+    if transform.kind is TransformKind.BUCKET:
+        return f"Iceberg cannot bucket a {column_type}" if column_type.kind in _NOT_BUCKETED else None
+    if transform.kind is TransformKind.TRUNCATE:
+        return _truncate_error(column_type)
+    return _identity_error(transform.column, column_type)
 
 
-def _identity_fault(transform: ColumnTransform, found: ColumnType) -> str | None:
-    if transform.column in _ONE_FOR_EACH_MESSAGE:
-        return "would make a partition for each message: take bucket or truncate"
-    if found.kind is ColumnKind.TIMESTAMP:
-        return "would make a partition for each microsecond: hour or day, which comes first, is by time"
-    return f"a {found} cannot be partitioned by: its values are not exact" if found.kind in _NEVER else None
-
-
-def _bucket_fault(_: ColumnTransform, found: ColumnType) -> str | None:
-    return f"Iceberg has no buckets of a {found}" if found.kind in _NOT_BUCKETED else None
-
-
-def _truncate_fault(_: ColumnTransform, found: ColumnType) -> str | None:
-    if found.kind is ColumnKind.DECIMAL:
-        # One such message would stop the stream: it can be staged, and never be committed.
-        return f"truncated downwards, the least {found} has more digits than a manifest of Iceberg's holds: take bucket"
-    if found.kind not in _TRUNCATED:
-        return f"Iceberg does not truncate a {found}: it can be an int, long, string or binary"
+def _identity_error(column: str, column_type: ColumnType) -> str | None:
+    if column in _UNIQUE_COLUMNS:
+        return "would make a partition for each message: use bucket or truncate"
+    if column_type.kind is ColumnKind.TIMESTAMP:
+        return "would make a partition for each microsecond: the event time is partitioned by hour or day"
+    if column_type.kind in _INEXACT:
+        return f"a table cannot be partitioned by a {column_type}: its values are not exact"
     return None
 
 
-_TYPE_FAULTS = {
-    TransformKind.IDENTITY: _identity_fault,
-    TransformKind.BUCKET: _bucket_fault,
-    TransformKind.TRUNCATE: _truncate_fault,
-}
+def _truncate_error(column_type: ColumnType) -> str | None:
+    if column_type.kind is ColumnKind.DECIMAL:
+        # One such message would stop the stream: its file can be staged, but never be committed.
+        return (
+            f"truncation rounds down, so the smallest {column_type} gets more digits than an Iceberg manifest "
+            f"can hold: use bucket"
+        )
+    if column_type.kind not in _TRUNCATED:
+        return f"Iceberg cannot truncate a {column_type}, only an int, long, string or binary"
+    return None
 
 
 def _check_names(partition_by: PartitionBy, columns: Collection[str]) -> None:
-    """Partition fields and columns share one space of names in Iceberg; only the identity has its column's."""
+    """Raise an error for two partition fields of one name, or a partition field with the name of a column.
+
+    Iceberg requires this. Only the partition field of an identity transform has the name of its column.
+    """
     seen: dict[str, ColumnTransform] = {}
     for transform in partition_by.columns:
         if transform.field_name in seen:
-            there = seen[transform.field_name]
-            raise misfit("partition_by", f"{transform}: {there} is there already; take one of the two")
+            other = seen[transform.field_name]
+            raise section_error("partition_by", f"{transform}: repeats {other}; remove one of the two")
         seen[transform.field_name] = transform
-    made = {t.field_name: str(t) for t in partition_by.columns if t.kind is not TransformKind.IDENTITY}
-    made[partition_by.time_field_name] = str(partition_by.time)
-    for name, term in made.items():
+    derived = {t.field_name: str(t) for t in partition_by.columns if t.kind is not TransformKind.IDENTITY}
+    derived[partition_by.time_field_name] = str(partition_by.time)
+    for name, term in derived.items():
         if name in columns:
-            raise misfit(
+            raise section_error(
                 "partition_by",
-                f"{term}: the partition field would be called {name!r}, as a column is: give the column another name",
+                f"{term}: the partition field would have the name of the column {name!r}: rename the column",
             )

@@ -1,4 +1,4 @@
-"""The whole of `streams.yaml`, and that its streams leave each other alone."""
+"""The root of the config: all of `streams.yaml`, and the check that no two streams write the same objects."""
 
 from __future__ import annotations
 
@@ -10,46 +10,46 @@ from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from waybill import names
-from waybill.config.model import Section, misfit
+from waybill.config.base import Section, section_error
 from waybill.config.schema_parsers import AvroParser
 from waybill.config.services import Catalog, Kafka, Spark, Storage, ZooKeeper
 from waybill.config.sink import check_sinks_apart
 from waybill.config.stream import Stream, TopicRegex
-from waybill.config.values import IsStreamName
+from waybill.config.texts import IsStreamName
 from waybill.errors import ConfigError
 
 __all__ = ["Config"]
 
 
 def _check_version(value: Any) -> Any:
-    if isinstance(value, bool):  # for Python, True is 1
+    if isinstance(value, bool):  # True == 1 in Python, so Literal[1] would accept it
         raise ValueError("must be 1")
     return value
 
 
 class Config(Section):
-    """The whole of `streams.yaml`."""
+    """All of `streams.yaml`."""
 
     version: Annotated[Literal[1], BeforeValidator(_check_version)] = Field(
         description="The version of this file's format."
     )
-    storage: Storage = Field(description="Where the archive is.")
+    storage: Storage = Field(description="Where the archive is stored.")
     kafka: Kafka = Field(Kafka(), description="Where the messages come from.")
     zookeeper: ZooKeeper = Field(ZooKeeper(), description="Where lanes are coordinated.")
-    catalog: Catalog = Field(Catalog(), description="Where the tables are registered.")
+    catalog: Catalog = Field(Catalog(), description="The catalog of the tables.")
     spark: Spark = Field(Spark(), description="Where Spark jobs run.")
     streams: dict[Annotated[str, IsStreamName()], Stream] = Field(description="The streams, by name.", min_length=1)
 
     @property
     def registries(self) -> tuple[str, ...]:
-        """The connections of the schema registries that parsers ask."""
+        """Return the connection ids of the schema registries that parsers use, each once."""
         parsers = [stream.parser for stream in self.streams.values()]
         found = [parser.registry for parser in parsers if isinstance(parser, AvroParser) and parser.registry]
         return tuple(dict.fromkeys(found))
 
     @model_validator(mode="after")
     def _check_overlaps(self) -> Self:
-        """Two streams must not write one chain or one table: refused here rather than found in the data."""
+        """Raise an error if two streams would write the same chain, table or directory."""
         self._check_tables()
         check_sinks_apart({name: self.files_root(name) for name, s in self.streams.items() if s.sink.is_files})
         for (a, first), (b, second) in self._pairs():
@@ -76,9 +76,9 @@ class Config(Section):
                 yield a, b
 
     def rival(self, name: str, topic: str) -> str | None:
-        """Another stream that archives the topic in the same generation, into the same chains; None: there is none.
+        """Return another stream that archives the topic in the same generation, and so to the same chains; else None.
 
-        Two patterns may match one topic, which nobody can tell before there is such a topic.
+        Two patterns may match one topic. That can be checked only when the topic is known.
         """
         generation = self.stream(name).generation
         rivals = (
@@ -89,18 +89,18 @@ class Config(Section):
         return next(rivals, None)
 
     def files_root(self, name: str) -> str:
-        """What the keys of all files of a stream's `files` sink start with."""
+        """Return the prefix of the keys of all files of a stream with the sink `files`."""
         stream = self.stream(name)
         return stream.sink.root(self.storage.prefix, names.table_name(stream.table, stream.generation))
 
     def stream(self, name: str) -> Stream:
-        """The stream of that name. Raises `ConfigError` that lists the names there are."""
+        """Return the stream with the name. Raise `ConfigError` with a list of the names if there is none."""
         try:
             return self.streams[name]
         except KeyError:
             near = difflib.get_close_matches(name, self.streams, n=1)
-            meant = f"; did you mean {near[0]!r}? There" if near else "; there"
-            raise ConfigError(f"no stream {name!r}{meant} are: {', '.join(sorted(self.streams))}") from None
+            meant = f"; did you mean {near[0]!r}? Known" if near else "; known"
+            raise ConfigError(f"no stream {name!r}{meant} streams: {', '.join(sorted(self.streams))}") from None
 
 
 def _tables_of(stream: Stream) -> list[str]:
@@ -111,24 +111,28 @@ def _tables_of(stream: Stream) -> list[str]:
 
 
 def _check_topics_apart(a: str, first: Stream, b: str, second: Stream) -> None:
-    """Whether two patterns can match one topic is found when topics are looked up; the rest can be told here."""
-    shared = next((t for t in _literal(first) + _literal(second) if first.matches(t) and second.matches(t)), None)
+    """Raise an error if the streams share a listed topic or a pattern.
+
+    Different patterns may match the same topic, too. That is checked when the topics are looked up in Kafka.
+    """
+    listed = _listed_topics(first) + _listed_topics(second)
+    shared = next((topic for topic in listed if first.matches(topic) and second.matches(topic)), None)
     if shared is not None:
-        what = f"topic {shared!r}"
+        topics = f"topic {shared!r}"
     elif isinstance(first.topics, TopicRegex) and first.topics == second.topics:
-        what = f"the topics of {first.topics.regex!r}"
+        topics = f"the topics of {first.topics.regex!r}"
     else:
         return
     raise _overlap(
         (b, "topics"),
-        f"streams {a!r} and {b!r} both archive {what} in generation {first.generation}: "
-        f"leave it to one of them, or give one another generation",
+        f"streams {a!r} and {b!r} both archive {topics} in generation {first.generation}: "
+        f"remove it from one of them, or give one of them another generation",
     )
 
 
 def _overlap(at: tuple[str, str], message: str) -> PydanticCustomError:
-    return misfit(("streams", *at), message, kind="overlap")
+    return section_error(("streams", *at), message, kind="overlap")
 
 
-def _literal(stream: Stream) -> list[str]:
+def _listed_topics(stream: Stream) -> list[str]:
     return [] if isinstance(stream.topics, TopicRegex) else list(stream.topics)

@@ -1,4 +1,4 @@
-"""The parsers that need a schema: Avro and protobuf. What is in its file is part of the config."""
+"""The parsers that need a schema: Avro and Protobuf. The content of the schema's file is part of the config."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
+from waybill.config.base import Matching, Section, section_error
+from waybill.config.columns import EventTime, FieldPath
 from waybill.config.embedded_file import EmbeddedFile, IsEmbeddedFile
 from waybill.config.enums import AvroFraming, ProtobufFraming
-from waybill.config.event_time import EventTime, FieldPath
-from waybill.config.model import Section, misfit
 from waybill.config.schemas import AvroSchema, find_message, missing_field, read_avro_schema
 from waybill.config.services import ConnectionId
-from waybill.config.values import Matching
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor
@@ -27,80 +26,83 @@ MESSAGE_TYPE = Matching(
 
 
 class AvroParser(Section):
-    """Messages that are Avro records, by the schema of a file or by those of a schema registry."""
+    """Messages that are Avro records, written with the schema in a file or with the schemas of a schema registry."""
 
     model_config = ConfigDict(serialize_by_alias=True)
 
     name: Literal["avro"] = Field(description="The parser.")
     schema_file: Annotated[EmbeddedFile, IsEmbeddedFile("an Avro schema (`.avsc`)")] | None = Field(
-        None, alias="schema", description="The schema that all messages were written by. Or `registry`."
+        None, alias="schema", description="The schema that all messages were written with. Or set `registry`."
     )
     framing: AvroFraming = Field(
         AvroFraming.NONE,
-        description="With `schema`: what stands before the datum. `single_object`: C3 01 and the schema's fingerprint.",
+        description="With `schema`: the bytes before the datum. `single_object`: C3 01 and the schema's fingerprint.",
     )
     registry: ConnectionId | None = Field(
         None,
         description="Airflow connection (type `http`) of a schema registry. Each message begins with a byte 0 and the "
-        "id of its schema, as Confluent's serializers write it. Or `schema`.",
+        "id of its schema, as Confluent's serializers write it. Or set `schema`.",
     )
     event_time: EventTime = Field(
-        description="The event time. A message without it goes to quarantine. A timestamp (logical type) is taken as "
+        description="The event time. A message without it goes to quarantine. A timestamp (logical type) is read as "
         "it is, whatever the format."
     )
     message_id: FieldPath | None = Field(
         None,
-        description="Field path of the producer's message id. Without one, or where a message has none, the id is "
-        "`<topic>/<partition>@<offset>`.",
+        description="Field path of the producer's message id. Without this key, or for a message without an id, the "
+        "id is `<topic>/<partition>@<offset>`.",
     )
 
     @model_validator(mode="after")
     def _check_schema(self) -> Self:
         if (self.schema_file is None) == (self.registry is None):
-            raise misfit("name", "needs either a schema (a file) or a registry (a connection): give one of them")
+            raise section_error("name", "needs either a schema (a file) or a registry (a connection): set one of them")
         if self.schema_file is None and self.framing is not AvroFraming.NONE:
-            raise misfit("framing", "means nothing with a registry, whose messages begin with a schema's id")
+            raise section_error("framing", "has no effect with a registry, whose messages begin with a schema id")
         _check_paths(self.event_time, self.message_id, self.missing_field)
         return self
 
     def missing_field(self, path: FieldPath) -> list[str] | None:
-        """None if a message can have a field at `path`, or nobody can tell; else those where it goes astray."""
+        """Return None if a message can have a field at `path`, or if the schema is in a registry.
+
+        Else return the names of the fields at the first place where `path` leaves the schema.
+        """
         schema = self.avro_schema()
         return None if schema is None else schema.missing_field(path)
 
     def avro_schema(self) -> AvroSchema | None:
-        """The schema of the file, if there is one."""
+        """Return the schema in the file; None if the schemas are in a registry."""
         if self.schema_file is None:
             return None
         try:
             return read_avro_schema(self.schema_file.content.decode())
         except UnicodeDecodeError:
-            raise misfit("schema", "is not UTF-8 text") from None
+            raise section_error("schema", "is not UTF-8 text") from None
         except ValueError as error:
-            raise misfit("schema", str(error)) from None
+            raise section_error("schema", str(error)) from None
 
 
 class ProtobufParser(Section):
-    """Messages that are protobuf messages of one type."""
+    """Messages that are Protobuf messages of one type."""
 
     name: Literal["protobuf"] = Field(description="The parser.")
     descriptor_set: Annotated[EmbeddedFile, IsEmbeddedFile("a descriptor set")] = Field(
-        description="What `protoc --include_imports --descriptor_set_out=FILE` has written."
+        description="The file that `protoc --include_imports --descriptor_set_out=FILE` has written."
     )
-    message: Annotated[str, MESSAGE_TYPE] = Field(description="The messages' type, with its package.")
+    message: Annotated[str, MESSAGE_TYPE] = Field(description="The type of the messages, with its package.")
     framing: ProtobufFraming = Field(
         ProtobufFraming.NONE,
-        description="What stands before the message. `confluent`: a byte 0, a schema's id, and which message of that "
-        "schema's file it is.",
+        description="The bytes before the message. `confluent`: a byte 0, the id of a schema, and the index of the "
+        "message type in the schema's file.",
     )
     event_time: EventTime = Field(
-        description="The event time. A message without it goes to quarantine. A `google.protobuf.Timestamp` is taken "
+        description="The event time. A message without it goes to quarantine. A `google.protobuf.Timestamp` is read "
         "as it is, whatever the format."
     )
     message_id: FieldPath | None = Field(
         None,
-        description="Field path of the producer's message id. Without one, or where a message has none, the id is "
-        "`<topic>/<partition>@<offset>`.",
+        description="Field path of the producer's message id. Without this key, or for a message without an id, the "
+        "id is `<topic>/<partition>@<offset>`.",
     )
 
     @model_validator(mode="after")
@@ -109,24 +111,32 @@ class ProtobufParser(Section):
         return self
 
     def missing_field(self, path: FieldPath) -> list[str] | None:
-        """None if a message can have a field at `path`; else those where it goes astray."""
+        """Return None if a message can have a field at `path`.
+
+        Else return the names of the fields at the first place where `path` leaves the schema.
+        """
         return missing_field(self.message_type(), path)
 
     def message_type(self) -> Descriptor:
-        """The messages' type."""
+        """Return the type of the messages."""
         try:
             return find_message(self.descriptor_set.content, self.message)
         except ValueError as error:
-            raise misfit("descriptor_set", str(error)) from None
+            raise section_error("descriptor_set", str(error)) from None
         except KeyError as error:
-            raise misfit("message", f"is not in {self.descriptor_set.path}; there are: {error.args[0]}") from None
+            raise section_error(
+                "message", f"is not in {self.descriptor_set.path}, which has: {error.args[0]}"
+            ) from None
 
 
 def check_path(at: tuple[str, ...], path: FieldPath, missing: Callable[[FieldPath], list[str] | None]) -> None:
-    """A path must lead to a field of the schema. `missing`: None, or the fields that there are where it goes astray."""
-    there = missing(path)
-    if there is not None:
-        raise misfit(at, f"is not in the schema; where it goes astray there are: {', '.join(there) or 'no fields'}")
+    """Raise an error at the key `at` unless `path` leads to a field of the schema.
+
+    `missing` returns None for a field of the schema, else the names of the fields where the path leaves the schema.
+    """
+    known = missing(path)
+    if known is not None:
+        raise section_error(at, f"is not in the schema; the fields at that level are: {', '.join(known) or 'none'}")
 
 
 def _check_paths(

@@ -1,6 +1,7 @@
-"""Avro schemas: read and checked when the config is loaded, and again where messages are read by them.
+"""Avro schemas and Protobuf descriptor sets.
 
-Protobuf's descriptor sets: read and checked when the config is loaded, and again where messages are read by them.
+Both are read and checked when the config is loaded, and read again in the tasks that parse messages by them. Their
+libraries are imported where they are used: most configs need neither.
 """
 
 from __future__ import annotations
@@ -16,78 +17,86 @@ if TYPE_CHECKING:
 
 __all__ = ["AvroSchema", "find_message", "missing_field", "read_avro_schema"]
 
-_RECORDS = ("record", "error")
+_MAX_ERROR_CHARACTERS = 200
+_MAX_LISTED_TYPES = 20
+_PROTOC_COMMAND = "protoc --include_imports --descriptor_set_out=…"
+
+
+# --- Avro -------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class AvroSchema:
-    """A schema as fastavro has parsed it: every name in full."""
+    """A schema as fastavro has parsed it: every name is a full name."""
 
     parsed: Any
     named: Mapping[str, Any]
-    """The named types in it, and those that it refers to."""
+    """The named types that the schema defines or refers to, by full name."""
 
     def missing_field(self, path: Sequence[str]) -> list[str] | None:
-        """None if a message can have a field at `path`; else the fields that there are where the path goes astray."""
-        there = [self.parsed]
+        """Return None if a message can have a field at `path`.
+
+        Else return the names of the fields at the first place where `path` leaves the schema.
+        """
+        schemas = [self.parsed]
         for name in path:
-            there = [branch for schema in there for branch in self._branches(schema)]
-            fields = [field for schema in there for field in schema.get("fields", ())]
-            below = [field["type"] for field in fields if field["name"] == name]
-            below += [schema["values"] for schema in there if schema.get("type") == "map"]
-            if not below:
+            definitions = [definition for schema in schemas for definition in self._definitions(schema)]
+            fields = [field for definition in definitions for field in definition.get("fields", ())]
+            schemas = [field["type"] for field in fields if field["name"] == name]
+            schemas += [definition["values"] for definition in definitions if definition.get("type") == "map"]
+            if not schemas:
                 return [field["name"] for field in fields]
-            there = below
         return None
 
-    def _branches(self, schema: Any) -> list[dict[str, Any]]:
-        """The definitions that a schema stands for: of a union, those of its branches."""
+    def _definitions(self, schema: Any) -> list[dict[str, Any]]:
+        """Return the definitions of a schema: one, or those of a union's branches."""
         if isinstance(schema, list):
-            return [definition for branch in schema for definition in self._branches(branch)]
+            return [definition for branch in schema for definition in self._definitions(branch)]
         if isinstance(schema, str):
             schema = self.named.get(schema)
         if isinstance(schema, dict) and isinstance(schema["type"], list | dict):
-            return self._branches(schema["type"])
+            return self._definitions(schema["type"])
         return [schema] if isinstance(schema, dict) else []
 
     def fingerprint(self) -> bytes:
-        """CRC-64-AVRO of its canonical form, as it is written at the start of a single object."""
+        """Return the CRC-64-AVRO of the schema's canonical form, in the byte order of Avro's single-object encoding."""
         from fastavro.schema import fingerprint, to_parsing_canonical_form
 
         return bytes.fromhex(fingerprint(to_parsing_canonical_form(self.parsed), "CRC-64-AVRO"))
 
 
-def read_avro_schema(text: str, referred_to: Sequence[str] = ()) -> AvroSchema:
-    """The schema in `text`; `referred_to` holds the schemas of types that it names, each after those that it needs.
+def read_avro_schema(text: str, referenced: Sequence[str] = ()) -> AvroSchema:
+    """Return the schema in `text`. Raise `ValueError` with a message of one line.
 
-    Raises `ValueError` with one line that says what is wrong.
+    `referenced`: the texts of the schemas whose types it names, each after those that it needs itself.
     """
     import fastavro
 
     named: dict[str, Any] = {}
     try:
-        for each in dict.fromkeys(referred_to):
+        for each in dict.fromkeys(referenced):
             fastavro.parse_schema(json.loads(each), named)
         parsed = fastavro.parse_schema(json.loads(text), named)
     except RecursionError:
         raise ValueError("is nested too deeply") from None
     except json.JSONDecodeError as error:
-        raise ValueError(f"is no JSON: {error}") from None
-    # fastavro walks into whatever the JSON is, and raises what comes of it.
+        raise ValueError(f"is not JSON: {error}") from None
+    # fastavro does not check the shape of the JSON, so it may raise anything, a KeyError for example.
     except Exception as error:
-        told = " ".join(str(error).split()) or "nothing more is known"
-        raise ValueError(f"is no Avro schema: {type(error).__name__}: {told[:200]}") from None
+        detail = " ".join(str(error).split()) or "no details"
+        message = f"is not an Avro schema: {type(error).__name__}: {detail[:_MAX_ERROR_CHARACTERS]}"
+        raise ValueError(message) from None
     return AvroSchema(parsed, named)
 
 
-_SHOWN = 20
+# --- Protobuf ---------------------------------------------------------------------------------------------------------
 
 
 def find_message(descriptor_set: bytes, name: str) -> Descriptor:
-    """The message type of that full name in what `protoc --include_imports --descriptor_set_out` has written.
+    """Return the message type with the full name `name` in a descriptor set of `protoc --include_imports`.
 
-    Raises `ValueError` with one line that says what is wrong; a `KeyError` of the names that there are, if the type is
-    not among them.
+    Raise `ValueError` with a message of one line if the bytes are not a usable descriptor set. Raise `KeyError` with a
+    list of the type names if the set has no such type.
     """
     from google.protobuf import descriptor_pb2, descriptor_pool
     from google.protobuf.message import DecodeError
@@ -95,57 +104,64 @@ def find_message(descriptor_set: bytes, name: str) -> Descriptor:
     try:
         files = descriptor_pb2.FileDescriptorSet.FromString(descriptor_set)
     except DecodeError as error:
-        raise ValueError(f"is no descriptor set (protoc --include_imports --descriptor_set_out=…): {error}") from None
+        raise ValueError(f"is not a descriptor set ({_PROTOC_COMMAND}): {error}") from None
     if not files.file:
-        raise ValueError("is no descriptor set (protoc --include_imports --descriptor_set_out=…): it holds no files")
+        raise ValueError(f"is not a descriptor set ({_PROTOC_COMMAND}): it contains no files")
     pool = descriptor_pool.DescriptorPool()
     for file in files.file:
         try:
             pool.Add(file)
         except (TypeError, ValueError) as error:
-            told = " ".join(str(error).split())
-            raise ValueError(f"cannot be used, was it made with --include_imports? {file.name}: {told}") from None
+            detail = " ".join(str(error).split())
+            raise ValueError(
+                f"cannot be used (was it written without --include_imports?): {file.name}: {detail}"
+            ) from None
     try:
         return pool.FindMessageTypeByName(name)
     except KeyError:
-        there = [found for file in files.file for found in _messages(file.package, file.message_type)]
-        raise KeyError(_nearest_first(name, there)) from None
+        names = [found for file in files.file for found in _message_names(file.package, file.message_type)]
+        raise KeyError(_nearest_first(name, names)) from None
 
 
 def missing_field(message: Descriptor, path: tuple[str, ...]) -> list[str] | None:
-    """None if a message can have a field at `path`; else the fields that there are where the path goes astray."""
+    """Return None if a message can have a field at `path`.
+
+    Else return the names of the fields at the first place where `path` leaves the message type.
+    """
     within: Descriptor | None = message
     for name in path:
         if within is None:
             return []
-        if _is_map_of_texts(within):
+        if _is_map_with_text_keys(within):
             within = within.fields_by_name["value"].message_type
             continue
         field = within.fields_by_name.get(name)
         if field is None:
             return [each.name for each in within.fields]
-        # Into a list no path leads; into a map, by the key's text.
-        within = field.message_type if not field.is_repeated or _is_map_of_texts(field.message_type) else None
+        # A path can lead into a map, by a text key, but not into a list.
+        is_list = field.is_repeated and not _is_map_with_text_keys(field.message_type)
+        within = None if is_list else field.message_type
     return None
 
 
-def _is_map_of_texts(message: Any) -> bool:
+def _is_map_with_text_keys(message: Any) -> bool:
     if message is None or not message.GetOptions().map_entry:
         return False
     key = message.fields_by_name["key"]
     return bool(key.type == key.TYPE_STRING)
 
 
-def _messages(scope: str, messages: Any) -> list[str]:
-    found = []
+def _message_names(scope: str, messages: Any) -> list[str]:
+    names = []
     for message in messages:
         name = f"{scope}.{message.name}" if scope else message.name
         if not message.options.map_entry:
-            found += [name, *_messages(name, message.nested_type)]
-    return found
+            names += [name, *_message_names(name, message.nested_type)]
+    return names
 
 
-def _nearest_first(name: str, there: list[str]) -> str:
-    near = difflib.get_close_matches(name, there, n=_SHOWN, cutoff=0.6)
-    listed = list(dict.fromkeys([*near, *there]))
-    return ", ".join(listed[:_SHOWN]) + (f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else "")
+def _nearest_first(name: str, names: list[str]) -> str:
+    near = difflib.get_close_matches(name, names, n=_MAX_LISTED_TYPES, cutoff=0.6)
+    listed = list(dict.fromkeys([*near, *names]))
+    more = len(listed) - _MAX_LISTED_TYPES
+    return ", ".join(listed[:_MAX_LISTED_TYPES]) + (f" and {more} more" if more > 0 else "")

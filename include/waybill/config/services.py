@@ -1,4 +1,4 @@
-"""The services that Waybill uses: which connection, and what is said of each beside its address."""
+"""Connection ids and settings of the services that Waybill uses: S3, Kafka, ZooKeeper, the catalog, Spark."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import Annotated
 
 from pydantic import Field
 
-from waybill.config.model import Section
-from waybill.config.values import DurationBetween, IsConnectionId, Matching
+from waybill.config.base import Matching, Section
+from waybill.config.quantities import DurationBetween
+from waybill.config.texts import CONNECTION_ID
 
 __all__ = ["Catalog", "ConnectionId", "Kafka", "Spark", "Storage", "ZooKeeper"]
 
-ConnectionId = Annotated[str, IsConnectionId()]
+ConnectionId = Annotated[str, CONNECTION_ID]
 
 BUCKET = Matching(
     r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]",
@@ -26,21 +27,22 @@ PREFIX = Matching(
 )
 ZK_ROOT = Matching(
     r"(?!zookeeper(?:/|$))[A-Za-z0-9_.-]+(?:/[A-Za-z0-9_.-]+)*",
-    "segments of [A-Za-z0-9_.-], none of them '.' or '..', joined by single slashes; not 'zookeeper', which is its own",
+    "segments of [A-Za-z0-9_.-], none of them '.' or '..', joined by single slashes; "
+    "not 'zookeeper', which ZooKeeper reserves",
     refused=r"(?:^|/)\.\.?(?:/|$)",
 )
 
 
 class Storage(Section):
-    """Where the archive is."""
+    """Where the archive is stored."""
 
     connection: ConnectionId = Field("aws_default", description="Airflow connection of S3 (type `aws`).")
     bucket: Annotated[str, BUCKET] = Field(description="The bucket. It must exist.")
-    prefix: Annotated[str, PREFIX] = Field("", description="What every key starts with.")
+    prefix: Annotated[str, PREFIX] = Field("", description="The prefix of every object key.")
     abort_uploads_after: Annotated[timedelta, DurationBetween("2h", "90d")] = Field(
         timedelta(days=1),
-        description="When a multipart upload of a backup object that was never completed, left behind by a lane that "
-        "was killed, is aborted.",
+        description="The age at which an incomplete multipart upload of a backup object is aborted. A lane that was "
+        "killed leaves such uploads.",
     )
 
 
@@ -58,7 +60,7 @@ class ZooKeeper(Section):
         "waybill", description="The node below which Waybill writes (below the connection's chroot)."
     )
     session_timeout: Annotated[timedelta, DurationBetween("2s", "5m")] = Field(
-        timedelta(seconds=10), description="How long a dead lane keeps its locks."
+        timedelta(seconds=10), description="How long a lane that died keeps its locks."
     )
 
 

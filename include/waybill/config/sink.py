@@ -1,4 +1,4 @@
-"""Where a stream's rows go: an Iceberg table, or files in Hive's layout."""
+"""Where a stream's rows are written: to an Iceberg table, or to files in Hive's layout."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from waybill import names
+from waybill.config.base import Matching, NamedSection, section_error
 from waybill.config.enums import Compression, FileFormat, SequenceFileKey, SinkName
-from waybill.config.model import NamedSection, misfit
-from waybill.config.values import DurationBetween, IsDelimiter, Matching
+from waybill.config.quantities import DurationBetween
+from waybill.config.texts import IsDelimiter
 
 __all__ = ["FilesFormat", "Sink", "check_sinks_apart"]
 
@@ -21,15 +22,15 @@ SINK_PREFIX = Matching(
     refused=r"(?:^|/)\.\.?(?:/|$)|^.{401}",
 )
 _RESERVED = ("backup", "dedup", "gaps", "index", "plans", "retries", "starts", "sweeps")
-"""What Waybill keeps in the bucket by itself: first segments below the archive's prefix."""
+"""The prefixes of Waybill's own objects: first segments of object keys below the archive's prefix."""
 
 
 class FilesFormat(NamedSection):
-    """What a file's bytes are. A name alone, such as `format: text`, is short for a section with that name."""
+    """The format of files. A name alone, such as `format: text`, is short for a section with that name."""
 
     name: FileFormat = Field(
         FileFormat.PARQUET,
-        description="`parquet`: the table's columns. `sequencefile`, `text`: the messages alone, see the user guide.",
+        description="`parquet`: the table's columns. `sequencefile`, `text`: only the messages, see the user guide.",
     )
     key: SequenceFileKey = Field(
         SequenceFileKey.MSGPACK,
@@ -37,34 +38,34 @@ class FilesFormat(NamedSection):
         "MessagePack map (`msgpack`).",
     )
     delimiter: Annotated[str, IsDelimiter()] = Field(
-        "\n", description="`text` only: what ends each message. Messages that contain it go to quarantine."
+        "\n", description="`text` only: the end of each message. A message that contains it goes to quarantine."
     )
     compression: Compression | None = Field(
         None,
-        description="`parquet`: `zstd` (the default), `snappy`, `gzip`, `none`. `sequencefile`: of its blocks, `none` "
-        "if left out. `text`: `none` (the default) or `gzip`.",
+        description="`parquet`: `zstd` (the default), `snappy`, `gzip`, `none`. `sequencefile`: compression of "
+        "its blocks, by default `none`. `text`: `none` (the default) or `gzip`.",
     )
 
     @model_validator(mode="after")
     def _check_keys(self) -> Self:
-        """A key that means nothing for the format is a misunderstanding."""
+        """Refuse a key that has no effect with the format: its author expects one."""
         for key, owner in (("key", FileFormat.SEQUENCEFILE), ("delimiter", FileFormat.TEXT)):
             if self.name is not owner and getattr(self, key) != type(self).model_fields[key].default:
-                raise misfit(key, f"means nothing with the format {self.name}: leave it out")
+                raise section_error(key, f"has no effect with the format {self.name}: remove it")
         if self.name is FileFormat.TEXT and self.codec not in _TEXT_COMPRESSIONS:
-            raise misfit("compression", f"of text must be {' or '.join(_TEXT_COMPRESSIONS)}")
+            raise section_error("compression", f"must be {' or '.join(_TEXT_COMPRESSIONS)} with the format text")
         return self
 
     @property
     def codec(self) -> Compression:
-        """The compression, the format's own default included."""
+        """Return the compression, or the default of the format if none is configured."""
         if self.compression is not None:
             return self.compression
         return Compression.ZSTD if self.name is FileFormat.PARQUET else Compression.NONE
 
     @property
     def extension(self) -> names.FileExtension:
-        """How files of this format are called."""
+        """Return the extension in the names of files of this format."""
         if self.name is FileFormat.TEXT and self.codec is Compression.GZIP:
             return names.FileExtension.TEXT_GZIP
         return _EXTENSIONS[self.name]
@@ -79,24 +80,24 @@ _EXTENSIONS = {
 
 
 class Sink(NamedSection):
-    """Where the rows go. A name alone, such as `sink: files`, is short for a section with that name."""
+    """Where the rows are written. A name alone, such as `sink: files`, is short for a section with that name."""
 
     name: SinkName = Field(
         SinkName.ICEBERG,
-        description="`iceberg`: the table. `files`: files in directories by event time; the table then lists them.",
+        description="`iceberg`: to the table. `files`: to files in directories by event time, which the table lists.",
     )
     prefix: Annotated[str, SINK_PREFIX] = Field(
         "tables/{table}",
-        description="`files` only: what follows `storage.prefix` in every file's key. `{table}` stands for the table "
-        "with its generation, as in `analytics.flights_g1`; without it, another generation needs another prefix.",
+        description="`files` only: the part of every file's key after `storage.prefix`. `{table}` stands for the table "
+        "with its generation, as in `analytics.flights_g1`; without it, each generation needs a prefix of its own.",
     )
     format: FilesFormat = Field(
-        FilesFormat(), description="`files` only: what the files are. Another format takes a new generation."
+        FilesFormat(), description="`files` only: the format of the files. Changing it takes a new generation."
     )
     lateness: Annotated[timedelta, DurationBetween("0s", "90d")] = Field(
         timedelta(hours=1),
-        description="`files` only: how long after its end an hour gets its `_SUCCESS`, by the time that all of the "
-        "stream's topic-partitions have come to.",
+        description="`files` only: how long after its end an hour gets its `_SUCCESS`. The time is the newest Kafka "
+        "timestamp that every topic-partition of the stream has reached.",
     )
 
     @model_validator(mode="after")
@@ -104,32 +105,33 @@ class Sink(NamedSection):
         if self.name is SinkName.ICEBERG:
             for key in type(self).model_fields:
                 if key != "name" and getattr(self, key) != type(self).model_fields[key].default:
-                    raise misfit(key, "means nothing with the sink iceberg: leave it out, or set name: files")
+                    raise section_error(key, "has no effect with the sink iceberg: remove it, or set name: files")
         first = self.prefix.split("/", 1)[0]
         if first in _RESERVED:
-            raise misfit("prefix", f"{first!r} is where Waybill keeps its own objects: choose another prefix")
+            raise section_error("prefix", f"{first!r} is a prefix of Waybill's own objects: choose another prefix")
         return self
 
     @property
     def is_files(self) -> bool:
-        """Whether rows go to files, and the table lists them."""
+        """Return whether rows are written to files, which the table lists."""
         return self.name is SinkName.FILES
 
     def root(self, storage_prefix: str, table: str) -> str:
-        """What the keys of all of the sink's files start with; `table`: with its generation."""
+        """Return the prefix of the keys of all files; `table`: the table's name with its generation."""
         return names.sink_root(storage_prefix, self.prefix.replace("{table}", table))
 
 
 def check_sinks_apart(roots: dict[str, str]) -> None:
-    """Two streams' files must not be found below one directory: a reader of one would read the other's.
+    """Raise an error if one stream writes files below the root of another: a reader of the root would read both.
 
-    `roots`: by stream. Raises a fault at the second one's prefix.
+    `roots`: the root of each stream with the sink `files`, by the stream's name.
     """
     for name, root in roots.items():
-        for other, its in roots.items():
-            if other != name and f"{root}/".startswith(f"{its}/"):
-                raise misfit(
+        for other, other_root in roots.items():
+            if other != name and f"{root}/".startswith(f"{other_root}/"):
+                raise section_error(
                     ("streams", name, "sink", "prefix"),
-                    f"streams {other!r} and {name!r} would both write below {its}/: give one of them another prefix",
+                    f"streams {other!r} and {name!r} would both write below {other_root}/: "
+                    f"give one of them another prefix",
                     kind="overlap",
                 )

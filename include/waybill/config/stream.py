@@ -1,4 +1,4 @@
-"""One stream of the config: what it is made of, and what of it must fit together."""
+"""One stream of the config, and the checks that its sections fit together."""
 
 from __future__ import annotations
 
@@ -9,22 +9,17 @@ from typing import Annotated, Any, Self
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from waybill.config.archiving import Format, Ingest, UploadPolicy
+from waybill.config.base import Matching, Section, section_error
 from waybill.config.columns import Columns
 from waybill.config.dedup import Dedup, check_dedup
 from waybill.config.enums import BackupFormat, IsolationLevel, StartPosition, TimeUnit
-from waybill.config.model import Section, misfit
-from waybill.config.parsing import EventTimeBounds, ParserConfig, PythonParser, RawParser, Reading, check_columns
+from waybill.config.expressions import IsRegex, IsStart
+from waybill.config.parsing import EventTimeBounds, ParserConfig, ParseSettings, PythonParser, RawParser, check_columns
 from waybill.config.partition_by import IsPartitionBy, PartitionBy, check_partition_by
 from waybill.config.partitioning import Maintenance, Partition, QuarantineAlert
+from waybill.config.quantities import WholeNumberBetween
 from waybill.config.sink import Sink
-from waybill.config.values import (
-    IsRecompression,
-    IsRegex,
-    IsStart,
-    IsTopicList,
-    Matching,
-    WholeNumberBetween,
-)
+from waybill.config.texts import IsRecompression, IsTopicList
 
 __all__ = ["Stream", "TopicRegex"]
 
@@ -35,15 +30,15 @@ TABLE = Matching(
 
 
 class TopicRegex(Section):
-    """Topics by pattern, looked up again at every run."""
+    """All topics that match a pattern, looked up in Kafka at every run."""
 
     regex: Annotated[str, IsRegex()] = Field(
-        description="What the whole topic name must match. Kafka's internal topics (`__…`) never do."
+        description="The pattern of whole topic names. Kafka's internal topics (`__…`) are never included."
     )
 
 
 def _topics_shape(value: Any) -> str | None:
-    # These tags show up in the locations of faults: they must not look like keys.
+    # Pydantic puts these tags into the locations of errors, where they must not look like keys: hence the spaces.
     if isinstance(value, dict | TopicRegex):
         return "pattern of topics"
     return "list of topics" if isinstance(value, list | tuple) else None
@@ -59,8 +54,8 @@ Topics = Annotated[
 ]
 
 
-def _a_section(schema: dict[str, Any]) -> None:
-    """Of a section that may be left out: null stands for no section in Python, and not in YAML."""
+def _refuse_null(schema: dict[str, Any]) -> None:
+    """Change the JSON schema of an optional section: the key may be left out, but null is not a section."""
     schema["$ref"] = next(kind["$ref"] for kind in schema.pop("anyOf") if "$ref" in kind)
     del schema["default"]
 
@@ -70,63 +65,65 @@ class Stream(Section):
 
     topics: Topics = Field(description="A list of topics (each at most once), or a section with `regex`.")
     generation: Annotated[int, WholeNumberBetween(1, 999_999)] = Field(
-        1, description="Raise it to start again with a chain and tables of their own."
+        1, description="Raise it to start again with new chains and new tables."
     )
     start: Annotated[StartPosition | datetime, IsStart()] = Field(
-        StartPosition.EARLIEST, description="Where a chain starts that does not exist yet."
+        StartPosition.EARLIEST, description="Where a new chain starts."
     )
     isolation_level: IsolationLevel = Field(
         IsolationLevel.READ_COMMITTED, description="`read_committed` leaves out aborted transactions."
     )
-    upload: UploadPolicy = Field(UploadPolicy(), description="When a backup object is cut.")
-    format: Format = Field(Format(), description="What the backup objects are. Changing it takes a new generation.")
+    upload: UploadPolicy = Field(UploadPolicy(), description="When a backup object is completed.")
+    format: Format = Field(Format(), description="The format of backup objects. Changing it takes a new generation.")
     recompress: Annotated[int | None, IsRecompression()] = Field(
         None,
-        description="`zstd`: batches that producers sent uncompressed are stored compressed, their records untouched.",
+        description="`zstd`: record batches that producers sent uncompressed are compressed, without other changes.",
     )
-    ingest: Ingest = Field(Ingest(), description="How the lanes run.")
-    parser: ParserConfig = Field(description="How a message is read. The keys depend on the parser's name.")
+    ingest: Ingest = Field(Ingest(), description="How the lanes work.")
+    parser: ParserConfig = Field(description="How a message is parsed. The keys depend on the parser's name.")
     columns: Columns = Field(
         {}, description="Fields of the messages that become columns of the table, by the column's name."
     )
     table: Annotated[str, TABLE] = Field(
-        description="The table. The generation is appended: `analytics.flights` is `analytics.flights_g1`, and its "
-        "quarantine `analytics.flights_quarantine_g1`."
+        description="The table. The generation is appended: `analytics.flights` becomes `analytics.flights_g1`, and "
+        "its quarantine `analytics.flights_quarantine_g1`."
     )
     partition_by: Annotated[PartitionBy, IsPartitionBy()] = Field(
         PartitionBy(),
-        description="What the table is partitioned by: hour or day of the event time, and further columns, as Spark "
-        "writes it. Changing it takes a new generation.",
+        description="What the table is partitioned by: hour or day of the event time, and further columns, in the "
+        "notation of Spark. Changing it takes a new generation.",
     )
     event_time_bounds: EventTimeBounds = Field(
-        EventTimeBounds(), description="How far an event time may be from the time at which a run is planned."
+        EventTimeBounds(), description="How far an event time may be from the time at which a partition run is planned."
     )
-    sink: Sink = Field(Sink(), description="Where the rows go.")
+    sink: Sink = Field(Sink(), description="Where the rows are written.")
     partition: Partition = Field(Partition(), description="How the Spark job runs.")
     quarantine: QuarantineAlert = Field(
-        QuarantineAlert(), description="From which share of messages on the quarantine is an alert."
+        QuarantineAlert(), description="The share of quarantined messages that raises an alert."
     )
     dedup: Dedup | None = Field(
         None,
         exclude_if=lambda dedup: dedup is None,
-        json_schema_extra=_a_section,
-        description="How messages that were sent again are found; `{}`: with its keys' defaults.",
+        json_schema_extra=_refuse_null,
+        description="How messages that were sent again are found; `{}`: with the defaults of its keys.",
     )
-    maintenance: Maintenance = Field(Maintenance(), description="How the tables are kept in shape.")
+    maintenance: Maintenance = Field(Maintenance(), description="How the tables are maintained.")
 
     @model_validator(mode="before")
     @classmethod
-    def _check_dedup_is_meant(cls, value: Any) -> Any:
-        """A section that was opened and left empty: is it all defaults, or no dedup?"""
+    def _check_dedup_not_null(cls, value: Any) -> Any:
+        """Refuse an empty section: it could mean all defaults as well as no deduplication."""
         if isinstance(value, dict) and "dedup" in value and value["dedup"] is None:
-            raise misfit("dedup", "must be a section: {} is one with its keys' defaults; leave it out for no dedup")
+            raise section_error(
+                "dedup", "must be a section: write {} for the defaults, or remove the key for no deduplication"
+            )
         return value
 
     @model_validator(mode="after")
     def _check_upload_topics(self) -> Self:
         for topic in self.upload.topics:
             if not self.matches(topic):
-                raise misfit(
+                raise section_error(
                     ("upload", "topics", topic),
                     f"topic {topic!r} does not belong to this stream: correct it, or add it to `topics`",
                 )
@@ -135,9 +132,9 @@ class Stream(Section):
     @model_validator(mode="after")
     def _check_recompress(self) -> Self:
         if self.recompress is not None and self.format.name is not BackupFormat.KAFKA:
-            raise misfit(
+            raise section_error(
                 "recompress",
-                f"rewrites record batches, and the format {self.format.name} holds none: leave it out, "
+                f"compresses record batches, which the format {self.format.name} does not contain: remove it, "
                 f"or set format.compression",
             )
         return self
@@ -145,9 +142,9 @@ class Stream(Section):
     @model_validator(mode="after")
     def _check_timestamps(self) -> Self:
         if isinstance(self.parser, RawParser) and self.format.name is not BackupFormat.KAFKA:
-            raise misfit(
+            raise section_error(
                 ("parser", "name"),
-                f"raw needs Kafka's timestamps, and the format {self.format.name} holds none: "
+                f"raw needs Kafka's timestamps, which the format {self.format.name} does not contain: "
                 f"choose another parser, or the format kafka",
             )
         return self
@@ -162,10 +159,14 @@ class Stream(Section):
     def _check_sink(self) -> Self:
         if self.sink.is_files:
             if self.partition_by.columns:
-                raise misfit("partition_by", "must be hour or day with the sink files: its directories have no more")
+                raise section_error(
+                    "partition_by", "must be hour or day with the sink files, whose directories have no other levels"
+                )
             for name in ("dt", "hr"):
                 if name in self.columns:
-                    raise misfit(("columns", name), "is a directory's column with the sink files: choose another name")
+                    raise section_error(
+                        ("columns", name), "is the name of a directory level of the sink files: choose another name"
+                    )
         return self
 
     @model_validator(mode="after")
@@ -173,16 +174,16 @@ class Stream(Section):
         if self.dedup is None:
             return self
         if self.sink.is_files:
-            raise misfit("dedup", "needs the rows in a table, and the sink files has none: leave it out")
-        # A class of one's own may give ids: only it can tell.
+            raise section_error("dedup", "needs the rows in a table, which the sink files does not write: remove it")
+        # Only the user's class knows whether messages have ids.
         has_ids = isinstance(self.parser, PythonParser) or getattr(self.parser, "message_id", None) is not None
         check_dedup(self.dedup, self.columns, has_message_ids=has_ids)
         return self
 
     @property
-    def reading(self) -> Reading:
-        """All that decides what a message of this stream becomes."""
-        return Reading(
+    def parse_settings(self) -> ParseSettings:
+        """Return all settings that decide what a message of this stream becomes."""
+        return ParseSettings(
             parser=self.parser,
             columns=self.columns,
             event_time_bounds=self.event_time_bounds,
@@ -191,21 +192,21 @@ class Stream(Section):
 
     @property
     def by_hour(self) -> bool:
-        """Whether rows are put by the hour of their event time, and not by the day."""
+        """Return whether rows are partitioned by the hour of their event time; else by the day."""
         return self.partition_by.time is TimeUnit.HOUR
 
     def consumer_group(self, stream_name: str) -> str | None:
-        """The consumer group that progress is shown in; None: in none."""
+        """Return the consumer group that committed offsets are copied to; None if none is configured."""
         group = self.ingest.consumer_group
         return None if group is None else group.replace("{stream}", stream_name)
 
     def upload_for(self, topic: str) -> UploadPolicy:
-        """The upload policy of a topic: the stream's, with what is set for the topic alone."""
+        """Return the upload policy of a topic: the stream's, with the values that are set for the topic."""
         own = self.upload.topics.get(topic)
         return self.upload.model_copy(update=own.model_dump(exclude_none=True)) if own else self.upload
 
     def matches(self, topic: str) -> bool:
-        """Whether `topic` belongs to this stream. Kafka's internal topics (`__…`) never match a pattern."""
+        """Return whether `topic` belongs to this stream. Kafka's internal topics (`__…`) match no pattern."""
         if isinstance(self.topics, TopicRegex):
             return not topic.startswith("__") and re.fullmatch(self.topics.regex, topic) is not None
         return topic in self.topics

@@ -1,14 +1,14 @@
-"""Endpoints and secrets, by the name of an Airflow connection.
+"""Addresses and secrets of services, from Airflow connections.
 
-The config names connections; it never holds an address with a password. A connection is looked up where Airflow
-itself looks first, in the environment variable `AIRFLOW_CONN_<ID>` (JSON or URI), so that the CLI, a Spark driver and
-a notebook need no Airflow. Inside an Airflow task the other places (secrets backends, the connections of the UI) are
-asked as well: see `waybill.orchestration`.
+The config names connections; it never holds an address with a password. A connection is read from the environment
+variable `AIRFLOW_CONN_<ID>` (JSON or URI), where Airflow itself looks first, so the CLI, a Spark driver and a notebook
+need no Airflow. Inside an Airflow task, `waybill.orchestration` also searches secrets backends and the connections of
+the UI.
 
-An option that says how to be secure is never passed over: it is followed, or the connection is refused.
+An option that concerns security is never ignored: Waybill follows it, or refuses the connection.
 """
 
-from waybill.connections.connection import CatalogEndpoint, Connection, connection, variable
+from waybill.connections.connection import CatalogEndpoint, Connection, connection_variable, find_connection
 from waybill.connections.kafka import KafkaEndpoint, Sasl, SaslMechanism, SecurityProtocol
 from waybill.connections.registry import RegistryEndpoint
 from waybill.connections.s3 import AssumedRole, Encryption, S3Endpoint
@@ -29,6 +29,6 @@ __all__ = [
     "SecurityProtocol",
     "Tls",
     "ZooKeeperEndpoint",
-    "connection",
-    "variable",
+    "connection_variable",
+    "find_connection",
 ]

@@ -1,11 +1,6 @@
-"""A connection as Airflow holds it, read from the environment.
+"""Airflow connections, read from the environment; and the endpoint of the Iceberg catalog.
 
-The config names connections; it never holds an address with a password. A connection is looked up where Airflow
-itself looks first, in the environment variable `AIRFLOW_CONN_<ID>` (JSON or URI), so that the CLI, a Spark driver and
-a notebook need no Airflow. Inside an Airflow task the other places (secrets backends, the connections of the UI) are
-asked as well: see `waybill.orchestration`.
-
-The Iceberg catalog's connection.
+`Connection` has Airflow's fields. Each kind of service has an `Endpoint` class, whose `of` method reads a connection.
 """
 
 from __future__ import annotations
@@ -20,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from waybill.errors import ConfigError, ConnectionMissing
 
-__all__ = ["CatalogEndpoint", "Connection", "Endpoint", "addresses", "connection", "variable"]
+__all__ = ["CatalogEndpoint", "Connection", "Endpoint", "addresses", "connection_variable", "find_connection"]
 
 
 class Connection(BaseModel):
@@ -39,22 +34,22 @@ class Connection(BaseModel):
 
     @property
     def variable(self) -> str:
-        """The environment variable that Airflow and Waybill read it from."""
-        return variable(self.conn_id)
+        """The environment variable from which Airflow and Waybill read the connection."""
+        return connection_variable(self.conn_id)
 
     def to_environment(self) -> str:
-        """The value that `AIRFLOW_CONN_<ID>` must have for another process to find this connection."""
+        """Return the value of `AIRFLOW_CONN_<ID>` from which another process reads this connection."""
         return self.model_dump_json(by_alias=True, exclude_none=True, exclude={"conn_id"})
 
     def text(self, key: str) -> str | None:
-        """A text of the extra, None where there is none. Raises `ConfigError` for anything but text."""
+        """Return a text in the extra, or None if it is absent or empty. Raises `ConfigError` if it is no text."""
         value = self.extra.get(key)
         if value is not None and not isinstance(value, str):
             self.refuse(f"{key} in its extra must be text")
         return value or None
 
     def flag(self, key: str, default: bool) -> bool:
-        """True or false in the extra: JSON's own, or the word, as a URI has it. Raises `ConfigError` for else."""
+        """Return a boolean in the extra: JSON's, or the word, as in a URI. Raises `ConfigError` for other values."""
         value = self.extra.get(key, default)
         found = {"true": True, "false": False}.get(value.lower()) if isinstance(value, str) else value
         if not isinstance(found, bool):
@@ -62,7 +57,7 @@ class Connection(BaseModel):
         return found
 
     def choice(self, key: str, choices: Iterable[str], default: str) -> str:
-        """One of `choices`, in any case. Raises `ConfigError` that lists them."""
+        """Return one of `choices`; case does not matter. Raises `ConfigError`, which lists the choices."""
         given, choices = self.text(key) or default, list(choices)
         found = next((each for each in choices if each.lower() == given.lower()), None)
         if found is None:
@@ -70,11 +65,11 @@ class Connection(BaseModel):
         return found
 
     def refuse(self, reason: str) -> NoReturn:
-        """A `ConfigError` about this connection. `reason` must not hold a secret."""
+        """Raise `ConfigError` about this connection. `reason` must not contain a secret."""
         raise ConfigError(f"connection {self.conn_id!r}: {reason} ({self.variable})")
 
     def require(self, value: str | None, what: str) -> str:
-        """`value`, or a `ConfigError` that says what the connection lacks."""
+        """Return `value`. Raises `ConfigError` if it is empty; `what` names it in the message."""
         if not value:
             raise ConfigError(
                 f"connection {self.conn_id!r} has no {what}: set it in {self.variable} or in Airflow's UI"
@@ -82,22 +77,22 @@ class Connection(BaseModel):
         return value
 
 
-def variable(conn_id: str) -> str:
-    """The environment variable of a connection."""
+def connection_variable(conn_id: str) -> str:
+    """Return the name of a connection's environment variable."""
     return f"AIRFLOW_CONN_{conn_id.upper()}"
 
 
-def connection(conn_id: str, environment: Mapping[str, str] | None = None) -> Connection:
-    """The connection of that name, from the environment (default: the process's).
+def find_connection(conn_id: str, environment: Mapping[str, str] | None = None) -> Connection:
+    """Return the connection with that id from `environment` (default: the process's).
 
-    Raises `ConnectionMissing` if there is none, `ConfigError` if it cannot be read. The value is never in the message:
-    it may hold a secret.
+    Raises `ConnectionMissing` if there is none, `ConfigError` if it cannot be parsed. No message contains the value,
+    which may hold a secret.
     """
     environment = os.environ if environment is None else environment
-    text = environment.get(variable(conn_id), "").strip()
+    text = environment.get(connection_variable(conn_id), "").strip()
     if not text:
         raise ConnectionMissing(
-            f"connection {conn_id!r} is not defined: set the environment variable {variable(conn_id)} "
+            f"connection {conn_id!r} is not defined: set the environment variable {connection_variable(conn_id)} "
             f"(JSON or URI, as Airflow reads it), or add it in Airflow's UI under Admin → Connections. "
             f"For the local stack: source .waybill/env"
         )
@@ -110,12 +105,13 @@ def connection(conn_id: str, environment: Mapping[str, str] | None = None) -> Co
         return Connection(**(given | {"conn_id": conn_id}))
     except (ValueError, TypeError, AttributeError, ValidationError) as error:
         raise ConfigError(
-            f"{variable(conn_id)} is neither a connection's JSON nor its URI as Airflow reads them{_fields_of(error)}"
+            f"{connection_variable(conn_id)} is neither a connection's JSON nor its URI as Airflow reads them"
+            f"{_fields_of(error)}"
         ) from None
 
 
 def _fields_of(error: Exception) -> str:
-    """Which fields are wrong; not their values, which may be secrets."""
+    """Return which fields are invalid, without their values, which may be secrets."""
     if not isinstance(error, ValidationError):
         return ""
     return ": " + ", ".join(f"{fault['loc'][0]}: {fault['msg']}" for fault in error.errors(include_url=False))
@@ -127,7 +123,7 @@ def _normal_type(conn_type: Any) -> str:
 
 
 def _from_uri(uri: str) -> dict[str, Any]:
-    """What Airflow's `Connection.from_uri` makes of it (tests/integration/test_connections_as_airflow.py)."""
+    """Parse a URI as Airflow's `Connection.from_uri` does (tests/integration/test_connections_as_airflow.py)."""
     conn_type, separator, rest = uri.partition("://")
     if not separator or not conn_type or rest.count("://") > 1:
         raise ValueError("no scheme, or more than two")
@@ -151,19 +147,19 @@ def _host(netloc: str, hostname: str | None) -> str:
     host = unquote(hostname or "")
     if "/" not in host:
         return host
-    # A path as a host, as of a SQLite file: urlsplit would change it to lower case.
+    # The host is a path, for instance of a SQLite file: urlsplit would convert it to lower case.
     return unquote(netloc.rpartition("@")[2].partition(":")[0])
 
 
 def addresses(conn: Connection, text: str, default_port: int) -> tuple[str, ...]:
-    """`host:port` of each server in a list joined by commas. Raises `ConfigError` for what is no address."""
+    """Return `host:port` of each server in a comma-separated list. Raises `ConfigError` for a malformed address."""
     found = []
     for entry in filter(None, (part.strip() for part in text.split(","))):
         address = entry if _has_port(entry) else f"{entry}:{default_port}"
         host, _, port = address.rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16 or "/" in host or " " in host:
             raise ConfigError(
-                f"connection {conn.conn_id!r}: {entry!r} is no address: host:port, several joined by commas "
+                f"connection {conn.conn_id!r}: {entry!r} is no address: write host:port, several separated by commas "
                 f"({conn.variable})"
             )
         found.append(address)
@@ -173,35 +169,40 @@ def addresses(conn: Connection, text: str, default_port: int) -> tuple[str, ...]
 
 
 def _has_port(entry: str) -> bool:
-    # An IPv6 address is in brackets, as everywhere where a port may follow.
+    # An IPv6 address is in brackets, as in every notation where a port may follow.
     return ":" in entry.rpartition("]")[2]
 
 
 class Endpoint(BaseModel):
-    """Base of what the connections of a kind say."""
+    """Base of the endpoints: what Waybill needs to reach one kind of service."""
 
     model_config = ConfigDict(frozen=True)
 
     conn_id: str = ""
-    """The connection that it is from, for messages."""
+    """The connection it was read from, for messages."""
 
     @property
     def remedy(self) -> str:
-        """For messages: which connection to look at."""
-        return f"connection {self.conn_id!r} ({variable(self.conn_id)})" if self.conn_id else "its connection"
+        """Names the connection to correct, for messages."""
+        if not self.conn_id:
+            return "its connection"
+        return f"connection {self.conn_id!r} ({connection_variable(self.conn_id)})"
 
 
 class CatalogEndpoint(Endpoint):
-    """Which Iceberg catalog: `properties` go to `pyiceberg.catalog.load_catalog`, S3's own added by the caller."""
+    """The Iceberg catalog. The caller passes `properties`, and those of S3, to `pyiceberg.catalog.load_catalog`."""
 
     properties: dict[str, str] = Field(repr=False)
 
     @classmethod
     def of(cls, conn: Connection) -> CatalogEndpoint:
-        """The host is the catalog's `uri`; the extra's entries are PyIceberg properties (`type`, `warehouse`, …)."""
+        """Read a connection: its host is the catalog's `uri`, its extra holds PyIceberg properties (`type`, …).
+
+        Raises `ConfigError` for a connection that cannot be used.
+        """
         properties = {str(key): _property(conn, str(key), value) for key, value in conn.extra.items()}
         conn.require(properties.get("type"), "'type' in its extra (sql, rest, glue, hive)")
-        if properties["type"] != "glue":  # which is found by the region
+        if properties["type"] != "glue":  # Glue's address follows from the region
             properties.setdefault("uri", conn.require(conn.host, "host (the catalog's URI)"))
         return cls(conn_id=conn.conn_id, properties=properties)
 

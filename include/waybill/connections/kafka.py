@@ -1,4 +1,4 @@
-"""Kafka's connection: addresses, TLS, SASL. Options have librdkafka's names, as in Airflow's own Kafka connections."""
+"""Kafka's connection: addresses, TLS, SASL. Options have librdkafka's names, as in Airflow's Kafka connections."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _TLS_OPTIONS = frozenset(
         "enable.ssl.certificate.verification",
     }
 )
-# What librdkafka knows about security. Its other options are about consumers and producers, which Waybill is not.
+# librdkafka's options about security. Its other options concern consumers and producers, which Waybill does not have.
 _ABOUT_SECURITY = re.compile(r"security\.|ssl[._]|sasl[._]|enable\.ssl|enable\.sasl|https\.")
 
 
 class SecurityProtocol(StrEnum):
-    """What a listener of Kafka's speaks."""
+    """The protocol of a Kafka listener."""
 
     PLAINTEXT = "PLAINTEXT"
     SSL = "SSL"
@@ -38,7 +38,7 @@ class SecurityProtocol(StrEnum):
 
 
 class SaslMechanism(StrEnum):
-    """How we prove who we are. GSSAPI, OAUTHBEARER and AWS_MSK_IAM are refused: nothing here could try them."""
+    """How Waybill authenticates. GSSAPI, OAUTHBEARER and AWS_MSK_IAM are refused: no test here covers them."""
 
     PLAIN = "PLAIN"
     SCRAM_SHA_256 = "SCRAM-SHA-256"
@@ -46,7 +46,7 @@ class SaslMechanism(StrEnum):
 
 
 class Sasl(BaseModel):
-    """Who we are."""
+    """Waybill's credentials for Kafka."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -56,28 +56,31 @@ class Sasl(BaseModel):
 
 
 class KafkaEndpoint(Endpoint):
-    """Where Kafka is, and how to get in."""
+    """Kafka's servers, protocol and credentials."""
 
     bootstrap_servers: tuple[str, ...]
     protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
     tls: Tls | None = None
-    """With the protocols SSL and SASL_SSL."""
+    """Set for the protocols SSL and SASL_SSL."""
     sasl: Sasl | None = None
-    """With the protocols SASL_PLAINTEXT and SASL_SSL."""
+    """Set for the protocols SASL_PLAINTEXT and SASL_SSL."""
 
     @property
     def where(self) -> str:
-        """For messages: the servers, and the connection that names them."""
+        """The servers and the connection that names them, for messages."""
         servers = ",".join(self.bootstrap_servers)
         return f"{servers} (connection {self.conn_id!r})" if self.conn_id else servers
 
     @classmethod
     def of(cls, conn: Connection) -> KafkaEndpoint:
-        """From the extra `bootstrap.servers`, or host and port. Raises `ConfigError` for what cannot be used."""
+        """Read a connection: its extra `bootstrap.servers`, or its host and port.
+
+        Raises `ConfigError` for a connection that cannot be used, and for a security option that Waybill would ignore.
+        """
         servers = conn.text("bootstrap.servers") or conn.host
         required = conn.require(servers, "bootstrap.servers in its extra")
         protocol = SecurityProtocol(conn.choice("security.protocol", SecurityProtocol, SecurityProtocol.PLAINTEXT))
-        _refuse_what_would_be_passed_over(conn, protocol)
+        _refuse_ignored_options(conn, protocol)
         return cls(
             conn_id=conn.conn_id,
             bootstrap_servers=addresses(conn, required, conn.port or 9092),
@@ -95,14 +98,17 @@ def _authenticated(protocol: SecurityProtocol) -> bool:
     return protocol in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
 
 
-def _refuse_what_would_be_passed_over(conn: Connection, protocol: SecurityProtocol) -> None:
-    """Going on without an option would send data in the clear, trust whoever answers, or fail with a riddle."""
+def _refuse_ignored_options(conn: Connection, protocol: SecurityProtocol) -> None:
+    """Refuse security options that Waybill does not follow.
+
+    To ignore one could send data unencrypted, trust any server, or fail with a message that does not name the cause.
+    """
     for key in sorted(key for key in conn.extra if _ABOUT_SECURITY.match(key) and conn.extra[key] not in (None, "")):
         if key == "security.protocol":
             continue
         if key not in _SASL_OPTIONS | _TLS_OPTIONS:
             known = ", ".join(sorted(_SASL_OPTIONS | _TLS_OPTIONS))
-            conn.refuse(f"{key} in its extra is not supported; of security options there are: {known}")
+            conn.refuse(f"{key} in its extra is not supported; the security options are: {known}")
         if key in _TLS_OPTIONS and not _encrypted(protocol):
             conn.refuse(f"{key} in its extra needs security.protocol SSL or SASL_SSL, and it is {protocol}")
         if key in _SASL_OPTIONS and not _authenticated(protocol):

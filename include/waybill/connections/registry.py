@@ -1,4 +1,4 @@
-"""A schema registry's connection: an HTTP connection of Airflow's."""
+"""A schema registry's connection: an Airflow HTTP connection."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from waybill.connections.tls import Tls
 __all__ = ["RegistryEndpoint"]
 
 _TLS_OPTIONS = ("verify", "verify_ssl", "cert")
-# What Airflow's HTTP hook knows in an extra; all else there is a header to it.
-_NOT_FOLLOWED = (
+# Options of Airflow's HTTP hook in the extra. The hook sends every other entry as a header.
+_UNSUPPORTED = (
     *("proxies", "proxy", "stream", "timeout", "allow_redirects", "max_redirects", "trust_env", "check_response"),
     *("srv_lookup", "check_hostname"),
 )
 
 
 class RegistryEndpoint(Endpoint):
-    """Where a registry that speaks Confluent's REST API is, and who we are there."""
+    """Address and credentials of a registry with Confluent's REST API."""
 
     url: str
-    """Without a slash at its end."""
+    """Without a slash at the end."""
     login: str | None = None
     password: str | None = Field(default=None, repr=False)
     headers: dict[str, str] = Field(default_factory=dict, repr=False)
-    """What is sent with each request, such as a token."""
+    """Headers of each request, such as one with a token."""
     tls: Tls | None = None
-    """With https."""
+    """Set for https."""
 
     @classmethod
     def of(cls, conn: Connection) -> RegistryEndpoint:
-        """From host (or a whole URL), port and schema (`http` or `https`); the extra as Airflow's HTTP hook reads it.
+        """Read a connection: host (or a whole URL), port, schema (`http` or `https`), and extra as Airflow's HTTP hook.
 
-        Raises `ConfigError` for what cannot be used, and for what would be passed over.
+        Raises `ConfigError` for a connection that cannot be used, and for an option that Waybill would ignore.
         """
         url = _url(conn)
-        for key in _NOT_FOLLOWED:
+        for key in _UNSUPPORTED:
             if conn.extra.get(key) not in (None, ""):
-                conn.refuse(f"{key} in its extra is not supported; there are: {', '.join(_TLS_OPTIONS)}, and headers")
+                conn.refuse(f"{key} in its extra is not supported; it can hold {', '.join(_TLS_OPTIONS)}, and headers")
         https = url.startswith("https://")
         for key in _TLS_OPTIONS:
             if not https and conn.extra.get(key) not in (None, ""):
@@ -64,14 +64,16 @@ def _url(conn: Connection) -> str:
     if conn.port:
         url = f"{url}:{conn.port}"
     if not re.fullmatch(r"https?://[^/\s@?#]+(/[^\s?#]*)?", url):
-        conn.refuse("its host, port and schema make no http:// or https:// address; a login has fields of its own")
+        conn.refuse(
+            "its host, port and schema make no http:// or https:// address; login and password have fields of their own"
+        )
     return url.rstrip("/")
 
 
 def _header(conn: Connection, key: str) -> str:
     value = conn.extra[key]
     if not isinstance(value, str) or not value.isascii() or not value.isprintable():
-        conn.refuse(f"{key} in its extra is taken for a header, and must be text")
+        conn.refuse(f"{key} in its extra is sent as a header, and must be ASCII text")
     return value
 
 
@@ -89,7 +91,7 @@ def _tls(conn: Connection) -> Tls:
 
 
 def _certificate(conn: Connection) -> tuple[str | None, str | None]:
-    """`cert`: a PEM file with certificate and key, or a list of the two files."""
+    """Return certificate and key file of `cert`: one PEM file with both, or a list of the two files."""
     cert = conn.extra.get("cert")
     if isinstance(cert, list) and len(cert) == 2 and all(isinstance(file, str) and file for file in cert):
         return cert[0], cert[1]

@@ -1,4 +1,4 @@
-"""S3's connection: an AWS connection of Airflow's, with who to be and how objects are encrypted."""
+"""S3's connection: an Airflow AWS connection with keys, a profile or a role, and the encryption of objects."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _ASSUME_ROLE_ARGUMENTS = ("RoleSessionName", "ExternalId", "DurationSeconds")
 
 
 class Encryption(BaseModel):
-    """How S3 is told to encrypt what we create. What it says is no secret."""
+    """The encryption that Waybill requests for objects that it creates. Nothing in it is secret."""
 
     model_config = ConfigDict(frozen=True)
 
     algorithm: str
     """`AES256` (SSE-S3) or `aws:kms` (SSE-KMS)."""
     kms_key_id: str | None = None
-    """Id, ARN or alias; None: the account's own key for S3."""
+    """Id, ARN or alias; None: the account's default key for S3."""
     bucket_key: bool | None = None
-    """Whether S3 may keep a key of its own for the bucket, which asks KMS less often; None: as the bucket says."""
+    """Whether S3 may use a bucket key, which needs fewer calls to KMS; None: the bucket's default."""
 
     def arguments(self) -> dict[str, Any]:
-        """For `PutObject`, `CreateMultipartUpload` and `CopyObject`, with botocore's names."""
+        """Return arguments for `PutObject`, `CreateMultipartUpload` and `CopyObject`, with botocore's names."""
         found: dict[str, Any] = {"ServerSideEncryption": self.algorithm}
         if self.kms_key_id is not None:
             found["SSEKMSKeyId"] = self.kms_key_id
@@ -41,7 +41,7 @@ class Encryption(BaseModel):
 
 
 class AssumedRole(BaseModel):
-    """A role that is taken on with whatever credentials there are; STS gives keys for it, again and again."""
+    """A role that Waybill assumes with the connection's credentials. STS returns temporary keys, which are renewed."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -49,12 +49,12 @@ class AssumedRole(BaseModel):
     session_name: str = "waybill"
     external_id: str | None = Field(default=None, repr=False)
     duration_seconds: int | None = None
-    """How long a set of keys is good for; None: STS's own choice, an hour."""
+    """Lifetime of the temporary keys; None: STS's default, an hour."""
     sts_endpoint_url: str | None = None
 
 
 class S3Endpoint(Endpoint):
-    """Where S3 is and who we are there. All None: boto3's own chain (environment, profile, instance or pod role)."""
+    """Address and credentials of S3. All None: boto3's default chain (environment, profile, instance or pod role)."""
 
     endpoint_url: str | None = None
     region: str | None = None
@@ -65,15 +65,15 @@ class S3Endpoint(Endpoint):
     """A profile of the AWS config files."""
     role: AssumedRole | None = None
     encryption: Encryption | None = None
-    """None: as the bucket says."""
+    """None: the bucket's default."""
     ca_file: str | None = None
-    """Who signs the endpoint's certificate, a PEM file; None: whoever botocore trusts."""
+    """PEM file of the CA that signed the endpoint's certificate; None: the CAs that botocore trusts."""
 
     @classmethod
     def of(cls, conn: Connection) -> S3Endpoint:
-        """From an Airflow AWS connection: login and password are the keys; extras have Airflow's names.
+        """Read an Airflow AWS connection: login and password are the keys; extras have Airflow's names.
 
-        Raises `ConfigError` for what cannot be used, and for what would be passed over.
+        Raises `ConfigError` for a connection that cannot be used, and for an option that Waybill would ignore.
         """
         access_key = conn.login or conn.text("aws_access_key_id")
         secret_key = conn.password or conn.text("aws_secret_access_key")
@@ -108,7 +108,7 @@ def _ca_file(conn: Connection) -> str | None:
     if verify in (None, True, ""):
         return None
     if not isinstance(verify, str):
-        conn.refuse("verify in its extra can be the PEM file of a CA; not to check the certificate is not supported")
+        conn.refuse("verify in its extra can be the PEM file of a CA; skipping the certificate check is not supported")
     return verify
 
 
@@ -127,7 +127,7 @@ def _role(conn: Connection) -> AssumedRole | None:
     arguments = _section(conn, "assume_role_kwargs")
     if unknown := sorted(arguments.keys() - set(_ASSUME_ROLE_ARGUMENTS)):
         known = ", ".join(_ASSUME_ROLE_ARGUMENTS)
-        conn.refuse(f"{unknown[0]} of assume_role_kwargs in its extra is not supported; there are: {known}")
+        conn.refuse(f"{unknown[0]} of assume_role_kwargs in its extra is not supported; it can hold {known}")
     name = arguments.get("RoleSessionName", "waybill")
     if not isinstance(name, str) or not _SESSION_NAME.fullmatch(name):
         conn.refuse("RoleSessionName of assume_role_kwargs in its extra must be 2 to 64 of [A-Za-z0-9_+=,.@-]")
@@ -150,7 +150,7 @@ def _role(conn: Connection) -> AssumedRole | None:
 
 
 def _sts_url(conn: Connection) -> str | None:
-    """As Airflow has it: `{"service_config": {"sts": {"endpoint_url": "https://…"}}}`."""
+    """Return the URL in `{"service_config": {"sts": {"endpoint_url": "https://…"}}}`, as Airflow names it."""
     service = _section(conn, "service_config").get("sts", {})
     if not isinstance(service, dict):
         conn.refuse("service_config.sts in its extra must be a JSON object")

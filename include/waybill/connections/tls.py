@@ -1,4 +1,4 @@
-"""How a server proves who it is, and how we do: one TLS for Kafka and ZooKeeper."""
+"""TLS settings of Kafka, ZooKeeper and schema registries."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ logger = logging.getLogger(__name__)
 
 
 class Tls(BaseModel):
-    """TLS 1.2 or newer, with the server's certificate checked unless told otherwise. Files are PEM."""
+    """TLS 1.2 or newer. The server's certificate is checked unless `verify` is false. Files are PEM."""
 
     model_config = ConfigDict(frozen=True)
 
     conn_id: str = ""
-    """The connection that it is from, for messages."""
+    """The connection it was read from, for messages."""
     ca_file: str | None = None
-    """Who signs the server's certificate; None: whoever the system trusts."""
+    """CA that signed the server's certificate; None: the CAs that the system trusts."""
     ca_pem: str | None = Field(default=None, repr=False)
-    """The same, as text."""
+    """The CA as text instead of a file."""
     certificate_file: str | None = None
-    """Our own certificate, with its chain."""
+    """The client certificate, with its chain."""
     key_file: str | None = None
     key_password: str | None = Field(default=None, repr=False)
     verify: bool = True
     """Whether the server's certificate is checked at all."""
     check_hostname: bool = True
-    """Whether it must also be for the host that was asked for."""
+    """Whether the certificate must be for the requested host name."""
 
     def context(self) -> ssl.SSLContext:
-        """For connections to servers. Raises `ConfigError` that names the file that cannot be used."""
+        """Return an SSL context for clients. Raises `ConfigError`, which names the file, if a file cannot be used."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.check_hostname = self.verify and self.check_hostname
@@ -48,7 +48,7 @@ class Tls(BaseModel):
         else:
             context.load_default_certs()
         if self.certificate_file:
-            self._load_own(context, self.certificate_file)
+            self._load_certificate(context, self.certificate_file)
         return context
 
     def _load_ca(self, context: ssl.SSLContext) -> None:
@@ -58,14 +58,14 @@ class Tls(BaseModel):
         except (OSError, ValueError) as error:  # an SSLError is an OSError
             raise self._unusable(what, error) from None
 
-    def _load_own(self, context: ssl.SSLContext, certificate_file: str) -> None:
+    def _load_certificate(self, context: ssl.SSLContext, certificate_file: str) -> None:
         for path in filter(None, (certificate_file, self.key_file)):
             try:
                 Path(path).read_bytes()
             except OSError as error:
                 raise self._unusable(f"the file {path!r}", error) from None
         try:
-            # Never None: OpenSSL would ask for the password at the terminal, and wait.
+            # Never None: OpenSSL would prompt for the password at the terminal, and wait.
             context.load_cert_chain(certificate_file, self.key_file, password=self.key_password or "")
         except (OSError, ValueError) as error:
             key = self.key_file or certificate_file

@@ -1,4 +1,4 @@
-"""ZooKeeper's connection: addresses, TLS, who we are, and who else may see the nodes."""
+"""ZooKeeper's connection: addresses, TLS, credentials, and the ACL of the nodes."""
 
 from __future__ import annotations
 
@@ -16,38 +16,41 @@ _TLS_OPTIONS = ("ca", "certfile", "keyfile", "keyfile_password", "verify_certs",
 
 
 class Access(StrEnum):
-    """Who may do what with the nodes that we write: their ACL."""
+    """The ACL of the nodes that Waybill creates."""
 
     OPEN = "open"
-    """Anybody anything."""
+    """Every client may do everything."""
     CREATOR = "creator"
-    """Whoever has our credentials anything, others nothing."""
+    """Clients with Waybill's credentials may do everything, others nothing."""
     CREATOR_AND_READERS = "creator+read"
-    """Whoever has our credentials anything, others read."""
+    """Clients with Waybill's credentials may do everything, others may read."""
 
 
 class ZooKeeperEndpoint(Endpoint):
-    """Where ZooKeeper is: `hosts` is `host:port[,host:port…]`, `chroot` a path below which all nodes are, or ''."""
+    """ZooKeeper's servers and credentials.
+
+    `hosts` is `host:port[,host:port…]`; `chroot` is the path above all nodes, or ''.
+    """
 
     hosts: str
     chroot: str = ""
     username: str | None = None
-    """Of the scheme `digest`; None: nobody in particular."""
+    """For the authentication scheme `digest`; None: no authentication."""
     password: str | None = Field(default=None, repr=False)
     access: Access = Access.OPEN
     tls: Tls | None = None
 
     @property
     def where(self) -> str:
-        """For messages: the servers, and the connection that names them."""
+        """The servers and the connection that names them, for messages."""
         return f"{self.hosts} (connection {self.conn_id!r})" if self.conn_id else self.hosts
 
     @classmethod
     def of(cls, conn: Connection) -> ZooKeeperEndpoint:
-        """From host (one, or several joined by commas), port and schema (the chroot); login and password are a digest.
+        """Read a connection: host (or a comma-separated list), port, schema (the chroot), login and password (digest).
 
-        Extras are named as kazoo's arguments: `use_ssl`, `ca`, `certfile`, `keyfile`, `keyfile_password`,
-        `verify_certs`, `check_hostname`; and `acl`. Raises `ConfigError` for what cannot be used.
+        Extras have the names of kazoo's arguments: `use_ssl`, `ca`, `certfile`, `keyfile`, `keyfile_password`,
+        `verify_certs`, `check_hostname`; and `acl`. Raises `ConfigError` for a connection that cannot be used.
         """
         chroot = (conn.path or "").strip("/")
         if any(segment in {"", ".", ".."} for segment in chroot.split("/")) and chroot:
@@ -57,7 +60,7 @@ class ZooKeeperEndpoint(Endpoint):
         username, password = _digest(conn)
         access = Access(conn.choice("acl", Access, Access.CREATOR if username else Access.OPEN))
         if access is not Access.OPEN and not (username or (tls and tls.certificate_file)):
-            conn.refuse(f"acl {access!s} in its extra needs a login and password, or a certificate of ours (certfile)")
+            conn.refuse(f"acl {access!s} in its extra needs a login and password, or a client certificate (certfile)")
         return cls(
             conn_id=conn.conn_id,
             hosts=",".join(hosts),
@@ -71,11 +74,13 @@ class ZooKeeperEndpoint(Endpoint):
 
 def _digest(conn: Connection) -> tuple[str | None, str | None]:
     if conn.extra.get("sasl_options"):
-        conn.refuse("sasl_options in its extra is not supported: login and password are sent by the scheme digest")
+        conn.refuse(
+            "sasl_options in its extra is not supported: Waybill sends login and password with the scheme digest"
+        )
     if bool(conn.login) != bool(conn.password):
         conn.refuse(f"it lacks a {'password' if conn.login else 'login'}: give both, or none")
     if conn.login and ":" in conn.login:
-        conn.refuse("its login holds a colon, which ends the name in ZooKeeper's digest")
+        conn.refuse("its login contains a colon, which separates login and password in ZooKeeper's digest")
     return conn.login or None, conn.password or None
 
 

@@ -1,6 +1,9 @@
-"""Dedup sweeps: every key of a stream once over a window of arrival time.
+"""Deduplication: sweeps copy the rows of a stream's table into the unique table, each key once per window.
 
-`hashing` makes keys of rows, `candidates` holds what is known of the rows that have one, `order` says which of them
-repeat another, `index` answers for the rows of earlier sweeps. docs/protocol.md, "A dedup sweep", says what a duplicate
-is and why none is dropped falsely.
+`sweep` runs one sweep: it plans (`plan`, `appends`, `first_sweep`), runs tasks (`execute`, `tasks`) and commits
+(`commit`). The tasks scan rows for keys (`rows`, `keys`, `candidates`), find duplicates (`match`, `duplicates`) and
+write rows (`write`). The package `index` stores the keys of earlier sweeps; `index_build` derives it from the unique
+table, `key_index` keeps it up to date. `status` and `report` show figures.
+
+docs/protocol.md, "A dedup sweep", defines a duplicate and explains why no row is dropped falsely.
 """

@@ -1,4 +1,7 @@
-"""The compiled loops of dedup: SipHash over a column's bytes, assigned ids, and the verdicts on keys that repeat."""
+"""Compiled loops of dedup: SipHash of a column's values, ids that Waybill assigned, and duplicates among rows.
+
+All parameters of type `Array` are numpy arrays; numba compiles each function when it is first called.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,10 @@ from waybill.records._kernels import Array, Int, compiled
 __all__ = [
     "clear_assigned",
     "find_repeated",
+    "latest_arrivals",
     "latest_entries",
     "may_repeat",
     "number_keys",
-    "raise_arrivals",
     "siphash128",
 ]
 
@@ -28,6 +31,9 @@ _V0, _V1, _V2, _V3 = (
 U64: TypeAlias = Any
 """A uint64 to the compiler."""
 _ZERO, _AT, _SLASH = (ord(c) for c in "0@/")
+
+
+# --- hashes of keys ---
 
 
 @compiled
@@ -52,7 +58,7 @@ def _round(v0: U64, v1: U64, v2: U64, v3: U64) -> tuple[U64, U64, U64, U64]:
 
 @compiled
 def _word(data: Array, at: U64) -> U64:
-    """Eight bytes as a little-endian number; the compiler makes one load of it."""
+    """Return eight bytes as a little-endian number; the compiler makes one load of it."""
     word = np.uint64(data[at])
     for i in range(1, 8):
         word |= np.uint64(data[at + np.uint64(i)]) << (np.uint64(i) << _3)
@@ -89,10 +95,10 @@ def _siphash128(data: Array, at: U64, length: U64, k0: U64, k1: U64) -> tuple[U6
 
 @compiled
 def siphash128(data: Array, starts: Array, k0: U64, k1: U64, present: Array, first: Array, second: Array) -> None:
-    """SipHash-2-4 with 128 bits of `data[starts[n]:starts[n + 1]]`, for each n that is present.
+    """Write the SipHash-2-4 with 128 bits of `data[starts[n]:starts[n + 1]]` for each n where `present[n]`.
 
-    `k0`, `k1`: the key's sixteen bytes as two little-endian numbers. So are `first` and `second` of the hash's, which
-    is the reference implementation's (github.com/veorq/SipHash, siphash.c, with outlen 16).
+    `k0`, `k1`: the sixteen bytes of the secret as two little-endian numbers. The hash is written to `first` and
+    `second` in the same form. It equals the reference implementation (github.com/veorq/SipHash, siphash.c, outlen 16).
     """
     for n in range(len(present)):
         if present[n]:
@@ -100,43 +106,16 @@ def siphash128(data: Array, starts: Array, k0: U64, k1: U64, present: Array, fir
             first[n], second[n] = _siphash128(data, start, np.uint64(starts[n + 1]) - start, k0, k1)
 
 
-@compiled
-def _before_number(data: Array, start: Int, end: Int, number: Int) -> Int:
-    """Where the decimal `number` begins that ends at `end`; -1 if it does not, or begins before `start`."""
-    rest = number
-    while True:
-        end -= 1
-        if end < start or rest < 0 or data[end] != _ZERO + rest % 10:
-            return -1
-        rest //= 10
-        if rest == 0:
-            return end
-
-
-@compiled
-def _before_character(data: Array, start: Int, end: Int, character: Int) -> Int:
-    """Where the character begins that ends at `end`; -1 likewise."""
-    return end - 1 if end > start and data[end - 1] == character else -1
-
-
-@compiled
-def _is_same(data: Array, start: Int, end: Int, other: Array, other_start: Int, other_end: Int) -> bool:
-    """Whether two pieces of text are the same."""
-    if end - start != other_end - other_start:
-        return False
-    while start < end and data[start] == other[other_start]:
-        start += 1
-        other_start += 1
-    return bool(start == end)
+# --- ids that Waybill assigned ---
 
 
 @compiled
 def clear_assigned(
     ids: Array, id_starts: Array, topics: Array, topic_starts: Array, partitions: Array, offsets: Array, present: Array
 ) -> None:
-    """Clear `present[n]` where id n is `<topic>/<partition>@<offset>` of row n.
+    """Set `present[n]` to false where id n is `<topic>/<partition>@<offset>` of row n.
 
-    Read from the end, nearly every other id is found to be one at its first or second byte.
+    Reads each id from its end: nearly every other id differs in its last two bytes.
     """
     for n in range(len(present)):
         start = np.int64(id_starts[n])
@@ -151,10 +130,44 @@ def clear_assigned(
 
 
 @compiled
-def may_repeat(hashes: Array, slots: Array) -> Array:
-    """For each hash whether another one has the same slot, bool. `slots`: uint8, zeroed, a power of two of them.
+def _before_number(data: Array, start: Int, end: Int, number: Int) -> Int:
+    """Return the position where the decimal `number` that ends at `end` begins; -1 if another text precedes `end`."""
+    rest = number
+    while True:
+        end -= 1
+        if end < start or rest < 0 or data[end] != _ZERO + rest % 10:
+            return -1
+        rest //= 10
+        if rest == 0:
+            return end
 
-    Those of which this is false occur once. With four slots a hash one in five is true of hashes that all differ.
+
+@compiled
+def _before_character(data: Array, start: Int, end: Int, character: Int) -> Int:
+    """Return the position of the character before `end`; -1 if it is another one."""
+    return end - 1 if end > start and data[end - 1] == character else -1
+
+
+@compiled
+def _is_same(data: Array, start: Int, end: Int, other: Array, other_start: Int, other_end: Int) -> bool:
+    """Return whether two pieces of text are equal."""
+    if end - start != other_end - other_start:
+        return False
+    while start < end and data[start] == other[other_start]:
+        start += 1
+        other_start += 1
+    return bool(start == end)
+
+
+# --- duplicates ---
+
+
+@compiled
+def may_repeat(hashes: Array, slots: Array) -> Array:
+    """Return for each hash whether another one falls into the same slot, bool.
+
+    `slots`: uint8, zeros, their number a power of two. A hash with a slot of its own occurs once. With four slots for
+    each hash, one in five of distinct hashes shares a slot.
     """
     mask = np.uint64(len(slots) - 1)
     for h in hashes:
@@ -167,7 +180,10 @@ def may_repeat(hashes: Array, slots: Array) -> Array:
 
 @compiled
 def number_keys(rows: Array, hi: Array, lo: Array) -> Array:
-    """Of each row, an index into `hi` and `lo` that come sorted by these, the how manieth key it has: int32, from 0."""
+    """Return the number of each row's key, int32: keys are counted from 0 in the order of `rows`.
+
+    `rows`: indices into `hi` and `lo`, sorted by these.
+    """
     numbers = np.zeros(len(rows), np.int32)
     for n in range(1, len(rows)):
         a, b = rows[n - 1], rows[n]
@@ -176,8 +192,11 @@ def number_keys(rows: Array, hi: Array, lo: Array) -> Array:
 
 
 @compiled
-def raise_arrivals(rows: Array, keys: Array, tp: Array, arrived_ms: Array) -> Array:
-    """The latest arrival so far along each key's rows of one topic-partition. Rows come sorted by these and offset."""
+def latest_arrivals(rows: Array, keys: Array, tp: Array, arrived_ms: Array) -> Array:
+    """Return for each row the latest arrival up to it among the rows of its key and topic-partition.
+
+    `rows`: sorted by key, topic-partition and offset.
+    """
     latest = arrived_ms[rows]
     for n in range(1, len(rows)):
         if keys[n] == keys[n - 1] and tp[rows[n]] == tp[rows[n - 1]]:
@@ -187,10 +206,10 @@ def raise_arrivals(rows: Array, keys: Array, tp: Array, arrived_ms: Array) -> Ar
 
 @compiled
 def latest_entries(rows: Array, keys: Array, entry_of: Array, arrived_ms: Array, tp: Array, offset: Array) -> Array:
-    """For each key the index's entry that arrived last; -1: there is none.
+    """Return for each key the index entry that arrived last; -1 without an entry.
 
-    `entry_of`: of each candidate the entry that the index knows for its key, or -1. `arrived_ms`, `tp`, `offset` are
-    those of the entries: of two that arrived at one time it is always the same that counts.
+    `entry_of`: for each candidate the index entry of its key, or -1. `arrived_ms`, `tp`, `offset`: of the entries. Of
+    two entries with the same arrival always the same one is returned.
     """
     count = keys[len(keys) - 1] + 1 if len(keys) else 0
     found = np.full(count, np.int64(-1))
@@ -207,24 +226,23 @@ def latest_entries(rows: Array, keys: Array, entry_of: Array, arrived_ms: Array,
 def find_repeated(
     rows: Array, keys: Array, arrived_ms: Array, entries: Array, entry_ms: Array, window_ms: Int, horizon_ms: Int
 ) -> Array:
-    """For each row what it repeats: another of the rows, by its place among them, or -2 less an entry of the index; -1
-    if it is kept.
+    """Return for each row which row it repeats: n >= 0 for `rows[n]`, -2 - e for index entry e, -1 if it is kept.
 
-    `rows`: candidates, those of a key side by side in the order in which they are judged. `entries`: of each key the
-    entry of the index, or -1. To remember the last kept row is enough: it is the latest, or it and those before it lie
+    `rows`: candidates, those of a key adjacent, in the order in which they are compared. `entries`: for each key its
+    index entry, or -1. Only the last kept row is remembered: it arrived latest, or it and those before it arrived
     before the horizon.
     """
     repeated = np.full(len(rows), np.int64(-1))
-    latest, latest_ms, is_there = -1, 0, False
+    latest, latest_ms, has_latest = -1, 0, False
     for n in range(len(rows)):
         if n == 0 or keys[n] != keys[n - 1]:
             entry = entries[keys[n]] if len(entries) else -1
-            is_there = entry >= 0
-            if is_there:
+            has_latest = entry >= 0
+            if has_latest:
                 latest, latest_ms = -2 - entry, entry_ms[entry]
         at_ms = arrived_ms[rows[n]]
-        if is_there and latest_ms >= max(at_ms - window_ms, horizon_ms):
+        if has_latest and latest_ms >= max(at_ms - window_ms, horizon_ms):
             repeated[n] = latest
         else:
-            latest, latest_ms, is_there = n, at_ms, True
+            latest, latest_ms, has_latest = n, at_ms, True
     return repeated

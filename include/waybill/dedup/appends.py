@@ -1,7 +1,11 @@
-"""What a stream's table gained between two of its snapshots: the data files that were added, as they were added.
+"""The data files that were appended to a stream's table between two of its snapshots, as they were appended.
 
-Only snapshots that append count. A compaction replaces files by others with the same rows, and a deletion or an
-overwrite takes rows back, which dedup does not follow: what was in the table once has arrived.
+Only snapshots that append count. A compaction replaces files by others with the same rows. A deletion or an overwrite
+removes rows, which dedup does not follow: a message that was in the table once has arrived.
+
+PyIceberg's `incremental_append_scan` lists the files of one snapshot. It cannot list a range at once here: its result
+does not tell which snapshot a file belongs to, and it refuses a start that has expired and that PyIceberg has removed
+from its successor (`_follows`).
 """
 
 from __future__ import annotations
@@ -10,37 +14,46 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pyiceberg.manifest import DataFile, FileFormat, ManifestContent, ManifestEntryStatus
+from pyiceberg.manifest import DataFile, FileFormat, ManifestContent
 from pyiceberg.table import Table
-from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from waybill.dedup.first_sweep import begin_since, committed_before
+from waybill.dedup.first_sweep import find_first_sweep_start, snapshots_before
 from waybill.errors import PlanUnusable, SweepHistoryLost
-from waybill.tables.dedup import Beginning
+from waybill.tables.dedup import FirstSweepStart
 from waybill.tables.state import ancestry
 
-__all__ = ["NOTHING_SWEPT", "Gained", "GainedFile", "Point", "find_gained", "gains_nothing", "snapshots_since"]
+__all__ = [
+    "TABLE_START",
+    "AppendedFile",
+    "AppendedFiles",
+    "TablePosition",
+    "current_position",
+    "has_no_appends",
+    "live_files",
+    "scan_appends",
+    "snapshots_since",
+]
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
-    """How far a table was swept: through a snapshot of it."""
+class TablePosition:
+    """A point in a table's history: after one of its snapshots."""
 
     snapshot_id: int | None
-    """None: nothing of it."""
+    """None: before the first snapshot."""
     sequence: int
-    """The snapshot's sequence number: it grows from snapshot to snapshot."""
+    """The snapshot's sequence number, which grows from snapshot to snapshot."""
 
 
-NOTHING_SWEPT = Point(None, 0)
+TABLE_START = TablePosition(None, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class GainedFile:
-    """A data file that was added."""
+class AppendedFile:
+    """A data file that a snapshot added."""
 
     path: str
     size_bytes: int
@@ -48,146 +61,154 @@ class GainedFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Gained:
-    """What a table gained up to one of its snapshots."""
+class AppendedFiles:
+    """The files appended since a position."""
 
-    end: Point
-    files: tuple[GainedFile, ...]
-    """In the order in which they were committed."""
+    end: TablePosition
+    files: tuple[AppendedFile, ...]
+    """In the order of their snapshots."""
     more: bool
-    """There is more behind `end`, left to the next sweep because of its size."""
-    beginning: Beginning | None = None
-    """What was left out of it for good."""
+    """Later snapshots are left to the next sweep because of the size limit."""
+    beginning: FirstSweepStart | None = None
+    """The rows that the first sweep leaves out."""
 
 
-def find_gained(
-    table: Table, start: Point, *, run_bytes: int, since_ms: int | None = None, until_ms: int | None = None
-) -> Gained | None:
-    """What `table`, as it is loaded, gained since `start`; None: there is no later snapshot.
+def scan_appends(
+    table: Table, start: TablePosition, *, run_bytes: int, since_ms: int | None = None, until_ms: int | None = None
+) -> AppendedFiles | None:
+    """Return the files appended to `table`, as it is loaded, since `start`; None if there is no later snapshot.
 
-    Takes whole snapshots, the oldest first: one that adds files, and more of them as long as all files together are no
-    more than `run_bytes`. `until_ms`: only snapshots that were committed by then, epoch ms, and none behind one that
-    was not.
+    Takes whole snapshots, the oldest first: at least one that adds files, and more while all files together have at
+    most `run_bytes`. With `until_ms` it stops before the first snapshot that was committed after that time, epoch ms.
 
-    From `NOTHING_SWEPT` it is all files of the oldest snapshot that there is still, and what came after; with
-    `since_ms` what came after those that were committed before that time. That there are such is something gained, if
-    nothing else: it has to be written down.
+    From `TABLE_START` it takes all files of the oldest snapshot that has not expired, and those appended later. With
+    `since_ms` it takes only those after the snapshots that were committed before that time; if there are none, the
+    result is not None even so, because the first sweep must record what it leaves out.
 
-    Raises `SweepHistoryLost` when the table's snapshots do not lead back to `start`, `ConfigError` as
-    `waybill.dedup.first_sweep.begin_since` does.
+    Raises `SweepHistoryLost` when the table's snapshots do not lead back to `start`, `PlanUnusable` for a file that is
+    not Parquet, `ConfigError` as `waybill.dedup.first_sweep.find_first_sweep_start` does.
     """
     later = snapshots_since(table, start)
     beginning, end = None, None
     if since_ms is not None and start.snapshot_id is None:
-        beginning = begin_since(table, later, since_ms)
+        beginning = find_first_sweep_start(table, later, since_ms)
     if beginning is not None and since_ms is not None:
-        out = committed_before(later, since_ms)
-        later, end = later[len(out) :], out[-1]
+        left_out = snapshots_before(later, since_ms)
+        later, end = later[len(left_out) :], left_out[-1]
     if until_ms is not None:
-        later = committed_before(later, until_ms + 1)
-    files: list[GainedFile] = []
+        later = snapshots_before(later, until_ms + 1)
+    files: list[AppendedFile] = []
     for number, snapshot in enumerate(later):
         is_first = start.snapshot_id is None and beginning is None and number == 0
-        added = list(_live(table, snapshot) if is_first else _added(table, snapshot))
-        if files and added and _size(files) + _size(added) > run_bytes:
-            return Gained(_point(end), tuple(files), more=True, beginning=beginning)
+        found = live_files(table, snapshot) if is_first else _appended_by(table, snapshot)
+        added = [_checked(table, file) for file in found]
+        if files and added and _total_bytes(files) + _total_bytes(added) > run_bytes:
+            return AppendedFiles(_position_of(end), tuple(files), more=True, beginning=beginning)
         files += added
         end = snapshot
-    return None if end is None else Gained(_point(end), tuple(files), more=False, beginning=beginning)
+    return None if end is None else AppendedFiles(_position_of(end), tuple(files), more=False, beginning=beginning)
 
 
-def gains_nothing(table: Table, start: Point, end: Point) -> bool:
-    """Whether the table's history leads from `start` to `end`, and the snapshots between the two add no row.
+def has_no_appends(table: Table, start: TablePosition, end: TablePosition) -> bool:
+    """Return whether the table's history leads from `start` to `end` and no snapshot between them adds a row.
 
-    False as well when that cannot be told any more, since some have expired.
+    Returns False too if snapshots between them have expired.
     """
     before_end = False
     for snapshot in ancestry(table.metadata):
         if before_end and snapshot.snapshot_id == start.snapshot_id:
             return True
-        if before_end and any(_added(table, snapshot)):
+        if before_end and any(_appended_by(table, snapshot)):
             return False
         before_end = before_end or snapshot.snapshot_id == end.snapshot_id
-    return before_end and start == NOTHING_SWEPT
+    return before_end and start == TABLE_START
 
 
-def snapshots_since(table: Table, start: Point) -> list[Snapshot]:
-    """The snapshots of `table` behind `start`, oldest first. Raises `SweepHistoryLost` as `find_gained` does."""
+def snapshots_since(table: Table, start: TablePosition) -> list[Snapshot]:
+    """Return the snapshots of `table` after `start`, oldest first.
+
+    Raises `SweepHistoryLost` when they do not lead back to `start`.
+    """
     later: list[Snapshot] = []
     for snapshot in ancestry(table.metadata):
         if snapshot.snapshot_id == start.snapshot_id:
             return later[::-1]
         later.append(snapshot)
-    # The snapshot that was swept may have expired, as long as its successor is there.
+    # The start itself may have expired as long as its successor has not.
     if start.snapshot_id is None or (later and _follows(later[-1], start)):
         return later[::-1]
-    raise SweepHistoryLost(_lost(table, start))
+    raise SweepHistoryLost(_history_lost_text(table, start))
 
 
-def _follows(snapshot: Snapshot, start: Point) -> bool:
-    """Whether nothing came between. PyIceberg, other than Java, makes a snapshot forget a parent that expires."""
-    if snapshot.parent_snapshot_id is not None:  # of another branch, it has the next number as well
-        return snapshot.parent_snapshot_id == start.snapshot_id
-    return snapshot.sequence_number == start.sequence + 1
+def current_position(table: Table) -> TablePosition:
+    """Return the position of the table's current snapshot."""
+    return _position_of(table.metadata.current_snapshot())
 
 
-def _lost(table: Table, start: Point) -> str:
-    name = ".".join(table.name())
-    known = _still_there(table.metadata, start)
-    why = "it was rolled back to before it" if known else "it has expired, with snapshots that came after it"
-    return (
-        f"table {name}: snapshot {start.snapshot_id} (sequence number {start.sequence}), through which dedup has swept "
-        f"it, is not in the history of its current snapshot: {why}. Roll the unique table and the duplicates table "
-        f"back to snapshots of that time, or drop both, and the next sweep starts from what the table holds now"
-    )
+def live_files(table: Table, snapshot: Snapshot) -> Iterator[DataFile]:
+    """Yield all data files of a snapshot, whichever snapshot added them.
+
+    Delete files are ignored. So this is not `table.scan`, which reads them too, and raises for equality deletes.
+    """
+    for manifest in snapshot.manifests(table.io):
+        if manifest.content is ManifestContent.DATA:
+            for entry in manifest.fetch_manifest_entry(table.io):
+                yield entry.data_file
 
 
-def _still_there(metadata: TableMetadata, start: Point) -> bool:
-    return start.snapshot_id is not None and metadata.snapshot_by_id(start.snapshot_id) is not None
-
-
-def _point(snapshot: Snapshot | None) -> Point:
-    assert snapshot is not None
-    return Point(snapshot.snapshot_id, snapshot.sequence_number or 0)
-
-
-def _added(table: Table, snapshot: Snapshot) -> Iterator[GainedFile]:
-    """The files that a snapshot appended, whatever has become of them since."""
+def _appended_by(table: Table, snapshot: Snapshot) -> Iterator[DataFile]:
+    """Yield the files that a snapshot appended, even if they have been compacted or deleted since."""
     operation = snapshot.summary.operation if snapshot.summary else Operation.APPEND
     if operation is not Operation.APPEND:
         if operation is not Operation.REPLACE:
             logger.info(
-                "table %s: dedup passes over snapshot %d, an %s: it follows what is appended, and nothing else",
+                "table %s: dedup skips snapshot %d, an %s: only appended rows are swept",
                 ".".join(table.name()),
                 snapshot.snapshot_id,
                 operation.value,
             )
         return
-    for manifest in snapshot.manifests(table.io):
-        if manifest.content is not ManifestContent.DATA or manifest.added_snapshot_id != snapshot.snapshot_id:
-            continue
-        for entry in manifest.fetch_manifest_entry(table.io):
-            # A manifest that was merged holds older files as well.
-            if entry.status is ManifestEntryStatus.ADDED and entry.snapshot_id == snapshot.snapshot_id:
-                yield _gained(table, entry.data_file)
+    scan = table.incremental_append_scan(
+        from_snapshot_id_exclusive=snapshot.parent_snapshot_id, to_snapshot_id_inclusive=snapshot.snapshot_id
+    )
+    for task in scan.plan_files():
+        yield task.file
 
 
-def _live(table: Table, snapshot: Snapshot) -> Iterator[GainedFile]:
-    """All files of a snapshot: what was added before it, as far as it was not taken back."""
-    for manifest in snapshot.manifests(table.io):
-        if manifest.content is ManifestContent.DATA:
-            for entry in manifest.fetch_manifest_entry(table.io):
-                yield _gained(table, entry.data_file)
-
-
-def _gained(table: Table, file: DataFile) -> GainedFile:
+def _checked(table: Table, file: DataFile) -> AppendedFile:
     if file.file_format is not FileFormat.PARQUET:
         raise PlanUnusable(
-            f"table {'.'.join(table.name())} has the file {file.file_path}, which is not Parquet: somebody else wrote "
-            f"it, and dedup cannot read it"
+            f"table {'.'.join(table.name())} has the file {file.file_path}, which is not Parquet: another program "
+            f"wrote it, and dedup cannot read it"
         )
-    return GainedFile(file.file_path, file.file_size_in_bytes, file.record_count)
+    return AppendedFile(file.file_path, file.file_size_in_bytes, file.record_count)
 
 
-def _size(files: list[GainedFile]) -> int:
+def _follows(snapshot: Snapshot, start: TablePosition) -> bool:
+    """Return whether the snapshot is the successor of `start`, which has expired.
+
+    Unlike Iceberg's Java library, PyIceberg removes an expired parent from its child. Then the sequence number decides;
+    it does not where the parent is known, since a snapshot of another branch can have the next number too.
+    """
+    if snapshot.parent_snapshot_id is not None:
+        return snapshot.parent_snapshot_id == start.snapshot_id
+    return snapshot.sequence_number == start.sequence + 1
+
+
+def _history_lost_text(table: Table, start: TablePosition) -> str:
+    exists = start.snapshot_id is not None and table.metadata.snapshot_by_id(start.snapshot_id) is not None
+    reason = "it was rolled back to before it" if exists else "it has expired, with snapshots that came after it"
+    return (
+        f"table {'.'.join(table.name())}: snapshot {start.snapshot_id} (sequence number {start.sequence}), through "
+        f"which dedup has swept it, is not in the history of its current snapshot: {reason}. Roll the unique table and "
+        f"the duplicates table back to snapshots of that time, or drop both, and the next sweep starts from what the "
+        f"table holds now"
+    )
+
+
+def _position_of(snapshot: Snapshot | None) -> TablePosition:
+    return TABLE_START if snapshot is None else TablePosition(snapshot.snapshot_id, snapshot.sequence_number or 0)
+
+
+def _total_bytes(files: list[AppendedFile]) -> int:
     return sum(file.size_bytes for file in files)

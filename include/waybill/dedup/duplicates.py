@@ -1,4 +1,4 @@
-"""Which of a batch's rows repeat another: the definition of a duplicate, and nothing else."""
+"""The definition of a duplicate: which candidates of a batch repeat an earlier row."""
 
 from __future__ import annotations
 
@@ -6,85 +6,60 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from waybill.dedup._kernels import find_repeated, latest_entries, may_repeat, number_keys, raise_arrivals
+from waybill.dedup._kernels import find_repeated, latest_arrivals, latest_entries, may_repeat, number_keys
 from waybill.dedup.candidates import Candidates
+from waybill.dedup.index.lookup import EarlierRows
 from waybill.records._kernels import Array
 
-__all__ = ["Seen", "Verdicts", "judge", "one_of_each_key"]
+__all__ = ["MatchResult", "find_duplicates", "one_of_each_key"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Seen:
-    """What the index knows of the candidates' keys: of each the latest kept row that arrived at or after the horizon.
-
-    At most one entry for a candidate; an entry for one of a key's candidates is enough for all of them.
-    """
-
-    candidate: Array
-    """int64: index of a candidate of that key."""
-    arrived_ms: Array
-    """int64: when the kept row arrived, epoch ms."""
-    tp: Array
-    """int32: its topic-partition, in the same numbers as the candidates'; more than these occur, if it is older."""
-    offset: Array
-    """int64: its offset."""
-
-    @classmethod
-    def nothing(cls) -> Seen:
-        """No key was seen before."""
-        none = np.empty(0, np.int64)
-        return cls(none, none, np.empty(0, np.int32), none)
-
-    def take(self, mask: Array) -> Seen:
-        """The entries where this is true, or of these indices."""
-        return Seen(self.candidate[mask], self.arrived_ms[mask], self.tp[mask], self.offset[mask])
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Verdicts:
-    """For each candidate: kept or not, and where a row that is not kept was first seen."""
+class MatchResult:
+    """For each candidate: whether it is kept, and for a duplicate the row that it repeats."""
 
     kept: Array
     """bool"""
     first_tp: Array
-    """int32, valid where not kept, as is all that follows."""
+    """Topic-partition of the repeated row, int32. Valid where `kept` is false, like the next two."""
     first_offset: Array
-    """int64"""
+    """Kafka offset of the repeated row, int64."""
     first_arrived_ms: Array
-    """int64"""
+    """Arrival of the repeated row, epoch ms, int64."""
 
-    def mark(self, at: Array, tp: Array, offset: Array, arrived_ms: Array) -> None:
-        """Note that the candidates of these indices repeat these rows. For `judge` alone."""
+    def _set_duplicates(self, at: Array, tp: Array, offset: Array, arrived_ms: Array) -> None:
+        """Record that the candidates at these indices repeat these rows."""
         self.kept[at] = False
         self.first_tp[at], self.first_offset[at], self.first_arrived_ms[at] = tp, offset, arrived_ms
 
 
-def judge(candidates: Candidates, seen: Seen, window_ms: int, horizon_ms: int) -> Verdicts:
-    """Which of a batch's rows are kept, and what the others repeat. All candidates of a key must be there.
+def find_duplicates(candidates: Candidates, earlier: EarlierRows, window_ms: int, horizon_ms: int) -> MatchResult:
+    """Return which candidates are kept, and which rows the others repeat. All candidates of a key must be in the batch.
 
-    A row is a duplicate if a kept row of the same key arrived at or after both `window_ms` before it and `horizon_ms`:
-    one that the index knows, or one of the batch that comes earlier in the order in which rows of a key are judged. It
-    repeats the latest of these; two cannot have arrived at the same time, since the second would be a duplicate.
+    A row is a duplicate if a kept row of the same key arrived both at most `window_ms` before it and at or after
+    `horizon_ms`: a row of the index (`earlier`), or a candidate that precedes it in the order of comparison. It repeats
+    the latest of these rows. Two kept rows of a key cannot have the same arrival: the second would be a duplicate.
 
-    The order: by offset along each topic-partition, whatever the timestamps say; among topic-partitions by arrival,
-    where a row counts as arrived no earlier than those of its key before it in its own; then by topic-partition.
+    The order of comparison, for the rows of a key: along each topic-partition by offset, whatever the timestamps;
+    across topic-partitions by arrival, where a row is taken to arrive not earlier than the rows of its key before it in
+    its own topic-partition; then by topic-partition.
 
-    A key that occurs once and was not seen costs about 20 ns, one that was seen little more; one that occurs several
-    times its part of a sort.
+    A key that occurs once costs about 20 ns, little more if the index has it. Only keys that occur several times in
+    the batch are sorted.
     """
     n = len(candidates)
-    verdicts = Verdicts(np.ones(n, np.bool_), np.zeros(n, np.int32), np.zeros(n, np.int64), np.zeros(n, np.int64))
+    result = MatchResult(np.ones(n, np.bool_), np.zeros(n, np.int32), np.zeros(n, np.int64), np.zeros(n, np.int64))
     several = _occurs_several_times(candidates.hi)
-    among_several = several[seen.candidate]
-    _judge_alone(candidates, seen.take(~among_several), window_ms, horizon_ms, verdicts)
-    _judge_among(candidates, np.flatnonzero(several), seen.take(among_several), window_ms, horizon_ms, verdicts)
-    return verdicts
+    of_several = several[earlier.candidate]
+    _match_single(candidates, earlier.take(~of_several), window_ms, horizon_ms, result)
+    _match_several(candidates, np.flatnonzero(several), earlier.take(of_several), window_ms, horizon_ms, result)
+    return result
 
 
 def one_of_each_key(candidates: Candidates) -> Array | None:
-    """Indices of candidates, one of each key, in no order; None: all of them, no key being there more than once.
+    """Return the indices of one candidate for each key, in no defined order; None if every key occurs once.
 
-    What the index knows of one candidate, it need not be asked for the others of its key: see `Seen`.
+    An index lookup of one candidate of a key suffices for all of them: see `EarlierRows`.
     """
     c, several = candidates, _occurs_several_times(candidates.hi)
     rows = np.flatnonzero(several)
@@ -96,8 +71,8 @@ def one_of_each_key(candidates: Candidates) -> Array | None:
 
 
 def _occurs_several_times(hi: Array) -> Array:
-    """For each half of a hash whether it is there more than once, bool."""
-    # A sort of all of them takes five times as long as this: 0.1 s for a million.
+    """Return for each `hi` whether it occurs more than once, bool."""
+    # Sorting all of them takes five times as long as this: 0.1 s for a million.
     slots = np.zeros(1 << (4 * len(hi)).bit_length(), np.uint8)
     few = np.flatnonzero(may_repeat(hi, slots))
     few = few[np.argsort(hi[few])]
@@ -108,39 +83,41 @@ def _occurs_several_times(hi: Array) -> Array:
     return several
 
 
-def _judge_alone(candidates: Candidates, seen: Seen, window_ms: int, horizon_ms: int, verdicts: Verdicts) -> None:
-    """Judge the candidates that are the only ones of their key, and were seen."""
-    since_ms = np.maximum(candidates.arrived_ms[seen.candidate] - window_ms, horizon_ms)
-    first = seen.take(seen.arrived_ms >= since_ms)
-    verdicts.mark(first.candidate, first.tp, first.offset, first.arrived_ms)
-
-
-def _judge_among(
-    candidates: Candidates, rows: Array, seen: Seen, window_ms: int, horizon_ms: int, verdicts: Verdicts
+def _match_single(
+    candidates: Candidates, earlier: EarlierRows, window_ms: int, horizon_ms: int, result: MatchResult
 ) -> None:
-    """Judge candidates (their indices) of which some have the same key."""
+    """Match the candidates whose key occurs once in the batch with their rows in the index."""
+    since_ms = np.maximum(candidates.arrived_ms[earlier.candidate] - window_ms, horizon_ms)
+    first = earlier.take(earlier.arrived_ms >= since_ms)
+    result._set_duplicates(first.candidate, first.tp, first.offset, first.arrived_ms)
+
+
+def _match_several(
+    candidates: Candidates, rows: Array, earlier: EarlierRows, window_ms: int, horizon_ms: int, result: MatchResult
+) -> None:
+    """Match candidates (their indices) whose keys occur several times with each other and with the index."""
     c = candidates
     rows = rows[np.lexsort((c.offset[rows], c.tp[rows], c.lo[rows], c.hi[rows]))]
     keys = number_keys(rows, c.hi, c.lo)
-    # The sort is stable: rows that arrived at one time stay in order of topic-partition and offset.
-    order = np.lexsort((raise_arrivals(rows, keys, c.tp, c.arrived_ms), keys))
-    rows = rows[order]  # keys are in order as they are
-    entries = _entries(c, rows, keys, seen)
+    # The sort is stable: rows with the same arrival stay in order of topic-partition and offset.
+    order = np.lexsort((latest_arrivals(rows, keys, c.tp, c.arrived_ms), keys))
+    rows = rows[order]  # `keys` is sorted already, so it stays as it is
+    entries = _latest_entry_of_each_key(c, rows, keys, earlier)
     repeated = find_repeated(
-        rows, keys, c.arrived_ms, entries, seen.arrived_ms, np.int64(window_ms), np.int64(horizon_ms)
+        rows, keys, c.arrived_ms, entries, earlier.arrived_ms, np.int64(window_ms), np.int64(horizon_ms)
     )
-    of_batch = np.flatnonzero(repeated >= 0)
-    first = rows[repeated[of_batch]]
-    verdicts.mark(rows[of_batch], c.tp[first], c.offset[first], c.arrived_ms[first])
-    of_index = np.flatnonzero(repeated < -1)
-    known = seen.take(-2 - repeated[of_index])
-    verdicts.mark(rows[of_index], known.tp, known.offset, known.arrived_ms)
+    in_batch = np.flatnonzero(repeated >= 0)
+    first = rows[repeated[in_batch]]
+    result._set_duplicates(rows[in_batch], c.tp[first], c.offset[first], c.arrived_ms[first])
+    in_index = np.flatnonzero(repeated < -1)
+    entry = earlier.take(-2 - repeated[in_index])
+    result._set_duplicates(rows[in_index], entry.tp, entry.offset, entry.arrived_ms)
 
 
-def _entries(candidates: Candidates, rows: Array, keys: Array, seen: Seen) -> Array:
-    """For each key the latest of the index's entries, -1: there is none; empty where none was seen at all."""
-    if not len(seen.candidate):
+def _latest_entry_of_each_key(candidates: Candidates, rows: Array, keys: Array, earlier: EarlierRows) -> Array:
+    """Return for each key its latest index entry, -1 without one; an empty array if no key has an entry."""
+    if not len(earlier.candidate):
         return np.empty(0, np.int64)
     entry_of = np.full(len(candidates), -1)
-    entry_of[seen.candidate] = np.arange(len(seen.candidate))
-    return latest_entries(rows, keys, entry_of, seen.arrived_ms, seen.tp, seen.offset)
+    entry_of[earlier.candidate] = np.arange(len(earlier.candidate))
+    return latest_entries(rows, keys, entry_of, earlier.arrived_ms, earlier.tp, earlier.offset)

@@ -1,13 +1,13 @@
-"""The key index made from the unique table: caught up with what the table gained, or built anew.
+"""The key index derived from the unique table: caught up with the rows that it lacks, or rebuilt.
 
-A sweep that died between its commit and the manifest leaves the index behind: its files are read again, and nothing
-else. Where the table's history does not lead from what the index covers to what the table is now (it has expired, or
-the table was rolled back), or where no manifest is of use, all files that can hold an arrival at or after the horizon
-are read. Either way the index then gives the same answers as the one that sweeps keep up: an entry is a row of the
-unique table that has a key, and nothing else decides what is in it.
+A sweep that dies between its commit and the index manifest leaves the index behind; then only the files of the missing
+snapshots are read. Two cases need a rebuild: the table's history does not lead from the covered snapshot to the current
+one (it has expired, or the table was rolled back), or no manifest is usable. A rebuild reads all files that can have
+rows that arrived at or after the horizon. Either way the index gives the same answers as one that sweeps kept up to
+date: its entries are the rows of the unique table that have a key, and nothing else decides what it contains.
 
-The work is cut into tasks of as many rows as memory allows, in the order of arrival. Each makes one run a bucket, and
-merges (`waybill.dedup.index.merge`) make fewer of them.
+The work is cut into tasks of as many rows as fit into memory, in the order of arrival. Each task writes one sorted run
+for each bucket, and merges (`waybill.dedup.index.merge`) reduce their number.
 """
 
 from __future__ import annotations
@@ -23,62 +23,65 @@ import numpy as np
 import pyarrow as pa
 from pyiceberg.conversions import from_bytes
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import DataFile, ManifestContent
+from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from pyiceberg.types import TimestamptzType
 
+from waybill.config import Storage
 from waybill.config.dedup import ARRIVED_AT, Dedup
-from waybill.dedup.appends import Point, find_gained
-from waybill.dedup.candidates import UNBOUNDED_MS
-from waybill.dedup.hashing import hash_keys, without_assigned
-from waybill.dedup.index.manifest import IndexFiles, IndexOf, Manifest, load, save_next
+from waybill.dedup.appends import TablePosition, current_position, live_files, scan_appends
+from waybill.dedup.index.manifest import IndexIdentity, IndexStore, Manifest, load_manifest, save_manifest
 from waybill.dedup.index.merge import (
     MERGE_BYTES_PER_KEY,
     ForEach,
     MergePolicy,
-    by_departure,
-    few_keys,
-    gather,
+    least_run_keys,
+    merge_entries,
     one_by_one,
+    split_by_expiry,
 )
-from waybill.dedup.index.runs import Files, Run, RunKeys, write_run
-from waybill.dedup.rows import read_batches, topic_partitions_of
+from waybill.dedup.index.sorted_runs import FileStore, IndexEntries, SortedRun, write_run
+from waybill.dedup.keys import exclude_assigned_ids, hash_keys, hash_range_of
+from waybill.dedup.rows import topic_partitions_of
 from waybill.errors import CommitConflict, ObjectMissing, PlanUnusable, SweepHistoryLost
+from waybill.staging.file_reader import read_batches
 from waybill.staging.table_layout import TableLayout
-from waybill.tables.catalog import available
-from waybill.tables.files import files_reachable
+from waybill.store import Store
+from waybill.tables.catalog import task_io, translate_catalog_errors
+from waybill.tables.dedup import NO_HORIZON_MS
+from waybill.tables.files import translate_storage_errors
 from waybill.tables.state import SWEEP_HORIZON_PROPERTY, newest_property
 
-__all__ = ["BuildJob", "BuildTask", "bring_up_to_date", "index_rows", "rebuild"]
+__all__ = ["BuildJob", "BuildTask", "bring_up_to_date", "index_rows", "rebuild", "run_build_task"]
 
 logger = logging.getLogger(__name__)
 
 _ATTEMPTS = 5
-_ALL_BYTES = 1 << 63
+_NO_LIMIT = 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
 class BuildJob:
-    """What all tasks share. It goes to executors and into logs: no secrets."""
+    """The input that all tasks share. It is sent to executors and logged: no credentials."""
 
     index: str
-    """What the keys of the index's files start with."""
-    of: IndexOf
+    """Prefix of the object keys of the index."""
+    identity: IndexIdentity
     unique: TableLayout
     horizon_ms: int
-    """Of the unique table's state: rows that arrived before it are left out."""
+    """Horizon of the unique table's state: rows that arrived before it are left out."""
     memory_bytes: int
-    """That a task may hold."""
+    """Memory of a task."""
     window_ms: int
     budget_bytes: int
-    """Of the index."""
+    """Limit of the index's size."""
 
     @classmethod
-    def of_table(cls, index: str, of: IndexOf, unique: Table, horizon_ms: int, settings: Dedup) -> BuildJob:
-        """To index `unique` as it is loaded."""
+    def of_table(cls, index: str, identity: IndexIdentity, unique: Table, horizon_ms: int, settings: Dedup) -> BuildJob:
+        """Return the job that indexes `unique` as it is loaded."""
         return cls(
             index=index,
-            of=of,
+            identity=identity,
             unique=TableLayout.of(unique),
             horizon_ms=horizon_ms,
             memory_bytes=settings.memory,
@@ -88,132 +91,131 @@ class BuildJob:
 
     @property
     def most_rows(self) -> int:
-        """How many rows a task holds."""
+        """Return the number of rows that fit into a task's memory."""
         return max(self.memory_bytes // MERGE_BYTES_PER_KEY, 1)
 
 
 @dataclass(frozen=True, slots=True)
 class BuildTask:
-    """Files of the unique table, whole."""
+    """Whole files of the unique table."""
 
     files: tuple[str, ...]
     first_sequence: int
     last_sequence: int
-    """What their rows are part of; see `Run`."""
+    """Range of sequence numbers for the runs; see `SortedRun`."""
 
 
-Work = Callable[[BuildTask], list[Run]]
+Work = Callable[[BuildTask], list[SortedRun]]
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
+class _UniqueFile:
     path: str
     records: int
     last_arrived_ms: int | None = None
     """None: not known."""
 
 
-# --- the index as it has to be ----------------------------------------------------------------------------------------
+# --- the driver -------------------------------------------------------------------------------------------------------
 
 
 def bring_up_to_date(
-    files: IndexFiles, job: BuildJob, unique: Table, *, for_each: ForEach = one_by_one, work: Work | None = None
+    files: IndexStore, job: BuildJob, unique: Table, *, for_each: ForEach = one_by_one, work: Work | None = None
 ) -> Manifest:
-    """The index of all that is in `unique`, which is refreshed first: the one that is there, caught up, or a new one.
+    """Return an index of all rows in `unique`, which is refreshed first: the stored index, caught up, or a new one.
 
-    It is saved, covers the table's current snapshot, and its horizon is not above the job's, nor above the one that the
-    table itself has by now. `work`: carries out a task wherever `for_each` has it done; by default in this process. Two
-    may do so at the same time: one of the two saves.
+    The returned manifest is saved and covers the table's current snapshot. Its horizon is not above the job's, nor
+    above the one that the table has after the refresh. `work` runs one task wherever `for_each` runs it; by default in
+    this process. Several processes may do this at the same time: one of them saves its manifest, the others take it.
 
-    Raises `CommitConflict` when others save faster than this can, `StoreUnavailable`, `PlanUnusable` when a file of
-    the unique table is gone, `DamagedFile`.
+    Raises `CommitConflict` when other processes save faster than this one can, `StoreUnavailable`, `PlanUnusable` when
+    a file of the unique table does not exist, `DamagedFile`.
     """
-    return _until_saved(files, job, unique, for_each, work, anew=False)
+    return _build_until_saved(files, job, unique, for_each, work, from_scratch=False)
 
 
 def rebuild(
-    files: IndexFiles, job: BuildJob, unique: Table, *, for_each: ForEach = one_by_one, work: Work | None = None
+    files: IndexStore, job: BuildJob, unique: Table, *, for_each: ForEach = one_by_one, work: Work | None = None
 ) -> Manifest:
-    """The index built anew, whatever is there: after `IndexDamaged`, or because somebody wants it. Otherwise as
-    `bring_up_to_date`.
-    """
-    return _until_saved(files, job, unique, for_each, work, anew=True)
+    """Return an index built from all files, even if a usable one is stored. Otherwise as `bring_up_to_date`."""
+    return _build_until_saved(files, job, unique, for_each, work, from_scratch=True)
 
 
-def _until_saved(
-    files: IndexFiles, job: BuildJob, unique: Table, for_each: ForEach, work: Work | None, *, anew: bool
+def _build_until_saved(
+    files: IndexStore, job: BuildJob, unique: Table, for_each: ForEach, work: Work | None, *, from_scratch: bool
 ) -> Manifest:
-    gone: ObjectMissing | None = None
+    missing: ObjectMissing | None = None
     ours: Manifest | None = None
     for _ in range(_ATTEMPTS):
-        # In this order: what the index covers is in the table by then.
-        loaded = load(files, job.index, job.of)
-        with available(f"load {job.unique.name}"):
+        # In this order: the table then has all rows that the loaded manifest covers.
+        loaded = load_manifest(files, job.index, job.identity)
+        with translate_catalog_errors(f"load {job.unique.name}"):
             unique.refresh()
-        made = _Made(job, unique, for_each, work or partial(index_rows, files, unique.io, job))
+        builder = _Builder(job, unique, for_each, work or partial(index_rows, files, unique.io, job))
         try:
-            # Sweeps go on while an index is built anew: it is caught up with them, and not begun again.
-            manifest = made.from_what_is_there(ours if anew else loaded.manifest)
+            # Sweeps continue during a rebuild: in the second attempt the rebuilt index is caught up, not started again.
+            manifest = builder.build_on(ours if from_scratch else loaded.manifest)
         except ObjectMissing as error:
-            # It has expired since the table was loaded. What the table holds now is there.
-            logger.warning("key index %s: %s; looking again", job.index, error)
-            gone, ours, anew = error, None, True
+            # The file's snapshot has expired since the table was loaded. The files of the current one exist.
+            logger.warning("key index %s: %s; loading the table again", job.index, error)
+            missing, ours, from_scratch = error, None, True
             continue
-        if manifest.version:
+        if manifest.version:  # a stored manifest that covers everything
             return manifest
-        saved = save_next(files, job.index, loaded.newest, manifest)
+        saved = save_manifest(files, job.index, loaded.newest_version, manifest)
         if saved is not None:
             return saved
         ours = manifest
-    if gone is not None:
+    if missing is not None:
         raise PlanUnusable(
-            f"table {job.unique.name}: {gone}: the key index cannot be made from it. Roll the table back to a snapshot "
-            f"whose files are there, or drop it and the table of duplicates, and the next sweep starts from what the "
+            f"table {job.unique.name}: {missing}: the key index cannot be built from it. Roll the table back to a "
+            f"snapshot whose files exist, or drop it and the duplicates table, and the next sweep starts from what the "
             f"main table holds"
-        ) from gone
+        ) from missing
     raise CommitConflict(f"key index {job.index}: {_ATTEMPTS} manifests were refused, each because another came first")
 
 
-class _Made:
-    """One try at an index of the table as it is loaded."""
+class _Builder:
+    """Builds the index of a table as it is loaded, in one attempt."""
 
     def __init__(self, job: BuildJob, unique: Table, for_each: ForEach, work: Work) -> None:
         self._job = job
         self._unique = unique
         self._for_each = for_each
         self._work = work
-        snapshot = unique.metadata.current_snapshot()
-        self._end = Point(None, 0) if snapshot is None else Point(snapshot.snapshot_id, snapshot.sequence_number or 0)
+        self._end = current_position(unique)
 
-    def from_what_is_there(self, manifest: Manifest | None) -> Manifest:
+    def build_on(self, manifest: Manifest | None) -> Manifest:
+        """Return `manifest` itself if it covers the table, else one with the missing rows, else a new one."""
         if manifest is None:
-            return self.from_nothing()
-        if manifest.horizon_ms > max(self._job.horizon_ms, self._horizon_by_now()):
+            return self.build_new()
+        if manifest.horizon_ms > max(self._job.horizon_ms, self._current_horizon_ms()):
             logger.warning(
-                "key index %s: manifest %d knows nothing from before %d, and the unique table counts rows from %d on, "
-                "since it was rolled back: the index is built anew",
+                "key index %s: manifest %d has no rows from before %d, but the unique table was rolled back and "
+                "compares rows from %d on: the index is rebuilt",
                 self._job.index,
                 manifest.version,
                 manifest.horizon_ms,
                 self._job.horizon_ms,
             )
-            return self.from_nothing()
-        covered = Point(manifest.covers_snapshot, manifest.covers)
+            return self.build_new()
+        covered = TablePosition(manifest.covers_snapshot, manifest.covers)
         if covered == self._end:
             return manifest
         try:
-            gained = find_gained(self._unique, covered, run_bytes=_ALL_BYTES)
+            appended = scan_appends(self._unique, covered, run_bytes=_NO_LIMIT)
         except SweepHistoryLost:
             logger.warning(
                 "key index %s: the history of table %s does not lead back to snapshot %s, which manifest %d covers: "
-                "the index is built anew",
+                "the index is rebuilt",
                 self._job.index,
                 self._job.unique.name,
                 manifest.covers_snapshot,
                 manifest.version,
             )
-            return self.from_nothing()
-        runs = self._runs([_File(file.path, file.records) for file in gained.files] if gained else [], covered.sequence)
+            return self.build_new()
+        files = [_UniqueFile(file.path, file.records) for file in appended.files] if appended else []
+        runs = self._index(files, covered.sequence)
         if runs:
             logger.info(
                 "key index %s: caught up from sequence number %d to %d, by %s rows",
@@ -222,19 +224,16 @@ class _Made:
                 self._end.sequence,
                 f"{sum(run.keys for run in runs):,}",
             )
-        return self._with(manifest, runs)
+        return self._with_runs(manifest, runs)
 
-    def _horizon_by_now(self) -> int:
-        """Of the table as it is loaded. If it has risen, a rival has committed the sweep that this is for."""
-        return int(newest_property(self._unique.metadata, SWEEP_HORIZON_PROPERTY) or UNBOUNDED_MS)
-
-    def from_nothing(self) -> Manifest:
+    def build_new(self) -> Manifest:
+        """Return an index of all files that can have rows that arrived at or after the horizon."""
         files = [
             file
-            for file in _live(self._unique)
+            for file in _files_by_arrival(self._unique)
             if file.last_arrived_ms is None or file.last_arrived_ms >= self._job.horizon_ms
         ]
-        made = self._with(Manifest.empty(self._job.of), self._runs(files, 0))
+        built = self._with_runs(Manifest.empty(self._job.identity), self._index(files, 0))
         logger.info(
             "key index %s: built from %d files with %s rows of table %s",
             self._job.index,
@@ -242,27 +241,30 @@ class _Made:
             f"{sum(file.records for file in files):,}",
             self._job.unique.name,
         )
-        return made
+        return built
 
-    def _with(self, manifest: Manifest, runs: Sequence[Run]) -> Manifest:
-        made = replace(
+    def _current_horizon_ms(self) -> int:
+        """Return the horizon of the table as it is loaded: higher than the job's if a rival committed the sweep."""
+        return int(newest_property(self._unique.metadata, SWEEP_HORIZON_PROPERTY) or NO_HORIZON_MS)
+
+    def _with_runs(self, manifest: Manifest, runs: Sequence[SortedRun]) -> Manifest:
+        extended = replace(
             manifest,
             covers=self._end.sequence,
             covers_snapshot=self._end.snapshot_id,
             runs=(*manifest.runs, *runs),
             version=0,
         )
-        return made.above(self._job.horizon_ms)
+        return extended.with_horizon(self._job.horizon_ms)
 
-    def _runs(self, files: Iterable[_File], covered: int) -> list[Run]:
+    def _index(self, files: Iterable[_UniqueFile], covered: int) -> list[SortedRun]:
         tasks = [BuildTask(paths, covered + 1, self._end.sequence) for paths in _packed(files, self._job.most_rows)]
         return [run for runs in self._for_each(self._work, tasks) for run in runs]
 
 
-def _live(unique: Table) -> Iterator[_File]:
-    """The data files of the table's current snapshot, those whose rows arrived first before the others."""
+def _files_by_arrival(unique: Table) -> list[_UniqueFile]:
+    """Return the data files of the table's current snapshot, sorted by their last arrival."""
     snapshot = unique.metadata.current_snapshot()
-    manifests = [] if snapshot is None else snapshot.manifests(unique.io)
     field_id = unique.schema().find_field(ARRIVED_AT).field_id
 
     def last_arrived_ms(file: DataFile) -> int | None:
@@ -270,16 +272,14 @@ def _live(unique: Table) -> Iterator[_File]:
         return None if bound is None else int(from_bytes(TimestamptzType(), bound)) // 1000
 
     found = [
-        _File(entry.data_file.file_path, entry.data_file.record_count, last_arrived_ms(entry.data_file))
-        for manifest in manifests
-        if manifest.content is ManifestContent.DATA
-        for entry in manifest.fetch_manifest_entry(unique.io)
+        _UniqueFile(file.file_path, file.record_count, last_arrived_ms(file))
+        for file in (() if snapshot is None else live_files(unique, snapshot))
     ]
-    return iter(sorted(found, key=lambda file: (file.last_arrived_ms or 0, file.path)))
+    return sorted(found, key=lambda file: (file.last_arrived_ms or 0, file.path))
 
 
-def _packed(files: Iterable[_File], most_rows: int) -> Iterator[tuple[str, ...]]:
-    """Files in their order, in tasks of that many rows at most where a file is not larger."""
+def _packed(files: Iterable[_UniqueFile], most_rows: int) -> Iterator[tuple[str, ...]]:
+    """Pack files, in their order, into tasks of at most that many rows; a larger file is a task of its own."""
     paths: list[str] = []
     rows = 0
     for file in files:
@@ -295,26 +295,33 @@ def _packed(files: Iterable[_File], most_rows: int) -> Iterator[tuple[str, ...]]
 # --- a task -----------------------------------------------------------------------------------------------------------
 
 
-def index_rows(files: Files, io: FileIO, job: BuildJob, task: BuildTask) -> list[Run]:
-    """The runs of a task's rows that have a key and arrived at or after the horizon.
+def run_build_task(storage: Storage, catalog_connection: str, job: BuildJob, task: BuildTask) -> list[SortedRun]:
+    """Run one task with connections of its own, on an executor. Raises as `index_rows` does."""
+    io = task_io(storage, catalog_connection, job.unique.data_location)
+    with Store.of(storage) as store:
+        return index_rows(store, io, job, task)
 
-    Raises `ObjectMissing` when a file of the table is gone, `DamagedFile`, `StoreUnavailable`.
+
+def index_rows(files: FileStore, io: FileIO, job: BuildJob, task: BuildTask) -> list[SortedRun]:
+    """Write the sorted runs of a task's rows that have a key and arrived at or after the horizon.
+
+    Raises `ObjectMissing` when a file of the table does not exist, `DamagedFile`, `StoreUnavailable`.
     """
-    runs: list[Run] = []
-    held: list[RunKeys] = []
+    runs: list[SortedRun] = []
+    parts: list[IndexEntries] = []
     for path in task.files:
-        with _readable(job, path):
+        with _translate_read_errors(job, path):
             for _, batch in read_batches(io, job.unique, path, _columns(job)):
-                held.append(_entries(job, batch))
-                if sum(map(len, held)) >= job.most_rows:
-                    runs += _written(files, job, task, held)
-                    held = []
-    return [*runs, *_written(files, job, task, held)]
+                parts.append(_entries_of(job, batch))
+                if sum(map(len, parts)) >= job.most_rows:
+                    runs += _write_runs(files, job, task, parts)
+                    parts = []
+    return [*runs, *_write_runs(files, job, task, parts)]
 
 
 @contextmanager
-def _readable(job: BuildJob, path: str) -> Iterator[None]:
-    with files_reachable(f"the files of table {job.unique.name}"):
+def _translate_read_errors(job: BuildJob, path: str) -> Iterator[None]:
+    with translate_storage_errors(f"the files of table {job.unique.name}"):
         try:
             yield
         except FileNotFoundError as error:
@@ -322,17 +329,18 @@ def _readable(job: BuildJob, path: str) -> Iterator[None]:
 
 
 def _columns(job: BuildJob) -> list[str]:
-    return list(dict.fromkeys(("topic", "partition", "offset", ARRIVED_AT, *job.of.key)))
+    return list(dict.fromkeys(("topic", "partition", "offset", ARRIVED_AT, *job.identity.key)))
 
 
-def _entries(job: BuildJob, batch: pa.RecordBatch) -> RunKeys:
-    """What is indexed of some rows; not sorted."""
-    secret = uuid.UUID(job.of.unique).bytes
-    hashes = without_assigned(hash_keys([batch.column(name) for name in job.of.key], secret), job.of.key, batch)
+def _entries_of(job: BuildJob, batch: pa.RecordBatch) -> IndexEntries:
+    """Return the index entries of some rows, not sorted."""
+    secret = uuid.UUID(job.identity.unique).bytes
+    key = job.identity.key
+    hashes = exclude_assigned_ids(hash_keys([batch.column(name) for name in key], secret), key, batch)
     arrived_ms = batch.column(ARRIVED_AT).cast(pa.int64()).to_numpy() // 1000
     rows = np.flatnonzero(hashes.present & (arrived_ms >= job.horizon_ms))
     tp, topic_partitions = topic_partitions_of(batch)
-    return RunKeys(
+    return IndexEntries(
         hashes.hi[rows],
         hashes.lo[rows],
         arrived_ms[rows],
@@ -342,16 +350,16 @@ def _entries(job: BuildJob, batch: pa.RecordBatch) -> RunKeys:
     )
 
 
-def _written(files: Files, job: BuildJob, task: BuildTask, held: Sequence[RunKeys]) -> list[Run]:
-    """Runs for each bucket that has entries among these, as a sweep writes them: what leaves together is one."""
-    keys = gather(held, job.horizon_ms)
-    bits = job.of.buckets.bit_length() - 1
-    bucket = np.zeros(len(keys), np.uint16) if not bits else (keys.hi >> np.uint64(64 - bits)).astype(np.uint16)
-    bounds = np.searchsorted(bucket, np.arange(job.of.buckets + 1, dtype=np.uint32))
-    policy, few = MergePolicy.of(job.window_ms, job.memory_bytes), few_keys(job.budget_bytes, job.of.buckets)
+def _write_runs(files: FileStore, job: BuildJob, task: BuildTask, parts: Sequence[IndexEntries]) -> list[SortedRun]:
+    """Write runs for each bucket that has entries, split by expiry as a sweep's runs are."""
+    entries = merge_entries(parts, job.horizon_ms)
+    buckets = job.identity.buckets
+    bounds = np.searchsorted(hash_range_of(entries.hi, buckets), np.arange(buckets + 1, dtype=np.uint32))
+    policy = MergePolicy.of(job.window_ms, job.memory_bytes)
+    least_keys = least_run_keys(job.budget_bytes, buckets)
     return [
         write_run(files, job.index, number, (task.first_sequence, task.last_sequence), part)
         for number, (start, end) in enumerate(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True))
         if start < end
-        for part in by_departure(keys.at(slice(start, end)), policy, few)
+        for part in split_by_expiry(entries.select(slice(start, end)), policy, least_keys)
     ]

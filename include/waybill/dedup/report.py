@@ -1,4 +1,4 @@
-"""What a sweep says at its end: one line for people, one document for programs."""
+"""The report of a sweep: one line for people, one JSON document for programs."""
 
 from __future__ import annotations
 
@@ -7,73 +7,76 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from waybill.dedup.appends import Point
+from waybill.dedup.appends import TablePosition
+from waybill.dedup.commit import StagedSweep
 from waybill.dedup.plan import SweepPlan
-from waybill.dedup.staged import StagedSweep
-from waybill.dedup.tasks import Judged, Written
-from waybill.partition.report import RunOutcome
+from waybill.dedup.tasks import MatchedRange, WrittenFiles
+from waybill.staging.driver import RunOutcome
 from waybill.staging.timing import Usage
 from waybill.tables.dedup import NO_HORIZON_MS, SweepState
 
-__all__ = ["SweepFigures", "SweepReport"]
+__all__ = ["SweepReport", "TaskResults"]
 
 
 @dataclass(frozen=True, slots=True)
-class SweepFigures:
-    """What the tasks of a sweep came to, as long as this run carried them out."""
+class TaskResults:
+    """The results of a sweep's tasks; empty if another run executed them."""
 
-    judged: Sequence[Judged] = ()
-    written: Sequence[Written] = ()
+    matched: Sequence[MatchedRange] = ()
+    written: Sequence[WrittenFiles] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class SweepReport:
-    """The figures of a sweep."""
+    """The figures of a sweep. The field names are those of the JSON document."""
 
     stream: str
     outcome: RunOutcome
     plan: str | None
     resumed: bool
-    """The plan was an earlier run's, or a rival's: there may be more to do than it says."""
+    """The plan was made by an earlier run or a rival, so the table may have grown since."""
     more: bool
-    """The plan leaves some of what the table gained to the next one, because of `dedup.run_bytes`."""
+    """The plan leaves appended files to the next sweep, because of `dedup.run_bytes`."""
     start: int
-    """Through which sequence number of the stream's table it was swept before."""
+    """Sequence number through which the stream's table was swept before."""
     end: int
-    """Through which it is swept now."""
+    """Sequence number through which it is swept now."""
     end_snapshot: int | None
-    """The id of that snapshot; None: nothing was swept yet."""
+    """Snapshot id of `end`; None: nothing was swept yet."""
     files_swept: int
-    """Data files of the stream's table that were swept."""
+    """Number of swept data files of the stream's table."""
     swept_bytes: int
-    """Of these."""
+    """Size of these files."""
     rows: int
     """Rows that were kept."""
     duplicates: int
     keyless: int | None
     """Kept rows without a key; None: another run read them."""
     files: int
+    """Data files added to the unique table."""
     file_bytes: int
+    """Size of these files."""
     duplicate_files: int
+    """Data files added to the duplicates table."""
     horizon_ms: int | None
-    """Rows that arrived before it are not known again, epoch ms; None: there is no such bound yet."""
+    """Rows that arrived before it are no longer compared, epoch ms; None: there is no horizon yet."""
     index_keys: int | None
     index_bytes: int | None
-    """Of the key index after the sweep; None: it is behind, and the next sweep catches up."""
+    """Entries and size of the key index after the sweep; None: it is behind, and the next sweep catches up."""
     index_read_bytes: int | None
-    """Of the key index before it, how much was read; None: another run did."""
+    """Bytes read of the key index; None: another run read it."""
     left_out: int | None
-    """Rows of the table that the first sweep has left out for good, as it was asked to; None: all are swept."""
+    """Rows that the first sweep was asked to leave out for good; None: none."""
     complete_since_ms: int | None
-    """From when on all that the table gained is swept, epoch ms; None: from its beginning."""
+    """Time from which all appended rows are swept, epoch ms; None: from the table's beginning."""
     seconds: dict[str, float]
     """Wall-clock seconds of the driver's steps."""
     task_seconds: dict[str, float]
-    """Wall-clock seconds of the tasks, by kind, summed."""
+    """Wall-clock seconds of the tasks by kind, added up."""
     task_cpu_seconds: dict[str, float]
-    """CPU seconds of the executors' processes, by kind, summed; not those of Spark itself."""
+    """CPU seconds of the executors' Python processes by kind, added up; without Spark's own."""
     peak_memory_bytes: int
-    """The most that an executor's worker process held resident; 0 when no task was carried out by this run."""
+    """Largest resident size of an executor's worker process; 0 if this run executed no task."""
 
     @classmethod
     def of(
@@ -81,23 +84,23 @@ class SweepReport:
         *,
         stream: str,
         outcome: RunOutcome,
-        start: Point,
+        start: TablePosition,
         plan: SweepPlan | None,
         resumed: bool,
         more: bool,
         staged: StagedSweep | None,
-        figures: SweepFigures,
+        results: TaskResults,
         index: tuple[int, int] | None,
         state: SweepState,
         seconds: Mapping[str, float],
     ) -> SweepReport:
-        """Add up what happened. `start`: through what it was swept before; `index`: its keys and bytes."""
+        """Add up the figures. `start`: position before the sweep; `index`: entries and bytes of the key index."""
         end = plan.end if plan else start
-        scanned = [found for judged in figures.judged for found in judged.scanned]
-        kinds = {
+        scanned = [found for matched in results.matched for found in matched.scanned]
+        usages = {
             "scan": [found.usage for found in scanned],
-            "judge": [judged.usage for judged in figures.judged],
-            "write": [written.usage for written in figures.written],
+            "judge": [matched.usage for matched in results.matched],  # the reports' name of matching tasks
+            "write": [written.usage for written in results.written],
         }
         return cls(
             stream=stream,
@@ -112,24 +115,24 @@ class SweepReport:
             swept_bytes=plan.size_bytes if plan else 0,
             rows=staged.rows if staged else 0,
             duplicates=staged.duplicates if staged else 0,
-            keyless=sum(found.keyless for found in scanned) if figures.written or not plan else None,
+            keyless=sum(found.keyless for found in scanned) if results.written or not plan else None,
             files=len(staged.unique_files) if staged else 0,
             file_bytes=sum(file.file_size_in_bytes for file in staged.unique_files) if staged else 0,
             duplicate_files=len(staged.duplicate_files) if staged else 0,
             horizon_ms=None if state.horizon_ms == NO_HORIZON_MS else state.horizon_ms,
             index_keys=index[0] if index else None,
             index_bytes=index[1] if index else None,
-            index_read_bytes=sum(found.index_read_bytes for found in figures.judged) if figures.judged else None,
+            index_read_bytes=sum(found.index_read_bytes for found in results.matched) if results.matched else None,
             left_out=state.beginning.rows if state.beginning else None,
             complete_since_ms=state.beginning.since_ms if state.beginning else None,
             seconds={step: round(spent, 3) for step, spent in seconds.items()},
-            task_seconds={kind: round(sum(u.seconds for u in found), 3) for kind, found in kinds.items()},
-            task_cpu_seconds={kind: round(sum(u.cpu_seconds for u in found), 3) for kind, found in kinds.items()},
-            peak_memory_bytes=_peak(usage for found in kinds.values() for usage in found),
+            task_seconds={kind: round(sum(u.seconds for u in found), 3) for kind, found in usages.items()},
+            task_cpu_seconds={kind: round(sum(u.cpu_seconds for u in found), 3) for kind, found in usages.items()},
+            peak_memory_bytes=_peak_memory(usage for found in usages.values() for usage in found),
         )
 
     def document(self) -> dict[str, Any]:
-        """For a JSON file."""
+        """Return the JSON document."""
         return {"v": 1, **dataclasses.asdict(self)}
 
     def __str__(self) -> str:
@@ -145,5 +148,5 @@ class SweepReport:
         )
 
 
-def _peak(usages: Iterable[Usage]) -> int:
+def _peak_memory(usages: Iterable[Usage]) -> int:
     return max((usage.peak_memory_bytes for usage in usages), default=0)

@@ -1,13 +1,17 @@
-"""The driver of a sweep: plan, carry out, commit. What is wrong at any step, the next run begins at the first.
+"""The driver of a dedup sweep: plan, find duplicates, write, commit, extend the key index.
 
-1. How far the stream's table was swept is read from the unique table.
-2. The plan that starts there is found, or made and created if absent.
-3. What was staged for the plan is found, or its tasks are carried out and their files written down.
-4. The duplicates are committed, then the unique rows, each with how far the table is swept then.
-5. The index gets what the sweep kept. It is derived from the unique table: left behind, the next sweep catches it up.
+1. Read from the unique table through which snapshot the stream's table has been swept.
+2. Find the plan that starts there, or make one and create its object if absent.
+3. Find the files recorded for the plan, or run its tasks and record their files.
+4. Commit the duplicates, then the unique rows, each with the new position.
+5. Add the kept keys to the key index. The index is derived from the unique table: if this fails, the next sweep does
+   it.
 
-Readers take duplicates into account only as far as the unique table is swept: between the two commits there may be
-more. A plan and what was staged for it are never taken back.
+A run that fails at any step has no lasting effect but its plan and its record: the next run starts at step 1 and finds
+them. Steps 2 to 4 are those of `waybill.staging.driver`.
+
+Between the two commits the duplicates table is ahead of the unique table. So readers take duplicates into account only
+up to the position of the unique table.
 """
 
 from __future__ import annotations
@@ -24,51 +28,53 @@ from pyiceberg.table import Table
 
 from waybill import failpoints
 from waybill.config import Config, Dedup, Stream
-from waybill.dedup.appends import NOTHING_SWEPT, Point, find_gained, gains_nothing, snapshots_since
-from waybill.dedup.commit import commit_duplicates, commit_unique, is_committed, point_of_sweep
-from waybill.dedup.execute import Execute, index_task
-from waybill.dedup.first_sweep import beginning_text, check_range, check_since
-from waybill.dedup.index.manifest import IndexOf, Manifest, horizon_within, update
-from waybill.dedup.index_build import BuildJob, bring_up_to_date, rebuild
-from waybill.dedup.plan import SweepPlan, epoch_ms, horizon_after
-from waybill.dedup.report import SweepFigures, SweepReport
-from waybill.dedup.staged import StagedSweep, discard, find_staged_sweep, record_staged_sweep, remove_objects
-from waybill.dedup.tasks import Judged, SweepJob, UnknownTopicPartitions, Written, cut_tasks, judges_for
-from waybill.errors import ConfigError, IndexDamaged, PlanUnusable, SweepUnsound, WaybillError
-from waybill.names import TopicPartition, key_index_prefix, sweep_plan_key
-from waybill.partition.report import RunOutcome
-from waybill.staging.driver import settle_plan
+from waybill.dedup.appends import TABLE_START, TablePosition, scan_appends, snapshots_since
+from waybill.dedup.commit import (
+    StagedSweep,
+    commit_duplicates,
+    commit_unique,
+    discard_staged_sweep,
+    find_staged_sweep,
+    is_committed,
+    record_staged_sweep,
+    remove_objects,
+)
+from waybill.dedup.execute import Execute, match_all, write_all
+from waybill.dedup.first_sweep import check_range, check_since, format_first_sweep_start
+from waybill.dedup.index.manifest import IndexIdentity, Manifest
+from waybill.dedup.key_index import KeyIndex
+from waybill.dedup.plan import SweepPlan, epoch_ms
+from waybill.dedup.report import SweepReport, TaskResults
+from waybill.dedup.tasks import SweepJob, WrittenFiles, count_hash_ranges, cut_tasks
+from waybill.errors import ConfigError, PlanUnusable, SweepUnsound, WaybillError
+from waybill.names import sweep_plan_key
+from waybill.staging.driver import (
+    NothingToCommit,
+    OnStep,
+    RunOutcome,
+    find_or_create,
+    repeat_while_more,
+    run_staged_job,
+)
 from waybill.staging.table_layout import TableLayout
 from waybill.staging.timing import StepClock
 from waybill.store import Store
 from waybill.tables import (
-    Beginning,
-    DedupTables,
-    Outcome,
+    CommitOutcome,
+    FirstSweepStart,
     SweepState,
-    Swept,
     catalog_of,
     ensure_dedup_tables,
-    files_reachable,
     load_tables,
     read_progress,
     read_sweep_state,
-    remove_files,
+    translate_storage_errors,
 )
 from waybill.tables.state import ancestry
 
-__all__ = ["Step", "run_sweep", "sweep_to_the_end"]
+__all__ = ["run_all_sweeps", "run_sweep"]
 
 logger = logging.getLogger(__name__)
-
-_REBUILDS = 3
-
-Step = Callable[[str], None]
-"""Called with the name of each step that was just done."""
-
-
-class _Overtaken(Exception):
-    """A rival has committed the plan's rows. An index that knows them would find that each of them repeats itself."""
 
 
 def _reach(step: str) -> None:
@@ -84,31 +90,29 @@ def run_sweep(
     until: datetime | None = None,
     rebuild_index: bool = False,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
-    done: Step = _reach,
+    on_step: OnStep = _reach,
     slots: int = 1,
 ) -> SweepReport:
-    """Take what the table of stream `name` gained since the last sweep, and keep each key once within the window.
+    """Sweep what was appended to the table of stream `name` since the last sweep: keep each key once per window.
 
-    `execute` carries out the tasks: on Spark, or in this process; `slots` of them side by side. `since`: where
-    nothing was swept yet, what the table had gained before that is left out for good (`waybill.dedup.first_sweep`). `until`:
-    a plan that this run makes ends with what the table had gained by then. `rebuild_index`: build the index anew first.
+    `execute` runs the tasks, on Spark or in this process, `slots` of them at a time. `since`: the first sweep leaves
+    out for good what was committed before it (`waybill.dedup.first_sweep`). `until`: a plan that this run makes ends
+    with what was committed by then. `rebuild_index`: rebuild the key index first.
 
     Raises `SweepHistoryLost`, `ProgressLost`, `PlanUnusable`, `DamagedFile`, `SweepUnsound`, `CommitConflict`,
-    `ConfigError`, or one of the retriable `StoreUnavailable` and `CatalogUnavailable`; whatever is raised, a later run
-    goes on as if this one had not been.
+    `ConfigError`, or one of the retriable `StoreUnavailable` and `CatalogUnavailable`. After any of these, a later run
+    continues as if this one had not run.
     """
     stream = config.stream(name)
     if stream.dedup is None:
-        raise ConfigError(f"stream {name} has no section dedup: there is nothing to sweep by")
-    with Store.of(config.storage) as store, catalog_of(config) as catalog:
-        sweep = _Sweep(
-            config, name, stream, stream.dedup, store, catalog, execute, since, until, rebuild_index, now, done, slots
-        )
-        with files_reachable():
-            return sweep.carry_out()
+        raise ConfigError(f"stream {name!r} has no dedup: add a section `dedup` to it in the config ({{}} is enough)")
+    options = _Options(since, until, rebuild_index, slots)
+    with Store.of(config.storage) as store, catalog_of(config) as catalog, translate_storage_errors():
+        services = _Services(config, name, stream, stream.dedup, store, catalog)
+        return _sweep_once(services, options, _Runtime(execute, now, on_step))
 
 
-def sweep_to_the_end(
+def run_all_sweeps(
     config: Config,
     name: str,
     execute: Execute,
@@ -118,356 +122,319 @@ def sweep_to_the_end(
     rebuild_index: bool = False,
     slots: int = 1,
 ) -> Iterator[SweepReport]:
-    """`run_sweep`, and again as long as there is more: a plan is bounded, and an earlier run's may be behind.
+    """Yield the reports of `run_sweep`, repeated until nothing is left: one plan may be bounded or an earlier run's.
 
     Raises what `run_sweep` raises, and `ConfigError` for a range that `waybill.dedup.first_sweep.check_range` refuses.
     """
     check_range(since, until, datetime.now(UTC))
-    while True:
-        report = run_sweep(config, name, execute, since=since, until=until, rebuild_index=rebuild_index, slots=slots)
-        since, rebuild_index = None, False
-        yield report
-        if not (report.resumed or report.more):
-            return
+    later = partial(run_sweep, config, name, execute, until=until, slots=slots)
+    yield from repeat_while_more(partial(later, since=since, rebuild_index=rebuild_index), later)
 
 
-@dataclass(slots=True)
-class _Sweep:
+# --- one sweep ---
+
+
+@dataclass(frozen=True, slots=True)
+class _Services:
+    """The stream, and the services that hold its data."""
+
     config: Config
     name: str
     stream: Stream
     settings: Dedup
     store: Store
     catalog: Catalog
-    execute: Execute
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """What the caller asks for."""
+
     since: datetime | None
     until: datetime | None
     rebuild_index: bool
-    now: Callable[[], datetime]
-    done: Step
     slots: int
-    run_id: str = field(default_factory=lambda: uuid.uuid4().hex)
-    made_plan: bool = False
-    more: bool = False
-    figures: SweepFigures = field(default_factory=SweepFigures)
-    index_figures: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Runtime:
+    """The executor of tasks, and the clock, steps and id of this sweep run."""
+
+    execute: Execute
+    now: Callable[[], datetime]
+    on_step: OnStep
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
     clock: StepClock = field(default_factory=StepClock)
 
-    def carry_out(self) -> SweepReport:
-        tables = load_tables(self.catalog, self.stream)
-        if tables is None:
-            logger.info("dedup of %s: there is no table yet", self.name)
-            return self._report(RunOutcome.NOTHING_NEW, NOTHING_SWEPT, None, None, SweepState())
-        main = tables.main
-        dedup = ensure_dedup_tables(self.catalog, self.stream, main)
-        state = read_sweep_state(dedup.unique.metadata, ".".join(dedup.unique.name()))
-        start = NOTHING_SWEPT if state.swept is None else Point(state.swept.snapshot, state.swept.sequence)
-        if start != NOTHING_SWEPT:
-            self._check_since(main, state.beginning, start)
-        plan = self.clock.timed("plan", lambda: self._settle_plan(main, dedup, start, state))
-        if plan is None:
-            if self.rebuild_index:
-                of = IndexOf.of_table(dedup.unique, self.settings.key, self.settings.buckets)
-                self.clock.timed("index", lambda: self._index(dedup.unique, state, of))
-            return self._report(RunOutcome.NOTHING_NEW, start, None, None, state)
-        if not self.made_plan:  # a rival with a newer config may have given the tables columns since
-            main.refresh()
-            dedup = ensure_dedup_tables(self.catalog, self.stream, main)
-        _check_plan(plan, main, start)
-        if start == NOTHING_SWEPT:
-            self._begin(plan, main)
-        self.done("planned")
-        try:
-            staged = self.clock.timed("tasks", lambda: self._stage(plan, main, dedup, state))
-        except _Overtaken:
-            logger.info("dedup of %s: another run has committed plan %s meanwhile", self.name, plan.id)
-            state = read_sweep_state(dedup.unique.metadata, ".".join(dedup.unique.name()))
-            return self._report(RunOutcome.ADOPTED, start, plan, None, state)
-        self.done("staged")
-        outcome = self.clock.timed("commit", lambda: self._commit(plan, dedup, staged))
-        self.done("committed")
-        self.clock.timed("index_on", lambda: self._move_index_on(plan, dedup.unique, staged))
-        self.done("index_moved")
-        return self._report(RunOutcome(outcome), start, plan, staged, staged.state)
+
+def _sweep_once(services: _Services, options: _Options, runtime: _Runtime) -> SweepReport:
+    tables = load_tables(services.catalog, services.stream)
+    if tables is None:
+        logger.info("dedup %s: the stream's table does not exist yet", services.name)
+        return SweepReport.of(
+            stream=services.name,
+            outcome=RunOutcome.NOTHING_NEW,
+            start=TABLE_START,
+            plan=None,
+            resumed=False,
+            more=False,
+            staged=None,
+            results=TaskResults(),
+            index=None,
+            state=SweepState(),
+            seconds=runtime.clock.seconds(),
+        )
+    sweep = _Sweep(services, options, runtime, tables.main)
+    finished = run_staged_job(sweep, clock=runtime.clock, on_step=runtime.on_step)
+    if finished.plan is None and options.rebuild_index:
+        runtime.clock.timed("index", sweep.rebuild_index)
+    if finished.plan is not None and finished.staged is not None:
+        plan, staged = finished.plan, finished.staged
+        runtime.clock.timed("index_on", lambda: sweep.extend_index(plan, staged))
+        runtime.on_step("index_saved")
+    return sweep.report(finished.outcome, finished.plan, finished.staged)
+
+
+class _Sweep:
+    """The steps of one sweep: a `waybill.staging.driver.StagedJob`."""
+
+    def __init__(self, services: _Services, options: _Options, runtime: _Runtime, main: Table) -> None:
+        self._services = services
+        self._options = options
+        self._runtime = runtime
+        self._main = main
+        self._dedup = ensure_dedup_tables(services.catalog, services.stream, main)
+        self._state = _read_state(self._dedup.unique)
+        """The state before the sweep."""
+        swept = self._state.swept
+        self._start = TABLE_START if swept is None else TablePosition(swept.snapshot, swept.sequence)
+        self._made_plan = False
+        self._more = False
+        self._results = TaskResults()
+        self._extended_index: Manifest | None = None
+
+    @property
+    def label(self) -> str:
+        return f"dedup {self._services.name}"
 
     # --- plan ---
 
-    def _check_since(self, main: Table, beginning: Beginning | None, start: Point, *, planned: bool = False) -> None:
-        """Raise `ConfigError` where `since` cannot be kept to by what goes on from `start`."""
-        if self.since is not None:
-            unswept = snapshots_since(main, start)
-            check_since(main, epoch_ms(self.since), beginning, unswept, planned=planned)
-
-    def _begin(self, plan: SweepPlan, main: Table) -> None:
-        """Hold `since` against the first sweep's plan, which another run may have made for another time, or none."""
-        begin = plan.beginning
-        after = NOTHING_SWEPT if begin is None else Point(begin.snapshot, begin.sequence)
-        self._check_since(main, begin, after, planned=True)
-        if begin is not None:
-            logger.info("dedup of %s: %s", self.name, beginning_text(begin))
-
-    def _settle_plan(self, main: Table, dedup: DedupTables, start: Point, state: SweepState) -> SweepPlan | None:
-        unique = str(dedup.unique.metadata.table_uuid)
-        key = sweep_plan_key(self.store.prefix, self.name, self.stream.generation, unique, start.sequence)
-        return settle_plan(self.store, key, SweepPlan.from_json, lambda: self._make_plan(key, main, start, state))
-
-    def _make_plan(self, key: str, main: Table, start: Point, state: SweepState) -> SweepPlan | None:
-        self.made_plan = True
-        gained = find_gained(
-            main,
-            start,
-            run_bytes=self.settings.run_bytes,
-            since_ms=None if self.since is None else epoch_ms(self.since),
-            until_ms=None if self.until is None else epoch_ms(self.until),
-        )
-        if gained is None:
+    def find_or_create_plan(self) -> SweepPlan | None:
+        services, main = self._services, self._main
+        if self._start != TABLE_START:
+            self._check_since(self._state.beginning, self._start)
+        unique_uuid = str(self._dedup.unique.metadata.table_uuid)
+        generation = services.stream.generation
+        key = sweep_plan_key(services.store.prefix, services.name, generation, unique_uuid, self._start.sequence)
+        plan = find_or_create(services.store, key, SweepPlan.from_json, lambda: self._make_plan(key))
+        if plan is None:
             return None
-        self.more = gained.more
-        created_at = self.now()
-        known = {*read_progress(main.metadata, ".".join(main.name())), *state.watermarks}
+        if not self._made_plan:
+            # The rival that made the plan may have a newer config, and have added columns to the tables.
+            main.refresh()
+            self._dedup = ensure_dedup_tables(services.catalog, services.stream, main)
+        self._check_history(plan)
+        if self._start == TABLE_START:
+            self._check_first_plan(plan)
+        return plan
+
+    def _make_plan(self, key: str) -> SweepPlan | None:
+        services, options, main, state = self._services, self._options, self._main, self._state
+        self._made_plan = True
+        appended = scan_appends(
+            main,
+            self._start,
+            run_bytes=services.settings.run_bytes,
+            since_ms=None if options.since is None else epoch_ms(options.since),
+            until_ms=None if options.until is None else epoch_ms(options.until),
+        )
+        if appended is None:
+            return None
+        self._more = appended.more
+        created_at = self._runtime.now()
+        topic_partitions = {*read_progress(main.metadata, ".".join(main.name())), *state.watermarks}
         return SweepPlan(
             key=key,
-            stream=self.name,
-            generation=self.stream.generation,
+            stream=services.name,
+            generation=services.stream.generation,
             created_at=created_at,
             main=str(main.metadata.table_uuid),
-            start=start,
-            end=gained.end,
-            files=gained.files,
-            topic_partitions=tuple(sorted(known)),
+            start=self._start,
+            end=appended.end,
+            files=appended.files,
+            topic_partitions=tuple(sorted(topic_partitions)),
             watermarks=state.watermarks,
-            window_ms=self.settings.window_ms,
+            window_ms=services.settings.window_ms,
             horizon_ms=state.horizon_ms,
-            key_columns=self.settings.key,
-            source=self.settings.source,
-            buckets=self.settings.buckets,
-            beginning=gained.beginning or state.beginning,
+            key_columns=services.settings.key,
+            source=services.settings.source,
+            buckets=services.settings.buckets,
+            beginning=appended.beginning or state.beginning,
         )
+
+    def _check_history(self, plan: SweepPlan) -> None:
+        """Raise `PlanUnusable` if the table's history does not contain the range of a plan that was found."""
+        main = self._main
+        is_in_history = any(snapshot.snapshot_id == plan.end.snapshot_id for snapshot in ancestry(main.metadata))
+        if plan.main == str(main.metadata.table_uuid) and plan.start == self._start and is_in_history:
+            return
+        raise PlanUnusable(
+            f"plan {plan.key} ends with snapshot {plan.end.snapshot_id} of table {'.'.join(main.name())}, which is not "
+            f"in the history of its current snapshot: the table was rolled back since. Remove the object, and run again"
+        )
+
+    def _check_first_plan(self, plan: SweepPlan) -> None:
+        """Raise `ConfigError` if the first sweep's plan, perhaps made by another run, is for another `since`."""
+        beginning = plan.beginning
+        after = TABLE_START if beginning is None else TablePosition(beginning.snapshot, beginning.sequence)
+        self._check_since(beginning, after, planned=True)
+        if beginning is not None:
+            logger.info("%s: %s", self.label, format_first_sweep_start(beginning))
+
+    def _check_since(self, beginning: FirstSweepStart | None, start: TablePosition, *, planned: bool = False) -> None:
+        """Raise `ConfigError` if a sweep that continues from `start` cannot respect `since`."""
+        if self._options.since is not None:
+            unswept = snapshots_since(self._main, start)
+            check_since(self._main, epoch_ms(self._options.since), beginning, unswept, planned=planned)
 
     # --- tasks ---
 
-    def _stage(self, plan: SweepPlan, main: Table, dedup: DedupTables, state: SweepState) -> StagedSweep:
-        staged = find_staged_sweep(self.store, plan, dedup)
-        if staged is not None:
-            logger.info("dedup of %s: plan %s was carried out by run %s before", self.name, plan.id, staged.run_id)
-            return staged
-        ours = self._carry_out(plan, main, dedup, state)
-        self.done("carried_out")
-        if record_staged_sweep(self.store, plan, ours):
-            return ours
-        logger.info("dedup of %s: another run has carried out plan %s; its files count", self.name, plan.id)
-        discard(self.store, dedup, ours)
-        found = find_staged_sweep(self.store, plan, dedup)
-        assert found is not None
-        return found
+    def find_staged(self, plan: SweepPlan) -> StagedSweep | None:
+        return find_staged_sweep(self._services.store, plan, self._dedup)
 
-    def _carry_out(self, plan: SweepPlan, main: Table, dedup: DedupTables, state: SweepState) -> StagedSweep:
-        of = IndexOf.of_table(dedup.unique, plan.key_columns, plan.buckets)
-        manifest = self.clock.timed("index", lambda: self._index_before(plan, dedup.unique, state, of))
+    def execute(self, plan: SweepPlan) -> StagedSweep:
+        """Find the duplicates among the plan's rows and write all rows, each to one of the two tables.
+
+        Raises `NothingToCommit` if a rival has committed the plan.
+        """
+        store, settings, slots = self._services.store, self._services.settings, self._options.slots
+        execute, clock = self._runtime.execute, self._runtime.clock
+        manifest = clock.timed("index", lambda: self._index_before(plan, rebuild=self._options.rebuild_index))
+        job = self._job(plan, manifest)
         if not plan.records:
-            return self._staged(plan, manifest, [], [])
+            return StagedSweep.of(job, self._runtime.id, [], [])
         logger.info(
-            "dedup of %s: plan %s: %s rows in %s files, %.1f MB, through snapshot %d; the key index has %s keys",
-            self.name,
+            "%s: plan %s: %s rows in %s files, %.1f MB, through snapshot %d; the key index has %s keys",
+            self.label,
             plan.id,
             f"{plan.records:,}",
             f"{len(plan.files):,}",
-            sum(file.size_bytes for file in plan.files) / 1e6,
+            plan.size_bytes / 1e6,
             plan.end.snapshot_id,
             f"{manifest.keys:,}",
         )
-        manifest, job, judged = self.clock.timed("judge", lambda: self._judge(plan, main, dedup, state, manifest))
-        logger.info("dedup of %s: %s of these are duplicates; writing both kinds", self.name, f"{_marked(judged):,}")
-        self.done("judged")
-        marks = [found.marks for found in judged if found.marks is not None]
-        written = self.clock.timed("write", lambda: self._write(job, marks, dedup))
-        remove_objects(self.store, marks)
-        self.figures = SweepFigures(judged, written)
-        staged = self._staged(plan, manifest, judged, written)
+        tasks = cut_tasks(plan.files, settings.task_bytes, slots)
+        rebuild = partial(self._index_before, plan, rebuild=True)
+        job, matched = clock.timed("judge", lambda: match_all(execute, store, job, tasks, rebuild))
+        duplicates = sum(result.duplicates for result in matched)
+        logger.info("%s: %s of these rows are duplicates; writing both kinds", self.label, f"{duplicates:,}")
+        self._runtime.on_step("matched")
+        lists = [result.duplicate_list for result in matched if result.duplicate_list is not None]
+        written = clock.timed("write", lambda: write_all(execute, store, self._dedup, job, tasks, lists))
+        remove_objects(store, lists)
+        self._results = TaskResults(matched, written)
+        staged = StagedSweep.of(job, self._runtime.id, matched, written)
         try:
-            _check_sound(plan, judged, written)
+            _check_each_row_written_once(plan, duplicates, written)
         except SweepUnsound:
-            discard(self.store, dedup, staged)
+            self.discard(staged)
             raise
         return staged
 
-    def _judge(
-        self, plan: SweepPlan, main: Table, dedup: DedupTables, state: SweepState, manifest: Manifest
-    ) -> tuple[Manifest, SweepJob, list[Judged]]:
-        """What came of each range of the hash; again with another index, where that one was damaged."""
-        known = plan.topic_partitions
-        for attempt in range(_REBUILDS + 1):
-            job = self._job(plan, main, dedup, manifest, known)
-            found = self.execute.judge(job, cut_tasks(plan.files, self.settings.task_bytes, self.slots))
-            judged = [result for result in found if isinstance(result, Judged)]
-            if len(judged) == len(found):
-                return manifest, job, judged
-            self._take_back(judged)
-            strange = [result for result in found if isinstance(result, UnknownTopicPartitions)]
-            faults = [result for result in found if isinstance(result, WaybillError)]
-            damage = [fault for fault in faults if isinstance(fault, IndexDamaged)]
-            if strange:
-                known = tuple(sorted({*known, *(tp for result in strange for tp in result.topic_partitions)}))
-            elif damage and attempt < _REBUILDS:
-                logger.warning("dedup of %s: the key index is damaged, it is built anew: %s", self.name, damage[0])
-                self.rebuild_index = True
-                manifest = self._index_before(plan, dedup.unique, state, manifest.of)
-            else:
-                raise faults[0]
-        raise AssertionError("unreachable")
-
-    def _job(
-        self, plan: SweepPlan, main: Table, dedup: DedupTables, manifest: Manifest, known: tuple[TopicPartition, ...]
-    ) -> SweepJob:
+    def _job(self, plan: SweepPlan, manifest: Manifest) -> SweepJob:
+        config, settings = self._services.config, self._services.settings
         return SweepJob(
             plan=plan,
-            topic_partitions=known,
-            storage=self.config.storage,
-            catalog_connection=self.config.catalog.connection,
-            main=TableLayout.of(main),
-            unique=TableLayout.of(dedup.unique),
-            duplicates=TableLayout.of(dedup.duplicates),
-            secret=dedup.unique.metadata.table_uuid.bytes,
-            judges=judges_for(plan.records, self.settings.memory, self.slots),
-            index=self._index_prefix(dedup.unique),
+            topic_partitions=plan.topic_partitions,
+            storage=config.storage,
+            catalog_connection=config.catalog.connection,
+            main=TableLayout.of(self._main),
+            unique=TableLayout.of(self._dedup.unique),
+            duplicates=TableLayout.of(self._dedup.duplicates),
+            secret=self._dedup.unique.metadata.table_uuid.bytes,
+            hash_ranges=count_hash_ranges(plan.records, settings.memory, self._options.slots),
+            index=self._key_index(manifest.identity).prefix,
             runs=manifest.runs,
             covers=manifest.covers,
-            budget_bytes=self.settings.index_budget_bytes,
-            memory_bytes=self.settings.memory,
+            budget_bytes=settings.index_budget_bytes,
+            memory_bytes=settings.memory,
         )
 
-    def _write(self, job: SweepJob, marks: Sequence[str], dedup: DedupTables) -> list[Written]:
-        locations = tuple(f"s3://{self.store.bucket}/{key}" for key in marks)
-        tasks = cut_tasks(job.files, self.settings.task_bytes, self.slots)
-        found = self.execute.write(job, tasks, locations)
-        written = [result for result in found if isinstance(result, Written)]
-        faults = [result for result in found if isinstance(result, WaybillError)]
-        if faults:
-            files = [file for result in written for file in (*result.unique_files, *result.duplicate_files)]
-            remove_files(dedup.unique.io, [file.file_path for file in files])
-            raise faults[0]
-        return written
+    def record_staged(self, plan: SweepPlan, staged: StagedSweep) -> bool:
+        return record_staged_sweep(self._services.store, plan, staged)
 
-    def _take_back(self, judged: Sequence[Judged]) -> None:
-        runs = [path for result in judged for run in result.runs for path in (run.path, run.filter_path)]
-        remove_objects(self.store, [*runs, *(result.marks for result in judged if result.marks is not None)])
-
-    def _staged(
-        self, plan: SweepPlan, manifest: Manifest, judged: Sequence[Judged], written: Sequence[Written]
-    ) -> StagedSweep:
-        runs = tuple(run for result in judged for run in result.runs)
-        watermarks = dict(plan.watermarks)
-        for result in written:
-            for tp, arrived_ms in result.arrived_ms.items():
-                watermarks[tp] = max(watermarks.get(tp, arrived_ms), arrived_ms)
-        horizon_ms = max(plan.horizon_ms, horizon_after(watermarks, plan.window_ms))
-        horizon_ms = horizon_within((*manifest.runs, *runs), self.settings.index_budget_bytes, horizon_ms)
-        assert plan.end.snapshot_id is not None
-        return StagedSweep(
-            self.run_id,
-            [file for result in written for file in result.unique_files],
-            [file for result in written for file in result.duplicate_files],
-            SweepState(
-                Swept(plan.main, plan.end.snapshot_id, plan.end.sequence), watermarks, horizon_ms, plan.beginning
-            ),
-            runs,
-            manifest.covers,
-        )
+    def discard(self, staged: StagedSweep) -> None:
+        discard_staged_sweep(self._services.store, self._dedup, staged)
 
     # --- commit ---
 
-    def _commit(self, plan: SweepPlan, dedup: DedupTables, staged: StagedSweep) -> Outcome:
-        commit_duplicates(dedup, plan, staged)
+    def commit(self, plan: SweepPlan, staged: StagedSweep) -> CommitOutcome:
+        commit_duplicates(self._dedup, plan, staged)
         if staged.duplicate_files:
-            self.done("duplicates_committed")
-        return commit_unique(dedup.unique, plan, staged)
+            self._runtime.on_step("duplicates_committed")
+        return commit_unique(self._dedup.unique, plan, staged)
 
-    # --- index ---
+    # --- key index ---
 
-    def _index_prefix(self, unique: Table) -> str:
-        return key_index_prefix(self.store.prefix, self.name, self.stream.generation, str(unique.metadata.table_uuid))
+    def rebuild_index(self) -> None:
+        """Rebuild the key index by the present config, where there is nothing to sweep."""
+        settings = self._services.settings
+        index = self._key_index(IndexIdentity.of_table(self._dedup.unique, settings.key, settings.buckets))
+        index.bring_up_to_date(self._state.horizon_ms, rebuild=True, for_each=self._runtime.execute.for_each)
 
-    def _index(self, unique: Table, state: SweepState, of: IndexOf) -> Manifest:
-        """The index, with everything in it that the unique table has."""
-        job = BuildJob.of_table(self._index_prefix(unique), of, unique, state.horizon_ms, self.settings)
-        make = rebuild if self.rebuild_index else bring_up_to_date
-        self.rebuild_index = False
-        work = partial(index_task, self.config.storage, self.config.catalog.connection, job)
-        return make(self.store, job, unique, for_each=self.execute.for_each, work=work)
+    def extend_index(self, plan: SweepPlan, staged: StagedSweep) -> None:
+        """Add the keys that the sweep kept. If that fails, the next sweep does it, from the unique table."""
+        try:
+            self._extended_index = self._key_index(self._identity_of(plan)).add_sweep(staged)
+        except (WaybillError, OSError) as error:
+            logger.warning("%s: the key index stays behind, the next sweep catches up: %s", self.label, error)
 
-    def _index_before(self, plan: SweepPlan, unique: Table, state: SweepState, of: IndexOf) -> Manifest:
-        """The same, to judge the rows of a plan by. Raises `_Overtaken` if they are in it."""
-        manifest = self._index(unique, state, of)
-        if is_committed(unique, plan):  # by what the index was just made of
-            raise _Overtaken
+    def _index_before(self, plan: SweepPlan, *, rebuild: bool) -> Manifest:
+        """Return the key index of all rows before the plan's.
+
+        Raises `NothingToCommit` if a rival has committed the plan: then the index has the plan's rows, and each of them
+        would be found to repeat itself.
+        """
+        index = self._key_index(self._identity_of(plan))
+        for_each = self._runtime.execute.for_each
+        manifest = index.bring_up_to_date(self._state.horizon_ms, rebuild=rebuild, for_each=for_each)
+        if is_committed(self._dedup.unique, plan):  # the table as it was refreshed to build the index
+            logger.info("%s: another run has committed plan %s", self.label, plan.id)
+            raise NothingToCommit(RunOutcome.ADOPTED)
         return manifest
 
-    def _move_index_on(self, plan: SweepPlan, unique: Table, staged: StagedSweep) -> None:
-        """Add what the sweep kept. If that fails, the next sweep does it, from the unique table."""
-        assert staged.state.swept is not None
-        of = IndexOf.of_table(unique, plan.key_columns, plan.buckets)
-        try:
-            unique.refresh()
-            point = point_of_sweep(unique, staged.state.swept)
-            if point is None or point.snapshot_id is None:
-                return
-            sequence, snapshot_id = point.sequence, point.snapshot_id
+    def _identity_of(self, plan: SweepPlan) -> IndexIdentity:
+        return IndexIdentity.of_table(self._dedup.unique, plan.key_columns, plan.buckets)
 
-            def with_rows(manifest: Manifest | None) -> Manifest | None:
-                if manifest is None:
-                    return None
-                if not gains_nothing(unique, Point(manifest.covers_snapshot, manifest.covers), point):
-                    return None
-                return manifest.with_rows(staged.covers, sequence, snapshot_id, staged.runs, staged.state.horizon_ms)
-
-            saved = update(self.store, self._index_prefix(unique), of, with_rows)
-            self.index_figures = None if saved is None else (saved.keys, saved.size_bytes)
-        except (WaybillError, OSError) as error:
-            logger.warning("dedup of %s: the key index is left behind, the next sweep catches up: %s", self.name, error)
+    def _key_index(self, identity: IndexIdentity) -> KeyIndex:
+        services = self._services
+        return KeyIndex.of(services.config, services.name, services.store, self._dedup.unique, identity)
 
     # --- report ---
 
-    def _report(
-        self,
-        outcome: RunOutcome,
-        start: Point,
-        plan: SweepPlan | None,
-        staged: StagedSweep | None,
-        state: SweepState,
-    ) -> SweepReport:
+    def report(self, outcome: RunOutcome, plan: SweepPlan | None, staged: StagedSweep | None) -> SweepReport:
+        index = self._extended_index
         return SweepReport.of(
-            stream=self.name,
+            stream=self._services.name,
             outcome=outcome,
-            start=start,
+            start=self._start,
             plan=plan,
-            resumed=plan is not None and not self.made_plan,
-            more=self.more,
+            resumed=plan is not None and not self._made_plan,
+            more=self._more,
             staged=staged,
-            figures=self.figures,
-            index=self.index_figures,
-            state=state,
-            seconds=self.clock.seconds(),
+            results=self._results,
+            index=None if index is None else (index.keys, index.size_bytes),
+            state=_read_state(self._dedup.unique) if staged is None else staged.state,
+            seconds=self._runtime.clock.seconds(),
         )
 
 
-def _check_plan(plan: SweepPlan, main: Table, start: Point) -> None:
-    """Raise `PlanUnusable` if a plan that was found is of another history of the table than there is now."""
-    is_in_history = any(snapshot.snapshot_id == plan.end.snapshot_id for snapshot in ancestry(main.metadata))
-    if plan.main == str(main.metadata.table_uuid) and plan.start == start and is_in_history:
-        return
-    raise PlanUnusable(
-        f"plan {plan.key} ends with snapshot {plan.end.snapshot_id} of table {'.'.join(main.name())}, which is not in "
-        f"the history of its current snapshot: the table was rolled back since. Remove the object, and run again"
-    )
+def _read_state(unique: Table) -> SweepState:
+    return read_sweep_state(unique.metadata, ".".join(unique.name()))
 
 
-def _marked(judged: Sequence[Judged]) -> int:
-    return sum(of_range.candidates - of_range.kept for of_range in judged)
-
-
-def _check_sound(plan: SweepPlan, judged: Sequence[Judged], written: Sequence[Written]) -> None:
-    """Raise `SweepUnsound` unless each row of the plan came to one place, and to the right one."""
-    rows, duplicates = sum(w.rows for w in written), sum(w.duplicates for w in written)
-    marked = _marked(judged)
-    if rows + duplicates != plan.records or duplicates != marked:
-        raise SweepUnsound(plan.id, plan.records, rows, duplicates, marked)
+def _check_each_row_written_once(plan: SweepPlan, duplicates: int, written: Sequence[WrittenFiles]) -> None:
+    """Raise `SweepUnsound` unless the tables get all rows of the plan, and as many duplicates as were found."""
+    rows, written_duplicates = sum(w.rows for w in written), sum(w.duplicates for w in written)
+    if rows + written_duplicates != plan.records or written_duplicates != duplicates:
+        raise SweepUnsound(plan.id, plan.records, rows, written_duplicates, duplicates)

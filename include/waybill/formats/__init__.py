@@ -1,9 +1,12 @@
-"""Formats of the backup beside Kafka's own: SequenceFile and text, each with an index object (docs/decisions/0006).
+"""File formats of messages other than Kafka's own: Hadoop's SequenceFile, and text with a delimiter.
 
-- `sequencefile`, `text`: the bytes. A writer takes decoded messages in Arrow, a reader gives them back.
-- `index`: the small object beside a backup object, which says what the bytes cannot.
-- `reading`: a backup object and its index, read as one.
+This package encodes and decodes bytes. It knows neither S3 nor chains: `waybill.archive` writes backup objects in these
+formats together with an index object (docs/decisions/0006-other-backup-formats.md), and the `files` sink of
+`waybill.partition` writes its files with the same writers.
 
-Nothing here is imported with this package: numba and pyarrow take a second, and a stream of the format `kafka` needs
-neither to be ingested.
+- `sequencefile`, `text`: a writer takes decoded messages as Arrow batches, a reader returns them.
+- `columns`: the conversion between Arrow columns and the arrays that the compiled loops use.
+- `streams`: sources of bytes that arrive in pieces.
+
+This file imports nothing: numba and pyarrow take a second, and ingest of a stream of the format `kafka` needs neither.
 """

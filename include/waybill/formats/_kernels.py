@@ -1,8 +1,11 @@
-"""The compiled loops of the formats: messages in Arrow's buffers to the bytes of a file, and back to spans of them.
+"""The compiled loops of the formats: from messages in Arrow buffers to the bytes of a file, and back.
 
-The writing loops fill arrays that the caller made large enough (`sequencefile`, `text` say how). The scanning loops
-check every length against what is there before they follow it, whatever the bytes are. SequenceFile's layout: Hadoop's
-`org.apache.hadoop.io.SequenceFile` and, for VInts, `WritableUtils.writeVLong`. MessagePack: its specification.
+The writing loops fill arrays that the caller has made large enough (see `sequencefile` and `text`). The scanning loops
+note where the parts of each message lie. They check every length against the bytes that remain before they use it, so
+that damaged bytes never make them read outside of an array.
+
+The layout of SequenceFile is that of Hadoop's `org.apache.hadoop.io.SequenceFile`, of its VInts that of
+`WritableUtils.writeVLong`, of MessagePack that of its specification.
 """
 
 from __future__ import annotations
@@ -19,14 +22,14 @@ SYNC_MARK_BYTES = 4 + SYNC_BYTES
 """A sync mark: a record length of -1, then the file's sync bytes."""
 
 MESSAGE_PACK_OFFSET_BYTES = 11
-"""Map header, key 1, int64."""
+"""Size of a map header, the map key 1 and an int64."""
 MAX_KEY_BYTES = 4 + MESSAGE_PACK_OFFSET_BYTES + 6
-"""The most that a key takes beside the bytes of the Kafka key."""
+"""The largest size of a SequenceFile key without the bytes of the Kafka key."""
 MAX_VINT_BYTES = 5
 
 
 class Fault(IntEnum):
-    """What a scan found wrong with a SequenceFile's records."""
+    """The ways in which the records of a SequenceFile can be malformed."""
 
     NONE = 0
     RECORD_LENGTH = 1
@@ -41,7 +44,7 @@ class Fault(IntEnum):
 
 @compiled
 def _put(target: Array, position: Int, value: Int, size: Int) -> Int:
-    """Write `value` big-endian in `size` bytes; returns the position after it."""
+    """Write `value` big-endian in `size` bytes; return the position after it."""
     for i in range(size):
         target[np.uint64(position + i)] = (value >> (8 * (size - 1 - i))) & 0xFF
     return position + size
@@ -49,7 +52,7 @@ def _put(target: Array, position: Int, value: Int, size: Int) -> Int:
 
 @compiled
 def _get(source: Array, position: Int, size: Int) -> Int:
-    """The big-endian number of `size` bytes at `position`, which must be there; signed for 8 bytes only."""
+    """Read the big-endian number of `size` bytes at `position`; signed for 8 bytes only. The bytes must exist."""
     value = np.int64(0)
     for i in range(size):
         value = (value << 8) | np.int64(source[np.uint64(position + i)])
@@ -58,14 +61,14 @@ def _get(source: Array, position: Int, size: Int) -> Int:
 
 @compiled
 def _get_int(source: Array, position: Int) -> Int:
-    """A signed number of four bytes."""
+    """Read a signed number of four bytes."""
     value = _get(source, position, 4)
     return value - (1 << 32) if value >= 1 << 31 else value
 
 
 @compiled
 def _put_vint(target: Array, position: Int, value: Int) -> Int:
-    """A non-negative Hadoop VInt: one byte up to 127, else a byte that says how many follow."""
+    """Write a non-negative Hadoop VInt: one byte up to 127, else a byte with the number of bytes that follow."""
     if value <= 127:
         target[np.uint64(position)] = value
         return position + 1
@@ -78,7 +81,7 @@ def _put_vint(target: Array, position: Int, value: Int) -> Int:
 
 @compiled
 def _get_vint(source: Array, position: Int, end: Int) -> tuple[Int, Int]:
-    """The non-negative VInt at `position`, and the position after it: -1 when there is none before `end`."""
+    """Return the non-negative VInt at `position` and the position after it: -1 if it does not end before `end`."""
     if position >= end:
         return np.int64(0), -1
     first = np.int64(source[np.uint64(position)])
@@ -96,7 +99,7 @@ def _get_vint(source: Array, position: Int, end: Int) -> tuple[Int, Int]:
 
 @compiled
 def _put_message_pack(target: Array, position: Int, offset: Int, key: Array, start: Int, length: Int) -> Int:
-    """The key as `BytesWritable`: its length, then the map {1: offset, 2: Kafka key}. A length of -1: no Kafka key."""
+    """Write the key as `BytesWritable`: its size, then the map {1: offset, 2: Kafka key}. Length -1: no Kafka key."""
     begin = position
     position += 4
     target[np.uint64(position)] = 0x81 if length < 0 else 0x82
@@ -135,7 +138,7 @@ def _put_key(
 
 @compiled
 def _parse_message_pack(source: Array, position: Int, end: Int, parsed: Array) -> Int:
-    """Parse the map in `[position, end)` into offset, start and length of the Kafka key; returns a `Fault`."""
+    """Parse the map in `[position, end)` into offset, start and length of the Kafka key; return a `Fault`."""
     if end - position < MESSAGE_PACK_OFFSET_BYTES:
         return Fault.KEY.value
     entries = np.int64(source[position]) - 0x80
@@ -188,8 +191,9 @@ def write_records(
     sync_interval: Int,
     target: Array,
 ) -> tuple[Int, Int]:
-    """Records one after the other, with a sync mark where `sync_interval` bytes went by; returns how many bytes of
-    `target` were written, and how many since the last mark."""
+    """Write records one after the other, with a sync mark after each `sync_interval` bytes.
+
+    Returns the number of bytes written to `target`, and the number of bytes since the last mark."""
     position = np.int64(0)
     for row in range(offsets.size):
         if since_sync >= sync_interval:
@@ -226,7 +230,7 @@ def write_block(
     value_target: Array,
     sizes: Array,
 ) -> None:
-    """The four buffers of a block, uncompressed; `sizes` tells how many bytes of each were written."""
+    """Write the four buffers of a block, uncompressed, and the number of bytes written to each into `sizes`."""
     sizes[:] = 0
     for row in range(offsets.size):
         before = sizes[1]
@@ -259,7 +263,7 @@ def _is_sync(source: Array, position: Int, sync: Array) -> bool:
 
 @compiled
 def _scan_record(packed: Int, source: Array, begin: Int, length: Int, parsed: Array) -> tuple[Int, Int, Int]:
-    """Parse a record that is there as a whole; returns where its value starts, the value's length and a `Fault`."""
+    """Parse a complete record; return the position of its value, the length of its value and a `Fault`."""
     key_length = _get_int(source, begin + 4)
     if key_length < 0 or key_length > length - 4:
         return np.int64(0), np.int64(0), Fault.KEY.value
@@ -277,7 +281,8 @@ def _scan_record(packed: Int, source: Array, begin: Int, length: Int, parsed: Ar
 def scan_records(packed: Int, source: Array, size: Int, sync: Array, offsets: Array, spans: Array) -> Any:
     """Note where keys and values lie in `source[:size]`, which begins with a record or a sync mark.
 
-    Stops before a record that is not whole, or when `offsets` is full. Returns rows, the position reached, a `Fault`.
+    Stops before an incomplete record, or when `offsets` is full. Returns the number of rows, the position after the
+    last one and a `Fault`.
     """
     parsed = np.zeros(3, np.int64)
     position = np.int64(0)
@@ -314,7 +319,7 @@ def scan_block(
     offsets: Array,
     spans: Array,
 ) -> Int:
-    """Note where the keys of `offsets.size` messages lie in `keys`, and their values in `values`; returns a `Fault`."""
+    """Note where the keys of `offsets.size` messages lie in `keys`, and their values in `values`; return a `Fault`."""
     parsed = np.zeros(3, np.int64)
     in_key_lengths = key = in_value_lengths = value = np.int64(0)
     for row in range(offsets.size):
@@ -344,7 +349,7 @@ def scan_block(
 
 @compiled
 def _is_at(source: Array, position: Int, end: Int, delimiter: Array) -> bool:
-    """Whether `delimiter` is at `position` of `source[:end]` followed by the delimiter itself."""
+    """Return whether `delimiter` is at `position` of `source[:end]` with another delimiter appended."""
     for i in range(delimiter.size):
         at = position + i
         if at < end:
@@ -357,7 +362,10 @@ def _is_at(source: Array, position: Int, end: Int, delimiter: Array) -> bool:
 
 @compiled
 def mark_unfit(values: Array, starts: Array, delimiter: Array, unfit: Array) -> None:
-    """Mark the values in which, followed by the delimiter, a reader would find a delimiter before their end."""
+    """Mark each value in which a reader would find a delimiter before the one that ends the value.
+
+    A delimiter of several bytes can begin within the value and end within the delimiter that follows.
+    """
     for row in range(unfit.size):
         end = np.int64(starts[row + 1])
         for position in range(np.int64(starts[row]), end):
@@ -368,7 +376,7 @@ def mark_unfit(values: Array, starts: Array, delimiter: Array, unfit: Array) -> 
 
 @compiled
 def write_text(values: Array, starts: Array, delimiter: Array, target: Array) -> Int:
-    """The values, each followed by the delimiter; returns how many bytes were written."""
+    """Write the values, each followed by the delimiter; return the number of bytes written."""
     position = np.int64(0)
     for row in range(starts.size - 1):
         start = np.int64(starts[row])
@@ -382,9 +390,9 @@ def write_text(values: Array, starts: Array, delimiter: Array, target: Array) ->
 
 @compiled
 def find_delimiters(source: Array, size: Int, delimiter: Array, found: Array) -> Int:
-    """Where delimiters are in `source[:size]`, from the first on and none over another; returns how many.
+    """Find the delimiters in `source[:size]` from the start on, none overlapping another; return their number.
 
-    `found` has room for `size // delimiter.size` of them.
+    `found` must have room for `size // delimiter.size` positions.
     """
     count = 0
     position = np.int64(0)

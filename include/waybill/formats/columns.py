@@ -1,4 +1,4 @@
-"""Arrow's columns as the compiled loops take them, and what the loops found as Arrow's columns."""
+"""Conversion between Arrow columns and the numpy arrays that the compiled loops read and fill."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from waybill.records import _kernels as log_kernels
+from waybill.records import _kernels as record_kernels
 from waybill.records.decode import HEADERS_TYPE, MESSAGE_SCHEMA, NO_TIMESTAMP_US
 
 __all__ = ["BinaryColumn", "binary_column", "message_batch"]
 
-_NOTHING: Any = np.empty(0, np.uint8)
+_NO_BYTES: Any = np.empty(0, np.uint8)
 _NO_NULLS: Any = np.empty(0, np.bool_)
 _LARGE = frozenset({pa.large_binary(), pa.large_string()})
 
 
 @dataclass(frozen=True, slots=True)
 class BinaryColumn:
-    """An Arrow array of bytes or of text: row `i` is `data[starts[i]:starts[i + 1]]`."""
+    """The buffers of an Arrow array of bytes or strings: row `i` is `data[starts[i]:starts[i + 1]]`."""
 
     data: Any
-    """uint8"""
+    """An array of uint8."""
     starts: Any
-    """int32, or int64 of a large type; one more than there are rows."""
+    """An array of int32, or of int64 for a large type, with one entry more than there are rows."""
     nulls: Any
-    """bool; empty if no row is null."""
+    """An array of bool; empty if no row is null."""
 
     @classmethod
-    def of(cls, array: pa.Array) -> BinaryColumn:
-        """The buffers of an array of the type `binary` or `string`, large or not; nothing is copied."""
+    def from_array(cls, array: pa.Array) -> BinaryColumn:
+        """Return the buffers of an array of the type `binary` or `string`, large or not, without a copy."""
         _, starts, data = array.buffers()
         position = np.int64 if array.type in _LARGE else np.int32
         count = len(array)
         return cls(
-            data=_NOTHING if data is None or not data.size else np.frombuffer(data, np.uint8),
+            data=_NO_BYTES if data is None or not data.size else np.frombuffer(data, np.uint8),
             starts=np.frombuffer(starts, position)[array.offset : array.offset + count + 1]
             if starts is not None and count
             else np.zeros(1, position),
@@ -45,18 +45,19 @@ class BinaryColumn:
 
     @property
     def size_bytes(self) -> int:
+        """The bytes of all rows together."""
         return int(self.starts[-1] - self.starts[0])
 
 
 def binary_column(source: Any, starts: Any, lengths: Any) -> pa.Array:
-    """A binary Arrow array of copies of `source[start:start + length]`; a length of -1 is a null."""
+    """Return a binary Arrow array of copies of `source[start:start + length]`; a length of -1 becomes a null."""
     count = len(starts)
     nulls = int(np.count_nonzero(lengths < 0))
     size = int(lengths.sum()) + nulls
     ends_buffer = pa.allocate_buffer(4 * (count + 1))
     data_buffer = pa.allocate_buffer(size)
     validity = np.zeros((count + 7) // 8 if nulls else 0, np.uint8)
-    log_kernels.fill_bytes(
+    record_kernels.fill_bytes(
         source,
         starts,
         lengths,
@@ -71,7 +72,7 @@ def binary_column(source: Any, starts: Any, lengths: Any) -> pa.Array:
 
 
 def message_batch(offsets: pa.Array, keys: pa.Array, values: pa.Array) -> pa.RecordBatch:
-    """Messages of `MESSAGE_SCHEMA` without timestamp and headers, which the format did not hold."""
+    """Return messages of `MESSAGE_SCHEMA` without timestamps and headers, which the formats do not hold."""
     count = len(offsets)
     no_timestamp = pa.scalar(NO_TIMESTAMP_US, MESSAGE_SCHEMA.field("timestamp").type)
     no_headers = pa.ListArray.from_arrays(

@@ -1,8 +1,9 @@
 """Hadoop's SequenceFile, version 6: messages as keys and values (`org.apache.hadoop.io.SequenceFile`).
 
-The key is the offset as a `LongWritable` (`legacy`) or a `BytesWritable` that holds a MessagePack map (`msgpack`):
-1 -> the offset as int64, 2 -> the Kafka key, left out if there is none. The value is a `BytesWritable`. A null value
-becomes an empty one. Uncompressed files hold record after record, compressed ones blocks of about a mebibyte.
+With the key format `legacy`, the key is the offset as a `LongWritable`. With `msgpack`, the key is a `BytesWritable`
+that holds a MessagePack map: 1 -> the offset as int64, 2 -> the Kafka key, absent if the message has none. The value is
+a `BytesWritable`; a null value becomes an empty one. Uncompressed files hold single records, compressed files hold
+blocks of about a mebibyte.
 
 Importing this module imports numba and pyarrow.
 """
@@ -24,12 +25,13 @@ from waybill.config.enums import Compression, SequenceFileKey
 from waybill.errors import DamagedObject
 from waybill.formats import _kernels as kernels
 from waybill.formats.columns import BinaryColumn, binary_column, message_batch
-from waybill.formats.streams import Bytes, read_exactly
+from waybill.formats.streams import read_exactly
+from waybill.records.framing import ByteStream
 
 __all__ = ["Header", "SequenceFileWriter", "read_header", "read_messages"]
 
 BLOCK_BYTES = 1 << 20
-"""Keys and values of a block, before compression: Hadoop's own default."""
+"""Size of the keys and values of a block before compression: Hadoop's own default."""
 
 _MAGIC = b"SEQ\x06"
 _BYTES_WRITABLE = "org.apache.hadoop.io.BytesWritable"
@@ -42,7 +44,7 @@ _CODECS = {
 _ESCAPE = b"\xff\xff\xff\xff"
 _SYNC_INTERVAL = 100 << 10
 _SNAPPY_CHUNK_BYTES = 192 << 10
-"""Hadoop's decompressor has room for 256 KiB, compressed and not; snappy may add a sixth."""
+"""Hadoop's decompressor has a buffer of 256 KiB for compressed bytes too, and snappy may add a sixth to its input."""
 _GZIP_LEVEL = 4
 _ZSTD_LEVEL = 1
 _INT = struct.Struct(">i")
@@ -50,13 +52,20 @@ _MAX_BUFFER_BYTES = 1 << 30
 _MAX_TEXT_BYTES = 1 << 16
 _READ_BYTES = 4 << 20
 _ROWS = 1 << 16
+_REASONS = {
+    kernels.Fault.RECORD_LENGTH: "a record is shorter than a key and a value",
+    kernels.Fault.KEY: "a key is malformed",
+    kernels.Fault.VALUE: "a value does not fill its record",
+    kernels.Fault.SYNC: "a sync mark differs from the one in the file's header",
+    kernels.Fault.LENGTHS: "the lengths in a block do not match its content",
+}
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
 class SequenceFileWriter:
-    """Messages of `MESSAGE_SCHEMA` to the bytes of one file: `begin`, any number of `write`, `finish`."""
+    """Encodes messages of `MESSAGE_SCHEMA` as the bytes of one file: `begin`, any number of `write`, `finish`."""
 
     def __init__(
         self,
@@ -69,12 +78,13 @@ class SequenceFileWriter:
         self._key = key
         self._compression = compression
         self._metadata = metadata
-        # A reader that starts in the middle looks for it: no message may hold it, so it must not be foreseen.
+        # A reader that starts in the middle of the file searches for the sync bytes. They are random, so that no
+        # producer can send a message that contains them.
         self._sync = os.urandom(kernels.SYNC_BYTES) if sync is None else sync
         self._since_sync = 0
 
     def begin(self) -> bytes:
-        """The file's header."""
+        """Return the file's header."""
         codec = _CODECS.get(self._compression)
         parts = [_MAGIC, _text(_KEY_CLASSES[self._key]), _text(_BYTES_WRITABLE)]
         parts += [b"\x01\x01", _text(codec)] if codec else [b"\x00\x00"]
@@ -82,14 +92,17 @@ class SequenceFileWriter:
         parts += [_text(key) + _text(value) for key, value in sorted(self._metadata.items())]
         return b"".join([*parts, self._sync])
 
-    def refused(self, messages: pa.RecordBatch) -> pa.Array | None:  # noqa: ARG002
-        """Every message fits."""
+    def rejections(self, messages: pa.RecordBatch) -> pa.Array | None:  # noqa: ARG002
+        """Return None: a SequenceFile can hold every message."""
         return None
 
     def write(self, messages: pa.RecordBatch) -> Iterator[memoryview | bytes]:
-        """The next bytes of the file."""
+        """Yield the next bytes of the file."""
         offsets = messages.column("offset").to_numpy()
-        keys, values = BinaryColumn.of(messages.column("key")), BinaryColumn.of(messages.column("value"))
+        keys, values = (
+            BinaryColumn.from_array(messages.column("key")),
+            BinaryColumn.from_array(messages.column("value")),
+        )
         if self._compression is Compression.NONE:
             yield self._records(offsets, keys, values)
             return
@@ -97,7 +110,7 @@ class SequenceFileWriter:
             yield from self._block(offsets[start:stop], _slice(keys, start, stop), _slice(values, start, stop))
 
     def finish(self) -> bytes:
-        """What ends the file: nothing."""
+        """Return the last bytes of the file: none."""
         return b""
 
     def _records(self, offsets: Any, keys: BinaryColumn, values: BinaryColumn) -> memoryview:
@@ -128,7 +141,10 @@ class SequenceFileWriter:
 
 
 def _blocks(keys: BinaryColumn, values: BinaryColumn) -> Iterator[tuple[int, int]]:
-    """Rows `[start, stop)` of blocks of about the same size, none much above `BLOCK_BYTES` but for one message."""
+    """Yield the rows `[start, stop)` of blocks of about equal size.
+
+    A block is not much larger than `BLOCK_BYTES` unless one message is.
+    """
     count = len(values.starts) - 1
     ends = values.starts[1:].astype(np.int64) + keys.starts[1:] + 16 * np.arange(1, count + 1)
     ends -= np.int64(values.starts[0]) + keys.starts[0]
@@ -150,7 +166,7 @@ def _compress(compression: Compression, data: memoryview) -> bytes:
         return bytes(cramjam.gzip.compress(data, _GZIP_LEVEL))
     if compression is Compression.ZSTD:
         return bytes(cramjam.zstd.compress(data, _ZSTD_LEVEL))
-    # As `BlockCompressorStream` frames it: the length of all, then chunks with their compressed length.
+    # As Hadoop's `BlockCompressorStream`: the uncompressed length, then each chunk after its compressed length.
     pieces = [_INT.pack(len(data))]
     for start in range(0, len(data), _SNAPPY_CHUNK_BYTES):
         chunk = bytes(cramjam.snappy.compress_raw(data[start : start + _SNAPPY_CHUNK_BYTES]))
@@ -164,7 +180,7 @@ def _text(text: str) -> bytes:
 
 
 def _vint(value: int) -> bytes:
-    """Hadoop's VInt of a number that is not negative (`WritableUtils.writeVInt`)."""
+    """Encode a non-negative number as Hadoop's VInt (`WritableUtils.writeVInt`)."""
     if value <= 127:
         return bytes([value])
     size = (value.bit_length() + 7) // 8
@@ -176,25 +192,25 @@ def _vint(value: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a file says about itself."""
+    """The header of a file."""
 
     key: SequenceFileKey
     compression: Compression
     metadata: Mapping[str, str]
     sync: bytes
     size_bytes: int
-    """Of the header."""
+    """Size of the header itself."""
 
 
-def read_header(source: Bytes, where: str) -> Header:
-    """The header of a file, and the source then stands behind it.
+def read_header(source: ByteStream, where: str) -> Header:
+    """Read the header of a file from the start of `source`.
 
-    Raises `DamagedObject` when it is not one that `SequenceFileWriter` writes; `where` names the object.
+    Raises `DamagedObject` when `SequenceFileWriter` does not write such a header; `where` names the object.
     """
     reader = _Reader(source, where)
     magic = reader.take(4)
     if magic != _MAGIC:
-        raise DamagedObject(where, 0, f"is no SequenceFile of version 6: it starts with {magic!r}")
+        raise DamagedObject(where, 0, f"is not a SequenceFile of version 6: it starts with {magic!r}")
     key_class, value_class = reader.text(), reader.text()
     compressed, in_blocks = reader.take(1) != b"\x00", reader.take(1) != b"\x00"
     codec = reader.text() if compressed else None
@@ -205,17 +221,20 @@ def read_header(source: Bytes, where: str) -> Header:
     key = next((key for key, name in _KEY_CLASSES.items() if name == key_class), None)
     compression = next((c for c, name in _CODECS.items() if name == codec), Compression.NONE)
     if key is None or value_class != _BYTES_WRITABLE:
-        raise DamagedObject(where, 4, f"holds {key_class} and {value_class}, which is none of this archive's formats")
+        raise DamagedObject(where, 4, f"holds {key_class} and {value_class}, which Waybill does not write")
     if compressed and (compression is Compression.NONE or not in_blocks):
         raise DamagedObject(where, 4, f"is compressed {'by' if in_blocks else 'record by record, by'} {codec}")
     return Header(key, compression, metadata, reader.take(kernels.SYNC_BYTES), reader.position)
 
 
-def read_messages(source: Bytes, where: str) -> Iterator[pa.RecordBatch]:
-    """The messages of a file, in its order, as `MESSAGE_SCHEMA` without timestamps and headers; key null for `legacy`.
+def read_messages(source: ByteStream, where: str) -> Iterator[pa.RecordBatch]:
+    """Yield the messages of a file, in the order of the file.
 
-    A RecordBatch holds a few megabytes, or one message. Raises `DamagedObject` where the bytes are not what a writer
-    wrote: what was yielded before need not be right, since a file has no checksums.
+    The batches are of `MESSAGE_SCHEMA`, without timestamps and headers; with the key format `legacy` the key is null. A
+    RecordBatch holds a few megabytes, or one message.
+
+    Raises `DamagedObject` when the bytes are not a sound file. The batches before that may be wrong too, since a file
+    has no checksums.
     """
     header = read_header(source, where)
     if header.compression is Compression.NONE:
@@ -224,18 +243,18 @@ def read_messages(source: Bytes, where: str) -> Iterator[pa.RecordBatch]:
         yield from _read_blocks(source, where, header)
 
 
-def _read_records(source: Bytes, where: str, header: Header) -> Iterator[pa.RecordBatch]:
+def _read_records(source: ByteStream, where: str, header: Header) -> Iterator[pa.RecordBatch]:
     packed, sync = int(header.key is SequenceFileKey.MSGPACK), np.frombuffer(header.sync, np.uint8)
     offsets, spans = np.empty(_ROWS, np.int64), np.empty((4, _ROWS), np.int64)
     position, pending = header.size_bytes, np.empty(0, np.uint8)
     while True:
-        rows, reached, fault = kernels.scan_records(packed, pending, pending.size, sync, offsets, spans)
+        rows, scanned, fault = kernels.scan_records(packed, pending, pending.size, sync, offsets, spans)
         if rows:
             yield _batch(offsets[:rows].copy(), spans[:, :rows], pending, pending)
-        position += reached
+        position += scanned
         if fault:
             raise DamagedObject(where, position, _REASONS[kernels.Fault(fault)])
-        pending = pending[reached:]
+        pending = pending[scanned:]
         if rows == _ROWS:
             continue
         more = source.read(max(_READ_BYTES, pending.size))
@@ -243,10 +262,10 @@ def _read_records(source: Bytes, where: str, header: Header) -> Iterator[pa.Reco
             break
         pending = np.concatenate([pending, np.frombuffer(more, np.uint8)])
     if pending.size:
-        raise DamagedObject(where, position, "is cut short: the last record is not whole")
+        raise DamagedObject(where, position, "is cut short: the last record is not complete")
 
 
-def _read_blocks(source: Bytes, where: str, header: Header) -> Iterator[pa.RecordBatch]:
+def _read_blocks(source: ByteStream, where: str, header: Header) -> Iterator[pa.RecordBatch]:
     packed, reader = int(header.key is SequenceFileKey.MSGPACK), _Reader(source, where, header.size_bytes)
     while mark := source.read(1):
         begin = reader.position
@@ -274,16 +293,16 @@ def _batch(offsets: Any, spans: Any, keys: Any, values: Any) -> pa.RecordBatch:
 
 
 class _Reader:
-    """Reads a header's and a block's fields, and knows where it stands."""
+    """Reads the fields of a header or a block, and keeps the position for errors."""
 
-    def __init__(self, source: Bytes, where: str, position: int = 0) -> None:
+    def __init__(self, source: ByteStream, where: str, position: int = 0) -> None:
         self._source = source
         self._where = where
         self.position = position
 
     def take(self, size: int) -> bytes:
         if not 0 <= size <= _MAX_BUFFER_BYTES:
-            raise DamagedObject(self._where, self.position, f"a length of {size:,} bytes cannot be")
+            raise DamagedObject(self._where, self.position, f"a length of {size:,} bytes is impossible")
         data = read_exactly(self._source, size, self._where, self.position)
         self.position += size
         return data
@@ -300,7 +319,7 @@ class _Reader:
     def text(self) -> str:
         begin, size = self.position, self.vint()
         if size > _MAX_TEXT_BYTES:
-            raise DamagedObject(self._where, begin, f"a text of {size:,} bytes in a header cannot be")
+            raise DamagedObject(self._where, begin, f"a text of {size:,} bytes in a header is impossible")
         return self.take(size).decode("utf-8", errors="replace")
 
 
@@ -320,7 +339,7 @@ def _decompress(compression: Compression, data: bytes, where: str, position: int
 def _decompress_snappy(data: memoryview) -> Any:
     (size,) = _INT.unpack_from(data)
     if not 0 <= size <= _MAX_BUFFER_BYTES:
-        raise ValueError(f"{size:,} bytes cannot be")
+        raise ValueError(f"a size of {size:,} bytes is impossible")
     output = np.empty(size, np.uint8)
     position, written = _INT.size, 0
     while position < len(data):
@@ -331,14 +350,5 @@ def _decompress_snappy(data: memoryview) -> Any:
         written += int(cramjam.snappy.decompress_raw_into(data[position : position + length], output[written:].data))
         position += length
     if written != size:
-        raise ValueError(f"{written:,} bytes where {size:,} should be")
+        raise ValueError(f"{written:,} bytes instead of {size:,}")
     return output
-
-
-_REASONS = {
-    kernels.Fault.RECORD_LENGTH: "a record is shorter than a key and a value",
-    kernels.Fault.KEY: "a key is not what it should be",
-    kernels.Fault.VALUE: "a value does not fill its record",
-    kernels.Fault.SYNC: "a sync mark is not the file's",
-    kernels.Fault.LENGTHS: "the lengths of a block do not fit what it holds",
-}

@@ -1,28 +1,21 @@
-"""What the readers of formats read from: bytes that come in pieces."""
+"""Sources of bytes that arrive in pieces, such as the body of an S3 object: hash them, or read an exact number."""
 
 from __future__ import annotations
 
 import hashlib
-from typing import Protocol
 
 from waybill.errors import DamagedObject
+from waybill.records.framing import ByteStream
 
-__all__ = ["Bytes", "HashedBytes", "read_exactly"]
+__all__ = ["HashedBytes", "read_exactly"]
 
 _DRAIN_BYTES = 1 << 20
 
 
-class Bytes(Protocol):
-    """What can be read like a file."""
-
-    def read(self, size: int, /) -> bytes:
-        """Up to `size` bytes, b'' at the end."""
-
-
 class HashedBytes:
-    """Passes bytes on and hashes them on their way."""
+    """A source that computes the SHA-256 of the bytes that are read through it."""
 
-    def __init__(self, source: Bytes) -> None:
+    def __init__(self, source: ByteStream) -> None:
         self._source = source
         self._hash = hashlib.sha256()
         self.size_bytes = 0
@@ -34,22 +27,25 @@ class HashedBytes:
         return data
 
     def drain(self) -> None:
-        """Read to the end."""
+        """Read and discard the rest."""
         while self.read(_DRAIN_BYTES):
             pass
 
     def hexdigest(self) -> str:
-        """The SHA-256 of what was read so far."""
+        """Return the SHA-256 of the bytes read so far, in hex."""
         return self._hash.hexdigest()
 
 
-def read_exactly(source: Bytes, size: int, where: str, position: int) -> bytes:
-    """`size` bytes. Raises `DamagedObject` if the source ends before; `position`: of the first of them."""
+def read_exactly(source: ByteStream, size: int, where: str, position: int) -> bytes:
+    """Return `size` bytes.
+
+    Raises `DamagedObject` if the source ends before. `where` names the object; `position` is that of the first byte.
+    """
     pieces, missing = [], size
     while missing:
         piece = source.read(missing)
         if not piece:
-            raise DamagedObject(where, position, f"is cut short: {size:,} bytes should follow")
+            raise DamagedObject(where, position, f"is cut short: {size:,} bytes are expected here")
         pieces.append(piece)
         missing -= len(piece)
     return b"".join(pieces)

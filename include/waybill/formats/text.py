@@ -1,7 +1,8 @@
 """Text: messages in order of offset, each followed by the delimiter; optionally all in one gzip stream.
 
-What text cannot hold is refused and set aside, never cut or dropped: a message that contains the delimiter, which a
-reader would take for two, and a tombstone, which a reader could not tell from an empty message.
+The writer rejects messages that text cannot hold; its caller sets them aside, and never cuts or drops them. These are
+messages that contain the delimiter, since a reader would take them for two, and tombstones, since a reader could not
+distinguish them from empty messages.
 
 Importing this module imports numba and pyarrow.
 """
@@ -21,7 +22,7 @@ import pyarrow.compute as pc
 from waybill.errors import DamagedObject
 from waybill.formats import _kernels as kernels
 from waybill.formats.columns import BinaryColumn, binary_column
-from waybill.formats.streams import Bytes
+from waybill.records.framing import ByteStream
 
 __all__ = ["CONTAINS_DELIMITER", "TOMBSTONE", "TextWriter", "read_values"]
 
@@ -34,34 +35,34 @@ _READ_BYTES = 4 << 20
 
 
 class TextWriter:
-    """Messages of `MESSAGE_SCHEMA` to the bytes of one object: `begin`, any number of `write`, `finish`."""
+    """Encodes messages of `MESSAGE_SCHEMA` as the bytes of one object: `begin`, any number of `write`, `finish`."""
 
     def __init__(self, delimiter: bytes, *, compressed: bool) -> None:
         self._delimiter: Any = np.frombuffer(delimiter, np.uint8)
         self._gzip = zlib.compressobj(_GZIP_LEVEL, wbits=_GZIP_WBITS) if compressed else None
 
     def begin(self) -> bytes:
-        """What the object starts with: nothing."""
+        """Return the first bytes of the object: none."""
         return b""
 
-    def refused(self, messages: pa.RecordBatch) -> pa.Array | None:
-        """For each message why text cannot hold it, null if it can; None if it can hold all."""
+    def rejections(self, messages: pa.RecordBatch) -> pa.Array | None:
+        """Return why text cannot hold each message: strings, null where it can. None if it can hold all."""
         values = messages.column("value")
-        unfit = self._contains_delimiter(BinaryColumn.of(values))
+        unfit = self._contains_delimiter(BinaryColumn.from_array(values))
         if not values.null_count and not unfit.any():
             return None
         none = pa.scalar(None, pa.string())
         return pc.if_else(values.is_null(), TOMBSTONE, pc.if_else(pa.array(unfit), CONTAINS_DELIMITER, none))
 
     def write(self, messages: pa.RecordBatch) -> Iterator[memoryview | bytes]:
-        """The next bytes of the object. None of the messages may be one that is refused."""
-        values = BinaryColumn.of(messages.column("value"))
+        """Yield the next bytes of the object. None of the messages may be rejected."""
+        values = BinaryColumn.from_array(messages.column("value"))
         target = np.empty(values.size_bytes + messages.num_rows * self._delimiter.size, np.uint8)
         kernels.write_text(values.data, values.starts, self._delimiter, target)
         yield target.data if self._gzip is None else self._gzip.compress(target.data)
 
     def finish(self) -> bytes:
-        """What ends the object: the end of the gzip stream."""
+        """Return the last bytes of the object: the end of the gzip stream."""
         return b"" if self._gzip is None else self._gzip.flush()
 
     def _contains_delimiter(self, values: BinaryColumn) -> Any:
@@ -76,41 +77,44 @@ class TextWriter:
         return unfit
 
 
-def read_values(source: Bytes, where: str, delimiter: bytes, *, compressed: bool) -> Iterator[pa.Array]:
-    """The messages of an object, in order, as binary arrays without nulls, each of a few megabytes or one message.
+def read_values(source: ByteStream, where: str, delimiter: bytes, *, compressed: bool) -> Iterator[pa.Array]:
+    """Yield the messages of an object, in order, as binary arrays without nulls.
 
-    Raises `DamagedObject` when it ends within a message, or its gzip stream is damaged.
+    An array holds a few megabytes, or one message.
+
+    Raises `DamagedObject` when the object ends within a message or its gzip stream is damaged. `where` names it.
     """
     marks: Any = np.frombuffer(delimiter, np.uint8)
     pending: Any = np.empty(0, np.uint8)
     position = 0
-    pieces = _Inflated(source, where) if compressed else source
+    pieces = _GzipReader(source, where) if compressed else source
     while more := pieces.read(max(_READ_BYTES, pending.size)):
         pending = np.concatenate([pending, np.frombuffer(more, np.uint8)])
-        ends = _delimiters(pending, marks)
+        ends = _find_delimiters(pending, marks)
         if not ends.size:
             continue
         starts = np.concatenate([[0], ends[:-1] + marks.size])
         yield binary_column(pending, starts, ends - starts)
-        reached = int(ends[-1]) + marks.size
-        position += reached
-        pending = pending[reached:]
+        consumed = int(ends[-1]) + marks.size
+        position += consumed
+        pending = pending[consumed:]
     if pending.size:
         raise DamagedObject(where, position, "is cut short: the last message does not end with the delimiter")
 
 
-def _delimiters(data: Any, delimiter: Any) -> Any:
+def _find_delimiters(data: Any, delimiter: Any) -> Any:
+    """Return the positions of the delimiters in `data`."""
     if delimiter.size == 1:
         return np.flatnonzero(data == delimiter[0])
     found = np.empty(data.size // delimiter.size, np.int64)
     return found[: kernels.find_delimiters(data, data.size, delimiter, found)]
 
 
-class _Inflated:
-    """Reads what a gzip stream holds, with its errors as ours."""
+class _GzipReader:
+    """Decompresses a gzip stream. Raises `DamagedObject` for the errors of the standard library."""
 
-    def __init__(self, source: Bytes, where: str) -> None:
-        self._file = gzip.GzipFile(fileobj=io.BufferedReader(_Raw(source), 1 << 20))
+    def __init__(self, source: ByteStream, where: str) -> None:
+        self._file = gzip.GzipFile(fileobj=io.BufferedReader(_RawSource(source), 1 << 20))
         self._where = where
 
     def read(self, size: int, /) -> bytes:
@@ -120,10 +124,10 @@ class _Inflated:
             raise DamagedObject(self._where, 0, f"its gzip stream is damaged ({error})") from None
 
 
-class _Raw(io.RawIOBase):
-    """What the standard library's buffers read from."""
+class _RawSource(io.RawIOBase):
+    """Adapts a `ByteStream` to the standard library's buffered reader."""
 
-    def __init__(self, source: Bytes) -> None:
+    def __init__(self, source: ByteStream) -> None:
         self._source = source
 
     def readable(self) -> bool:

@@ -1,23 +1,24 @@
-"""Ingest: topic-partitions of Kafka into chains of backup objects, each offset exactly once (docs/protocol.md).
+"""Ingest: archives topic-partitions of Kafka as chains of backup objects, each offset exactly once (docs/protocol.md).
 
-`plan_lanes` says which lanes there are to run, `run_lane` runs one, `merge_reports` makes one report of theirs. Each is
-a plain function that a task, a test and a notebook can call; what goes in and out of them travels as JSON.
+`plan_lanes` returns the lanes of a run, `run_lane` runs one of them, and `merge_reports` joins their reports. These are
+plain functions for tasks, tests and notebooks, and their arguments and results can be stored as JSON.
+
+To read the code, begin with `protocol.py`, whose `_run_protocol` lists the steps of the commit protocol.
 """
 
 from waybill.ingest.lane import drain_lane, run_lane
 from waybill.ingest.plan import Lane, LaneShare, plan_lanes
-from waybill.ingest.protocol import PartitionRun
 from waybill.ingest.report import (
     ArchivedObject,
     Failure,
     IngestReport,
     LaneReport,
     Outcome,
-    PartitionReport,
+    TopicPartitionReport,
     merge_reports,
 )
 from waybill.ingest.services import Services, connect
-from waybill.ingest.turn import Clock, Turn
+from waybill.ingest.time_slice import Clock, TimeSlice
 
 __all__ = [
     "ArchivedObject",
@@ -28,10 +29,9 @@ __all__ = [
     "LaneReport",
     "LaneShare",
     "Outcome",
-    "PartitionReport",
-    "PartitionRun",
     "Services",
-    "Turn",
+    "TimeSlice",
+    "TopicPartitionReport",
     "connect",
     "drain_lane",
     "merge_reports",

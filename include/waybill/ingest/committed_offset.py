@@ -1,102 +1,118 @@
-"""Step 2 of the protocol: the committed offset, or where a chain goes on or begins that ZooKeeper knows nothing of.
-
-Step 3 of the protocol: is it the log that was archived, and does it still hold the next offset?
-"""
+"""Steps 2 and 3 of the commit protocol: the committed offset, and whether Kafka's log continues from it."""
 
 from __future__ import annotations
 
 import logging
 from datetime import datetime
 
-from waybill.archive.chain import ChainStart, committed_from_chain, find_start, record_start
-from waybill.config import Stream
+from waybill.archive.chain import committed_from_chain
+from waybill.archive.chain_start import ChainStart, find_chain_start, record_chain_start
 from waybill.config.enums import StartPosition
-from waybill.coordination import Committed
+from waybill.coordination import CommittedOffset
 from waybill.errors import LogTruncated, RetentionGap, TopicRecreated
-from waybill.ingest.services import Services
-from waybill.ingest.turn import Clock
+from waybill.ingest.target import ArchiveTarget, Position
 from waybill.names import TopicPartition
-from waybill.sources.cluster import Topic
-from waybill.sources.kafka import KafkaSource, LogRange
+from waybill.sources.kafka import KafkaSource, LogRange, PartitionState
 
-__all__ = ["check_log", "find_committed"]
+__all__ = ["find_committed_offset", "is_consistent", "raise_if_log_differs"]
 
 logger = logging.getLogger(__name__)
 
 
-def find_committed(
-    services: Services, stream: Stream, tp: TopicPartition, held: LogRange, topic: Topic, clock: Clock
-) -> Committed:
-    """The committed offset. Where there is none it is taken from the chain, else from the start, and written.
+def find_committed_offset(target: ArchiveTarget, described: PartitionState) -> CommittedOffset:
+    """Return the committed offset from ZooKeeper; without one, rebuild it from the chain, else start a chain.
 
-    `held` and `topic` are the log as it was last seen. Raises `ChainBroken` when the chain's end cannot be read, and
-    `CommitConflict` when a rival wrote the committed offset first.
+    A rebuilt or new committed offset is written to ZooKeeper. `described` is the last known state of the log, which
+    decides where a new chain starts. Raises `ChainBroken` when the chain's end cannot be read, and `CommitConflict`
+    when a rival wrote the committed offset first.
     """
-    found = services.coordinator.read_committed(tp)
-    if found is not None:
-        return found
-    found = committed_from_chain(services.store, stream.generation, tp, clock.now_ms())
-    if found is not None:
-        logger.warning("%s: committed offset %d rebuilt from the chain", tp, found.committed_offset)
+    tp, services, generation = target.tp, target.services, target.stream.generation
+    committed = services.coordinator.read_committed(tp)
+    if committed is not None:
+        return committed
+    committed = committed_from_chain(services.store, generation, tp, target.clock.now_ms())
+    if committed is not None:
+        logger.warning("%s: committed offset %d rebuilt from the chain", tp, committed.committed_offset)
     else:
-        found = _begin(services, stream, tp, held, topic, clock)
-    return services.coordinator.write_committed(tp, found, version=-1)
+        committed = _start_chain(target, described)
+    return services.coordinator.write_committed(tp, committed, version=-1)
 
 
-def _begin(
-    services: Services, stream: Stream, tp: TopicPartition, held: LogRange, topic: Topic, clock: Clock
-) -> Committed:
-    """At the configured start, or the one that was written down: `latest` and what retention leaves move on."""
-    offset = _start_offset(services, stream, tp, held, topic)
-    wanted = ChainStart(offset, topic.topic_id, len(topic.partitions), stream.format.extension)
-    begun = record_start(services.store, stream.generation, tp, wanted)
-    logger.info("%s: a new chain starts at offset %d", tp, begun.offset)
-    return Committed(
-        begun.offset,
-        topic_id=begun.topic_id,
-        committed_at_ms=clock.now_ms(),
-        start_offset=begun.offset,
-        extension=begun.extension,
+def _start_chain(target: ArchiveTarget, described: PartitionState) -> CommittedOffset:
+    """Return the committed offset of a new chain: at the recorded start, else at the configured one.
+
+    The start is recorded first. The configured start may be another offset each time: `latest` moves, and so does the
+    first offset that retention leaves.
+    """
+    topic = described.topic
+    wanted = ChainStart(
+        _configured_start(target, described), topic.topic_id, len(topic.partitions), target.stream.format.extension
+    )
+    start = record_chain_start(target.services.store, target.stream.generation, target.tp, wanted)
+    logger.info("%s: a new chain starts at offset %d", target.tp, start.offset)
+    return CommittedOffset(
+        start.offset,
+        topic_id=start.topic_id,
+        committed_at_ms=target.clock.now_ms(),
+        start_offset=start.offset,
+        extension=start.extension,
     )
 
 
-def _start_offset(services: Services, stream: Stream, tp: TopicPartition, held: LogRange, topic: Topic) -> int:
-    """What the config says, as an offset.
+def _configured_start(target: ArchiveTarget, described: PartitionState) -> int:
+    """Return the offset that the config's `start` stands for.
 
-    A partition that was added to a topic that we archive starts with its first message, whatever is configured.
+    A partition that was added to a topic after its first chain started begins with its first message, whatever is
+    configured.
     """
-    added = _is_added(services, stream, tp, topic)
-    if stream.start is StartPosition.EARLIEST or added:
-        return held.earliest
-    if isinstance(stream.start, datetime):
-        at = services.source.offset_at(tp, int(stream.start.timestamp() * 1000))
-        return held.end if at is None else at
-    return held.end
+    start, log_range = target.stream.start, described.log_range
+    is_added = _is_added_partition(target, described)
+    if start is StartPosition.EARLIEST or is_added:
+        return log_range.earliest
+    if isinstance(start, datetime):
+        offset = target.services.source.offset_at(target.tp, int(start.timestamp() * 1000))
+        return log_range.end if offset is None else offset
+    return log_range.end
 
 
-def _is_added(services: Services, stream: Stream, tp: TopicPartition, topic: Topic) -> bool:
-    """Whether the partition came after we began with its topic. ZooKeeper may have forgotten when that was."""
-    known = services.coordinator.first_partitions(tp.topic, len(topic.partitions))
-    first = find_start(services.store, stream.generation, TopicPartition(tp.topic, 0))
-    return tp.partition >= (known if first is None else min(known, first.partitions))
+def _is_added_partition(target: ArchiveTarget, described: PartitionState) -> bool:
+    """Return whether the topic got this partition after its first chain started."""
+    tp, services = target.tp, target.services
+    count = services.coordinator.first_partition_count(tp.topic, len(described.topic.partitions))
+    # ZooKeeper may have lost its data and recorded a later count, so also use the count at the start of partition 0.
+    first = find_chain_start(services.store, target.stream.generation, TopicPartition(tp.topic, 0))
+    return tp.partition >= (count if first is None else min(count, first.partitions))
 
 
-def check_log(source: KafkaSource, tp: TopicPartition, committed: Committed, held: LogRange, topic_id: str) -> None:
-    """Hold the log as it is now, `held` and `topic_id`, against the committed offset.
+def is_consistent(committed: CommittedOffset, described: PartitionState) -> bool:
+    """Return whether Kafka's description agrees with the committed offset: the same topic, and an offset of its log."""
+    topic_id, log_range = described.topic.topic_id, described.log_range
+    same_topic = not committed.topic_id or not topic_id or committed.topic_id == topic_id
+    return same_topic and log_range.earliest <= committed.committed_offset <= log_range.end
 
-    Raises `TopicRecreated`, `RetentionGap`, or `LogTruncated` with the offset at which the log left the one that was
-    archived. Raises `KafkaUnavailable` when nobody can say where a leader epoch ends.
+
+def raise_if_log_differs(source: KafkaSource, tp: TopicPartition, position: Position) -> None:
+    """Raise a named stop unless the log holds the committed offset and is the log that was archived.
+
+    Raises `TopicRecreated`, `RetentionGap`, or `LogTruncated` with the offset at which the log left the archived one.
+    Raises `KafkaUnavailable` when no broker knows where the leader epoch ends.
     """
+    committed, log_range = position.committed, position.log_range
     offset = committed.committed_offset
-    if committed.topic_id and topic_id and committed.topic_id != topic_id:
-        raise TopicRecreated(tp.topic, tp.partition, committed.topic_id, topic_id)
-    if held.earliest > offset:
-        raise RetentionGap(tp.topic, tp.partition, offset, held.earliest)
-    if committed.leader_epoch < 0:
-        if held.end < offset:
-            raise LogTruncated(tp.topic, tp.partition, offset, held.end, committed.leader_epoch)
+    if committed.topic_id and position.topic_id and committed.topic_id != position.topic_id:
+        raise TopicRecreated(tp.topic, tp.partition, committed.topic_id, position.topic_id)
+    if log_range.earliest > offset:
+        raise RetentionGap(tp.topic, tp.partition, offset, log_range.earliest)
+    _raise_if_truncated(source, tp, committed, log_range)
+
+
+def _raise_if_truncated(source: KafkaSource, tp: TopicPartition, committed: CommittedOffset, log: LogRange) -> None:
+    offset, epoch = committed.committed_offset, committed.leader_epoch
+    if epoch < 0:  # Kafka did not report the epoch of the last archived batch
+        if log.end < offset:
+            raise LogTruncated(tp.topic, tp.partition, offset, log.end, epoch)
         return
-    end = source.epoch_end(tp, committed.leader_epoch)
-    if end.end_offset < offset or end.leader_epoch < committed.leader_epoch:
-        known = held.end if end.end_offset < 0 else end.end_offset
-        raise LogTruncated(tp.topic, tp.partition, offset, min(known, offset), committed.leader_epoch)
+    end = source.epoch_end(tp, epoch)
+    if end.end_offset < offset or end.leader_epoch < epoch:
+        end_offset = log.end if end.end_offset < 0 else end.end_offset
+        raise LogTruncated(tp.topic, tp.partition, offset, min(end_offset, offset), epoch)

@@ -1,8 +1,8 @@
-"""Multipart uploads that lanes left behind when they were killed: invisible, and paid for until somebody aborts them.
+"""Orphaned uploads: multipart uploads of lanes that were killed. They are invisible, and S3 charges for them.
 
-Aborting one takes nothing from the archive: what an upload holds is no object until it completes. An upload of a lane
-that still runs would fail with it and be fetched again by the next; so that this does not happen, only uploads are
-aborted that are older than any lane runs.
+Aborting an upload removes nothing from the archive: an object exists only when its upload is completed. A running lane
+whose upload is aborted would fail, and the next lane would fetch the same batches again. To prevent that, only uploads
+are aborted that are older than any lane runs.
 """
 
 from __future__ import annotations
@@ -14,41 +14,43 @@ from datetime import UTC, datetime, timedelta
 from waybill.config import Config
 from waybill.coordination import Coordinator
 from waybill.errors import WaybillError
-from waybill.ingest.turn import Clock
-from waybill.store import Chain, PendingUpload, Store
+from waybill.ingest.time_slice import Clock
+from waybill.store import ChainId, PendingUpload, Store
 
-__all__ = ["abort_orphans", "of_stream", "sweep"]
+__all__ = ["IsWanted", "abort_old_uploads", "abort_orphaned_uploads", "belongs_to_stream"]
 
 logger = logging.getLogger(__name__)
 
 _CHORE = "abort_uploads"
-_EVERY = timedelta(hours=1)
+_INTERVAL = timedelta(hours=1)
 
-Belongs = Callable[[Chain], bool]
+IsWanted = Callable[[ChainId], bool]
 
 
-def of_stream(config: Config, stream_name: str) -> Belongs:
-    """Whether a chain is one of the stream's own, in its present generation."""
+def abort_orphaned_uploads(
+    coordinator: Coordinator, store: Store, config: Config, stream_name: str, clock: Clock
+) -> None:
+    """Abort a stream's orphaned uploads, once an hour. Nothing depends on it, so an error is logged."""
+    try:
+        if coordinator.claim_chore(_CHORE, _INTERVAL):
+            now = datetime.fromtimestamp(clock.wall(), UTC)
+            before = now - config.storage.abort_uploads_after
+            abort_old_uploads(store, store.pending_uploads(), before, belongs_to_stream(config, stream_name))
+    except WaybillError as error:
+        logger.warning("the uploads of killed lanes could not be aborted: %s", error)
+
+
+def belongs_to_stream(config: Config, stream_name: str) -> IsWanted:
+    """Return a function that returns whether a chain is one of the stream's, in its present generation."""
     stream = config.stream(stream_name)
     return lambda chain: chain.generation == stream.generation and stream.matches(chain.tp.topic)
 
 
-def sweep(coordinator: Coordinator, store: Store, config: Config, stream_name: str, clock: Clock) -> None:
-    """Abort a stream's orphaned uploads, once an hour. What goes wrong is a warning: nothing else rests on it."""
-    try:
-        if coordinator.claim_chore(_CHORE, _EVERY):
-            now = datetime.fromtimestamp(clock.wall(), UTC)
-            before = now - config.storage.abort_uploads_after
-            abort_orphans(store, store.pending_uploads(), before, of_stream(config, stream_name))
-    except WaybillError as error:
-        logger.warning("uploads that killed lanes left behind could not be aborted: %s", error)
-
-
-def abort_orphans(
-    store: Store, pending: Iterable[PendingUpload], before: datetime, belongs: Belongs
+def abort_old_uploads(
+    store: Store, pending: Iterable[PendingUpload], before: datetime, is_wanted: IsWanted
 ) -> list[PendingUpload]:
-    """Abort those of `pending` that were begun before that time and belong; which they were."""
-    old = [upload for upload in pending if upload.begun < before and belongs(upload.chain)]
+    """Abort the uploads of `pending` that were begun before a time and whose chain is wanted. Return them."""
+    old = [upload for upload in pending if upload.begun < before and is_wanted(upload.chain)]
     aborted = [upload for upload in old if store.abort_upload(upload)]
     if aborted:
         logger.info(

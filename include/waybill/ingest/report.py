@@ -1,32 +1,42 @@
-"""What a lane did, as documents that travel as JSON: from a task to the report, to the log, to the CLI."""
+"""Reports of lanes: JSON documents that go from a lane's Airflow task to the report task, the logger and the CLI."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict
 
 from waybill.names import TopicPartition
 
-__all__ = ["ArchivedObject", "Failure", "IngestReport", "LaneReport", "Outcome", "PartitionReport", "merge_reports"]
+__all__ = [
+    "ArchivedObject",
+    "Failure",
+    "IngestReport",
+    "LaneReport",
+    "Outcome",
+    "ReportDraft",
+    "TopicPartitionReport",
+    "merge_reports",
+]
 
 
 class Outcome(StrEnum):
-    """How a topic-partition fared in a lane."""
+    """How a lane ended with a topic-partition."""
 
     UP_TO_DATE = "up_to_date"
-    """Archived up to the end that was seen at the start."""
+    """It is archived up to the end of the log that Kafka reported at the start."""
     WAITING = "waiting"
-    """What is left is neither large nor old enough for an object."""
+    """The rest is neither large nor old enough for an object."""
     OUT_OF_TIME = "out_of_time"
     """The lane's budget ended first."""
     LOCKED = "locked"
-    """Another lane worked on it."""
+    """Another lane held the lock."""
     STOPPED = "stopped"
-    """A named stop: it stands still until somebody decides."""
+    """A named stop: it stays stopped until a person decides."""
     FAILED = "failed"
-    """An error that may be gone at the next run, or a mistake in the config."""
+    """An error that the next run may not meet any more, or a mistake in the config."""
 
 
 class _Document(BaseModel):
@@ -34,7 +44,7 @@ class _Document(BaseModel):
 
 
 class ArchivedObject(_Document):
-    """One backup object that was created, or found and adopted."""
+    """One backup object that was created or adopted."""
 
     key: str
     first_offset: int
@@ -42,8 +52,9 @@ class ArchivedObject(_Document):
     messages: int
     size_bytes: int
     seconds: float
+    """The time from the first fetch to the cut; 0 for an adopted object."""
     adopted: bool = False
-    """It was there already: from a task that died before it could commit, or from a rival."""
+    """Whether another task created the object: one that died before it could commit, or a rival."""
 
 
 class Failure(_Document):
@@ -55,8 +66,8 @@ class Failure(_Document):
     retriable: bool
 
 
-class PartitionReport(_Document):
-    """What was done for one topic-partition."""
+class TopicPartitionReport(_Document):
+    """What a lane did for one topic-partition."""
 
     topic: str
     partition: int
@@ -64,7 +75,7 @@ class PartitionReport(_Document):
     objects: tuple[ArchivedObject, ...] = ()
     committed_offset: int | None = None
     end_offset: int | None = None
-    """The end that was seen at the start: the last stable offset or the high watermark."""
+    """The end of the log at the start: the last stable offset or the high watermark."""
     seconds: float = 0.0
     failure: Failure | None = None
 
@@ -72,8 +83,8 @@ class PartitionReport(_Document):
     def tp(self) -> TopicPartition:
         return TopicPartition(self.topic, self.partition)
 
-    def followed_by(self, later: PartitionReport) -> PartitionReport:
-        """This turn and a later one of the same lane as one report: it ended as the later one did."""
+    def merged_with(self, later: TopicPartitionReport) -> TopicPartitionReport:
+        """Return one report of two time slices of the same lane. Its outcome is the later one's."""
         return later.model_copy(
             update={
                 "objects": self.objects + later.objects,
@@ -85,31 +96,56 @@ class PartitionReport(_Document):
 
     @property
     def lag(self) -> int | None:
-        """Offsets left to archive; None if that is not known."""
+        """The number of offsets left to archive; None if it is unknown."""
         if self.committed_offset is None or self.end_offset is None:
             return None
         return max(0, self.end_offset - self.committed_offset)
 
     @property
     def messages(self) -> int:
+        """The number of messages in the objects that this lane created."""
         return sum(o.messages for o in self.objects if not o.adopted)
 
     @property
     def size_bytes(self) -> int:
+        """The size of the objects that this lane created."""
         return sum(o.size_bytes for o in self.objects if not o.adopted)
 
 
+@dataclass(slots=True)
+class ReportDraft:
+    """The figures of a report, filled in step by step, so that the report of a failure has those that are known."""
+
+    objects: list[ArchivedObject] = field(default_factory=list)
+    committed_offset: int | None = None
+    end_offset: int | None = None
+
+    def to_report(
+        self, tp: TopicPartition, outcome: Outcome, seconds: float, failure: Failure | None
+    ) -> TopicPartitionReport:
+        return TopicPartitionReport(
+            topic=tp.topic,
+            partition=tp.partition,
+            outcome=outcome,
+            objects=tuple(self.objects),
+            committed_offset=self.committed_offset,
+            end_offset=self.end_offset,
+            seconds=seconds,
+            failure=failure,
+        )
+
+
 class _Totals(_Document):
-    partitions: tuple[PartitionReport, ...]
+    partitions: tuple[TopicPartitionReport, ...]
 
     @property
-    def failures(self) -> list[PartitionReport]:
-        """The topic-partitions that did not go well, stopped or failed."""
+    def failures(self) -> list[TopicPartitionReport]:
+        """The topic-partitions that are stopped or failed."""
         return [p for p in self.partitions if p.failure is not None]
 
     @property
     def objects(self) -> int:
-        """How many objects were created."""
+        """The number of created objects."""
         return sum(not o.adopted for p in self.partitions for o in p.objects)
 
     @property
@@ -122,7 +158,7 @@ class _Totals(_Document):
 
     @property
     def lag(self) -> int:
-        """Offsets left to archive, where that is known."""
+        """The number of offsets left to archive, without the topic-partitions where it is unknown."""
         return sum(p.lag or 0 for p in self.partitions)
 
 
@@ -140,11 +176,11 @@ class IngestReport(_Totals):
     stream: str
     lanes: int
     seconds: float
-    """Of the longest lane."""
+    """The time of the longest lane."""
 
 
 def merge_reports(stream: str, reports: Iterable[LaneReport]) -> IngestReport:
-    """The reports of a run's lanes as one."""
+    """Return one report of all lanes of a run."""
     reports = list(reports)
     partitions = sorted((p for r in reports for p in r.partitions), key=lambda p: p.tp)
     seconds = max((r.seconds for r in reports), default=0.0)

@@ -1,4 +1,4 @@
-"""What a lane works with: a source, a store, a coordinator, connected for one stream."""
+"""The services that a lane works with, connected for one stream: Kafka, S3 and ZooKeeper."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from waybill.config import Config
-from waybill.connections import Connection, KafkaEndpoint, connection
+from waybill.connections import Connection, KafkaEndpoint, find_connection
 
 if TYPE_CHECKING:
     from waybill.coordination import Coordinator
     from waybill.sources.kafka import KafkaSource
     from waybill.store import Store
 
-__all__ = ["Services", "connect", "connect_source"]
+__all__ = ["FindConnection", "Services", "connect", "connect_source"]
 
 FindConnection = Callable[[str], Connection]
 
@@ -30,8 +30,8 @@ class Services:
 
 
 @contextmanager
-def connect(config: Config, stream_name: str, find: FindConnection = connection) -> Iterator[Services]:
-    """Connect a stream's services; `find` looks a connection up by its name.
+def connect(config: Config, stream_name: str, find: FindConnection = find_connection) -> Iterator[Services]:
+    """Connect a stream's services. `find` returns a connection by its id.
 
     Raises `ConfigError`, `KafkaUnavailable` or `CoordinationUnavailable`.
     """
@@ -45,25 +45,25 @@ def connect(config: Config, stream_name: str, find: FindConnection = connection)
 
 @contextmanager
 def connect_source(
-    config: Config, stream_name: str, find: FindConnection = connection
+    config: Config, stream_name: str, find: FindConnection = find_connection
 ) -> Iterator[tuple[KafkaSource, Coordinator]]:
-    """Connect what planning needs: the stream's source and coordinator."""
+    """Connect the stream's source and coordinator, which is what planning needs. Raises the errors of `connect`."""
     from waybill.coordination import Coordinator
     from waybill.sources.kafka import KafkaSource
 
     stream = config.stream(stream_name)
-    # Both connections are looked up before either is opened: what the config lacks is said at once.
+    # Both connections are looked up before either is opened, so that a missing one is reported at once.
     zookeeper = Coordinator.of(config, stream_name, find)
     kafka = KafkaEndpoint.of(find(config.kafka.connection))
     with (
         zookeeper as coordinator,
-        KafkaSource(kafka, stream.isolation_level, **_fetching(int(stream.ingest.rate_limit))) as source,
+        KafkaSource(kafka, stream.isolation_level, **_fetch_options(int(stream.ingest.rate_limit))) as source,
     ):
         yield source, coordinator
 
 
-def _fetching(bytes_per_second: int) -> dict[str, Any]:
-    """Under a rate limit no more than a second's worth at a time, and nothing ahead that would not be paid for."""
+def _fetch_options(bytes_per_second: int) -> dict[str, Any]:
+    """Under a rate limit, fetch no more than a second's bytes at once, and nothing that is not paid for yet."""
     from waybill.sources.kafka import FETCH_BYTES
 
     return {"fetch_bytes": min(FETCH_BYTES, bytes_per_second), "fetch_ahead": False} if bytes_per_second else {}

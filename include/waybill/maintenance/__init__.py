@@ -1,5 +1,9 @@
-"""Maintenance: a stream's tables kept in shape, and what nobody needs any more removed.
+"""Maintenance: keep a stream's tables in good shape, and remove files and objects that are no longer needed.
 
-Planned here, without Spark: what there is to do, what must stay. Iceberg's procedures, which do the work on the tables,
-are behind `waybill.maintenance.procedures`; Spark's are in `waybill.spark.procedures`.
+- `run`: the steps of one maintenance run, in order.
+- `table`: the steps for one table: compaction, manifests, snapshot expiry, removal of orphan files.
+- `plans`: which plans a partition run or a sweep may still commit, and which staged files they need.
+- `orphans`: which files and objects nothing references any more.
+- `procedures`: Iceberg's procedures, as maintenance calls them. Spark runs them (`waybill.spark.iceberg`).
+- `report`: the figures of a maintenance run.
 """

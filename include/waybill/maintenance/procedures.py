@@ -1,4 +1,7 @@
-"""What maintenance asks of an engine: Iceberg's four procedures, each with the figures of what it did."""
+"""The interface to Iceberg's four maintenance procedures, and the figures that each returns.
+
+`waybill.spark.iceberg` implements it on Spark.
+"""
 
 from __future__ import annotations
 
@@ -9,31 +12,31 @@ from typing import Protocol
 
 from waybill.store import ListedObject
 
-__all__ = ["Expired", "Procedures", "Rewritten", "RewrittenManifests"]
+__all__ = ["CompactionResult", "ExpiryResult", "ManifestRewriteResult", "Procedures"]
 
 
 @dataclass(frozen=True, slots=True)
-class Rewritten:
-    """What compaction did."""
+class CompactionResult:
+    """The figures of a compaction."""
 
     files_before: int
     files_after: int
     bytes_before: int
     failed_files: int
-    """Files that stayed as they were, since rewriting them failed."""
+    """Files that were not replaced because rewriting them failed."""
 
 
 @dataclass(frozen=True, slots=True)
-class RewrittenManifests:
-    """What rewriting manifests did."""
+class ManifestRewriteResult:
+    """The figures of rewriting manifests."""
 
     manifests_before: int
     manifests_after: int
 
 
 @dataclass(frozen=True, slots=True)
-class Expired:
-    """What expiry removed."""
+class ExpiryResult:
+    """The numbers of files that snapshot expiry removed."""
 
     data_files: int
     delete_files: int
@@ -42,16 +45,21 @@ class Expired:
 
 
 class Procedures(Protocol):
-    """Iceberg's procedures on a table, `namespace.name`. Each call commits at most what its name says."""
+    """Iceberg's procedures on a table, which is named `namespace.name`. They raise `ProcedureFailed`."""
 
-    def rewrite_data_files(self, table: str, *, sort: bool, target_file_bytes: int, min_input_files: int) -> Rewritten:
-        """Make large files of small ones, one partition at a time; with `sort` in the table's own sort order."""
+    def rewrite_data_files(
+        self, table: str, *, sort: bool, target_file_bytes: int, min_input_files: int
+    ) -> CompactionResult:
+        """Rewrite small data files into large ones, one partition at a time; with `sort`, in the table's sort order."""
 
-    def rewrite_manifests(self, table: str) -> RewrittenManifests:
-        """Make few manifests of many, in the order of partitions."""
+    def rewrite_manifests(self, table: str) -> ManifestRewriteResult:
+        """Rewrite many manifests into few, ordered by partition."""
 
-    def expire_snapshots(self, table: str, *, older_than: datetime, keep_last: int) -> Expired:
-        """Forget older snapshots but the `keep_last` latest, and remove what none of the others references."""
+    def expire_snapshots(self, table: str, *, older_than: datetime, keep_last: int) -> ExpiryResult:
+        """Expire snapshots before `older_than`, except the `keep_last` latest, and remove files that only they have."""
 
     def remove_orphan_files(self, table: str, candidates: Sequence[tuple[str, ListedObject]]) -> list[str]:
-        """Remove those of the candidates (their locations, and as listed) that no snapshot references; which."""
+        """Remove the candidates that no snapshot references, and return their locations.
+
+        A candidate is a location, as Iceberg's metadata writes it, and the listed object.
+        """

@@ -19,7 +19,7 @@ from airflow.sdk import Asset
 from waybill import names
 from waybill.config import Config, Stream
 from waybill.orchestration.tasks import export_connections
-from waybill.spark.environment import with_brief_jvm, with_kept_memory
+from waybill.spark.job import with_brief_jvm, with_kept_memory
 
 __all__ = ["JOBS", "WaybillSparkSubmit", "check_sweep_range", "table_asset"]
 

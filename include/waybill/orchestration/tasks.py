@@ -16,11 +16,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from waybill.config import Config, load_config
-from waybill.connections import Connection, variable
+from waybill.connections import Connection, connection_variable
 from waybill.errors import HoursBlocked, IngestIncomplete
 from waybill.ingest import IngestReport, LaneReport, merge_reports
 from waybill.partition.files_sink.finalize import finalize
-from waybill.quarantine import Choice, retry_quarantine
+from waybill.quarantine.retry import retry_quarantine
+from waybill.quarantine.row_filter import RowFilter
 
 __all__ = [
     "begin_task",
@@ -63,12 +64,12 @@ def connection_environment(config: Config) -> dict[str, str]:
         config.zookeeper.connection,
         config.catalog.connection,
     }
-    missing = sorted(conn_id for conn_id in wanted if variable(conn_id) not in os.environ)
-    found = {variable(conn_id): _to_environment(BaseHook.get_connection(conn_id)) for conn_id in missing}
+    missing = sorted(conn_id for conn_id in wanted if connection_variable(conn_id) not in os.environ)
+    found = {connection_variable(conn_id): _to_environment(BaseHook.get_connection(conn_id)) for conn_id in missing}
     for conn_id in config.registries:
-        if variable(conn_id) not in os.environ:
+        if connection_variable(conn_id) not in os.environ:
             with contextlib.suppress(AirflowNotFoundException):
-                found[variable(conn_id)] = _to_environment(BaseHook.get_connection(conn_id))
+                found[connection_variable(conn_id)] = _to_environment(BaseHook.get_connection(conn_id))
     return found
 
 
@@ -141,7 +142,7 @@ def retry_as_asked(config: Config, stream: str, form: Mapping[str, Any]) -> dict
 
     Raises what `retry_quarantine` raises.
     """
-    choice = Choice.parse(
+    choice = RowFilter.parse(
         reasons=form["reasons"],
         targets=form["topic_partitions"],
         first_offset=form["first_offset"],

@@ -1,4 +1,4 @@
-"""Parsers: from messages to event times and message ids, by the batch, with an error for each message that has one."""
+"""Parsers: they turn a batch of messages into event times, message ids, typed columns, and errors for quarantine."""
 
 from waybill.parsers.build import build_parser
 from waybill.parsers.protocol import Parsed, Parser, Reason

@@ -1,4 +1,4 @@
-"""The compiled loop of the parser `json`: which messages may hold a number that is too large for a float."""
+"""The compiled loop of the parser `json`: it finds messages that may have a number too large for a float."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from waybill.records._kernels import Array, compiled
 __all__ = ["mark_huge_numbers"]
 
 _ZERO, _NINE, _PLUS, _MINUS, _POINT, _E = (ord(c) for c in "09+-.e")
-_MOST_DIGITS = 200
-"""With no more digits than that before the point, an exponent of one or two digits makes no float infinite (1e308)."""
+_MAX_DIGITS = 200
+"""A number with at most so many digits and an exponent of one or two digits is below the largest float, 1e308."""
 
 
 @compiled
 def mark_huge_numbers(data: Array, bounds: Array, marks: Array) -> None:
-    """Set `marks[n]` where message n, the bytes `[bounds[n], bounds[n + 1])` of `data`, may hold such a number.
+    """Set `marks[n]` if message n, the bytes `[bounds[n], bounds[n + 1])` of `data`, may have such a number.
 
-    It has an exponent of three digits or more, or more than 200 digits in a row. Text that looks like one is marked,
-    too, if what stands before it may stand before a number: nearly none of the hexadecimal digits that ids are made of.
-    `data` may end anywhere; a number does not reach from one message into the next, since an object ends with a brace.
+    Such a number has an exponent of at least three digits, or more than 200 digits in a row. A text that looks like one
+    is marked as well, if the character before it can precede a number; few of the hexadecimal ids do. `data` may end
+    anywhere. No number crosses from one message to the next, because a JSON object ends with a brace.
     """
     seen = _exponents(data)
     message = 0
@@ -34,8 +34,8 @@ def mark_huge_numbers(data: Array, bounds: Array, marks: Array) -> None:
                     message += 1
                 marks[message] = True
     message = 0
-    for position in range(0, len(data), _MOST_DIGITS // 2):
-        if _is_digit(data[position]) and _run_around(data, position) > _MOST_DIGITS:
+    for position in range(0, len(data), _MAX_DIGITS // 2):
+        if _is_digit(data[position]) and _run_around(data, position) > _MAX_DIGITS:
             while bounds[message + 1] <= position:
                 message += 1
             marks[message] = True
@@ -43,9 +43,9 @@ def mark_huge_numbers(data: Array, bounds: Array, marks: Array) -> None:
 
 @compiled
 def _exponents(data: Array) -> Array:
-    """For each byte 1 if it is an `e` between a digit and three digits, a `+` before those included, else 0.
+    """Return for each byte 1 if it is an `e` after a digit and before three digits (or `+` and two digits), else 0.
 
-    One pass without a branch, which the compiler makes a few instructions for 32 bytes at a time.
+    The loop has no branch, so the compiler turns it into a few instructions for 32 bytes at a time.
     """
     n = len(data)
     seen = np.zeros((n + 7) // 8 * 8, np.uint8)
@@ -62,7 +62,7 @@ def _exponents(data: Array) -> Array:
 
 @compiled
 def _is_number_before(data: Array, position: Any) -> bool:
-    """Whether the digits before an exponent may be a number's, and not a word's."""
+    """Return whether the digits before an exponent can be a number, and not part of a word."""
     first = position - 1
     while first > 0 and (_is_digit(data[first - 1]) or data[first - 1] == _POINT):
         first -= 1
@@ -76,7 +76,7 @@ def _is_number_before(data: Array, position: Any) -> bool:
 
 @compiled
 def _run_around(data: Array, position: Any) -> int:
-    """How many digits in a row there are around one."""
+    """Return the number of digits in a row around `position`."""
     first = last = position
     while first > 0 and _is_digit(data[first - 1]):
         first -= 1

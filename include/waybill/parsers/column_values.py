@@ -1,24 +1,24 @@
-"""From the values of documents (JSON, MessagePack, Avro, Protobuf) to typed columns.
+"""Convert the values of documents (JSON, MessagePack, Avro, Protobuf) to typed columns.
 
-What fits a type, and what becomes of it:
+The values that fit a type:
 
-| type | fits |
+| type | values that fit |
 |---|---|
-| any | null, and a field that is not there: null |
+| any | null, and a missing field: null |
 | `boolean` | true and false |
 | `int`, `long` | whole numbers in its range; also one written with a fraction of zero (`5.0`, `1e3`) up to 2^53 |
-| `float`, `double` | numbers; a whole number only if it is exact (up to 2^24, 2^53); for `float` the nearest there is |
-| `decimal(P,S)` | numbers, and texts that hold one, that need no more digits: exact, never rounded |
+| `float`, `double` | numbers, rounded to the nearest `float`; whole numbers only if exact (up to 2^24, 2^53) |
+| `decimal(P,S)` | numbers, and texts of numbers, that need no more digits: exact, never rounded |
 | `string` | texts |
-| `binary` | bytes; in JSON, which has none, Base64 |
+| `binary` | bytes; in JSON, which has no bytes, Base64 |
 | `date` | dates; texts `2013-01-31` |
 | `timestamp` | as for the event time |
-| `json` | anything that JSON can say |
+| `json` | anything that JSON can represent |
 | `list<T>` | lists in which each element is null or fits T |
 
-A text that holds a number is a text, and no number (but see `decimal`); a boolean is no number; times and dates are
-between the years 1 and 9999. A batch is converted by Arrow in one go where that gives the same for each of its values,
-else value by value. The tests hold one against the other.
+A text of a number is not a number (except for `decimal`), and a boolean is not a number. Times and dates are between
+the years 1 and 9999. Arrow converts a batch as a whole where that gives the same result for each value; else the batch
+is converted value by value. Tests compare the two.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ import base64
 import binascii
 import re
 import struct
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, date, datetime
-from decimal import Context, Decimal
+from decimal import Clamped, Context, Decimal, Rounded
 from itertools import chain
 from typing import Any
 
@@ -38,20 +39,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from waybill.config import Column, ColumnKind, ColumnType, EventTimeFormat
-from waybill.parsers.protocol import Faults, Misfit, arrow_type
-from waybill.parsers.timestamps import convert, show, type_name
+from waybill.parsers.protocol import ColumnErrors, ColumnValueError, arrow_type
+from waybill.parsers.timestamps import convert_times, shorten, type_name
 
-__all__ = ["convert_values", "is_float", "to_date", "to_float", "to_whole_number"]
+__all__ = ["convert_values", "has_float", "to_date", "to_float", "to_whole_number"]
 
 _INT_RANGES = {ColumnKind.INT: (-(2**31), 2**31 - 1), ColumnKind.LONG: (-(2**63), 2**63 - 1)}
 _EXACT_WHOLE_NUMBERS = {ColumnKind.FLOAT: 2**24, ColumnKind.DOUBLE: 2**53}
 _DECIMAL = re.compile(r"[+-]?[0-9]{1,400}(\.[0-9]{1,400})?([eE][+-]?[0-9]{1,3})?", re.ASCII)
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
 _CANONICAL_DATE = f"^{_DATE.pattern}$"
-_ROOM = Context(prec=100)
+_WIDE_CONTEXT = Context(prec=100)
+_MAX_ARROW_SCALE_CHANGE = 38
 _FIRST_DATE = pa.scalar(date(1, 1, 1))
 
-_FAST_TYPES: dict[ColumnKind, tuple[set[type], ...]] = {
+_ARROW_INPUT_TYPES: dict[ColumnKind, tuple[set[type], ...]] = {
     ColumnKind.BOOLEAN: ({bool},),
     ColumnKind.INT: ({int},),
     ColumnKind.LONG: ({int},),
@@ -62,46 +64,65 @@ _FAST_TYPES: dict[ColumnKind, tuple[set[type], ...]] = {
     ColumnKind.BINARY: ({bytes},),
     ColumnKind.DATE: ({date}, {str}),
 }
-"""Which types of Python's, alone or together, Arrow converts as this module would."""
+"""The sets of Python types of which Arrow converts any mixture as this module does, value by value."""
 
 
-def convert_values(values: Sequence[Any], column: Column, *, base64_texts: bool) -> tuple[pa.Array, Faults]:
-    """What `values`, one for each message, are in the column; null where there is a fault.
+def convert_values(values: Sequence[Any], column: Column, *, base64_texts: bool) -> tuple[pa.Array, ColumnErrors]:
+    """Return the column of `values`, one for each message, and the errors of those that do not fit.
 
-    `base64_texts`: whether a text in a `binary` column is Base64; otherwise it does not fit.
+    The column has the type `arrow_type(column.type)`, and nulls in the rows with errors. `base64_texts`: whether a text
+    in a `binary` column is read as Base64; else it does not fit.
     """
     if column.type.is_list:
         return _convert_lists(values, column, base64_texts)
     if column.type.kind is ColumnKind.TIMESTAMP:
         return _convert_timestamps(values, column.format or EventTimeFormat.ISO8601)
-    fast = _convert_fast(values, column.type)
-    if fast is not None:
-        return fast, {}
+    array = _convert_by_arrow(values, column.type)
+    if array is not None:
+        return array, {}
     return _convert_each(values, column.type, base64_texts)
 
 
-def is_float(value: Any) -> bool:
-    """Whether a value, or an element of a list, is a float, which may be less than what the producer wrote."""
+def has_float(value: Any) -> bool:
+    """Return whether a value, or an element of a list, is a float: it may have fewer digits than the producer wrote."""
     return type(value) is float or (type(value) is list and any(type(element) is float for element in value))
 
 
-def _convert_fast(values: Sequence[Any], kind: ColumnType) -> pa.Array | None:
-    """By Arrow, if all values are of types with which it does the same; else None."""
+def _convert_by_arrow(values: Sequence[Any], kind: ColumnType) -> pa.Array | None:
+    """Return the column as Arrow converts it; None if the result could differ from a conversion value by value."""
     types = set(map(type, values))
     types.discard(type(None))
     if not types:
         return pa.nulls(len(values), arrow_type(kind))
-    if not any(types <= taken for taken in _FAST_TYPES.get(kind.kind, ())):
+    if not any(types <= accepted for accepted in _ARROW_INPUT_TYPES.get(kind.kind, ())):
+        return None
+    if Decimal in types and not _can_rescale(values, kind.scale):
         return None
     try:
         if kind.kind is ColumnKind.DATE and str in types:
             return _convert_dates(pa.array(values, pa.string()))
-        found = pa.array(values, arrow_type(kind))
+        array = pa.array(values, arrow_type(kind))
     except (pa.ArrowException, OverflowError, ValueError):
         return None
-    if kind.kind is ColumnKind.FLOAT and pc.any(pc.is_inf(found)).as_py():
-        return None  # it may have been finite as a double
-    return found
+    if kind.kind is ColumnKind.FLOAT and pc.any(pc.is_inf(array)).as_py():
+        return None  # the value may have been finite as a double
+    return array
+
+
+def _can_rescale(values: Sequence[Any], scale: int) -> bool:
+    """Return whether no decimal has more than 38 digits after the point beyond `scale`.
+
+    For such a decimal Arrow reads past the end of its table of powers of ten (apache/arrow#50964): with 39 digits more
+    it returns 0 instead of an error. A `Context` finds them three times as fast as Arrow converts them: it rounds, or
+    clamps a zero, when an exponent is below Emin - prec + 1 = -(scale + 38). It also rounds more than 39 digits, which
+    fit no column unless they end in zeros: those are converted one by one.
+    """
+    context = Context(prec=_MAX_ARROW_SCALE_CHANGE + 1, Emin=-scale, traps=[Rounded, Clamped])
+    try:
+        deque(map(context.plus, (value for value in values if value is not None)), maxlen=0)
+    except (Rounded, Clamped):
+        return False
+    return True
 
 
 def _convert_dates(texts: pa.Array) -> pa.Array | None:
@@ -111,26 +132,26 @@ def _convert_dates(texts: pa.Array) -> pa.Array | None:
     return dates if pc.all(pc.greater_equal(dates, _FIRST_DATE)).as_py() else None
 
 
-def _convert_each(values: Iterable[Any], kind: ColumnType, base64_texts: bool) -> tuple[pa.Array, Faults]:
-    read = _reader(kind, base64_texts)
+def _convert_each(values: Iterable[Any], kind: ColumnType, base64_texts: bool) -> tuple[pa.Array, ColumnErrors]:
+    read = _value_reader(kind, base64_texts)
     found: list[Any] = []
-    faults: Faults = {}
+    errors: ColumnErrors = {}
     for index, value in enumerate(values):
         try:
             found.append(None if value is None else read(value))
-        except Misfit as misfit:
+        except ColumnValueError as error:
             found.append(None)
-            faults[index] = str(misfit)
-    return pa.array(found, arrow_type(kind)), faults
+            errors[index] = str(error)
+    return pa.array(found, arrow_type(kind)), errors
 
 
 # --- lists and timestamps ---------------------------------------------------------------------------------------------
 
 
-def _convert_lists(values: Sequence[Any], column: Column, base64_texts: bool) -> tuple[pa.Array, Faults]:
-    """All elements of all lists in one go, as the column of their own that they would be."""
-    faults: Faults = {
-        index: _wrong(value, str(column.type))
+def _convert_lists(values: Sequence[Any], column: Column, base64_texts: bool) -> tuple[pa.Array, ColumnErrors]:
+    """Convert the elements of all lists as one column, then cut it into lists."""
+    errors: ColumnErrors = {
+        index: _wrong_type(value, str(column.type))
         for index, value in enumerate(values)
         if value is not None and type(value) is not list
     }
@@ -143,29 +164,29 @@ def _convert_lists(values: Sequence[Any], column: Column, base64_texts: bool) ->
     for index, found in enumerate(lists):
         for place in range(end, end + len(found or ())) if element_faults else ():
             if place in element_faults:
-                faults.setdefault(index, f"[{place - end}]{element_faults[place]}")
+                errors.setdefault(index, f"[{place - end}]{element_faults[place]}")
         end += len(found or ())
         offsets.append(end)
-    missing = pa.array([found is None or index in faults for index, found in enumerate(lists)], pa.bool_())
+    missing = pa.array([found is None or index in errors for index, found in enumerate(lists)], pa.bool_())
     return (
         pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), elements, arrow_type(column.type), mask=missing),
-        faults,
+        errors,
     )
 
 
-def _convert_timestamps(values: Sequence[Any], written: EventTimeFormat) -> tuple[pa.Array, Faults]:
+def _convert_timestamps(values: Sequence[Any], written: EventTimeFormat) -> tuple[pa.Array, ColumnErrors]:
     places = [index for index, value in enumerate(values) if value is not None]
-    # Some documents hold local times, which have no zone: as with texts, they are UTC.
+    # Some documents have local times without a zone. Like texts without a zone, they are read as UTC.
     present = [_with_zone(values[index]) for index in places]
-    times, found = convert(present, written)
-    # The kind of fault, before the first colon, is that of an event time.
-    faults = {places[index]: why[why.index(":") :] for index, why in found}
+    times, found = convert_times(present, written)
+    # The kind of reason, before the first colon, is that of an event time. It is not part of a column's error.
+    errors = {places[index]: text[text.index(":") :] for index, text in found}
     if len(places) == len(values):
-        return times, faults
+        return times, errors
     indices: list[int | None] = [None] * len(values)
     for place, index in enumerate(places):
         indices[index] = place
-    return times.take(pa.array(indices, pa.int32())), faults
+    return times.take(pa.array(indices, pa.int32())), errors
 
 
 def _with_zone(value: Any) -> Any:
@@ -175,8 +196,8 @@ def _with_zone(value: Any) -> Any:
 # --- value by value ---------------------------------------------------------------------------------------------------
 
 
-def _reader(kind: ColumnType, base64_texts: bool) -> Callable[[Any], Any]:
-    """The function that reads one value, not null. It raises `Misfit`."""
+def _value_reader(kind: ColumnType, base64_texts: bool) -> Callable[[Any], Any]:
+    """Return the function that converts one value that is not null. It raises `ColumnValueError`."""
     match kind.kind:
         case ColumnKind.INT | ColumnKind.LONG:
             return lambda value: _whole_number(value, kind.kind)
@@ -195,63 +216,65 @@ def _reader(kind: ColumnType, base64_texts: bool) -> Callable[[Any], Any]:
     return lambda value: _of_type(value, bool, kind)
 
 
-def _wrong(value: Any, wanted: object) -> str:
-    return f" is {show(value)}, {type_name(value)}, where {wanted} is expected"
+def _wrong_type(value: Any, expected: object) -> str:
+    return f" is {shorten(value)}, {type_name(value)}, where {expected} is expected"
 
 
-def _of_type(value: Any, wanted: type, kind: ColumnType) -> Any:
-    if type(value) is not wanted:
-        raise Misfit(_wrong(value, kind))
+def _of_type(value: Any, expected: type, kind: ColumnType) -> Any:
+    if type(value) is not expected:
+        raise ColumnValueError(_wrong_type(value, kind))
     return value
 
 
 def _text(value: Any) -> str:
     if type(value) is not str:
-        raise Misfit(_wrong(value, ColumnKind.STRING))
+        raise ColumnValueError(_wrong_type(value, ColumnKind.STRING))
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise Misfit(f" is {show(value)}, which is not Unicode text: a surrogate stands alone") from None
+        raise ColumnValueError(f" is {shorten(value)}, which is not Unicode text: a surrogate stands alone") from None
     return value
 
 
 def _whole_number(value: Any, kind: ColumnKind) -> int:
     if type(value) is float:
         if not value.is_integer():
-            raise Misfit(f" is {show(value)}, which is no whole number")
+            raise ColumnValueError(f" is {shorten(value)}, which is not a whole number")
         if abs(value) > _EXACT_WHOLE_NUMBERS[ColumnKind.DOUBLE]:
-            raise Misfit(f" is {show(value)}, where a floating point number does not tell whole numbers apart")
+            raise ColumnValueError(
+                f" is {shorten(value)}, where a floating point number does not represent every whole number"
+            )
         value = int(value)
     elif type(value) is not int:
-        raise Misfit(_wrong(value, kind))
+        raise ColumnValueError(_wrong_type(value, kind))
     return to_whole_number(value, kind)
 
 
 def to_whole_number(value: int, kind: ColumnKind) -> int:
-    """`value`, if it is in the type's range. Raises `Misfit`."""
+    """Return `value` if it is in the range of the type. Raise `ColumnValueError` if not."""
     low, high = _INT_RANGES[kind]
     if not low <= value <= high:
-        raise Misfit(f" is {show(value)}, which is out of the range of {kind}")
+        raise ColumnValueError(f" is {shorten(value)}, which is out of the range of {kind}")
     return value
 
 
 def _float(value: Any, kind: ColumnKind) -> float:
     if type(value) is int:
         if abs(value) > _EXACT_WHOLE_NUMBERS[kind]:
-            raise Misfit(f" is {show(value)}, a whole number that {kind} cannot hold exactly")
+            raise ColumnValueError(f" is {shorten(value)}, a whole number that {kind} cannot hold exactly")
         value = float(value)
     elif type(value) is not float:
-        raise Misfit(_wrong(value, kind))
+        raise ColumnValueError(_wrong_type(value, kind))
     return to_float(value, kind)
 
 
 def to_float(value: float, kind: ColumnKind) -> float:
-    """`value`, if the type has a number near it. Raises `Misfit`."""
+    """Return `value` if it is in the range of the type. Raise `ColumnValueError` if not."""
     if kind is ColumnKind.FLOAT:
         try:
             struct.pack("<f", value)
         except OverflowError:
-            raise Misfit(f" is {show(value)}, which is out of the range of {kind}") from None
+            raise ColumnValueError(f" is {shorten(value)}, which is out of the range of {kind}") from None
     return value
 
 
@@ -259,59 +282,59 @@ def _decimal(value: Any, kind: ColumnType) -> Decimal:
     if type(value) is Decimal or type(value) is int:
         return _to_decimal(value, kind)
     if type(value) is not str and type(value) is not float:
-        raise Misfit(_wrong(value, kind))
-    # A float's shortest text is what the producer wrote, up to 15 digits; what has more is read exactly before.
+        raise ColumnValueError(_wrong_type(value, kind))
+    # The shortest text of a float is what the producer wrote, up to 15 digits. Longer ones were read exactly before.
     text = value if type(value) is str else repr(value)
     if not _DECIMAL.fullmatch(text):
-        raise Misfit(f" is {show(value)}, which is no number")
+        raise ColumnValueError(f" is {shorten(value)}, which is not a number")
     return _to_decimal(Decimal(text), kind)
 
 
 def _to_decimal(value: Decimal | int, kind: ColumnType) -> Decimal:
-    """`value`, if it needs no more digits than the type has, before and after the point. Raises `Misfit`."""
+    """Return `value` if the type has enough digits before and after the point. Raise `ColumnValueError` if not."""
     if type(value) is int and abs(value) >= 10**kind.precision:
-        raise Misfit(f" is {show(value)}, which is out of the range of {kind}")
+        raise ColumnValueError(f" is {shorten(value)}, which is out of the range of {kind}")
     number = Decimal(value)
     if not number.is_finite():
-        raise Misfit(f" is {value}, which is no number")
+        raise ColumnValueError(f" is {value}, which is not a number")
     if number and number.adjusted() >= kind.precision - kind.scale:
-        raise Misfit(f" is {value}, which is out of the range of {kind}")
+        raise ColumnValueError(f" is {value}, which is out of the range of {kind}")
     _, digits, exponent = number.as_tuple()
     assert isinstance(exponent, int)
     places = -exponent
     significant = "".join(map(str, digits)).rstrip("0") if number else ""
     if significant and places - (len(digits) - len(significant)) > kind.scale:
-        raise Misfit(f" is {value}, which has more digits after the point than {kind}")
-    return number.quantize(Decimal((0, (1,), -kind.scale)), context=_ROOM)
+        raise ColumnValueError(f" is {value}, which has more digits after the point than {kind}")
+    return number.quantize(Decimal((0, (1,), -kind.scale)), context=_WIDE_CONTEXT)
 
 
 def _base64_or_bytes(value: Any) -> bytes:
     if type(value) is bytes:
         return value
     if type(value) is not str:
-        raise Misfit(_wrong(value, "Base64"))
+        raise ColumnValueError(_wrong_type(value, "Base64"))
     try:
         return base64.b64decode(value, validate=True)
     except (binascii.Error, ValueError):
-        raise Misfit(f" is {show(value)}, which is not Base64") from None
+        raise ColumnValueError(f" is {shorten(value)}, which is not Base64") from None
 
 
 def _date(value: Any) -> date:
     if type(value) is date:
         return value
     if type(value) is not str:
-        raise Misfit(_wrong(value, ColumnKind.DATE))
+        raise ColumnValueError(_wrong_type(value, ColumnKind.DATE))
     return to_date(value)
 
 
 def to_date(text: str) -> date:
-    """The date that a text holds. Raises `Misfit`."""
+    """Return the date of a text `2013-01-31`. Raise `ColumnValueError` for any other text."""
     try:
         if _DATE.fullmatch(text):
             return date.fromisoformat(text)
     except ValueError:
         pass
-    raise Misfit(f" is {show(text)}, which is not a date (2013-01-31)")
+    raise ColumnValueError(f" is {shorten(text)}, which is not a date (2013-01-31)")
 
 
 def _json(value: Any) -> str:
@@ -319,10 +342,10 @@ def _json(value: Any) -> str:
         try:
             text = orjson.dumps(value, _json_other)
         except TypeError:
-            # Maps of MessagePack may have keys that are not text. With the option, the others would take twice as long.
+            # Maps of MessagePack may have keys that are not text. The option doubles the time, so it is the second try.
             text = orjson.dumps(value, _json_other, orjson.OPT_NON_STR_KEYS)
     except (TypeError, ValueError, RecursionError) as error:
-        raise Misfit(f" is {type_name(value)} that JSON cannot say: {error}") from None
+        raise ColumnValueError(f" is {type_name(value)} that JSON cannot represent: {error}") from None
     return text.decode()
 
 
@@ -331,4 +354,4 @@ def _json_other(value: Any) -> Any:
         return base64.b64encode(value).decode()
     if type(value) is Decimal:
         return str(value)
-    raise TypeError(f"there is {type_name(value)} in it")
+    raise TypeError(f"it contains {type_name(value)}")

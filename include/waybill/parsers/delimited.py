@@ -1,9 +1,9 @@
-"""Messages that are one record each of delimited text (CSV, TSV).
+"""The parser `delimited`: each message is one record of delimited text (CSV, TSV).
 
-What a record is, Python's `csv` says, in its strict mode: quotes around a field may hold delimiters and line breaks, a
-quote within them is doubled, a quote elsewhere is text, and line breaks at the end of the message do not count. A
-message is never more than one record, nor part of one. Records without quotes and line breaks are split by Arrow; those
-that a pattern knows for well-formed are read by Arrow's CSV reader; the rest is read one by one.
+The syntax of a record is that of Python's `csv` in strict mode: a field in quotes may contain delimiters and line
+breaks, a quote in such a field is doubled, a quote elsewhere is plain text, and line breaks at the end of the message
+are ignored. Arrow splits records without quotes and line breaks. Arrow's CSV reader reads records that match a pattern
+of well-formed records. `csv` reads the others one by one.
 """
 
 from __future__ import annotations
@@ -19,44 +19,44 @@ import pyarrow.csv
 from waybill.config import Columns, DelimitedParser
 from waybill.parsers.column_texts import TextColumns
 from waybill.parsers.protocol import Parsed, Reason, reason
-from waybill.parsers.texts import NO_TEXT, decode_utf8, read_fields, spread
+from waybill.parsers.texts import NO_TEXT, decode_utf8, parse_fields, scatter
 
 __all__ = ["DelimitedMessages"]
 
-# A field of a megabyte is no fault. The limit is the process's, so it is only ever raised.
+# A field of a megabyte is allowed. The limit is global in the process, so it is never lowered.
 csv.field_size_limit(max(csv.field_size_limit(), 2**31 - 1))
 
-_MOST_COLUMNS = 500
-"""Beyond, the pattern is too large for RE2."""
+_MAX_PATTERN_COLUMNS = 500
+"""The pattern of a record with more columns is too large for RE2."""
 _LINE_BREAKS = "\r\n"
 _Text = TypeVar("_Text", str, pa.Array)
 
 
 class _Fields(NamedTuple):
-    """Strings, each null where it is not known."""
+    """The texts of the fields of a batch, and errors; each text is null if it is not known."""
 
     texts: tuple[pa.Array, ...]
-    """Of the fields that are wanted, the event time's first."""
+    """An array of strings for each field to read, the event time's first."""
     error: pa.Array
 
 
 class DelimitedMessages:
-    """The parser `delimited`: event time, message id and typed columns by column."""
+    """The parser `delimited`: event time, message id and typed columns are columns of the record."""
 
     name = "delimited"
 
     def __init__(self, config: DelimitedParser, columns: Columns) -> None:
         self._delimiter, self._quote = config.delimiter, config.quote
         self._special = _LINE_BREAKS + (config.quote or "")
-        self._format = config.event_time.format
+        self._time_format = config.event_time.format
         self._columns = len(config.columns)
         self._well_formed = _well_formed(config.delimiter, config.quote, self._columns)
         self._typed = TextColumns(columns)
         self._time_name = ".".join(config.event_time.field)
         self._id_name = None if config.message_id is None else ".".join(config.message_id)
         names = (self._time_name, *(() if self._id_name is None else (self._id_name,)), *self._typed.fields())
-        # A field may be more than one of them.
-        self._wanted = {name: config.columns.index(name) for name in names}
+        # One field may be used more than once.
+        self._positions = {name: config.columns.index(name) for name in names}
 
     def parse(self, messages: pa.RecordBatch) -> Parsed:
         """See `Parser.parse`."""
@@ -64,13 +64,13 @@ class DelimitedMessages:
         trimmed = pc.utf8_rtrim(texts, _LINE_BREAKS)
         fields = self._split_or_read(texts, trimmed) if _holds(trimmed, self._special) else self._split(trimmed)
         error = pc.coalesce(error, fields.error)
-        texts = dict(zip(self._wanted, fields.texts, strict=True))
-        parsed = read_fields(
+        texts = dict(zip(self._positions, fields.texts, strict=True))
+        parsed = parse_fields(
             texts[self._time_name],
             None if self._id_name is None else texts[self._id_name],
             error,
             time_name=self._time_name,
-            written=self._format,
+            time_format=self._time_format,
         )
         return self._typed.add_to(parsed, texts)
 
@@ -86,70 +86,70 @@ class DelimitedMessages:
         return _either(plain, self._read(rest))
 
     def _read_well_formed(self, texts: pa.Array) -> _Fields | None:
-        """Records that are as a pattern has it, all in one go; None if that cannot be done."""
+        """Read the records that match the pattern of well-formed records as one batch; None if that is not possible."""
         if self._well_formed is None:
             return None
-        right = pc.fill_null(pc.match_substring_regex(texts, self._well_formed), False)
-        lines = pc.binary_join_element_wise(texts.filter(right), "", "\n")
-        # The CSV reader drops a byte order mark, and `csv` does not.
+        matching = pc.fill_null(pc.match_substring_regex(texts, self._well_formed), False)
+        lines = pc.binary_join_element_wise(texts.filter(matching), "", "\n")
+        # Arrow's CSV reader removes a byte order mark, and `csv` does not.
         if not len(lines) or lines[0].as_py().startswith("\ufeff"):
             return None
         try:
             table = self._read_lines(lines)
-        except pa.ArrowException:  # no message may end a run: they are read one by one then
+        except pa.ArrowException:  # no message may end a run, so all of them are read one by one
             return None
         if table.num_rows != len(lines):
             return None
-        found = (table.column(str(at)).combine_chunks() for at in self._wanted.values())
-        return _Fields(tuple(spread(field, right) for field in found), pa.nulls(len(texts), pa.string()))
+        found = (table.column(str(at)).combine_chunks() for at in self._positions.values())
+        return _Fields(tuple(scatter(field, matching) for field in found), pa.nulls(len(texts), pa.string()))
 
     def _read_lines(self, lines: pa.Array) -> pa.Table:
         start, *_, end = np.frombuffer(lines.buffers()[1], np.int32)[lines.offset : lines.offset + len(lines) + 1]
         data = lines.buffers()[2].slice(start, end - start)
-        wanted = {str(at): pa.string() for at in self._wanted.values()}
+        types = {str(at): pa.string() for at in self._positions.values()}
         return pyarrow.csv.read_csv(
             pa.BufferReader(data),
-            # In one block: a record never ends where a block does.
+            # One block, so that no record crosses the end of a block.
             pyarrow.csv.ReadOptions(
                 use_threads=False, block_size=len(data) + 1, column_names=[str(n) for n in range(self._columns)]
             ),
             pyarrow.csv.ParseOptions(
                 delimiter=self._delimiter, quote_char=self._quote, newlines_in_values=True, ignore_empty_lines=False
             ),
-            pyarrow.csv.ConvertOptions(include_columns=list(wanted), column_types=wanted),
+            pyarrow.csv.ConvertOptions(include_columns=list(types), column_types=types),
         )
 
     def _split(self, texts: pa.Array) -> _Fields:
-        """Records in which every delimiter divides fields."""
+        """Split records in which every delimiter separates fields."""
         fields = pc.split_pattern(texts, self._delimiter)
         counts = pc.list_value_length(fields)
-        right = pc.equal(counts, self._columns)
-        if pc.all(right, skip_nulls=False).as_py():
+        complete = pc.equal(counts, self._columns)
+        if pc.all(complete, skip_nulls=False).as_py():
             return _Fields(self._take(fields), pa.nulls(len(texts), pa.string()))
         error = pc.binary_join_element_wise(*_wrong_count(counts.cast(pa.string()), self._columns), "")
-        right = pc.fill_null(right, False)
-        found = self._take(fields.filter(right))
-        return _Fields(tuple(spread(field, right) for field in found), pc.if_else(right, NO_TEXT, error))
+        complete = pc.fill_null(complete, False)
+        found = self._take(fields.filter(complete))
+        return _Fields(tuple(scatter(field, complete) for field in found), pc.if_else(complete, NO_TEXT, error))
 
     def _take(self, fields: pa.Array) -> tuple[pa.Array, ...]:
-        return tuple(pc.list_element(fields, at) for at in self._wanted.values())
+        return tuple(pc.list_element(fields, at) for at in self._positions.values())
 
     def _read(self, texts: pa.Array) -> _Fields:
-        """Any records, one by one."""
-        found: list[list[str | None]] = [[None] * len(texts) for _ in self._wanted]
+        """Read any records, one by one."""
+        found: list[list[str | None]] = [[None] * len(texts) for _ in self._positions]
         errors: list[str | None] = [None] * len(texts)
         for row, text in enumerate(texts.to_pylist()):
             if text is None:
                 continue
             try:
                 fields = self._read_record(text)
-            except csv.Error as fault:
-                errors[row] = reason(Reason.NOT_DELIMITED, _explain(str(fault)))
+            except csv.Error as error:
+                errors[row] = reason(Reason.NOT_DELIMITED, _explain(str(error)))
                 continue
             if len(fields) != self._columns:
                 errors[row] = "".join(_wrong_count(str(len(fields)), self._columns))
                 continue
-            for field, at in zip(found, self._wanted.values(), strict=True):
+            for field, at in zip(found, self._positions.values(), strict=True):
                 field[row] = fields[at]
         return _Fields(tuple(pa.array(field, pa.string()) for field in found), pa.array(errors, pa.string()))
 
@@ -163,8 +163,8 @@ class DelimitedMessages:
 
 
 def _well_formed(delimiter: str, quote: str | None, columns: int) -> str | None:
-    """The pattern of records that Arrow and Python's `csv` read alike; None if Arrow cannot read any."""
-    if quote is None or not (delimiter + quote).isascii() or columns > _MOST_COLUMNS:
+    """Return the pattern of records that Arrow and Python's `csv` read alike; None if Arrow cannot read any."""
+    if quote is None or not (delimiter + quote).isascii() or columns > _MAX_PATTERN_COLUMNS:
         return None
     q, special = _in_class(quote), _in_class(delimiter + quote + _LINE_BREAKS)
     field = f"(?:{q}(?:[^{q}]|{q}{q})*{q}|[^{special}]*)"
@@ -172,7 +172,7 @@ def _well_formed(delimiter: str, quote: str | None, columns: int) -> str | None:
 
 
 def _in_class(characters: str) -> str:
-    """As RE2 takes any character, whatever it means in a pattern."""
+    """Return the characters for a character class of RE2, each as its code."""
     return "".join(f"\\x{{{ord(character):x}}}" for character in characters)
 
 
@@ -182,7 +182,7 @@ def _either(a: _Fields, b: _Fields) -> _Fields:
 
 
 def _holds(texts: pa.Array, characters: str) -> bool:
-    """Whether one of the characters is anywhere in the texts: a look at their bytes, without a look at each."""
+    """Return whether one of the characters may be in one of the texts, by a scan of the bytes of the whole array."""
     if not texts.nbytes or any(ord(character) > 127 for character in characters):
         return True
     offsets, data = (pa.py_buffer(b"") if buffer is None else buffer for buffer in texts.buffers()[1:])
@@ -191,11 +191,12 @@ def _holds(texts: pa.Array, characters: str) -> bool:
     return any(bool((found == ord(character)).any()) for character in characters)
 
 
-def _wrong_count(found: _Text, wanted: int) -> tuple[str, _Text, str]:
-    return reason(Reason.WRONG_COLUMN_COUNT, "found "), found, f" columns where {wanted} are expected"
+def _wrong_count(found: _Text, expected: int) -> tuple[str, _Text, str]:
+    return reason(Reason.WRONG_COLUMN_COUNT, "found "), found, f" columns where {expected} are expected"
 
 
-def _explain(fault: str) -> str:
-    if fault.startswith("new-line character"):
+def _explain(error: str) -> str:
+    """Return an error of `csv` in words that do not depend on how it reads."""
+    if error.startswith("new-line character"):
         return "a line break outside of quotes"
-    return "a quote is not closed" if fault == "unexpected end of data" else fault
+    return "a quote is not closed" if error == "unexpected end of data" else error

@@ -1,8 +1,6 @@
-"""Typed columns out of documents: the fields by path, an array for each column, and an error where one does not fit.
+"""Shared by the parsers of documents (JSON, MessagePack, Avro, Protobuf): event time, id and columns by field path.
 
-What parsers of self-describing documents (JSON, MessagePack) share: fields by path, and an error for each document.
-
-A document is read by a compiled decoder, one at a time; event times and typed columns are converted by the batch.
+A compiled decoder reads the documents one by one; event times and typed columns are converted as a batch.
 """
 
 from __future__ import annotations
@@ -15,91 +13,37 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from waybill.config import Column, ColumnKind, Columns, EventTime, FieldPath, WrongType
-from waybill.parsers.column_values import convert_values, is_float
-from waybill.parsers.protocol import Faults, Parsed, Reason, column_fault, reason
-from waybill.parsers.timestamps import convert, type_name
+from waybill.parsers.column_values import convert_values, has_float
+from waybill.parsers.protocol import ColumnErrors, Parsed, Reason, column_error, reason
+from waybill.parsers.timestamps import convert_times, type_name
 
-__all__ = ["ABSENT", "ColumnsRead", "Decoding", "DocumentColumns", "DocumentReader", "Getter", "Unreadable"]
-
-
-class ColumnsRead(NamedTuple):
-    """What a batch of documents holds for the columns."""
-
-    arrays: Mapping[str, pa.Array]
-    errors: dict[int, str]
-    """The reason for quarantine of each document that has one, by its place."""
-
-
-@dataclass(frozen=True)
-class DocumentColumns:
-    """Reads the columns of a stream."""
-
-    columns: Columns
-    read_exactly: Callable[[Any], Any] | None = None
-    """Decodes a message once more, numbers with a fraction as `Decimal`. None: no float is less than what was written.
-
-    Raises `ValueError` when that cannot be done.
-    """
-    base64_texts: bool = False
-    """Whether the documents have no bytes, so that a `binary` column takes a text for Base64."""
-
-    def gather(self, documents: Sequence[dict[str, Any]], into: Sequence[list[Any]]) -> None:
-        """Add the values that `documents` hold for each column, None where there is none, to the list for it."""
-        for values, (name, column) in zip(into, self.columns.items(), strict=True):
-            values += _values_at(column.path(name), documents)
-
-    def read(self, gathered: Sequence[list[Any]], messages: Sequence[Any]) -> ColumnsRead:
-        """The columns, from the values that were gathered of all `messages`. Never raises for what they hold."""
-        arrays: dict[str, pa.Array] = {}
-        errors: dict[int, str] = {}
-        for values, (name, column) in zip(gathered, self.columns.items(), strict=True):
-            path = column.path(name)
-            unread = self._read_exactly(path, values, messages) if column.type.kind is ColumnKind.DECIMAL else {}
-            arrays[name], faults = convert_values(values, column, base64_texts=self.base64_texts)
-            if column.wrong_type is WrongType.QUARANTINE:
-                for place, what in {**faults, **unread}.items():
-                    errors.setdefault(place, column_fault(path, what))
-        return ColumnsRead(arrays, errors)
-
-    def _read_exactly(self, path: FieldPath, values: list[Any], messages: Sequence[Any]) -> Faults:
-        """Replace floats by the numbers that were written."""
-        faults: Faults = {}
-        if self.read_exactly is None:
-            return faults
-        for place, value in enumerate(values):
-            if is_float(value):
-                try:
-                    [values[place]] = _values_at(path, [self.read_exactly(messages[place])])
-                except ValueError as error:
-                    values[place] = None
-                    faults[place] = f" cannot be read exactly: {error}"
-        return faults
-
-
-def _values_at(path: FieldPath, documents: Sequence[dict[str, Any]]) -> list[Any]:
-    """The values that a path leads to; None where it leads nowhere."""
-    values: list[Any] = list(documents)
-    for name in path:
-        values = [value.get(name) if type(value) is dict else None for value in values]
-    return values
-
+__all__ = [
+    "MISSING",
+    "ColumnsRead",
+    "DocumentColumns",
+    "DocumentFormat",
+    "DocumentReader",
+    "Getter",
+    "UnreadableMessage",
+]
 
 Getter = Callable[[dict[str, Any]], Any]
+"""Returns the value of one field of a document; `MISSING` if the document does not have it."""
+
+_GATHERED_DOCUMENTS = 64
+"""The documents that are kept until `gather` takes their values. Keeping 10,000 triples the time to decode them."""
 
 
-class _Absent:
-    """Marks a field that a document does not have: null is a value."""
+class _Missing:
+    """The type of `MISSING`."""
 
 
-ABSENT = _Absent()
+MISSING = _Missing()
+"""The value of a field that a document does not have, which differs from null."""
 
 
-_GATHERED = 64
-"""Documents that are kept until the columns' values are taken: ten thousand would take three times as long to make."""
-
-
-class Unreadable(Exception):
-    """A message cannot be read, for a reason of its own kind."""
+class UnreadableMessage(Exception):
+    """A message cannot be read. `kind` is the kind of the reason for quarantine, the text is its details."""
 
     def __init__(self, kind: Reason, detail: str) -> None:
         super().__init__(detail)
@@ -107,19 +51,20 @@ class Unreadable(Exception):
 
 
 @dataclass(frozen=True)
-class Decoding:
-    """How one kind of document is decoded."""
+class DocumentFormat:
+    """How the documents of one format are decoded."""
 
     loads: Callable[[Any], Any]
-    """Takes a message's bytes, or what a parser has made of them before."""
-    refusals: tuple[type[Exception], ...]
-    """What `loads` raises for bytes that are no document, besides `Unreadable`."""
+    """Returns the document of a message's bytes, or of what the parser has prepared from them."""
+    decode_errors: tuple[type[Exception], ...]
+    """The errors that `loads` raises for bytes that are not a document, in addition to `UnreadableMessage`."""
     not_readable: Reason
     not_a_map: Reason
     other_id: Callable[[Any, bytes, Getter], str | None] | None = None
-    """Makes text of a message id that is neither text nor a whole number; None if that cannot be an id.
+    """Converts a message id that is neither a text nor a whole number to text; None if it cannot be an id.
 
-    Takes what was decoded, the message, and what finds the field. Raises `ValueError` with a reason of its own.
+    Its arguments are the decoded id, the message, and the getter of the id's field. Raises `ValueError` with the reason
+    for quarantine.
     """
     read_exactly: Callable[[Any], Any] | None = None
     """See `DocumentColumns`."""
@@ -128,28 +73,28 @@ class Decoding:
 
 
 class _Documents(NamedTuple):
-    """Those of a batch that are maps with an event time, and the errors of all others, by row."""
+    """The documents of a batch that are maps with an event time, and the errors of all others."""
 
     rows: list[int]
     columns: list[list[Any]]
-    """The values for each of the typed columns."""
+    """The values of each typed column."""
     times: list[Any]
     ids: list[str | None]
     errors: dict[int, str]
 
 
 class DocumentReader:
-    """Event times, message ids and typed columns out of documents."""
+    """Reads event times, message ids and typed columns from documents."""
 
     def __init__(
         self,
         event_time: EventTime,
         message_id: FieldPath | None,
-        decoding: Decoding,
+        decoding: DocumentFormat,
         columns: Mapping[str, Column] = MappingProxyType({}),
     ) -> None:
-        self._decoding = decoding
-        self._format = event_time.format
+        self._document_format = decoding
+        self._time_format = event_time.format
         self._time_path = ".".join(event_time.field)
         self._get_time = _getter(event_time.field)
         self._id_path = ".".join(message_id or ())
@@ -157,19 +102,19 @@ class DocumentReader:
         self._columns = DocumentColumns(dict(columns), decoding.read_exactly, decoding.base64_texts)
 
     def read(self, values: Sequence[Any]) -> Parsed:
-        """`values`: what `Decoding.loads` takes. Never raises for what they hold."""
+        """Parse messages; `values` are the arguments of `DocumentFormat.loads`. No content makes this method raise."""
         found = self._read_documents(values)
         rows, errors = found.rows, found.errors
-        event_time, faults = convert(found.times, self._format)
-        for index, why in faults:
-            errors[rows[index]] = why
+        event_time, time_errors = convert_times(found.times, self._time_format)
+        for index, text in time_errors:
+            errors[rows[index]] = text
         columns = self._read_columns(found, values)
-        for index, why in columns.errors.items():
-            errors.setdefault(rows[index], why)
+        for index, text in columns.errors.items():
+            errors.setdefault(rows[index], text)
         ids = pa.array(found.ids, pa.string())
         if not errors:
             return Parsed(event_time, ids, pa.nulls(len(values), pa.string()), columns.arrays)
-        return _spread(
+        return _scatter(
             len(values), rows, Parsed(event_time, ids, pa.nulls(len(rows), pa.string()), columns.arrays), errors
         )
 
@@ -184,22 +129,22 @@ class DocumentReader:
         times: list[Any] = []
         ids: list[str | None] = []
         errors: dict[int, str] = {}
-        loads, refusals = self._decoding.loads, self._decoding.refusals
+        loads, decode_errors = self._document_format.loads, self._document_format.decode_errors
         get_time, get_id = self._get_time, self._get_id
         for row, value in enumerate(values):
             try:
                 document = loads(value)
-            except Unreadable as error:
+            except UnreadableMessage as error:
                 errors[row] = reason(error.kind, str(error))
                 continue
-            except refusals as error:
-                errors[row] = reason(self._decoding.not_readable, str(error))
+            except decode_errors as error:
+                errors[row] = reason(self._document_format.not_readable, str(error))
                 continue
             if type(document) is not dict:
-                errors[row] = reason(self._decoding.not_a_map, f"found {type_name(document)}")
+                errors[row] = reason(self._document_format.not_a_map, f"found {type_name(document)}")
                 continue
             time = get_time(document)
-            if time is None or time is ABSENT:
+            if time is None or time is MISSING:
                 found = "is null" if time is None else "is missing"
                 errors[row] = reason(Reason.EVENT_TIME_MISSING, f"field {self._time_path} {found}")
                 continue
@@ -215,19 +160,19 @@ class DocumentReader:
             ids.append(message_id or None)
             if columns:
                 documents.append(document)
-                if len(documents) == _GATHERED:
+                if len(documents) == _GATHERED_DOCUMENTS:
                     self._columns.gather(documents, columns)
                     documents.clear()
         self._columns.gather(documents, columns)
         return _Documents(rows, columns, times, ids, errors)
 
     def _other_id(self, found: Any, value: bytes) -> str | None:
-        """A message id that is no string, as text. Raises `ValueError`, with the reason, if it cannot be an id."""
-        if found is ABSENT or self._get_id is None:
+        """Return as text a message id that is not a string. Raise `ValueError` with the reason if it is not an id."""
+        if found is MISSING or self._get_id is None:
             return None
         if type(found) is int:
             return str(found)
-        other_id = self._decoding.other_id
+        other_id = self._document_format.other_id
         text = None if other_id is None else other_id(found, value, self._get_id)
         if text is None:
             raise ValueError(reason(Reason.MESSAGE_ID_WRONG_TYPE, f"field {self._id_path} is {type_name(found)}"))
@@ -235,27 +180,27 @@ class DocumentReader:
 
 
 def _getter(path: FieldPath) -> Getter:
-    """A function that looks a path up in a document; `ABSENT` where it does not lead anywhere."""
+    """Return a function that returns the value at a path in a document; `MISSING` if there is no such field."""
     if len(path) == 1:
         name = path[0]
 
         def get_field(document: dict[str, Any]) -> Any:
-            return document.get(name, ABSENT)
+            return document.get(name, MISSING)
 
         return get_field
 
     def get_path(document: Any) -> Any:
         for name in path:
             if type(document) is not dict:
-                return ABSENT
-            document = document.get(name, ABSENT)
+                return MISSING
+            document = document.get(name, MISSING)
         return document
 
     return get_path
 
 
-def _spread(n: int, rows: list[int], parsed: Parsed, errors: dict[int, str]) -> Parsed:
-    """Put what was read back to where it was, among the rows with errors."""
+def _scatter(n: int, rows: list[int], parsed: Parsed, errors: dict[int, str]) -> Parsed:
+    """Return `parsed`, whose messages are `rows`, as a result for all `n` messages, with the errors of the others."""
     positions: list[int | None] = [None] * n
     for position, row in enumerate(rows):
         positions[row] = position
@@ -266,3 +211,65 @@ def _spread(n: int, rows: list[int], parsed: Parsed, errors: dict[int, str]) -> 
         pa.array([errors.get(row) for row in range(n)], pa.string()),
         {name: column.take(indices) for name, column in parsed.columns.items()},
     )
+
+
+class ColumnsRead(NamedTuple):
+    """The typed columns of a batch of documents."""
+
+    arrays: Mapping[str, pa.Array]
+    errors: dict[int, str]
+    """The reasons for quarantine, by the index of the document."""
+
+
+@dataclass(frozen=True)
+class DocumentColumns:
+    """Reads the typed columns of a stream from documents."""
+
+    columns: Columns
+    read_exactly: Callable[[Any], Any] | None = None
+    """Decodes a message again, with numbers that have a fraction as `Decimal`, for decimal columns.
+
+    Raises `ValueError` if it cannot. None if the decoder never rounds numbers.
+    """
+    base64_texts: bool = False
+    """Whether a `binary` column reads texts as Base64, because the document format has no bytes."""
+
+    def gather(self, documents: Sequence[dict[str, Any]], into: Sequence[list[Any]]) -> None:
+        """Append the values of each column in `documents` to the list of that column; None for a missing field."""
+        for values, (name, column) in zip(into, self.columns.items(), strict=True):
+            values += _values_at(column.path(name), documents)
+
+    def read(self, gathered: Sequence[list[Any]], messages: Sequence[Any]) -> ColumnsRead:
+        """Return the columns of the values that `gather` has collected from `messages`. No content makes this raise."""
+        arrays: dict[str, pa.Array] = {}
+        errors: dict[int, str] = {}
+        for values, (name, column) in zip(gathered, self.columns.items(), strict=True):
+            path = column.path(name)
+            unreadable = self._read_exactly(path, values, messages) if column.type.kind is ColumnKind.DECIMAL else {}
+            arrays[name], column_errors = convert_values(values, column, base64_texts=self.base64_texts)
+            if column.wrong_type is WrongType.QUARANTINE:
+                for index, detail in {**column_errors, **unreadable}.items():
+                    errors.setdefault(index, column_error(path, detail))
+        return ColumnsRead(arrays, errors)
+
+    def _read_exactly(self, path: FieldPath, values: list[Any], messages: Sequence[Any]) -> ColumnErrors:
+        """Replace floats by the numbers that the producer wrote, and return the errors of messages without them."""
+        errors: ColumnErrors = {}
+        if self.read_exactly is None:
+            return errors
+        for index, value in enumerate(values):
+            if has_float(value):
+                try:
+                    [values[index]] = _values_at(path, [self.read_exactly(messages[index])])
+                except ValueError as error:
+                    values[index] = None
+                    errors[index] = f" cannot be read exactly: {error}"
+        return errors
+
+
+def _values_at(path: FieldPath, documents: Sequence[dict[str, Any]]) -> list[Any]:
+    """Return the value at a path in each document; None if there is no such field."""
+    values: list[Any] = list(documents)
+    for name in path:
+        values = [value.get(name) if type(value) is dict else None for value in values]
+    return values

@@ -1,4 +1,4 @@
-"""A parser to start from, for `parser: {name: python, class: …}`."""
+"""An example of a user's own parser, for `parser: {name: python, class: …}`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _UNITS_US = {10: 1_000_000, 13: 1_000}
 
 
 class KeyTime:
-    """For messages whose Kafka key starts with the event time, `1357016400123:…`. It has no need of the value.
+    """Reads the event time at the start of the Kafka key, `1357016400123:…`. It does not read the value.
 
     `digits`: 10 for seconds since 1970, 13 for milliseconds.
     """
@@ -28,13 +28,13 @@ class KeyTime:
     def parse(self, messages: pa.RecordBatch) -> Parsed:
         """See `Parser.parse`."""
         keys = messages.column("key")
-        # RE2 matches bytes as it does text. A null key gives null, which is no match.
-        right = pc.fill_null(pc.match_substring_regex(keys, rf"^[0-9]{{{self._digits}}}:"), False)
-        digits = pc.binary_slice(pc.if_else(right, keys, pa.scalar(None, pa.binary())), 0, self._digits)
+        # RE2 matches bytes like text. For a null key the result is null, which counts as no match.
+        matching = pc.fill_null(pc.match_substring_regex(keys, rf"^[0-9]{{{self._digits}}}:"), False)
+        digits = pc.binary_slice(pc.if_else(matching, keys, pa.scalar(None, pa.binary())), 0, self._digits)
         times = pc.multiply(digits.cast(pa.string()).cast(pa.int64()), _UNITS_US[self._digits]).cast(EVENT_TIME_TYPE)
-        why = pa.scalar(f"no_key_time: the key does not start with {self._digits} digits and a colon")
+        message = pa.scalar(f"no_key_time: the key does not start with {self._digits} digits and a colon")
         return Parsed(
             event_time=times,
             message_id=pa.nulls(len(keys), pa.string()),
-            error=pc.if_else(right, pa.scalar(None, pa.string()), why),
+            error=pc.if_else(matching, pa.scalar(None, pa.string()), message),
         )

@@ -1,8 +1,7 @@
-"""Messages that are JSON objects, read by orjson; the usual ones among them, with the same result, by msgspec.
+"""The parser `json`: messages that are JSON objects. msgspec reads most of them, orjson the others, with equal results.
 
-What JSON leaves open is settled so: of a key that is there twice the last value counts; NaN and Infinity, a byte order
-mark, bytes that are not UTF-8 and lone surrogates are not JSON; nesting beyond orjson's limit of 1,024 levels is not
-read. None of these stops a run: the message goes to quarantine.
+JSON leaves some cases open. If a key is given twice, the last value counts. A message goes to quarantine for NaN and
+Infinity, a byte order mark, bytes that are not UTF-8, a lone surrogate, or nesting beyond the 1,024 levels of orjson.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import orjson
 import pyarrow as pa
 
 from waybill.config import Column, JsonParser
-from waybill.parsers.documents import Decoding, DocumentReader, Getter
+from waybill.parsers.documents import DocumentFormat, DocumentReader, Getter
 from waybill.parsers.named_fields import NamedFieldReader, Rows
 from waybill.parsers.protocol import Parsed, Reason, reason
 
@@ -27,43 +26,44 @@ __all__ = ["JsonMessages"]
 
 
 class JsonMessages:
-    """The parser `json`: event time, message id and columns by field path."""
+    """The parser `json`: event time, message id and columns are found by field path."""
 
     name = "json"
 
     def __init__(self, config: JsonParser, columns: Mapping[str, Column] = MappingProxyType({})) -> None:
         self._reader = DocumentReader(config.event_time, config.message_id, _JSON, columns)
-        self._named = NamedFieldReader.of(config.event_time, config.message_id, columns)
+        self._named = NamedFieldReader.for_fields(config.event_time, config.message_id, columns)
 
     def parse(self, messages: pa.RecordBatch) -> Parsed:
         """See `Parser.parse`."""
         values = messages.column("value")
         if self._named is None:
             return self._reader.read(values.to_pylist())
-        usual, rows = self._named.read(values)
-        others = np.setdiff1d(np.arange(len(values)), rows, assume_unique=True)
-        if not len(others):
-            return usual
-        return _together(usual, rows, self._reader.read(values.take(pa.array(others)).to_pylist()), others)
+        by_msgspec, rows = self._named.read(values)
+        other_rows = np.setdiff1d(np.arange(len(values)), rows, assume_unique=True)
+        if not len(other_rows):
+            return by_msgspec
+        by_orjson = self._reader.read(values.take(pa.array(other_rows)).to_pylist())
+        return _merge(by_msgspec, rows, by_orjson, other_rows)
 
 
-def _together(usual: Parsed, rows: Rows, unusual: Parsed, others: Rows) -> Parsed:
-    """Two answers as one, each message where it was."""
-    place = pa.array(np.argsort(np.concatenate([rows, others])))
+def _merge(first: Parsed, first_rows: Rows, second: Parsed, second_rows: Rows) -> Parsed:
+    """Return the results of two sets of messages as one result, in the order of the batch."""
+    order = pa.array(np.argsort(np.concatenate([first_rows, second_rows])))
 
-    def join(one: pa.Array, other: pa.Array) -> pa.Array:
-        return pa.concat_arrays([one, other]).take(place)
+    def merge(one: pa.Array, other: pa.Array) -> pa.Array:
+        return pa.concat_arrays([one, other]).take(order)
 
     return Parsed(
-        join(usual.event_time, unusual.event_time),
-        join(usual.message_id, unusual.message_id),
-        join(usual.error, unusual.error),
-        {name: join(column, unusual.columns[name]) for name, column in usual.columns.items()},
+        merge(first.event_time, second.event_time),
+        merge(first.message_id, second.message_id),
+        merge(first.error, second.error),
+        {name: merge(column, second.columns[name]) for name, column in first.columns.items()},
     )
 
 
 def _number_text(found: Any, value: bytes, get: Getter) -> str | None:
-    """A number as the producer wrote it: orjson makes a float of a long integer, and two ids one."""
+    """Return a number as the producer wrote it. orjson reads a long integer as a float, which makes two ids equal."""
     if type(found) is not float:
         return None
     try:
@@ -83,14 +83,14 @@ _read_decimals = msgspec.json.Decoder(float_hook=_decimal).decode
 
 
 def _read_exactly(value: bytes) -> Any:
-    """orjson makes a float of each number with a fraction, and of a whole one of more than 64 bits."""
+    """Decode a message with exact decimals. orjson reads fractions, and integers of more than 64 bits, as floats."""
     try:
         return _read_decimals(value)
     except RecursionError:
         raise ValueError("nested too deeply") from None
 
 
-_JSON = Decoding(
+_JSON = DocumentFormat(
     orjson.loads,
     (orjson.JSONDecodeError, RecursionError),
     Reason.NOT_JSON,

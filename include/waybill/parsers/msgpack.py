@@ -1,9 +1,8 @@
-"""Messages that are MessagePack maps, read by msgspec.
+"""The parser `msgpack`: messages that are MessagePack maps, decoded by msgspec.
 
-What MessagePack leaves open is settled so: of a key that is there twice the last value counts; text that is not UTF-8,
-a timestamp that Python's datetime cannot hold, and bytes after the map are not read, and neither is nesting beyond
-Python's limit (some 900 levels). The message goes to quarantine. A field path leads through keys that are text; keys of
-other types are passed over.
+MessagePack leaves some cases open. If a key is given twice, the last value counts. A message goes to quarantine for
+text that is not UTF-8, a timestamp that Python's datetime cannot hold, bytes after the map, or nesting beyond Python's
+limit (about 900 levels). A field path leads through keys that are text; keys of other types are ignored.
 """
 
 from __future__ import annotations
@@ -12,14 +11,14 @@ import msgspec
 import pyarrow as pa
 
 from waybill.config import Columns, MsgpackParser
-from waybill.parsers.documents import Decoding, DocumentReader
+from waybill.parsers.documents import DocumentFormat, DocumentReader
 from waybill.parsers.protocol import Parsed, Reason
 
 __all__ = ["MsgpackMessages"]
 
 
 class MsgpackMessages:
-    """The parser `msgpack`: event time, message id and columns by field path."""
+    """The parser `msgpack`: event time, message id and columns are found by field path."""
 
     name = "msgpack"
 
@@ -31,9 +30,9 @@ class MsgpackMessages:
         return self._reader.read(messages.column("value").to_pylist())
 
 
-_MSGPACK = Decoding(
+_MSGPACK = DocumentFormat(
     msgspec.msgpack.Decoder().decode,
-    # A key may be a list that holds a map, which Python cannot hash: a TypeError. A bad text is a ValueError.
+    # TypeError: a key is a list that contains a map, which Python cannot hash. ValueError: a text is not UTF-8.
     (msgspec.MsgspecError, ValueError, TypeError, OverflowError, RecursionError, MemoryError),
     Reason.NOT_MSGPACK,
     Reason.NOT_A_MAP,

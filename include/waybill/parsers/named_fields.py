@@ -1,16 +1,16 @@
-"""The fields that a stream names, out of JSON messages, without making an object of each: by msgspec.
+"""Read the configured fields of JSON messages by msgspec, without a dictionary for each message.
 
-msgspec checks a whole document, but makes values of the fields that its type names only. That takes half the time of
-orjson and a dictionary. What it refuses is handed back, for orjson to read or to say what is wrong with it; what it
-takes and orjson does not is looked for here, so that the same messages are read, with the same result:
+msgspec checks the whole document, but creates values only for the fields of its type. This takes half the time of
+orjson with dictionaries. The results must be those of orjson, so messages that msgspec refuses are left to orjson, and
+so are the messages that msgspec accepts and orjson refuses. This module finds the latter:
 
-- bytes that are not UTF-8, in a field that is not read: Arrow checks the whole batch;
-- a number in such a field that no float holds, such as 1e400 (`_kernels.mark_huge_numbers`);
-- nesting beyond orjson's limit of 1,024 levels, if Python's own is higher. Below that msgspec may refuse, and orjson
-  then reads.
+- bytes that are not UTF-8 in a field that is not read: Arrow checks the whole batch;
+- a number in such a field that is too large for a float, such as 1e400 (`_kernels.mark_huge_numbers`);
+- nesting beyond orjson's limit of 1,024 levels, if Python's own limit is higher.
 
-A typed column's field is read as what JSON has for its type, and converted by the same code; a message in which it is
-anything else is orjson's. So are all messages of a stream that has a column of lists, objects, bytes or decimals.
+The field of a typed column is read as the JSON type of the column, and converted by the same code as in `documents`. A
+message with another type there is left to orjson. So are all messages of a stream with a column of lists, JSON, bytes
+or decimals.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from waybill.config import Column, ColumnKind, EventTime, EventTimeFormat, Field
 from waybill.parsers._kernels import mark_huge_numbers
 from waybill.parsers.documents import DocumentColumns
 from waybill.parsers.protocol import Parsed
-from waybill.parsers.timestamps import convert
+from waybill.parsers.timestamps import convert_times
 
 __all__ = ["NamedFieldReader", "Rows"]
 
 Rows: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
-"""Places of messages in a batch."""
+"""Indices of messages in a batch."""
 
 _REFUSALS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-_DEEP = 1000  # brackets, of which more might be nested beyond orjson's limit
-_USUAL_IDS = {str, type(None)}
-# orjson makes a float of an integer beyond 64 bits; that and its consequences are left to orjson.
+_MAX_BRACKETS = 1000  # messages with more brackets may be nested beyond orjson's limit
+_PLAIN_ID_TYPES = {str, type(None)}
+# orjson reads an integer beyond 64 bits as a float, so such messages are left to orjson.
 _Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 _Tree = dict[str, Any]
-_Kinds = frozenset[type]
-_NUMBER_OR_TEXT: _Kinds = frozenset({int, float, str})
-_COLUMN_KINDS: dict[ColumnKind, _Kinds] = {
+_JsonTypes = frozenset[type]
+_NUMBER_OR_TEXT: _JsonTypes = frozenset({int, float, str})
+_COLUMN_TYPES: dict[ColumnKind, _JsonTypes] = {
     ColumnKind.BOOLEAN: frozenset({bool}),
     ColumnKind.INT: frozenset({int}),
     ColumnKind.LONG: frozenset({int}),
@@ -60,52 +60,54 @@ _TYPES: dict[type, Any] = {int: _Int64}
 
 
 class NamedFieldReader:
-    """Reads event time, message id and columns. Make it with `of`."""
+    """Reads event time, message id and columns. Created by `for_fields`."""
 
     def __init__(
         self, event_time: EventTime, message_id: FieldPath | None, columns: Mapping[str, Column], tree: _Tree
     ) -> None:
         document, _ = _struct(tree)
-        self._format = event_time.format
+        self._time_format = event_time.format
         self._decode = msgspec.json.Decoder(document).decode
         self._time = _getter(tree, event_time.field)
-        self._id = _nothing if message_id is None else _getter(tree, message_id)
+        self._id = _no_id if message_id is None else _getter(tree, message_id)
         self._columns = DocumentColumns(dict(columns), base64_texts=True)
         self._values = [_getter(tree, column.path(name)) for name, column in columns.items()]
 
     @classmethod
-    def of(
+    def for_fields(
         cls,
         event_time: EventTime,
         message_id: FieldPath | None,
         columns: Mapping[str, Column] = MappingProxyType({}),
     ) -> NamedFieldReader | None:
-        """None if the fields cannot be those of one type: one lies within another, has a name in quotes, or is read as
-        what msgspec would not give as orjson does.
+        """Return a reader of the fields; None if msgspec cannot read all of them as orjson does.
+
+        That is so if one field contains another, if msgspec refuses the name of a field, or if the type of a column has
+        no exact counterpart.
         """
         is_text = event_time.format is EventTimeFormat.ISO8601
         tree: _Tree = {}
         try:
-            _plant(tree, event_time.field, frozenset({str}) if is_text else _NUMBER_OR_TEXT)
+            _add_field(tree, event_time.field, frozenset({str}) if is_text else _NUMBER_OR_TEXT)
             if message_id is not None:
-                _plant(tree, message_id, frozenset({str, int, _NULL}))
+                _add_field(tree, message_id, frozenset({str, int, _NULL}))
             for name, column in columns.items():
-                _plant(tree, column.path(name), _kinds_of(column))
+                _add_field(tree, column.path(name), _json_types(column))
             return cls(event_time, message_id, columns, tree)
         except (_NotOneType, ValueError):  # ValueError: msgspec does not take the name
             return None
 
     def read(self, values: pa.Array) -> tuple[Parsed, Rows]:
-        """What was read, and which messages that was; for the others something is out of the ordinary.
+        """Return the parsed messages, and their rows. The other messages must be read by orjson.
 
-        `values`: binary, none null.
+        `values`: a binary array without nulls.
         """
         documents, rows = self._documents(values)
         times, ids = list(map(self._time, documents)), list(map(self._id, documents))
-        if "" in ids or not set(map(type, ids)) <= _USUAL_IDS:
+        if "" in ids or not set(map(type, ids)) <= _PLAIN_ID_TYPES:
             ids = [str(found) if type(found) is int else found or None for found in ids]
-        event_time, faults = convert(times, self._format)
-        reasons = dict(faults)
+        event_time, errors = convert_times(times, self._time_format)
+        reasons = dict(errors)
         columns = self._columns.read([list(map(get, documents)) for get in self._values], ())
         reasons = {**columns.errors, **reasons}
         n = len(times)
@@ -114,17 +116,17 @@ class NamedFieldReader:
 
     def _documents(self, values: pa.Array) -> tuple[list[Any], Rows]:
         data, bounds = _content(values)
-        odd = _odd(values, data, bounds)
+        for_orjson = _rows_for_orjson(values, data, bounds)
         content, decode = data.tobytes(), self._decode
         spans = list(pairwise(bounds.tolist()))
-        if not odd:
+        if not for_orjson:
             try:
                 return [decode(content[start:end]) for start, end in spans], np.arange(len(values))
             except _REFUSALS:
                 pass
         documents, rows = [], []
         for row, (start, end) in enumerate(spans):
-            if row in odd:
+            if row in for_orjson:
                 continue
             try:
                 documents.append(decode(content[start:end]))
@@ -135,30 +137,30 @@ class NamedFieldReader:
 
 
 class _NotOneType(Exception):
-    """The fields cannot be read by one type."""
+    """One msgspec type cannot read all fields."""
 
 
-def _kinds_of(column: Column) -> _Kinds:
-    if column.type.is_list or column.type.kind not in _COLUMN_KINDS:
+def _json_types(column: Column) -> _JsonTypes:
+    if column.type.is_list or column.type.kind not in _COLUMN_TYPES:
         raise _NotOneType
-    return _COLUMN_KINDS[column.type.kind] | {_NULL}
+    return _COLUMN_TYPES[column.type.kind] | {_NULL}
 
 
-def _plant(tree: _Tree, path: Sequence[str], kinds: _Kinds) -> None:
-    """Put a field into the tree of names. One that is there already is read as what fits both."""
+def _add_field(tree: _Tree, path: Sequence[str], types: _JsonTypes) -> None:
+    """Add a field to the tree of names. A field that is added twice is read as the types that both uses accept."""
     *outer, name = path
     for step in outer:
         tree = tree.setdefault(step, {})
         if not isinstance(tree, dict):
             raise _NotOneType
-    found = tree.get(name, kinds)
-    if isinstance(found, dict) or not (found & kinds) - {_NULL}:
+    known = tree.get(name, types)
+    if isinstance(known, dict) or not (known & types) - {_NULL}:
         raise _NotOneType
-    tree[name] = found & kinds
+    tree[name] = known & types
 
 
 def _struct(tree: _Tree) -> tuple[Any, bool]:
-    """The type that reads a tree, and whether it can do without all of its fields."""
+    """Return the msgspec type of a tree, and whether all its fields are optional."""
     fields: list[tuple[str, Any, Any]] = []
     for number, found in enumerate(tree.values()):
         if isinstance(found, dict):
@@ -178,12 +180,12 @@ def _struct(tree: _Tree) -> tuple[Any, bool]:
     return made, all(default is None for *_, default in fields)
 
 
-def _nothing(_: Any) -> None:
-    """The id of a message where there are none."""
+def _no_id(_: Any) -> None:
+    """Return no id, for a stream without message ids."""
 
 
 def _getter(tree: _Tree, path: Sequence[str]) -> Callable[[Any], Any]:
-    """What finds a field in a document. An object on the way that is missing or null gives None."""
+    """Return the getter of a field. It returns None if an object on the path is missing or null."""
     names = []
     for step in path:
         names.append(f"f{list(tree).index(step)}")
@@ -202,25 +204,25 @@ def _getter(tree: _Tree, path: Sequence[str]) -> Callable[[Any], Any]:
 
 
 def _content(values: pa.Array) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """The bytes of all values one behind the other, and where each begins (one more: where the last ends)."""
+    """Return the concatenated bytes of all values, and the position of each; the last position is the end."""
     _, offsets, data = values.buffers()
     bounds = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1]
     found = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
     return found[bounds[0] : bounds[-1]], bounds - bounds[0]
 
 
-def _odd(values: pa.Array, data: np.ndarray[Any, Any], bounds: np.ndarray[Any, Any]) -> set[int]:
-    """The messages that msgspec might take for good, and orjson does not."""
+def _rows_for_orjson(values: pa.Array, data: np.ndarray[Any, Any], bounds: np.ndarray[Any, Any]) -> set[int]:
+    """Return the rows of messages that msgspec might accept and orjson refuses."""
     marks = np.zeros(len(values), np.bool_)
     mark_huge_numbers(data, bounds, marks)
     found = set(np.flatnonzero(marks).tolist())
-    for row in np.flatnonzero(np.diff(bounds) > 2 * _DEEP).tolist():
+    for row in np.flatnonzero(np.diff(bounds) > 2 * _MAX_BRACKETS).tolist():
         value = data[bounds[row] : bounds[row + 1]].tobytes()
-        if value.count(b"[") + value.count(b"{") > _DEEP:
+        if value.count(b"[") + value.count(b"{") > _MAX_BRACKETS:
             found.add(row)
     try:
         values.cast(pa.string())
-    except pa.ArrowInvalid:  # one of them is not UTF-8; which one, Arrow does not say
+    except pa.ArrowInvalid:  # one value is not UTF-8, and Arrow does not report which one
         found.update(row for row, value in enumerate(values.to_pylist()) if not _is_utf8(value))
     return found
 

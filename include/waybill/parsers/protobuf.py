@@ -1,12 +1,12 @@
-"""Messages that are protobuf messages of one type, read by google's protobuf (upb).
+"""The parser `protobuf`: messages that are Protobuf messages of one type, decoded by Google's protobuf (upb).
 
-A message is refused for bytes that are no protobuf, for required fields (proto2) that are missing, and for a field that
-was written as another type than the schema says, which protobuf itself would put aside as unknown. Fields that the
-schema does not have are passed over: a newer producer may send them.
+A message goes to quarantine for bytes that are not Protobuf, for a required field (proto2) that is missing, and for a
+field whose wire type differs from the schema's, which protobuf itself would treat as an unknown field. Fields that the
+schema does not have are ignored: a newer producer may send them.
 
-What is missing: a field with presence that is not set; and of a field without presence (a scalar of proto3 that is not
-`optional`) nobody can tell whether it was set to its default, 0 or "". As event time or message id, such a default
-counts as missing; in a column of another field it is the value.
+A field with presence is missing if it is not set. A field without presence (a scalar of proto3 that is not `optional`)
+does not show whether it was set to its default, 0 or "". As event time or message id, the default counts as missing; in
+a column of another field it is the value.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from google.protobuf.message_factory import GetMessageClass
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from waybill.config import Column, FieldPath, ProtobufFraming, ProtobufParser
-from waybill.parsers.confluent_framing import CONFLUENT_BYTES, not_confluent, schema_ids, values_of
-from waybill.parsers.documents import ABSENT, Decoding, DocumentReader, Unreadable
+from waybill.parsers.confluent_framing import CONFLUENT_BYTES, framing_error, message_buffer, schema_ids
+from waybill.parsers.documents import MISSING, DocumentFormat, DocumentReader, UnreadableMessage
 from waybill.parsers.protocol import Parsed, Reason
-from waybill.parsers.timestamps import BeyondTime
+from waybill.parsers.timestamps import OutOfRangeTime
 
 __all__ = ["ProtobufMessages"]
 
@@ -38,7 +38,7 @@ _Convert = Callable[[Any], Any]
 
 
 class ProtobufMessages:
-    """The parser `protobuf`: event time, message id and columns by field path."""
+    """The parser `protobuf`: event time, message id and columns are found by field path."""
 
     name = "protobuf"
 
@@ -50,7 +50,7 @@ class ProtobufMessages:
             self._unframed: Callable[[pa.Array], list[Any]] = _Confluent(kind).unframed
         else:
             self._unframed = pa.Array.to_pylist
-        decoding = Decoding(read, (DecodeError,), Reason.NOT_PROTOBUF, Reason.NOT_A_MAP)
+        decoding = DocumentFormat(read, (DecodeError,), Reason.NOT_PROTOBUF, Reason.NOT_A_MAP)
         self._reader = DocumentReader(config.event_time, config.message_id, decoding, columns)
 
     def parse(self, messages: pa.RecordBatch) -> Parsed:
@@ -62,37 +62,39 @@ class ProtobufMessages:
 
 
 class _Confluent:
-    """Takes away the magic byte, the schema's id and the path to the message type within its file."""
+    """Removes the magic byte, the schema's id, and the message indexes, which are the path to the type in its file."""
 
     def __init__(self, kind: Descriptor) -> None:
         self._name = kind.full_name
         indexes = _indexes(kind)
-        # The first type of a file, which most are, is written as a single 0 instead of as a path of length one.
+        # The first type of a file, the most common one, is written as a single 0 instead of a path of length one.
         self._prefixes = [b"\0"] if indexes == [0] else []
         self._prefixes.append(b"".join(_zigzag(number) for number in [len(indexes), *indexes]))
 
     def unframed(self, column: pa.Array) -> list[Any]:
-        values = values_of(column)
+        values = message_buffer(column)
         ids = schema_ids(values).tolist()
         spans = zip(values.starts.tolist(), values.ends.tolist(), strict=True)
         data: Any = values.data.data
         found: list[Any] = []
         for row, (start, end) in enumerate(spans):
             if ids[row] < 0:
-                found.append(not_confluent(values, row, Reason.NOT_PROTOBUF))
+                found.append(framing_error(values, row, Reason.NOT_PROTOBUF))
             else:
                 found.append(self._content(bytes(data[start + CONFLUENT_BYTES : end])))
         return found
 
-    def _content(self, value: bytes) -> bytes | Unreadable:
+    def _content(self, value: bytes) -> bytes | UnreadableMessage:
         for prefix in self._prefixes:
             if value.startswith(prefix):
                 return value[len(prefix) :]
-        return Unreadable(Reason.NOT_PROTOBUF, f"its message indexes ({value[:8].hex(' ')}) are not {self._name}'s")
+        return UnreadableMessage(
+            Reason.NOT_PROTOBUF, f"its message indexes ({value[:8].hex(' ')}) are not {self._name}'s"
+        )
 
 
 def _indexes(kind: Descriptor) -> list[int]:
-    """Where a type is in its file: the number of the message in it, then of the message in that, and so on."""
+    """Return the path to a type in its file: the index of a message in the file, then of a message in that one, etc."""
     if kind.containing_type is None:
         return [list(kind.file.message_types_by_name).index(kind.name)]
     return [*_indexes(kind.containing_type), [each.name for each in kind.containing_type.nested_types].index(kind.name)]
@@ -111,52 +113,53 @@ def _zigzag(number: int) -> bytes:
 
 
 @dataclass(slots=True)
-class _Wanted:
-    """What of a message is to be in the document."""
+class _Selection:
+    """The part of a message that a document contains: a tree of field names."""
 
     whole: bool = False
+    """Whether the document contains the whole field, and not only the fields in `below`."""
     strict: bool = False
     """Whether a default without presence counts as missing."""
-    below: dict[str, _Wanted] = field(default_factory=dict)
+    below: dict[str, _Selection] = field(default_factory=dict)
 
     def add(self, path: FieldPath, strict: bool) -> None:
         node = self
         for name in path:
-            node = node.below.setdefault(name, _Wanted())
+            node = node.below.setdefault(name, _Selection())
         node.whole = True
         node.strict |= strict
 
 
 class _MessageReader:
-    """Makes a document of what is wanted of a message."""
+    """Decodes messages to documents with the fields to read."""
 
     def __init__(self, kind: Descriptor, special: Sequence[FieldPath], columns: Sequence[FieldPath]) -> None:
         """`special`: paths at which a default without presence counts as missing."""
         self._class = GetMessageClass(kind)
         self._required = _any_required(kind, set())
-        wanted = _Wanted()
+        selection = _Selection()
         for paths, strict in ((special, True), (columns, False)):
             for path in paths:
-                wanted.add(path, strict)
-        self._fill = _filler(kind, wanted)
+                selection.add(path, strict)
+        self._fill = _filler(kind, selection)
 
-    def read(self, value: bytes | Unreadable) -> dict[str, Any]:
-        """Raises `DecodeError` and `Unreadable`."""
-        if isinstance(value, Unreadable):
+    def read(self, value: bytes | UnreadableMessage) -> dict[str, Any]:
+        """Return the document of a message. Raise `DecodeError` or `UnreadableMessage`."""
+        if isinstance(value, UnreadableMessage):
             raise value
         message: Any = self._class.FromString(value)
         if self._required and not message.IsInitialized():
             missing = ", ".join(message.FindInitializationErrors())
-            raise Unreadable(Reason.NOT_PROTOBUF, f"required fields are missing: {missing}")
+            raise UnreadableMessage(Reason.NOT_PROTOBUF, f"required fields are missing: {missing}")
         return self._fill(message)
 
 
 _Fill = Callable[[Message], dict[str, Any]]
 
 
-def _filler(kind: Descriptor, wanted: _Wanted) -> _Fill:
-    """A function that makes a document of a message of that type."""
-    getters = [(name, _getter(kind.fields_by_name[name], below)) for name, below in wanted.below.items()]
+def _filler(kind: Descriptor, selection: _Selection) -> _Fill:
+    """Return the function that converts a message of a type to a document."""
+    getters = [(name, _getter(kind.fields_by_name[name], below)) for name, below in selection.below.items()]
     check = _wire_type_check(kind)
 
     def fill(message: Message) -> dict[str, Any]:
@@ -164,7 +167,7 @@ def _filler(kind: Descriptor, wanted: _Wanted) -> _Fill:
         document = {}
         for name, get in getters:
             value = get(message)
-            if value is not ABSENT:
+            if value is not MISSING:
                 document[name] = value
         return document
 
@@ -172,9 +175,9 @@ def _filler(kind: Descriptor, wanted: _Wanted) -> _Fill:
 
 
 def _wire_type_check(kind: Descriptor) -> Callable[[Message], None]:
-    """A function that raises `Unreadable` for a message with a field of another type than the schema's.
+    """Return a function that raises `UnreadableMessage` if a field's wire type differs from the schema's.
 
-    Protobuf puts such a field aside as it does one that the schema does not have.
+    Protobuf treats such a field as unknown, like a field that the schema does not have.
     """
     wire_types = {each.number: _wire_type(each) for each in kind.fields}
 
@@ -183,33 +186,33 @@ def _wire_type_check(kind: Descriptor) -> Callable[[Message], None]:
         if not len(unknown):
             return
         for each in unknown:
-            # A value that a closed enum does not have is put aside as well, and is of the right wire type.
+            # An unknown value of a closed enum becomes an unknown field as well. Its wire type is correct.
             expected = wire_types.get(each.field_number, each.wire_type)
             if expected != each.wire_type:
                 name = f"{kind.fields_by_number[each.field_number].name} of {kind.full_name}"
-                what = f"field {name} has the wire type {each.wire_type}, not {expected}"
-                raise Unreadable(Reason.NOT_PROTOBUF, what)
+                detail = f"field {name} has the wire type {each.wire_type}, not {expected}"
+                raise UnreadableMessage(Reason.NOT_PROTOBUF, detail)
 
     return check
 
 
-def _getter(described: FieldDescriptor, wanted: _Wanted) -> Callable[[Any], Any]:
-    """A function that gives a field of a message, `ABSENT` where it is missing."""
+def _getter(described: FieldDescriptor, selection: _Selection) -> Callable[[Any], Any]:
+    """Return the function that returns the value of a message's field; `MISSING` if it is missing."""
     name, default = described.name, described.default_value
-    convert = _converter(described) if wanted.whole else _part(described, wanted)
+    convert = _converter(described) if selection.whole else _part(described, selection)
     if described.has_presence:
-        return lambda message: convert(getattr(message, name)) if message.HasField(name) else ABSENT
-    if wanted.strict and not described.is_repeated:
-        return lambda message: convert(value) if (value := getattr(message, name)) != default else ABSENT
+        return lambda message: convert(getattr(message, name)) if message.HasField(name) else MISSING
+    if selection.strict and not described.is_repeated:
+        return lambda message: convert(value) if (value := getattr(message, name)) != default else MISSING
     return lambda message: convert(getattr(message, name))
 
 
-def _part(described: FieldDescriptor, wanted: _Wanted) -> _Convert:
-    """What makes a document of a field that only some fields of are wanted."""
+def _part(described: FieldDescriptor, selection: _Selection) -> _Convert:
+    """Return the converter of a field of which only some fields are read."""
     if not _is_map(described):
-        return _filler(_message_type(described), wanted)
+        return _filler(_message_type(described), selection)
     value = _message_type(described).fields_by_name["value"]
-    getters = {key: _converter(value) if below.whole else _part(value, below) for key, below in wanted.below.items()}
+    getters = {key: _converter(value) if below.whole else _part(value, below) for key, below in selection.below.items()}
 
     def read(entries: Any) -> dict[str, Any]:
         return {key: get(entries[key]) for key, get in getters.items() if key in entries}
@@ -218,7 +221,7 @@ def _part(described: FieldDescriptor, wanted: _Wanted) -> _Convert:
 
 
 def _converter(described: FieldDescriptor) -> _Convert:
-    """What makes a value for a document of a whole field."""
+    """Return the converter of a whole field."""
     if _is_map(described):
         value = _single(_message_type(described).fields_by_name["value"])
         return lambda entries: {str(key): value(entries[key]) for key in entries}
@@ -243,15 +246,15 @@ def _single(described: FieldDescriptor) -> _Convert:
 
 
 def _whole_message(message: Any) -> dict[str, Any]:
-    """All that is set in a message."""
+    """Return all fields that are set in a message."""
     return {described.name: _converter(described)(value) for described, value in message.ListFields()}
 
 
-def _timestamp(message: Any) -> datetime | BeyondTime:
+def _timestamp(message: Any) -> datetime | OutOfRangeTime:
     try:
         return _EPOCH + timedelta(seconds=message.seconds, microseconds=message.nanos // 1_000)
     except OverflowError:
-        return BeyondTime(f"{message.seconds} seconds since 1970")
+        return OutOfRangeTime(f"{message.seconds} seconds since 1970")
 
 
 def _value_of(message: Any) -> Any:
@@ -278,7 +281,7 @@ def _is_map(described: FieldDescriptor) -> bool:
 
 
 def _any_required(kind: Descriptor, seen: set[str]) -> bool:
-    """Whether a message can lack something: then each has to be asked."""
+    """Return whether the type, or a type of its fields, has required fields, so that each message must be checked."""
     if kind.full_name in seen:
         return False
     seen.add(kind.full_name)
@@ -296,4 +299,4 @@ _WIRE_TYPES: dict[int, int] = {
     FieldDescriptor.TYPE_GROUP: 3,
     **dict.fromkeys((FieldDescriptor.TYPE_FLOAT, FieldDescriptor.TYPE_FIXED32, FieldDescriptor.TYPE_SFIXED32), 5),
 }
-"""Of those types that are not written as a varint."""
+"""The wire types of field types that are not written as a varint, whose wire type is 0."""

@@ -1,7 +1,4 @@
-"""What every parser takes and gives.
-
-Typed columns: what all parsers share. What a value must be for a type, `column_values` and `column_texts` say.
-"""
+"""The interface of parsers: what a parser takes and returns, the reasons for quarantine, and the types of columns."""
 
 from __future__ import annotations
 
@@ -14,13 +11,69 @@ import pyarrow as pa
 
 from waybill.config import ColumnKind, ColumnType
 
-__all__ = ["EVENT_TIME_TYPE", "Faults", "Misfit", "Parsed", "Parser", "Reason", "arrow_type", "column_fault", "reason"]
+__all__ = [
+    "EVENT_TIME_TYPE",
+    "ColumnErrors",
+    "ColumnValueError",
+    "Parsed",
+    "Parser",
+    "Reason",
+    "arrow_type",
+    "column_error",
+    "reason",
+]
 
 EVENT_TIME_TYPE = pa.timestamp("us", tz="UTC")
 
+_ARROW_TYPES: dict[ColumnKind, pa.DataType] = {
+    ColumnKind.BOOLEAN: pa.bool_(),
+    ColumnKind.INT: pa.int32(),
+    ColumnKind.LONG: pa.int64(),
+    ColumnKind.FLOAT: pa.float32(),
+    ColumnKind.DOUBLE: pa.float64(),
+    ColumnKind.STRING: pa.string(),
+    ColumnKind.BINARY: pa.binary(),
+    ColumnKind.DATE: pa.date32(),
+    ColumnKind.TIMESTAMP: EVENT_TIME_TYPE,
+    ColumnKind.JSON: pa.string(),
+}
+
+
+class Parsed(NamedTuple):
+    """The result for a batch of messages: arrays, each as long as the batch.
+
+    In a row whose `error` is not null, the other values have no meaning.
+    """
+
+    event_time: pa.Array
+    """`EVENT_TIME_TYPE`, between the years 1 and 9999; null only in rows with an error."""
+    message_id: pa.Array
+    """string; null if the message has no id. Such a message is assigned one."""
+    error: pa.Array
+    """string; null, or the reason why the message goes to quarantine."""
+    columns: Mapping[str, pa.Array] = MappingProxyType({})
+    """The columns of the stream's config by name, each of its configured type (`arrow_type`)."""
+
+
+class Parser(Protocol):
+    """Parses messages. A task creates one parser and uses it for all its batches; a parser keeps no state between them.
+
+    The same batch must always give the same result: a run that is repeated must write the same rows.
+    """
+
+    @property
+    def name(self) -> str:
+        """The name of the parser in the config and in the quarantine."""
+
+    def parse(self, messages: pa.RecordBatch) -> Parsed:
+        """Parse messages of `waybill.records.decode.MESSAGE_SCHEMA`, without tombstones.
+
+        A message that cannot be parsed gets an error. The content of a message must never make this method raise.
+        """
+
 
 class Reason(StrEnum):
-    """Why a message is in quarantine: what its `reason` starts with, before a colon and the particulars."""
+    """Why a message is in quarantine: the first part of its `reason`, before a colon and the details."""
 
     KAFKA_TIMESTAMP_MISSING = "kafka_timestamp_missing"
     NOT_UTF8 = "not_utf8"
@@ -45,73 +98,27 @@ class Reason(StrEnum):
 
 
 def reason(kind: Reason, detail: str) -> str:
-    """The text that goes to quarantine: the kind, then what was found."""
+    """Return the text that the quarantine stores: the kind of reason, a colon, and the details."""
     return f"{kind}: {detail}"
 
 
-class Parsed(NamedTuple):
-    """What a parser makes of a batch of messages: arrays, each as long as the batch.
-
-    Where `error` is not null the others mean nothing.
-    """
-
-    event_time: pa.Array
-    """`EVENT_TIME_TYPE`, between years 1 and 9999; null only where there is an error."""
-    message_id: pa.Array
-    """string; null where the message has none and is to be assigned one."""
-    error: pa.Array
-    """string: null, or why the message goes to quarantine."""
-    columns: Mapping[str, pa.Array] = MappingProxyType({})
-    """The columns that the stream's config asks for, by name, each of the type that it names."""
+ColumnErrors = dict[int, str]
+"""By the index of a message in the batch, the error of its value: the text of a `ColumnValueError`."""
 
 
-class Parser(Protocol):
-    """Reads messages. Made once for a task and used for all of its batches; keeps no state from batch to batch.
-
-    The same batch must always give the same answer: a run that is repeated writes the same rows.
-    """
-
-    @property
-    def name(self) -> str:
-        """As the config and the quarantine call it."""
-
-    def parse(self, messages: pa.RecordBatch) -> Parsed:
-        """Read messages of `waybill.records.decode.MESSAGE_SCHEMA`, none of them a tombstone.
-
-        A message that cannot be read gets an error. Nothing that a message holds makes this raise.
-        """
+class ColumnValueError(ValueError):
+    """A value does not fit a column's type. The text continues the words `field x`, as `column_error` joins them."""
 
 
-_PRIMITIVES: dict[ColumnKind, pa.DataType] = {
-    ColumnKind.BOOLEAN: pa.bool_(),
-    ColumnKind.INT: pa.int32(),
-    ColumnKind.LONG: pa.int64(),
-    ColumnKind.FLOAT: pa.float32(),
-    ColumnKind.DOUBLE: pa.float64(),
-    ColumnKind.STRING: pa.string(),
-    ColumnKind.BINARY: pa.binary(),
-    ColumnKind.DATE: pa.date32(),
-    ColumnKind.TIMESTAMP: EVENT_TIME_TYPE,
-    ColumnKind.JSON: pa.string(),
-}
-
-Faults = dict[int, str]
-"""By its place in the batch, what is wrong with a value: text that goes on after `field x`."""
-
-
-class Misfit(ValueError):
-    """A value does not fit a column's type. The text goes on after `field x`."""
+def column_error(path: Sequence[str], detail: str) -> str:
+    """Return the reason for quarantine for the field at `path`; `detail`: the text of a `ColumnValueError`."""
+    return reason(Reason.COLUMN_WRONG_TYPE, f"field {'.'.join(path)}{detail}")
 
 
 def arrow_type(column: ColumnType) -> pa.DataType:
-    """The type in Arrow."""
+    """Return the Arrow type of a column."""
     if column.is_list:
         return pa.list_(pa.field("element", arrow_type(column.element)))
     if column.kind is ColumnKind.DECIMAL:
         return pa.decimal128(column.precision, column.scale)
-    return _PRIMITIVES[column.kind]
-
-
-def column_fault(path: Sequence[str], what: str) -> str:
-    """The reason for quarantine."""
-    return reason(Reason.COLUMN_WRONG_TYPE, f"field {'.'.join(path)}{what}")
+    return _ARROW_TYPES[column.kind]

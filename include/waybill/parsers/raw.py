@@ -1,4 +1,4 @@
-"""Messages of any kind: what Kafka says of them is all that is read."""
+"""The parser `raw`: it reads Kafka's timestamp of a message, and not the message's value."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from waybill.records.decode import NO_TIMESTAMP_US
 
 __all__ = ["RawMessages"]
 
-_NO_TIMESTAMP = reason(Reason.KAFKA_TIMESTAMP_MISSING, "the message has no Kafka timestamp to be put by")
+_NO_TIMESTAMP = reason(Reason.KAFKA_TIMESTAMP_MISSING, "the message has no Kafka timestamp")
 _OUT_OF_RANGE = reason(Reason.EVENT_TIME_OUT_OF_RANGE, "the Kafka timestamp is not between the years 1 and 9999")
 
 
 class RawMessages:
-    """The parser `raw`: the event time is Kafka's timestamp, and no message has an id of its own."""
+    """The parser `raw`: the event time is Kafka's timestamp, and messages have no ids."""
 
     name = "raw"
 
@@ -24,8 +24,8 @@ class RawMessages:
         """See `Parser.parse`."""
         times = messages.column("timestamp")
         microseconds = times.cast(pa.int64())
-        beyond = pc.or_(pc.less(microseconds, MIN_MICROSECONDS), pc.greater(microseconds, MAX_MICROSECONDS))
-        error = pc.if_else(beyond, pa.scalar(_OUT_OF_RANGE), pa.scalar(None, pa.string()))
+        out_of_range = pc.or_(pc.less(microseconds, MIN_MICROSECONDS), pc.greater(microseconds, MAX_MICROSECONDS))
+        error = pc.if_else(out_of_range, pa.scalar(_OUT_OF_RANGE), pa.scalar(None, pa.string()))
         error = pc.if_else(pc.equal(microseconds, NO_TIMESTAMP_US), pa.scalar(_NO_TIMESTAMP), error)
         event_time = pc.if_else(error.is_valid(), pa.scalar(None, EVENT_TIME_TYPE), times)
         return Parsed(event_time, pa.nulls(messages.num_rows, pa.string()), error)

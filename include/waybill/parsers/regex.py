@@ -1,6 +1,6 @@
-"""Messages that are text in which a pattern finds the fields, by RE2 in Arrow.
+"""The parser `regex`: the fields of a text are the groups of a pattern, matched by RE2 in Arrow.
 
-RE2 takes time in proportion to the text, whatever the pattern and the text: no message can hold up a run.
+RE2's time is proportional to the length of the text, for any pattern, so no message can stop a run.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from waybill.config import Columns, RegexParser
 from waybill.parsers.column_texts import TextColumns
 from waybill.parsers.protocol import Parsed, Reason, reason
-from waybill.parsers.texts import NO_TEXT, decode_utf8, read_fields
+from waybill.parsers.texts import NO_TEXT, decode_utf8, parse_fields
 
 __all__ = ["RegexMessages"]
 
@@ -19,14 +19,14 @@ _NOT_MATCHED = reason(Reason.PATTERN_NOT_FOUND, "the pattern is found nowhere in
 
 
 class RegexMessages:
-    """The parser `regex`: event time, message id and columns by named groups of the pattern's first match."""
+    """The parser `regex`: event time, message id and columns are named groups of the pattern's first match."""
 
     name = "regex"
 
     def __init__(self, config: RegexParser, columns: Columns) -> None:
         self._columns = TextColumns(columns)
         self._pattern = config.pattern
-        self._format = config.event_time.format
+        self._time_format = config.event_time.format
         self._time = ".".join(config.event_time.field)
         self._id = None if config.message_id is None else ".".join(config.message_id)
 
@@ -37,5 +37,5 @@ class RegexMessages:
         error = pc.coalesce(error, pc.if_else(groups.is_valid(), NO_TEXT, pa.scalar(_NOT_MATCHED)))
         times = pc.struct_field(groups, self._time)
         ids = None if self._id is None else pc.struct_field(groups, self._id)
-        parsed = read_fields(times, ids, error, time_name=self._time, written=self._format)
+        parsed = parse_fields(times, ids, error, time_name=self._time, time_format=self._time_format)
         return self._columns.add_to(parsed, {name: pc.struct_field(groups, name) for name in self._columns.fields()})

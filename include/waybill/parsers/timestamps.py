@@ -1,8 +1,7 @@
-"""Event times as producers write them, to microseconds since 1970 UTC.
+"""Convert event times, as producers write them, to microseconds since 1970 UTC.
 
-`to_microseconds` of a format says, for one value, what it means. `convert` does whole batches: by Arrow's compiled
-casts where those give the same answer for every value of the batch, else value by value. The tests hold one against
-the other.
+`to_microseconds` defines the result for one value of a format. `convert_times` converts whole batches: by Arrow's
+compiled casts where they give the same result for every value of the batch, else value by value. Tests compare the two.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ __all__ = [
     "MAX_MICROSECONDS",
     "MIN_MICROSECONDS",
     "BadEventTime",
-    "BeyondTime",
-    "convert",
+    "OutOfRangeTime",
+    "convert_times",
     "out_of_range",
-    "show",
+    "shorten",
     "to_microseconds",
     "type_name",
 ]
@@ -35,23 +34,24 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 MIN_MICROSECONDS = (datetime(1, 1, 1, tzinfo=UTC) - _EPOCH) // _MICROSECOND
-"""The first moment of year 1: what Python, Spark and most engines can show."""
+"""The first moment of year 1, the earliest that Python, Spark and most engines can represent."""
 
 MAX_MICROSECONDS = (datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC) - _EPOCH) // _MICROSECOND
 """The last microsecond of year 9999."""
 
 
-class BeyondTime:
-    """What stands in a document for a timestamp that no `datetime` can hold."""
+class OutOfRangeTime:
+    """A timestamp of a document that Python's `datetime` cannot hold."""
 
-    def __init__(self, shown: str) -> None:
-        self._shown = shown
+    def __init__(self, text: str) -> None:
+        """`text`: the timestamp as a reason for quarantine shows it."""
+        self._text = text
 
     def __repr__(self) -> str:
-        return self._shown
+        return self._text
 
 
-_MOMENTS = (datetime, BeyondTime)
+_TIMESTAMPS = (datetime, OutOfRangeTime)
 _TYPE_NAMES = {
     type(None): "null",
     bool: "a boolean",
@@ -62,14 +62,14 @@ _TYPE_NAMES = {
     dict: "an object",
     bytes: "binary",
     datetime: "a timestamp",
-    BeyondTime: "a timestamp",
+    OutOfRangeTime: "a timestamp",
     date: "a date",
     time: "a time of day",
     Decimal: "a decimal",
 }
-_SHOWN = 100
-_LONGEST_NUMBER = 100
-_MOST_DIGITS = 40
+_SHOWN_CHARACTERS = 100
+_MAX_NUMBER_CHARACTERS = 100
+_MAX_DIGITS = 40
 
 # Microseconds in one unit of the format, as a fraction: (numerator, denominator).
 _EPOCH_UNITS: dict[EventTimeFormat, tuple[int, int]] = {
@@ -80,40 +80,42 @@ _EPOCH_UNITS: dict[EventTimeFormat, tuple[int, int]] = {
 }
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?", re.ASCII)
 _WHOLE_NUMBER = "^-?[0-9]{1,18}$"
-# What Arrow's cast and this module read alike; a zone is all that differs between the two.
+# The texts that Arrow's cast and this module read alike. The two forms differ in the zone only.
 _CANONICAL = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?"
 _CANONICAL_ZONED = _CANONICAL + r"(Z|[+-][0-9]{2}:[0-9]{2})$"
 _CANONICAL_NAIVE = _CANONICAL + "$"
-# Python takes any character between date and time, and would read the zone of 2013-01-01-05:00 as an hour.
+# Python accepts any character between date and time, and would read the zone of 2013-01-01-05:00 as an hour.
 _ISO8601 = re.compile(r"[0-9W-]+([Tt ].*)?", re.ASCII)
 
 
 class BadEventTime(ValueError):
-    """A value is no event time. The text is the reason that goes to quarantine."""
+    """A value is not an event time. The text is the reason for quarantine."""
 
 
-def convert(values: Sequence[Any] | pa.Array, written: EventTimeFormat) -> tuple[pa.Array, list[tuple[int, str]]]:
-    """The event times of `values`, and the (index, reason) of those that are none.
+def convert_times(
+    values: Sequence[Any] | pa.Array, time_format: EventTimeFormat
+) -> tuple[pa.Array, list[tuple[int, str]]]:
+    """Return the event times of `values`, and (index, reason for quarantine) of each value that is not an event time.
 
-    `values`: what documents held, or an array of strings without nulls. A `datetime` with a zone, which some documents
-    hold, is taken as it is, whatever the format. The times are of `EVENT_TIME_TYPE`, null where
-    there is a reason.
+    `values`: values of documents, or an array of strings without nulls. A `datetime` with a zone, which some document
+    formats have, is used as it is, whatever the format. The times have `EVENT_TIME_TYPE`, and are null for the values
+    with a reason.
     """
     if not isinstance(values, pa.Array) and values and all(type(value) is datetime for value in values):
         return pa.array(values, EVENT_TIME_TYPE), []
-    fast = _convert_iso8601(values) if written is EventTimeFormat.ISO8601 else _convert_epoch(values, written)
-    if fast is not None:
-        return fast, []
+    times = _convert_iso8601(values) if time_format is EventTimeFormat.ISO8601 else _convert_epoch(values, time_format)
+    if times is not None:
+        return times, []
     if isinstance(values, pa.Array):
-        return _convert_usual_and_others(values, written)
-    return _convert_each(values, to_microseconds(written))
+        return _convert_canonical_then_others(values, time_format)
+    return _convert_each(values, to_microseconds(time_format))
 
 
-def to_microseconds(written: EventTimeFormat) -> Callable[[Any], int]:
-    """The function that reads one value of a format. It raises `BadEventTime` for what is no event time."""
-    if written is EventTimeFormat.ISO8601:
+def to_microseconds(time_format: EventTimeFormat) -> Callable[[Any], int]:
+    """Return the function that converts one value of a format. It raises `BadEventTime` for any other value."""
+    if time_format is EventTimeFormat.ISO8601:
         return _iso8601
-    numerator, denominator = _EPOCH_UNITS[written]
+    numerator, denominator = _EPOCH_UNITS[time_format]
 
     def read(value: Any) -> int:
         return _epoch(value, numerator, denominator)
@@ -121,42 +123,46 @@ def to_microseconds(written: EventTimeFormat) -> Callable[[Any], int]:
     return read
 
 
-def out_of_range(shown: object) -> str:
-    """The reason for a time before year 1 or after year 9999."""
-    return reason(Reason.EVENT_TIME_OUT_OF_RANGE, f"{show(shown)} is not between the years 1 and 9999")
+def out_of_range(value: object) -> str:
+    """Return the reason for a time before year 1 or after year 9999."""
+    return reason(Reason.EVENT_TIME_OUT_OF_RANGE, f"{shorten(value)} is not between the years 1 and 9999")
 
 
-def _convert_usual_and_others(texts: pa.Array, written: EventTimeFormat) -> tuple[pa.Array, list[tuple[int, str]]]:
-    """A few texts that are no event times should not cost the others their fast way."""
-    iso8601 = written is EventTimeFormat.ISO8601
-    usual = pc.match_substring_regex(texts, _CANONICAL_ZONED if iso8601 else _WHOLE_NUMBER)
-    fast = _convert_iso8601(texts.filter(usual)) if iso8601 else _convert_epoch(texts.filter(usual), written)
-    if fast is None:
-        return _convert_each(texts.to_pylist(), to_microseconds(written))
-    others = pc.invert(usual)
-    slow, faults = _convert_each(texts.filter(others).to_pylist(), to_microseconds(written))
-    times = pc.replace_with_mask(pa.nulls(len(texts), EVENT_TIME_TYPE), usual, fast)
+def _convert_canonical_then_others(
+    texts: pa.Array, time_format: EventTimeFormat
+) -> tuple[pa.Array, list[tuple[int, str]]]:
+    """Convert the canonical texts by Arrow and the others one by one: a few bad texts must not slow down the batch."""
+    iso8601 = time_format is EventTimeFormat.ISO8601
+    canonical = pc.match_substring_regex(texts, _CANONICAL_ZONED if iso8601 else _WHOLE_NUMBER)
+    times = (
+        _convert_iso8601(texts.filter(canonical)) if iso8601 else _convert_epoch(texts.filter(canonical), time_format)
+    )
+    if times is None:
+        return _convert_each(texts.to_pylist(), to_microseconds(time_format))
+    others = pc.invert(canonical)
+    other_times, errors = _convert_each(texts.filter(others).to_pylist(), to_microseconds(time_format))
+    times = pc.replace_with_mask(pa.nulls(len(texts), EVENT_TIME_TYPE), canonical, times)
     indices = pc.indices_nonzero(others)
-    return pc.replace_with_mask(times, others, slow), [(indices[i].as_py(), why) for i, why in faults]
+    return pc.replace_with_mask(times, others, other_times), [(indices[i].as_py(), text) for i, text in errors]
 
 
 def _convert_each(values: Sequence[Any], read: Callable[[Any], int]) -> tuple[pa.Array, list[tuple[int, str]]]:
     times: list[int | None] = []
-    faults: list[tuple[int, str]] = []
+    errors: list[tuple[int, str]] = []
     for index, value in enumerate(values):
         try:
             times.append(read(value))
-        except BadEventTime as fault:
+        except BadEventTime as error:
             times.append(None)
-            faults.append((index, str(fault)))
-    return pa.array(times, pa.int64()).cast(EVENT_TIME_TYPE), faults
+            errors.append((index, str(error)))
+    return pa.array(times, pa.int64()).cast(EVENT_TIME_TYPE), errors
 
 
 # --- ISO 8601 ---------------------------------------------------------------------------------------------------------
 
 
 def _convert_iso8601(values: Sequence[Any] | pa.Array) -> pa.Array | None:
-    """By Arrow's cast, if all values are of one canonical form and in range; else None."""
+    """Return the times by Arrow's cast if all values have one canonical form and are in range; else None."""
     try:
         texts = values if isinstance(values, pa.Array) else pa.array(values, pa.string())
         if pc.all(pc.match_substring_regex(texts, _CANONICAL_ZONED), skip_nulls=False).as_py():
@@ -171,17 +177,17 @@ def _convert_iso8601(values: Sequence[Any] | pa.Array) -> pa.Array | None:
 
 
 def _iso8601(value: Any) -> int:
-    if type(value) in _MOMENTS:
-        return _moment(value)
+    if type(value) in _TIMESTAMPS:
+        return _timestamp(value)
     if not isinstance(value, str):
         raise _wrong_type(value, "a string (ISO 8601)")
     try:
-        # RFC 3339 allows t and z; Python does not.
+        # RFC 3339 allows the letters t and z in lower case; Python does not.
         time = datetime.fromisoformat(value.upper()) if _ISO8601.fullmatch(value) else None
     except ValueError:
         time = None
     if time is None:
-        raise BadEventTime(reason(Reason.EVENT_TIME_MALFORMED, f"{show(value)} is not an ISO 8601 date and time"))
+        raise BadEventTime(reason(Reason.EVENT_TIME_MALFORMED, f"{shorten(value)} is not an ISO 8601 date and time"))
     if time.tzinfo is None:
         time = time.replace(tzinfo=UTC)
     return _in_range((time - _EPOCH) // _MICROSECOND, value)
@@ -190,9 +196,9 @@ def _iso8601(value: Any) -> int:
 # --- epochs -----------------------------------------------------------------------------------------------------------
 
 
-def _convert_epoch(values: Sequence[Any] | pa.Array, written: EventTimeFormat) -> pa.Array | None:
-    """By integer arithmetic, if all values are int64 numbers (or their texts) and in range; else None."""
-    numerator, denominator = _EPOCH_UNITS[written]
+def _convert_epoch(values: Sequence[Any] | pa.Array, time_format: EventTimeFormat) -> pa.Array | None:
+    """Return the times by integer arithmetic if all values are int64 numbers or their texts, in range; else None."""
+    numerator, denominator = _EPOCH_UNITS[time_format]
     try:
         numbers = _int64s(values)
         if numbers is None:
@@ -207,39 +213,39 @@ def _int64s(values: Sequence[Any] | pa.Array) -> pa.Array | None:
     if isinstance(values, pa.Array):
         whole = pc.all(pc.match_substring_regex(values, _WHOLE_NUMBER), skip_nulls=False).as_py()
         return values.cast(pa.int64()) if whole else None
-    # A bool is an int to Python and to Arrow, and would become 0 or 1.
+    # Python and Arrow treat a bool as an int: it would become 0 or 1.
     return pa.array(values, pa.int64()) if set(map(type, values)) <= {int} else None
 
 
 def _floor_divide(numbers: pa.Array, divisor: int) -> pa.Array:
-    """Arrow divides towards zero; times before 1970 are to be rounded down as well."""
+    """Divide and round down. Arrow divides towards zero, which rounds times before 1970 up."""
     quotient = pc.divide(numbers, divisor)
     below = pc.less(numbers, pc.multiply(quotient, divisor))
     return pc.subtract(quotient, below.cast(pa.int64()))
 
 
 def _epoch(value: Any, numerator: int, denominator: int) -> int:
-    if type(value) in _MOMENTS:
-        return _moment(value)
+    if type(value) in _TIMESTAMPS:
+        return _timestamp(value)
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise _wrong_type(value, "a number, or a string that holds one")
     if isinstance(value, int):
         return _in_range(value * numerator // denominator, value)
-    # A float's shortest text is what the producer wrote, up to 17 digits: no binary rounding creeps in.
+    # The shortest text of a float is what the producer wrote, up to 17 digits, without binary rounding.
     text = value if isinstance(value, str) else repr(value)
-    if len(text) > _LONGEST_NUMBER or not _NUMBER.fullmatch(text):
-        raise BadEventTime(reason(Reason.EVENT_TIME_MALFORMED, f"{show(value)} is not a number"))
+    if len(text) > _MAX_NUMBER_CHARACTERS or not _NUMBER.fullmatch(text):
+        raise BadEventTime(reason(Reason.EVENT_TIME_MALFORMED, f"{shorten(value)} is not a number"))
     number = Decimal(text)
-    if number.adjusted() > _MOST_DIGITS:
+    if number.adjusted() > _MAX_DIGITS:
         raise BadEventTime(out_of_range(value))
-    if number and number.adjusted() < -_MOST_DIGITS:
-        # As a ratio it could have a denominator of a thousand digits. It is the epoch, or just before it.
+    if number and number.adjusted() < -_MAX_DIGITS:
+        # The ratio could have a denominator of a thousand digits. Rounded down, the time is 0 or -1.
         return -1 if number < 0 else 0
     top, bottom = number.as_integer_ratio()
     return _in_range(top * numerator // (bottom * denominator), value)
 
 
-# --- both -------------------------------------------------------------------------------------------------------------
+# --- shared -----------------------------------------------------------------------------------------------------------
 
 
 def _all_in_range(microseconds: pa.Array) -> bool:
@@ -249,31 +255,31 @@ def _all_in_range(microseconds: pa.Array) -> bool:
     return bool(bounds["min"].as_py() >= MIN_MICROSECONDS and bounds["max"].as_py() <= MAX_MICROSECONDS)
 
 
-def _moment(value: datetime | BeyondTime) -> int:
-    if isinstance(value, BeyondTime):
+def _timestamp(value: datetime | OutOfRangeTime) -> int:
+    if isinstance(value, OutOfRangeTime):
         raise BadEventTime(out_of_range(value))
     return (value - _EPOCH) // _MICROSECOND
 
 
-def _in_range(microseconds: int, shown: object) -> int:
+def _in_range(microseconds: int, value: object) -> int:
     if not MIN_MICROSECONDS <= microseconds <= MAX_MICROSECONDS:
-        raise BadEventTime(out_of_range(shown))
+        raise BadEventTime(out_of_range(value))
     return microseconds
 
 
-def _wrong_type(value: Any, wanted: str) -> BadEventTime:
-    return BadEventTime(reason(Reason.EVENT_TIME_WRONG_TYPE, f"found {type_name(value)} where {wanted} is expected"))
+def _wrong_type(value: Any, expected: str) -> BadEventTime:
+    return BadEventTime(reason(Reason.EVENT_TIME_WRONG_TYPE, f"found {type_name(value)} where {expected} is expected"))
 
 
 def type_name(value: Any) -> str:
-    """What a value of a document is, as a reason says it."""
+    """Return the name of the type of a document's value, for reasons for quarantine."""
     return _TYPE_NAMES.get(type(value), type(value).__name__)
 
 
-def show(value: object) -> str:
-    """A value of a document as a reason shows it: cut to a line."""
+def shorten(value: object) -> str:
+    """Return a document's value as text, cut to 100 characters, for reasons for quarantine."""
     try:
         text = repr(value)
     except ValueError:  # an int of more than 4,300 digits
         return "a huge number"
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+    return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"

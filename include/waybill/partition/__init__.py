@@ -1,4 +1,6 @@
-"""Partition: from backup objects to table rows, exactly once.
+"""Partition: turn backup objects into table rows, exactly once.
 
-`plan` says what is to be done, `task` does a part of it (on an executor), `run` is the driver.
+`run` is the driver, `plan` the input of a run, `execute` runs the tasks of a plan and `tasks` one of them, on an
+executor. `rows` makes rows of messages. `staged` records the files, `report`, `statistics`, `lateness` and `alert` the
+figures. `files_sink` writes the rows of streams with `sink: files`.
 """

@@ -1,9 +1,8 @@
 """How late rows are: Kafka's timestamp minus the event time, as a histogram in fixed buckets.
 
-Late rows go to their own hour all the same. The figures say how late they come, and so how long to wait until an hour
-is taken for complete. Each commit has those of its own rows, as a property of the snapshot.
-
-How late the rows of a table's commits were, as its snapshots tell: those that were not expired.
+Late rows go to the partition of their own hour all the same. The figures help to decide how long to wait until an hour
+counts as complete. Each commit stores the figures of its own rows as a property of the snapshot; `LatenessHistory`
+reads those of the snapshots that have not expired.
 """
 
 from __future__ import annotations
@@ -36,40 +35,44 @@ __all__ = [
 LATENESS_PROPERTY = "waybill.lateness"
 _VERSION = 1
 
-_MINUTE, _HOUR, _DAY = 60, 3600, 86_400
+_MINUTE = 60
+HOUR_SECONDS, DAY_SECONDS = 3600, 86_400
 BOUNDS_SECONDS = (
     0,
     _MINUTE,
     5 * _MINUTE,
     15 * _MINUTE,
-    _HOUR,
-    3 * _HOUR,
-    6 * _HOUR,
-    12 * _HOUR,
-    _DAY,
-    3 * _DAY,
-    7 * _DAY,
-    30 * _DAY,
+    HOUR_SECONDS,
+    3 * HOUR_SECONDS,
+    6 * HOUR_SECONDS,
+    12 * HOUR_SECONDS,
+    DAY_SECONDS,
+    3 * DAY_SECONDS,
+    7 * DAY_SECONDS,
+    30 * DAY_SECONDS,
 )
-"""Upper bounds of the buckets, included; the first holds what is not late, and one more what is later than the last."""
+"""Inclusive upper bounds of the buckets. The first bucket holds rows that are not late. One more bucket holds rows
+later than the last bound."""
+
+QUANTILES = (0.5, 0.9, 0.99)
 
 _BOUNDS_US = np.array(BOUNDS_SECONDS, dtype=np.int64) * 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Lateness:
-    """How late some rows are."""
+    """A histogram of the lateness of some rows."""
 
     rows: tuple[int, ...] = (0,) * (len(BOUNDS_SECONDS) + 1)
-    """How many, by bucket."""
+    """Number of rows in each bucket."""
     most_seconds: int = 0
-    """Of the latest row, rounded up; 0 if none is late."""
+    """Lateness of the latest row, rounded up; 0 if no row is late."""
     unknown: int = 0
     """Rows without a Kafka timestamp."""
 
     @classmethod
     def of(cls, rows: pa.RecordBatch) -> Self:
-        """Of rows that have an `event_time` and a `kafka_timestamp`."""
+        """Return the lateness of rows, from their columns `event_time` and `kafka_timestamp`."""
         late = pc.subtract(
             rows.column("kafka_timestamp").cast(pa.int64()), rows.column("event_time").cast(pa.int64())
         ).drop_null()
@@ -86,7 +89,7 @@ class Lateness:
 
     @classmethod
     def sum(cls, some: Iterable[Lateness]) -> Lateness:
-        """All of them together."""
+        """Add up several histograms."""
         total = Lateness()
         for one in some:
             total += one
@@ -94,15 +97,15 @@ class Lateness:
 
     @property
     def known(self) -> int:
-        """Rows that have a Kafka timestamp."""
+        """Number of rows with a Kafka timestamp."""
         return sum(self.rows)
 
     def later_than(self, seconds: int) -> int:
-        """How many rows are later than one of `BOUNDS_SECONDS`."""
+        """Return how many rows are later than `seconds`, which must be one of `BOUNDS_SECONDS`."""
         return sum(self.rows[BOUNDS_SECONDS.index(seconds) + 1 :])
 
     def quantile_seconds(self, share: float) -> int | None:
-        """A bound that at least this share of the rows keeps to: a bucket's, or the maximum's. None: no rows."""
+        """Return an upper bound of the lateness of this share of the rows, as precise as the buckets; None: no rows."""
         if not self.known:
             return None
         reached = np.cumsum(self.rows) >= share * self.known
@@ -110,7 +113,7 @@ class Lateness:
         return min(BOUNDS_SECONDS[bucket], self.most_seconds) if bucket < len(BOUNDS_SECONDS) else self.most_seconds
 
     def document(self) -> dict[str, Any]:
-        """For a JSON file."""
+        """Return the figures for a JSON document."""
         return {
             "bounds_s": list(BOUNDS_SECONDS),
             "rows": list(self.rows),
@@ -119,30 +122,26 @@ class Lateness:
         }
 
     def to_text(self) -> str:
-        """The snapshot's property."""
+        """Return the value of the snapshot property."""
         return json.dumps({"v": _VERSION, **self.document()}, separators=(",", ":"))
 
     @classmethod
     def from_text(cls, text: str, where: str) -> Lateness:
-        """The inverse of `to_text`. Raises `GenerationConflict` for what a newer Waybill wrote; `where` names it."""
+        """Parse what `to_text` returned; `where` names it in errors. Raises `DocumentTooNew` for a newer Waybill's."""
         document = read_document(text.encode(), _VERSION, where)
         return cls(tuple(document["rows"]), document["most_s"], document["unknown"])
 
 
-HOUR_SECONDS, DAY_SECONDS = 3600, 86_400
-QUANTILES = (0.5, 0.9, 0.99)
-
-
 @dataclass(frozen=True, slots=True)
 class CommitLateness:
-    """How late the rows of one commit were."""
+    """The lateness of the rows of one commit."""
 
     at: datetime
     run: str
     lateness: Lateness
 
     def document(self) -> dict[str, Any]:
-        """For a JSON document."""
+        """Return the figures for a JSON document."""
         return {
             "at": self.at.isoformat(),
             "run": self.run,
@@ -155,31 +154,31 @@ class CommitLateness:
 
 @dataclass(frozen=True, slots=True)
 class LatenessHistory:
-    """How late the rows of a table were."""
+    """The lateness of the rows of a table, commit by commit."""
 
     commits: Sequence[CommitLateness]
     """Newest first."""
     known_since: datetime | None
-    """When the oldest snapshot was made that is there still; None: there is none, or none was ever expired."""
+    """Time of the oldest snapshot if older ones have expired; None: the table's history is complete."""
 
     @classmethod
     def of(cls, metadata: TableMetadata, name: str, since: datetime) -> LatenessHistory:
-        """Of the commits since then to a table, called `name` in errors.
+        """Return the lateness of the commits to a table since then. `name` names the table in errors.
 
-        Raises `GenerationConflict` when a newer Waybill wrote the figures.
+        Raises `DocumentTooNew` when a newer Waybill wrote the figures.
         """
         snapshots = list(ancestry(metadata))
         expired = bool(snapshots) and snapshots[-1].parent_snapshot_id is not None
-        commits = [_commit(snapshot, name) for snapshot in snapshots if _made(snapshot) >= since]
-        return cls([c for c in commits if c is not None], _made(snapshots[-1]) if expired else None)
+        commits = [_commit(snapshot, name) for snapshot in snapshots if _committed_at(snapshot) >= since]
+        return cls([c for c in commits if c is not None], _committed_at(snapshots[-1]) if expired else None)
 
     @property
     def total(self) -> Lateness:
-        """All commits together."""
+        """Add up all commits."""
         return Lateness.sum(commit.lateness for commit in self.commits)
 
     def document(self) -> dict[str, Any]:
-        """For a JSON document."""
+        """Return the figures for a JSON document."""
         total = self.total
         return {
             "known_since": None if self.known_since is None else self.known_since.isoformat(),
@@ -201,8 +200,8 @@ def _commit(snapshot: Snapshot, name: str) -> CommitLateness | None:
     if text is None:
         return None
     lateness = Lateness.from_text(text, f"snapshot {snapshot.snapshot_id} of table {name}")
-    return CommitLateness(_made(snapshot), properties.get("waybill.run", ""), lateness)
+    return CommitLateness(_committed_at(snapshot), properties.get("waybill.run", ""), lateness)
 
 
-def _made(snapshot: Snapshot) -> datetime:
+def _committed_at(snapshot: Snapshot) -> datetime:
     return datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC)

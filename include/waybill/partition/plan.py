@@ -1,9 +1,9 @@
-"""The plan of a partition run: which ranges of which backup objects, read by which parser.
+"""The plan of a partition run: the ranges of backup objects that it reads, and the settings that they are parsed by.
 
-The plan is an object in S3, named by the progress that it starts from and created if absent. So a rival, or a retry
-after a crash, finds it and does the same, even if the archive has grown or the config has changed in between.
+The plan is an object in S3, named after the progress that it starts from and created if absent. So a rival, or a retry
+after a crash, finds the plan and executes the same, even if the archive has grown or the config has changed since.
 
-What of a stream's archive has not been turned into rows yet: its chains from the progress on.
+`list_chains` returns the part of a stream's archive that is not in the tables yet, which `make_plan` cuts into tasks.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from pydantic import ValidationError
 
 from waybill.archive import chain
 from waybill.archive.chain import ChainObject
-from waybill.archive.spans import ArchiveFault, Span, clip
-from waybill.config import Config, Reading, Stream
-from waybill.coordination import Committed, Coordinator
-from waybill.errors import ChainBroken, ConnectionMissing, CoordinationUnavailable, PlanUnusable
+from waybill.archive.spans import ArchiveFault, Span, spans_from
+from waybill.config import Config, ParseSettings, Stream
+from waybill.coordination import CommittedOffset, Coordinator
+from waybill.documents import read_document
+from waybill.errors import ChainBroken, ConnectionMissing, CoordinationUnavailable, DocumentDamaged, MixedFormats
 from waybill.names import TopicPartition
 from waybill.staging.driver import LEAST_TASK_BYTES
 from waybill.store import Store
@@ -44,40 +45,43 @@ __all__ = [
 ]
 
 _VERSION = 2
+_LISTING_THREADS = 8
+
+logger = logging.getLogger(__name__)
 
 Task = tuple[Span, ...]
-"""What one Spark task reads, in this order."""
+"""The spans that one Spark task reads, in this order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What one partition run does."""
+    """The input of one partition run."""
 
     key: str
-    """The name of the plan's object."""
+    """Key of the plan's object."""
     stream: str
     generation: int
     created_at: datetime
-    reading: Reading
+    parse_settings: ParseSettings
     start: Mapping[TopicPartition, int]
     end: Mapping[TopicPartition, int]
     tasks: tuple[Task, ...]
     faults: Mapping[TopicPartition, ArchiveFault] = field(default_factory=dict)
-    """What was known to be at fault, and is left out."""
+    """Known faults of the archive: these topic-partitions end before them."""
 
     @property
     def id(self) -> str:
-        """Short, and the same for the same start."""
+        """A short name; plans with the same start have the same."""
         return self.key.rsplit("/", 1)[-1].removesuffix(".json")
 
     def to_json(self) -> bytes:
-        """The document of `"v": 2`."""
+        """Return the content of the plan's object, with `"v": 2`."""
         document = {
             "v": _VERSION,
             "stream": self.stream,
             "generation": self.generation,
             "created_at": self.created_at.isoformat(),
-            "reading": self.reading.model_dump(mode="json"),
+            "reading": self.parse_settings.model_dump(mode="json"),
             "start": offsets_document(self.start),
             "end": offsets_document(self.end),
             "tasks": [
@@ -90,27 +94,79 @@ class Plan:
 
     @classmethod
     def from_json(cls, key: str, text: bytes) -> Plan:
-        """The inverse of `to_json`. Raises `PlanUnusable` on anything that this version did not write."""
+        """Parse what `to_json` returned.
+
+        Raises `DocumentTooNew` for a plan of a newer Waybill, `DocumentDamaged` for any other content.
+        """
+        remedy = "Let the Waybill that made the plan execute it, or remove the object, and run again"
         try:
-            document = json.loads(text)
-            if document["v"] != _VERSION:
-                raise PlanUnusable(
-                    f"plan {key} is of version {document['v']!r}; this Waybill reads version {_VERSION}: "
-                    f"let the Waybill that made the plan carry it out, or remove the object, and run again"
-                )
+            document = read_document(text, _VERSION, f"plan {key}", oldest=_VERSION, remedy=remedy)
             return cls(
                 key=key,
                 stream=document["stream"],
                 generation=document["generation"],
                 created_at=datetime.fromisoformat(document["created_at"]),
-                reading=Reading.model_validate(document["reading"]),
+                parse_settings=ParseSettings.model_validate(document["reading"]),
                 start=parse_offsets(document["start"]),
                 end=parse_offsets(document["end"]),
                 tasks=tuple(tuple(_span(fields) for fields in task) for task in document["tasks"]),
                 faults=parse_faults(document["faults"]),
             )
         except (ValueError, KeyError, TypeError, AttributeError, ValidationError) as error:
-            raise PlanUnusable(f"plan {key} cannot be read ({error}): remove the object, and run again") from error
+            raise DocumentDamaged(f"plan {key} cannot be read ({error}): remove the object, and run again") from error
+
+
+# --- what to plan ---
+
+
+def list_chains(
+    store: Store,
+    stream: Stream,
+    start: Mapping[TopicPartition, int],
+    committed: Mapping[TopicPartition, CommittedOffset],
+) -> tuple[dict[TopicPartition, list[ChainObject]], list[str]]:
+    """Return the objects that hold offsets at or after `start`, by topic-partition, and messages about broken chains.
+
+    A broken chain is listed up to where it is broken. `committed`: the committed offsets as far as they are known, read
+    before this call. With them a chain's last object need not be read to know its end, and its start is known.
+    """
+    topics = [topic for topic in store.topics() if stream.matches(topic)]
+    with ThreadPoolExecutor(_LISTING_THREADS) as pool:
+        found = [c.tp for chains in pool.map(store.chains, topics) for c in chains if c.generation == stream.generation]
+        tps = sorted({*found, *start})
+        walked = list(
+            pool.map(lambda tp: _walk_chain(store, stream.generation, tp, start.get(tp), committed.get(tp)), tps)
+        )
+    objects = {tp: found for tp, (found, _) in zip(tps, walked, strict=True)}
+    return objects, [fault for _, fault in walked if fault]
+
+
+def _walk_chain(
+    store: Store, generation: int, tp: TopicPartition, start: int | None, committed: CommittedOffset | None
+) -> tuple[list[ChainObject], str]:
+    objects: list[ChainObject] = []
+    offset = None
+    if committed is not None:
+        offset = committed.committed_offset
+        start = committed.start_offset if start is None else start
+    try:
+        objects.extend(chain.walk_chain(store, generation, tp, from_offset=start, committed_offset=offset))
+    except (ChainBroken, MixedFormats) as error:
+        return objects, str(error)
+    return objects, ""
+
+
+def committed_offsets(config: Config, name: str) -> dict[TopicPartition, CommittedOffset]:
+    """Return the committed offsets, or none if ZooKeeper does not answer: then the chains themselves are read."""
+    try:
+        with Coordinator.of(config, name) as coordinator:
+            return coordinator.list_committed()
+    except (CoordinationUnavailable, ConnectionMissing) as error:
+        logger.warning("continuing without the committed offsets: %s", error)
+        return {}
+
+
+# --- cut into tasks ---
 
 
 def make_plan(
@@ -118,7 +174,7 @@ def make_plan(
     *,
     stream: str,
     generation: int,
-    reading: Reading,
+    parse_settings: ParseSettings,
     created_at: datetime,
     start: Mapping[TopicPartition, int],
     chains: Mapping[TopicPartition, Sequence[ChainObject]],
@@ -127,27 +183,27 @@ def make_plan(
     slots: int = 1,
     faults: Mapping[TopicPartition, ArchiveFault] = MappingProxyType({}),
 ) -> Plan | None:
-    """A plan for what `chains` hold from `start` on, up to about `run_bytes` of it; None if that is nothing.
+    """Return a plan for about the first `run_bytes` of `chains` from `start` on; None if there is no input.
 
     `chains`: for each topic-partition the objects that hold offsets at or after its start, in order.
-    `slots`: how many tasks can run side by side. What makes fewer tasks is shared among them.
-    `faults`: why some that have more are not among them.
+    `slots`: how many tasks can run side by side. Input for fewer tasks is shared among the slots.
+    `faults`: why some topic-partitions end before their chain does.
     """
-    spans = bound({tp: tuple(clip(tp, objects, start.get(tp))) for tp, objects in chains.items()}, run_bytes)
+    spans = bound({tp: tuple(spans_from(tp, objects, start.get(tp))) for tp, objects in chains.items()}, run_bytes)
     end = {**start, **{tp: s[-1].next_offset for tp, s in spans.items() if s}}
     tasks = pack(spans, task_bytes)
     if len(tasks) < slots:
-        tasks = _share(_side_by_side(spans), slots) or tasks
+        tasks = _share(_interleave(spans), slots) or tasks
     if not tasks:
         return None
-    return Plan(key, stream, generation, created_at, reading, start, end, tasks, faults)
+    return Plan(key, stream, generation, created_at, parse_settings, start, end, tasks, faults)
 
 
 def bound(spans: Mapping[TopicPartition, Sequence[Span]], run_bytes: int) -> Mapping[TopicPartition, tuple[Span, ...]]:
-    """The first `run_bytes` of a backlog, the same share of each topic-partition's; one object at least."""
+    """Return the first `run_bytes` of a backlog, the same share of each topic-partition's, but at least one object."""
     kept: dict[TopicPartition, list[Span]] = {}
     taken = 0
-    for span in _side_by_side(spans):
+    for span in _interleave(spans):
         if kept and taken + span.size_bytes > run_bytes:
             break
         kept.setdefault(span.tp, []).append(span)
@@ -156,16 +212,16 @@ def bound(spans: Mapping[TopicPartition, Sequence[Span]], run_bytes: int) -> Map
 
 
 def pack(spans: Mapping[TopicPartition, Sequence[Span]], task_bytes: int) -> tuple[Task, ...]:
-    """Pack spans into tasks of about `task_bytes` of backup.
+    """Pack spans into tasks of about `task_bytes` of backup objects.
 
-    Few tasks, each over a short time, make few and full files: every task writes a file for each partition value that
-    it meets. So a task takes the topic-partitions' spans side by side, each at the same share of its backlog, since
-    chains that were written at the same time grow together. Within a topic-partition order is that of offsets.
+    Every task writes a file for each partition value in its rows, so a few tasks that each cover a short time write few
+    and large files. Chains that are written at the same time grow together. So a task takes the spans of all
+    topic-partitions at the same share of their backlogs. Spans of one topic-partition stay in order of offset.
     """
     tasks: list[list[Span]] = []
     filled = 0
-    for span in _side_by_side(spans):
-        # To the nearer side of the target: a task may overshoot by half of its last object.
+    for span in _interleave(spans):
+        # Choose the nearer side of the target: a task may exceed it by half of its last object.
         if not tasks or filled + span.size_bytes / 2 > task_bytes:
             tasks.append([])
             filled = 0
@@ -175,7 +231,10 @@ def pack(spans: Mapping[TopicPartition, Sequence[Span]], task_bytes: int) -> tup
 
 
 def _share(spans: Sequence[Span], slots: int) -> tuple[Task, ...]:
-    """Spans to tasks of about the same size, one for each slot, if each gets enough; else fewer, or none."""
+    """Cut spans into tasks of about the same size, one for each slot, or fewer so that each has enough input.
+
+    Returns no tasks if there is not enough input for two.
+    """
     total = sum(span.size_bytes for span in spans)
     count = min(slots, total // LEAST_TASK_BYTES)
     if count < 2:
@@ -183,15 +242,15 @@ def _share(spans: Sequence[Span], slots: int) -> tuple[Task, ...]:
     tasks: dict[int, list[Span]] = {}
     before = 0
     for span in spans:
-        # By where its middle lies: the last one's is below the total, but for an empty object.
+        # The middle of the span decides. That of the last span is below the total, except for an empty object.
         number = min((2 * before + span.size_bytes) * count // (2 * total), count - 1)
         tasks.setdefault(number, []).append(span)
         before += span.size_bytes
     return tuple(tuple(task) for task in tasks.values())
 
 
-def _side_by_side(spans: Mapping[TopicPartition, Sequence[Span]]) -> list[Span]:
-    """All spans, by the share of their topic-partition's backlog that comes before them."""
+def _interleave(spans: Mapping[TopicPartition, Sequence[Span]]) -> list[Span]:
+    """Return all spans, sorted by the share of their topic-partition's backlog that lies before them."""
     placed: list[tuple[float, TopicPartition, int, Span]] = []
     for tp, ordered in sorted(spans.items()):
         total = max(sum(span.size_bytes for span in ordered), 1)
@@ -202,23 +261,26 @@ def _side_by_side(spans: Mapping[TopicPartition, Sequence[Span]]) -> list[Span]:
     return [span for *_, span in sorted(placed, key=lambda place: place[:3])]
 
 
+# --- parts of documents ---
+
+
 def offsets_document(progress: Mapping[TopicPartition, int]) -> dict[str, int]:
-    """For a JSON document: offsets by `topic/partition`."""
+    """Return offsets for a JSON document, by `topic/partition`."""
     return {str(tp): offset for tp, offset in sorted(progress.items())}
 
 
 def parse_offsets(offsets: Mapping[str, int]) -> dict[TopicPartition, int]:
-    """The inverse of `offsets_document`."""
+    """Parse what `offsets_document` returned."""
     return {TopicPartition.parse(tp): int(offset) for tp, offset in offsets.items()}
 
 
 def faults_document(faults: Mapping[TopicPartition, ArchiveFault]) -> dict[str, Any]:
-    """For a JSON document: offset and message by `topic/partition`."""
+    """Return faults for a JSON document: offset and message by `topic/partition`."""
     return {str(tp): [fault.offset, fault.message] for tp, fault in sorted(faults.items())}
 
 
 def parse_faults(document: Mapping[str, Any]) -> dict[TopicPartition, ArchiveFault]:
-    """The inverse of `faults_document`."""
+    """Parse what `faults_document` returned."""
     faults = [ArchiveFault(TopicPartition.parse(tp), *fault) for tp, fault in document.items()]
     return {fault.tp: fault for fault in faults}
 
@@ -226,50 +288,3 @@ def parse_faults(document: Mapping[str, Any]) -> dict[TopicPartition, ArchiveFau
 def _span(fields: list[Any]) -> Span:
     topic, partition, key, first_offset, next_offset, size_bytes = fields
     return Span(TopicPartition(topic, partition), key, first_offset, next_offset, size_bytes)
-
-
-logger = logging.getLogger(__name__)
-
-_LISTING_THREADS = 8
-
-
-def list_chains(
-    store: Store, stream: Stream, start: Mapping[TopicPartition, int], committed: Mapping[TopicPartition, Committed]
-) -> tuple[dict[TopicPartition, list[ChainObject]], list[str]]:
-    """The objects of all of the stream's chains that hold offsets at or after `start`, and what is broken.
-
-    A chain is listed up to where it is broken. `committed`: what is known of the committed offsets, which saves reading
-    each chain's last object for its end, and says where it began; read before this call.
-    """
-    topics = [topic for topic in store.topics() if stream.matches(topic)]
-    with ThreadPoolExecutor(_LISTING_THREADS) as pool:
-        found = [c.tp for chains in pool.map(store.chains, topics) for c in chains if c.generation == stream.generation]
-        tps = sorted({*found, *start})
-        walked = list(pool.map(lambda tp: _walk(store, stream.generation, tp, start.get(tp), committed.get(tp)), tps))
-    objects = {tp: found for tp, (found, _) in zip(tps, walked, strict=True)}
-    return objects, [fault for _, fault in walked if fault]
-
-
-def _walk(
-    store: Store, generation: int, tp: TopicPartition, start: int | None, committed: Committed | None
-) -> tuple[list[ChainObject], str]:
-    objects: list[ChainObject] = []
-    offset = None
-    if committed is not None:
-        offset = committed.committed_offset
-        start = committed.start_offset if start is None else start
-    try:
-        objects.extend(chain.walk(store, generation, tp, from_offset=start, committed_offset=offset))
-    except ChainBroken as error:
-        return objects, str(error)
-    return objects, ""
-
-
-def committed_offsets(config: Config, name: str) -> dict[TopicPartition, Committed]:
-    """The committed offsets, or none if ZooKeeper cannot be asked: the chains say the same, for more reading."""
-    try:
-        with Coordinator.of(config, name) as coordinator:
-            return coordinator.list_committed()
-    except (CoordinationUnavailable, ConnectionMissing) as error:
-        logger.warning("going on without the committed offsets: %s", error)
-        return {}

@@ -1,34 +1,25 @@
-"""What a partition run says at its end: one line for people, one document for programs."""
+"""The report of a partition run: one line for people, one document for programs."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 from waybill.config.partitioning import QuarantineAlert
-from waybill.partition.alert import alert_of
+from waybill.partition.alert import quarantine_alert
 from waybill.partition.lateness import LATENESS_PROPERTY, Lateness
-from waybill.partition.observed import REASONS_PROPERTY, Refusal, Refused
 from waybill.partition.plan import Plan
 from waybill.partition.staged import Staged
+from waybill.partition.statistics import REASONS_PROPERTY, ReasonCount, ReasonCounts
 from waybill.partition.tasks import TaskResult
+from waybill.staging.driver import RunOutcome
 from waybill.tables import Progress
 
-__all__ = ["Report", "RunOutcome"]
+__all__ = ["Report"]
 
 _LATE_SECONDS = 3600
-
-
-class RunOutcome(StrEnum):
-    """How a run ended. Each is a success."""
-
-    NOTHING_NEW = "nothing_new"
-    COMMITTED = "committed"
-    ADOPTED = "adopted"
-    """Another run committed the same plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +30,13 @@ class Report:
     outcome: RunOutcome
     plan: str | None
     resumed: bool
-    """The plan was an earlier run's, or a rival's: there may be more to do than it says."""
+    """An earlier run or a rival made the plan: the archive may have more input than the plan covers."""
     more: bool
-    """The plan leaves some of the backlog to the next one, because of `partition.run_bytes`."""
+    """The plan leaves a part of the backlog to the next one, because of `partition.run_bytes`."""
     start: dict[str, int]
-    """Progress before, by `topic/partition`."""
+    """Progress before the run, by `topic/partition`."""
     end: dict[str, int]
-    """Progress after."""
+    """Progress after the run."""
     tasks: int
     rows: int
     quarantined: int
@@ -60,15 +51,15 @@ class Report:
     task_cpu_seconds: float
     """CPU seconds of the executors' processes, summed over the tasks; not those of Spark itself."""
     peak_memory_bytes: int
-    """The most that an executor's worker process held resident; 0 when no task was carried out by this run."""
+    """Largest resident size of an executor's worker process; 0 when this run executed no task."""
     lateness: Lateness
-    """How late the rows are."""
-    reasons: dict[str, Refusal]
-    """Why messages went to quarantine, most frequent first."""
+    """Lateness of the rows."""
+    reasons: dict[str, ReasonCount]
+    """Kinds of reasons why messages went to quarantine, most frequent first."""
     alert: str | None
-    """More went to quarantine than the stream's config allows."""
+    """Set when more messages went to quarantine than the stream's config allows."""
     faults: tuple[str, ...]
-    """What the archive could not give: topic-partitions that were left out from the fault on."""
+    """Faults of the archive: their topic-partitions were left out from the fault on."""
 
     @classmethod
     def of(
@@ -86,10 +77,10 @@ class Report:
         faults: tuple[str, ...],
         seconds: Mapping[str, float],
     ) -> Report:
-        """Add up what happened."""
+        """Compute the figures from plan, staged files and task results."""
         rows, quarantined = (staged.rows, staged.quarantined) if staged else (0, 0)
         reasons = staged.properties.get(REASONS_PROPERTY) if staged else None
-        refused = Refused.from_text(reasons) if reasons else Refused()
+        counts = ReasonCounts.from_text(reasons) if reasons else ReasonCounts()
         return cls(
             stream=stream,
             outcome=outcome,
@@ -110,21 +101,21 @@ class Report:
             task_cpu_seconds=round(sum(result.cpu_seconds for result in results), 3),
             peak_memory_bytes=max((result.peak_memory_bytes for result in results), default=0),
             lateness=_lateness(staged),
-            reasons=dict(refused.most()),
-            alert=alert_of(stream, alert_settings, rows, quarantined, refused),
+            reasons=dict(counts.most_frequent()),
+            alert=quarantine_alert(stream, alert_settings, rows, quarantined, counts),
             faults=faults,
         )
 
     def document(self) -> dict[str, Any]:
-        """For a JSON file."""
+        """Return the report for a JSON file."""
         return {"v": 1, **dataclasses.asdict(self), "lateness": self.lateness.document()}
 
     def __str__(self) -> str:
         spent = f"{self.seconds['total']:.1f} s"
         if self.outcome is RunOutcome.NOTHING_NEW:
             return f"partitioned {self.stream}: nothing new, in {spent}"
-        moved = [f"{tp} to {end:,}" for tp, end in self.end.items() if end != self.start.get(tp)]
-        where = ", ".join(moved) if len(moved) <= 4 else f"{len(moved)} topic-partitions"
+        ends = [f"{tp} to {end:,}" for tp, end in self.end.items() if end != self.start.get(tp)]
+        where = ", ".join(ends) if len(ends) <= 4 else f"{len(ends)} topic-partitions"
         adopted = " (committed by another run)" if self.outcome is RunOutcome.ADOPTED else ""
         late = self.lateness.later_than(_LATE_SECONDS)
         rows = f"{self.rows:,} rows" + (f" ({late:,} more than 1 h late)" if late else "")
@@ -136,7 +127,7 @@ class Report:
 
 def _lateness(staged: Staged | None) -> Lateness:
     text = staged.properties.get(LATENESS_PROPERTY) if staged else None
-    return Lateness() if text is None else Lateness.from_text(text, "what was staged")
+    return Lateness() if text is None else Lateness.from_text(text, "the staged files' statistics")
 
 
 def _offsets(progress: Progress) -> dict[str, int]:

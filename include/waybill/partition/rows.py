@@ -1,8 +1,7 @@
-"""Event times that cannot be: so far in the past or the future that a clock, or a unit, must be wrong.
+"""Turn decoded messages into rows of the table and of the quarantine.
 
-One such message would make a partition of its own, and ten thousand of them ten thousand. They go to quarantine.
-
-From decoded messages to rows of the table and of the quarantine.
+An event time far in the past or the future comes from a wrong clock or unit. It would make a table partition of its
+own, and ten thousand such messages ten thousand partitions, so these messages go to quarantine (`EventTimeCheck`).
 """
 
 from __future__ import annotations
@@ -14,13 +13,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from waybill.archive.indexed_reader import SET_ASIDE
-from waybill.config import Columns, EventTimeBounds
+from waybill.config import Columns, EventTimeBounds, ParseSettings
 from waybill.config.enums import BackupFormat
-from waybill.config.values import format_duration
+from waybill.config.quantities import format_duration
 from waybill.names import TopicPartition
+from waybill.parsers import build_parser
 from waybill.parsers.protocol import EVENT_TIME_TYPE, Parsed, Parser, Reason, arrow_type, reason
 from waybill.parsers.timestamps import MAX_MICROSECONDS, MIN_MICROSECONDS
 from waybill.records.decode import HEADERS_TYPE, NO_TIMESTAMP_US
+from waybill.staging.table_layout import TableLayout
 
 __all__ = [
     "ARCHIVE_SCHEMA",
@@ -30,26 +31,186 @@ __all__ = [
     "RowBuilder",
     "Rows",
     "archive_rows",
+    "build_row_builder",
+    "rows_in_table",
     "table_rows",
 ]
 
 _MICROSECOND = timedelta(microseconds=1)
 _TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 
+_ORIGIN = [
+    pa.field("topic", pa.string(), nullable=False),
+    pa.field("partition", pa.int32(), nullable=False),
+    pa.field("offset", pa.int64(), nullable=False),
+    pa.field("kafka_timestamp", EVENT_TIME_TYPE),
+    pa.field("key", pa.binary()),
+    pa.field("headers", HEADERS_TYPE, nullable=False),
+    pa.field("value", pa.binary()),
+]
+
+ARCHIVE_SCHEMA = pa.schema(_ORIGIN)
+"""Arrow schema of messages as they are in the archive."""
+
+TABLE_ROWS = pa.schema(
+    [
+        *_ORIGIN,
+        pa.field("event_time", EVENT_TIME_TYPE, nullable=False),
+        pa.field("message_id", pa.string(), nullable=False),
+        pa.field("generation", pa.int32(), nullable=False),
+    ]
+)
+"""Arrow schema of `waybill.tables.schemas.TABLE_SCHEMA`: the columns that every stream's table has."""
+
+QUARANTINE_ROWS = pa.schema(
+    [
+        *_ORIGIN,
+        pa.field("reason", pa.string(), nullable=False),
+        pa.field("parser", pa.string(), nullable=False),
+        pa.field("quarantined_at", EVENT_TIME_TYPE, nullable=False),
+        pa.field("generation", pa.int32(), nullable=False),
+    ]
+)
+"""Arrow schema of `waybill.tables.schemas.QUARANTINE_SCHEMA`."""
+
+_NO_QUARANTINE_ROWS = pa.RecordBatch.from_pylist([], schema=QUARANTINE_ROWS)
+
+
+def table_rows(columns: Columns) -> pa.Schema:
+    """Return the schema of a table's rows: `TABLE_ROWS` followed by these typed columns."""
+    return pa.schema([*TABLE_ROWS, *(pa.field(name, arrow_type(column.type)) for name, column in columns.items())])
+
+
+def rows_in_table(parse_settings: ParseSettings, table: TableLayout) -> pa.Schema:
+    """Return the schema of the rows, with the types that the table has now: they may be wider than configured."""
+    in_table = table.arrow_schema(table_rows(parse_settings.columns))
+    return pa.schema([*TABLE_ROWS, *list(in_table)[len(TABLE_ROWS) :]])
+
+
+def build_row_builder(
+    parse_settings: ParseSettings, generation: int, planned_at: datetime, rows: pa.Schema
+) -> RowBuilder:
+    """Return the builder that makes `rows` of messages by these settings."""
+    parser = build_parser(parse_settings.parser, parse_settings.columns)
+    return RowBuilder(parser, generation, planned_at, parse_settings.event_time_bounds, rows)
+
+
+class Rows(NamedTuple):
+    """The rows made of a batch of messages. Each message is in one of the two."""
+
+    table: pa.RecordBatch
+    quarantine: pa.RecordBatch
+
+
+class RowBuilder:
+    """Makes the rows of one run. The same messages always give the same rows."""
+
+    def __init__(
+        self,
+        parser: Parser,
+        generation: int,
+        planned_at: datetime,
+        bounds: EventTimeBounds,
+        rows: pa.Schema = TABLE_ROWS,
+    ) -> None:
+        """`rows`: the schema of a table's row, `table_rows` of the parser's columns or with wider types."""
+        self._parser = parser
+        self._check = EventTimeCheck(bounds, planned_at)
+        self._generation = generation
+        self._planned_at = pa.scalar(planned_at, EVENT_TIME_TYPE)
+        self._rows = rows
+        self._typed = list(rows)[len(TABLE_ROWS) :]
+
+    def build(self, tp: TopicPartition, messages: pa.RecordBatch) -> Rows:
+        """Return the rows of messages of `MESSAGE_SCHEMA` from one topic-partition."""
+        parsed = self._check.check(_with_set_aside(messages, self._parse(messages)))
+        columns = archive_rows(tp, messages).columns
+        good = pa.RecordBatch.from_arrays(
+            [
+                *columns,
+                parsed.event_time,
+                _assign_ids(parsed.message_id, tp, messages),
+                self._generations(messages),
+                *(_widened(parsed.columns[field.name], field.type) for field in self._typed),
+            ],
+            schema=self._rows,
+        )
+        if parsed.error.null_count == len(parsed.error):
+            return Rows(good, _NO_QUARANTINE_ROWS)
+        refused = pc.is_valid(parsed.error)
+        n = messages.num_rows
+        bad = pa.RecordBatch.from_arrays(
+            [
+                *columns,
+                parsed.error,
+                self._refusers(messages),
+                pa.repeat(self._planned_at, n),
+                self._generations(messages),
+            ],
+            schema=QUARANTINE_ROWS,
+        )
+        return Rows(good.filter(pc.invert(refused)), bad.filter(refused))
+
+    def _generations(self, messages: pa.RecordBatch) -> pa.Array:
+        return pa.repeat(pa.scalar(self._generation, pa.int32()), messages.num_rows)
+
+    def _refusers(self, messages: pa.RecordBatch) -> pa.Array:
+        """Return for each message what refused it: the parser, or the archive's format."""
+        parsers = pa.repeat(self._parser.name, messages.num_rows)
+        if SET_ASIDE not in messages.schema.names:
+            return parsers
+        return pc.if_else(messages.column(SET_ASIDE).is_valid(), BackupFormat.TEXT.value, parsers)
+
+    def _parse(self, messages: pa.RecordBatch) -> Parsed:
+        """Return what the parser makes of messages with a value, and of tombstones what Waybill itself does."""
+        values = messages.column("value")
+        if not values.null_count:
+            return self._parser.parse(messages)
+        present = values.is_valid()
+        parsed = self._parser.parse(messages.filter(present))
+        stones = _tombstones(messages)
+        # Index of a message among the parsed ones; null for a tombstone, and `take` returns null for a null index.
+        place = pc.if_else(
+            present, pc.subtract(pc.cumulative_sum(present.cast(pa.int64())), 1), pa.scalar(None, pa.int64())
+        )
+        return Parsed(
+            pc.if_else(present, parsed.event_time.take(place), stones.event_time),
+            parsed.message_id.take(place),
+            pc.if_else(present, parsed.error.take(place), stones.error),
+            {name: column.take(place) for name, column in parsed.columns.items()},
+        )
+
+
+def archive_rows(tp: TopicPartition, messages: pa.RecordBatch) -> pa.RecordBatch:
+    """Return messages of `MESSAGE_SCHEMA` as rows of `ARCHIVE_SCHEMA`."""
+    n = messages.num_rows
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.repeat(tp.topic, n),
+            pa.repeat(pa.scalar(tp.partition, pa.int32()), n),
+            messages.column("offset"),
+            _kafka_timestamp(messages.column("timestamp")),
+            messages.column("key"),
+            messages.column("headers"),
+            messages.column("value"),
+        ],
+        schema=ARCHIVE_SCHEMA,
+    )
+
 
 class EventTimeCheck:
-    """Holds event times against the bounds of one plan: a retry, which carries out the same plan, finds the same."""
+    """Compares event times with bounds relative to when the plan was made: a retry of the plan decides the same."""
 
     def __init__(self, bounds: EventTimeBounds, planned_at: datetime) -> None:
         at_us = pa.scalar(planned_at, EVENT_TIME_TYPE).value
-        # Beyond the years that there are, a bound means nothing.
+        # Keep the bounds within the years that the type can hold.
         self._first_us = max(at_us - bounds.past // _MICROSECOND, MIN_MICROSECONDS)
         self._last_us = min(at_us + bounds.future // _MICROSECOND, MAX_MICROSECONDS)
         self._before = f" is before {_text(self._first_us)}, {format_duration(bounds.past)} before the run was planned"
         self._after = f" is after {_text(self._last_us)}, {format_duration(bounds.future)} after the run was planned"
 
     def check(self, parsed: Parsed) -> Parsed:
-        """The same, but that what is out of bounds has an error, if it had none."""
+        """Return `parsed` with an error for each event time out of bounds that had no error."""
         times_us = parsed.event_time.cast(pa.int64())
         found = pc.min_max(times_us)
         if not found["min"].is_valid or (
@@ -71,163 +232,20 @@ def _text(at_us: int) -> str:
     return str(pc.strftime(pa.scalar(at_us, pa.int64()).cast(EVENT_TIME_TYPE), format=_TIME_FORMAT).as_py())
 
 
-_ORIGIN = [
-    pa.field("topic", pa.string(), nullable=False),
-    pa.field("partition", pa.int32(), nullable=False),
-    pa.field("offset", pa.int64(), nullable=False),
-    pa.field("kafka_timestamp", EVENT_TIME_TYPE),
-    pa.field("key", pa.binary()),
-    pa.field("headers", HEADERS_TYPE, nullable=False),
-    pa.field("value", pa.binary()),
-]
-
-ARCHIVE_SCHEMA = pa.schema(_ORIGIN)
-"""Messages as they are in the archive."""
-
-TABLE_ROWS = pa.schema(
-    [
-        *_ORIGIN,
-        pa.field("event_time", EVENT_TIME_TYPE, nullable=False),
-        pa.field("message_id", pa.string(), nullable=False),
-        pa.field("generation", pa.int32(), nullable=False),
-    ]
-)
-"""Columns of `waybill.tables.schemas.TABLE_SCHEMA`, in Arrow: what each table has."""
-
-QUARANTINE_ROWS = pa.schema(
-    [
-        *_ORIGIN,
-        pa.field("reason", pa.string(), nullable=False),
-        pa.field("parser", pa.string(), nullable=False),
-        pa.field("quarantined_at", EVENT_TIME_TYPE, nullable=False),
-        pa.field("generation", pa.int32(), nullable=False),
-    ]
-)
-"""Columns of `waybill.tables.schemas.QUARANTINE_SCHEMA`, in Arrow."""
-
-
-def table_rows(columns: Columns) -> pa.Schema:
-    """The rows of a table with these typed columns, which come last."""
-    return pa.schema([*TABLE_ROWS, *(pa.field(name, arrow_type(column.type)) for name, column in columns.items())])
-
-
-class Rows(NamedTuple):
-    """What a batch of messages became. Each message is in one of the two."""
-
-    table: pa.RecordBatch
-    quarantine: pa.RecordBatch
-
-
-class RowBuilder:
-    """Makes rows of one run: the same messages always give the same rows."""
-
-    def __init__(
-        self,
-        parser: Parser,
-        generation: int,
-        planned_at: datetime,
-        bounds: EventTimeBounds,
-        rows: pa.Schema = TABLE_ROWS,
-    ) -> None:
-        """`rows`: what a table's row is: `table_rows` of the columns that the parser gives, or wider types."""
-        self._parser = parser
-        self._check = EventTimeCheck(bounds, planned_at)
-        self._generation = generation
-        self._planned_at = pa.scalar(planned_at, EVENT_TIME_TYPE)
-        self._rows = rows
-        self._typed = list(rows)[len(TABLE_ROWS) :]
-
-    def build(self, tp: TopicPartition, messages: pa.RecordBatch) -> Rows:
-        """Parse messages of `MESSAGE_SCHEMA`."""
-        parsed = self._check.check(_with_set_aside(messages, self._parse(messages)))
-        columns = archive_rows(tp, messages).columns
-        good = pa.RecordBatch.from_arrays(
-            [
-                *columns,
-                parsed.event_time,
-                _assign_ids(parsed.message_id, tp, messages),
-                self._generations(messages),
-                *(_widened(parsed.columns[field.name], field.type) for field in self._typed),
-            ],
-            schema=self._rows,
-        )
-        if parsed.error.null_count == len(parsed.error):
-            return Rows(good, _NONE)
-        refused = pc.is_valid(parsed.error)
-        n = messages.num_rows
-        bad = pa.RecordBatch.from_arrays(
-            [
-                *columns,
-                parsed.error,
-                self._refusers(messages),
-                pa.repeat(self._planned_at, n),
-                self._generations(messages),
-            ],
-            schema=QUARANTINE_ROWS,
-        )
-        return Rows(good.filter(pc.invert(refused)), bad.filter(refused))
-
-    def _generations(self, messages: pa.RecordBatch) -> pa.Array:
-        return pa.repeat(pa.scalar(self._generation, pa.int32()), messages.num_rows)
-
-    def _refusers(self, messages: pa.RecordBatch) -> pa.Array:
-        """The parser, or for what did not come to it the format."""
-        parsers = pa.repeat(self._parser.name, messages.num_rows)
-        if SET_ASIDE not in messages.schema.names:
-            return parsers
-        return pc.if_else(messages.column(SET_ASIDE).is_valid(), BackupFormat.TEXT.value, parsers)
-
-    def _parse(self, messages: pa.RecordBatch) -> Parsed:
-        """The parser's word on messages with a value, our own on tombstones."""
-        values = messages.column("value")
-        if not values.null_count:
-            return self._parser.parse(messages)
-        present = values.is_valid()
-        parsed = self._parser.parse(messages.filter(present))
-        stones = _tombstones(messages)
-        # A message's place among those that were parsed; null for a tombstone, and then so is what is taken.
-        place = pc.if_else(
-            present, pc.subtract(pc.cumulative_sum(present.cast(pa.int64())), 1), pa.scalar(None, pa.int64())
-        )
-        return Parsed(
-            pc.if_else(present, parsed.event_time.take(place), stones.event_time),
-            parsed.message_id.take(place),
-            pc.if_else(present, parsed.error.take(place), stones.error),
-            {name: column.take(place) for name, column in parsed.columns.items()},
-        )
-
-
 def _with_set_aside(messages: pa.RecordBatch, parsed: Parsed) -> Parsed:
-    """What the archive's format could not hold goes to quarantine with its own reason, whatever the parser says."""
+    """Send messages that the archive's format could not hold to quarantine, with the format's reason."""
     if SET_ASIDE not in messages.schema.names:
         return parsed
     return parsed._replace(error=pc.coalesce(messages.column(SET_ASIDE), parsed.error))
 
 
 def _widened(column: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """A plan made before the table's type was widened gives the narrower one."""
+    """Cast a column to a wider type: a plan made before the table's column was widened gives the narrower type."""
     return column if column.type == wanted else column.cast(wanted)
 
 
-def archive_rows(tp: TopicPartition, messages: pa.RecordBatch) -> pa.RecordBatch:
-    """Messages of `MESSAGE_SCHEMA` as rows of `ARCHIVE_SCHEMA`."""
-    n = messages.num_rows
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.repeat(tp.topic, n),
-            pa.repeat(pa.scalar(tp.partition, pa.int32()), n),
-            messages.column("offset"),
-            _kafka_timestamp(messages.column("timestamp")),
-            messages.column("key"),
-            messages.column("headers"),
-            messages.column("value"),
-        ],
-        schema=ARCHIVE_SCHEMA,
-    )
-
-
 def _kafka_timestamp(timestamps: pa.Array) -> pa.Array:
-    """Null where there is none, or where most engines could not show it."""
+    """Return the timestamps, null where a message has none or where most engines could not display it."""
     microseconds = timestamps.cast(pa.int64())
     bounds = pc.min_max(microseconds)
     if bounds["min"].as_py() >= 0 and bounds["max"].as_py() <= MAX_MICROSECONDS:
@@ -241,7 +259,7 @@ def _is_time(microseconds: pa.Array) -> pa.Array:
 
 
 def _tombstones(messages: pa.RecordBatch) -> Parsed:
-    """A tombstone has nothing but Kafka's timestamp to be put by. Wrong for messages that are none."""
+    """Return the event times of tombstones: Kafka's timestamps. The result is wrong for messages with a value."""
     timestamps = messages.column("timestamp")
     usable = _is_time(timestamps.cast(pa.int64()))
     why = reason(Reason.EVENT_TIME_OUT_OF_RANGE, "a tombstone without a Kafka timestamp between the years 1 and 9999")
@@ -253,11 +271,8 @@ def _tombstones(messages: pa.RecordBatch) -> Parsed:
 
 
 def _assign_ids(ids: pa.Array, tp: TopicPartition, messages: pa.RecordBatch) -> pa.Array:
-    """An id that a message lacks follows from its place in the log alone: `<topic>/<partition>@<offset>`."""
+    """Give messages without an id the id `<topic>/<partition>@<offset>`, which every run gives them again."""
     if not ids.null_count:
         return ids
     offsets = messages.column("offset").cast(pa.string())
     return pc.coalesce(ids, pc.binary_join_element_wise(f"{tp}@", offsets, ""))
-
-
-_NONE = pa.RecordBatch.from_pylist([], schema=QUARANTINE_ROWS)

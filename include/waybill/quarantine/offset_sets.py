@@ -1,4 +1,4 @@
-"""Sets of messages, by topic-partition and offset."""
+"""Sets of messages, identified by topic-partition and offset."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _SCHEMA = pa.schema(
 
 
 class Offsets:
-    """A set of messages. Takes 8 bytes for each."""
+    """A set of messages. Takes 8 bytes of memory for each."""
 
     def __init__(self, by_tp: Mapping[TopicPartition, Int64s] | None = None) -> None:
-        """`by_tp`: the offsets of each topic-partition, ascending and each once."""
+        """`by_tp`: the offsets of each topic-partition, ascending and without duplicates."""
         self._by_tp = {tp: offsets for tp, offsets in sorted((by_tp or {}).items()) if len(offsets)}
 
     def __len__(self) -> int:
@@ -39,15 +39,15 @@ class Offsets:
 
     @property
     def ranges(self) -> dict[TopicPartition, tuple[int, int]]:
-        """Between which offsets they lie: `[first, next)` for each topic-partition."""
+        """The range `[first, next)` of each topic-partition's offsets."""
         return {tp: (int(offsets[0]), int(offsets[-1]) + 1) for tp, offsets in self._by_tp.items()}
 
     def of(self, tp: TopicPartition) -> Int64s:
-        """The offsets of a topic-partition, ascending."""
+        """Return the offsets of a topic-partition, ascending."""
         return self._by_tp.get(tp, np.empty(0, np.int64))
 
     def mask(self, rows: pa.RecordBatch) -> Bools:
-        """Which of these rows are in the set; they have the columns topic, partition and offset."""
+        """Return which rows are in the set. The rows have the columns topic, partition and offset."""
         found = np.zeros(rows.num_rows, bool)
         if not self._by_tp:
             return found
@@ -57,7 +57,7 @@ class Offsets:
         return found
 
     def contains(self, tp: TopicPartition, offsets: Int64s) -> Bools:
-        """Which of a topic-partition's offsets are in the set."""
+        """Return which of a topic-partition's offsets are in the set."""
         known = self.of(tp)
         if not len(known):
             return np.zeros(len(offsets), bool)
@@ -65,12 +65,12 @@ class Offsets:
         return np.asarray(known[places] == offsets)
 
     def union(self, other: Offsets) -> Offsets:
-        """Both together."""
+        """Return the union of both sets."""
         tps = {*self._by_tp, *other._by_tp}
         return Offsets({tp: np.union1d(self.of(tp), other.of(tp)) for tp in tps})
 
     def to_parquet(self) -> bytes:
-        """A Parquet file with a row for each, in order."""
+        """Return a Parquet file with one row for each message, in order."""
         sink = io.BytesIO()
         with pq.ParquetWriter(
             sink,
@@ -87,7 +87,7 @@ class Offsets:
 
     @classmethod
     def from_parquet(cls, content: bytes) -> Offsets:
-        """The inverse of `to_parquet`. Raises `ValueError` for anything else."""
+        """Parse what `to_parquet` returned. Raises `ValueError` for anything else."""
         builder = OffsetsBuilder()
         for batch in pq.ParquetFile(io.BytesIO(content)).iter_batches():
             builder.add_rows(batch)
@@ -95,7 +95,7 @@ class Offsets:
 
 
 class OffsetsBuilder:
-    """Gathers a set."""
+    """Collects a set piece by piece."""
 
     def __init__(self) -> None:
         self._pieces: dict[TopicPartition, list[Int64s]] = {}
@@ -105,24 +105,24 @@ class OffsetsBuilder:
         return self._count
 
     def add(self, tp: TopicPartition, offsets: Int64s) -> None:
-        """Add some of a topic-partition, in any order."""
+        """Add offsets of a topic-partition, in any order."""
         if len(offsets):
-            self._pieces.setdefault(tp, []).append(offsets.copy())  # not a view that keeps a whole batch
+            self._pieces.setdefault(tp, []).append(offsets.copy())  # a view would keep the whole batch in memory
             self._count += len(offsets)
 
     def add_rows(self, rows: pa.RecordBatch) -> None:
-        """Add those of rows with the columns topic, partition and offset."""
+        """Add the messages of rows with the columns topic, partition and offset."""
         offsets = rows.column("offset").to_numpy()
         for tp, places in by_topic_partition(rows):
             self.add(tp, offsets[places])
 
     def result(self) -> Offsets:
-        """All that was added."""
+        """Return the set of all added messages."""
         return Offsets({tp: np.unique(np.concatenate(pieces)) for tp, pieces in self._pieces.items()})
 
 
 def by_topic_partition(rows: pa.RecordBatch) -> Iterator[tuple[TopicPartition, Int64s]]:
-    """The topic-partitions of rows, each with the places of its rows, in order."""
+    """Yield the topic-partitions of the rows, each with the indices of its rows in order."""
     topics = rows.column("topic").dictionary_encode()
     topic = topics.indices.to_numpy(zero_copy_only=False).astype(np.int64)
     partition = rows.column("partition").to_numpy().astype(np.int64)

@@ -1,26 +1,31 @@
-"""The driver of a retry: parse again, write down, commit the table, drop from the quarantine.
+"""A retry of a quarantine: parse rows again, and move the messages that can be read now to the stream's table.
 
-1. What an earlier run left unfinished is finished.
-2. The chosen rows are parsed again, and what is good now is written to files for the table.
-3. The retry is written down, in an object of its number that is created if absent. Whoever finds one there already, a
-   rival's, takes back its own files and carries out that one.
-4. The table commits the files, and that it has taken part in this retry, in one snapshot.
-5. The quarantine drops the rows, and says that it has taken part, in one snapshot.
+`waybill.staging.driver.run_staged_job` is the order of the steps; `_RetryJob` supplies them. The plan is the number of
+the next retry:
 
-Between 4 and 5 the rows are in both tables: readers of the quarantine take those for gone that the retries between the
-two tables' numbers name. Whatever dies anywhere, the next run begins at 1.
+1. Find the retry with this number, if a process has recorded it and not finished. Then finish that one.
+2. Else parse the selected rows again, write those that can be read now to data files of the table, and record the retry
+   in an object that is created if absent.
+3. Commit the files to the table, together with the number of the retry, in one snapshot.
+4. Drop the rows from the quarantine, and store the number of the retry there too, in one snapshot.
+
+Between 3 and 4 the rows are in both tables: readers of the quarantine leave out the rows of those retries whose numbers
+the table has and the quarantine does not. After a crash at any line the next retry, or maintenance, continues at 1.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 import uuid
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any
 
 from pyiceberg.catalog import Catalog
+from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
@@ -28,218 +33,299 @@ from waybill import failpoints
 from waybill.config import Config, Stream
 from waybill.errors import CommitConflict, ConfigError, PlanUnusable
 from waybill.names import retry_key
-from waybill.quarantine.choice import Choice
-from waybill.quarantine.dropping import drop_rows
-from waybill.quarantine.files import reachable
-from waybill.quarantine.record import Retry, find_retry, new_offsets, read_offsets, record_retry
-from waybill.quarantine.reparse import MAX_MESSAGES, Work, count_rows, stage_rows
-from waybill.quarantine.report import RetryReport
+from waybill.quarantine.files import drop_rows, translate_file_errors
+from waybill.quarantine.offset_sets import Offsets
+from waybill.quarantine.reparse import MAX_MESSAGES, StayedMessages, count_rows, stage_rows
+from waybill.quarantine.row_filter import RowFilter
+from waybill.quarantine.staged import StagedRetry, find_retry, new_offsets_key, read_offsets, record_retry
 from waybill.quarantine.view import View, open_view, retries_of
-from waybill.staging.table_layout import entries_of, look_up
+from waybill.staging.driver import FinishedJob, NothingToCommit, RunOutcome, run_staged_job
+from waybill.staging.table_layout import file_entries, load_data_files
+from waybill.staging.timing import StepClock
 from waybill.store import Store
 from waybill.tables import (
     RETRIES_PROPERTY,
+    CommitOutcome,
     StreamTables,
     catalog_of,
     commit_snapshot,
+    commit_with_retry,
     ensure_tables,
     load_tables,
     read_progress,
     read_retries,
     remove_files,
-    until_committed,
 )
-from waybill.tables.catalog import available
+from waybill.tables.catalog import translate_catalog_errors
 
-__all__ = ["finish_retries", "retry_quarantine"]
+__all__ = ["RetryReport", "finish_retries", "retry_quarantine"]
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class RetryReport:
+    """The figures of `waybill quarantine retry`."""
+
+    stream: str
+    dry_run: bool
+    moved: int = 0
+    """Messages moved to the table; in a dry run, messages that would be moved."""
+    stayed: list[StayedMessages] = field(default_factory=list)
+    """Messages that stay in quarantine, by kind of reason, most frequent first. Their rows keep their first reason."""
+    retries: list[int] = field(default_factory=list)
+    """The numbers of the retries that this run began."""
+    finished: list[int] = field(default_factory=list)
+    """The numbers of unfinished retries of other runs that this run finished."""
+    finished_messages: int = 0
+    """Messages that these moved."""
+    seconds: float = 0.0
+
+    @property
+    def stayed_messages(self) -> int:
+        return sum(each.messages for each in self.stayed)
+
+    def document(self) -> dict[str, Any]:
+        """Return the report for a JSON file."""
+        return {"v": 1, **dataclasses.asdict(self)}
+
+    def lines(self) -> Sequence[str]:
+        """Return the report as lines for people."""
+        lines = []
+        if self.finished:
+            numbers = ", ".join(map(str, self.finished))
+            lines.append(f"finished retry {numbers} of an earlier run: {self.finished_messages:,} messages")
+        verb = "would move" if self.dry_run else "moved"
+        lines.append(
+            f"{self.stream}: {verb} {self.moved:,} messages to the table, {self.stayed_messages:,} stay in quarantine, "
+            f"in {self.seconds:.1f} s"
+        )
+        lines += [f"  {each.reason}: {each.messages:,} stay, such as {each.example}" for each in self.stayed]
+        return lines
 
 
 def retry_quarantine(
     config: Config,
     name: str,
-    choice: Choice,
+    row_filter: RowFilter,
     *,
     dry_run: bool = False,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     max_messages: int = MAX_MESSAGES,
 ) -> RetryReport:
-    """Parse the chosen rows of stream `name`'s quarantine by the present config, and move what can be read now.
+    """Parse the selected rows of stream `name`'s quarantine by the present config, and move what can be read now.
 
-    In bounded memory, in this process. `dry_run`: only say what would come of it. Event times are held against bounds
-    relative to `now`. A retry moves at most about `max_messages`; if there are more, others follow.
+    It runs in this process, in bounded memory. With `dry_run` it only reports what would be moved. Bounds of event
+    times are relative to `now`. One retry moves at most about `max_messages`; further retries follow until all selected
+    rows are parsed.
 
-    Raises `ConfigError`, `PlanUnusable`, `ProgressLost`, `ParserBroken`, `CommitConflict`, or one of the retriable
-    `StoreUnavailable` and `CatalogUnavailable`; whatever is raised, a later call goes on without loss or repetition.
+    Raises `ConfigError`, `PlanUnusable`, `DocumentDamaged`, `DocumentTooNew`, `ProgressLost`, `ParserBroken`,
+    `CommitConflict`, or one of the retriable `StoreUnavailable` and `CatalogUnavailable`. After any of these a later
+    call continues, and no message is lost or moved twice.
     """
     began = time.monotonic()
     stream = config.stream(name)
     if stream.sink.is_files:
         raise ConfigError(
-            f"stream {name} writes files, which are final once their hour is, so that nothing can be moved to them. "
-            f"Take single messages out with waybill quarantine show {name} TOPIC/PARTITION@OFFSET --raw, or raise "
-            f"the stream's generation to have all of the archive parsed anew"
+            f"stream {name} writes files, and messages cannot be moved to the files of a final hour. Read single "
+            f"messages with waybill quarantine show {name} TOPIC/PARTITION@OFFSET --raw, or raise the stream's "
+            f"generation to have the whole archive parsed again"
         )
     report = RetryReport(name, dry_run)
     with Store.of(config.storage) as store, catalog_of(config) as catalog:
-        if load_tables(catalog, stream) is not None:
-            driver = _Driver(name, stream, store, catalog, report)
-            if dry_run:
-                driver.count(choice, now())
-            else:
-                driver.carry_out(choice, now, max_messages)
+        if dry_run:
+            view = open_view(store, catalog, name, stream)
+            if view is not None:
+                report.moved, report.stayed = count_rows(view, stream, row_filter, now())
+        elif load_tables(catalog, stream) is not None:
+            is_done = False
+            while not is_done:
+                job = _RetryJob(name, stream, store, catalog, row_filter, now(), max_messages)
+                is_done = job.run(report)
     report.seconds = round(time.monotonic() - began, 3)
     return report
 
 
 def finish_retries(store: Store, catalog: Catalog, name: str, stream: Stream) -> list[int]:
-    """Carry out what killed retries of stream `name`'s quarantine have left; the numbers of those that there were.
+    """Finish the retries of stream `name`'s quarantine that were killed; return their numbers.
 
-    For maintenance: the files of a retry are no orphans, and its rows not twice in the tables, but somebody has to
-    finish it. Raises what `retry_quarantine` raises.
+    For maintenance: the files of an unfinished retry are no orphans, and no reader counts its rows twice, but a process
+    has to finish it. Raises what `retry_quarantine` raises.
     """
     report = RetryReport(name, dry_run=False)
     if load_tables(catalog, stream) is not None and not stream.sink.is_files:
-        _Driver(name, stream, store, catalog, report).finish()
+        is_done = False
+        while not is_done:
+            is_done = _RetryJob(name, stream, store, catalog).run(report)
     return report.finished
 
 
 @dataclass(frozen=True, slots=True)
-class _Driver:
+class _NextRetry:
+    """The retry that is next for the tables as they are loaded; the plan of a `_RetryJob`."""
+
+    key: str
+    number: int
+    tables: StreamTables
+    in_main: int
+    """Retries that the table has taken part in; one more than `number` between the two commits."""
+
+    @property
+    def id(self) -> str:
+        return f"retry {self.number}"
+
+
+@dataclass(slots=True)
+class _RetryJob:
+    """The steps of one retry, a `StagedJob`. Without `row_filter` it only finishes a retry of another run."""
+
     name: str
     stream: Stream
     store: Store
     catalog: Catalog
-    report: RetryReport
+    row_filter: RowFilter | None = None
+    now: datetime | None = None
+    max_messages: int = MAX_MESSAGES
+    run_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    offsets: Offsets = field(default_factory=Offsets)
+    """The messages in the files that this run has staged."""
+    stayed: list[StayedMessages] | None = None
+    has_more: bool = False
+    io: FileIO | None = None
+    """Of the table, which the files are staged for."""
 
-    def count(self, choice: Choice, now: datetime) -> None:
-        view = open_view(self.store, self.catalog, self.name, self.stream)
-        if view is not None:
-            self.report.moved, self.report.stayed = count_rows(view, self.stream, choice, now)
+    @property
+    def label(self) -> str:
+        return f"quarantine of {self.name}"
 
-    def carry_out(self, choice: Choice, now: Callable[[], datetime], max_messages: int) -> None:
-        while True:
-            tables = self.finish()
-            at, run_id = now(), uuid.uuid4().hex
-            view = View.of(self.store, self.name, self.stream, tables)
-            with reachable(tables.main):
-                work = stage_rows(view, self.stream, choice, at, f"retry-{run_id}", max_messages)
-            self.report.stayed = work.stayed
-            if not len(work.offsets):
-                return
-            failpoints.reach("retry.staged")
-            retry = self._record(tables, work, run_id, at, choice)
-            if retry is None:
-                continue  # a rival's retry of this number: it is finished first, and then the rows are looked at anew
-            failpoints.reach("retry.recorded")
-            self._commit(tables.main, retry)
-            self._drop(tables, retry)
-            self.report.retries.append(retry.number)
-            self.report.moved += retry.rows
-            if not work.has_more:
-                return
+    def run(self, report: RetryReport) -> bool:
+        """Run one retry and add its figures to the report. Return whether all selected rows have been parsed."""
+        finished: FinishedJob[_NextRetry, StagedRetry] = run_staged_job(self, clock=StepClock(), on_step=lambda _: None)
+        if self.stayed is not None:
+            report.stayed = self.stayed
+        if finished.staged is None:
+            return True
+        retry = finished.staged
+        if retry.run_id == self.run_id:
+            report.retries.append(retry.number)
+            report.moved += retry.rows
+            return not self.has_more
+        if finished.outcome is RunOutcome.COMMITTED:
+            report.finished.append(retry.number)
+            report.finished_messages += retry.rows
+        return False  # parse the selected rows again: this retry may have moved other rows, or only some of them
 
-    def finish(self) -> StreamTables:
-        """Carry out what is unfinished, and give the tables as they are then: at the same retry, and none begun."""
-        ensure_tables(self.catalog, self.stream)  # columns that the config has since may be in staged files
-        while True:
-            tables = load_tables(self.catalog, self.stream)
-            assert tables is not None
-            main, quarantine = retries_of(tables)
-            retry = find_retry(self.store, self._key(tables, min(main, quarantine)))
-            if retry is None:
-                self._check_level(tables, main, quarantine)
-                return tables
-            logger.info("retry %d of the quarantine of %s is unfinished: finishing it", retry.number, self.name)
-            if main <= quarantine:
-                self._commit(tables.main, retry)
-            self._drop(tables, retry)
-            self.report.finished.append(retry.number)
-            self.report.finished_messages += retry.rows
+    # --- plan ---
 
-    def _check_level(self, tables: StreamTables, main: int, quarantine: int) -> None:
-        if main != quarantine:
-            key = self._key(tables, min(main, quarantine))
-            raise PlanUnusable(
-                f"table {'.'.join(tables.main.name())} has taken part in {main} retries, its quarantine in "
-                f"{quarantine}, and {key}, which says what is missing, is gone: restore it"
-            )
-
-    def _key(self, tables: StreamTables, number: int) -> str:
+    def find_or_create_plan(self) -> _NextRetry:
+        ensure_tables(self.catalog, self.stream)  # staged files may have columns that the config has got since
+        tables = load_tables(self.catalog, self.stream)
+        assert tables is not None
+        in_main, in_quarantine = retries_of(tables)
+        number = min(in_main, in_quarantine)
         uuid = str(tables.main.metadata.table_uuid)
-        return retry_key(self.store.prefix, self.name, self.stream.generation, uuid, number)
+        key = retry_key(self.store.prefix, self.name, self.stream.generation, uuid, number)
+        if in_main != in_quarantine and find_retry(self.store, key) is None:
+            raise PlanUnusable(
+                f"table {'.'.join(tables.main.name())} has taken part in {in_main} retries, its quarantine in "
+                f"{in_quarantine}, and {key}, which lists the missing changes, does not exist: restore it"
+            )
+        return _NextRetry(key, number, tables, in_main)
 
-    # --- the steps ---
+    # --- stage ---
 
-    def _record(self, tables: StreamTables, work: Work, run_id: str, at: datetime, choice: Choice) -> Retry | None:
-        number = read_retries(tables.main.metadata, ".".join(tables.main.name()))
-        key = self._key(tables, number)
-        retry = Retry(
-            key=key,
-            number=number,
-            run_id=run_id,
-            created_at=at,
-            reading=self.stream.reading,
-            choice=choice.document(),
-            rows=len(work.offsets),
-            ranges=work.offsets.ranges,
-            entries=tuple(entries_of(work.files)),
-            offsets_key=new_offsets(self.store, key, work.offsets),
+    def find_staged(self, plan: _NextRetry) -> StagedRetry | None:
+        return find_retry(self.store, plan.key)
+
+    def execute(self, plan: _NextRetry) -> StagedRetry:
+        if self.row_filter is None or self.now is None:
+            raise NothingToCommit(RunOutcome.NOTHING_NEW)
+        view = View.of(self.store, self.name, self.stream, plan.tables)
+        file_name = f"retry-{self.run_id}"
+        with translate_file_errors(plan.tables.main):
+            rows = stage_rows(view, self.stream, self.row_filter, self.now, file_name, self.max_messages)
+        self.io = plan.tables.main.io
+        self.offsets, self.stayed, self.has_more = rows.offsets, rows.stayed, rows.has_more
+        if not len(rows.offsets):
+            raise NothingToCommit(RunOutcome.NOTHING_NEW)
+        failpoints.reach("retry.staged")
+        return StagedRetry(
+            key=plan.key,
+            number=plan.number,
+            run_id=self.run_id,
+            created_at=self.now,
+            parse_settings=self.stream.parse_settings,
+            choice=self.row_filter.document(),
+            rows=len(rows.offsets),
+            ranges=rows.offsets.ranges,
+            entries=tuple(file_entries(rows.files)),
+            offsets_key=new_offsets_key(plan.key),
         )
-        if record_retry(self.store, retry):
-            return retry
-        logger.info("another run has begun retry %d of the quarantine of %s; that one counts", number, self.name)
-        self._take_back(tables.main, retry)
-        return None
 
-    def _take_back(self, main: Table, retry: Retry) -> None:
-        self.store.remove(retry.offsets_key)
-        remove_files(main.io, retry.files)
+    def record_staged(self, _: _NextRetry, staged: StagedRetry) -> bool:
+        is_recorded = record_retry(self.store, staged, self.offsets)
+        if is_recorded:
+            failpoints.reach("retry.recorded")
+        return is_recorded
 
-    def _commit(self, main: Table, retry: Retry) -> None:
-        """Step 4. It may be that somebody else has carried it out."""
+    def discard(self, staged: StagedRetry) -> None:
+        assert self.io is not None
+        self.store.remove(staged.offsets_key)
+        remove_files(self.io, staged.files)
+
+    # --- commit ---
+
+    def commit(self, plan: _NextRetry, staged: StagedRetry) -> CommitOutcome:
+        is_committed = self._commit_to_table(plan.tables.main, staged) if plan.in_main <= staged.number else False
+        is_dropped = self._drop_from_quarantine(plan.tables.quarantine, staged)
+        return CommitOutcome.COMMITTED if is_committed or is_dropped else CommitOutcome.ADOPTED
+
+    def _commit_to_table(self, main: Table, retry: StagedRetry) -> bool:
+        """Add the files and the retry's number to the table. Return False if another process has done so."""
         name = ".".join(main.name())
         files: list[DataFile] | None = None
 
         def attempt() -> bool | None:
             nonlocal files
-            if _is_done(main, name, retry):
+            if _is_in_table(main, name, retry):
                 return False
-            with reachable(main):
-                files = _look_up(main, retry) if files is None else files
+            with translate_file_errors(main):
+                files = _load_files(main, retry) if files is None else files
             state = {RETRIES_PROPERTY: str(retry.number + 1), **self._properties(retry)}
             return True if commit_snapshot(main, state, added=files) else None
 
-        if until_committed(main, attempt):
+        is_committed = commit_with_retry(main, attempt)
+        if is_committed:
             failpoints.reach("retry.committed")
+        return is_committed
 
-    def _drop(self, tables: StreamTables, retry: Retry) -> None:
-        """Step 5."""
-        quarantine = tables.quarantine
-        with available("load the quarantine"):
+    def _drop_from_quarantine(self, quarantine: Table, retry: StagedRetry) -> bool:
+        """Drop the rows that the retry moved. Return False if another process has done so."""
+        with translate_catalog_errors("load the quarantine"):
             quarantine.refresh()
         if read_retries(quarantine.metadata, ".".join(quarantine.name())) > retry.number:
-            return
+            return False
         moved = read_offsets(self.store, retry)
         memory_bytes = self.stream.partition.memory
-        with reachable(quarantine):
+        with translate_file_errors(quarantine):
             dropped = drop_rows(quarantine, moved, retry.number, self._properties(retry), memory_bytes=memory_bytes)
         if dropped:
             failpoints.reach("retry.dropped")
+        return dropped
 
-    def _properties(self, retry: Retry) -> dict[str, str]:
+    def _properties(self, retry: StagedRetry) -> dict[str, str]:
         return {"waybill.stream": self.name, "waybill.run": retry.run_id}
 
 
-def _is_done(main: Table, name: str, retry: Retry) -> bool:
-    found = read_retries(main.metadata, name)
-    if found > retry.number:
+def _is_in_table(main: Table, name: str, retry: StagedRetry) -> bool:
+    """Return whether the table has the retry. Raise `CommitConflict` if the retry cannot be added to it."""
+    retries = read_retries(main.metadata, name)
+    if retries > retry.number:
         return True
-    if found < retry.number:
+    if retries < retry.number:
         raise CommitConflict(
-            f"table {name} has taken part in {found} retries, and retry {retry.number} was to be next: it was rolled "
-            f"back meanwhile. Run again"
+            f"table {name} has taken part in {retries} retries, and retry {retry.number} was to be next: the table was "
+            f"rolled back meanwhile. Run again"
         )
     progress = read_progress(main.metadata, name)
     ahead = [tp for tp, (_, following) in retry.ranges.items() if following > progress.get(tp, 0)]
@@ -251,12 +337,12 @@ def _is_done(main: Table, name: str, retry: Retry) -> bool:
     return False
 
 
-def _look_up(main: Table, retry: Retry) -> list[DataFile]:
+def _load_files(main: Table, retry: StagedRetry) -> list[DataFile]:
     try:
-        return look_up(main, retry.entries)
+        return load_data_files(main, retry.entries)
     except FileNotFoundError as error:
         raise PlanUnusable(
-            f"{retry.key} names a file that is gone, and that table {'.'.join(main.name())} does not have: {error}."
+            f"{retry.key} lists a file that does not exist and that is not in table {'.'.join(main.name())}: {error}."
             f" Restore it. If the quarantine has not taken part in this retry either ({RETRIES_PROPERTY} of its "
-            f"snapshots is at most {retry.number}), the object may be removed instead: the rows are parsed anew"
+            f"snapshots is at most {retry.number}), the object may be removed instead: the rows are parsed again"
         ) from error

@@ -1,6 +1,7 @@
-"""The rows of a quarantine that count: final, and not moved to the table by a retry.
+"""Read the rows of a quarantine that count, and count them by reason, parser and topic.
 
-The rows of a quarantine, counted by why, by whom and where.
+A row counts when it is final and no retry has moved its message to the table. It is final when it lies below the
+table's progress: the run that wrote it has committed the table's rows too.
 """
 
 from __future__ import annotations
@@ -18,44 +19,49 @@ from pyiceberg.catalog import Catalog
 from waybill.config import Stream
 from waybill.errors import ProgressLost
 from waybill.names import retry_key
-from waybill.partition.observed import OTHER, kinds
-from waybill.quarantine.choice import Choice
-from waybill.quarantine.files import plan_files, reachable, read_file
+from waybill.partition.statistics import OTHER, reason_kinds
+from waybill.quarantine.files import plan_files, read_file, translate_file_errors
 from waybill.quarantine.offset_sets import Offsets, by_topic_partition
-from waybill.quarantine.record import find_retry, read_offsets
+from waybill.quarantine.row_filter import RowFilter
+from waybill.quarantine.staged import find_retry, read_offsets
 from waybill.store import Store
 from waybill.tables import Progress, StreamTables, load_tables, read_progress, read_retries
 
 __all__ = ["Group", "Place", "View", "moved_offsets", "open_view", "retries_of", "summarize"]
 
+_SUMMARY_COLUMNS = ("topic", "partition", "offset", "reason", "parser", "quarantined_at")
+_MAX_GROUPS = 1000
+_GROUP_COLUMNS = ["kind", "parser", "topic", "partition"]
+
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A quarantine as it was loaded."""
+    """The rows of a quarantine that count, as it was loaded."""
 
     tables: StreamTables
     progress: Progress
-    """The table's. Rows at or beyond it are not final: the run that wrote them has not committed the table's rows."""
+    """Progress of the stream's table. Rows at or beyond it are not final."""
     moved: Offsets
-    """Messages that are in the table by a retry that has not dropped them from the quarantine yet."""
+    """Messages that a retry has moved to the table and not dropped from the quarantine yet."""
 
     @classmethod
     def of(cls, store: Store, name: str, stream: Stream, tables: StreamTables) -> Self:
-        """Of tables as they are loaded, the quarantine after the table (see `moved_offsets`)."""
+        """Return the view of tables as they are loaded, the quarantine after the table (see `moved_offsets`)."""
         progress = read_progress(tables.main.metadata, ".".join(tables.main.name()))
         return cls(tables, progress, moved_offsets(store, name, stream, tables))
 
-    def rows(self, choice: Choice, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """The rows that are meant, a few megabytes at a time and none empty.
+    def rows(self, row_filter: RowFilter, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield the selected rows in non-empty batches of a few megabytes.
 
-        `columns`: only these; topic, partition, offset and reason must be among them.
+        `columns`: read only these; topic, partition, offset and reason must be among them.
 
-        Raises `CommitConflict` when the table has moved on so far that its files are gone, `StoreUnavailable`.
+        Raises `CommitConflict` when files of the loaded snapshot no longer exist, `StoreUnavailable`.
         """
         table = self.tables.quarantine
-        with reachable(table):
-            for batch in (b for file in plan_files(table, choice.condition) for b in read_file(table, file, columns)):
-                wanted = choice.mask(batch) & self._counts(batch)
+        with translate_file_errors(table):
+            files = plan_files(table, row_filter.scan_filter)
+            for batch in (batch for file in files for batch in read_file(table, file, columns)):
+                wanted = row_filter.mask(batch) & self._counts(batch)
                 if wanted.any():
                     yield batch if wanted.all() else batch.filter(pa.array(wanted))
 
@@ -68,17 +74,17 @@ class View:
 
 
 def open_view(store: Store, catalog: Catalog, name: str, stream: Stream) -> View | None:
-    """The quarantine of stream `name` as it is now; None before its first partition run."""
+    """Load the quarantine of stream `name`; None before its first partition run."""
     tables = load_tables(catalog, stream)
     return None if tables is None else View.of(store, name, stream, tables)
 
 
 def moved_offsets(store: Store, name: str, stream: Stream, tables: StreamTables) -> Offsets:
-    """The messages that retries have moved to the table, and that are rows of the quarantine still.
+    """Return the messages that retries have moved to the table while the quarantine still has their rows.
 
-    `tables`: as `load_tables` loads them, so that the quarantine has taken part in no retry that the table has not.
+    `tables`: as `load_tables` loads them, so that the table has taken part in every retry of the quarantine.
 
-    Raises `ProgressLost` when what such a retry moved is written down nowhere any more.
+    Raises `ProgressLost` when the record of such a retry no longer exists.
     """
     main, quarantine = retries_of(tables)
     moved = Offsets()
@@ -87,24 +93,19 @@ def moved_offsets(store: Store, name: str, stream: Stream, tables: StreamTables)
         retry = find_retry(store, key)
         if retry is None:
             raise ProgressLost(
-                f"{key} is gone: table {'.'.join(tables.main.name())} has what this retry moved, and nobody can say "
-                f"which rows of the quarantine these are. Restore the object"
+                f"{key} no longer exists: table {'.'.join(tables.main.name())} has the messages that this retry moved, "
+                f"and only this object lists which rows of the quarantine these are. Restore the object"
             )
         moved = moved.union(read_offsets(store, retry))
     return moved
 
 
 def retries_of(tables: StreamTables) -> tuple[int, int]:
-    """How many retries the table and its quarantine have taken part in."""
+    """Return how many retries the table and its quarantine have taken part in."""
     return (
         read_retries(tables.main.metadata, ".".join(tables.main.name())),
         read_retries(tables.quarantine.metadata, ".".join(tables.quarantine.name())),
     )
-
-
-_COLUMNS = ("topic", "partition", "offset", "reason", "parser", "quarantined_at")
-_MOST_GROUPS = 1000
-_KEYS = ["kind", "parser", "topic", "partition"]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -124,31 +125,31 @@ class Group:
     topic: str
     rows: int
     first: Place
-    """By partition, then offset."""
+    """The first message by partition, then offset."""
     last: Place
     first_quarantined_at: datetime
-    """When the run that found the first of them was planned."""
+    """When the partition run of the first of these messages was planned."""
     last_quarantined_at: datetime
 
 
-def summarize(view: View, choice: Choice) -> list[Group]:
-    """The rows that are meant, counted; the largest group first."""
+def summarize(view: View, row_filter: RowFilter) -> list[Group]:
+    """Count the selected rows; return the largest group first."""
     groups: dict[tuple[str, str, str], Group] = {}
-    for batch in view.rows(choice, _COLUMNS):
-        for found in _of(batch):
+    for batch in view.rows(row_filter, _SUMMARY_COLUMNS):
+        for found in _groups_in(batch):
             key = (found.reason, found.parser, found.topic)
-            if key not in groups and len(groups) >= _MOST_GROUPS:
+            if key not in groups and len(groups) >= _MAX_GROUPS:
                 found = dataclasses.replace(found, reason=OTHER)
                 key = (OTHER, found.parser, found.topic)
-            groups[key] = _joined(groups[key], found) if key in groups else found
+            groups[key] = _merge(groups[key], found) if key in groups else found
     return sorted(groups.values(), key=lambda group: (-group.rows, group.reason, group.parser, group.topic))
 
 
-def _of(batch: pa.RecordBatch) -> Iterable[Group]:
-    """By partition as well: then the first and last offset are those of one log."""
-    rows = pa.Table.from_batches([batch]).append_column("kind", kinds(batch.column("reason")))
+def _groups_in(batch: pa.RecordBatch) -> Iterable[Group]:
+    """Yield groups for each topic-partition, so that first and last offset belong to one log."""
+    rows = pa.Table.from_batches([batch]).append_column("kind", reason_kinds(batch.column("reason")))
     aggregates = [("offset", "count"), *((c, f) for c in ("offset", "quarantined_at") for f in ("min", "max"))]
-    for found in rows.group_by(_KEYS).aggregate(aggregates).to_pylist():
+    for found in rows.group_by(_GROUP_COLUMNS).aggregate(aggregates).to_pylist():
         yield Group(
             found["kind"],
             found["parser"],
@@ -161,7 +162,7 @@ def _of(batch: pa.RecordBatch) -> Iterable[Group]:
         )
 
 
-def _joined(a: Group, b: Group) -> Group:
+def _merge(a: Group, b: Group) -> Group:
     return dataclasses.replace(
         a,
         rows=a.rows + b.rows,

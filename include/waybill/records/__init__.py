@@ -1,7 +1,12 @@
-"""Kafka's record-batch format v2: framing and checks, decode to Arrow, encode.
+"""Kafka's record batches, format v2: framing and checks, decoding to Arrow, encoding, compression.
 
-Framing is exported here. `waybill.records.decode` (numba, pyarrow) and `waybill.records.encode` are imported by those who use
-them: an ingest lane needs neither, and starts every minute.
+- `framing`: where each batch starts and ends, its header and its CRC. Exported here.
+- `decode`: from batches to Arrow, with compiled loops (numba, pyarrow).
+- `encode`: from messages to batches, for tests, benchmarks and restores.
+- `compression`: Kafka's four codecs, and recompression of uncompressed batches (cramjam).
+
+Import the last three where they are used: an ingest lane of the format `kafka` needs neither numba nor pyarrow, and a
+lane starts every minute.
 """
 
 from waybill.records.framing import (

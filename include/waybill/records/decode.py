@@ -1,11 +1,11 @@
-"""Record batches to Arrow, with compiled loops and no Python per message.
+"""Decoding record batches to Arrow, with compiled loops and no Python code per message.
 
-Batches are decompressed one after the other into one arena of some megabytes, which stays in the processor's cache;
-then one call walks the records of all of them and notes where their parts lie, and a few calls copy the parts into
-Arrow's buffers. Why it is done this way, with figures: docs/decisions/0002-decode.md.
+Batches are decompressed one after the other into one arena of a few megabytes, which stays in the processor's cache.
+Then one call walks the records of all these batches and notes where their parts lie, and a few calls copy the parts
+into Arrow buffers. docs/decisions/0002-decode.md gives the reasons and the measurements.
 
-Importing this module imports numba and pyarrow. The compiled code is cached beside the source or, where that cannot be
-written, in the user's cache directory (numba's rules; `NUMBA_CACHE_DIR` overrides).
+Importing this module imports numba and pyarrow. numba caches the compiled code beside the source or, if that directory
+is not writable, in the user's cache directory (`NUMBA_CACHE_DIR` overrides both).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from waybill.errors import CorruptBatch
 from waybill.records import _kernels as kernels
+from waybill.records.compression import BadCompression, OutputTooSmall, decompress_into
 from waybill.records.framing import (
     DEFAULT_MAX_BATCH_BYTES,
     HEADER_BYTES,
@@ -28,7 +29,6 @@ from waybill.records.framing import (
     check_crc,
     frames,
 )
-from waybill.records.recompress import BadCompression, OutputTooSmall, decompress_into
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -55,18 +55,19 @@ MESSAGE_SCHEMA = pa.schema(
         pa.field("headers", HEADERS_TYPE, nullable=False),
     ]
 )
-"""What `decode` yields.
+"""The schema of the batches that `decode` yields: one row for each message.
 
-- `timestamp`: Kafka's, in microseconds, which is what Iceberg's `timestamptz` holds. The batch's own for LogAppendTime,
-  else the record's. "No timestamp" (-1 ms in Kafka) stays -1 ms, that is `NO_TIMESTAMP_US`: Java producers
-  refuse every other negative timestamp. Milliseconds beyond ±9,223,372,036,854,775 (the year 294,247: a producer that
-  took nanoseconds for milliseconds) become that limit; the archive keeps what was sent.
-- `key`, `value`: null and empty are two things. A null value is a tombstone.
-- `headers`: in order, with repeated keys; null and empty values are two things. Bytes of a header's key that are not
-  UTF-8 become U+FFFD, as in Kafka's Java client.
+- `timestamp`: Kafka's timestamp in microseconds, the unit of Iceberg's `timestamptz`. With LogAppendTime it is the
+  batch's timestamp, otherwise the record's. "No timestamp" (-1 ms in Kafka) stays -1 ms, which is `NO_TIMESTAMP_US`;
+  Java producers refuse every other negative timestamp. Milliseconds beyond ±9,223,372,036,854,775 (the year 294,247,
+  from producers that send nanoseconds as milliseconds) become that limit; the archive keeps the original.
+- `key`, `value`: null and empty differ. A null value is a tombstone.
+- `headers`: in order, with repeated keys; null and empty values differ. Bytes of a header's key that are not UTF-8
+  become U+FFFD, as in Kafka's Java client.
 """
 
 NO_TIMESTAMP_US = -1000
+"""The `timestamp` of a message without a timestamp, in microseconds."""
 
 _MAX_TIMESTAMP_MS = (2**63 - 1) // 1000
 _MAX_OFFSET = 2**63 - 1
@@ -75,8 +76,17 @@ _MIN_RECORD_BYTES = 7
 _OFFSETS_CHUNK = 1 << 20
 _ARENA_BYTES = 2 << 20
 _MAX_ARENA_BYTES = 1 << 30
-"""Positions in the arena, and so in Arrow's columns, are int32."""
+"""Positions in the arena, and so in the Arrow columns, are int32."""
 _BATCH_ROW = struct.Struct(f"={kernels.BATCH_COLUMNS}q")
+_NO_HEADERS = pa.array([], HEADERS_TYPE.value_type)
+_REASONS = {
+    kernels.Fault.RECORD_LENGTH: "a record does not end within the batch",
+    kernels.Fault.RECORD_FIELDS: "a record's fields do not fit its length",
+    kernels.Fault.OFFSET: "a record's offset is not between the one before and the batch's last",
+    kernels.Fault.HEADERS: "a record's headers do not fit its length",
+    kernels.Fault.RECORD_END: "a record is longer than its fields",
+    kernels.Fault.TRAILING: "bytes are left after the last record",
+}
 
 
 def decode(
@@ -92,18 +102,18 @@ def decode(
 ) -> Iterator[pa.RecordBatch]:
     """Decode record batches into Arrow RecordBatches of `MESSAGE_SCHEMA`, in order of offset.
 
-    `source`: the bytes of whole record batches, or frames (`read_frames`, for an object that should not be in memory as
-    a whole). `where` names the object in errors. Only messages with an offset in `[first_offset, next_offset)` are
-    yielded, and none of control batches; batches outside of the range are not even checked.
+    `source`: the bytes of whole record batches, or frames (from `read_frames`, so that a large object is never whole in
+    memory). `where` names the object in errors. Only messages with an offset in `[first_offset, next_offset)` are
+    yielded, and none of control batches. Batches outside of that range are not checked.
 
-    A RecordBatch holds some 10,000 messages (about 2 MB) and never more than `max_bytes` of keys, values and headers,
-    unless it holds a single message. Empty ones are not yielded. `max_batch_bytes` limits what one record batch may
-    decompress to: a few kilobytes can claim gigabytes. `buffers`: for who calls this for one small object after the
-    other.
+    A RecordBatch holds about 10,000 messages (about 2 MB). It holds at most `max_bytes` of keys, values and headers,
+    unless it holds a single message. Empty ones are not yielded. `max_batch_bytes` limits the decompressed size of one
+    record batch, since a few kilobytes can decompress to gigabytes. `buffers`: memory for a caller that decodes many
+    small objects one after the other.
 
-    Raises `CorruptBatch` or `UnsupportedBatch`, naming `where` and the byte at which the faulty batch starts. What was
-    yielded before is sound. `verify_crc=False` leaves the checksums to whoever has checked them already; malformed
-    records are found all the same, damage inside a value is not.
+    Raises `CorruptBatch` or `UnsupportedBatch` with `where` and the byte at which the faulty batch starts. The messages
+    that were yielded before are sound. `verify_crc=False` is for batches whose CRCs were checked before: malformed
+    records are still found, but damage inside a value is not.
     """
     decoder = _Decoder(where, first_offset, next_offset, max_bytes, max_batch_bytes, buffers)
     for frame in _data_frames(source, where, decoder.limits, verify_crc=verify_crc):
@@ -121,10 +131,11 @@ def decode_offsets(
     max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES,
     verify_crc: bool = True,
 ) -> Iterator[Int64s]:
-    """The offsets that `decode` would yield messages for, in arrays of at most a million, or one batch's.
+    """Yield the offsets of the messages that `decode` would yield, in int64 arrays.
 
-    A batch whose header says that no offset is missing is taken at its word (its CRC covers the figures) and is not
-    decompressed: only compacted topics cost more than a CRC check. Otherwise as `decode`.
+    An array holds at most a million offsets, or those of one batch. A batch whose header shows that it lacks no offset
+    is not decompressed, since the CRC covers these fields of the header. So only compacted topics cost more than a CRC
+    check. The arguments and errors are those of `decode`.
     """
     decoder = _Decoder(where, first_offset, next_offset, 1, max_batch_bytes, None)
     for frame in _data_frames(source, where, decoder.limits, verify_crc=verify_crc):
@@ -138,7 +149,7 @@ def decode_offsets(
 
 
 def _data_frames(source: Buffer | Iterable[Frame], where: str, limits: Int64s, *, verify_crc: bool) -> Iterator[Frame]:
-    """The frames that can hold messages within the limits, checked."""
+    """Yield the frames that can hold messages within the limits, checked."""
     first, following = int(limits[0]), int(limits[1])
     for frame in _frames_of(source, where):
         header = frame.header
@@ -163,9 +174,9 @@ def _frames_of(source: Buffer | Iterable[Frame], where: str) -> Iterable[Frame]:
 
 
 class DecodeBuffers:
-    """Memory that calls of `decode` use one after the other; never two of them at a time.
+    """Memory that calls of `decode` share. Only one call may use it at a time.
 
-    Some megabytes that the kernel would give, touched page by page, and take back for each call.
+    Without it, each call would allocate a few megabytes, and the operating system would map every page again.
     """
 
     def __init__(self) -> None:
@@ -174,7 +185,7 @@ class DecodeBuffers:
 
 
 class _Decoder:
-    """An arena of decompressed batches, and the arrays that the kernels fill from it. Used by one call of `decode`."""
+    """An arena of decompressed batches, and the arrays that the kernels fill from it, for one call of `decode`."""
 
     def __init__(
         self,
@@ -195,13 +206,14 @@ class _Decoder:
         self._max_bytes = max_bytes
         self._max_batch_bytes = max_batch_bytes
         buffers = buffers or DecodeBuffers()
-        self._arena, self._rows = buffers.arena, buffers.rows  # an arena that has to grow is this decoder's own
+        # A larger arena, if a batch needs one, belongs to this decoder alone.
+        self._arena, self._rows = buffers.arena, buffers.rows
         self._used = 0
         self._batches: list[tuple[int, bytes]] = []
         self._records = 0
 
     def add(self, frame: Frame) -> bool:
-        """Decompress a batch into the arena. False: there is no room, flush first."""
+        """Decompress a batch into the arena. Return False if there is no room: flush, then call again."""
         if self._used >= _ARENA_BYTES or self._records >= _MAX_ROWS:
             return False
         start = self._used
@@ -217,7 +229,7 @@ class _Decoder:
         return True
 
     def flush(self) -> Iterator[pa.RecordBatch]:
-        """Turn what is in the arena into RecordBatches, and empty it."""
+        """Yield the content of the arena as RecordBatches, and empty the arena."""
         batches = np.frombuffer(b"".join(row for _, row in self._batches), np.int64).reshape(-1, kernels.BATCH_COLUMNS)
         state = np.zeros(kernels.STATE_FIELDS, np.int64)
         state[kernels.POSITION] = -1
@@ -230,20 +242,20 @@ class _Decoder:
         self._used = self._records = 0
 
     def offsets_of(self, frame: Frame) -> Iterator[Int64s]:
-        """The offsets of one batch, within the limits; the arena must be empty."""
+        """Yield the offsets of one batch within the limits. The arena must be empty."""
         while not self.add(frame):
-            pass  # the arena was too small, and has grown
+            pass  # the arena was too small and has grown
         batch = np.frombuffer(self._batches[0][1], np.int64)
         offsets = np.empty(frame.header.record_count, np.int64)
-        found = kernels.measure_offsets(self._arena, batch, self.limits, offsets)
-        self._raise_for(-min(found, 0), 0)
+        count = kernels.measure_offsets(self._arena, batch, self.limits, offsets)
+        self._raise_for(-min(count, 0), 0)
         self._batches.clear()
         self._used = self._records = 0
-        if found:
-            yield offsets[:found]
+        if count:
+            yield offsets[:count]
 
     def _decompress(self, frame: Frame) -> int | None:
-        """Decompress after what is in the arena; the end, or None when the arena is too small, and has been grown."""
+        """Append the decompressed batch to the arena. Return its end; None if the arena was too small and has grown."""
         start = self._used
         room = min(len(self._arena) - start, self._max_batch_bytes)
         output = self._arena.data[start : start + room]
@@ -271,18 +283,8 @@ class _Decoder:
         return CorruptBatch(self._where, position, reason)
 
 
-_REASONS = {
-    kernels.Fault.RECORD_LENGTH: "a record does not end within the batch",
-    kernels.Fault.RECORD_FIELDS: "a record's fields do not fit its length",
-    kernels.Fault.OFFSET: "a record's offset is not between the one before and the batch's last",
-    kernels.Fault.HEADERS: "a record's headers do not fit its length",
-    kernels.Fault.RECORD_END: "a record is longer than its fields",
-    kernels.Fault.TRAILING: "bytes are left after the last record",
-}
-
-
 def _batch_row(header: BatchHeader, start: int, end: int) -> bytes:
-    """What the kernels need to know of a batch, in the order of `_kernels`' columns."""
+    """Return the fields of a batch that the kernels need, in the order of the columns in `_kernels`."""
     return _BATCH_ROW.pack(
         start,
         end,
@@ -296,7 +298,7 @@ def _batch_row(header: BatchHeader, start: int, end: int) -> bytes:
 
 
 class _Rows:
-    """Where the parts of up to `_MAX_ROWS` messages lie in the arena, and how to make a RecordBatch of them."""
+    """The positions in the arena of the parts of up to `_MAX_ROWS` messages. Builds a RecordBatch from them."""
 
     def __init__(self) -> None:
         self._offsets: Int64s = np.empty(_MAX_ROWS, np.int64)
@@ -313,7 +315,7 @@ class _Rows:
 
     def record_batch(self, arena: Bytes, n: int) -> pa.RecordBatch:
         totals, spans = self._totals, self._spans
-        # Copied: Arrow would share the scratch array, which the next call of `measure` writes over.
+        # Copied, since Arrow would share the scratch array, which the next call of `measure` overwrites.
         offsets, offset_buffer = _new(n, np.int64)
         offsets[:] = self._offsets[:n]
         timestamps, timestamp_buffer = _new(n, np.int64)
@@ -334,13 +336,13 @@ class _Rows:
 
 
 def _new(n: int, kind: Any) -> tuple[Any, Any]:
-    """An array of `n` to be filled, and the Arrow buffer it lies in."""
+    """Return an uninitialised array of `n` elements, and the Arrow buffer that contains it."""
     buffer = pa.allocate_buffer(n * np.dtype(kind).itemsize)
     return np.frombuffer(buffer, kind), buffer
 
 
 def _binary(arena: Bytes, spans: Any, n: int, n_bytes: int, nulls: int) -> Any:
-    """An Arrow binary column of what `spans` (starts, lengths) point at."""
+    """Return an Arrow binary column of the bytes at `spans` (starts, lengths)."""
     ends, end_buffer = _new(n + 1, np.int32)
     data, data_buffer = _new(int(n_bytes), np.uint8)
     validity, validity_buffer = _new((n + 7) // 8 if nulls else 0, np.uint8)
@@ -365,11 +367,8 @@ def _headers(arena: Bytes, spans: Any, n: int, totals: Int64s) -> Any:
     return pa.Array.from_buffers(HEADERS_TYPE, n, [None, list_buffer], children=[pairs])
 
 
-_NO_HEADERS = pa.array([], HEADERS_TYPE.value_type)
-
-
 def _text(keys: Any) -> Any:
-    """Bytes as strings; what is not UTF-8 becomes U+FFFD."""
+    """Return binary values as strings. Bytes that are not UTF-8 become U+FFFD."""
     try:
         return keys.cast(pa.string())
     except pa.ArrowInvalid:

@@ -1,7 +1,7 @@
-"""Record batches from messages: format v2, any codec.
+"""Encoding messages as record batches of format v2, with any codec. For tests, benchmarks and restores.
 
-For tests, and for restore. It writes what Kafka's Java producer, broker and log cleaner write, also what a producer
-alone cannot: gaps in the offsets, LogAppendTime, control records, a delete horizon.
+It writes what Kafka's Java producer, broker and log cleaner write. That includes what no producer writes itself:
+missing offsets, LogAppendTime, control records, a delete horizon.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
+from waybill.records.compression import compress
 from waybill.records.framing import (
     BATCH_MAGIC,
     MAX_OFFSETS_IN_BATCH,
@@ -20,12 +21,11 @@ from waybill.records.framing import (
     TimestampType,
     pack_batch,
 )
-from waybill.records.recompress import compress
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Record", "control_batch", "encode_batch", "records_of"]
+__all__ = ["Record", "control_batch", "encode_batch", "to_records"]
 
 _CONTROL_KEY = struct.Struct(">hh")
 _CONTROL_VALUE = struct.Struct(">hi")
@@ -33,7 +33,7 @@ _UINT64 = (1 << 64) - 1
 
 
 class Record(NamedTuple):
-    """One message. `timestamp_ms`: milliseconds since 1970 UTC, -1 for none. Null and empty bytes are two things."""
+    """One message. `timestamp_ms`: milliseconds since 1970 UTC, -1 for none. Null and empty bytes differ."""
 
     offset: int
     timestamp_ms: int
@@ -57,13 +57,14 @@ def encode_batch(
     producer_epoch: int = -1,
     base_sequence: int = -1,
 ) -> bytes:
-    """One record batch of these messages, in order of offset.
+    """Return one record batch of these messages, which must be in order of offset.
 
-    `base_offset` and `next_offset` default to the first record's offset and the one after the last's; a wider range is
-    what compaction leaves behind. With `log_append_time_ms` it replaces the records' timestamps for whoever reads. With
-    `delete_horizon_ms` it takes the place of the base timestamp (KIP-534), and timestamps are relative to it.
+    `base_offset` and `next_offset` default to the offset of the first record and the offset after the last one; after
+    compaction the range can be wider. Readers see `log_append_time_ms` in place of the records' timestamps.
+    `delete_horizon_ms` takes the place of the base timestamp (KIP-534), and timestamps are relative to it.
 
-    Raises `ValueError` when there is no record (see `waybill.records.empty_batch`) or offsets do not grow within the range.
+    Raises `ValueError` without a record (see `waybill.records.empty_batch`), or if the offsets do not grow within the
+    range.
     """
     base, following = _offset_range(records, base_offset, next_offset)
     timestamps = [record.timestamp_ms for record in records]
@@ -93,7 +94,7 @@ def encode_batch(
 def control_batch(
     offset: int, kind: ControlType, *, timestamp_ms: int, producer_id: int, producer_epoch: int, leader_epoch: int = 0
 ) -> bytes:
-    """The marker with which a transaction coordinator ends a transaction: one control record."""
+    """Return the marker with which a transaction coordinator ends a transaction: one control record."""
     record = Record(offset, timestamp_ms, _CONTROL_KEY.pack(0, kind), _CONTROL_VALUE.pack(0, 0))
     return encode_batch(
         [record],
@@ -105,9 +106,9 @@ def control_batch(
     )
 
 
-def records_of(batch: pa.RecordBatch) -> Iterator[Record]:
-    """The rows of a RecordBatch of `MESSAGE_SCHEMA` as records; Python objects, so not for a hot path."""
-    # As integers: Python's datetime ends with the year 9999.
+def to_records(batch: pa.RecordBatch) -> Iterator[Record]:
+    """Yield the rows of an Arrow RecordBatch of `MESSAGE_SCHEMA` as records. Too slow for a hot path."""
+    # As integers, since Python's datetime ends with the year 9999.
     timestamps_us = batch.column("timestamp").cast("int64")
     columns = [batch.column(name) for name in ("offset", "key", "value", "headers")]
     for row, timestamp_us in enumerate(timestamps_us.to_pylist()):
@@ -117,7 +118,7 @@ def records_of(batch: pa.RecordBatch) -> Iterator[Record]:
 
 def _offset_range(records: Sequence[Record], base_offset: int | None, next_offset: int | None) -> tuple[int, int]:
     if not records:
-        raise ValueError("a batch needs a record; empty_batch() makes one without")
+        raise ValueError("a batch needs a record; use empty_batch() for a batch without records")
     base = records[0].offset if base_offset is None else base_offset
     following = records[-1].offset + 1 if next_offset is None else next_offset
     offsets = [base - 1, *(record.offset for record in records), following]
@@ -147,7 +148,7 @@ def _append_bytes(target: bytearray, value: bytes | None) -> None:
 
 
 def _append_varint(target: bytearray, value: int) -> None:
-    """Zigzag, then seven bits a byte, the lowest first (Protocol Buffers' sint64). Wraps at 64 bits, as in Java."""
+    """Append a zigzag varint (Protocol Buffers' sint64): seven bits a byte, lowest first. Wraps at 64 bits as Java."""
     rest = ((value << 1) ^ (value >> 63)) & _UINT64
     while rest > 0x7F:
         target.append(rest & 0x7F | 0x80)

@@ -1,4 +1,4 @@
-"""Kafka's record batches, format v2, as frames: where each starts and ends and what its header says.
+"""Framing of Kafka's record batches, format v2: where each batch starts and ends, its header and its CRC.
 
 The format is that of Kafka's documentation, "Implementation, Message Format, Record Batch" (KIP-98; delete horizon:
 KIP-534). A record batch is a header of 61 bytes, big-endian, then its records, compressed as a whole or not:
@@ -7,12 +7,12 @@ KIP-534). A record batch is a header of 61 bytes, big-endian, then its records, 
     lastOffsetDelta int32 | baseTimestamp int64 | maxTimestamp int64 | producerId int64 | producerEpoch int16 |
     baseSequence int32 | recordCount int32
 
-`batchLength` counts what follows it. `crc` is the CRC-32C of all bytes from `attributes` to the end of the batch:
-`baseOffset`, `batchLength` and `partitionLeaderEpoch` are outside of it, since brokers set them. What protects those
-are the checks here: lengths that fit, and offsets that grow from batch to batch.
+`batchLength` is the number of bytes after it. `crc` is the CRC-32C of all bytes from `attributes` to the end of the
+batch. It does not cover `baseOffset`, `batchLength` and `partitionLeaderEpoch`, since brokers set them. The checks of
+this module protect these fields: lengths must fit, and offsets must grow from batch to batch.
 
-Nothing here looks at records, so the cost is that of a header: about two microseconds a batch. The module
-imports neither numpy nor numba: ingest lanes start every minute.
+Nothing here reads records, so a batch costs about two microseconds, for its header. The module imports neither numpy
+nor numba: ingest lanes start every minute.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ __all__ = [
 ]
 
 BATCH_MAGIC = 2
-"""The `magic` of format v2, the only one that is read and written here."""
+"""The `magic` of format v2, the only version that Waybill reads and writes."""
 
 HEADER_BYTES = 61
-"""Size of a batch's header, and so of a batch without records."""
+"""Size of a batch's header, which is also the size of a batch without records."""
 
 MAX_OFFSETS_IN_BATCH = 1 << 31
-"""The last offset of a batch is an int32 distance from its first."""
+"""A batch stores its last offset as an int32 distance from its first offset."""
 
 DEFAULT_MAX_BATCH_BYTES = 256 << 20
-"""A batch longer than this is taken for a damaged length. Kafka's own default for `max.message.bytes` is 1 MiB."""
+"""A longer batch is refused, since its length is probably damaged. Kafka's default `max.message.bytes` is 1 MiB."""
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _LENGTH_OFFSET, _MAGIC_OFFSET, _CRC_OFFSET, _CRC_START = 8, 16, 17, 21
@@ -74,7 +74,7 @@ _CODEC_MASK, _LOG_APPEND_TIME, _TRANSACTIONAL, _CONTROL, _DELETE_HORIZON = 0x07,
 
 
 class Codec(IntEnum):
-    """Compression of a batch's records, as in the lowest three bits of its attributes."""
+    """Compression of a batch's records: the lowest three bits of its attributes."""
 
     NONE = 0
     GZIP = 1
@@ -84,14 +84,14 @@ class Codec(IntEnum):
 
 
 class TimestampType(IntEnum):
-    """Who set the timestamps: the producer, each record its own, or the broker, one for the whole batch."""
+    """Who set the timestamps: the producer, one for each record, or the broker, one for the whole batch."""
 
     CREATE_TIME = 0
     LOG_APPEND_TIME = 1
 
 
 class ControlType(IntEnum):
-    """What a control record says (Kafka's `ControlRecordType`). Consumers never see control records."""
+    """The type of a control record (Kafka's `ControlRecordType`). Consumers never see control records."""
 
     UNKNOWN = -1
     ABORT = 0
@@ -104,7 +104,7 @@ class ControlType(IntEnum):
 
 
 class BatchHeader(NamedTuple):
-    """The 61 bytes that a record batch starts with. Immutable. Times are milliseconds since 1970 UTC, -1 for none."""
+    """The fields of a record batch's header, with Kafka's names. Times are milliseconds since 1970 UTC, -1 for none."""
 
     base_offset: int
     batch_length: int
@@ -127,7 +127,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def next_offset(self) -> int:
-        """The offset after the batch's last. Compaction keeps it, also when it removes the last records."""
+        """The offset after the batch's last one. Compaction does not change it, even if it removes the last records."""
         return self.base_offset + self.last_offset_delta + 1
 
     @property
@@ -150,7 +150,7 @@ class BatchHeader(NamedTuple):
     def has_delete_horizon(self) -> bool:
         """Whether `base_timestamp_ms` is the delete horizon that the log cleaner set (KIP-534).
 
-        Record timestamps are relative to `base_timestamp_ms` all the same: the cleaner rewrites their deltas.
+        The record timestamps are then relative to it too, since the cleaner rewrites their deltas.
         """
         return bool(self.attributes & _DELETE_HORIZON)
 
@@ -161,39 +161,41 @@ class BatchHeader(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """One record batch and where it was found."""
+    """One record batch and its position."""
 
     position: int
-    """Byte position in the object, or in whatever `where` names."""
+    """Byte position in the object or response that the batch was read from."""
     header: BatchHeader
     data: memoryview
     """The whole batch, header included."""
 
 
 class ByteStream(Protocol):
-    """What can be read like a file: a file, `io.BytesIO`, the body of an S3 object."""
+    """A source that is read like a file: a file, `io.BytesIO`, the body of an S3 object."""
 
-    def read(self, size: int, /) -> bytes: ...
+    def read(self, size: int, /) -> bytes:
+        """Return up to `size` bytes; b'' at the end."""
 
 
 def read_header(buffer: Buffer, position: int, where: str, *, base_position: int = 0) -> BatchHeader:
     """Read and check the header of the batch that starts at `position` of `buffer`.
 
-    `base_position` is where `buffer` itself starts in `where`; errors name the sum. The records and the CRC are not
-    looked at; whether the batch ends within `buffer` is not either.
+    `where` names the object or topic-partition in errors. `base_position` is the byte of it at which `buffer` starts:
+    errors contain the sum of both positions. This reads neither the records nor the CRC, and the batch need not end
+    within `buffer`.
 
-    Raises `CorruptBatch` when the bytes cannot be a batch's header, and its subclass `UnsupportedBatch` when they can
-    be one of another format version or an unknown codec.
+    Raises `CorruptBatch` when the bytes cannot be the header of a batch, and its subclass `UnsupportedBatch` when they
+    belong to another format version or an unknown codec.
     """
     view = memoryview(buffer)
     at = base_position + position
     if not 0 <= position <= len(view) - HEADER_BYTES:
         _check_magic_and_length(view, position, where, at)
-        raise CorruptBatch(where, at, f"cut short: {len(view) - position} bytes where a header takes {HEADER_BYTES}")
+        raise CorruptBatch(where, at, f"cut short: {len(view) - position} bytes, but a header takes {HEADER_BYTES}")
     header = BatchHeader._make(_HEADER.unpack_from(view, position))
     if header.magic != BATCH_MAGIC or header.batch_length < HEADER_BYTES - _LOG_OVERHEAD:
         _check_magic_and_length(view, position, where, at)
-    reason = _fault(header)
+    reason = _find_header_fault(header)
     if reason is not None:
         raise CorruptBatch(where, at, reason)
     if header.attributes & _CODEC_MASK > Codec.ZSTD:
@@ -202,7 +204,7 @@ def read_header(buffer: Buffer, position: int, where: str, *, base_position: int
 
 
 def _check_magic_and_length(view: memoryview, position: int, where: str, at: int) -> None:
-    """Name a wrong magic or length, if there are enough bytes to tell."""
+    """Raise for a wrong magic or length, if there are enough bytes to read them."""
     if position < 0 or len(view) - position <= _MAGIC_OFFSET:
         return
     length = _LENGTH.unpack_from(view, position + _LENGTH_OFFSET)[0]
@@ -216,13 +218,13 @@ def _check_magic_and_length(view: memoryview, position: int, where: str, at: int
             f"message format v{magic} (Kafka before 0.11); only v2 is read. Rewrite the topic with Kafka ≥ 0.11",
         )
     if magic != BATCH_MAGIC:
-        raise UnsupportedBatch(where, at, f"magic {magic} is no known message format; only v2 is read")
+        raise UnsupportedBatch(where, at, f"magic {magic} is an unknown message format; only v2 is read")
     if length < HEADER_BYTES - _LOG_OVERHEAD:
         raise CorruptBatch(where, at, f"batch length {length} is less than a header ({HEADER_BYTES - _LOG_OVERHEAD})")
 
 
-def _fault(header: BatchHeader) -> str | None:
-    """What is wrong with a v2 header's figures, or None."""
+def _find_header_fault(header: BatchHeader) -> str | None:
+    """Return which fields of a v2 header contradict each other; None if they do not."""
     count, delta = header.record_count, header.last_offset_delta
     if header.base_offset < 0 or delta < 0 or header.base_offset + delta > _MAX_OFFSET:
         return f"offsets are impossible: base offset {header.base_offset}, last offset delta {delta}"
@@ -246,9 +248,9 @@ class Frames(Iterator[Frame]):
         self._base_position = base_position
         self._allow_partial = allow_partial
         self.next_offset = first_base_offset
-        """The lowest base offset that the next batch may have: the next offset of the last batch seen."""
+        """The next offset of the last batch that was yielded: the lowest base offset that the next batch may have."""
         self.stopped_at = 0
-        """Bytes of the buffer taken by the whole batches seen so far; at the end, where a partial batch starts."""
+        """The number of bytes in the batches that were yielded: at the end, where a partial batch starts."""
         self._frames = self._scan()
 
     def __iter__(self) -> Iterator[Frame]:
@@ -276,7 +278,7 @@ class Frames(Iterator[Frame]):
                 raise CorruptBatch(
                     where, base + position, f"base offset {header.base_offset} after offset {self.next_offset - 1}"
                 )
-            # Before the yield: whoever stops in between finds this frame counted as seen.
+            # Before the yield, so that a caller that stops the iteration finds this frame counted.
             self.next_offset, self.stopped_at = header.next_offset, stop
             yield Frame(base + position, header, view[position:stop])
             position = stop
@@ -287,13 +289,13 @@ def frames(
 ) -> Frames:
     """Iterate over the record batches in `buffer`, without copying and without looking at records or checksums.
 
-    `where` names the object or topic-partition in errors, and `base_position` is the byte in it at which `buffer`
-    starts. With `allow_partial` the last batch may be cut short, as in a fetch response of Kafka: it is left out, and
-    `stopped_at` of what is returned says where it starts in `buffer`. A response that holds less than one whole batch
-    gives no frame and `stopped_at == 0`. `first_base_offset`: the lowest base offset allowed for the first batch.
+    `where` names the object or topic-partition in errors, and `base_position` is the byte of it at which `buffer`
+    starts. With `allow_partial` the last batch may be cut short, as in Kafka's fetch responses. It is not yielded, and
+    `stopped_at` is then its position in `buffer`. A response with less than one whole batch yields no frame and has
+    `stopped_at == 0`. `first_base_offset`: the lowest base offset allowed for the first batch.
 
-    Raises `CorruptBatch` or `UnsupportedBatch`, as `read_header`; also when a batch does not end within the buffer or
-    does not start at or after the end of the one before it.
+    Raises `CorruptBatch` or `UnsupportedBatch` as `read_header` does; also when a batch does not end within the buffer,
+    or starts before the end of the batch before it.
     """
     return Frames(
         buffer, where, base_position=base_position, allow_partial=allow_partial, first_base_offset=first_base_offset
@@ -303,11 +305,11 @@ def frames(
 def read_frames(
     stream: ByteStream, where: str, *, chunk_bytes: int = 1 << 20, max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES
 ) -> Iterator[Frame]:
-    """Iterate over the record batches of a stream, holding at most a chunk and one batch.
+    """Iterate over the record batches of a stream, with at most a chunk and one batch in memory.
 
-    A frame's data stays valid for as long as the frame is kept; keeping frames keeps their chunks in memory.
+    A frame's data stays valid as long as a reference to the frame exists, which also keeps its chunk in memory.
 
-    Raises `CorruptBatch` or `UnsupportedBatch`, as `frames`; also for a batch longer than `max_batch_bytes`.
+    Raises `CorruptBatch` or `UnsupportedBatch` as `frames` does; also for a batch longer than `max_batch_bytes`.
     """
     position, next_offset, rest = 0, 0, b""
     while True:
@@ -323,7 +325,7 @@ def read_frames(
 
 
 def _missing(rest: bytes, position: int, where: str, max_batch_bytes: int) -> int:
-    """How many bytes the batch that `rest` begins still lacks; 0 when there is no telling yet."""
+    """Return how many bytes of the batch at the start of `rest` are missing; 0 if its header is not complete yet."""
     if len(rest) < HEADER_BYTES:
         return 0
     size = read_header(rest, 0, where, base_position=position).size_bytes
@@ -331,17 +333,17 @@ def _missing(rest: bytes, position: int, where: str, max_batch_bytes: int) -> in
         raise CorruptBatch(
             where,
             position,
-            f"batch length {size - _LOG_OVERHEAD:,} is beyond the limit of {max_batch_bytes:,} bytes a batch. "
+            f"batch length {size - _LOG_OVERHEAD:,} exceeds the limit of {max_batch_bytes:,} bytes a batch. "
             f"If the topic's max.message.bytes is that large, raise max_batch_bytes",
         )
     return size - len(rest)
 
 
 def _read_at_least(stream: ByteStream, wanted: int, chunk_bytes: int) -> bytes:
-    """Read `wanted` bytes, but at least something, in steps of a chunk; less only at the stream's end."""
+    """Read at least `wanted` bytes and at least one piece; fewer only at the end of the stream."""
     pieces: list[bytes] = []
     while not pieces or wanted > 0:
-        # In steps: a damaged length must not make one huge allocation.
+        # In steps of a chunk, so that a damaged length does not allocate a huge buffer.
         piece = stream.read(chunk_bytes)
         if not piece:
             break
@@ -351,24 +353,24 @@ def _read_at_least(stream: ByteStream, wanted: int, chunk_bytes: int) -> bytes:
 
 
 def check_crc(frame: Frame, where: str) -> None:
-    """Raise `CorruptBatch` unless the batch's bytes have the CRC-32C that its header says.
+    """Raise `CorruptBatch` unless the CRC-32C of the batch's bytes is the one in its header.
 
-    The GIL is released for batches of 32 KiB and more, so that threads can check in parallel.
+    Batches of 32 KiB and more release the GIL, so that threads can check in parallel.
     """
-    found = crc32c.crc32c(frame.data[_CRC_START:])
-    if found != frame.header.crc:
+    crc = crc32c.crc32c(frame.data[_CRC_START:])
+    if crc != frame.header.crc:
         raise CorruptBatch(
             where,
             frame.position,
-            f"CRC-32C of the batch at offset {frame.header.base_offset} is {found:#010x}, its header says "
+            f"CRC-32C of the batch at offset {frame.header.base_offset} is {crc:#010x}, its header has "
             f"{frame.header.crc:#010x}",
         )
 
 
 def control_type(frame: Frame, where: str) -> ControlType | None:
-    """What the first record of a control batch says; None for a data batch and for a batch emptied by compaction.
+    """Return the type of a control batch; None for a data batch and for a batch emptied by compaction.
 
-    Raises `CorruptBatch` when the batch's record is not a control record.
+    Raises `CorruptBatch` when the record of a control batch is not a control record.
     """
     header = frame.header
     if not header.is_control or not header.record_count:
@@ -383,15 +385,15 @@ def control_type(frame: Frame, where: str) -> ControlType | None:
 
 
 def is_abort_marker(frame: Frame, where: str) -> bool:
-    """Whether the batch ends an aborted transaction of its producer id."""
+    """Return whether the batch ends an aborted transaction of its producer id."""
     return control_type(frame, where) is ControlType.ABORT
 
 
 def _control_code(batch: memoryview) -> int:
-    """The type in the key of a control batch's first record; the key is (version int16, type int16)."""
+    """Return the type in the key of a control batch's first record. The key is (version int16, type int16)."""
     position = _skip_varint(batch, HEADER_BYTES) + 1  # the record's length, then its attributes
     position = _skip_varint(batch, _skip_varint(batch, position))  # timestamp delta, offset delta
-    if batch[position] < 2 * _CONTROL_KEY.size:  # the key's length, zigzag; one byte for any key that exists
+    if batch[position] < 2 * _CONTROL_KEY.size:  # the key's length, zigzag; one byte for any key that Kafka writes
         raise IndexError
     version, code = _CONTROL_KEY.unpack_from(batch, position + 1)
     return int(code) if version >= 0 else ControlType.UNKNOWN
@@ -411,17 +413,17 @@ def empty_batch(
     max_timestamp_ms: int = -1,
     timestamp_type: TimestampType = TimestampType.CREATE_TIME,
 ) -> bytes:
-    """A batch without records that covers `[base_offset, next_offset)`.
+    """Return a batch without records that covers `[base_offset, next_offset)`.
 
-    Kafka's log cleaner leaves such batches behind (`DefaultRecordBatch.writeEmptyHeader`), so every reader of the
-    format knows them. Ingest ends an object with one when the last offsets of its range are control or aborted
-    batches: then the object's data alone says where its range ends.
+    Kafka's log cleaner writes such batches (`DefaultRecordBatch.writeEmptyHeader`), so every reader of the format
+    accepts them. A backup object ends with one when the last offsets of its range are control or aborted batches. So
+    the object's data alone shows where its range ends.
 
     Raises `ValueError` unless `0 <= base_offset < next_offset` and at most `MAX_OFFSETS_IN_BATCH` offsets are covered.
     """
     if not 0 <= base_offset < next_offset <= _MAX_OFFSET + 1 or next_offset - base_offset > MAX_OFFSETS_IN_BATCH:
         raise ValueError(
-            f"[{base_offset}, {next_offset}) is no range for one batch: it must hold between 1 and "
+            f"[{base_offset}, {next_offset}) is not a range for one batch: it must hold between 1 and "
             f"{MAX_OFFSETS_IN_BATCH} offsets"
         )
     header = BatchHeader(
@@ -443,7 +445,10 @@ def empty_batch(
 
 
 def pack_batch(header: BatchHeader, records: Buffer) -> bytes:
-    """Put a header before a records section (compressed as the header's attributes say); length and CRC are set."""
+    """Return a batch of a header and a records section, with the length and the CRC set.
+
+    The records section must be compressed with the codec in the header's attributes.
+    """
     body = memoryview(records).cast("B")
     batch = bytearray(HEADER_BYTES + len(body))
     header = header._replace(batch_length=len(batch) - _LOG_OVERHEAD, crc=0)

@@ -1,1 +1,1 @@
-"""Record batches out of a stream. One module a kind of stream; each is imported by who uses it."""
+"""Reading record batches from Kafka, and other tools' offsets from where they keep them. Import the module you need."""

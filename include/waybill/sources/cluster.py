@@ -1,8 +1,8 @@
-"""A Kafka cluster as kafka-python sees it: requests to the leaders of topic-partitions, with failover and deadlines.
+"""A Kafka cluster through kafka-python: requests to the leaders of topic-partitions, with failover and timeouts.
 
-kafka-python does the connections (TCP, TLS, SASL, API versions, back-off); its consumer is not used, since it decodes
-records one by one. A request goes to the leader of its topic-partition; an answer that says "not me" refreshes the
-metadata and asks again, until the deadline. Nothing here waits without a timeout.
+kafka-python makes the connections (TCP, TLS, SASL, API versions, backoff). Its consumer is not used, since it decodes
+every record. A request goes to the leader of its topic-partition. When a broker answers that it does not lead it, the
+cluster refreshes the metadata and asks again, until the retry timeout. Nothing here waits without a timeout.
 """
 
 from __future__ import annotations
@@ -24,36 +24,41 @@ from waybill.connections import KafkaEndpoint
 from waybill.errors import ConfigError, KafkaUnavailable
 from waybill.names import TopicPartition, is_topic
 from waybill.records.framing import DEFAULT_MAX_BATCH_BYTES
-from waybill.sources.transport import DirectConnectionManager, TlsExpected, TlsRefused
+from waybill.sources.error_translation import translate_error
+from waybill.sources.transport import DirectConnectionManager
 
 __all__ = ["Cluster", "Leader", "Topic"]
 
 logger = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")
+BuildRequest = Callable[[list[TopicPartition]], Any]
+"""Builds the request to one leader for some of its topic-partitions."""
+ReadResponse = Callable[[Any], Iterable[tuple[TopicPartition, int, Answer]]]
+"""Splits a response into topic-partition, error code and answer."""
 
 _CLIENT_ID = "waybill"
 _BACKOFF_SECONDS = 0.1
 _MAX_BACKOFF_SECONDS = 1.0
-_BRIEF_SECONDS = 3.0
-_TRIES_FOR_A_TOPIC = 3
-_UNANSWERED = kafka_errors.KafkaConnectionError("disconnected when asked which brokers there are")
+_BRIEF_TIMEOUT_SECONDS = 3.0
+_ATTEMPTS_FOR_MISSING_TOPIC = 3
 _ANY_BROKER_FRACTION = 4
+_DISCONNECTED = kafka_errors.KafkaConnectionError("disconnected when asked which brokers there are")
 
 
 @dataclass(frozen=True, slots=True)
 class Leader:
-    """Who leads a topic-partition."""
+    """The leader of a topic-partition."""
 
     node_id: int
-    """-1: nobody, for now."""
+    """-1 while the topic-partition has no leader."""
     epoch: int
-    """-1: Kafka did not say."""
+    """-1 if Kafka did not state it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic as the metadata describe it."""
+    """A topic as the cluster's metadata describe it."""
 
     name: str
     topic_id: str
@@ -62,21 +67,20 @@ class Topic:
 
 
 class Cluster:
-    """Connections to one cluster. A context manager: it connects on entry. For one thread at a time.
+    """Connections to one cluster. A context manager: it connects on entry. Use it from one thread at a time.
 
-    `request_timeout`: how long one broker may take to answer. `patience`: how long answers may stay away, over all
-    retries, until `KafkaUnavailable` is raised.
+    `request_timeout` limits one request. `retry_timeout` limits all attempts of one call, and then the call raises
+    `KafkaUnavailable`.
     """
 
-    def __init__(self, endpoint: KafkaEndpoint, *, request_timeout: timedelta, patience: timedelta) -> None:
+    def __init__(self, endpoint: KafkaEndpoint, *, request_timeout: timedelta, retry_timeout: timedelta) -> None:
         self.servers = endpoint.where
-        """For messages."""
+        """The bootstrap servers, for messages."""
         self._endpoint = endpoint
-        self.patience_seconds = patience.total_seconds()
+        self._retry_timeout_seconds = retry_timeout.total_seconds()
         self._timeout_ms = int(request_timeout.total_seconds() * 1000)
-        self._leaders: dict[TopicPartition, Leader] = {}
-        self._topics: dict[str, Topic] = {}
-        security = _security(endpoint)
+        self._metadata = _MetadataCache(self.servers)
+        security = _security_options(endpoint)
         self._net = NetworkSelector(client_id=_CLIENT_ID)
         self._manager = DirectConnectionManager(
             self._net,
@@ -95,147 +99,132 @@ class Cluster:
             self._manager.bootstrap(self._timeout_ms)
         except kafka_errors.KafkaError as error:
             self.close()
-            # That time was up for many tries says nothing; the last of them says why.
-            timed_out = isinstance(error, kafka_errors.KafkaTimeoutError)
-            reason = (self._manager.last_failure or _UNANSWERED) if timed_out else error
-            raise self.failure("could not connect", reason) from error
+            cause: BaseException = error
+            if isinstance(error, kafka_errors.KafkaTimeoutError):
+                # A timeout hides the cause, so raise the last connection error instead.
+                cause = self._manager.last_failure or _DISCONNECTED
+            raise self.translate("could not connect", cause) from error
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        self._net.stop(timeout_ms=self._timeout_ms)
-        self._manager.close()
-        self._net.close()
+        try:
+            self._net.stop(timeout_ms=self._timeout_ms)
+            self._manager.close()
+            self._net.close()
+        finally:
+            self._manager.close_sockets()
 
     # --- metadata ---
 
-    def describe(self, topics: Collection[str] | None) -> dict[str, Topic]:
-        """The topics of those names that exist; all there are for None. Refreshes what is known of their leaders.
+    def describe_topics(self, names: Collection[str] | None) -> dict[str, Topic]:
+        """Return the topics of these names that exist; with None, all topics. Refreshes the known leaders, too.
 
-        Raises `ConfigError` when a topic may not be described, `KafkaUnavailable` when no broker answers.
+        Raises `ConfigError` when the user may not describe a topic, `KafkaUnavailable` when no broker answers.
         """
-        wanted = None if topics is None else [MetadataRequest.MetadataRequestTopic(name=topic) for topic in topics]
-        with self._mapped("could not list topics"):
-            for _ in self.tries("could not list topics"):
+        action = "could not list topics"
+        with self._translated_errors(action):
+            for _ in self.attempts(action):
                 try:
-                    response = self._ask_node(None, _metadata_request(wanted))
+                    response = self._send_and_wait(None, _metadata_request(names))
                 except kafka_errors.RetriableError as error:
                     logger.debug("metadata: %s", error)
                     continue
                 self._manager.cluster.update_metadata(response)
-                return dict(self._read_topics(response))
+                return self._metadata.update(response)
         raise AssertionError("unreachable")
 
-    def _read_topics(self, response: Any) -> Iterator[tuple[str, Topic]]:
-        for found in response.topics:
-            error = kafka_errors.for_code(found.error_code)
-            if issubclass(error, kafka_errors.AuthorizationError):
-                raise error(found.name)
-            if error is not kafka_errors.NoError:
-                logger.debug("topic %s: %s", found.name, error.__name__)
-                continue
-            if not is_topic(found.name):
-                logger.warning(
-                    "Kafka at %s names a topic %r, which it does not allow; ignored", self.servers, found.name
-                )
-                continue
-            for partition in found.partitions:
-                epoch = -1 if partition.leader_epoch is None else partition.leader_epoch
-                self._leaders[TopicPartition(found.name, partition.partition_index)] = Leader(
-                    partition.leader_id, epoch
-                )
-            topic_id = "" if found.topic_id is None or not found.topic_id.int else str(found.topic_id)
-            numbers = tuple(sorted(partition.partition_index for partition in found.partitions))
-            self._topics[found.name] = Topic(found.name, topic_id, numbers)
-            yield found.name, self._topics[found.name]
-
     def leader(self, tp: TopicPartition) -> Leader | None:
-        """Who leads a topic-partition, as last heard; None if nobody does or it is unknown."""
-        leader = self._leaders.get(tp)
+        """Return the leader from the last metadata; None if the topic-partition is unknown or has no leader."""
+        leader = self._metadata.leaders.get(tp)
         return None if leader is None or leader.node_id < 0 else leader
 
     def topic_id(self, topic: str) -> str:
-        """A topic's id as last heard; '' if there is none."""
-        return self._topics[topic].topic_id if topic in self._topics else ""
+        """Return a topic's id from the last metadata; '' if it is unknown."""
+        return self._metadata.topics[topic].topic_id if topic in self._metadata.topics else ""
 
-    # --- requests ---
+    # --- requests to leaders ---
 
     def ask_leaders(
         self,
-        what: str,
+        action: str,
         tps: Iterable[TopicPartition],
-        request: Callable[[list[TopicPartition]], Any],
-        read: Callable[[Any], Iterable[tuple[TopicPartition, int, Answer]]],
+        build_request: BuildRequest,
+        read_response: ReadResponse[Answer],
     ) -> dict[TopicPartition, Answer]:
-        """Ask the leader of each topic-partition, until each has answered.
+        """Ask the leader of each topic-partition until each has answered, and return the answers.
 
-        `request` builds the request to one leader, `read` takes an answer apart into topic-partition, error code and
-        answer. Raises `KafkaUnavailable` when patience ends and `ConfigError` when Kafka refuses access.
+        Raises `KafkaUnavailable` at the retry timeout, and `ConfigError` when Kafka refuses access.
         """
         answers: dict[TopicPartition, Answer] = {}
-        self._ask_all(what, tps, request, read, answers, self.patience_seconds)
+        self._ask_all(action, tps, build_request, read_response, answers, self._retry_timeout_seconds)
         return answers
 
     def ask_leaders_briefly(
         self,
-        what: str,
+        action: str,
         tps: Iterable[TopicPartition],
-        request: Callable[[list[TopicPartition]], Any],
-        read: Callable[[Any], Iterable[tuple[TopicPartition, int, Answer]]],
+        build_request: BuildRequest,
+        read_response: ReadResponse[Answer],
     ) -> dict[TopicPartition, Answer]:
-        """`ask_leaders`, without those that do not answer soon: nobody waits long for a leader that is away."""
+        """Do the same as `ask_leaders`, but for 3 seconds at most, and return the answers that have come by then."""
         answers: dict[TopicPartition, Answer] = {}
+        timeout_seconds = min(_BRIEF_TIMEOUT_SECONDS, self._retry_timeout_seconds)
         try:
-            self._ask_all(what, tps, request, read, answers, min(_BRIEF_SECONDS, self.patience_seconds))
+            self._ask_all(action, tps, build_request, read_response, answers, timeout_seconds)
         except KafkaUnavailable as error:
-            logger.warning("%s; going on without", error)
+            logger.warning("%s; continuing without these topic-partitions", error)
         return answers
 
     def _ask_all(
         self,
-        what: str,
+        action: str,
         tps: Iterable[TopicPartition],
-        request: Callable[[list[TopicPartition]], Any],
-        read: Callable[[Any], Iterable[tuple[TopicPartition, int, Answer]]],
+        build_request: BuildRequest,
+        read_response: ReadResponse[Answer],
         answers: dict[TopicPartition, Answer],
-        patience_seconds: float,
+        timeout_seconds: float,
     ) -> None:
-        """Ask until all `answers` are there."""
+        """Fill `answers`. The caller has what came until an error."""
         missing = set(tps)
         if not missing:
             return
-        for number, _ in enumerate(self.tries(f"{what} ({_some(missing)})", patience_seconds)):
-            if number or any(tp not in self._leaders for tp in missing):
-                topics = {tp.topic for tp in missing}
-                # More than once: a broker that has just started knows fewer topics than there are.
-                if (gone := topics - self.describe(topics).keys()) and number >= _TRIES_FOR_A_TOPIC:
-                    raise KafkaUnavailable(f"Kafka at {self.servers}: {what}: there is no topic {sorted(gone)[0]!r}")
-            for node_id, group in self._by_leader(missing):
-                for tp, code, answer in self._ask(what, node_id, request(group), read):
+        for attempt, _ in enumerate(self.attempts(f"{action} ({_list_briefly(missing)})", timeout_seconds)):
+            if attempt or any(tp not in self._metadata.leaders for tp in missing):
+                self._refresh_leaders(action, missing, attempt)
+            for node_id, group in self._group_by_leader(missing):
+                for tp, code, answer in self._ask_leader(action, node_id, build_request(group), read_response):
                     error = kafka_errors.for_code(code)
                     if error is kafka_errors.NoError:
                         answers[tp] = answer
                         missing.discard(tp)
                     elif not issubclass(error, kafka_errors.RetriableError):
-                        raise self.failure(f"{what} ({tp})", error())
+                        raise self.translate(f"{action} ({tp})", error())
             if not missing:
                 return
         raise AssertionError("unreachable")
 
-    def _ask(
-        self, what: str, node_id: int, request: Any, read: Callable[[Any], Iterable[tuple[TopicPartition, int, Answer]]]
+    def _refresh_leaders(self, action: str, tps: Collection[TopicPartition], attempt: int) -> None:
+        topics = {tp.topic for tp in tps}
+        unknown = topics - self.describe_topics(topics).keys()
+        # A broker that has just started may not know all topics yet, so ask more than once.
+        if unknown and attempt >= _ATTEMPTS_FOR_MISSING_TOPIC:
+            raise KafkaUnavailable(f"Kafka at {self.servers}: {action}: there is no topic {sorted(unknown)[0]!r}")
+
+    def _ask_leader(
+        self, action: str, node_id: int, request: Any, read_response: ReadResponse[Answer]
     ) -> Iterable[tuple[TopicPartition, int, Answer]]:
         try:
-            return read(self._ask_node(node_id, request))
+            return read_response(self._send_and_wait(node_id, request))
         except kafka_errors.RetriableError as error:
-            logger.debug("%s: node %s: %s", what, node_id, error)
+            logger.debug("%s: node %s: %s", action, node_id, error)
             return ()
         except kafka_errors.KafkaError as error:
-            raise self.failure(what, error) from error
+            raise self.translate(action, error) from error
 
-    def _by_leader(self, tps: Iterable[TopicPartition]) -> list[tuple[int, list[TopicPartition]]]:
+    def _group_by_leader(self, tps: Iterable[TopicPartition]) -> list[tuple[int, list[TopicPartition]]]:
         groups: dict[int, list[TopicPartition]] = {}
         for tp in sorted(tps):
             leader = self.leader(tp)
@@ -243,66 +232,111 @@ class Cluster:
                 groups.setdefault(leader.node_id, []).append(tp)
         return list(groups.items())
 
+    # --- one request ---
+
     def send(self, node_id: int | None, request: Any) -> Future[Any]:
-        """Send a request and go on; the response, or kafka-python's error, comes by the future."""
-        out: Future[Any] = Future()
-        try:
-            self._manager.call_soon(self._deliver, out, node_id, request)
-        except Exception as error:  # the IO thread has ended: it raises whatever ended it
-            out.set_exception(kafka_errors.KafkaConnectionError(error))
-        return out
+        """Send a request without waiting. The future gets the response or kafka-python's error.
 
-    async def _deliver(self, out: Future[Any], node_id: int | None, request: Any) -> None:
+        With `node_id` None the request goes to any broker.
+        """
+        future: Future[Any] = Future()
         try:
-            out.set_result(await self._send(node_id, request))
-        except BaseException as error:  # it belongs to whoever waits for it
-            out.set_exception(error)
+            self._manager.call_soon(self._deliver, future, node_id, request)
+        except Exception as error:  # the IO thread has ended, and the call raises the error that ended it
+            future.set_exception(kafka_errors.KafkaConnectionError(error))
+        return future
 
-    async def _send(self, node_id: int | None, request: Any) -> Any:
-        # Any broker can answer a question that goes to none in particular: one that does not is soon left alone.
-        timeout_ms = self._timeout_ms if node_id is not None else self._timeout_ms // _ANY_BROKER_FRACTION
+    def wait(self, future: Future[Any]) -> Any:
+        """Wait for the response to `send` and return it. Raises kafka-python's errors."""
         try:
-            sent = self._manager.send(request, node_id=node_id, request_timeout_ms=timeout_ms)
-            return await self._manager.wait_for(sent, timeout_ms)
-        except OSError as error:  # a name that does not resolve, for one
-            raise kafka_errors.KafkaConnectionError(error) from error
-
-    def _ask_node(self, node_id: int | None, request: Any) -> Any:
-        """Send a request and wait for the response. Raises kafka-python's errors."""
-        return self.response(self.send(node_id, request))
-
-    def response(self, future: Future[Any]) -> Any:
-        """Wait for a response. Raises kafka-python's errors."""
-        try:
-            # Its own timeout is the one that counts; this one is in case that the IO thread has died.
+            # The request has its own timeout; this one is for the case that the IO thread has died.
             return future.result(timeout=2 * self._timeout_ms / 1000)
         except TimeoutError:
             raise kafka_errors.KafkaTimeoutError("no answer from kafka-python's IO thread") from None
 
-    def tries(self, what: str, patience_seconds: float | None = None) -> Iterator[None]:
-        """Yield until patience ends, with pauses; then raise `KafkaUnavailable`."""
-        patience_seconds = self.patience_seconds if patience_seconds is None else patience_seconds
-        end, pause = time.monotonic() + patience_seconds, _BACKOFF_SECONDS
+    def _send_and_wait(self, node_id: int | None, request: Any) -> Any:
+        return self.wait(self.send(node_id, request))
+
+    async def _deliver(self, future: Future[Any], node_id: int | None, request: Any) -> None:
+        try:
+            future.set_result(await self._send(node_id, request))
+        except BaseException as error:  # raised in the thread that waits for the future
+            future.set_exception(error)
+
+    async def _send(self, node_id: int | None, request: Any) -> Any:
+        # Where any broker can answer, one that does not is given up sooner, so that another can be asked.
+        timeout_ms = self._timeout_ms if node_id is not None else self._timeout_ms // _ANY_BROKER_FRACTION
+        try:
+            sent = self._manager.send(request, node_id=node_id, request_timeout_ms=timeout_ms)
+            return await self._manager.wait_for(sent, timeout_ms)
+        except OSError as error:  # for example, a host name that does not resolve
+            raise kafka_errors.KafkaConnectionError(error) from error
+
+    # --- retries and errors ---
+
+    def attempts(self, action: str, timeout_seconds: float | None = None) -> Iterator[None]:
+        """Yield once for each attempt, with exponential backoff in between; at the timeout raise `KafkaUnavailable`.
+
+        The default of `timeout_seconds` is the retry timeout.
+        """
+        if timeout_seconds is None:
+            timeout_seconds = self._retry_timeout_seconds
+        deadline, pause = time.monotonic() + timeout_seconds, _BACKOFF_SECONDS
         while True:
             yield
-            if time.monotonic() + pause > end:
-                raise KafkaUnavailable(f"Kafka at {self.servers}: {what}: no answer of use for {patience_seconds:g} s")
+            if time.monotonic() + pause > deadline:
+                raise KafkaUnavailable(f"Kafka at {self.servers}: {action}: no usable answer for {timeout_seconds:g} s")
             time.sleep(pause)
             pause = min(2 * pause, _MAX_BACKOFF_SECONDS)
 
+    def translate(self, action: str, error: BaseException) -> ConfigError | KafkaUnavailable:
+        """Return Waybill's error for one of kafka-python's; see `translate_error`."""
+        return translate_error(action, error, self._endpoint)
+
     @contextmanager
-    def _mapped(self, what: str) -> Iterator[None]:
+    def _translated_errors(self, action: str) -> Iterator[None]:
         try:
             yield
         except kafka_errors.KafkaError as error:
-            raise self.failure(what, error) from error
-
-    def failure(self, what: str, error: BaseException) -> ConfigError | KafkaUnavailable:
-        """Our error for kafka-python's: what failed, where, why, and what to look at."""
-        return _failure(f"Kafka at {self.servers}: {what}", error, self._endpoint)
+            raise self.translate(action, error) from error
 
 
-def _metadata_request(topics: list[Any] | None) -> Any:
+class _MetadataCache:
+    """Topics and leaders from the metadata responses so far."""
+
+    def __init__(self, servers: str) -> None:
+        self._servers = servers
+        self.topics: dict[str, Topic] = {}
+        self.leaders: dict[TopicPartition, Leader] = {}
+
+    def update(self, response: Any) -> dict[str, Topic]:
+        """Keep a response's topics, and return them. Raises kafka-python's `AuthorizationError`."""
+        described = {}
+        for metadata in response.topics:
+            error = kafka_errors.for_code(metadata.error_code)
+            if issubclass(error, kafka_errors.AuthorizationError):
+                raise error(metadata.name)
+            if error is not kafka_errors.NoError:
+                logger.debug("topic %s: %s", metadata.name, error.__name__)
+            elif is_topic(metadata.name):
+                described[metadata.name] = self._read_topic(metadata)
+            else:
+                logger.warning("Kafka at %s lists a topic with invalid name %r; ignored", self._servers, metadata.name)
+        self.topics |= described
+        return described
+
+    def _read_topic(self, metadata: Any) -> Topic:
+        for partition in metadata.partitions:
+            epoch = -1 if partition.leader_epoch is None else partition.leader_epoch
+            tp = TopicPartition(metadata.name, partition.partition_index)
+            self.leaders[tp] = Leader(partition.leader_id, epoch)
+        topic_id = "" if metadata.topic_id is None or not metadata.topic_id.int else str(metadata.topic_id)
+        numbers = tuple(sorted(partition.partition_index for partition in metadata.partitions))
+        return Topic(metadata.name, topic_id, numbers)
+
+
+def _metadata_request(names: Collection[str] | None) -> Any:
+    topics = None if names is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in names]
     return MetadataRequest(
         topics=topics,
         allow_auto_topic_creation=False,
@@ -311,8 +345,8 @@ def _metadata_request(topics: list[Any] | None) -> Any:
     )
 
 
-def _security(endpoint: KafkaEndpoint) -> dict[str, Any]:
-    """The endpoint's security as kafka-python's options. Raises `ConfigError` when a file of it cannot be used."""
+def _security_options(endpoint: KafkaEndpoint) -> dict[str, Any]:
+    """Return the endpoint's security as options of kafka-python. Raises `ConfigError` for an unusable file."""
     options: dict[str, Any] = {"security_protocol": endpoint.protocol.value}
     if endpoint.tls is not None:
         options["ssl_context"] = endpoint.tls.context()
@@ -320,64 +354,17 @@ def _security(endpoint: KafkaEndpoint) -> dict[str, Any]:
         options["sasl_mechanism"] = endpoint.sasl.mechanism.value
         options["sasl_plain_username"] = endpoint.sasl.username
         options["sasl_plain_password"] = endpoint.sasl.password
-        _keep_out_of_logs()
+        _keep_password_out_of_logs()
     return options
 
 
-def _keep_out_of_logs() -> None:
-    """kafka-python logs every request at the level DEBUG, and the password is in one."""
+def _keep_password_out_of_logs() -> None:
+    """Raise the level of the loggers that print every request at DEBUG: one of the requests holds the password."""
     for name in ("kafka.net.connection", "kafka.protocol.parser"):
-        logger = logging.getLogger(name)
-        logger.setLevel(max(logger.getEffectiveLevel(), logging.INFO))
+        library_logger = logging.getLogger(name)
+        library_logger.setLevel(max(library_logger.getEffectiveLevel(), logging.INFO))
 
 
-def _failure(what: str, error: BaseException, endpoint: KafkaEndpoint) -> ConfigError | KafkaUnavailable:
-    """Our error for one of kafka-python's. `ConfigError` where trying again cannot help."""
-    remedy = _remedy(error, endpoint)
-    if remedy is not None:
-        return ConfigError(f"{what}: {_reason(error)}. {remedy}")
-    return KafkaUnavailable(f"{what}: {_reason(error)}{_hint(error, endpoint)}")
-
-
-def _reason(error: BaseException) -> str:
-    said = str(error.args[0]).removeprefix(f"{type(error).__name__}: ") if error.args else str(error)
-    if isinstance(error, kafka_errors.AuthorizationError):
-        return f"not allowed ({type(error).__name__}: {said})"
-    if isinstance(error, kafka_errors.SaslAuthenticationFailedError):
-        return f"the credentials are refused ({said})"
-    if isinstance(error, kafka_errors.IncompatibleBrokerVersion | kafka_errors.UnsupportedVersionError):
-        return f"the brokers are too old ({said})"
-    return said
-
-
-def _remedy(error: BaseException, endpoint: KafkaEndpoint) -> str | None:
-    """What to do about an error that goes away by no trying again; None for others."""
-    where = endpoint.remedy
-    if isinstance(error, kafka_errors.AuthorizationError):
-        user = f"user {endpoint.sasl.username!r}" if endpoint.sasl else "the user"
-        what = "group" if isinstance(error, kafka_errors.GroupAuthorizationFailedError) else "topic"
-        return f"Give {user} of {where} the ACLs Describe and Read on the {what}"
-    if isinstance(error, kafka_errors.SaslAuthenticationFailedError):
-        assert endpoint.sasl is not None
-        return f"Check user {endpoint.sasl.username!r}, the password and sasl.mechanism of {where}"
-    if isinstance(error, kafka_errors.UnsupportedSaslMechanismError | kafka_errors.IllegalSaslStateError):
-        return f"Check sasl.mechanism and security.protocol of {where}: the port's listener takes others"
-    if isinstance(error, TlsRefused):
-        return f"Check ssl.ca.location, ssl.certificate.location, the host's name and security.protocol of {where}"
-    if isinstance(error, TlsExpected):
-        return f"Set security.protocol SSL or SASL_SSL in {where}; it is {endpoint.protocol}"
-    if isinstance(error, kafka_errors.IncompatibleBrokerVersion | kafka_errors.UnsupportedVersionError):
-        return "Kafka 2.8 or newer is needed"
-    return None
-
-
-def _hint(error: BaseException, endpoint: KafkaEndpoint) -> str:
-    """A server that closes the connection says no more: often it speaks another protocol."""
-    if "disconnected" not in str(error) and "handshake" not in str(error):
-        return ""
-    return f". Is security.protocol {endpoint.protocol} of {endpoint.remedy} what the port speaks?"
-
-
-def _some(tps: Collection[TopicPartition]) -> str:
+def _list_briefly(tps: Collection[TopicPartition]) -> str:
     first = ", ".join(str(tp) for tp in sorted(tps)[:3])
     return first if len(tps) <= 3 else f"{first} and {len(tps) - 3} more"

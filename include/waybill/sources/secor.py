@@ -1,7 +1,8 @@
-"""The committed offsets that Pinterest's Secor keeps in ZooKeeper, for who moves over to Waybill.
+"""The committed offsets that Pinterest's Secor keeps in ZooKeeper, to import them when Waybill replaces Secor.
 
-`<kafka.zookeeper.path>/consumers/<group>/offsets/<topic>/<partition>`, as the old consumers of Kafka kept theirs: the
-next offset, in ASCII (Secor's `ZookeeperConnector`). They are only read.
+Secor stores them as Kafka's old consumers did (Secor's `ZookeeperConnector`): the node
+`<kafka.zookeeper.path>/consumers/<group>/offsets/<topic>/<partition>` holds the next offset, in ASCII. Waybill only
+reads these nodes.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ _SESSION_SECONDS = 10.0
 
 
 def read_secor_offsets(
-    endpoint: ZooKeeperEndpoint, path: str, group: str | None, wanted: Callable[[str], bool]
+    endpoint: ZooKeeperEndpoint, path: str, group: str | None, is_wanted: Callable[[str], bool]
 ) -> dict[TopicPartition, int]:
-    """The next offsets of a group's topics that are `wanted`. `path` is Secor's `kafka.zookeeper.path`.
+    """Return a group's next offsets in the topics for which `is_wanted` is true. `path` is `kafka.zookeeper.path`.
 
-    Without a group, the only one that has offsets of such topics. Raises `ConfigError` if there is none, or several to
-    choose from, or a node does not hold an offset; `CoordinationUnavailable` when ZooKeeper does not answer.
+    With `group` None, use the only group that has offsets of such topics. Raises `ConfigError` if no group has any, if
+    several groups have, or if a node does not hold an offset; `CoordinationUnavailable` when ZooKeeper does not answer.
     """
     client = ZooKeeperClient(endpoint, _SESSION_SECONDS)
     client.connect()
     try:
-        return _Nodes(client, f"/{path.strip('/')}".rstrip("/")).offsets(group, wanted)
+        return _OffsetNodes(client, f"/{path.strip('/')}".rstrip("/")).read(group, is_wanted)
     except (NoAuthError, AuthFailedError) as error:
         raise ConfigError(f"ZooKeeper at {endpoint.where}: not allowed to read Secor's offsets at {path}") from error
     except (KazooException, KazooTimeoutError) as error:
@@ -45,40 +46,39 @@ def read_secor_offsets(
         client.close()
 
 
-class _Nodes:
+class _OffsetNodes:
     def __init__(self, client: ZooKeeperClient, path: str) -> None:
         self._client = client
         self._consumers = f"{path}/consumers"
 
-    def offsets(self, group: str | None, wanted: Callable[[str], bool]) -> dict[TopicPartition, int]:
-        found = {name: dict(self._of_group(name, wanted)) for name in self._groups(group)}
-        found = {name: offsets for name, offsets in found.items() if offsets}
-        if not found:
+    def read(self, group: str | None, is_wanted: Callable[[str], bool]) -> dict[TopicPartition, int]:
+        groups = self._list_children(self._consumers) if group is None else [group]
+        offsets_by_group = {name: dict(self._read_group(name, is_wanted)) for name in groups}
+        offsets_by_group = {name: offsets for name, offsets in offsets_by_group.items() if offsets}
+        if not offsets_by_group:
             where = f"{self._consumers}/{group or '<group>'}/offsets"
             raise ConfigError(
                 f"ZooKeeper has no offsets of the stream's topics at {where}: give Secor's kafka.zookeeper.path, and "
                 f"its group by --group"
             )
-        if len(found) > 1:
-            raise ConfigError(f"several groups have offsets of the stream's topics ({', '.join(found)}): give --group")
-        return next(iter(found.values()))
+        if len(offsets_by_group) > 1:
+            names = ", ".join(offsets_by_group)
+            raise ConfigError(f"several groups have offsets of the stream's topics ({names}): give --group")
+        return next(iter(offsets_by_group.values()))
 
-    def _groups(self, group: str | None) -> list[str]:
-        return self._children(self._consumers) if group is None else [group]
-
-    def _of_group(self, group: str, wanted: Callable[[str], bool]) -> Iterator[tuple[TopicPartition, int]]:
+    def _read_group(self, group: str, is_wanted: Callable[[str], bool]) -> Iterator[tuple[TopicPartition, int]]:
         parent = f"{self._consumers}/{group}/offsets"
-        for topic in self._children(parent):
-            if not is_topic(topic) or not wanted(topic):
+        for topic in self._list_children(parent):
+            if not is_topic(topic) or not is_wanted(topic):
                 continue
-            for partition in self._children(f"{parent}/{topic}"):
+            for partition in self._list_children(f"{parent}/{topic}"):
                 node = f"{parent}/{topic}/{partition}"
                 data = bytes(self._client.retry(self._client.get, node)[0])
                 if not (partition.isdecimal() and data.strip().isdigit()):
-                    raise ConfigError(f"ZooKeeper node {node} holds {data[:40]!r}: no offset of Secor's")
+                    raise ConfigError(f"ZooKeeper node {node} holds {data[:40]!r}, which is no offset of Secor's")
                 yield TopicPartition(topic, int(partition)), int(data)
 
-    def _children(self, path: str) -> list[str]:
+    def _list_children(self, path: str) -> list[str]:
         with suppress(NoNodeError):
             return sorted(self._client.retry(self._client.get_children, path))
         return []

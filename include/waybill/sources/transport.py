@@ -1,28 +1,36 @@
-"""kafka-python's connections with fewer copies: large responses are received straight into one buffer that is reused.
+"""kafka-python's connections with fewer copies, errors that are final, and sockets that are closed.
 
-kafka-python 3.0 reads a socket in pieces of 4 KiB, joins them, and copies the result several times before a fetch
-response is decoded: half of what a lane would spend on CPU (docs/decisions/0003). Here the bytes of a large response go
-from the kernel into the frame that the parser decodes. Everything else (requests, correlation, time-outs, TLS, SASL) is
-kafka-python's own.
+Fewer copies: kafka-python 3.0 reads a socket in pieces of 4 KiB, joins them, and copies the result several times
+before it decodes a fetch response: half of the CPU time that a lane would use (docs/decisions/0003). Here the kernel
+writes the bytes of a large response directly into one buffer, which is reused, and which the parser decodes. Requests,
+correlation ids, timeouts, TLS and SASL remain kafka-python's own.
 
-And connections that fail for good: kafka-python tries a refused password again until the time for connecting is up, and
-waits without end for a server that says nothing to a TLS handshake. Here a refusal is remembered, and raised at once.
+Final errors: kafka-python retries a refused password until the connection timeout, and has no timeout for a server
+that does not answer a TLS handshake. Here a refusal is kept and raised at once, and the connection timeout includes
+the handshake.
 
-This module uses names that kafka-python does not promise to keep: `KafkaConnectionManager._build_transport`, `_connect`
-and `_auth_failures`, `KafkaTCPTransport._read_from_sock` and `_sock`, `_receiving`, `_rbuffer` and `_max_frame_size`
-of `KafkaProtocol`. The version is locked, and tests/integration/test_source_kafka.py and test_security.py read through
-it.
+Closed sockets: kafka-python leaves some sockets to the garbage collector: the socket of a refused connection, of a
+connection that is in progress when the client closes, and of a connection that is closed before its last request was
+sent. Here a connection attempt that fails closes its socket, and `DirectConnectionManager.close_sockets` closes the
+others.
+
+This module uses names that kafka-python may change in any version: `KafkaConnectionManager._build_transport`,
+`_connect` and `_auth_failures`, `KafkaNetSocket`, `KafkaTCPTransport._read_from_sock` and `_sock`, and `_receiving`,
+`_rbuffer` and `_max_frame_size` of `KafkaProtocol`. Therefore the version is pinned, and
+tests/integration/test_source_kafka.py and test_security.py read through this module.
 """
 
 from __future__ import annotations
 
+import socket
 import ssl
 import struct
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from kafka import errors as kafka_errors
-from kafka.net.inet import create_connection
+from kafka.net.inet import KafkaNetSocket
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 
@@ -31,15 +39,15 @@ __all__ = ["DirectConnectionManager", "TlsExpected", "TlsRefused"]
 _LENGTH = struct.Struct(">i")
 _LARGE_BYTES = 64 << 10
 _WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-_TLS_ALERT = b"\x15\x03"  # how TLS says that it does not understand: no length of a response begins like that
+_TLS_ALERT = b"\x15\x03"  # the first bytes of a TLS alert record; a response's length never begins with them
 
 
 class TlsRefused(kafka_errors.KafkaError):  # type: ignore[misc]
-    """The server's certificate is not to be trusted, or it speaks no TLS: trying again cannot help."""
+    """The server's certificate is not trusted, or the server does not speak TLS. Retries cannot help."""
 
 
 class TlsExpected(kafka_errors.KafkaError):  # type: ignore[misc]
-    """The server answers with TLS, which was not asked for."""
+    """The server answers a plaintext connection with TLS."""
 
 
 _REFUSALS = (
@@ -52,8 +60,89 @@ _REFUSALS = (
 )
 
 
+class DirectConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
+    """kafka-python's connection manager, with the transports of this module."""
+
+    def __init__(self, net: Any, **configs: Any) -> None:
+        super().__init__(net, **configs)
+        self.last_failure: BaseException | None = None
+        """The error of the last connection that failed."""
+        self._open_sockets: list[socket.socket] = []
+
+    def close_sockets(self) -> None:
+        """Close every socket that is still open. To be called last, when the event loop has ended."""
+        for sock in self._open_sockets:
+            sock.close()
+        self._open_sockets.clear()
+
+    async def _connect(self, node: Any, conn: Any, *args: Any, **kwargs: Any) -> None:
+        await super()._connect(node, conn, *args, **kwargs)
+        if conn.init_future.failed():
+            self.last_failure = conn.init_future.exception
+            if isinstance(self.last_failure, _REFUSALS):
+                # The manager raises this error to every caller that asks for a connection to this broker. kafka-python
+                # intends the same, but catches the error at a place where it is never raised.
+                self._auth_failures[node.node_id] = self.last_failure
+
+    async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:
+        sock = await create_connection(self._net, node.host, node.port, self.config["socket_options"], timeout_at)
+        transport = self._new_transport(sock, node.host)
+        if isinstance(transport, _DirectSSLTransport):
+            try:
+                await transport.handshake_until(timeout_at)
+            except Exception as error:
+                transport.abort()
+                raise _handshake_error(error, f"{node.host}:{node.port}") from error
+        return transport
+
+    def _new_transport(self, sock: socket.socket, host: str) -> _DirectTCPTransport | _DirectSSLTransport:
+        transport: _DirectTCPTransport | _DirectSSLTransport
+        try:
+            if self.ssl_enabled:
+                options = {key: value for key, value in self.config.items() if key.startswith("ssl_")}
+                transport = _DirectSSLTransport(self._net, sock, host=host, **options)
+            else:
+                transport = _DirectTCPTransport(self._net, sock, host=host)
+        except Exception:
+            sock.close()
+            raise
+        self._open_sockets = [each for each in self._open_sockets if each.fileno() >= 0]
+        self._open_sockets.append(transport._sock)
+        return transport
+
+
+async def create_connection(
+    net: Any, host: str, port: int, options: Sequence[tuple[int, int, int]], timeout_at: float | None
+) -> socket.socket:
+    """Connect to the first address of a host that accepts, and return the socket.
+
+    This does what kafka-python's function of the same name does without a proxy, and closes the socket of each attempt
+    that fails. `timeout_at` is a time of the monotonic clock. Raises `KafkaConnectionError`.
+    """
+    connector = KafkaNetSocket()
+    failure = kafka_errors.KafkaConnectionError("DNS resolution failed")
+    for family, kind, protocol, _, address in connector.dns_lookup(host, port):
+        sock = connector.socket(family, kind, protocol)
+        try:
+            sock.setblocking(False)
+            for option in options:
+                sock.setsockopt(*option)
+            return await connector.sock_connect(net, sock, address, timeout_at=timeout_at)  # type: ignore[no-any-return]
+        except BaseException as error:  # also when the event loop ends this task
+            sock.close()
+            if isinstance(error, kafka_errors.KafkaTimeoutError):
+                raise kafka_errors.KafkaConnectionError("the connection timed out") from error
+            if isinstance(error, OSError):
+                failure = kafka_errors.KafkaConnectionError(f"unable to connect: {error}")
+            elif isinstance(error, kafka_errors.KafkaConnectionError):
+                failure = error
+            else:
+                raise
+    raise failure
+
+
 class _Frame:
-    """A response's bytes as kafka-python's parser reads them (`KafkaBytes`), in a buffer that is kept."""
+    """The bytes of a response, in a buffer that is reused. kafka-python's parser reads them as its own `KafkaBytes`."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -61,14 +150,14 @@ class _Frame:
         self._position = 0
 
     def begin(self, length: int) -> None:
-        """Make room for a response. What was read out of the last one must not be in use any more."""
+        """Make room for a response. Views of the last response must not be used from now on."""
         if len(self._buffer) < length:
             self._buffer = bytearray(length)
         self._length = length
         self._position = 0
 
     def rest(self, keep_back: int = 0) -> memoryview:
-        """Where the next bytes go."""
+        """Return the part of the buffer that is still to be filled or read, without the last `keep_back` bytes."""
         return memoryview(self._buffer)[self._position : self._length - keep_back]
 
     def advance(self, count: int) -> None:
@@ -97,7 +186,7 @@ class _Frame:
 
 
 class _Direct:
-    """Mixed into a transport of kafka-python's: how it reads."""
+    """A mixin for kafka-python's transports that replaces how they read."""
 
     _net: Any
     _sock: Any
@@ -121,7 +210,7 @@ class _Direct:
                 return
 
     def _receive(self) -> None:
-        """Take what the socket has, up to the end of a response."""
+        """Read what the socket has, up to the end of a response."""
         parser = self._protocol.parser
         try:
             while not self._closed:
@@ -133,11 +222,11 @@ class _Direct:
             return
 
     def _pending(self) -> int:
-        """Bytes that were taken from the socket already, of which the selector knows nothing."""
+        """Return the number of bytes that were read from the socket, so that the selector does not report them."""
         return 0
 
     def _receive_length(self, parser: Any) -> None:
-        self._prefix += self._some(self._sock.recv(_LENGTH.size - len(self._prefix)))
+        self._prefix += self._check_received(self._sock.recv(_LENGTH.size - len(self._prefix)))
         if len(self._prefix) < _LENGTH.size:
             return
         prefix, self._prefix = self._prefix, b""
@@ -152,19 +241,19 @@ class _Direct:
             self._protocol.data_received(prefix)
 
     def _receive_body(self, parser: Any) -> bool:
-        """True at the end of a response. Its last byte goes through the parser, which then decodes it."""
+        """Return whether the response is complete. Its last byte goes through the parser, which then decodes it."""
         frame = parser._rbuffer
         left = len(frame) - frame.tell()
         if frame is self._frame and left > 1:
             with frame.rest(keep_back=1) as target:
                 count = self._sock.recv_into(target)
-            self._some(count)
+            self._check_received(count)
             frame.advance(count)
             return False
-        self._protocol.data_received(self._some(self._sock.recv(left)))
+        self._protocol.data_received(self._check_received(self._sock.recv(left)))
         return not parser._receiving
 
-    def _some(self, received: Any) -> Any:
+    def _check_received(self, received: Any) -> Any:
         if not received:
             raise kafka_errors.KafkaProtocolError("socket disconnected")
         self.last_read = time.monotonic()
@@ -177,11 +266,11 @@ class _DirectTCPTransport(_Direct, KafkaTCPTransport):  # type: ignore[misc]
 
 class _DirectSSLTransport(_Direct, KafkaSSLTransport):  # type: ignore[misc]
     def _pending(self) -> int:
-        # A TLS record may hold the end of one response and the beginning of the next.
+        # One TLS record may hold the end of a response and the beginning of the next.
         return 0 if self._closed else int(self._sock.pending())
 
     async def handshake_until(self, timeout_at: float | None) -> None:
-        """The handshake, given up at that time (of the monotonic clock)."""
+        """Do the TLS handshake. Raises `KafkaTimeoutError` at `timeout_at`, a time of the monotonic clock."""
         while True:
             try:
                 self._sock.do_handshake()
@@ -190,44 +279,6 @@ class _DirectSSLTransport(_Direct, KafkaSSLTransport):  # type: ignore[misc]
                 await self._net.wait_read(self._sock, timeout_at)
             except ssl.SSLWantWriteError:
                 await self._net.wait_write(self._sock, timeout_at)
-
-
-class DirectConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
-    """kafka-python's connection manager, with the transports of this module."""
-
-    def __init__(self, net: Any, **configs: Any) -> None:
-        super().__init__(net, **configs)
-        self.last_failure: BaseException | None = None
-        """Why the last connection that failed did."""
-
-    async def _connect(self, node: Any, conn: Any, *args: Any, **kwargs: Any) -> None:
-        await super()._connect(node, conn, *args, **kwargs)
-        if conn.init_future.failed():
-            self.last_failure = conn.init_future.exception
-            if isinstance(self.last_failure, _REFUSALS):
-                # Whoever asks for a connection to this broker gets it raised. kafka-python means to do so itself, but
-                # looks for it where it never arrives.
-                self._auth_failures[node.node_id] = self.last_failure
-
-    async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:
-        sock = await create_connection(
-            self._net,
-            node.host,
-            node.port,
-            self.config["socket_options"],
-            proxy_url=self.config["proxy_url"],
-            timeout_at=timeout_at,
-        )
-        if not self.ssl_enabled:
-            return _DirectTCPTransport(self._net, sock, host=node.host)
-        options = {key: value for key, value in self.config.items() if key.startswith("ssl_")}
-        transport = _DirectSSLTransport(self._net, sock, host=node.host, **options)
-        try:
-            await transport.handshake_until(timeout_at)
-        except Exception as error:
-            transport.abort()
-            raise _handshake_error(error, f"{node.host}:{node.port}") from error
-        return transport
 
 
 def _handshake_error(error: Exception, server: str) -> kafka_errors.KafkaError:
@@ -244,7 +295,7 @@ def _handshake_error(error: Exception, server: str) -> kafka_errors.KafkaError:
 def _reading_error(error: Exception) -> kafka_errors.KafkaError:
     if isinstance(error, TlsExpected):
         return error
-    if _is_about_our_certificate(error):  # in TLS 1.3 the server looks at it after our handshake is done
+    if _is_about_our_certificate(error):  # in TLS 1.3 the server checks it after our side of the handshake has ended
         return TlsRefused(f"the server refuses our certificate, or the lack of one: {error}")
     return kafka_errors.KafkaConnectionError(error)
 

@@ -17,7 +17,7 @@ from typing import NoReturn
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-from waybill.clients.s3 import region, renewed_keys
+from waybill.clients.s3 import find_region, renewed_keys
 from waybill.connections import CatalogEndpoint, S3Endpoint
 from waybill.errors import ConfigError
 
@@ -235,7 +235,7 @@ def _is_of_kind(key: str, kind: str) -> bool:
 
 
 def _file_io(s3: S3Endpoint, *, glue: bool) -> dict[str, str]:
-    found = {"io-impl": "org.apache.iceberg.aws.s3.S3FileIO", "client.region": region(s3)}
+    found = {"io-impl": "org.apache.iceberg.aws.s3.S3FileIO", "client.region": find_region(s3)}
     if s3.endpoint_url:
         # As our own client does: a store that stands in for S3 has no host name for each bucket.
         found |= {"s3.endpoint": s3.endpoint_url, "s3.path-style-access": "true"}
@@ -249,7 +249,7 @@ def _keys(s3: S3Endpoint, *, glue: bool) -> dict[str, str]:
         found = {
             "client.factory": "org.apache.iceberg.aws.AssumeRoleAwsClientFactory",
             "client.assume-role.arn": role.arn,
-            "client.assume-role.region": region(s3),
+            "client.assume-role.region": find_region(s3),
             "client.assume-role.session-name": role.session_name,
             "client.assume-role.external-id": role.external_id,
             "client.assume-role.timeout-sec": str(role.duration_seconds) if role.duration_seconds else None,

@@ -1,13 +1,11 @@
-"""Tasks of a partition run, carried out by Spark's executors.
+"""Run the tasks of partition runs and of sweeps on Spark's executors.
 
-Spark hands out the tasks and starts them again where an executor is lost; messages never become its rows. What goes to
-an executor is the job and the tasks; what comes back is a `TaskResult` for each. For that a plain RDD of task numbers
-does: a DataFrame with `mapInArrow` first starts the whole of Spark SQL, some seconds every hour (docs/decisions/0004).
+Spark only schedules the tasks, and starts them again if an executor is lost; messages never become rows of Spark. The
+driver sends the job and the tasks, and gets a `TaskResult` for each. A plain RDD of task numbers is enough for that: a
+DataFrame with `mapInArrow` would start Spark SQL, which takes some seconds every hour (docs/decisions/0004).
 
-Tasks of a dedup sweep, carried out by Spark's executors.
-
-As in `waybill.spark.execute`, rows of messages never become Spark's: what goes through its shuffle are candidates, 48
-bytes for each row that has a key, in a few large pieces of Arrow for each range of the hash.
+A dedup sweep also needs Spark's shuffle. Only its candidates go through it: 48 bytes for each row that has a key, in a
+few large pieces of Arrow for each range of the hash space.
 """
 
 from __future__ import annotations
@@ -18,126 +16,127 @@ from typing import Any, TypeVar
 
 from pyspark import SparkConf, SparkContext, TaskContext
 
-from waybill.dedup.judge import judge_range
-from waybill.dedup.scan import scan
-from waybill.dedup.tasks import Judged, SweepJob, SweepTask, UnknownTopicPartitions, Written
+from waybill.dedup.candidates import scan
+from waybill.dedup.match import match_range
+from waybill.dedup.tasks import MatchedRange, SweepJob, SweepTask, UnplannedPartitions, WrittenFiles
 from waybill.dedup.write import write
 from waybill.errors import WaybillError
-from waybill.partition.tasks import Execute, run_task
+from waybill.partition.execute import Execute
+from waybill.partition.tasks import run_task
 
-__all__ = ["SparkSweep", "as_value", "attempts_of", "for_each", "may_succeed", "results_of", "spark_execute"]
+__all__ = ["SparkSweep", "can_retry", "max_attempts", "result_or_error", "run_each", "spark_execute", "try_each"]
 
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
 
 
 def spark_execute(start: Callable[[], SparkContext]) -> Execute:
-    """Carry out tasks on Spark. `start` is called only when there is something to do."""
-    return lambda job, tasks: for_each(start, lambda task: run_task(job, task), tasks)
+    """Return a function that runs tasks of a partition run on Spark. It calls `start` only if there is a task."""
+    return lambda job, tasks: run_each(start, lambda task: run_task(job, task), tasks)
 
 
-def for_each(
+def run_each(
     start: Callable[[], SparkContext], work: Callable[[_Task], _Result], tasks: Sequence[_Task]
 ) -> list[_Result]:
-    """What the work gave for each task, in their order; a `WaybillError` is raised as it is."""
+    """Run `work` for each task, and return the results in order. Raises the `WaybillError` of a task that failed."""
     results = []
-    for result in results_of(start, work, tasks):
+    for result in try_each(start, work, tasks):
         if isinstance(result, WaybillError):
             raise result
         results.append(result)
     return results
 
 
-def results_of(
+def try_each(
     start: Callable[[], SparkContext], work: Callable[[_Task], _Result], tasks: Sequence[_Task]
 ) -> list[_Result | WaybillError]:
-    """What the work gave for each task, in their order, or why it failed. `start` is called only if there are any."""
+    """Run `work` for each task, and return the results or errors in order. Calls `start` only if there is a task."""
     if not tasks:
         return []
     context = start()
-    attempts = attempts_of(context.getConf())
-    # One partition, and so one Spark task, for each of ours.
+    attempts = max_attempts(context.getConf())
+    # One partition, and so one Spark task, for each task.
     numbers = context.parallelize(range(len(tasks)), len(tasks))
-    return list(numbers.map(lambda number: as_value(lambda: work(tasks[number]), attempts)).collect())
+    return list(numbers.map(lambda number: result_or_error(lambda: work(tasks[number]), attempts)).collect())
 
 
-def attempts_of(conf: SparkConf) -> int:
-    """How often Spark starts a task before it gives up; in local mode once."""
+def max_attempts(conf: SparkConf) -> int:
+    """Return how often Spark starts a task before it gives up; once in local mode."""
     local = (conf.get("spark.master") or "").startswith("local")
     return 1 if local else int(conf.get("spark.task.maxFailures") or 4)
 
 
-def as_value(work: Callable[[], _Result], attempts: int) -> _Result | WaybillError:
-    """What the work gave; or the error as a value, for the driver to raise as it is. Called on an executor.
+def result_or_error(work: Callable[[], _Result], attempts: int) -> _Result | WaybillError:
+    """Return the result of `work`, or its error as a value, for the driver to raise. Called on an executor.
 
-    Raised here, it would reach the driver as the text of a traceback. That is only done where Spark's next attempt may
-    succeed.
+    An error that is raised on an executor reaches the driver only as the text of a traceback. It is raised only if
+    Spark's next attempt may succeed.
     """
     try:
         return work()
     except WaybillError as error:
-        if may_succeed(error, attempts):
+        if can_retry(error, attempts):
             raise
         return error
 
 
-def may_succeed(error: WaybillError, attempts: int) -> bool:
-    """Whether Spark has another attempt, and it may help. Called on an executor."""
+def can_retry(error: WaybillError, attempts: int) -> bool:
+    """Return whether Spark has another attempt that may succeed. Called on an executor."""
     context = TaskContext.get()
     return error.retriable and context is not None and context.attemptNumber() + 1 < attempts
 
 
 class SparkSweep:
-    """Carries out a sweep's tasks on Spark. `start` is called only when there is something to do."""
+    """Runs a sweep's tasks on Spark. `start` is called only when there is a task."""
 
     def __init__(self, start: Callable[[], SparkContext]) -> None:
         self._start = start
 
     def for_each(self, work: Callable[[_Task], _Result], tasks: Sequence[_Task]) -> list[_Result]:
-        """The same work for each task; a `WaybillError` is raised as it is."""
-        return for_each(self._start, work, tasks)
+        """Run the same work for each task; raise a `WaybillError` as it is."""
+        return run_each(self._start, work, tasks)
 
-    def judge(
+    def match(
         self, job: SweepJob, tasks: Sequence[SweepTask]
-    ) -> Sequence[Judged | UnknownTopicPartitions | WaybillError]:
-        """As `waybill.dedup.execute.Execute` has it: two stages, and Spark's shuffle between them."""
+    ) -> Sequence[MatchedRange | UnplannedPartitions | WaybillError]:
+        """Implement `waybill.dedup.execute.Execute`: two stages with Spark's shuffle between them."""
         context = self._start()
-        attempts = attempts_of(context.getConf())
+        attempts = max_attempts(context.getConf())
         sent = context.parallelize(range(len(tasks)), len(tasks)).flatMap(
             lambda number: _scan(job, tasks[number], attempts)
         )
-        ranges = sent.partitionBy(job.judges, lambda judge: judge)
+        ranges = sent.partitionBy(job.hash_ranges, lambda hash_range: hash_range)
         return list(
-            ranges.mapPartitionsWithIndex(lambda number, pairs: [_judge(job, number, pairs, attempts)]).collect()
+            ranges.mapPartitionsWithIndex(lambda number, pairs: [_match_range(job, number, pairs, attempts)]).collect()
         )
 
     def write(
-        self, job: SweepJob, tasks: Sequence[SweepTask], marks: tuple[str, ...]
-    ) -> Sequence[Written | WaybillError]:
-        """As `waybill.dedup.execute.Execute` has it."""
-        return results_of(self._start, lambda task: write(job, task, marks), tasks)
+        self, job: SweepJob, tasks: Sequence[SweepTask], duplicate_lists: tuple[str, ...]
+    ) -> Sequence[WrittenFiles | WaybillError]:
+        """Implement `waybill.dedup.execute.Execute`."""
+        return try_each(self._start, lambda task: write(job, task, duplicate_lists), tasks)
 
 
 def _scan(job: SweepJob, task: SweepTask, attempts: int) -> Iterator[tuple[int, Any]]:
     try:
         yield from scan(job, task)
     except WaybillError as error:
-        if may_succeed(error, attempts):
+        if can_retry(error, attempts):
             raise
         yield 0, error
 
 
-def _judge(
+def _match_range(
     job: SweepJob, number: int, pairs: Iterable[tuple[int, Any]], attempts: int
-) -> Judged | UnknownTopicPartitions | WaybillError:
-    unread = iter(pairs)
-    judged = as_value(lambda: judge_range(job, number, _sent(unread)), attempts)
-    deque(unread, maxlen=0)  # a worker that leaves any of it is not used again
-    return judged
+) -> MatchedRange | UnplannedPartitions | WaybillError:
+    remaining = iter(pairs)
+    result = result_or_error(lambda: match_range(job, number, _received(remaining)), attempts)
+    deque(remaining, maxlen=0)  # Spark does not reuse a worker that leaves input unread
+    return result
 
 
-def _sent(pairs: Iterable[tuple[int, Any]]) -> Iterator[Any]:
-    """What came for a judge, which no list keeps. Raises what a task that scans has met."""
+def _received(pairs: Iterable[tuple[int, Any]]) -> Iterator[Any]:
+    """Yield what scanning tasks sent to a hash range, without a list of it. Raise the error of one that failed."""
     for _, found in pairs:
         if isinstance(found, WaybillError):
             raise found

@@ -1,4 +1,7 @@
-"""What the scripts of `spark_jobs/` share: their options, their log, how they say that they failed, and their end."""
+"""What the scripts of `spark_jobs/` share: options, logging, reports, their end, and the environment to submit them in.
+
+This module does not import pyspark: Airflow imports it to submit the jobs.
+"""
 
 from __future__ import annotations
 
@@ -7,46 +10,95 @@ import json
 import logging
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
 from waybill.errors import WaybillError
 
-__all__ = ["end_process", "job_parser", "log_failure", "set_up_log", "write_report"]
+__all__ = [
+    "BRIEF_JVM_OPTIONS",
+    "configure_logging",
+    "end_process",
+    "job_parser",
+    "log_failure",
+    "with_brief_jvm",
+    "with_kept_memory",
+    "write_report",
+]
+
+BRIEF_JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Compile quickly, and collect garbage in one thread."""
+
+_JVM_OPTIONS_VARIABLE = "JDK_JAVA_OPTIONS"
+_PURGE_DELAY_VARIABLE = "MIMALLOC_PURGE_DELAY"
+_NEVER = "-1"
+
+
+# --- the environment of spark-submit ----------------------------------------------------------------------------------
+
+# Environment variables, not settings of Spark: options that the Spark connection or spark-defaults.conf set still win.
+# Executors of a cluster have environments of their own, which this does not change.
+
+
+def with_brief_jvm(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment with `BRIEF_JVM_OPTIONS`, in a variable that Java reads before its command line.
+
+    For jobs whose messages never pass through the JVM. Such a JVM starts, schedules tasks and ends: without these
+    options it spends much CPU on compiling code that runs only shortly, and on parallel garbage collection. Measured in
+    docs/decisions/0011.
+    """
+    options = environment.get(_JVM_OPTIONS_VARIABLE, "")
+    if BRIEF_JVM_OPTIONS in options:
+        return dict(environment)
+    return {**environment, _JVM_OPTIONS_VARIABLE: f"{BRIEF_JVM_OPTIONS} {options}".rstrip()}
+
+
+def with_kept_memory(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment, in which Arrow's allocator keeps freed memory, unless the environment sets a purge delay.
+
+    By default the allocator returns memory to the kernel after each batch, and the kernel fills it with zeros before the
+    next one. Tasks of a sweep take a tenth less CPU without that, and an eighth more memory; those of a partition run
+    gain nothing (docs/decisions/0015). The variable must be set before Arrow is loaded.
+    """
+    return {_PURGE_DELAY_VARIABLE: _NEVER, **environment}
+
+
+# --- the scripts ------------------------------------------------------------------------------------------------------
 
 
 def job_parser(description: str, figures: str) -> argparse.ArgumentParser:
-    """A parser that has `--stream`, `--config` and `--report`; `figures`: what the report holds."""
+    """Return a parser with `--stream`, `--config` and `--report`. `figures`: what the report contains."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--stream", required=True, help="its name in the config")
     parser.add_argument(
-        "--config", type=Path, help="the YAML; default: WAYBILL_CONFIG, else include/config/streams.yaml"
+        "--config", type=Path, help="the YAML file; default: WAYBILL_CONFIG, else include/config/streams.yaml"
     )
     parser.add_argument("--report", type=Path, metavar="FILE", help=f"write {figures} to FILE, as JSON")
     return parser
 
 
-def set_up_log() -> None:
-    """Log to standard error, of libraries only what is wrong."""
+def configure_logging() -> None:
+    """Log to standard error; of some libraries only warnings and errors."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     for library in ("py4j", "pyiceberg", "kazoo"):
         logging.getLogger(library).setLevel(logging.WARNING)
 
 
-def log_failure(log: logging.Logger, job: str, stream: str, error: WaybillError) -> None:
-    """Say why a job ends, and whether running it again may help."""
+def log_failure(logger: logging.Logger, job: str, stream: str, error: WaybillError) -> None:
+    """Log why a job ends, and whether the same command may succeed later."""
     again = " (running again may succeed)" if error.retriable else ""
-    log.error("%s %s: %s: %s%s", job, stream, type(error).__name__, error, again)
+    logger.error("%s %s: %s: %s%s", job, stream, type(error).__name__, error, again)
 
 
 def write_report(path: Path | None, document: Any) -> None:
-    """Write a report's JSON document, if it is asked for."""
+    """Write a report's JSON document to a file; nothing if `path` is None."""
     if path:
         path.write_text(json.dumps(document, indent=2) + "\n")
 
 
 def end_process(code: int) -> NoReturn:
-    """End without taking the interpreter apart: that takes most of a second, and the JVM waits for it."""
+    """End the process without the interpreter's clean-up, which takes most of a second while the JVM waits."""
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""The one place where a SparkSession, or a SparkContext alone, is made."""
+"""The only place where a SparkSession, or a SparkContext without Spark SQL, is made."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from waybill.config import Config
-from waybill.connections import variable
+from waybill.connections import connection_variable
 
 __all__ = ["REDACTED", "connection_ids", "spark_context", "spark_session", "task_slots"]
 
 _LOCAL_MASTER = "local[2]"
 _LOCAL_THREADS = re.compile(r"local\[([0-9]+|\*)(?:,[0-9]+)?\]")
-# What Spark shows of its settings anywhere, it shows without these.
 REDACTED = "(?i)secret|password|token|credential|access[.-]?key|AIRFLOW_CONN_"
+"""Regular expression of the settings whose values Spark hides in its UI and logs (`spark.redaction.regex`)."""
 
 
 def connection_ids(config: Config) -> tuple[str, ...]:
-    """The connections that an executor needs."""
+    """Return the ids of the connections that executors need."""
     return (config.storage.connection, config.catalog.connection, *config.registries)
 
 
 def spark_session(
     app_name: str, connections: Iterable[str] = (), settings: dict[str, str] | None = None
 ) -> SparkSession:
-    """A session on the master that `spark-submit` was given; `local[2]` without one.
+    """Return a session on the master of `spark-submit`, or on `local[2]` if it names none.
 
-    `connections`: names of connections that executors need. Local executors inherit this process's environment; for
-    those of a cluster the connections are set in theirs, unless the settings bring them already: as
-    `spark.executorEnv.…`, or on Kubernetes from a secret (`spark.kubernetes.executor.secretKeyRef.…`).
+    `connections`: ids of connections that executors need. Local executors inherit this process's environment. For
+    executors of a cluster the connections are added to their environment, unless the settings contain them already: as
+    `spark.executorEnv.…`, or on Kubernetes as a secret (`spark.kubernetes.executor.secretKeyRef.…`).
     """
     return SparkSession.builder.appName(app_name).config(conf=_conf(connections, settings or {})).getOrCreate()
 
@@ -42,9 +42,9 @@ def spark_session(
 def spark_context(
     app_name: str, connections: Iterable[str] = (), local_environment: Mapping[str, str] = MappingProxyType({})
 ) -> SparkContext:
-    """As `spark_session`, for what needs no Spark SQL: starting that takes seconds more.
+    """Return a context like that of `spark_session`, without Spark SQL, which takes seconds to start.
 
-    `local_environment`: variables for workers on this machine; those of a cluster do not get them.
+    `local_environment`: environment variables for workers on this machine; workers of a cluster do not get them.
     """
     conf = _conf(connections, {}).setAppName(app_name)
     if _is_local(conf):
@@ -53,7 +53,7 @@ def spark_context(
 
 
 def task_slots() -> int:
-    """How many tasks can run side by side; 1 where the settings do not tell. Starts nothing."""
+    """Return how many tasks can run at the same time; 1 if the settings do not define it. Starts nothing."""
     conf = _submitted()
     master = conf.get("spark.master") or _LOCAL_MASTER
     local = _LOCAL_THREADS.fullmatch(master)
@@ -66,15 +66,15 @@ def task_slots() -> int:
 
 
 def _submitted() -> SparkConf:
-    """The settings of `spark-submit`, if it started this."""
+    """Return the settings of `spark-submit`, if it started this process."""
     if "PYSPARK_GATEWAY_PORT" in os.environ:
-        # Its settings, the master above all, are known to its JVM alone.
+        # Only the JVM of spark-submit knows them, such as the master.
         SparkContext._ensure_initialized()
     return SparkConf()
 
 
 def _conf(connections: Iterable[str], settings: Mapping[str, str]) -> SparkConf:
-    # Workers must run the interpreter that the driver runs: another one has other packages.
+    # Workers must run the driver's interpreter: another one may have other packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     conf = _submitted()
     if not conf.contains("spark.master"):
@@ -82,9 +82,9 @@ def _conf(connections: Iterable[str], settings: Mapping[str, str]) -> SparkConf:
     for key, value in {**_defaults(conf.get("spark.master", _LOCAL_MASTER)), **settings}.items():
         conf.setIfMissing(key, value)
     if not _is_local(conf):
-        # Only once there is a JVM: what is set before goes into its command line, for everybody to read.
+        # The JVM must be running before: settings made earlier go into its command line, which every user can read.
         SparkContext._ensure_initialized(conf=conf)
-        for name in map(variable, connections):
+        for name in map(connection_variable, connections):
             if name in os.environ and not conf.contains(f"spark.kubernetes.executor.secretKeyRef.{name}"):
                 conf.setIfMissing(f"spark.executorEnv.{name}", os.environ[name])
     return conf
@@ -104,8 +104,8 @@ def _defaults(master: str | None) -> dict[str, str]:
         "spark.redaction.regex": REDACTED,
     }
     if (master or "").startswith("local"):
-        # Asking the network for a name and an address can take seconds, and nobody else connects.
+        # Looking up the host's name and address can take seconds, and only local processes connect.
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-        # Executors of a cluster may find this package only once a task has brought it.
+        # Not on a cluster: executors there may get this package only together with a task.
         settings |= {"spark.python.daemon.module": "waybill.spark.daemon"}
     return settings

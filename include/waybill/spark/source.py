@@ -4,15 +4,15 @@
     spark.dataSource.register(WaybillBackup)
     spark.read.format("waybill_backup").option("stream", "flights").load()
 
-Columns: topic, partition, offset, kafka_timestamp, key, headers, value. It reads as the partition job does: the same
-chains, checks and decoder. Options:
+Columns: topic, partition, offset, kafka_timestamp, key, headers, value. It reads in the same way as the partition job:
+the same chains, checks and decoder. Options:
 
-- `stream`: which one. Required.
-- `config`: path of the YAML; default as everywhere (`WAYBILL_CONFIG`).
-- `from`, `to`: JSON such as `{"flights/0": 1000}`: offsets to begin at (included) and to end at (left out). A
-  topic-partition that is not named is read from its chain's first object to its last.
+- `stream`: the stream's name. Required.
+- `config`: path of the YAML file; default: `WAYBILL_CONFIG`, as for the `waybill` command.
+- `from`, `to`: JSON such as `{"flights/0": 1000}`: the first offset to read (inclusive), and where to end (exclusive).
+  A topic-partition that is not in it is read from its chain's first object to its last.
 
-A chain that is broken raises `ChainBroken`: a DataFrame with a hole would look like one without.
+A broken chain raises `ChainBroken`: a DataFrame with missing offsets would look like a complete one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from waybill.archive.spans import Span, clip, read_span
+from waybill.archive.spans import Span, read_span, spans_from
 from waybill.config import Storage, load_config
 from waybill.errors import ChainBroken, ConfigError
 from waybill.names import TopicPartition
@@ -43,7 +43,7 @@ _OPTIONS = frozenset({"stream", "config", "from", "to", "path"})
 
 
 class WaybillBackup(DataSource):
-    """See the module."""
+    """The data source, for `spark.dataSource.register`. See the module's docstring."""
 
     @classmethod
     def name(cls) -> str:
@@ -55,15 +55,15 @@ class WaybillBackup(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002
         unknown = sorted(set(self.options) - _OPTIONS)
         if unknown:
-            raise ConfigError(f"waybill_backup has no option {unknown[0]!r}; there are: stream, config, from, to")
+            raise ConfigError(f"waybill_backup has no option {unknown[0]!r}; its options: stream, config, from, to")
         if "stream" not in self.options:
-            raise ConfigError('waybill_backup needs to know which stream: .option("stream", "…")')
+            raise ConfigError('waybill_backup needs the name of a stream: .option("stream", "…")')
         path = self.options.get("config")
         return _Reader(
             self.options["stream"],
             Path(path) if path else None,
-            _offsets("from", self.options.get("from")),
-            _offsets("to", self.options.get("to")),
+            _parse_offsets("from", self.options.get("from")),
+            _parse_offsets("to", self.options.get("to")),
         )
 
 
@@ -90,11 +90,11 @@ class _Reader(DataSourceReader):
             chains, faults = list_chains(store, stream, self._first, committed)
         if faults:
             raise ChainBroken("; ".join(faults))
-        spans = {tp: self._clip_end(clip(tp, objects, self._first.get(tp))) for tp, objects in chains.items()}
+        spans = {tp: self._clip_end(spans_from(tp, objects, self._first.get(tp))) for tp, objects in chains.items()}
         return [_TaskPartition(config.storage, task) for task in pack(spans, stream.partition.task_bytes)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        # Spark starts a process for each step of planning, too: only this one pays for the import.
+        # Imported here: Spark also starts a process for each step of planning, which does not need it.
         from waybill.partition.rows import archive_rows
 
         assert isinstance(partition, _TaskPartition)
@@ -104,16 +104,16 @@ class _Reader(DataSourceReader):
                     yield archive_rows(span.tp, messages)
 
     def _clip_end(self, spans: Iterator[Span]) -> list[Span]:
-        found = [
+        clipped = [
             replace(span, next_offset=min(span.next_offset, self._end.get(span.tp, span.next_offset))) for span in spans
         ]
-        return [span for span in found if span.first_offset < span.next_offset]
+        return [span for span in clipped if span.first_offset < span.next_offset]
 
 
-def _offsets(option: str, text: str | None) -> dict[TopicPartition, int]:
+def _parse_offsets(option: str, text: str | None) -> dict[TopicPartition, int]:
     try:
         return {TopicPartition.parse(tp): int(offset) for tp, offset in json.loads(text or "{}").items()}
     except (ValueError, TypeError, AttributeError) as error:
         raise ConfigError(
-            f'option {option!r} of waybill_backup is {text!r}: offsets are given as {{"topic/partition": offset}}'
+            f'option {option!r} of waybill_backup is {text!r}: give offsets as {{"topic/partition": offset}}'
         ) from error

@@ -1,1 +1,5 @@
-"""TODO package."""
+"""Stage data files, record them, and commit them: what partition, dedup and quarantine share.
+
+`driver` is the order of the steps. `file_writer` writes rows to data files, `uploads` sends these to S3, `table_layout`
+describes them for the manifest, `file_reader` reads rows of committed files.
+"""

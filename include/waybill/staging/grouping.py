@@ -1,6 +1,6 @@
-"""Which rows belong to which partition of a table: Iceberg's transforms, over whole columns.
+"""Group rows by the partition of the table that they belong to: Iceberg's transforms over whole columns.
 
-The transforms are those of Iceberg's own Rust library (`pyiceberg-core`), but for hour and day, which are a division.
+The transforms are those of Iceberg's own Rust library (`pyiceberg-core`), except hour and day, which are a division.
 """
 
 from __future__ import annotations
@@ -20,36 +20,36 @@ if TYPE_CHECKING:
     _Int64s = np.ndarray[Any, np.dtype[np.int64]]
     _Order = np.ndarray[Any, np.dtype[np.intp]]
 
-__all__ = ["Cut", "Grouping", "Value"]
+__all__ = ["PartitionGrouping", "PartitionSlice", "PartitionValue"]
 
-Value = tuple[Any, ...]
-"""What a partition has in common: a value for each field of the table's spec, as Iceberg's manifests hold it."""
+PartitionValue = tuple[Any, ...]
+"""A partition: the value of each field of the table's partition spec, as Iceberg's manifests hold it."""
 
 _DAY_US, _HOUR_US = 86_400_000_000, 3_600_000_000
 _MOST_CODES = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """The rows of one partition: those at `[start, end)` of the order that they were put in."""
+class PartitionSlice:
+    """The rows of one partition: those at `[start, end)` once the rows are grouped."""
 
-    value: Value
+    value: PartitionValue
     start: int
     end: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Codes:
-    """A column as numbers from 0 on, one for each value that there is."""
+    """A column as dictionary codes: row `i` has the value `values[codes[i]]`."""
 
     codes: np.ndarray[Any, Any]
     values: list[Any]
 
 
-class Grouping:
-    """Puts rows in order of partition, and within it of time.
+class PartitionGrouping:
+    """Sort rows by partition, and within a partition by time.
 
-    The table is partitioned by hour or day of a time first: of the event time (`waybill.tables.schemas`), or of the
+    The first partition field is the hour or day of a time: of the event time (`waybill.tables.schemas`), or of the
     arrival (`waybill.tables.dedup`).
     """
 
@@ -59,14 +59,14 @@ class Grouping:
         self._schema = schema
         self._time_column = schema.find_field(time.source_id).name
 
-    def cut(self, table: pa.Table) -> tuple[_Order | None, Iterator[Cut]]:
-        """The order that rows are to be put in, None if they are, and the partitions in that order."""
+    def group(self, table: pa.Table) -> tuple[_Order | None, Iterator[PartitionSlice]]:
+        """Return the indices that group the rows (None: they are grouped already), and the partitions in that order."""
         times = self.times(table)
         order = None if np.all(times[1:] >= times[:-1]) else np.argsort(times, kind="stable")
         units = (times if order is None else times[order]) // self._unit_us
         changes = units[1:] != units[:-1]
         if not self._further:
-            return order, _cuts(changes, units, [])
+            return order, _slices(changes, units, [])
         columns = [self._codes(field, table, order) for field in self._further]
         codes = np.concatenate(([0], np.cumsum(changes)))
         codes, count = _combine(codes, int(codes[-1]) + 1, columns)
@@ -75,15 +75,15 @@ class Grouping:
             order = by_partition if order is None else order[by_partition]
             codes, units = codes[by_partition], units[by_partition]
             columns = [_Codes(c.codes[by_partition], c.values) for c in columns]
-        return order, _cuts(codes[1:] != codes[:-1], units, columns)
+        return order, _slices(codes[1:] != codes[:-1], units, columns)
 
     def times(self, table: pa.Table | pa.RecordBatch) -> _Int64s:
-        """The times that the table is partitioned by, in microseconds."""
-        return np.asarray(_in_one_piece(table.column(self._time_column)).cast(pa.int64()))
+        """Return the times that the table is partitioned by, in epoch microseconds."""
+        return np.asarray(_as_one_chunk(table.column(self._time_column)).cast(pa.int64()))
 
     def _codes(self, field: PartitionField, table: pa.Table, order: _Order | None) -> _Codes:
         source = self._schema.find_field(field.source_id)
-        column = _in_one_piece(table.column(source.name))
+        column = _as_one_chunk(table.column(source.name))
         if not isinstance(field.transform, IdentityTransform):
             column = field.transform.pyarrow_transform(source.field_type)(column)
         if pa.types.is_date32(column.type):
@@ -93,7 +93,7 @@ class Grouping:
         return _Codes(codes if order is None else codes[order], encoded.dictionary.to_pylist())
 
 
-def _in_one_piece(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+def _as_one_chunk(column: pa.ChunkedArray | pa.Array) -> pa.Array:
     if isinstance(column, pa.Array):
         return column
     combined = column.combine_chunks()
@@ -101,7 +101,7 @@ def _in_one_piece(column: pa.ChunkedArray | pa.Array) -> pa.Array:
 
 
 def _combine(codes: np.ndarray[Any, Any], count: int, columns: list[_Codes]) -> tuple[np.ndarray[Any, Any], int]:
-    """One number for each combination, and how many numbers there may be."""
+    """Return one code for each combination of `codes` and the columns' codes, and an upper bound of the codes."""
     for column in columns:
         if count * len(column.values) > _MOST_CODES:
             encoded = pa.array(codes).dictionary_encode()
@@ -112,15 +112,19 @@ def _combine(codes: np.ndarray[Any, Any], count: int, columns: list[_Codes]) -> 
 
 
 def _argsort(codes: np.ndarray[Any, Any], count: int) -> _Order:
-    """A stable order. Of 16-bit numbers numpy makes it in linear time, and there are seldom more partitions."""
+    """Return a stable sort order. numpy sorts 16-bit numbers in linear time, and more partitions are rare."""
     if count > 1 << 16:
         encoded = pa.array(codes).dictionary_encode()
         codes, count = np.asarray(encoded.indices), len(encoded.dictionary)
     return np.argsort(codes.astype(np.uint16) if count <= 1 << 16 else codes, kind="stable")
 
 
-def _cuts(changes: np.ndarray[Any, np.dtype[np.bool_]], units: _Int64s, columns: list[_Codes]) -> Iterator[Cut]:
-    """`changes`: where the next row is of another partition."""
+def _slices(
+    changes: np.ndarray[Any, np.dtype[np.bool_]], units: _Int64s, columns: list[_Codes]
+) -> Iterator[PartitionSlice]:
+    """Yield the partitions of grouped rows. `changes[i]`: row `i + 1` belongs to another partition than row `i`."""
     bounds = [0, *(np.flatnonzero(changes) + 1).tolist(), len(changes) + 1]
     for start, end in pairwise(bounds):
-        yield Cut((int(units[start]), *(column.values[column.codes[start]] for column in columns)), start, end)
+        yield PartitionSlice(
+            (int(units[start]), *(column.values[column.codes[start]] for column in columns)), start, end
+        )

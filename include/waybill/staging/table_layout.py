@@ -1,9 +1,8 @@
-"""What data files of a table look like, where they go, and what a manifest says of them.
+"""What data files of a table look like, where they are stored, and the manifest entries that describe them.
 
-Data files that are written down before they are committed, and found again by whoever commits them.
-
-A file's footer tells its statistics. What it does not tell is written down with its path: its partition, since a bucket
-follows from no bounds, and whether it is in order.
+A run records its data files before it commits them, and the run that commits them makes the manifest entries again. The
+statistics of a file are in its Parquet footer. A `FileEntry` records path, partition and whether the rows are sorted:
+no statistics determine the partition if the spec has a bucket transform.
 """
 
 from __future__ import annotations
@@ -31,18 +30,22 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.typedef import Record
 
-from waybill.staging.grouping import Value
+from waybill.staging.grouping import PartitionValue
 
-__all__ = ["Entry", "TableLayout", "entries_of", "look_up"]
+__all__ = ["FileEntry", "TableLayout", "file_entries", "load_data_files"]
 
+_THREADS = 8
 _FIELD_ID = b"PARQUET:field_id"
-_MOST_OF_A_FOLDER = 100  # characters; an S3 key has at most 1,024 bytes, and a value may be longer than that
+_MAX_FOLDER_LENGTH = 100  # characters; an S3 key has at most 1,024 bytes, and a value may be longer
 _HALF_ESCAPED = re.compile(r"%.?\Z")
+
+FileEntry = Sequence[Any]
+"""Path, partition values and whether the rows are sorted, as a JSON array."""
 
 
 @dataclass(frozen=True)
 class TableLayout:
-    """What writing a table's data files takes. Small enough to go to every task; holds no secrets."""
+    """What a task needs to write data files of a table. Small enough to send to every task; holds no secrets."""
 
     name: str
     data_location: str
@@ -53,7 +56,7 @@ class TableLayout:
 
     @classmethod
     def of(cls, table: Table) -> TableLayout:
-        """The layout of a table as it is now."""
+        """Return the layout of a table as it is loaded."""
         provider = table.location_provider()
         return cls(
             ".".join(table.name()),
@@ -65,14 +68,14 @@ class TableLayout:
         )
 
     def arrow_schema(self, rows: pa.Schema) -> pa.Schema:
-        """`rows` with the table's field ids, by which readers know a column."""
-        columns = {f.name: _small(f) for f in schema_to_pyarrow(self.schema)}
+        """Return the schema `rows` with the table's field ids, by which Iceberg readers identify columns."""
+        columns = {f.name: _with_32_bit_offsets(f) for f in schema_to_pyarrow(self.schema)}
         return pa.schema([columns[name] for name in rows.names])
 
     def data_file(
-        self, path: str, size_bytes: int, metadata: pq.FileMetaData, *, partition: Value, is_sorted: bool
+        self, path: str, size_bytes: int, metadata: pq.FileMetaData, *, partition: PartitionValue, is_sorted: bool
     ) -> DataFile:
-        """The manifest entry of a file, with the bounds that engines prune by."""
+        """Return the manifest entry of a file, with the column bounds that engines prune by."""
         statistics = data_file_statistics_from_parquet_metadata(metadata, *self._statistics_plan)
         file = DataFile.from_args(
             content=DataFileContent.DATA,
@@ -90,80 +93,77 @@ class TableLayout:
 
     @cached_property
     def _statistics_plan(self) -> tuple[dict[int, StatisticsCollector], dict[str, int]]:
-        """Which statistics there are to be, and of which columns: the same for thousands of files."""
+        """Which statistics to collect, by column; computed once, since it is the same for thousands of files."""
         return compute_statistics_plan(self.schema, self.properties), parquet_path_to_id_mapping(self.schema)
 
-    def new_path(self, partition: Value, name: str) -> str:
-        """Where a file of a partition goes. `name` must be unique: folders are for people, and long ones are cut."""
+    def new_path(self, partition: PartitionValue, name: str) -> str:
+        """Return the path of a new file. `name` must be unique: folder names are for people, and long ones are cut."""
         folders = self.spec.partition_to_path(Record(*partition), self.schema).split("/") if self.spec.fields else []
         return "/".join([self.data_location, *map(_cut_folder, folders), f"{name}.parquet"])
 
 
-def _cut_folder(folder: str) -> str:
-    return _HALF_ESCAPED.sub("", folder[:_MOST_OF_A_FOLDER])
-
-
-def _small(found: pa.Field) -> pa.Field:
-    """Without Arrow's 64-bit offsets, which nothing here needs, and with the field id alone as metadata."""
-    metadata = {key: value for key, value in (found.metadata or {}).items() if key == _FIELD_ID}
-    return pa.field(found.name, _small_type(found.type), found.nullable, metadata)
-
-
-def _small_type(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_large_string(kind):
-        return pa.string()
-    if pa.types.is_large_binary(kind):
-        return pa.binary()
-    if pa.types.is_large_list(kind):
-        return pa.list_(_small(kind.value_field))
-    if pa.types.is_struct(kind):
-        return pa.struct([_small(child) for child in kind])
-    return kind
-
-
-_THREADS = 8
-
-Entry = Sequence[Any]
-"""Path, partition and order of a file, as JSON has it."""
-
-
-def entries_of(files: Iterable[DataFile]) -> list[Entry]:
-    """What is to be written down of files."""
+def file_entries(files: Iterable[DataFile]) -> list[FileEntry]:
+    """Return the entries to record for files."""
     return [
         [
             file.file_path,
-            [_written(file.partition[at]) for at in range(len(file.partition))],
+            [_to_json(file.partition[at]) for at in range(len(file.partition))],
             file.sort_order_id is not None,
         ]
         for file in files
     ]
 
 
-def look_up(table: Table, entries: Iterable[Entry]) -> list[DataFile]:
-    """The manifest entries of files of `table`. Raises `FileNotFoundError` when one is gone."""
+def load_data_files(table: Table, entries: Iterable[FileEntry]) -> list[DataFile]:
+    """Read the footers of recorded files of `table` and return their manifest entries.
+
+    Raises `FileNotFoundError` when a file no longer exists, another `OSError` when S3 cannot be reached.
+    """
     layout = TableLayout.of(table)
 
-    def read(entry: Entry) -> DataFile:
+    def read(entry: FileEntry) -> DataFile:
         path, values, is_sorted = entry
         file = table.io.new_input(path)
         with file.open() as stream:
             metadata = pq.read_metadata(stream)
-        partition = tuple(map(_read, values))
+        partition = tuple(map(_from_json, values))
         return layout.data_file(path, len(file), metadata, partition=partition, is_sorted=is_sorted)
 
     with ThreadPoolExecutor(_THREADS) as pool:
         return list(pool.map(read, entries))
 
 
-def _written(value: Any) -> Any:
-    """A value of a partition in JSON: as it is, or under the name of a type that JSON does not have."""
+def _to_json(value: Any) -> Any:
+    """Return a partition value for JSON: types that JSON lacks become an object with the type's name as key."""
     if isinstance(value, bytes):
         return {"bytes": value.hex()}
     return {"decimal": str(value)} if isinstance(value, Decimal) else value
 
 
-def _read(written: Any) -> Any:
-    """The inverse of `_written`."""
+def _from_json(written: Any) -> Any:
+    """Return the partition value that `_to_json` wrote."""
     if not isinstance(written, dict):
         return written
     return bytes.fromhex(written["bytes"]) if "bytes" in written else Decimal(written["decimal"])
+
+
+def _cut_folder(folder: str) -> str:
+    return _HALF_ESCAPED.sub("", folder[:_MAX_FOLDER_LENGTH])
+
+
+def _with_32_bit_offsets(found: pa.Field) -> pa.Field:
+    """Return a field without Arrow's 64-bit offsets, which no column needs, and with the field id as only metadata."""
+    metadata = {key: value for key, value in (found.metadata or {}).items() if key == _FIELD_ID}
+    return pa.field(found.name, _type_with_32_bit_offsets(found.type), found.nullable, metadata)
+
+
+def _type_with_32_bit_offsets(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_large_string(kind):
+        return pa.string()
+    if pa.types.is_large_binary(kind):
+        return pa.binary()
+    if pa.types.is_large_list(kind):
+        return pa.list_(_with_32_bit_offsets(kind.value_field))
+    if pa.types.is_struct(kind):
+        return pa.struct([_with_32_bit_offsets(child) for child in kind])
+    return kind

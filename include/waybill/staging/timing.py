@@ -1,7 +1,4 @@
-"""How long a run took, and each of its steps.
-
-What a task takes of time and memory.
-"""
+"""Measure what the steps of a run and the tasks on executors take: time, CPU time and memory."""
 
 from __future__ import annotations
 
@@ -17,14 +14,14 @@ _T = TypeVar("_T")
 
 
 class StepClock:
-    """A run carries it along. It starts when it is made."""
+    """Adds up the wall-clock time of a run's steps. Starts when it is created."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
         self._steps: dict[str, float] = {}
 
     def timed(self, step: str, work: Callable[[], _T]) -> _T:
-        """Do some work of a step, which may be in the middle of another step's. What a step takes adds up."""
+        """Return what `work` returns, and add its time to `step`. Steps may be nested."""
         began = time.monotonic()
         try:
             return work()
@@ -32,25 +29,25 @@ class StepClock:
             self._steps[step] = self._steps.get(step, 0.0) + time.monotonic() - began
 
     def seconds(self) -> dict[str, float]:
-        """Of each step so far, in the order in which they ended, and `total`: since the start."""
+        """Return the seconds of each step, in the order in which the steps first ended, and `total` since the start."""
         return {**self._steps, "total": time.monotonic() - self._began}
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a task took."""
+    """What a task used."""
 
     seconds: float
     """Wall-clock."""
     cpu_seconds: float
     """Of the executor's process, all threads."""
     peak_memory_bytes: int
-    """The most that the executor's process ever held resident."""
+    """Largest resident size of the executor's process since it started."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stopwatch:
-    """Started when a task begins."""
+    """Measures one task; `start` it when the task begins."""
 
     began: float
     cpu_before: float
@@ -60,7 +57,7 @@ class Stopwatch:
         return cls(time.perf_counter(), time.process_time())
 
     def usage(self) -> Usage:
-        """Since then."""
+        """Return what the process used since `start`."""
         return Usage(
             seconds=time.perf_counter() - self.began,
             cpu_seconds=time.process_time() - self.cpu_before,

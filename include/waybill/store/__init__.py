@@ -1,21 +1,21 @@
-"""S3: create-if-absent, streamed uploads, listings.
+"""S3: conditional creates, streamed uploads, listings, reads.
 
-What the protocol relies on: S3 decides, atomically, whether an object of a name exists (`If-None-Match: *` on
-PutObject and on CompleteMultipartUpload), and a listing shows every object whose creation was acknowledged before it
-began. Both hold on Amazon S3, and must hold on a store that stands in for it.
+What the protocol relies on: S3 decides atomically whether an object of a key exists (`If-None-Match: *` on PutObject
+and on CompleteMultipartUpload), and a listing shows every object whose creation was acknowledged before the listing
+began. Both hold on Amazon S3, and must hold on every store that replaces it.
 
-What it survives: an answer that never arrives. Calls are retried, so a create may be refused because its own first try
-succeeded; `ObjectAlreadyThere` therefore says that *somebody* created the object, and the caller adopts what is there.
+What it survives: an answer that never arrives. Calls are retried, so S3 may refuse a create because its own first try
+succeeded. `ObjectExists` therefore does not tell which task created the object, and the caller adopts it.
 """
 
-from waybill.store.objects import Chain, Description, ListedObject, ObjectStream, PendingUpload, StoredObject
-from waybill.store.store import GAP_BYTES, Store
+from waybill.store.objects import ChainId, Description, ListedObject, ObjectStream, PendingUpload, StoredObject
+from waybill.store.store import COALESCE_BYTES, Store
 from waybill.store.upload import PART_BYTES, Upload
 
 __all__ = [
-    "GAP_BYTES",
+    "COALESCE_BYTES",
     "PART_BYTES",
-    "Chain",
+    "ChainId",
     "Description",
     "ListedObject",
     "ObjectStream",

@@ -1,4 +1,4 @@
-"""What S3 tells of objects: listings, descriptions, and their bytes."""
+"""What S3 returns about objects: entries of listings, descriptions, and streams of bytes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from botocore.exceptions import BotoCoreError
 from waybill.errors import StoreUnavailable
 from waybill.names import BackupName, TopicPartition
 
-__all__ = ["Chain", "Description", "ListedObject", "ObjectStream", "PendingUpload", "StoredObject"]
+__all__ = ["ChainId", "Description", "ListedObject", "ObjectStream", "PendingUpload", "StoredObject"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +33,12 @@ class ListedObject:
     size_bytes: int
     modified: datetime
     etag: str = ""
-    """Without its quotes. The MD5 of an object that was created by one call and is not encrypted with a key of KMS."""
+    """Without quotes. The content's MD5, if one PutObject created the object and no KMS key encrypts it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What S3 says of an object beside its bytes."""
+    """What HeadObject returns about an object."""
 
     metadata: dict[str, str]
     """User metadata."""
@@ -47,8 +47,8 @@ class Description:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Chain:
-    """Which chain: a topic-partition in a generation."""
+class ChainId:
+    """Identifies a chain: a topic-partition in one generation."""
 
     tp: TopicPartition
     generation: int
@@ -56,19 +56,16 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class PendingUpload:
-    """A multipart upload that was begun and neither completed nor aborted: of a running lane, or of one that died."""
+    """A multipart upload that is neither completed nor aborted. Its lane may still run, or have died."""
 
-    chain: Chain
+    chain: ChainId
     key: str
     upload_id: str
     begun: datetime
 
 
 class ObjectStream:
-    """An object's bytes, read like a file. Use it as a context manager.
-
-    Raises `StoreUnavailable` when the connection breaks or the object ends before its announced length.
-    """
+    """An object's bytes, read like a file. Use it as a context manager."""
 
     def __init__(self, body: Any, key: str, size_bytes: int, metadata: Mapping[str, str] | None = None) -> None:
         self._body = body
@@ -78,13 +75,17 @@ class ObjectStream:
         """The object's user metadata."""
 
     def read(self, size: int = -1, /) -> bytes:
-        """Up to `size` bytes, all that is left for -1, b'' at the end."""
+        """Return up to `size` bytes, all remaining bytes for -1, b'' at the end.
+
+        Raises `StoreUnavailable` when the connection breaks, or the object ends before its announced length.
+        """
         try:
             return bytes(self._body.read(None if size < 0 else size))
         except (BotoCoreError, OSError) as error:
-            raise StoreUnavailable(f"{self.key}: reading was cut off: {error}") from error
+            raise StoreUnavailable(f"{self.key}: the connection broke while reading: {error}") from error
 
     def close(self) -> None:
+        """Close the connection."""
         self._body.close()
 
     def __enter__(self) -> Self:

@@ -1,20 +1,21 @@
-"""One bucket's archive: listings, reading, creating."""
+"""The archive in one S3 bucket: listings, reads, creates and removals of objects."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import crc32c
 from botocore.exceptions import ClientError
 
 from waybill import names
-from waybill.connections import Connection, S3Endpoint, connection
-from waybill.errors import ObjectAlreadyThere, ObjectMissing, StoreUnavailable
+from waybill.connections import Connection, S3Endpoint, find_connection
+from waybill.errors import ObjectExists, ObjectMissing, StoreUnavailable
 from waybill.names import BackupName, TopicPartition
-from waybill.store.calls import Calls, body_of, checksum_header, conflict_pauses, error_code
-from waybill.store.objects import Chain, Description, ListedObject, ObjectStream, PendingUpload, StoredObject
+from waybill.store.calls import BucketCalls, checksum_header, error_code, request_body
+from waybill.store.objects import ChainId, Description, ListedObject, ObjectStream, PendingUpload, StoredObject
 from waybill.store.upload import PART_BYTES, PartThreads, Upload
 
 if TYPE_CHECKING:
@@ -22,21 +23,21 @@ if TYPE_CHECKING:
 
     from waybill.config import Storage
 
-__all__ = ["GAP_BYTES", "Store"]
+__all__ = ["COALESCE_BYTES", "Store"]
 
 logger = logging.getLogger(__name__)
 
-GAP_BYTES = 1 << 20
-"""What S3 sends in the time that a call takes to be answered."""
+COALESCE_BYTES = 1 << 20
+"""Byte ranges closer together than this are merged into one read: S3 sends as much in the time that one call takes."""
 
 
 class Store:
-    """One bucket's archive below a prefix.
+    """The archive in one bucket, below a prefix.
 
-    Cheap to keep, not to make: share one in a process. Safe to use from several threads. Close it, or use it as a
-    context manager, to end its upload threads.
+    A store is cheap to keep and expensive to construct: share one in a process. Several threads may use it. Close it,
+    or use it as a context manager, to end its upload threads.
 
-    Every method raises `StoreUnavailable` when S3 does not answer or answers with a fault of its own, and
+    Every method raises `StoreUnavailable` when S3 does not answer or answers with an error of its own, and
     `ConfigError` when the bucket does not exist or the credentials do not suffice.
     """
 
@@ -44,15 +45,17 @@ class Store:
         self.bucket = bucket
         self.prefix = prefix
         self.part_bytes = part_bytes
-        self._calls = Calls(endpoint, bucket)
+        self._calls = BucketCalls(endpoint, bucket)
         self.client = self._calls.client
         self._threads = PartThreads(part_bytes)
-        self.gap_bytes = GAP_BYTES
-        """How many bytes are rather read for nothing than that another `read_range` begins behind them."""
+        self.coalesce_bytes = COALESCE_BYTES
+        """Callers of `read_range` merge byte ranges that are closer together than this."""
 
     @classmethod
-    def of(cls, storage: Storage, find: Callable[[str], Connection] = connection, bucket: str | None = None) -> Self:
-        """The archive that the config names, or another bucket of the same S3; `find` looks a connection up by name."""
+    def of(
+        cls, storage: Storage, find: Callable[[str], Connection] = find_connection, bucket: str | None = None
+    ) -> Self:
+        """Return the archive that the config names, or another `bucket` of the same S3. `find` looks up connections."""
         return cls(S3Endpoint.of(find(storage.connection)), bucket or storage.bucket, storage.prefix)
 
     def __enter__(self) -> Self:
@@ -71,13 +74,13 @@ class Store:
     def list_chain(
         self, topic: str, generation: int, partition: int, start_after: int | None = None
     ) -> Iterator[StoredObject]:
-        """The objects of a chain in the order of their first offsets.
+        """Yield the objects of a chain in the order of their first offsets.
 
-        With `start_after` only those whose first offset is greater.
+        With `start_after`, yield only objects whose first offset is greater.
         """
         prefix = names.chain_prefix(self.prefix, topic, generation, partition)
         after = None
-        if start_after is not None:  # behind every extension: '~' comes after '.'
+        if start_after is not None:  # '~' sorts after '.', so this key comes after every extension
             after = names.offset_prefix(self.prefix, topic, generation, partition, start_after) + "~"
         for entry in self._list(prefix, after):
             try:
@@ -88,19 +91,19 @@ class Store:
             yield StoredObject(name, entry["Key"], int(entry["Size"]), entry["LastModified"])
 
     def topics(self) -> list[str]:
-        """The topics that have backup objects, sorted. What lies there under no topic's name is logged and left out."""
+        """Return the topics that have backup objects, sorted. Other prefixes are logged and skipped."""
         prefix = names.archive_prefix(self.prefix)
         pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=prefix, Delimiter="/")
         found: list[str] = []
-        with self._calls.mapped("list topics"):
+        with self._calls.translate_errors("list topics"):
             for page in pages:
                 found += [p["Prefix"].removeprefix(prefix).rstrip("/") for p in page.get("CommonPrefixes", [])]
         for name in (name for name in found if not names.is_topic(name)):
-            logger.warning("s3://%s/%s%r is no topic of Kafka's; ignored", self.bucket, prefix, name)
+            logger.warning("s3://%s/%s%r is not a Kafka topic name; ignored", self.bucket, prefix, name)
         return sorted(filter(names.is_topic, found))
 
-    def chains(self, topic: str) -> list[Chain]:
-        """The chains of a topic, sorted. One call a chain: each listing goes on behind the chain that was found."""
+    def chains(self, topic: str) -> list[ChainId]:
+        """Return the chains of a topic, sorted. It makes one call per chain, which lists from after the last chain."""
         prefix, found, after = names.backup_prefix(self.prefix, topic), [], None
         while (entry := next(self._list(prefix, after, page_size=1), None)) is not None:
             try:
@@ -108,16 +111,16 @@ class Store:
             except ValueError:
                 after = entry["Key"]
                 continue
-            found.append(Chain(TopicPartition(topic, name.partition), name.generation))
+            found.append(ChainId(TopicPartition(topic, name.partition), name.generation))
             after = names.chain_prefix(self.prefix, topic, name.generation, name.partition) + "~"
         return sorted(found)
 
     def keys(self, prefix: str) -> Iterator[str]:
-        """The keys that start with `prefix` (a whole key's start, the archive's prefix included), in order."""
+        """Yield the keys that start with `prefix`, which includes the archive's prefix, in order."""
         return (str(entry["Key"]) for entry in self._list(prefix, None))
 
     def list_objects(self, prefix: str) -> Iterator[ListedObject]:
-        """The objects whose keys start with `prefix` (a whole key's start, the archive's prefix included), in order."""
+        """Yield the objects whose keys start with `prefix`, which includes the archive's prefix, in order."""
         for entry in self._list(prefix, None):
             etag = str(entry.get("ETag", "")).strip('"')
             yield ListedObject(str(entry["Key"]), int(entry["Size"]), entry["LastModified"], etag)
@@ -129,7 +132,7 @@ class Store:
         )
         iterator = iter(pages)
         while True:
-            with self._calls.mapped(f"list {prefix}"):
+            with self._calls.translate_errors(f"list {prefix}"):
                 page = next(iterator, None)
             if page is None:
                 return
@@ -138,29 +141,29 @@ class Store:
     # --- reading ---
 
     def open(self, key: str) -> ObjectStream:
-        """Stream an object. Raises `ObjectMissing` if there is none."""
-        with self._calls.mapped(f"read {key}", key):
+        """Return a stream of an object's bytes. Raises `ObjectMissing` if there is none."""
+        with self._calls.translate_errors(f"read {key}", key):
             answer = self.client.get_object(Bucket=self.bucket, Key=key)
         return ObjectStream(answer["Body"], key, int(answer["ContentLength"]), answer.get("Metadata"))
 
     def read(self, key: str) -> bytes:
-        """A whole object. Raises `ObjectMissing` if there is none."""
+        """Return an object's bytes. Raises `ObjectMissing` if there is none."""
         with self.open(key) as stream:
             return stream.read()
 
-    def read_if_there(self, key: str) -> bytes | None:
-        """A whole object; None if there is none. One call."""
+    def read_if_exists(self, key: str) -> bytes | None:
+        """Return an object's bytes, or None if there is none. It makes one call."""
         try:
             return self.read(key)
         except ObjectMissing:
             return None
 
     def read_range(self, key: str, start: int, length_bytes: int) -> bytes:
-        """`length_bytes` (at least 1) from byte `start` on; less, or none, only where the object ends before.
+        """Return `length_bytes` (at least 1) from byte `start` on, or fewer if the object ends before.
 
         Raises `ObjectMissing` if there is no object.
         """
-        with self._calls.mapped(f"read {key}", key):
+        with self._calls.translate_errors(f"read {key}", key):
             try:
                 wanted = f"bytes={start}-{start + length_bytes - 1}"
                 answer = self.client.get_object(Bucket=self.bucket, Key=key, Range=wanted)
@@ -172,87 +175,90 @@ class Store:
             return stream.read()
 
     def metadata(self, key: str) -> dict[str, str]:
-        """The user metadata of an object. Raises `ObjectMissing` if there is none."""
+        """Return the user metadata of an object. Raises `ObjectMissing` if there is none."""
         return dict(self._calls.head(key)["Metadata"])
 
     def describe(self, key: str) -> Description:
-        """What S3 says of an object beside its bytes. Raises `ObjectMissing` if there is none."""
+        """Return metadata, ETag and size of an object. Raises `ObjectMissing` if there is none."""
         answer = self._calls.head(key)
         return Description(dict(answer["Metadata"]), answer["ETag"], int(answer["ContentLength"]))
 
     def exists(self, key: str) -> bool:
-        """Whether there is an object of that name now."""
+        """Return whether an object of that key exists now."""
         return self._calls.exists(key)
 
     # --- creating ---
 
     def create_if_absent(self, key: str, data: Buffer, metadata: Mapping[str, str] | None = None) -> None:
-        """Create an object by one call, unless one of this name exists.
+        """Create an object with one call, unless one of this key exists.
 
-        Raises `ObjectAlreadyThere` if one does (a rival's, or that of an earlier try of this very call).
+        Raises `ObjectExists` if one does: a rival's, or that of an earlier try of this call.
         """
         body = memoryview(data).cast("B")
-        for pause in conflict_pauses():
-            with self._calls.mapped(f"create {key}", key, conflict=pause):
-                answer = self.client.put_object(
-                    Bucket=self.bucket,
-                    Key=key,
-                    Body=body_of(body),
-                    IfNoneMatch="*",
-                    Metadata=dict(metadata or {}),
-                    ChecksumCRC32C=checksum_header(crc32c.crc32c(body)),
-                    **self._calls.encryption,
-                )
-                self._calls.check_encryption(key, answer)
-                return
+        call = partial(
+            self.client.put_object,
+            Bucket=self.bucket,
+            Key=key,
+            Body=request_body(body),
+            IfNoneMatch="*",
+            Metadata=dict(metadata or {}),
+            ChecksumCRC32C=checksum_header(crc32c.crc32c(body)),
+            **self._calls.encryption,
+        )
+        self._calls.check_encryption(key, self._calls.create(f"create {key}", key, call))
 
-    def create_unless_there(self, key: str, data: Buffer) -> bytes | None:
-        """`create_if_absent`, and what is there if it was not: None if it was created, else the other's content."""
+    def create_or_read_existing(self, key: str, data: Buffer) -> bytes | None:
+        """Create an object unless one exists. Return None if it was created, else the existing object's content."""
         try:
             self.create_if_absent(key, data)
-        except ObjectAlreadyThere:
+        except ObjectExists:
             return self.read(key)
         return None
 
     def upload_if_absent(self, key: str, metadata: Mapping[str, str] | None = None) -> Upload:
-        """Begin an object that comes into being when the upload completes, unless one of this name exists by then."""
+        """Return an upload that creates the object when it completes, unless one of this key exists by then."""
         return Upload(self._calls, self._threads, self.create_if_absent, key, dict(metadata or {}))
 
     def remove(self, key: str, *, etag: str | None = None) -> None:
-        """Remove an object, if there is one. For plans, indexes that nothing names, and files of the `files` sink that
-        nothing lists; never for backup objects. With `etag` only if it still has that one, where the store looks at it.
+        """Remove an object if it exists. With `etag`, only if it still has that ETag, if the store checks conditions.
+
+        Use it for plans, index objects that no backup object names, and files of the `files` sink that the inventory
+        does not list; never for backup objects.
         """
         condition = {} if etag is None else {"IfMatch": etag}
         try:
-            with self._calls.mapped(f"remove {key}", key):
+            with self._calls.translate_errors(f"remove {key}", key):
                 self.client.delete_object(Bucket=self.bucket, Key=key, **condition)
-        except (ObjectAlreadyThere, ObjectMissing):
-            logger.info("%s was replaced or removed by somebody else", key)
+        except (ObjectExists, ObjectMissing):
+            logger.info("%s was replaced or removed by another task", key)
 
-    def remove_if_there(self, key: str) -> bool:
-        """Remove an object that mostly is not there: looked for first, or a bucket with versions kept each deletion."""
+    def remove_if_exists(self, key: str) -> bool:
+        """Remove an object and return whether it existed.
+
+        It looks the object up first: a bucket with versions keeps a marker for each deletion, even of a missing object.
+        """
         if not self.exists(key):
             return False
         self.remove(key)
         return True
 
-    # --- uploads that nobody completed ---
+    # --- pending uploads ---
 
     def pending_uploads(self) -> Iterator[PendingUpload]:
-        """The uploads of backup objects and their indexes that are not completed, in the order of their keys."""
+        """Yield the uploads of backup objects and index objects that are not completed, in the order of their keys."""
         for prefix in (names.archive_prefix(self.prefix), names.indexes_prefix(self.prefix)):
             pages = self.client.get_paginator("list_multipart_uploads").paginate(Bucket=self.bucket, Prefix=prefix)
-            with self._calls.mapped(f"list the uploads below {prefix}"):
+            with self._calls.translate_errors(f"list the uploads below {prefix}"):
                 found = [entry for page in pages for entry in page.get("Uploads", [])]
             for entry in found:
-                chain = names.chain_of(entry["Key"])
+                chain = names.chain_of_key(entry["Key"])
                 if chain is not None and entry["Key"].startswith(prefix):
-                    yield PendingUpload(Chain(*chain), entry["Key"], entry["UploadId"], entry["Initiated"])
+                    yield PendingUpload(ChainId(*chain), entry["Key"], entry["UploadId"], entry["Initiated"])
 
     def abort_upload(self, upload: PendingUpload) -> bool:
-        """Throw away what was uploaded. False if the upload was completed or aborted in the meantime."""
+        """Abort an upload and remove its parts. Return False if it was completed or aborted in the meantime."""
         try:
-            with self._calls.mapped(f"abort an upload of {upload.key}", upload.key):
+            with self._calls.translate_errors(f"abort an upload of {upload.key}", upload.key):
                 self.client.abort_multipart_upload(Bucket=self.bucket, Key=upload.key, UploadId=upload.upload_id)
         except StoreUnavailable as error:
             cause = error.__cause__

@@ -1,4 +1,4 @@
-"""Streamed uploads: bytes gathered into parts, parts sent by a store's threads."""
+"""Streamed uploads: bytes are collected into parts, and a store's threads send the parts."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import logging
 import queue
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import crc32c
 from botocore.exceptions import BotoCoreError, ClientError
 
-from waybill.errors import ObjectAlreadyThere, StoreUnavailable
-from waybill.store.calls import UPLOAD_THREADS, Calls, body_of, checksum_header, conflict_pauses
+from waybill.errors import ObjectExists, StoreUnavailable
+from waybill.store.calls import UPLOAD_THREADS, BucketCalls, checksum_header, request_body
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -23,46 +24,46 @@ __all__ = ["PART_BYTES", "CreateWhole", "PartThreads", "Upload"]
 logger = logging.getLogger(__name__)
 
 PART_BYTES = 16 << 20
-"""Size of a part of a multipart upload, and the largest object that is created by a single call."""
+"""Size of a part of a multipart upload, and the largest object that a single call creates."""
 
-_STEP_BYTES = 256 << 10  # copied and checksummed in turn: what was copied is still in the processor's cache
+_STEP_BYTES = 256 << 10  # copy and checksum in steps: the copied bytes are then still in the processor's cache
 
 CreateWhole = Callable[[str, memoryview, dict[str, str]], None]
-"""Creates an object of a key, content and user metadata by one call, or raises `ObjectAlreadyThere`."""
+"""Creates an object with a key, content and user metadata in one call, or raises `ObjectExists`."""
 
 
 class PartThreads:
-    """The threads that send parts, and the buffers that parts are gathered in. Shared by a store's uploads."""
+    """The threads that send parts, and the buffers that collect them. All uploads of a store share them."""
 
     def __init__(self, part_bytes: int) -> None:
         self.part_bytes = part_bytes
         self.buffers: queue.SimpleQueue[bytearray] = queue.SimpleQueue()
-        """Those that are free, to be used again."""
+        """Free buffers, to be reused."""
         self.pool = ThreadPoolExecutor(UPLOAD_THREADS, thread_name_prefix="waybill-upload")
 
     def take_buffer(self) -> bytearray:
-        """A free buffer, of a part's size."""
+        """Return a free buffer of a part's size."""
         try:
             return self.buffers.get_nowait()
         except queue.Empty:
             return bytearray(self.part_bytes)
 
     def close(self) -> None:
-        """End the threads. What is being sent is waited for, what is not yet is given up."""
+        """End the threads. Parts that are being sent are awaited; parts that wait are dropped."""
         self.pool.shutdown(wait=True, cancel_futures=True)
 
 
 class Upload:
-    """An object in the making. What was written exists nowhere until `complete` returns.
+    """An object that is being written. It does not exist until `complete` returns.
 
-    Bytes are gathered into parts, and parts are sent by the store's threads while the caller goes on writing: at most
-    three parts are in memory. An object of less than a part goes by a single call.
+    Bytes are collected into parts, and the store's threads send parts while the caller continues to write: at most
+    three parts are in memory. An object smaller than a part is created with a single call.
 
-    Not safe to share between threads. End it with `complete` or `abort`; as a context manager it aborts by itself.
+    Only one thread may use it. End it with `complete` or `abort`; as a context manager it aborts by itself.
     """
 
     def __init__(
-        self, calls: Calls, threads: PartThreads, create_whole: CreateWhole, key: str, metadata: dict[str, str]
+        self, calls: BucketCalls, threads: PartThreads, create_whole: CreateWhole, key: str, metadata: dict[str, str]
     ) -> None:
         self.key = key
         self.size_bytes = 0
@@ -84,7 +85,7 @@ class Upload:
         self.abort()
 
     def write(self, data: Buffer) -> None:
-        """Append bytes; they are copied. Blocks while every part buffer is being sent.
+        """Append a copy of the bytes. Blocks while every part buffer is being sent.
 
         Raises `StoreUnavailable` if a part could not be sent.
         """
@@ -95,7 +96,7 @@ class Upload:
                 self._buffer = self._take_buffer()
             taken = min(len(source), self._threads.part_bytes - self._filled, _STEP_BYTES)
             piece = source[:taken]
-            with memoryview(self._buffer) as buffer:  # a bytearray's own slices would be copied twice
+            with memoryview(self._buffer) as buffer:  # a slice of a bytearray itself would copy twice
                 buffer[self._filled : self._filled + taken] = piece
             self._crc = crc32c.crc32c(piece, self._crc)
             self._filled += taken
@@ -104,10 +105,10 @@ class Upload:
                 self._send_part()
 
     def complete(self) -> None:
-        """Create the object, unless one of this name exists: the protocol's commit point (step 6).
+        """Create the object, unless one of this key exists. This is the protocol's commit point (step 6).
 
-        Raises `ObjectAlreadyThere` if one does; the parts of this upload are then aborted. Raises `StoreUnavailable`
-        when the outcome is unknown or the upload is lost: begin again, the outcome is the same.
+        Raises `ObjectExists` if one does; the parts of this upload are then aborted. Raises `StoreUnavailable` when
+        the outcome is unknown or the upload is lost: start a new upload, which has the same outcome.
         """
         try:
             if self._upload_id is None:
@@ -122,9 +123,10 @@ class Upload:
             self.abort()
 
     def abort(self) -> None:
-        """Forget what was written. Does nothing after `complete`.
+        """Discard the written bytes. Does nothing after `complete`.
 
-        Parts that cannot be aborted now stay behind, invisible and paid for, until a lifecycle rule removes them.
+        If S3 cannot abort the upload now, its parts remain, invisible but charged, until ingest's hourly check for
+        orphaned uploads or a lifecycle rule removes them.
         """
         for part in self._parts:
             part.cancel()
@@ -148,31 +150,33 @@ class Upload:
             content.release()
 
     def _complete_parts(self, parts: list[dict[str, Any]]) -> None:
-        for pause in conflict_pauses():
-            try:
-                with self._calls.mapped(f"complete {self.key}", self.key, conflict=pause):
-                    self._calls.client.complete_multipart_upload(
-                        **self._target, UploadId=self._upload_id, IfNoneMatch="*", MultipartUpload={"Parts": parts}
-                    )
-                    return
-            except StoreUnavailable:
-                # Our own first try may have succeeded with its answer lost: then the upload's id is gone.
-                if self._calls.exists(self.key):
-                    raise ObjectAlreadyThere(self.key) from None
-                raise
+        call = partial(
+            self._calls.client.complete_multipart_upload,
+            **self._target,
+            UploadId=self._upload_id,
+            IfNoneMatch="*",
+            MultipartUpload={"Parts": parts},
+        )
+        try:
+            self._calls.create(f"complete {self.key}", self.key, call)
+        except StoreUnavailable:
+            # The first try may have succeeded although its answer was lost: then the upload id no longer exists.
+            if self._calls.exists(self.key):
+                raise ObjectExists(self.key) from None
+            raise
 
     def _take_buffer(self) -> bytearray:
-        """A buffer for the next part, once fewer than `UPLOAD_THREADS` are being sent."""
+        """Return a buffer for the next part, as soon as fewer than `UPLOAD_THREADS` parts are being sent."""
         while len(sending := [part for part in self._parts if not part.done()]) >= UPLOAD_THREADS:
             wait(sending, return_when=FIRST_COMPLETED)
         for part in self._parts:
             if part.done():
-                part.result()  # a part that failed is reason to stop filling the next
+                part.result()  # raises if the part failed: the next part is useless then
         return self._threads.take_buffer()
 
     def _send_part(self) -> None:
         if self._upload_id is None:
-            with self._calls.mapped(f"begin {self.key}", self.key):
+            with self._calls.translate_errors(f"begin an upload of {self.key}", self.key):
                 answer = self._calls.client.create_multipart_upload(
                     **self._target,
                     Metadata=self._metadata,
@@ -191,12 +195,15 @@ class Upload:
 
     def _send(self, upload_id: str, number: int, buffer: bytearray, size: int, crc: int) -> dict[str, Any]:
         checksum = checksum_header(crc)
-        with self._calls.mapped(f"send part {number} of {self.key}", self.key), memoryview(buffer)[:size] as content:
+        with (
+            self._calls.translate_errors(f"send part {number} of {self.key}", self.key),
+            memoryview(buffer)[:size] as content,
+        ):
             answer = self._calls.client.upload_part(
                 **self._target,
                 UploadId=upload_id,
                 PartNumber=number,
-                Body=body_of(content),
+                Body=request_body(content),
                 ChecksumCRC32C=checksum,
             )
         return {"ETag": answer["ETag"], "ChecksumCRC32C": checksum}

@@ -1,70 +1,70 @@
-"""Iceberg: the catalog, the two tables of a stream, progress, and the commit that moves rows and progress together."""
+"""Iceberg tables: the catalog, the tables of a stream, their state, and commits of rows together with progress."""
 
 from waybill.tables.catalog import catalog_of, file_io, open_catalog, task_io
-from waybill.tables.columns import fit_columns
-from waybill.tables.commit import Commit, Outcome, commit_files, commit_snapshot, until_committed
+from waybill.tables.columns import evolve_columns
+from waybill.tables.commit import Commit, CommitOutcome, commit_files, commit_snapshot, commit_with_retry
 from waybill.tables.dedup import (
-    Beginning,
     DedupTables,
+    FirstSweepStart,
+    SweepPosition,
     SweepState,
-    Swept,
     ensure_dedup_tables,
     load_dedup_tables,
+    read_sweep_position,
     read_sweep_state,
-    read_swept,
+    sweep_position_text,
     sweep_properties,
-    swept_text,
 )
-from waybill.tables.files import damage_named, files_reachable, io_properties, remove_files
+from waybill.tables.files import io_properties, remove_files, translate_damage_errors, translate_storage_errors
 from waybill.tables.progress import (
-    LeftOut,
+    BlockedPartitions,
     Progress,
     Watermarks,
-    left_out_text,
-    read_left_out,
+    blocked_partitions_text,
+    read_blocked_partitions,
     read_progress,
     read_watermarks,
 )
 from waybill.tables.schemas import StreamTables, ensure_tables, load_tables
-from waybill.tables.state import LEFT_OUT_PROPERTY, RETRIES_PROPERTY, read_retries, state_of
+from waybill.tables.state import BLOCKED_PARTITIONS_PROPERTY, RETRIES_PROPERTY, read_retries, state_of
 
 __all__ = [
-    "LEFT_OUT_PROPERTY",
+    "BLOCKED_PARTITIONS_PROPERTY",
     "RETRIES_PROPERTY",
-    "Beginning",
+    "BlockedPartitions",
     "Commit",
+    "CommitOutcome",
     "DedupTables",
-    "LeftOut",
-    "Outcome",
+    "FirstSweepStart",
     "Progress",
     "StreamTables",
+    "SweepPosition",
     "SweepState",
-    "Swept",
     "Watermarks",
+    "blocked_partitions_text",
     "catalog_of",
     "commit_files",
     "commit_snapshot",
-    "damage_named",
+    "commit_with_retry",
     "ensure_dedup_tables",
     "ensure_tables",
+    "evolve_columns",
     "file_io",
-    "files_reachable",
-    "fit_columns",
     "io_properties",
-    "left_out_text",
     "load_dedup_tables",
     "load_tables",
     "open_catalog",
-    "read_left_out",
+    "read_blocked_partitions",
     "read_progress",
     "read_retries",
+    "read_sweep_position",
     "read_sweep_state",
-    "read_swept",
     "read_watermarks",
     "remove_files",
     "state_of",
+    "sweep_position_text",
     "sweep_properties",
-    "swept_text",
     "task_io",
-    "until_committed",
+    "translate_damage_errors",
+    "translate_storage_errors",
 ]

@@ -1,85 +1,92 @@
-"""The Iceberg catalog, and the files of its tables."""
+"""Open the Iceberg catalog, and open the files of its tables with the same settings."""
 
 from __future__ import annotations
 
 import contextlib
-import logging
-import time
 from collections.abc import Iterator
 
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.io import FileIO, load_file_io
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
 from waybill.config import Config, Storage
-from waybill.connections import CatalogEndpoint, S3Endpoint, connection
+from waybill.connections import CatalogEndpoint, S3Endpoint, find_connection
 from waybill.errors import CatalogUnavailable, ConfigError
 from waybill.tables.files import io_properties
 
-__all__ = ["available", "catalog_of", "file_io", "open_catalog", "task_io"]
-
-logger = logging.getLogger(__name__)
+__all__ = ["CATALOG_NAME", "catalog_of", "file_io", "open_catalog", "task_io", "translate_catalog_errors"]
 
 CATALOG_NAME = "waybill"
-"""A SQL catalog keeps its tables under the name it was opened by: Spark's has to have the same."""
+"""The catalog name in a SQL catalog's rows. Spark has to open the catalog under the same name to see its tables."""
 
-_SQLITE_PATIENCE_SECONDS = 60
-_ATTEMPTS = 4
-_PAUSE_SECONDS = 0.1
+_SQLITE_LOCK_TIMEOUT_SECONDS = 60
+_OPEN_ATTEMPTS = 4
+_FIRST_PAUSE_SECONDS = 0.1
 
 
 @contextlib.contextmanager
 def catalog_of(config: Config) -> Iterator[Catalog]:
-    """The catalog that the config names, closed at the end. Raises as `open_catalog` does."""
-    s3 = S3Endpoint.of(connection(config.storage.connection))
-    with contextlib.closing(open_catalog(CatalogEndpoint.of(connection(config.catalog.connection)), s3)) as catalog:
+    """Open the catalog that the config names, and close it at the end of the block. Raises as `open_catalog` does."""
+    s3 = S3Endpoint.of(find_connection(config.storage.connection))
+    with contextlib.closing(open_catalog(CatalogEndpoint.of(find_connection(config.catalog.connection)), s3)) as catalog:
         yield catalog
 
 
 def open_catalog(endpoint: CatalogEndpoint, s3: S3Endpoint) -> Catalog:
-    """The catalog of a connection; its tables' files are reached through `s3`. Close it after use.
+    """Return the catalog of a connection, which reads and writes table files through `s3`. The caller closes it.
 
-    Raises `CatalogUnavailable` when it cannot be reached, `ConfigError` when its properties do not make a catalog.
+    Raises `CatalogUnavailable` when the catalog cannot be reached, and `ConfigError` when the connection's properties
+    do not describe a catalog.
     """
     properties = {**io_properties(s3), **endpoint.properties}
     if properties.get("uri", "").startswith("sqlite"):
-        properties["uri"] = _patient(properties["uri"])
-    for attempt in range(_ATTEMPTS):
-        try:
-            return load_catalog(endpoint.properties.get("name", CATALOG_NAME), **properties)
-        except OperationalError as error:
-            # Two processes that meet a new SQLite file both create its tables, and one of them is told they exist.
-            if attempt + 1 == _ATTEMPTS:
-                raise CatalogUnavailable(f"the Iceberg catalog cannot be opened: {error.orig}") from error
-            time.sleep(_PAUSE_SECONDS * 2**attempt)
-        except (ValueError, ImportError) as error:
-            raise ConfigError(f"the connection of the Iceberg catalog is not usable: {error}") from error
-    raise AssertionError("unreachable")
+        properties["uri"] = _with_lock_timeout(properties["uri"])
+    # Two processes that open a new SQLite file at the same time both create its tables. The second one fails because
+    # they exist, and succeeds when it opens the file again.
+    retrying = Retrying(
+        retry=retry_if_exception_type(OperationalError),
+        stop=stop_after_attempt(_OPEN_ATTEMPTS),
+        wait=wait_exponential(multiplier=_FIRST_PAUSE_SECONDS),
+        reraise=True,
+    )
+    try:
+        return retrying(load_catalog, endpoint.properties.get("name", CATALOG_NAME), **properties)
+    except OperationalError as error:
+        raise CatalogUnavailable(f"the Iceberg catalog cannot be opened: {error.orig}") from error
+    except (ValueError, ImportError) as error:
+        raise ConfigError(f"the connection of the Iceberg catalog is not usable: {error}") from error
 
 
 def task_io(storage: Storage, catalog_connection: str, location: str) -> FileIO:
-    """Files of a table, on an executor: by the names of connections that a job carries."""
-    s3 = S3Endpoint.of(connection(storage.connection))
-    return file_io(CatalogEndpoint.of(connection(catalog_connection)), s3, location)
+    """Return the `FileIO` of a table at `location` in a Spark task, which knows connections by their ids only."""
+    s3 = S3Endpoint.of(find_connection(storage.connection))
+    return file_io(CatalogEndpoint.of(find_connection(catalog_connection)), s3, location)
 
 
 def file_io(endpoint: CatalogEndpoint, s3: S3Endpoint, location: str) -> FileIO:
-    """Files of a table, without asking the catalog: what an executor needs."""
+    """Return the `FileIO` of a table at `location` without a request to the catalog."""
     return load_file_io({**io_properties(s3), **endpoint.properties}, location)
 
 
 @contextlib.contextmanager
-def available(what: str) -> Iterator[None]:
-    """Turn a database that is locked or away into `CatalogUnavailable`."""
+def translate_catalog_errors(operation: str) -> Iterator[None]:
+    """Raise `CatalogUnavailable` instead of SQLAlchemy's errors for a database that is locked or unreachable.
+
+    `operation` describes the block in the error message.
+    """
     try:
         yield
     except (OperationalError, PoolTimeout) as error:
-        raise CatalogUnavailable(f"the Iceberg catalog did not answer ({what}): {error}") from error
+        raise CatalogUnavailable(f"the Iceberg catalog did not answer ({operation}): {error}") from error
 
 
-def _patient(uri: str) -> str:
-    """SQLite's catalog is one file that all processes share: wait for its lock rather than fail after 5 s."""
+def _with_lock_timeout(uri: str) -> str:
+    """Return a SQLite URI that waits for the lock of the file longer than SQLite's default of 5 seconds.
+
+    All processes share the one file of a SQLite catalog.
+    """
     if "timeout=" in uri:
         return uri
-    return f"{uri}{'&' if '?' in uri else '?'}timeout={_SQLITE_PATIENCE_SECONDS}"
+    return f"{uri}{'&' if '?' in uri else '?'}timeout={_SQLITE_LOCK_TIMEOUT_SECONDS}"

@@ -1,7 +1,7 @@
-"""Typed columns of a stream's table in Iceberg, and how the table comes to have them.
+"""Typed columns of a stream's table: their Iceberg types, and the schema evolution that adds and widens them.
 
-A table is only ever added to, and types are only ever widened, as Iceberg allows without a data file being written
-again. A column that the config no longer has stays, and is null in what comes after.
+Schema evolution only adds columns and only widens types, which Iceberg allows without rewriting data files. A column
+that is removed from the config stays in the table and is null in later rows.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from sqlalchemy.exc import OperationalError
 
 from waybill.config import ColumnKind, Columns, ColumnType
 from waybill.errors import ConfigError
-from waybill.tables.commit import until_committed
+from waybill.tables.commit import commit_with_retry
 
-__all__ = ["column_fields", "fit_columns", "follow_columns", "iceberg_type"]
+__all__ = ["column_fields", "copy_columns", "evolve_columns", "iceberg_type"]
 
 logger = logging.getLogger(__name__)
 
@@ -55,18 +55,19 @@ _PRIMITIVES: dict[ColumnKind, PrimitiveType] = {
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """A type that a column is to have, and who says so."""
+    """The type that a column must have, and the source that requires it."""
 
     type: IcebergType
-    said: str
+    source: str
+    """For error messages: "the config has decimal(10, 2)"."""
 
 
 _Change = tuple[tuple[str, ...], IcebergType]
-"""A column, or the elements of one, and the type that it is to have."""
+"""The path of a column or of its list elements, and its new type."""
 
 
 def iceberg_type(column: ColumnType, element_id: int = 0) -> IcebergType:
-    """The type in Iceberg. `element_id` is the field id of a list's elements."""
+    """Return the Iceberg type of a configured column. `element_id` is the field id of a list's elements."""
     if column.is_list:
         return ListType(element_id, iceberg_type(column.element), element_required=False)
     if column.kind is ColumnKind.DECIMAL:
@@ -75,7 +76,7 @@ def iceberg_type(column: ColumnType, element_id: int = 0) -> IcebergType:
 
 
 def column_fields(columns: Columns, first_id: int) -> list[NestedField]:
-    """The fields of a new table, with ids from `first_id` on; the catalog gives them its own."""
+    """Return the fields of a new table, with ids from `first_id` on. The catalog replaces the ids with its own."""
     fields = []
     for name, column in columns.items():
         fields.append(NestedField(first_id, name, iceberg_type(column.type, first_id + 1), required=False))
@@ -85,7 +86,7 @@ def column_fields(columns: Columns, first_id: int) -> list[NestedField]:
 
 @dataclass(frozen=True, slots=True)
 class _Changes:
-    """What a table lacks."""
+    """The differences between a table's schema and the required columns."""
 
     added: tuple[_Change, ...]
     widened: tuple[_Change, ...]
@@ -99,26 +100,26 @@ class _Changes:
         return ", ".join([*(f"new: {text}" for text in added), *widened])
 
 
-def fit_columns(table: Table, columns: Columns) -> None:
-    """Give the table the columns that it lacks, and wider types where they are needed; `table` is then up to date.
+def evolve_columns(table: Table, columns: Columns) -> None:
+    """Add the configured columns that the table lacks, and widen types that are too narrow.
 
-    Any number of drivers may do so at the same time, with the same config or with different ones.
+    `table` has the new schema afterwards. Several drivers may call this at the same time, also with different configs.
 
-    Raises `ConfigError` when a column is in the table with a type that cannot become, and is not wider than, what
-    `columns` says; `CommitConflict` when others change the table faster than this can; `CatalogUnavailable` when the
-    catalog does not answer.
+    Raises `ConfigError` when the type of an existing column is neither wider than the configured type nor can be
+    widened to it; `CommitConflict` when every attempt was refused; `CatalogUnavailable` when the catalog does not
+    answer.
     """
-    _fit(table, {name: _Wanted(iceberg_type(c.type), f"the config says {c.type}") for name, c in columns.items()})
+    _evolve(table, {name: _Wanted(iceberg_type(c.type), f"the config has {c.type}") for name, c in columns.items()})
 
 
-def follow_columns(table: Table, other: Table) -> None:
-    """Give the table what columns of another one it lacks, and wider types where those are wider.
+def copy_columns(table: Table, other: Table) -> None:
+    """Add the columns of `other` that `table` lacks, and widen types that are narrower than in `other`.
 
-    Raises as `fit_columns` does.
+    Raises as `evolve_columns` does.
     """
     has = f"table {'.'.join(other.name())} has"
     own = {field.name: field for field in table.schema().fields}
-    _fit(
+    _evolve(
         table,
         {
             field.name: _Wanted(field.field_type, f"{has} {field.field_type}")
@@ -128,20 +129,20 @@ def follow_columns(table: Table, other: Table) -> None:
     )
 
 
-def _fit(table: Table, wanted: Mapping[str, _Wanted]) -> None:
+def _evolve(table: Table, wanted: Mapping[str, _Wanted]) -> None:
     name = ".".join(table.name())
     if not _changes(name, table.schema(), wanted):
         return
 
     def attempt() -> bool | None:
-        # Somebody else may have made the changes since the table was loaded, or been quicker just now.
+        # Another driver may have made the changes since the table was loaded, or since the last attempt.
         changes = _changes(name, table.schema(), wanted)
-        return True if not changes or _try(table, changes, name) else None
+        return True if not changes or _try_update(table, changes, name) else None
 
-    until_committed(table, attempt, what="changes of its columns")
+    commit_with_retry(table, attempt, what="changes of its columns")
 
 
-def _try(table: Table, changes: _Changes, name: str) -> bool:
+def _try_update(table: Table, changes: _Changes, name: str) -> bool:
     try:
         with table.update_schema() as update:
             for path, kind in changes.added:
@@ -149,11 +150,11 @@ def _try(table: Table, changes: _Changes, name: str) -> bool:
             for path, kind in changes.widened:
                 update.update_column(path, kind)
     except CommitFailedException as refused:
-        logger.info("%s: a change of its columns was refused, looking again: %s", name, refused)
+        logger.info("%s: the change of its columns was refused, reading the table again: %s", name, refused)
         return False
     except (CommitStateUnknownException, OperationalError) as error:
-        # It may have been carried out all the same: the next look at the table tells.
-        logger.warning("%s: the outcome of a change of its columns is unknown, looking again: %s", name, error)
+        # The catalog may have made the change all the same: the next attempt refreshes the table and finds out.
+        logger.warning("%s: the outcome of a change of its columns is unknown, reading it again: %s", name, error)
         return False
     logger.info("%s: changed its columns: %s", name, changes)
     return True
@@ -173,29 +174,29 @@ def _changes(name: str, schema: Schema, wanted: Mapping[str, _Wanted]) -> _Chang
 
 
 def _widening(table: str, field: NestedField, column: _Wanted) -> Iterator[_Change]:
-    """What makes a column that is there hold what is wanted."""
+    """Yield the change, if any, that widens an existing column to the required type. Raises `ConfigError`."""
     path: tuple[str, ...] = (field.name,)
     found, wanted = field.field_type, column.type
     if field.required:
-        raise _misfit(table, field, column, "that must never be null")
+        raise _misfit(table, field, column, "and required")
     if isinstance(found, ListType) and isinstance(wanted, ListType):
         path, found, wanted = (*path, "element"), found.element_type, wanted.element_type
     if found == wanted or _is_wider(found, than=wanted):
         return
     if not _is_wider(wanted, than=found):
-        raise _misfit(table, field, column, "which cannot become that without writing every file again")
+        raise _misfit(table, field, column, "which Iceberg cannot widen to that type without rewriting every data file")
     yield path, wanted
 
 
 def _misfit(table: str, field: NestedField, column: _Wanted, why: str) -> ConfigError:
     return ConfigError(
-        f"column {field.name!r} of table {table} is {field.field_type}, {why}, and {column.said}: "
-        f"set the type back, give the column another name, or raise the stream's generation"
+        f"column {field.name!r} of table {table} is {field.field_type}, {why}, and {column.source}: "
+        f"restore the type, give the column another name, or raise the stream's generation"
     )
 
 
 def _is_wider(kind: IcebergType, *, than: IcebergType) -> bool:
-    """Whether Iceberg promotes the other type to this one."""
+    """Return whether Iceberg can promote the type `than` to `kind`."""
     if isinstance(kind, DecimalType) and isinstance(than, DecimalType):
         return kind.scale == than.scale and kind.precision > than.precision
     return (isinstance(than, IntegerType) and isinstance(kind, LongType)) or (

@@ -1,8 +1,8 @@
-"""The two tables that dedup sweeps fill: unique rows, and what was sent again.
+"""The two tables that dedup sweeps fill, the unique table and the duplicates table, and the state of the sweeps.
 
-How far the main table has been swept is a property of the unique table's snapshots, so that it moves in the same atomic
-commit as the rows (`waybill.tables.state`). The duplicates are committed first, with the same property: rows of
-duplicates beyond the unique table's own are not final.
+The state of the sweeps is kept in properties of the unique table's snapshots, so rows and state are committed together
+(`waybill.tables.state`). A sweep commits the duplicates table first, with the same position: duplicates beyond the
+unique table's position are not final.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from waybill.config.dedup import ARRIVED_AT
 from waybill.documents import read_document
 from waybill.errors import ConfigError, ProgressLost, SweepHistoryLost
 from waybill.names import TopicPartition
-from waybill.tables.catalog import available
-from waybill.tables.columns import follow_columns
+from waybill.tables.catalog import translate_catalog_errors
+from waybill.tables.columns import copy_columns
 from waybill.tables.schemas import TABLE_SCHEMA, check_table, ensure_table
 from waybill.tables.state import (
     SWEEP_BEGINNING_PROPERTY,
     SWEEP_HORIZON_PROPERTY,
     SWEEP_WATERMARKS_PROPERTY,
     SWEPT_PROPERTY,
-    newest_with,
+    newest_properties_with,
 )
 
 __all__ = [
@@ -48,25 +48,25 @@ __all__ = [
     "DUPLICATES_SCHEMA",
     "NO_HORIZON_MS",
     "ROWS_PROPERTY",
-    "Beginning",
     "DedupTables",
+    "FirstSweepStart",
+    "SweepPosition",
     "SweepState",
-    "Swept",
     "ensure_dedup_tables",
     "load_dedup_tables",
+    "read_sweep_position",
     "read_sweep_state",
-    "read_swept",
+    "sweep_position_text",
     "sweep_properties",
-    "swept_text",
 ]
 
 ROWS_PROPERTY = "waybill.rows"
-"""How many rows a sweep kept."""
+"""A snapshot property: the number of rows that a sweep kept."""
 DUPLICATES_PROPERTY = "waybill.duplicates"
-"""How many rows a sweep found to be duplicates."""
+"""A snapshot property: the number of rows that a sweep found to be duplicates."""
 
 NO_HORIZON_MS = -(1 << 63)
-"""As a horizon: none, whatever is in the index counts."""
+"""A horizon before every arrival time: a sweep compares with all keys of the index."""
 
 _VERSION = 1
 _ARRIVED_AT_ID = 6
@@ -106,7 +106,7 @@ _DUPLICATES_ORDER = SortOrder(
 _TIME = pa.timestamp("us", tz="UTC")
 
 ARRIVED_AT_FIELD = pa.field(ARRIVED_AT, _TIME, nullable=False)
-"""The column of `waybill.partition.rows.table_rows` that rows of the unique table have at their end, in Arrow."""
+"""The Arrow field that the unique table has after the columns of `waybill.partition.rows.table_rows`."""
 
 DUPLICATES_ROWS = pa.schema(
     [
@@ -126,48 +126,48 @@ DUPLICATES_ROWS = pa.schema(
         pa.field("generation", pa.int32(), nullable=False),
     ]
 )
-"""Columns of `DUPLICATES_SCHEMA`, in Arrow."""
+"""The columns of `DUPLICATES_SCHEMA` as an Arrow schema."""
 
 
 @dataclass(frozen=True, slots=True)
 class DedupTables:
-    """The tables of a stream's generation that its sweeps fill."""
+    """The unique table and the duplicates table of one generation of a stream."""
 
     unique: Table
     duplicates: Table
 
 
 @dataclass(frozen=True, slots=True)
-class Swept:
-    """Up to where the main table has been swept."""
+class SweepPosition:
+    """The last snapshot of the main table that sweeps have processed. Its ancestors are swept too."""
 
     main: str
     """The main table's uuid."""
     snapshot: int
-    """The id of its last snapshot whose rows were swept."""
+    """The snapshot's id."""
     sequence: int
     """That snapshot's sequence number."""
 
 
 @dataclass(frozen=True, slots=True)
-class Beginning:
-    """Where the first sweep began, if not with all that the main table held: rows before it are left out for good."""
+class FirstSweepStart:
+    """The start of the first sweep, if it left out rows that the main table already had. No later sweep takes them."""
 
     since_ms: int
-    """What it was asked for, epoch ms: every snapshot that was committed since then is swept."""
+    """The requested start, epoch ms. Every snapshot committed at or after it is swept."""
     snapshot: int
-    """The id of the main table's last snapshot that is left out."""
+    """The id of the last snapshot of the main table that was left out."""
     sequence: int
     """That snapshot's sequence number."""
     committed_ms: int
-    """When it was committed, epoch ms: before `since_ms`."""
+    """That snapshot's commit time, epoch ms, before `since_ms`."""
     rows: int
-    """How many rows the main table held then."""
+    """The number of rows that the main table had in that snapshot."""
     progress: Mapping[TopicPartition, int]
-    """The main table's progress then: no row that is left out has an offset at or beyond its topic-partition's."""
+    """The main table's progress in that snapshot. Every row that was left out has an offset below it."""
 
     def document(self) -> dict[str, Any]:
-        """For JSON; `from_document` is the inverse."""
+        """Return the fields as a JSON object. `from_document` is the inverse."""
         return {
             "v": _VERSION,
             "since_ms": self.since_ms,
@@ -179,8 +179,11 @@ class Beginning:
         }
 
     @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> Beginning:
-        """Raises `ValueError`, `KeyError`, `TypeError` or `AttributeError` for what is none."""
+    def from_document(cls, document: Mapping[str, Any]) -> FirstSweepStart:
+        """Return the object that `document` describes.
+
+        Raises `ValueError`, `KeyError`, `TypeError` or `AttributeError` for any other document.
+        """
         return cls(
             since_ms=int(document["since_ms"]),
             snapshot=int(document["snapshot"]),
@@ -193,29 +196,29 @@ class Beginning:
 
 @dataclass(frozen=True, slots=True)
 class SweepState:
-    """What the sweeps so far have left for the next one."""
+    """The state that the sweeps so far have stored for the next one."""
 
-    swept: Swept | None = None
-    """None: there was no sweep yet."""
+    swept: SweepPosition | None = None
+    """None before the first sweep."""
     watermarks: Mapping[TopicPartition, int] = field(default_factory=lambda: MappingProxyType({}))
-    """The latest arrival of each topic-partition, epoch ms. A topic-partition without rows is missing."""
+    """The latest arrival time of each topic-partition's rows, epoch ms. A topic-partition without rows is missing."""
     horizon_ms: int = NO_HORIZON_MS
-    """Rows that arrived before it are not known again, epoch ms."""
-    beginning: Beginning | None = None
-    """None: the first sweep took all that the main table held."""
+    """Epoch ms. Keys of rows that arrived before it are no longer compared."""
+    beginning: FirstSweepStart | None = None
+    """None if the first sweep took all rows that the main table had."""
 
 
 def ensure_dedup_tables(catalog: Catalog, stream: Stream, main: Table) -> DedupTables:
-    """The tables that sweeps of `main` fill, created if they are not there.
+    """Return the tables that sweeps of `main` fill. Creates those that do not exist.
 
-    The unique table has main's columns, partitioning and order, and `arrived_at`; what columns main has by now, it is
-    given. Any number of drivers may do so at the same time.
+    The unique table has the columns, partitioning and sort order of `main`, and the column `arrived_at`. Columns that
+    are new in `main` are added. Several drivers may call this at the same time.
 
-    Raises `ConfigError` when a table of that name is not as it must be, `SweepHistoryLost` when the rows in it are
-    those of another main table, `ProgressLost` as `read_sweep_state` does, `CommitConflict` when others change it all
-    the time, `CatalogUnavailable` when the catalog does not answer.
+    Raises `ConfigError` when an existing table of that name does not fit, `SweepHistoryLost` when its rows come from
+    another main table, `ProgressLost` as `read_sweep_state` does, `CommitConflict` when every attempt to add columns
+    was refused, `CatalogUnavailable` when the catalog does not answer.
     """
-    with available("create the tables of dedup"):
+    with translate_catalog_errors("create the tables of dedup"):
         unique = ensure_table(
             catalog,
             names.unique_table_name(stream.table, stream.generation),
@@ -230,20 +233,21 @@ def ensure_dedup_tables(catalog: Catalog, stream: Stream, main: Table) -> DedupT
             _DUPLICATES_SPEC,
             _DUPLICATES_ORDER,
         )
-    check_table(unique, Schema(*TABLE_SCHEMA.fields, _arrived_after(TABLE_SCHEMA)), main.spec())
+    check_table(unique, Schema(*TABLE_SCHEMA.fields, _arrived_at_field(TABLE_SCHEMA)), main.spec())
     check_table(duplicates, DUPLICATES_SCHEMA, _DUPLICATES_SPEC)
     for table in (duplicates, unique):
-        _check_main(table, main)
-    follow_columns(unique, main)
+        _check_same_main(table, main)
+    copy_columns(unique, main)
     return DedupTables(unique, duplicates)
 
 
 def load_dedup_tables(catalog: Catalog, stream: Stream) -> DedupTables | None:
-    """The tables that a stream's sweeps fill; None before the first of them.
+    """Return the tables that a stream's sweeps fill, or None before the first sweep.
 
-    Whatever commits meanwhile, they fit together: a sweep commits the duplicates first, and those are loaded last.
+    The duplicates table is loaded last and a sweep commits it first. So the loaded versions are consistent: the
+    duplicates of every sweep in the unique table are there.
     """
-    with available("load the tables of dedup"):
+    with translate_catalog_errors("load the tables of dedup"):
         try:
             unique = catalog.load_table(names.unique_table_name(stream.table, stream.generation))
             duplicates = catalog.load_table(names.duplicates_table_name(stream.table, stream.generation))
@@ -255,32 +259,33 @@ def load_dedup_tables(catalog: Catalog, stream: Stream) -> DedupTables | None:
 def _unique_schema(main: Table) -> Schema:
     if ARRIVED_AT in main.schema().column_names:
         raise ConfigError(
-            f"table {'.'.join(main.name())} has a column {ARRIVED_AT!r}, which the table of unique rows adds: "
+            f"table {'.'.join(main.name())} has a column {ARRIVED_AT!r}, which the unique table adds: "
             f"rename it in the table, or raise the stream's generation"
         )
-    return Schema(*main.schema().fields, _arrived_after(main.schema()))
+    return Schema(*main.schema().fields, _arrived_at_field(main.schema()))
 
 
-def _arrived_after(schema: Schema) -> NestedField:
+def _arrived_at_field(schema: Schema) -> NestedField:
     return _ARRIVED.model_copy(update={"field_id": schema.highest_field_id + 1})
 
 
-def _check_main(table: Table, main: Table) -> None:
+def _check_same_main(table: Table, main: Table) -> None:
     name = ".".join(table.name())
-    swept = read_swept(table.metadata, name)
+    swept = read_sweep_position(table.metadata, name)
     if swept is not None and swept.main != str(main.metadata.table_uuid):
         raise SweepHistoryLost(
-            f"table {name} holds rows of a table {'.'.join(main.name())} that had the uuid {swept.main}; the one that "
-            f"is there now, {main.metadata.table_uuid}, was made anew since. Drop the tables of unique rows and of "
-            f"duplicates, and the next sweep starts from what the main table holds; or raise the stream's generation"
+            f"table {name} holds rows of a table {'.'.join(main.name())} that had the uuid {swept.main}. That table "
+            f"was dropped and created again since, with the uuid {main.metadata.table_uuid}. Drop the unique table and "
+            f"the duplicates table, and the next sweep starts with all rows of the main table; or raise the stream's "
+            f"generation"
         )
 
 
 def read_sweep_state(metadata: TableMetadata, name: str) -> SweepState:
-    """The state that the history of a unique table, called `name` in errors, records.
+    """Return the sweep state that the history of a unique table, called `name` in errors, records.
 
-    Raises `ProgressLost` when the table holds rows and no snapshot says what was swept, or its state is not complete;
-    `GenerationConflict` for a state of a newer Waybill.
+    Raises `ProgressLost` when the table holds rows and no snapshot records a position, or the state is incomplete;
+    `DocumentTooNew` for a state of a newer Waybill.
     """
     properties = _state_properties(metadata, name)
     if properties is None:
@@ -296,8 +301,8 @@ def read_sweep_state(metadata: TableMetadata, name: str) -> SweepState:
         raise _unreadable(name, error) from error
 
 
-def read_swept(metadata: TableMetadata, name: str) -> Swept | None:
-    """Up to where the main table was swept by what is in a table, called `name` in errors: unique or duplicates.
+def read_sweep_position(metadata: TableMetadata, name: str) -> SweepPosition | None:
+    """Return the position that a unique or duplicates table, called `name` in errors, records; None before a sweep.
 
     Raises as `read_sweep_state` does.
     """
@@ -311,41 +316,44 @@ def read_swept(metadata: TableMetadata, name: str) -> Swept | None:
 
 
 def sweep_properties(state: SweepState) -> dict[str, str]:
-    """The properties of the unique table's next snapshot, which `read_sweep_state` reads."""
+    """Return the properties of the unique table's next snapshot, which `read_sweep_state` reads.
+
+    Raises `ValueError` for a state without a position.
+    """
     if state.swept is None:
-        raise ValueError("a state before the first sweep is none")
-    newest = {str(tp): at for tp, at in sorted(state.watermarks.items())}
-    begun = {} if state.beginning is None else {SWEEP_BEGINNING_PROPERTY: _text(state.beginning.document())}
+        raise ValueError("the state before the first sweep has no position to store")
+    newest_arrivals = {str(tp): at for tp, at in sorted(state.watermarks.items())}
+    start = {} if state.beginning is None else {SWEEP_BEGINNING_PROPERTY: _text(state.beginning.document())}
     return {
-        SWEPT_PROPERTY: swept_text(state.swept),
-        SWEEP_WATERMARKS_PROPERTY: _text({"v": _VERSION, "arrived_ms": newest}),
+        SWEPT_PROPERTY: sweep_position_text(state.swept),
+        SWEEP_WATERMARKS_PROPERTY: _text({"v": _VERSION, "arrived_ms": newest_arrivals}),
         SWEEP_HORIZON_PROPERTY: str(state.horizon_ms),
-        **begun,
+        **start,
     }
 
 
-def swept_text(swept: Swept) -> str:
-    """The document that `read_swept` reads: the property of the duplicates table's next snapshot."""
+def sweep_position_text(swept: SweepPosition) -> str:
+    """Return the JSON document that `read_sweep_position` reads, for the duplicates table's next snapshot."""
     return _text({"v": _VERSION, "main": swept.main, "snapshot": swept.snapshot, "sequence": swept.sequence})
 
 
 def _state_properties(metadata: TableMetadata, name: str) -> Mapping[str, str] | None:
-    properties = newest_with(metadata, SWEPT_PROPERTY)
+    properties = newest_properties_with(metadata, SWEPT_PROPERTY)
     if properties is not None:
         return properties
     current = metadata.current_snapshot()
     if current is None or (current.summary and current.summary.additional_properties.get("total-records") == "0"):
         return None
     raise ProgressLost(
-        f"table {name} holds rows, but no snapshot in its history has the property {SWEPT_PROPERTY}: it was written by "
-        f"somebody else, or the snapshots that had it were expired. Roll back to a snapshot that has it, or drop the "
-        f"tables of unique rows and of duplicates, and the next sweep starts from what the main table holds"
+        f"table {name} holds rows, but no snapshot in its history has the property {SWEPT_PROPERTY}: another "
+        f"program wrote the table, or the snapshots that had it were expired. Roll back to a snapshot that has it, or "
+        f"drop the unique table and the duplicates table, and the next sweep starts with all rows of the main table"
     )
 
 
-def _parse_swept(text: str, name: str) -> Swept:
+def _parse_swept(text: str, name: str) -> SweepPosition:
     document = read_document(text.encode(), _VERSION, f"{SWEPT_PROPERTY} of table {name}")
-    return Swept(str(document["main"]), int(document["snapshot"]), int(document["sequence"]))
+    return SweepPosition(str(document["main"]), int(document["snapshot"]), int(document["sequence"]))
 
 
 def _parse_watermarks(text: str, name: str) -> Mapping[TopicPartition, int]:
@@ -353,18 +361,18 @@ def _parse_watermarks(text: str, name: str) -> Mapping[TopicPartition, int]:
     return {TopicPartition.parse(tp): int(at) for tp, at in document["arrived_ms"].items()}
 
 
-def _parse_beginning(text: str | None, name: str) -> Beginning | None:
+def _parse_beginning(text: str | None, name: str) -> FirstSweepStart | None:
     if text is None:
         return None
-    return Beginning.from_document(
+    return FirstSweepStart.from_document(
         read_document(text.encode(), _VERSION, f"{SWEEP_BEGINNING_PROPERTY} of table {name}")
     )
 
 
 def _unreadable(name: str, error: Exception) -> ProgressLost:
     return ProgressLost(
-        f"table {name}: what its snapshots say about the last sweep cannot be read ({type(error).__name__}: {error}): "
-        f"somebody else wrote it. Roll back to a snapshot before it"
+        f"table {name}: the sweep state in its snapshots cannot be read ({type(error).__name__}: {error}): another "
+        f"program wrote it. Roll back to an older snapshot"
     )
 
 

@@ -1,7 +1,7 @@
-"""The ledger: what a stream's main table is where its rows go to files. A row for each file.
+"""The file inventory: the main table of a stream with `sink: files`, with one row for each file.
 
-A file counts when the ledger lists it. Its rows and the progress move in one snapshot, as a table's rows do, so that
-the files of a plan come to count all at once.
+A file is part of the data only if the inventory lists it. The inventory's rows and the progress are committed in one
+snapshot, as a table's rows are, so all files of a plan become part of the data at the same moment.
 """
 
 from __future__ import annotations
@@ -25,23 +25,24 @@ from waybill.errors import ConfigError
 from waybill.names import Period, TopicPartition
 
 __all__ = [
-    "LEDGER_ROWS",
-    "LEDGER_SCHEMA",
+    "INVENTORY_ARROW_SCHEMA",
+    "INVENTORY_SCHEMA",
     "SINK_PROPERTY",
-    "LedgerEntry",
-    "check_sink",
-    "ledger_batch",
-    "read_entries",
-    "read_ledger",
-    "sequence_of",
-    "sink_text",
+    "InventoryEntry",
+    "check_file_layout",
+    "file_layout_text",
+    "inventory_batch",
+    "last_sequence_number",
+    "read_inventory",
+    "read_inventory_file",
 ]
 
 SINK_PROPERTY = "waybill.sink"
-"""Of the table: how its files lie, which must not change within a generation."""
+"""A table property: the layout of the files (`file_layout_text`), which must not change within a generation."""
+
 _VERSION = 1
 
-LEDGER_SCHEMA = Schema(
+INVENTORY_SCHEMA = Schema(
     NestedField(1, "period_start", TimestamptzType(), required=True, doc="Where the file's hour, or day, starts."),
     NestedField(2, "topic", StringType(), required=True, doc="Kafka's topic."),
     NestedField(3, "partition", IntegerType(), required=True, doc="Kafka's partition."),
@@ -56,7 +57,7 @@ LEDGER_SCHEMA = Schema(
     NestedField(10, "plan", StringType(), required=True, doc="The plan that was carried out."),
 )
 
-LEDGER_ROWS = pa.schema(
+INVENTORY_ARROW_SCHEMA = pa.schema(
     [
         pa.field("period_start", pa.timestamp("us", tz="UTC"), nullable=False),
         pa.field("topic", pa.string(), nullable=False),
@@ -70,12 +71,12 @@ LEDGER_ROWS = pa.schema(
         pa.field("plan", pa.string(), nullable=False),
     ]
 )
-"""Columns of `LEDGER_SCHEMA`, in Arrow."""
+"""The columns of `INVENTORY_SCHEMA` as an Arrow schema."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class LedgerEntry:
-    """One file. The fields are the columns."""
+class InventoryEntry:
+    """One file of the sink, which is one row of the inventory. The fields are the columns."""
 
     period_start: datetime
     topic: str
@@ -93,40 +94,45 @@ class LedgerEntry:
         return TopicPartition(self.topic, self.partition)
 
     def period(self, *, by_hour: bool) -> Period:
-        """Which directory it is in."""
+        """Return the hour or day whose directory holds the file."""
         return Period(self.topic, self.period_start, by_hour)
 
 
-def ledger_batch(entries: Iterable[LedgerEntry]) -> pa.RecordBatch:
-    """Rows of the ledger, in order."""
-    columns = list(zip(*(astuple(entry) for entry in sorted(entries)), strict=True)) or [()] * len(LEDGER_ROWS)
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, LEDGER_ROWS, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=LEDGER_ROWS)
+def inventory_batch(entries: Iterable[InventoryEntry]) -> pa.RecordBatch:
+    """Return the sorted entries as a batch with the schema `INVENTORY_ARROW_SCHEMA`."""
+    columns = list(zip(*(astuple(entry) for entry in sorted(entries)), strict=True)) or [()] * len(
+        INVENTORY_ARROW_SCHEMA
+    )
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, INVENTORY_ARROW_SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=INVENTORY_ARROW_SCHEMA)
 
 
-def read_ledger(table: Table) -> list[LedgerEntry]:
-    """All files that the table lists, as it is loaded, sorted."""
-    return _entries(table.scan(selected_fields=tuple(LEDGER_ROWS.names)).to_arrow())
+def read_inventory(table: Table) -> list[InventoryEntry]:
+    """Return all entries of the inventory's loaded snapshot, sorted."""
+    return _entries(table.scan(selected_fields=tuple(INVENTORY_ARROW_SCHEMA.names)).to_arrow())
 
 
-def read_entries(io: FileIO, path: str) -> list[LedgerEntry]:
-    """The files that one data file of the ledger lists."""
+def read_inventory_file(io: FileIO, path: str) -> list[InventoryEntry]:
+    """Return the sorted entries in one data file of the inventory."""
     with io.new_input(path).open() as source:
-        return _entries(pq.read_table(source, columns=LEDGER_ROWS.names))
+        return _entries(pq.read_table(source, columns=INVENTORY_ARROW_SCHEMA.names))
 
 
-def _entries(rows: pa.Table) -> list[LedgerEntry]:
-    columns = [rows.column(name).to_pylist() for name in LEDGER_ROWS.names]
-    return sorted(LedgerEntry(*fields) for fields in zip(*columns, strict=True))
+def _entries(rows: pa.Table) -> list[InventoryEntry]:
+    columns = [rows.column(name).to_pylist() for name in INVENTORY_ARROW_SCHEMA.names]
+    return sorted(InventoryEntry(*fields) for fields in zip(*columns, strict=True))
 
 
-def sequence_of(table: Table) -> int:
-    """The number of the table's newest snapshot: each has a higher one than all before it, whatever is rolled back."""
+def last_sequence_number(table: Table) -> int:
+    """Return the table's last sequence number. Each new snapshot raises it, and a rollback does not lower it."""
     return 0 if isinstance(table.metadata, TableMetadataV1) else table.metadata.last_sequence_number
 
 
-def sink_text(stream: Stream) -> str:
-    """How the files of a stream lie: what readers rely on. Compression is not part of it."""
+def file_layout_text(stream: Stream) -> str:
+    """Return the layout of a stream's files as JSON: period, prefix and format, which readers rely on.
+
+    Compression is not part of the layout.
+    """
     kind = stream.sink.format
     further = {FileFormat.SEQUENCEFILE: f" {kind.key}", FileFormat.TEXT: f" {kind.delimiter!r}"}.get(kind.name, "")
     document = {
@@ -138,11 +144,14 @@ def sink_text(stream: Stream) -> str:
     return json.dumps(document, separators=(",", ":"))
 
 
-def check_sink(table: Table, stream: Stream) -> None:
-    """The files of a generation all lie in one way. Raises `ConfigError` where the config has another one by now."""
-    found, wanted = table.properties.get(SINK_PROPERTY), sink_text(stream)
+def check_file_layout(table: Table, stream: Stream) -> None:
+    """Raise `ConfigError` if the config's file layout differs from the one the table was created with.
+
+    All files of a generation have the same layout.
+    """
+    found, wanted = table.properties.get(SINK_PROPERTY), file_layout_text(stream)
     if found != wanted:
         raise ConfigError(
-            f"table {'.'.join(table.name())} lists files that lie as {found}, the config says {wanted}: set "
-            f"partition_by, sink.prefix and sink.format back, or raise the stream's generation"
+            f"table {'.'.join(table.name())} lists files with the layout {found}, and the config has {wanted}: restore "
+            f"partition_by, sink.prefix and sink.format, or raise the stream's generation"
         )

@@ -1,15 +1,14 @@
-"""Progress: up to which offset each chain has been turned into rows.
+"""Progress and watermarks: how far a table has come, as properties of its snapshots.
 
-It is a property of the snapshot that added the rows, so that both are there or neither is (`waybill.tables.state`). A
-table that is rolled back goes back to the progress of that time, and the rows in between come again from the archive.
+Progress is the offset of each topic-partition up to which the chain has been turned into rows. A snapshot that adds
+rows also records the new progress, so rows and progress are committed together or not at all
+(`waybill.tables.state`). A table that is rolled back returns to its earlier progress, and the next partition run reads
+the same offsets from the archive again.
 
-Watermarks: the newest Kafka timestamp that each topic-partition's rows have come to.
-
-They say how far the stream's time has come, and so when an hour will get no more rows but late ones. They are a
-property of the snapshot that moves the progress, which counts all that came before as well: the newest snapshot that
-has it says it all.
-
-A watermark says nothing about correctness. Under Kafka's `CreateTime` it is what producers claim.
+A watermark is the newest Kafka timestamp among the rows of a topic-partition. The watermarks show when an hour will
+get no more rows except late ones. Each snapshot that moves the progress records the watermarks of the whole history,
+so the newest snapshot with the property is enough to read them. Correctness never depends on watermarks: with Kafka's
+`CreateTime` they are the claims of producers.
 """
 
 from __future__ import annotations
@@ -21,128 +20,139 @@ from dataclasses import dataclass
 from pyiceberg.table.metadata import TableMetadata
 
 from waybill.documents import read_document
-from waybill.errors import ProgressLost
+from waybill.errors import DocumentTooNew, ProgressLost
 from waybill.names import TopicPartition
-from waybill.tables.state import LEFT_OUT_PROPERTY, PROGRESS_PROPERTY, WATERMARKS_PROPERTY, newest_property, newest_with
+from waybill.tables.state import (
+    BLOCKED_PARTITIONS_PROPERTY,
+    PROGRESS_PROPERTY,
+    WATERMARKS_PROPERTY,
+    newest_properties_with,
+    newest_property,
+)
 
 __all__ = [
-    "LeftOut",
+    "BlockedPartitions",
     "Progress",
     "Watermarks",
-    "left_out_text",
+    "blocked_partitions_text",
     "merge_watermarks",
     "progress_text",
-    "read_left_out",
+    "read_blocked_partitions",
     "read_progress",
     "read_watermarks",
     "watermarks_text",
+    "with_watermarks",
 ]
 
 _VERSION = 1
 
 Progress = Mapping[TopicPartition, int]
-"""The next offset of each topic-partition; one that is not in it has not been started."""
+"""The next offset of each topic-partition. A topic-partition whose first offset is still to come is missing."""
+
+Watermarks = Mapping[TopicPartition, int]
+"""Epoch milliseconds. A topic-partition is missing until one of its messages has a Kafka timestamp."""
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
-    """What the last commit left out, since the archive could not give it. It spares the next plan the same discovery.
+class BlockedPartitions:
+    """The topic-partitions that the last commit left out because of archive faults.
 
-    Nothing is lost when nobody remembers it.
+    The next plan reads this to avoid reading the same damaged objects again. Losing it does no harm: the next
+    partition run then finds the faults by itself.
     """
 
     offsets: Progress
-    """Where the fault of each topic-partition is."""
+    """The offset at which an archive fault blocks each topic-partition."""
     attempt: int
-    """How many commits in a row have moved no progress: so the next plan does not have the last one's name."""
+    """How many commits in a row have moved no progress. It is part of the next plan's name, which must be new."""
 
 
 def read_progress(metadata: TableMetadata, name: str) -> Progress:
-    """The progress that a table's history records; empty for a table without rows.
+    """Return the progress that the table's history records; empty for a table without rows.
 
-    Raises `ProgressLost` when the table holds rows and no snapshot says up to which offsets, or one says it in a
-    version of the document that is newer than this code.
+    Raises `ProgressLost` when the table, called `name` in errors, holds rows and no snapshot records progress, or when
+    the document has a newer version than this code reads.
     """
     text = newest_property(metadata, PROGRESS_PROPERTY)
     if text is not None:
-        return _parse(text, name)
+        return _parse_progress(text, name)
     current = metadata.current_snapshot()
     if current is None or (current.summary and current.summary.additional_properties.get("total-records") == "0"):
         return {}
     raise ProgressLost(
-        f"table {name} holds rows, but no snapshot in its history has the property {PROGRESS_PROPERTY}: it was written "
-        f"by somebody else, or the snapshots that had it were expired. Roll back to a snapshot that has it, or raise "
-        f"the stream's generation"
+        f"table {name} holds rows, but no snapshot in its history has the property {PROGRESS_PROPERTY}: another "
+        f"program wrote the table, or the snapshots that had it were expired. Roll back to a snapshot that has it, or "
+        f"raise the stream's generation"
     )
 
 
-def read_left_out(metadata: TableMetadata) -> LeftOut:
-    """What the commit that made a table's progress left out."""
-    text = (newest_with(metadata, PROGRESS_PROPERTY) or {}).get(LEFT_OUT_PROPERTY)
-    if text is None:
-        return LeftOut({}, 0)
-    document = json.loads(text)
-    if document.get("v") != _VERSION:  # of no weight: what is left out is found again
-        return LeftOut({}, 0)
-    return LeftOut({TopicPartition.parse(tp): int(o) for tp, o in document["offsets"].items()}, document["attempt"])
-
-
-def left_out_text(left_out: LeftOut) -> str:
-    """The document that `read_left_out` reads."""
-    offsets = {str(tp): offset for tp, offset in sorted(left_out.offsets.items())}
-    return json.dumps({"v": _VERSION, "offsets": offsets, "attempt": left_out.attempt}, separators=(",", ":"))
-
-
 def progress_text(progress: Progress) -> str:
-    """The document that `read_progress` reads."""
+    """Return the JSON document that `read_progress` reads."""
     offsets = {str(tp): offset for tp, offset in sorted(progress.items())}
     return json.dumps({"v": _VERSION, "offsets": offsets}, separators=(",", ":"))
 
 
-def _parse(text: str, name: str) -> Progress:
-    document = json.loads(text)
-    if document.get("v") != _VERSION:
-        raise ProgressLost(
-            f"table {name} has progress in version {document.get('v')!r}; this Waybill reads version {_VERSION}: "
-            f"a newer one wrote it, use that"
-        )
-    return {TopicPartition.parse(tp): int(offset) for tp, offset in document["offsets"].items()}
+def read_blocked_partitions(metadata: TableMetadata) -> BlockedPartitions:
+    """Return the topic-partitions that were blocked when the table's newest progress was committed."""
+    text = (newest_properties_with(metadata, PROGRESS_PROPERTY) or {}).get(BLOCKED_PARTITIONS_PROPERTY)
+    if text is None:
+        return BlockedPartitions({}, 0)
+    try:
+        document = read_document(text, _VERSION, BLOCKED_PARTITIONS_PROPERTY)
+    except DocumentTooNew:  # harmless: the next partition run finds the archive faults again
+        return BlockedPartitions({}, 0)
+    return BlockedPartitions(
+        {TopicPartition.parse(tp): int(o) for tp, o in document["offsets"].items()}, document["attempt"]
+    )
 
 
-Watermarks = Mapping[TopicPartition, int]
-"""Epoch milliseconds. A topic-partition is missing as long as none of its messages had a Kafka timestamp."""
+def blocked_partitions_text(blocked: BlockedPartitions) -> str:
+    """Return the JSON document that `read_blocked_partitions` reads."""
+    offsets = {str(tp): offset for tp, offset in sorted(blocked.offsets.items())}
+    return json.dumps({"v": _VERSION, "offsets": offsets, "attempt": blocked.attempt}, separators=(",", ":"))
 
 
 def read_watermarks(metadata: TableMetadata, name: str) -> Watermarks:
-    """The watermarks that the history of a table, called `name` in errors, records; empty if it has none.
+    """Return the watermarks that the history of a table, called `name` in errors, records; empty if it has none.
 
-    Raises `GenerationConflict` for a document of a newer Waybill.
+    Raises `DocumentTooNew` for a document of a newer Waybill.
     """
     text = newest_property(metadata, WATERMARKS_PROPERTY)
     return {} if text is None else _parse_watermarks(text, f"{WATERMARKS_PROPERTY} of table {name}")
 
 
 def watermarks_text(watermarks: Watermarks) -> str:
-    """The document that `read_watermarks` reads."""
+    """Return the JSON document that `read_watermarks` reads."""
     newest = {str(tp): at for tp, at in sorted(watermarks.items())}
     return json.dumps({"v": _VERSION, "newest": newest}, separators=(",", ":"))
 
 
 def merge_watermarks(first: Watermarks, second: Watermarks) -> Watermarks:
-    """For each topic-partition the newer of the two."""
+    """Return the newer watermark of each topic-partition."""
     return {tp: max(w[tp] for w in (first, second) if tp in w) for tp in {**first, **second}}
 
 
 def with_watermarks(properties: Mapping[str, str], metadata: TableMetadata, name: str) -> dict[str, str]:
-    """The properties of a new snapshot: its own watermarks, if it brings any, become those of the whole history.
+    """Return a new snapshot's properties with its watermarks, if it has any, merged with those of the table's history.
 
-    Raises `GenerationConflict` as `read_watermarks` does.
+    Raises `DocumentTooNew` as `read_watermarks` does.
     """
     own = properties.get(WATERMARKS_PROPERTY)
     if own is None:
         return dict(properties)
     merged = merge_watermarks(read_watermarks(metadata, name), _parse_watermarks(own, WATERMARKS_PROPERTY))
     return {**properties, WATERMARKS_PROPERTY: watermarks_text(merged)}
+
+
+def _parse_progress(text: str, name: str) -> Progress:
+    try:
+        document = read_document(text, _VERSION, f"{PROGRESS_PROPERTY} of table {name}")
+        return {TopicPartition.parse(tp): int(offset) for tp, offset in document["offsets"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ProgressLost(
+            f"table {name}: the snapshot property {PROGRESS_PROPERTY} cannot be parsed ({type(error).__name__}: "
+            f"{error}): another program wrote it. Roll back to a snapshot before it, or raise the stream's generation"
+        ) from error
 
 
 def _parse_watermarks(text: str, where: str) -> Watermarks:

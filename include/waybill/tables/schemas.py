@@ -1,4 +1,7 @@
-"""The two tables of a stream: what was parsed, and the quarantine."""
+"""The main table and the quarantine of a stream: their schemas, and creating, checking and loading them.
+
+The main table holds the parsed messages. For a stream with `sink: files` it is the file inventory instead.
+"""
 
 from __future__ import annotations
 
@@ -42,9 +45,9 @@ from sqlalchemy.exc import IntegrityError
 from waybill import names
 from waybill.config import Columns, ColumnTransform, PartitionBy, Stream, TimeUnit, TransformKind
 from waybill.errors import ConfigError
-from waybill.tables.catalog import available
-from waybill.tables.columns import column_fields, fit_columns
-from waybill.tables.file_inventory import LEDGER_SCHEMA, SINK_PROPERTY, check_sink, sink_text
+from waybill.tables.catalog import translate_catalog_errors
+from waybill.tables.columns import column_fields, evolve_columns
+from waybill.tables.file_inventory import INVENTORY_SCHEMA, SINK_PROPERTY, check_file_layout, file_layout_text
 from waybill.tables.state import read_retries
 
 __all__ = [
@@ -61,9 +64,10 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-_LOADS = 3
+_LOAD_ATTEMPTS = 3
 
 EVENT_TIME_ID = 8
+"""The field id of `event_time` in `TABLE_SCHEMA`."""
 
 _HEADERS = ListType(
     element_id=11,
@@ -114,7 +118,7 @@ QUARANTINE_SCHEMA = Schema(
 _PROPERTIES = {
     "format-version": "2",
     "write.parquet.compression-codec": "zstd",
-    # Bounds of whole messages prune nothing, and would be most of a small file's manifest entry.
+    # Lower and upper bounds of whole messages prune no files, and would be most of a small file's manifest entry.
     "write.metadata.metrics.column.value": "counts",
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "100",
@@ -127,20 +131,20 @@ _TIME_TRANSFORMS: dict[TimeUnit, Transform[Any, Any]] = {
 
 
 def table_schema(columns: Columns) -> Schema:
-    """The schema of a stream's table. The catalog gives the fields ids of its own."""
+    """Return the schema of a stream's main table. The catalog replaces the field ids with its own."""
     return Schema(*TABLE_SCHEMA.fields, *column_fields(columns, _FIRST_COLUMN_ID))
 
 
 @dataclass(frozen=True, slots=True)
 class StreamTables:
-    """The table of a stream's generation and its quarantine."""
+    """The main table and the quarantine of one generation of a stream."""
 
     main: Table
     quarantine: Table
 
 
 def partition_spec(partition_by: PartitionBy, schema: Schema = TABLE_SCHEMA) -> PartitionSpec:
-    """The partitioning of a table that has this schema, named as Spark names it."""
+    """Return the partition spec of a table that has this schema, with the field names that Spark would choose."""
     time = PartitionField(
         EVENT_TIME_ID, PARTITION_FIELD_ID_START, _TIME_TRANSFORMS[partition_by.time], partition_by.time_field_name
     )
@@ -164,22 +168,23 @@ def _transform(by: ColumnTransform) -> Transform[Any, Any]:
 
 
 def sort_order() -> SortOrder:
-    """The order of rows in a file, which compaction keeps: by event time."""
+    """Return the order of rows in a data file: ascending event time. Compaction sorts by it too."""
     return SortOrder(
         SortField(EVENT_TIME_ID, IdentityTransform(), SortDirection.ASC, NullOrder.NULLS_FIRST), order_id=1
     )
 
 
 def ensure_tables(catalog: Catalog, stream: Stream) -> StreamTables:
-    """The tables of a stream, created if they are not there, and given the columns that the config has by now.
+    """Return the tables of a stream. Creates those that do not exist and adds the columns that are new in the config.
 
-    Two drivers may do so at the same time: one creates, the other finds. Raises `ConfigError` when a table of that name
-    is not as this stream needs it, `CommitConflict` when others change it all the time, `CatalogUnavailable` when the
-    catalog does not answer.
+    Several drivers may call this at the same time: one creates a table, the others load it.
+
+    Raises `ConfigError` when an existing table of that name does not fit the stream, `CommitConflict` when every
+    attempt to add columns was refused, `CatalogUnavailable` when the catalog does not answer.
     """
-    with available("create the tables"):
+    with translate_catalog_errors("create the tables"):
         _ensure_namespace(catalog, stream.table.split(".")[0])
-        main = _ensure_ledger(catalog, stream) if stream.sink.is_files else _ensure_main(catalog, stream)
+        main = _ensure_inventory(catalog, stream) if stream.sink.is_files else _ensure_main(catalog, stream)
         quarantine = ensure_table(
             catalog,
             names.quarantine_table_name(stream.table, stream.generation),
@@ -189,27 +194,31 @@ def ensure_tables(catalog: Catalog, stream: Stream) -> StreamTables:
         )
     check_table(quarantine, QUARANTINE_SCHEMA, UNPARTITIONED_PARTITION_SPEC)
     if stream.sink.is_files:
-        check_table(main, LEDGER_SCHEMA, UNPARTITIONED_PARTITION_SPEC)
-        check_sink(main, stream)
+        check_table(main, INVENTORY_SCHEMA, UNPARTITIONED_PARTITION_SPEC)
+        check_file_layout(main, stream)
     else:
         check_table(main, TABLE_SCHEMA, partition_spec(stream.partition_by, table_schema(stream.columns)))
-        fit_columns(main, stream.columns)
+        evolve_columns(main, stream.columns)
     return StreamTables(main, quarantine)
 
 
 def load_tables(catalog: Catalog, stream: Stream) -> StreamTables | None:
-    """The tables of a stream; None before its first partition run.
+    """Return the tables of a stream, or None before its first partition run.
 
-    Whatever commits meanwhile, they fit together: a run commits the quarantine first, a retry of the quarantine the
-    table, and neither is loaded half done in the other order.
+    The two loaded versions are consistent with each other, whichever commits come in between. A partition run commits
+    the quarantine first, and the main table is loaded first: so no loaded row of the main table is missing its
+    counterpart. A retry of the quarantine commits in the opposite order, so its number is compared, and both tables
+    are loaded again if the quarantine has a retry that the main table lacks.
     """
-    with available("load the tables"):
+    with translate_catalog_errors("load the tables"):
         try:
-            for _ in range(_LOADS):
+            for _ in range(_LOAD_ATTEMPTS):
                 main = catalog.load_table(names.table_name(stream.table, stream.generation))
                 quarantine = catalog.load_table(names.quarantine_table_name(stream.table, stream.generation))
                 if _retries(quarantine) <= _retries(main):
-                    break  # else a retry came between; or the table was rolled back, and that stays so
+                    break
+                # A retry committed between the two loads. If the main table was rolled back, loading again does not
+                # help, so the number of attempts is limited.
         except NoSuchTableError:
             return None
     return StreamTables(main, quarantine)
@@ -229,14 +238,14 @@ def _ensure_main(catalog: Catalog, stream: Stream) -> Table:
     )
 
 
-def _ensure_ledger(catalog: Catalog, stream: Stream) -> Table:
+def _ensure_inventory(catalog: Catalog, stream: Stream) -> Table:
     return ensure_table(
         catalog,
         names.table_name(stream.table, stream.generation),
-        LEDGER_SCHEMA,
+        INVENTORY_SCHEMA,
         UNPARTITIONED_PARTITION_SPEC,
         UNSORTED_SORT_ORDER,
-        {SINK_PROPERTY: sink_text(stream)},
+        {SINK_PROPERTY: file_layout_text(stream)},
     )
 
 
@@ -244,7 +253,7 @@ def _ensure_namespace(catalog: Catalog, namespace: str) -> None:
     try:
         catalog.create_namespace_if_not_exists(namespace)
     except (NamespaceAlreadyExistsError, IntegrityError):
-        logger.debug("namespace %s was created by another process just now", namespace)
+        logger.debug("another process has created namespace %s at the same time", namespace)
 
 
 def ensure_table(
@@ -253,25 +262,25 @@ def ensure_table(
     schema: Schema,
     spec: PartitionSpec,
     order: SortOrder,
-    further: Mapping[str, str] = MappingProxyType({}),
+    further_properties: Mapping[str, str] = MappingProxyType({}),
 ) -> Table:
-    """The table of that name, created if it is not there: another driver may be quicker."""
+    """Return the table `name`, and create it if it does not exist. Another driver may create it at the same time."""
     try:
         return catalog.load_table(name)
     except NoSuchTableError:
         pass
     try:
         return catalog.create_table(
-            name, schema, partition_spec=spec, sort_order=order, properties={**_PROPERTIES, **further}
+            name, schema, partition_spec=spec, sort_order=order, properties={**_PROPERTIES, **further_properties}
         )
     except TableAlreadyExistsError:
         return catalog.load_table(name)
 
 
 def check_table(table: Table, wanted: Schema, spec: PartitionSpec) -> None:
-    """The table must have our columns, and be partitioned as configured: data files are made to fit both.
+    """Raise `ConfigError` unless the table has the columns of `wanted` and the configured partitioning.
 
-    Raises `ConfigError` otherwise.
+    The data files that Waybill writes must match both.
     """
     name = ".".join(table.name())
     found = {field.name: field.field_type for field in table.schema().fields}
@@ -283,13 +292,13 @@ def check_table(table: Table, wanted: Schema, spec: PartitionSpec) -> None:
             )
     if [(f.name, str(f.transform)) for f in table.spec().fields] != [(f.name, str(f.transform)) for f in spec.fields]:
         raise ConfigError(
-            f"table {name} is partitioned by {table.spec().fields or 'nothing'}, the config says {spec.fields}: "
-            f"set partition_by back, or raise the stream's generation"
+            f"table {name} is partitioned by {table.spec().fields or 'nothing'}, and the config has {spec.fields}: "
+            f"restore partition_by, or raise the stream's generation"
         )
 
 
 def _same_but_for_ids(found: object, field: NestedField) -> bool:
-    """Catalogs number nested fields as they like."""
+    """Return whether two lists of structs are equal without field ids. Catalogs number nested fields differently."""
     return (
         isinstance(found, ListType)
         and isinstance(field.field_type, ListType)

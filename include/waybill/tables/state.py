@@ -1,11 +1,12 @@
-"""A table's state: what its snapshots say beside its rows.
+"""Read the state that Waybill keeps in the properties of a table's snapshots.
 
-State is kept in properties of snapshots, so that it moves in the same atomic commit as the rows that it speaks of. A
-snapshot need not repeat it: those of others (a compaction, a deletion) do not, and a commit of ours writes what it
-moves. So each property is read from the newest snapshot in the current one's ancestry that has it. A table that is
-rolled back goes back to the state of that time.
+State is kept in snapshot properties so that it is committed atomically with the rows that it describes. Not every
+snapshot repeats the state: the snapshots of other programs (a compaction, a deletion) have none, and a commit of
+Waybill writes only the properties that it changes. Each property is therefore read from the newest snapshot that has
+it, among the current snapshot and its ancestors. A table that is rolled back returns to the state of that time.
 
-Whoever is about to expire snapshots first writes `state_of` into a fresh one, or the state goes with them.
+Before snapshots expire, `waybill.tables.commit.copy_state_to_new_snapshot` must copy `state_of` into a new snapshot.
+Otherwise the state expires with them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pyiceberg.table.snapshots import Snapshot
 from waybill.errors import ProgressLost
 
 __all__ = [
-    "LEFT_OUT_PROPERTY",
+    "BLOCKED_PARTITIONS_PROPERTY",
     "PLAN_PROPERTY",
     "PROGRESS_PROPERTY",
     "RETRIES_PROPERTY",
@@ -30,34 +31,34 @@ __all__ = [
     "SWEPT_PROPERTY",
     "WATERMARKS_PROPERTY",
     "ancestry",
-    "as_of",
+    "metadata_as_of",
+    "newest_properties_with",
     "newest_property",
-    "newest_with",
     "read_retries",
     "state_of",
 ]
 
 PROGRESS_PROPERTY = "waybill.progress"
-"""How far each chain was turned into rows: `waybill.tables.progress`."""
+"""The offset of each topic-partition up to which its chain has been turned into rows: `waybill.tables.progress`."""
 RETRIES_PROPERTY = "waybill.retries"
-"""How many retries of the quarantine the table has taken part in: `read_retries`."""
+"""The number of quarantine retries whose rows the table has committed: `read_retries`."""
 WATERMARKS_PROPERTY = "waybill.watermarks"
-"""How far each topic-partition's Kafka timestamps have come: `waybill.tables.progress`."""
+"""The newest Kafka timestamp of each topic-partition's rows: `waybill.tables.progress`."""
 
 SWEPT_PROPERTY = "waybill.swept"
-"""Of the tables that dedup sweeps fill: up to where the main table was swept. See `waybill.tables.dedup`."""
+"""In the tables that dedup sweeps fill: the last snapshot of the main table that was swept. `waybill.tables.dedup`."""
 
 STATE_PROPERTIES = (PROGRESS_PROPERTY, RETRIES_PROPERTY, WATERMARKS_PROPERTY, SWEPT_PROPERTY)
 
 PLAN_PROPERTY = "waybill.plan"
 RUN_PROPERTY = "waybill.run"
-LEFT_OUT_PROPERTY = "waybill.left_out"
+BLOCKED_PARTITIONS_PROPERTY = "waybill.left_out"
 SWEEP_WATERMARKS_PROPERTY = "waybill.sweep.watermarks"
 SWEEP_HORIZON_PROPERTY = "waybill.sweep.horizon"
 SWEEP_BEGINNING_PROPERTY = "waybill.sweep.beginning"
 
-_BESIDE = {
-    PROGRESS_PROPERTY: (PLAN_PROPERTY, LEFT_OUT_PROPERTY),
+_COMPANIONS = {
+    PROGRESS_PROPERTY: (PLAN_PROPERTY, BLOCKED_PARTITIONS_PROPERTY),
     SWEPT_PROPERTY: (
         SWEEP_WATERMARKS_PROPERTY,
         SWEEP_HORIZON_PROPERTY,
@@ -66,11 +67,14 @@ _BESIDE = {
         RUN_PROPERTY,
     ),
 }
-"""These mean something only beside the state that they were committed with."""
+"""Properties that are valid only together with the state property of the same snapshot."""
 
 
-def newest_with(metadata: TableMetadata, name: str) -> Mapping[str, str] | None:
-    """The properties of the newest snapshot in the current one's ancestry that has the property; None: none has."""
+def newest_properties_with(metadata: TableMetadata, name: str) -> Mapping[str, str] | None:
+    """Return all properties of the newest snapshot that has the property `name`, or None if no snapshot has it.
+
+    Looks at the current snapshot and its ancestors.
+    """
     for snapshot in ancestry(metadata):
         properties = snapshot.summary.additional_properties if snapshot.summary else {}
         if name in properties:
@@ -79,42 +83,44 @@ def newest_with(metadata: TableMetadata, name: str) -> Mapping[str, str] | None:
 
 
 def newest_property(metadata: TableMetadata, name: str) -> str | None:
-    """The property's newest value in the table's history; None: it has none."""
-    properties = newest_with(metadata, name)
+    """Return the newest value of the property in the table's history, or None if no snapshot has it."""
+    properties = newest_properties_with(metadata, name)
     return None if properties is None else properties[name]
 
 
 def state_of(metadata: TableMetadata) -> dict[str, str]:
-    """All that a fresh snapshot must repeat so that nothing is lost when the others expire."""
+    """Return the properties that a new snapshot must have so that older snapshots can expire without loss of state."""
     state = {}
     for name in STATE_PROPERTIES:
-        properties = newest_with(metadata, name)
+        properties = newest_properties_with(metadata, name)
         if properties is not None:
             state[name] = properties[name]
-            state |= {beside: properties[beside] for beside in _BESIDE.get(name, ()) if beside in properties}
+            state |= {other: properties[other] for other in _COMPANIONS.get(name, ()) if other in properties}
     return state
 
 
 def read_retries(metadata: TableMetadata, table: str) -> int:
-    """How many retries of the quarantine a table has taken part in: they are numbered from 0 on.
+    """Return the number of quarantine retries that a table has committed, which is the number of its next retry.
 
-    Raises `ProgressLost` when that is not a number.
+    Raises `ProgressLost` when the property is not a number.
     """
     text = newest_property(metadata, RETRIES_PROPERTY)
     if text is None:
         return 0
     if not text.isdecimal():
-        raise ProgressLost(f"table {table}: {RETRIES_PROPERTY} is {text!r}: somebody else wrote it, or a newer Waybill")
+        raise ProgressLost(
+            f"table {table}: {RETRIES_PROPERTY} is {text!r}, not a number: another program or a newer Waybill wrote it"
+        )
     return int(text)
 
 
-def as_of(metadata: TableMetadata, snapshot: Snapshot) -> TableMetadata:
-    """The table as if a snapshot were its current one: what its state was then is read as any state is."""
+def metadata_as_of(metadata: TableMetadata, snapshot: Snapshot) -> TableMetadata:
+    """Return the metadata with `snapshot` as the current one, to read the state that the table had at that time."""
     return metadata.model_copy(update={"current_snapshot_id": snapshot.snapshot_id})
 
 
 def ancestry(metadata: TableMetadata) -> Iterator[Snapshot]:
-    """The current snapshot and those that it was made from, as far as they are there still, newest first."""
+    """Yield the current snapshot and its ancestors, newest first, up to the first one that has expired."""
     snapshot = metadata.current_snapshot()
     while snapshot is not None:
         yield snapshot

@@ -1,81 +1,93 @@
-"""Accepted gaps against the chain: each is exactly what an object without messages stands for, and nothing else is."""
+"""Compare the accepted gaps with the chain: each must have its gap marker, and each gap marker its accepted gap."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from waybill.archive.gaps import Gap
 from waybill.names import TopicPartition
 from waybill.verify.report import Fault, FaultKind, Report
 
-__all__ = ["Extent", "check_accepted"]
+__all__ = ["SoundObject", "check_accepted_gaps"]
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
-    """What of a sound backup object counts here: its range, and whether it stands for a hole."""
+class SoundObject:
+    """A backup object without faults: its range, its number of messages, and whether it is a gap marker."""
 
     key: str
     first_offset: int
     next_offset: int
     messages: int
-    is_hole: bool
+    is_gap_marker: bool
 
 
-def check_accepted(
+def check_accepted_gaps(
     tp: TopicPartition,
-    extents: Sequence[Extent],
+    objects: Sequence[SoundObject],
     end_offset: int | None,
     accepted: Iterable[Gap],
     prefix: str,
     report: Report,
+    *,
+    missing: Iterable[tuple[int, int]] = (),
 ) -> list[tuple[int, int]]:
-    """Hold the accepted gaps of a chain, which ends at `end_offset`, against its sound objects.
+    """Compare the accepted gaps of a chain with its sound objects, and return the ranges of gaps that have a marker.
 
-    `prefix` is the archive's. Gaps that are right go to the report's `accepted`. Returns the holes among them.
+    The chain ends at `end_offset`, and `missing` are ranges whose objects are missing or damaged: faults already.
+    `prefix` is the archive's. Gaps that match the chain go to the report's `accepted`, all others become faults or
+    notes.
     """
-    holes: list[tuple[int, int]] = []
+    starts = {end_offset, *(found.first_offset for found in objects), *(first for first, _ in missing)}
+    ranges: list[tuple[int, int]] = []
     explained: set[str] = set()
     for gap in accepted:
-        if not gap.is_hole:
-            _check_truncation(gap, extents, end_offset, gap.name.key(prefix), report)
+        if not gap.has_marker:
+            _check_truncation(gap, starts, gap.name.key(prefix), report)
             continue
-        standing = next((e for e in extents if _stands_for(e, gap)), None)
-        if standing is not None:
-            explained.add(standing.key)
+        marker = next((found for found in objects if _is_marker_of(found, gap)), None)
+        if marker is not None:
+            explained.add(marker.key)
             report.accepted.append(gap)
-            holes.append((gap.first_offset, gap.next_offset))
+            ranges.append((gap.first_offset, gap.next_offset))
         else:
-            _check_open(gap, extents, end_offset, gap.name.key(prefix), report)
-    for extent in extents:
-        if extent.is_hole and extent.key not in explained:
-            what = "in no message: the object stands for an accepted gap, and there is no record of its acceptance"
-            report.faults.append(Fault(FaultKind.GAP, extent.key, tp, extent.first_offset, extent.next_offset, what))
-    return holes
+            _check_gap_without_marker(gap, objects, end_offset, gap.name.key(prefix), report)
+    for found in objects:
+        if found.is_gap_marker and found.key not in explained:
+            what = "the object is a gap marker, and no record shows that this gap was accepted"
+            report.add_fault(Fault(FaultKind.GAP, found.key, tp, found.first_offset, found.next_offset, what))
+    return ranges
 
 
-def _stands_for(extent: Extent, gap: Gap) -> bool:
-    same = (extent.first_offset, extent.next_offset) == (gap.first_offset, gap.next_offset)
-    return extent.is_hole and not extent.messages and same
+def _is_marker_of(found: SoundObject, gap: Gap) -> bool:
+    same = (found.first_offset, found.next_offset) == (gap.first_offset, gap.next_offset)
+    return found.is_gap_marker and not found.messages and same
 
 
-def _check_open(gap: Gap, extents: Sequence[Extent], end_offset: int | None, key: str, report: Report) -> None:
-    """A hole that no object stands for: either nobody went over it yet, or it is none."""
-    within = [e for e in extents if e.first_offset < gap.next_offset and e.next_offset > gap.first_offset]
-    for extent in within:
-        first, following = max(extent.first_offset, gap.first_offset), min(extent.next_offset, gap.next_offset)
-        what = f"accepted as a gap, but archived in {extent.key}: remove the record, and accept what is missing"
-        report.faults.append(Fault(FaultKind.GAP, key, gap.tp, first, following, what))
+def _check_gap_without_marker(
+    gap: Gap, objects: Sequence[SoundObject], end_offset: int | None, key: str, report: Report
+) -> None:
+    """Add a note if ingest still has to create the gap's marker, and a fault if objects hold the gap's offsets."""
+    within = [
+        found for found in objects if found.first_offset < gap.next_offset and found.next_offset > gap.first_offset
+    ]
+    for found in within:
+        first, following = max(found.first_offset, gap.first_offset), min(found.next_offset, gap.next_offset)
+        what = f"accepted as a gap, but archived in {found.key}: remove the record, and accept what is missing"
+        report.add_fault(Fault(FaultKind.GAP, key, gap.tp, first, following, what))
     if not within and (end_offset is None or end_offset <= gap.first_offset):
-        report.notes.append(f"{gap}: accepted; the next run goes over it")
+        report.notes.append(f"{gap}: accepted; the next ingest creates its gap marker")
 
 
-def _check_truncation(gap: Gap, extents: Sequence[Extent], end_offset: int | None, key: str, report: Report) -> None:
-    """The chain keeps what the old log held, and goes on with an object that starts where that ended."""
-    bounds = {end_offset, *(extent.first_offset for extent in extents)}
-    if gap.next_offset in bounds:
+def _check_truncation(gap: Gap, starts: Collection[int | None], key: str, report: Report) -> None:
+    """Check that an object starts where the chain goes on after an accepted truncation.
+
+    The chain keeps the messages of the log before the truncation, and the next object starts at the gap's end.
+    `starts` are the offsets at which objects start, including the one that comes next.
+    """
+    if gap.next_offset in starts:
         report.accepted.append(gap)
         return
-    what = f"accepted as a truncation after which the chain goes on at {gap.next_offset}, where it does not"
-    report.faults.append(Fault(FaultKind.GAP, key, gap.tp, gap.first_offset, gap.next_offset, what))
+    what = f"accepted as a truncation after which the chain goes on at {gap.next_offset}, but no object starts there"
+    report.add_fault(Fault(FaultKind.GAP, key, gap.tp, gap.first_offset, gap.next_offset, what))

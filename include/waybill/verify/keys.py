@@ -1,8 +1,9 @@
-"""Each key once within the window, and each duplicate beside the row that it repeats: what dedup promises, read anew.
+"""Check what dedup promises: each key once within the window, and for each duplicate the unique row that it names.
 
-Neither looks at the key index, nor at how a sweep judges. Memory is bounded. The unique rows are read as often as it
-takes to have an equal part of all keys in memory at a time; duplicates and the rows that they name, in windows of
-offsets.
+The check reads the tables only. It uses neither the key index nor the code by which sweeps find duplicates.
+
+Memory is bounded. The keys are divided into equal parts that fit into memory, and the unique table is read once for
+each part. Duplicates, and the rows that they name, are compared in windows of offsets.
 """
 
 from __future__ import annotations
@@ -19,14 +20,13 @@ from pyiceberg.table import Table
 
 from waybill.config import Dedup
 from waybill.config.dedup import ARRIVED_AT
-from waybill.dedup.hashing import hash_keys, without_assigned
-from waybill.dedup.write import key_text
+from waybill.dedup.keys import exclude_assigned_ids, hash_keys, key_text
 from waybill.names import TopicPartition
-from waybill.tables import DedupTables, read_sweep_state, read_swept
+from waybill.tables import DedupTables, read_sweep_position, read_sweep_state
 from waybill.tables.dedup import NO_HORIZON_MS
 from waybill.verify.files import UNREADABLE
 from waybill.verify.offsets import ALL_ROWS, offset_windows, read_columns, total_records, within
-from waybill.verify.report import Fault, FaultKind, Listener, Report, first_line
+from waybill.verify.report import Fault, FaultKind, Listener, Report, counted, first_line
 
 if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["ROWS_IN_MEMORY", "check_keys"]
 
 ROWS_IN_MEMORY = 4 << 20
-"""Keys that are compared at a time: some 100 bytes each."""
+"""Keys that are compared at the same time: some 100 bytes each."""
 
 _ORIGIN = ("topic", "partition", "offset")
 _FIRST = tuple(f"first_{name}" for name in _ORIGIN)
@@ -52,12 +52,12 @@ def check_keys(
     window_offsets: int,
     rows_in_memory: int = ROWS_IN_MEMORY,
 ) -> None:
-    """Hold the tables that sweeps fill against what they promise; `ranges`: the offsets that their rows have.
+    """Compare the tables that sweeps fill with each other. `ranges` are the offsets of their rows.
 
-    Rows from before the horizon are not looked at: what the budget of the index has forgotten may be there again. The
-    window is the config's: where it was raised, two rows from before that may be told to be too close.
+    Rows from before the horizon are not checked: sweeps no longer compare their keys, so a key may be there twice. The
+    window is the one in the config. After it was raised, rows that were swept with the shorter window may be reported.
     """
-    unique = _Unique(tables, settings, report, listener)
+    unique = _UniqueKeys(tables, settings, report, listener)
     parts = 1
     while unique.rows > parts * rows_in_memory:
         parts *= 2
@@ -67,13 +67,13 @@ def check_keys(
             unique.check_part(part, parts)
         _check_duplicates(tables, settings, ranges, report, listener, window_offsets)
     except _Unreadable as fault:
-        report.faults.append(Fault(FaultKind.UNREADABLE, fault.where, None, None, None, fault.what))
+        report.add_fault(Fault(FaultKind.UNREADABLE, fault.where, None, None, None, fault.what))
         return
     report.keys_checked = True
 
 
 class _Unreadable(Exception):
-    """A file of a table is missing or damaged."""
+    """A file of the table `where` is missing or damaged."""
 
     def __init__(self, where: str, what: str) -> None:
         super().__init__(where, what)
@@ -83,7 +83,7 @@ class _Unreadable(Exception):
 def _read(
     table: Table, columns: tuple[str, ...], row_filter: str | BooleanExpression = ALL_ROWS
 ) -> Iterator[pa.RecordBatch]:
-    """These columns, in this order."""
+    """Yield batches with these columns, in this order. Raises `_Unreadable`."""
     try:
         for batch in read_columns(table, columns, row_filter):
             yield batch.select(columns)
@@ -99,12 +99,13 @@ def _check_duplicates(
     listener: Listener,
     window_offsets: int,
 ) -> None:
-    swept = [read_swept(table.metadata, ".".join(table.name())) for table in (tables.unique, tables.duplicates)]
-    through, ahead = (0 if found is None else found.sequence for found in swept)
-    if ahead > through:
-        report.notes.append("a sweep is half committed: its duplicates may repeat rows that are not there yet")
+    both = (tables.unique, tables.duplicates)
+    positions = [read_sweep_position(table.metadata, ".".join(table.name())) for table in both]
+    unique_sequence, duplicates_sequence = (0 if found is None else found.sequence for found in positions)
+    if duplicates_sequence > unique_sequence:
+        report.notes.append("a sweep is half committed: its duplicates may name rows that are not committed yet")
         return
-    duplicates = _Duplicates(tables, settings.key, report)
+    duplicates = _DuplicatesCheck(tables, settings.key, report)
     listener.begin("looking up the duplicates", 1)
     for first, following in offset_windows(ranges.values(), window_offsets):
         duplicates.check(first, following)
@@ -112,17 +113,18 @@ def _check_duplicates(
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Rows that have a key of the part that is looked at."""
+    """Rows with a key in one part of all keys, as columns."""
 
     hi: Array
     lo: Array
     arrived_us: Array
     tp: Array
+    """Positions in `_UniqueKeys._codes`."""
     offset: Array
 
 
-class _Unique:
-    """Looks for rows of one key that are closer to each other than the window."""
+class _UniqueKeys:
+    """Finds unique rows with the same key whose arrival times are closer than the window."""
 
     def __init__(self, tables: DedupTables, settings: Dedup, report: Report, listener: Listener) -> None:
         self._table = tables.unique
@@ -136,7 +138,7 @@ class _Unique:
         self.rows = total_records(self._table.current_snapshot())
 
     def check_part(self, part: int, parts: int) -> None:
-        """Those keys whose hash, from its first bits, is in this one of equal parts."""
+        """Check the keys of one part. The highest bits of a key's hash decide in which of the equal parts it is."""
         found = [rows for batch in self._batches() if (rows := self._of_part(batch, part, parts)) is not None]
         if not found:
             return
@@ -153,14 +155,15 @@ class _Unique:
         for place in places[:_MOST_FAULTS]:
             before, after = order[place], order[place + 1]
             what = (
-                f"has the same key as {tps[tp[before]]} offset {offset[before]}, which came "
+                f"has the same key as {tps[tp[before]]} offset {offset[before]}, which arrived "
                 f"{(arrived[after] - arrived[before]) / 1e6:,.3f} s before: that is within the window"
             )
             at = int(offset[after])
-            self._report.faults.append(Fault(FaultKind.REPEATED, self._name, tps[tp[after]], at, at + 1, what))
+            self._report.add_fault(Fault(FaultKind.REPEATED, self._name, tps[tp[after]], at, at + 1, what))
         if len(places) > _MOST_FAULTS:
-            what = f"{len(places) - _MOST_FAULTS:,} more rows with the same key as one that came within the window"
-            self._report.faults.append(Fault(FaultKind.REPEATED, self._name, None, None, None, what))
+            more = counted(len(places) - _MOST_FAULTS, "more row")
+            what = f"{more} with the same key as another row that arrived within the window"
+            self._report.add_fault(Fault(FaultKind.REPEATED, self._name, None, None, None, what))
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         columns = tuple(dict.fromkeys((*_ORIGIN, ARRIVED_AT, "message_id", *self._key)))
@@ -169,7 +172,7 @@ class _Unique:
             yield batch
 
     def _of_part(self, batch: pa.RecordBatch, part: int, parts: int) -> _Rows | None:
-        hashes = without_assigned(hash_keys([batch.column(c) for c in self._key], self._secret), self._key, batch)
+        hashes = exclude_assigned_ids(hash_keys([batch.column(c) for c in self._key], self._secret), self._key, batch)
         arrived_us = batch.column(ARRIVED_AT).cast(pa.int64()).to_numpy()
         wanted = hashes.present
         if parts > 1:
@@ -190,8 +193,8 @@ class _Unique:
         return np.array([self._codes.setdefault(tp, len(self._codes)) for tp in tps], np.int32)[inverse]
 
 
-class _Duplicates:
-    """Looks up the row that each duplicate repeats."""
+class _DuplicatesCheck:
+    """Looks up the unique row that each duplicate names as the first one with its key."""
 
     def __init__(self, tables: DedupTables, key: Sequence[str], report: Report) -> None:
         self._unique, self._duplicates = tables.unique, tables.duplicates
@@ -200,11 +203,11 @@ class _Duplicates:
         self._name = ".".join(self._duplicates.name())
 
     def check(self, first: int, following: int) -> None:
-        """Those that repeat rows of these offsets."""
-        named = self._named(first, following)
+        """Check the duplicates that name rows with offsets in `[first, following)`."""
+        named = self._read_named_rows(first, following)
         if not named.num_rows:
             return
-        kept = self._kept(named, first, following)
+        kept = self._read_kept_rows(named, first, following)
         joined = named.join(kept, [*_FIRST], [*_ORIGIN], join_type="left outer", right_suffix="_kept")
         right = pc.and_(
             pc.equal(joined.column("key"), joined.column("key_kept")),
@@ -214,18 +217,21 @@ class _Duplicates:
         self._report.figures.lost += wrong.num_rows
         for row in wrong.slice(0, _MOST_FAULTS).to_pylist():
             tp = TopicPartition(row["first_topic"], row["first_partition"])
-            found = "there is no such row" if row["key_kept"] is None else f"that one's key is {row['key_kept']}"
+            found = "there is no such row" if row["key_kept"] is None else f"that row's key is {row['key_kept']}"
             if row["key_kept"] == row["key"]:
-                found = f"that one arrived at {row[f'{ARRIVED_AT}_kept']}, not at {row['first_arrived_at']}"
-            what = f"named as the first row with the key {row['key']} among the unique rows, and {found}"
+                found = f"that row arrived at {row[f'{ARRIVED_AT}_kept']}, not at {row['first_arrived_at']}"
+            what = f"a duplicate names it as the first row with the key {row['key']} in the unique table, and {found}"
             at = row["first_offset"]
-            self._report.faults.append(Fault(FaultKind.LOST, self._name, tp, at, at + 1, what))
+            self._report.add_fault(Fault(FaultKind.LOST, self._name, tp, at, at + 1, what))
         if wrong.num_rows > _MOST_FAULTS:
-            what = f"{wrong.num_rows - _MOST_FAULTS:,} more rows that duplicates name, and that are not as they say"
-            self._report.faults.append(Fault(FaultKind.LOST, self._name, None, None, None, what))
+            more = counted(wrong.num_rows - _MOST_FAULTS, "more row")
+            what = (
+                f"{more} that duplicates name, and that the unique table lacks or has with another key or arrival time"
+            )
+            self._report.add_fault(Fault(FaultKind.LOST, self._name, None, None, None, what))
 
-    def _named(self, first: int, following: int) -> pa.Table:
-        """The rows that duplicates name, each once, with a key and an arrival."""
+    def _read_named_rows(self, first: int, following: int) -> pa.Table:
+        """Return the rows that duplicates name, each once, with the key and arrival time that the duplicate has."""
         columns = (*_FIRST, "first_arrived_at", "key", "offset")
         by = [*_FIRST, "first_arrived_at", "key"]
         found: pa.Table | None = None
@@ -236,8 +242,8 @@ class _Duplicates:
             found = grouped.rename_columns({"offset_min_min": "offset_min"})
         return pa.table({}) if found is None else found
 
-    def _kept(self, named: pa.Table, first: int, following: int) -> pa.Table:
-        """Of the unique rows those that are named, with their keys as text."""
+    def _read_kept_rows(self, named: pa.Table, first: int, following: int) -> pa.Table:
+        """Return the unique rows that `named` contains, with their keys as text."""
         columns = tuple(dict.fromkeys((*_ORIGIN, ARRIVED_AT, *self._key)))
         places = named.select(_FIRST)
         parts = []
@@ -257,6 +263,6 @@ def _none_kept(named: pa.Table) -> pa.Table:
 
 
 def _plain(table: pa.Table) -> pa.Table:
-    """Small types alone: keys of a join must be of one type on either side."""
+    """Replace Arrow's large types: the key columns of a join must have the same type on both sides."""
     small = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
     return table.cast(pa.schema([pa.field(f.name, small.get(f.type, f.type)) for f in table.schema]))

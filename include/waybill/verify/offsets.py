@@ -1,6 +1,7 @@
-"""Offsets in windows: how all topic-partitions are gone through together in bounded memory.
+"""Read the offsets of a table's rows in bounded memory, and report faults as ranges of offsets.
 
-The offsets of a table's rows, read some files at a time, and how faults about offsets are listed.
+All topic-partitions are checked together, window by window of offsets, because the data files of a table hold rows of
+many topic-partitions.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.snapshots import Snapshot
 
 from waybill.names import TopicPartition
-from waybill.tables import damage_named
-from waybill.verify.report import Fault, FaultKind, Report
+from waybill.tables import translate_damage_errors
+from waybill.verify.report import Fault, FaultKind, Report, counted
 
 if TYPE_CHECKING:
     Int64s = np.ndarray[Any, np.dtype[np.int64]]
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ALL_ROWS",
     "LAST_OFFSET",
-    "MAX_STRAYS",
+    "MAX_FOREIGN_OFFSETS",
     "by_topic_partition",
     "list_faults",
     "offset_windows",
@@ -39,12 +40,24 @@ __all__ = [
 
 LAST_OFFSET = (1 << 63) - 1
 
+ROWS_AT_A_TIME = 1 << 20
+"""Rows that are read from files at the same time: some 50 bytes each. A file with more rows is read by itself."""
+
+MAX_FAULTS = 20
+"""The number of ranges that are listed one by one for a kind and topic-partition in a window. Figures count all."""
+
+MAX_FOREIGN_OFFSETS = 1 << 20
+"""The number of offsets of foreign rows that are kept in memory, to be listed as ranges at the end."""
+
+ALL_ROWS = AlwaysTrue()
+_COLUMNS = ("topic", "partition", "offset", "generation")
+
 
 def offset_windows(ranges: Iterable[tuple[int, int]], budget: int) -> Iterator[tuple[int, int]]:
-    """Cut the axis of offsets into windows that hold at most about `budget` offsets of all `ranges` together.
+    """Divide all offsets into windows that each contain at most about `budget` offsets of all `ranges` together.
 
-    The windows are in order, do not overlap and leave nothing out: the first starts at 0 and the last has no end but
-    that of int64. A window holds a single offset of each range at least.
+    The windows are in order, do not overlap and cover every offset: the first starts at 0, and the last ends at the
+    largest int64. A window contains at least one offset of each range that it meets.
     """
     events: dict[int, int] = {}
     for first, following in ranges:
@@ -64,7 +77,7 @@ def offset_windows(ranges: Iterable[tuple[int, int]], budget: int) -> Iterator[t
 
 
 def ranges_of(offsets: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Ascending offsets as ranges `[first, next)`."""
+    """Merge ascending offsets into ranges `[first, next)`."""
     first = following = None
     for offset in offsets:
         if first is None or offset != following:
@@ -76,21 +89,8 @@ def ranges_of(offsets: Iterable[int]) -> Iterator[tuple[int, int]]:
         yield first, following
 
 
-ROWS_AT_A_TIME = 1 << 20
-"""Rows that are read from files at the same time: some 50 bytes each. A file with more is read by itself."""
-
-MAX_FAULTS = 20
-"""Faults that are listed by kind and topic-partition in a window; figures count all."""
-
-MAX_STRAYS = 1 << 20
-"""Offsets of foreign rows that are kept to be listed as ranges."""
-
-ALL_ROWS = AlwaysTrue()
-_COLUMNS = ("topic", "partition", "offset", "generation")
-
-
 def total_records(snapshot: Snapshot | None) -> int:
-    """How many rows a snapshot has, as it says itself."""
+    """Return the number of rows in a snapshot's summary."""
     if snapshot is None or snapshot.summary is None:
         return 0
     return int(snapshot.summary.additional_properties.get("total-records", "0"))
@@ -99,9 +99,9 @@ def total_records(snapshot: Snapshot | None) -> int:
 def read_offsets(
     table: Table, first: int, following: int, *, snapshot_id: int | None = None, without: Collection[str] = ()
 ) -> Iterator[pa.RecordBatch]:
-    """Topic, partition, offset and generation of the rows with offsets in `[first, following)`, some files at a time.
+    """Yield topic, partition, offset and generation of the rows with offsets in `[first, following)`.
 
-    Of the current snapshot, or of another one; `without` these data files.
+    Reads the current snapshot or the given one, except the data files in `without`.
     """
     return read_columns(table, _COLUMNS, within("offset", first, following), snapshot_id=snapshot_id, without=without)
 
@@ -114,34 +114,34 @@ def read_columns(
     snapshot_id: int | None = None,
     without: Collection[str] = (),
 ) -> Iterator[pa.RecordBatch]:
-    """Columns of a table, some files at a time.
+    """Yield columns of a table, reading a limited number of files at a time.
 
-    Raises `DamagedFile` when a file is not what was written.
+    PyIceberg's own batch reader gives all files of a scan to its threads at once, and buffers without limit.
 
-    PyIceberg's own reader of batches hands all files of a scan to its threads, and keeps whatever they are ahead.
+    Raises `DamagedFile` when a file is not valid Parquet.
     """
     scan = table.scan(row_filter=row_filter, selected_fields=columns, snapshot_id=snapshot_id)
     reader = ArrowScan(scan.table_metadata, scan.io, scan.projection(), scan.row_filter)
     for group in _file_groups(task for task in scan.plan_files() if task.file.file_path not in without):
-        with damage_named(".".join(table.name()), _paths(group)):
+        with translate_damage_errors(".".join(table.name()), _paths(group)):
             yield from reader.to_record_batches(group)
 
 
 def within(column: str, first: int, following: int) -> str | BooleanExpression:
-    """The rows of a window. Without limits there is no condition: then no file's rows are compared with it."""
+    """Return the row filter of a window. A window without limits has no filter, so that no row is compared with it."""
     if first == 0 and following == LAST_OFFSET:
         return ALL_ROWS
     return f"{column} >= {first} and {column} < {following}"
 
 
 def _paths(group: Sequence[FileScanTask]) -> str:
-    """Which files these are: it is not known which of them is being read."""
+    """Describe the files of a group for errors. Which one is being read is unknown."""
     first, last = group[0].file.file_path, group[-1].file.file_path
-    return first if len(group) == 1 else f"(one of the {len(group):,} from {first} to {last})"
+    return first if len(group) == 1 else f"(one of the {len(group):,} files from {first} to {last})"
 
 
 def _file_groups(files: Iterable[FileScanTask]) -> Iterator[list[FileScanTask]]:
-    """Files of together `ROWS_AT_A_TIME` rows; a larger one by itself."""
+    """Group files so that each group has at most `ROWS_AT_A_TIME` rows. A larger file is a group by itself."""
     group: list[FileScanTask] = []
     rows = 0
     for file in files:
@@ -155,7 +155,7 @@ def _file_groups(files: Iterable[FileScanTask]) -> Iterator[list[FileScanTask]]:
 
 
 def by_topic_partition(batch: pa.RecordBatch) -> Iterator[tuple[TopicPartition, int, Int64s]]:
-    """The rows of a batch by topic-partition and generation, their offsets sorted."""
+    """Yield topic-partition, generation and sorted offsets of the rows of a batch."""
     topics = batch.column("topic").dictionary_encode()
     topic, partition, generation, offset = (
         column.to_numpy(zero_copy_only=False).astype(np.int64)
@@ -180,11 +180,16 @@ def list_faults(
     what: str,
     origin: Callable[[int], str] = lambda _: "",
 ) -> None:
-    """Put ascending offsets into the report, as ranges; `origin`: what to add to `where` for one that starts there."""
+    """Add faults for ascending offsets to the report, one for each range of consecutive offsets.
+
+    `origin` returns text to append to `where` for a range that starts at the given offset. Beyond `MAX_FAULTS` ranges,
+    one fault sums up the others.
+    """
     ranges = list(ranges_of(int(offset) for offset in offsets))
     for first, following in ranges[:MAX_FAULTS]:
-        report.faults.append(Fault(kind, f"{where}{origin(first)}", tp, first, following, what))
+        report.add_fault(Fault(kind, f"{where}{origin(first)}", tp, first, following, what))
     if len(ranges) > MAX_FAULTS:
         more = ranges[MAX_FAULTS:]
-        rest = f"{what}; {len(more):,} such ranges, {sum(b - a for a, b in more):,} offsets, between these"
-        report.faults.append(Fault(kind, where, tp, more[0][0], more[-1][1], rest))
+        offset_count = sum(following - first for first, following in more)
+        rest = f"{what}; {counted(len(more), 'more such range')} with {counted(offset_count, 'offset')} in between"
+        report.add_fault(Fault(kind, where, tp, more[0][0], more[-1][1], rest))

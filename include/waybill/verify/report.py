@@ -1,4 +1,4 @@
-"""What verifying finds: figures, faults, and notes on what is unusual but right."""
+"""The result of a verification: figures, faults with their effects, and notes on unusual states that are no faults."""
 
 from __future__ import annotations
 
@@ -9,49 +9,81 @@ from typing import Any, Protocol
 from waybill.archive.gaps import Gap
 from waybill.names import TopicPartition
 
-__all__ = ["Fault", "FaultKind", "Figures", "Listener", "Report", "first_line"]
+__all__ = ["Effect", "EffectKind", "Fault", "FaultKind", "Figures", "Listener", "Report", "counted", "first_line"]
 
 
 class FaultKind(StrEnum):
-    """What is wrong."""
+    """The kinds of faults."""
 
     MISSING = "missing"
-    """Offsets of a chain are in no object."""
+    """No backup object of the chain holds the offsets."""
     OVERLAP = "overlap"
-    """An object reaches beyond the start of the next one."""
+    """A backup object reaches beyond the start of the next one."""
     DAMAGED = "damaged"
-    """An object's bytes are not sound record batches, or not those that its name says."""
+    """The bytes of a backup object are not sound record batches, or not those that its name promises."""
     FORMAT = "format"
-    """An object is of another format than its chain."""
+    """A backup object has another format than its chain."""
     COMMITTED = "committed"
-    """The committed offset is not where the chain ends."""
+    """The committed offset is not at the chain's end."""
     LOST = "lost"
-    """A message of the chain is in neither table, though progress says that it should be; or a row that was swept is
-    neither a unique row nor a duplicate."""
+    """A message of the chain is in neither table although progress has passed it, or a swept row is neither a unique
+    row nor a duplicate."""
     REPEATED = "repeated"
-    """A message is in table and quarantine together more than once, or a row in unique rows and duplicates together."""
+    """A message has more than one row in the main table and the quarantine together, or a row has more than one row in
+    the unique table and the duplicates table together."""
     FOREIGN = "foreign"
-    """A row that no message of the chain accounts for, or that was not there to be swept."""
+    """A row that belongs to no message of the chain, or to no row that was swept."""
     PROGRESS = "progress"
-    """The table's progress says what cannot be, or how far it was swept."""
+    """A table's progress, or the state of its sweeps, is impossible or cannot be read."""
     UNREADABLE = "unreadable"
-    """A file of the table is missing or damaged."""
+    """A file of a table is missing or damaged."""
     GAP = "gap"
-    """An accepted gap is not what the chain lacks, or the chain lacks what nobody accepted."""
+    """An accepted gap does not match what the chain lacks, or a gap marker has no record of its acceptance."""
+
+
+class EffectKind(StrEnum):
+    """The kinds of effects that a fault of the archive has on tables."""
+
+    ROWS = "rows"
+    """The table has rows of the offsets, which the archive no longer backs."""
+    PROGRESS = "progress"
+    """The table's progress has passed the offsets, or some of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """One consequence of a fault: what a table has to do with the offsets of the fault."""
+
+    kind: EffectKind
+    where: str
+    """The table's name."""
+    rows: int | None
+    """The number of rows, for `EffectKind.ROWS`."""
+    what: str
+    """The consequence as text, with the table as its subject."""
+
+    def __str__(self) -> str:
+        return f"{self.where} {self.what}"
+
+    def document(self) -> dict[str, Any]:
+        """Return the effect as JSON fields."""
+        return {"kind": str(self.kind), "where": self.where, "rows": self.rows, "what": self.what}
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that is wrong, with the offsets it concerns: `[first_offset, next_offset)`, where there are any."""
+    """One fault, with the offsets `[first_offset, next_offset)` that it concerns, if it concerns any."""
 
     kind: FaultKind
     where: str
-    """The key of the object, or the name of the table, or of the ZooKeeper node's topic-partition."""
+    """The key of the object, the name of the table, or "ZooKeeper"."""
     tp: TopicPartition | None
     first_offset: int | None
     next_offset: int | None
     what: str
     """What was found and what was expected."""
+    affects: list[Effect] = field(default_factory=list, hash=False)
+    """The consequences of this fault in tables. They are not faults of their own."""
 
     def __str__(self) -> str:
         parts = [str(self.tp)] if self.tp else []
@@ -61,9 +93,11 @@ class Fault:
                 f"offset {self.first_offset}" if one else f"offsets {self.first_offset}–{self.next_offset - 1}"
             )
         subject = " ".join(parts)
-        return f"{self.kind}: {subject}{': ' if subject else ''}{self.what} ({self.where})"
+        affects = "".join(f"; affects: {effect}" for effect in self.affects)
+        return f"{self.kind}: {subject}{': ' if subject else ''}{self.what} ({self.where}){affects}"
 
     def document(self) -> dict[str, Any]:
+        """Return the fault as JSON fields."""
         return {
             "kind": str(self.kind),
             "where": self.where,
@@ -72,40 +106,41 @@ class Fault:
             "first_offset": self.first_offset,
             "next_offset": self.next_offset,
             "what": self.what,
+            "affects": [effect.document() for effect in self.affects],
         }
 
 
 @dataclass(slots=True)
 class Figures:
-    """What was counted."""
+    """The numbers that a verification counts."""
 
     chains: int = 0
     objects: int = 0
     messages: int = 0
-    """In the chains, without what transactions aborted and without control records."""
+    """Messages in the chains, without those of aborted transactions and without control records."""
     bytes: int = 0
     waiting: int = 0
     """Messages of the chains beyond the tables' progress: the next partition run takes them."""
     rows: int = 0
     quarantine: int = 0
-    """Rows of the quarantine below the table's progress; those beyond are not final."""
+    """Rows of the quarantine below the table's progress. Rows beyond it are not final."""
     lost: int = 0
     repeated: int = 0
-    """Rows too many."""
+    """Rows that are there in addition to the one expected row."""
     foreign: int = 0
     unique: int = 0
     """Rows that dedup sweeps have kept."""
     duplicates: int = 0
-    """Rows that dedup sweeps have found to be duplicates; those beyond the last sweep are not final."""
+    """Rows that dedup sweeps have found to be duplicates. Those beyond the last sweep are not final."""
     unswept: int = 0
-    """Rows of the table that no dedup sweep has taken in yet."""
+    """Rows of the main table that no dedup sweep has processed yet."""
     left_out: int = 0
-    """Rows of the table that the first dedup sweep has left out for good, as it was asked to."""
+    """Rows of the main table that the first dedup sweep left out, as it was configured to."""
 
 
 @dataclass(slots=True)
 class Report:
-    """All about one stream."""
+    """The result for one stream."""
 
     stream: str
     generation: int
@@ -113,16 +148,23 @@ class Report:
     faults: list[Fault] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     accepted: list[Gap] = field(default_factory=list)
-    """Gaps that somebody accepted, and that are what the chain lacks."""
+    """Accepted gaps that match what the chain lacks."""
     table_checked: bool = False
     unique_checked: bool = False
     keys_checked: bool = False
 
     @property
     def is_sound(self) -> bool:
+        """Whether there are no faults."""
         return not self.faults
 
+    def add_fault(self, fault: Fault) -> None:
+        """Add a fault, unless it is in the report already: several windows of offsets may meet the same bad file."""
+        if fault not in self.faults:
+            self.faults.append(fault)
+
     def document(self) -> dict[str, Any]:
+        """Return the report as JSON fields."""
         return {
             "stream": self.stream,
             "generation": self.generation,
@@ -138,14 +180,20 @@ class Report:
 
 
 class Listener(Protocol):
-    """Is told how the work goes on. Called by one thread."""
+    """Receives the progress of a verification. All calls come from one thread."""
 
     def begin(self, what: str, total: int) -> None:
-        """A stage of the work begins, of `total` steps."""
+        """Start a stage of the verification with `total` steps."""
 
-    def advance(self, steps: int) -> None: ...
+    def advance(self, steps: int) -> None:
+        """Add finished steps to the current stage."""
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, in the plural unless the number is 1: `1 fault`, `11,072 rows`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def first_line(error: Exception) -> str:
-    """What an error of another library says, without its traceback or advice."""
+    """Return the first line of another library's error message, without the traceback or advice below it."""
     return str(error).splitlines()[0] if str(error) else type(error).__name__

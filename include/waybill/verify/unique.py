@@ -1,17 +1,19 @@
-"""What dedup made against the table that it was made of: every row that was swept is a unique row or a duplicate, once.
+"""Check that each row that was swept is exactly one row of the unique table or the duplicates table.
 
-Counted by offset in windows over all topic-partitions, as `waybill.verify.rows` does it, so that memory is bounded: the
-table's rows as of the snapshot that was swept last, and those of the two tables together.
+Rows are counted by offset in windows over all topic-partitions, as in `waybill.verify.rows`, so memory is bounded. The
+main table's rows as of the last swept snapshot are compared with the rows of the two other tables together.
 
-Rows of the duplicates may be beyond that (docs/protocol.md): a sweep commits them before the unique rows. And rows
-that the first sweep has left out, as it was asked to, may be missing: below the progress that the table had then, and
-no more of them than there were. Their snapshot may have expired, and their files been compacted with others.
+Two differences are no faults. The duplicates table may have further rows (docs/protocol.md), because a sweep commits it
+before the unique table. And rows that the first sweep left out, as it was configured to, may be missing: below the
+progress that the main table had then, and no more than the table had rows. More exact is impossible: their snapshot may
+have expired, and their files may have been compacted with others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,21 +22,22 @@ from pyiceberg.manifest import ManifestEntryStatus
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from waybill.dedup.first_sweep import instant_text
+from waybill.dedup.first_sweep import format_instant
 from waybill.errors import ProgressLost, SweepHistoryLost
 from waybill.names import TopicPartition
-from waybill.tables import Beginning, DedupTables, Swept, read_sweep_state, read_swept
+from waybill.tables import DedupTables, FirstSweepStart, Progress, SweepPosition, read_sweep_position, read_sweep_state
 from waybill.tables.state import ancestry
+from waybill.verify.effects import AffectedRows
 from waybill.verify.files import UNREADABLE
 from waybill.verify.offsets import (
-    MAX_STRAYS,
+    MAX_FOREIGN_OFFSETS,
     by_topic_partition,
     list_faults,
     offset_windows,
     read_offsets,
     total_records,
 )
-from waybill.verify.report import Fault, FaultKind, Listener, Report, first_line
+from waybill.verify.report import Fault, FaultKind, Listener, Report, counted, first_line
 
 if TYPE_CHECKING:
     Counts = np.ndarray[Any, np.dtype[np.uint8]]
@@ -47,12 +50,12 @@ _MAX_COUNT = 255
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """Rows of one table that are counted."""
+    """The rows of one table that are counted: those of a snapshot."""
 
     table: Table
     snapshot: Snapshot
     without: frozenset[str] = frozenset()
-    """Data files of the snapshot whose rows do not count."""
+    """Data files of the snapshot whose rows are not counted."""
 
     @property
     def name(self) -> str:
@@ -64,15 +67,15 @@ class _Source:
 
 @dataclass(slots=True)
 class _Window:
-    """Offsets of one topic-partition from `first_offset` on: how many rows each has, capped at `_MAX_COUNT`."""
+    """Offsets of one topic-partition from `first_offset` on, with the number of rows of each, at most `_MAX_COUNT`."""
 
     first_offset: int
     swept: Counts
-    """In the table that was swept."""
-    made: Counts
-    """In the tables that were made of it."""
+    """Rows of the main table that were swept."""
+    kept: Counts
+    """Rows of the unique table and the duplicates table together."""
     complete_from: int = 0
-    """How many of these, the first ones, the first sweep may have left out."""
+    """The position from which on every row must have been swept. The first sweep may have left out rows before it."""
 
 
 def check_unique(
@@ -83,42 +86,48 @@ def check_unique(
     listener: Listener,
     *,
     window_offsets: int,
+    progress: Progress = MappingProxyType({}),
 ) -> None:
-    """Hold the tables that sweeps fill against the main table, which was loaded after them.
+    """Compare the tables that sweeps fill with the main table, which was loaded after them.
 
-    `ranges`: the offsets of each topic-partition that the main table's progress has come beyond. What is in the main
-    table beside them is not looked at: it is a fault of its own (`waybill.verify.rows`).
+    `ranges` are the offsets of each chain that the main table's progress has passed. Rows of the main table at other
+    offsets are not compared: `waybill.verify.rows` has reported them. `progress` is the main table's: rows below it
+    whose backup objects are missing are an effect of that fault.
     """
     try:
         state = read_sweep_state(tables.unique.metadata, ".".join(tables.unique.name()))
         swept = state.swept
-        ahead = read_swept(tables.duplicates.metadata, ".".join(tables.duplicates.name()))
+        ahead = read_sweep_position(tables.duplicates.metadata, ".".join(tables.duplicates.name()))
         if swept is None:
             report.notes.append("there was no dedup sweep yet")
             return
-        source = _swept_rows(main, swept)
+        source = _find_swept_rows(main, swept)
     except (ProgressLost, SweepHistoryLost) as error:
         where = ".".join(tables.unique.name())
-        report.faults.append(Fault(FaultKind.PROGRESS, where, None, None, None, str(error)))
+        report.add_fault(Fault(FaultKind.PROGRESS, where, None, None, None, str(error)))
         return
     is_ahead = ahead is not None and ahead.sequence > swept.sequence
-    checker = _Checker(source, tables, state.beginning, report, listener, duplicates_are_ahead=is_ahead)
-    listener.begin("reading what dedup made", checker.rows)
+    affected = AffectedRows(report, progress)
+    checker = _Checker(source, tables, state.beginning, report, listener, affected, duplicates_are_ahead=is_ahead)
+    listener.begin("reading the tables of dedup", checker.rows)
     for first, following in offset_windows(ranges.values(), window_offsets):
         checker.check(first, following, ranges)
     checker.finish()
+    affected.finish()
     report.figures.unswept = max(total_records(main.current_snapshot()) - checker.swept_rows, 0)
     report.unique_checked = True
 
 
-def _swept_rows(main: Table, swept: Swept) -> _Source:
-    """The main table's rows as of the snapshot that was swept last, which may have expired since.
+def _find_swept_rows(main: Table, swept: SweepPosition) -> _Source:
+    """Return the main table's rows as of the last swept snapshot, even if that snapshot has expired.
 
-    Raises `SweepHistoryLost`.
+    Raises `SweepHistoryLost` when the table was replaced or rolled back, or snapshots that were not swept have expired.
     """
     name = ".".join(main.name())
     if swept.main != str(main.metadata.table_uuid):
-        raise SweepHistoryLost(f"the table that was swept had the uuid {swept.main}, and {name} is another one by now")
+        raise SweepHistoryLost(
+            f"the swept table had the uuid {swept.main}, and {name} has another one: it is a new table"
+        )
     oldest = None
     for snapshot in ancestry(main.metadata):
         if snapshot.snapshot_id == swept.snapshot:
@@ -126,15 +135,18 @@ def _swept_rows(main: Table, swept: Swept) -> _Source:
         oldest = snapshot
     if oldest is None or not _follows(oldest, swept):
         raise SweepHistoryLost(
-            f"snapshot {swept.snapshot} of {name}, through which it was swept, is not in its history: it was rolled "
-            f"back, or snapshots were expired that no sweep had taken in"
+            f"snapshot {swept.snapshot} of {name}, through which it was swept, is not in its history: the table was "
+            f"rolled back, or snapshots expired before a sweep had processed them"
         )
-    # The one after it still is: it has the same rows, but for those that it added.
+    # The next snapshot still exists. It has the same rows, and those of the files that it added.
     return _Source(main, oldest, frozenset(_appended(main, oldest)))
 
 
-def _follows(snapshot: Snapshot, swept: Swept) -> bool:
-    """Whether nothing came between. PyIceberg, other than Java, makes a snapshot forget a parent that expires."""
+def _follows(snapshot: Snapshot, swept: SweepPosition) -> bool:
+    """Return whether `snapshot` is the next one after the swept one.
+
+    When PyIceberg expires a snapshot, it removes it as the parent of the next one. Iceberg's Java library does not.
+    """
     return snapshot.parent_snapshot_id == swept.snapshot or snapshot.sequence_number == swept.sequence + 1
 
 
@@ -149,15 +161,16 @@ def _appended(table: Table, snapshot: Snapshot) -> Iterator[str]:
 
 
 class _Checker:
-    """Goes through the three tables window by window."""
+    """Counts the rows of the three tables window by window, and compares the counts."""
 
     def __init__(
         self,
         source: _Source,
         tables: DedupTables,
-        beginning: Beginning | None,
+        beginning: FirstSweepStart | None,
         report: Report,
         listener: Listener,
+        affected: AffectedRows,
         *,
         duplicates_are_ahead: bool,
     ) -> None:
@@ -166,20 +179,21 @@ class _Checker:
         self._unique, self._duplicates = _current(tables.unique), _current(tables.duplicates)
         self._report = report
         self._listener = listener
+        self._affected = affected
         self._ahead = duplicates_are_ahead
         self._both = f"{'.'.join(tables.unique.name())} and {'.'.join(tables.duplicates.name())}"
-        self._strays: dict[tuple[str, TopicPartition], list[Int64s]] = {}
-        self._strays_kept = 0
+        self._foreign: dict[tuple[str, TopicPartition], list[Int64s]] = {}
+        self._foreign_kept = 0
         self.swept_rows = 0
 
     @property
     def rows(self) -> int:
-        """How many rows there are to read."""
+        """The number of rows to read."""
         sources = (self._source, self._unique, self._duplicates)
         return sum(total_records(source.snapshot) for source in sources if source is not None)
 
     def check(self, first: int, following: int, ranges: Mapping[TopicPartition, tuple[int, int]]) -> None:
-        """One window of offsets, of every topic-partition."""
+        """Check one window of offsets, for every topic-partition."""
         windows = {}
         for tp, (low, high) in ranges.items():
             start, size = max(low, first), min(high, following) - max(low, first)
@@ -187,18 +201,26 @@ class _Checker:
                 complete_from = min(max(self._left_out_before(tp) - start, 0), size)
                 windows[tp] = _Window(start, np.zeros(size, np.uint8), np.zeros(size, np.uint8), complete_from)
         swept = self._count(self._source, first, following, windows)
-        made = [self._count(made, first, following, windows) for made in (self._unique, self._duplicates)]
+        kept = [self._count(table, first, following, windows) for table in (self._unique, self._duplicates)]
         for tp, window in windows.items():
-            self._judge(tp, window, swept_is_known=swept, made_is_known=all(made))
+            self._compare(tp, window, swept_is_known=swept, kept_is_known=all(kept))
+
+    def finish(self) -> None:
+        """Add the faults that are only known after the last window: rows outside of all windows, rows left out."""
+        if self._beginning is not None:
+            self._check_left_out(self._beginning)
+        what = "a row of an offset that the main table's progress has not passed, or that its chain does not have"
+        for (name, tp), offsets in self._foreign.items():
+            list_faults(self._report, FaultKind.FOREIGN, name, tp, np.unique(np.concatenate(offsets)), what)
 
     def _left_out_before(self, tp: TopicPartition) -> int:
-        """The offset from which on no row of a topic-partition was left out."""
+        """Return the offset below which the first sweep may have left out rows of the topic-partition."""
         return 0 if self._beginning is None else self._beginning.progress.get(tp, 0)
 
     def _count(
         self, source: _Source | None, first: int, following: int, windows: Mapping[TopicPartition, _Window]
     ) -> bool:
-        """Count a table's rows in a window. False: it could not be read to the end."""
+        """Count a table's rows in a window, and return whether all its files could be read."""
         if source is None:
             return True
         try:
@@ -207,8 +229,8 @@ class _Checker:
                     self._add(source, tp, offsets, windows.get(tp))
                 self._listener.advance(batch.num_rows)
         except UNREADABLE as error:
-            # Anything else, such as S3 being away, is no fault of the table and ends the check.
-            self._report.faults.append(Fault(FaultKind.UNREADABLE, source.name, None, None, None, first_line(error)))
+            # Other errors, such as an unreachable S3, are no fault of the table and end the verification.
+            self._report.add_fault(Fault(FaultKind.UNREADABLE, source.name, None, None, None, first_line(error)))
             return False
         return True
 
@@ -216,16 +238,24 @@ class _Checker:
         inside = np.zeros(len(offsets), bool)
         if window is not None:
             inside = (offsets >= window.first_offset) & (offsets < window.first_offset + len(window.swept))
+        # A sweep that is half committed: the duplicates table has rows that are not final.
+        not_final = window is not None and source is self._duplicates and self._ahead
+        if source is self._source or not_final:
+            affected = np.zeros(len(offsets), bool)  # `waybill.verify.rows` has counted the main table's rows
+        else:
+            affected = self._affected.count(source.name, tp, offsets)
         places = offsets[inside] - (window.first_offset if window is not None else 0)
-        outside = offsets[~inside]
-        if window is not None and source is self._duplicates and self._ahead:
+        outside = offsets[~inside & ~affected]
+        affected_outside = int(np.count_nonzero(affected & ~inside))
+        if window is not None and not_final:
             final = window.swept[places] > 0
             places, outside = places[final], outside[:0]
         if window is not None:
-            _count_in(window.swept if source is self._source else window.made, places)
-        self._tally(source, tp, len(places), outside)
+            _count_in(window.swept if source is self._source else window.kept, places)
+        self._add_to_figures(source, tp, len(places) + affected_outside, outside)
 
-    def _tally(self, source: _Source, tp: TopicPartition, rows: int, outside: Int64s) -> None:
+    def _add_to_figures(self, source: _Source, tp: TopicPartition, rows: int, outside: Int64s) -> None:
+        """Count rows, and keep the offsets of those outside of all windows until all files are read."""
         figures = self._report.figures
         if source is self._source:
             self.swept_rows += rows + len(outside)
@@ -235,48 +265,45 @@ class _Checker:
         else:
             figures.duplicates += rows + len(outside)
         figures.foreign += len(outside)
-        kept = outside[: max(0, MAX_STRAYS - self._strays_kept)]
+        kept = outside[: max(0, MAX_FOREIGN_OFFSETS - self._foreign_kept)]
         if len(kept):
-            self._strays_kept += len(kept)
-            self._strays.setdefault((source.name, tp), []).append(kept)
+            self._foreign_kept += len(kept)
+            self._foreign.setdefault((source.name, tp), []).append(kept)
 
-    def finish(self) -> None:
-        """List the rows that are in none of the windows, and count those that were left out."""
-        if self._beginning is not None:
-            self._judge_left_out(self._beginning)
-        what = "a row of an offset outside of what the table's progress has come beyond"
-        for (name, tp), offsets in self._strays.items():
-            list_faults(self._report, FaultKind.FOREIGN, name, tp, np.unique(np.concatenate(offsets)), what)
-
-    def _judge_left_out(self, beginning: Beginning) -> None:
+    def _check_left_out(self, beginning: FirstSweepStart) -> None:
         report, missing = self._report, self._report.figures.left_out
-        since = instant_text(beginning.since_ms)
-        report.notes.append(f"dedup is complete since {since}: the first sweep left out {beginning.rows:,} rows")
+        since = format_instant(beginning.since_ms)
+        report.notes.append(
+            f"dedup is complete since {since}: the first sweep left out {counted(beginning.rows, 'row')}"
+        )
         if missing > beginning.rows:
             lost = missing - beginning.rows
             report.figures.lost += lost
-            what = f"{missing:,} rows from before the first sweep's begin are in neither table: {lost:,} too many"
-            report.faults.append(Fault(FaultKind.LOST, self._both, None, None, None, what))
+            what = (
+                f"{counted(missing, 'row')} from before the first sweep's start are in neither table, but it left out "
+                f"only {beginning.rows:,}: {lost:,} too many"
+            )
+            report.add_fault(Fault(FaultKind.LOST, self._both, None, None, None, what))
 
-    def _judge(self, tp: TopicPartition, window: _Window, *, swept_is_known: bool, made_is_known: bool) -> None:
-        swept, made = window.swept, window.made
-        # Where a file could not be read, nothing can be said about what is not there.
-        if made_is_known:
-            lost = np.flatnonzero(made < swept)
-            lacking = (swept[lost] - made[lost]).astype(np.int64)
+    def _compare(self, tp: TopicPartition, window: _Window, *, swept_is_known: bool, kept_is_known: bool) -> None:
+        """Compare the counts of a window. A row that was not counted may be in a file that could not be read."""
+        swept, kept = window.swept, window.kept
+        if kept_is_known:
+            lost = np.flatnonzero(kept < swept)
+            lacking = (swept[lost] - kept[lost]).astype(np.int64)
             is_left_out = lost < window.complete_from
             self._report.figures.left_out += int(lacking[is_left_out].sum())
             self._report.figures.lost += int(lacking[~is_left_out].sum())
             lost = lost[~is_left_out]
-            what = f"in neither table, though {self._source.name} was swept beyond it"
+            what = f"in neither table, though a sweep has processed the row of {self._source.name}"
             list_faults(self._report, FaultKind.LOST, self._both, tp, lost + window.first_offset, what)
         if swept_is_known:
-            repeated = np.flatnonzero((made > swept) & (swept > 0))
-            self._report.figures.repeated += int((made[repeated] - swept[repeated]).sum(dtype=np.int64))
-            what = "more rows than there should be, in one of the tables or in both together"
+            repeated = np.flatnonzero((kept > swept) & (swept > 0))
+            self._report.figures.repeated += int((kept[repeated] - swept[repeated]).sum(dtype=np.int64))
+            what = "more rows than expected, in one of the tables or in both together"
             list_faults(self._report, FaultKind.REPEATED, self._both, tp, repeated + window.first_offset, what)
-            foreign = np.flatnonzero((made > 0) & (swept == 0))
-            self._report.figures.foreign += int(made[foreign].sum(dtype=np.int64))
+            foreign = np.flatnonzero((kept > 0) & (swept == 0))
+            self._report.figures.foreign += int(kept[foreign].sum(dtype=np.int64))
             what = f"a row that {self._source.name} did not have when it was swept last"
             list_faults(self._report, FaultKind.FOREIGN, self._both, tp, foreign + window.first_offset, what)
 
@@ -287,6 +314,6 @@ def _current(table: Table) -> _Source | None:
 
 
 def _count_in(counts: Counts, places: Int64s) -> None:
-    """`places` are sorted."""
+    """Add 1 to `counts` at each of the sorted places."""
     at, times = np.unique(places, return_counts=True)
     counts[at] = np.minimum(counts[at].astype(np.int64) + times, _MAX_COUNT)

@@ -241,10 +241,10 @@ def _preload() -> None:
     from waybill.connections import S3Endpoint
     from waybill.coordination import Coordinator  # noqa: F401
     from waybill.sources.kafka import KafkaSource  # noqa: F401
-    from waybill.store.calls import client_of
+    from waybill.store.calls import store_client
 
     endpoint = S3Endpoint(endpoint_url="http://127.0.0.1:1", access_key="none", secret_key="none")
-    client_of(endpoint).close()
+    store_client(endpoint).close()
 
 
 def main() -> None:

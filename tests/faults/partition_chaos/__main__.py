@@ -1,6 +1,6 @@
-"""`make chaos-partition SEEDS=50 FIRST_SEED=1`: as many scenarios on a stack of its own, and a report.
+"""`make chaos-partition SEEDS=50 FIRST_SEED=1`: play 50 scenarios on a stack of its own and print a report.
 
-Exit code 1 if a row was lost or repeated, or anything else is not as it should be.
+Exit code 1 if a row was lost or repeated, or any other check failed.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from partition_chaos.scene import PRELOAD, PartitionScene, PartitionSceneResult
 
 __all__ = ["main", "play"]
 
-_SIDE_BY_SIDE = 3
+_PARALLEL_SCENES = 3
 _KINDS = ("lost", "repeated", "foreign", "misplaced")
 
 
 @dataclass
 class Tally:
-    """Sums over the seeds."""
+    """Sums over all seeds."""
 
     seeds: int = 0
     figures: Counter[str] = field(default_factory=Counter)
@@ -33,13 +33,13 @@ class Tally:
     drawn: Counter[Kind] = field(default_factory=Counter)
     took_effect: Counter[Kind] = field(default_factory=Counter)
     idle: list[int] = field(default_factory=list)
-    """Seeds of which no act took effect."""
+    """Seeds in which no act took effect."""
     errors: Counter[str] = field(default_factory=Counter)
     kinds: Counter[str] = field(default_factory=Counter)
     failed: list[int] = field(default_factory=list)
 
     def add(self, result: PartitionSceneResult) -> None:
-        """One more."""
+        """Add the result of a seed."""
         self.seeds += 1
         checked = result.checked
         self.figures.update(
@@ -69,14 +69,14 @@ class Tally:
         return not self.failed
 
     def lines(self, seconds: float) -> list[str]:
-        """The report."""
+        """Return the report for people."""
         text = [f"{self.seeds} seeds in {seconds:,.0f} s ({seconds / max(1, self.seeds):.1f} s each)", ""]
         text += ["acts that took effect:"]
         text += [f"  {self.took_effect[kind]:6,} of {drawn:,}  {kind}" for kind, drawn in sorted(self.drawn.items())]
         text += [f"  seeds without one: {', '.join(map(str, self.idle)) or 'none'}", ""]
-        text += [f"what went wrong: {self.happened.total():,}"]
+        text += [f"injected faults: {self.happened.total():,}"]
         text += [f"  {times:6,}  {what}" for what, times in sorted(self.happened.items())]
-        text += ["", "what runs failed with, to be tried again:"]
+        text += ["", "retriable errors of runs:"]
         text += [f"  {times:6,}  {name}" for name, times in sorted(self.errors.items())]
         text += ["", *(f"  {count:10,}  {name}" for name, count in self.figures.items()), ""]
         text += [f"  {self.kinds[kind]:10,}  {kind}" for kind in (*_KINDS, *sorted(set(self.kinds) - set(_KINDS)))]
@@ -84,7 +84,7 @@ class Tally:
         return [*text, "", "sound: nothing lost, nothing repeated" if self.is_sound else f"NOT SOUND: seeds {seeds}"]
 
     def document(self, seconds: float) -> dict[str, Any]:
-        """The same for programs."""
+        """Return the report for a JSON document."""
         return {
             "seeds": self.seeds,
             "seconds": round(seconds, 1),
@@ -98,28 +98,33 @@ class Tally:
 
 
 def play(world: World, scenarios: Iterable[Scenario]) -> Iterator[tuple[PartitionScene, PartitionSceneResult]]:
-    """Carry scenarios out, a few side by side."""
-    with ThreadPoolExecutor(_SIDE_BY_SIDE) as pool:
+    """Play scenarios, a few in parallel."""
+    with ThreadPoolExecutor(_PARALLEL_SCENES) as pool:
         scenes = [PartitionScene(world, scenario) for scenario in scenarios]
         yield from zip(scenes, pool.map(PartitionScene.run, scenes), strict=True)
 
 
 def main() -> NoReturn:
-    """Parse the command line, run, print."""
+    """Parse the command line, play the scenarios, print the report."""
     tally = Tally()
 
-    def carry_out(world: World, seeds: Seeds) -> None:
+    def play_seeds(world: World, seeds: Seeds) -> None:
         numbers = range(seeds.first, seeds.first + seeds.count)
         for scene, result in play(world, (draw(seed, guard=seeds.guard) for seed in numbers)):
             tally.add(result)
-            _say(scene, seeds, result)
+            _print_seed(scene, seeds, result)
 
     run_seeds(
-        "chaos-partition", __doc__, tally, carry_out, guard_off="commits do not look for a rival's", preload=PRELOAD
+        "chaos-partition",
+        __doc__,
+        tally,
+        play_seeds,
+        guard_off="commits ignore those of rivals",
+        preload=PRELOAD,
     )
 
 
-def _say(scene: PartitionScene, seeds: Seeds, result: PartitionSceneResult) -> None:
+def _print_seed(scene: PartitionScene, seeds: Seeds, result: PartitionSceneResult) -> None:
     checked, what = result.checked, ", ".join(result.happened) or "nothing"
     seeds.say(
         result.seed,

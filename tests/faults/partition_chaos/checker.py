@@ -1,7 +1,7 @@
-"""Are the tables right? Found out without a line of Waybill.
+"""Check the tables without any code of Waybill.
 
-What Kafka holds is read with librdkafka. Which files the tables have is asked of PyIceberg, their rows are read with
-pyarrow, and DuckDB holds one against the other: each message is in the table once, or once in quarantine if it is junk.
+librdkafka reads the messages in Kafka, PyIceberg lists the tables' files, pyarrow reads their rows, and DuckDB
+compares: each message must be in the table exactly once, or in quarantine exactly once if it is junk.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pyiceberg.table import Table
 __all__ = ["JUNK", "Checked", "check", "open_tables"]
 
 JUNK = b"\xff junk"
-"""What a value that is not JSON begins with."""
+"""Prefix of the values that are not JSON."""
 
 _SECONDS = 60.0
 _MESSAGES = pa.schema([("partition", pa.int32()), ("offset", pa.int64()), ("key", pa.binary()), ("value", pa.binary())])
@@ -32,7 +32,7 @@ _ROWS = "SELECT *, 'table' AS place FROM in_table UNION ALL BY NAME SELECT *, 'q
 
 @dataclass
 class Checked:
-    """What was found."""
+    """The figures and faults of a check."""
 
     messages: int = 0
     rows: int = 0
@@ -42,7 +42,7 @@ class Checked:
 
 
 def check(catalog_properties: Mapping[str, str], table: str, topic: str, partitions: int, servers: str) -> Checked:
-    """Hold a stream's tables against its topic."""
+    """Compare a stream's tables with its topic."""
     in_kafka = _consume(servers, topic, partitions)
     with open_tables(catalog_properties, table) as (main, quarantine):
         in_table, in_quarantine = _rows(main), _rows(quarantine)
@@ -74,7 +74,7 @@ _QUERIES = {
 
 @contextmanager
 def open_tables(properties: Mapping[str, str], name: str) -> Iterator[tuple[Table | None, Table | None]]:
-    """A stream's table and its quarantine, by PyIceberg; None: it is not there yet."""
+    """Load a stream's table and quarantine by PyIceberg; None for one that does not exist yet."""
     with closing(load_catalog("waybill", **properties)) as catalog:
         yield _load(catalog, f"{name}_g1"), _load(catalog, f"{name}_quarantine_g1")
 
@@ -112,7 +112,7 @@ def _consume(servers: str, topic: str, partitions: int) -> pa.Table:
         left, deadline = set(range(partitions)), time.monotonic() + _SECONDS
         while left:
             if time.monotonic() > deadline:
-                raise AssertionError(f"{topic}: Kafka did not give the end of partitions {left} in {_SECONDS:.0f} s")
+                raise AssertionError(f"{topic}: Kafka did not return the end of partitions {left} in {_SECONDS:.0f} s")
             for message in consumer.consume(500, timeout=0.1):
                 error = message.error()
                 if error is None:

@@ -1,4 +1,4 @@
-"""What a seed stands for: messages that come in waves, and for each wave what goes wrong while it is partitioned."""
+"""The scenario of a seed: messages that arrive in waves, and for each wave the faults while it is partitioned."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ __all__ = ["DRIVER_STEPS", "Act", "Kind", "Meanwhile", "Scenario", "Wave", "draw
 _KIB = 1 << 10
 
 DRIVER_STEPS = tuple(name for name in failpoints.PARTITION if name != "partition.committed")
-"""Where a driver that sleeps is a zombie: it still has something to do."""
+"""Steps at which a frozen driver still has work to do, so that it is a zombie when it resumes."""
 
 _QUARANTINE = "partition.quarantine_committed"
-_MET_AGAIN = ("partition.planned", "partition.staged", _QUARANTINE, "partition.committed")
-"""Steps of a driver that finds what another one staged."""
-_MET_OFTEN = ("partition.span_read", "partition.file_sent")
+_REACHED_AGAIN = ("partition.planned", "partition.staged", _QUARANTINE, "partition.committed")
+"""Steps that a driver reaches if it finds the staged files of another."""
+_REACHED_OFTEN = ("partition.span_read", "partition.file_sent")
 
 
 class Meanwhile(StrEnum):
-    """What happens while a driver is frozen at a step."""
+    """An event while a driver is frozen at a step."""
 
     RIVAL = "another run goes on"
     MORE_DATA = "more data comes, and another run goes on"
@@ -37,7 +37,7 @@ class Meanwhile(StrEnum):
 
 
 class Kind(StrEnum):
-    """Of acts."""
+    """Kind of an act."""
 
     KILL = "kill"
     FREEZE = "freeze"
@@ -47,20 +47,20 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Act:
-    """One thing that goes wrong. It begins with a driver that is armed with a failpoint, if there is one."""
+    """One fault. With `failpoint` it starts a driver that is armed with it."""
 
     failpoint: str = ""
     nth: int = 1
     meanwhile: Meanwhile | None = None
-    """None: the driver is killed there. Else it is frozen, and this happens before it goes on."""
+    """None: the driver is killed at the failpoint. Else it is frozen, and this happens before it resumes."""
     calls: tuple[CallFault, ...] = ()
-    """Calls of S3 that go wrong for this driver."""
+    """Calls of S3 that fail for this driver."""
     rival_delays: tuple[str, ...] = ()
-    """Two drivers at once, each with these failpoints."""
+    """Failpoints of two concurrent drivers."""
 
     @property
     def kind(self) -> Kind:
-        """What of the above is set."""
+        """The kind, by which of the fields is set."""
         if self.rival_delays:
             return Kind.RIVALS
         if self.calls:
@@ -77,39 +77,39 @@ class Act:
 
 @dataclass(frozen=True)
 class Wave:
-    """Some messages, and what goes wrong before the next ones come."""
+    """Some messages, and the faults before the next wave."""
 
     messages: int
     acts: tuple[Act, ...]
     clean_run: bool
-    """Whether a run in peace ends the wave."""
+    """Whether a run without faults ends the wave."""
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """See the module."""
+    """What the harness plays for one seed."""
 
     seed: int
     partitions: int
     max_bytes: int
-    """Of a backup object."""
+    """Maximum size of a backup object."""
     task_bytes: int
     run_bytes: int
     value_bytes: int
     junk_share: float
     waves: tuple[Wave, ...]
     guard: bool = True
-    """Whether a commit looks for what a rival has committed. Without: how the tests show that they would see it."""
+    """Whether a commit checks for a rival's commit. Tests switch it off to show that they detect the fault."""
 
 
 def draw(seed: int, *, guard: bool = True) -> Scenario:
-    """The scenario of a seed: the same for ever, unless this file changes."""
+    """Return the scenario of a seed. A seed always gives the same scenario, unless this file changes."""
     rng = random.Random(f"waybill partition {seed}")
     partitions, junk_share = rng.choice((1, 2, 3)), rng.choice((0.0, 0.1, 0.2))
     waves: list[Wave] = []
     for _ in range(rng.randint(1, 3)):
         has_files = any(wave.clean_run for wave in waves)
-        waves.append(_Aim(rng, partitions, has_junk=junk_share > 0, has_files=has_files).wave())
+        waves.append(_ActDrawer(rng, partitions, has_junk=junk_share > 0, has_files=has_files).wave())
     return Scenario(
         seed=seed,
         partitions=partitions,
@@ -124,21 +124,21 @@ def draw(seed: int, *, guard: bool = True) -> Scenario:
 
 
 @dataclass(frozen=True)
-class _Aim:
-    """Draws a wave's acts so that they come to pass: the step is reached, there is something left to do."""
+class _ActDrawer:
+    """Draws acts that can take effect: a driver reaches the step and still has work to do."""
 
     rng: random.Random
     partitions: int
     has_junk: bool
     has_files: bool
-    """Whether the table has files by then."""
+    """Whether the table has files when the wave begins."""
 
     def wave(self) -> Wave:
-        """A kill leaves its work to the wave's next act, any other act may leave nothing."""
+        """Draw a wave. After a kill the next act of the wave has work to do; after any other act it may have none."""
         acts = [self._act()]
         if acts[0].kind is Kind.KILL and acts[0].failpoint != "partition.committed":
-            staged = acts[0].failpoint in _MET_AGAIN and acts[0].failpoint != "partition.planned"
-            acts.append(self._kill(_MET_AGAIN if staged else failpoints.PARTITION))
+            staged = acts[0].failpoint in _REACHED_AGAIN and acts[0].failpoint != "partition.planned"
+            acts.append(self._kill(_REACHED_AGAIN if staged else failpoints.PARTITION))
         return Wave(self.rng.randint(100, 500), tuple(acts), clean_run=self.rng.random() < 0.5)
 
     def _act(self) -> Act:
@@ -157,7 +157,7 @@ class _Aim:
 
     def _kill(self, steps: tuple[str, ...]) -> Act:
         step = self._step(steps)
-        often = step in _MET_OFTEN and self.partitions > 1
+        often = step in _REACHED_OFTEN and self.partitions > 1
         return Act(step, self.rng.choice((1, 2)) if often else 1)
 
     def _freeze(self) -> Act:
@@ -168,5 +168,5 @@ class _Aim:
         call = self.rng.choice((S3Call.GET_OBJECT, S3Call.PUT_OBJECT, S3Call.LIST_OBJECTS))
         effects = [Effect.ERROR_500, Effect.ERROR_503, Effect.RESET]
         effects += [Effect.APPLIED_500, Effect.APPLIED_RESET] if call is S3Call.PUT_OBJECT else []
-        most = self.partitions if call is S3Call.LIST_OBJECTS else 8  # a listing for each chain
+        most = self.partitions if call is S3Call.LIST_OBJECTS else 8  # one listing for each chain
         return CallFault(call, self.rng.choice(effects), self.rng.randint(1, most), self.rng.choice((1, 3, 1000)))

@@ -1,4 +1,4 @@
-"""A scenario carried out: waves of messages, archived in peace and partitioned in war, and then the reckoning."""
+"""Play a scenario: waves of messages that are archived without faults and partitioned with them, then the checks."""
 
 from __future__ import annotations
 
@@ -25,41 +25,41 @@ from partition_chaos.scenario import Act, Kind, Meanwhile, Scenario, Wave
 __all__ = ["PRELOAD", "PartitionScene", "PartitionSceneResult"]
 
 PRELOAD = ("waybill.partition.run", "waybill.records.decode", "waybill.parsers")
-"""Modules of the driver that its fork server has imported."""
+"""Modules of the driver that its fork server imports in advance."""
 
 STREAM = "chaos"
 _DAY_MS = 86_400_000
-_ANSWER_SECONDS = 150.0
-"""How long a process may take on a busy machine."""
+_TIMEOUT_SECONDS = 150.0
+"""Longest run time of a process on a busy machine."""
 _LOCK_SECONDS = 2
-_DRAINS = 30
-_TO_BE_TRIED_AGAIN = {"StoreUnavailable", "CatalogUnavailable", "CommitConflict"}
+_MAX_FINAL_RUNS = 30
+_RETRIABLE = {"StoreUnavailable", "CatalogUnavailable", "CommitConflict"}
 
 
 @dataclass
 class PartitionSceneResult:
-    """What a scenario did, and what the reckoning found. No faults: the protocol held."""
+    """What happened in a scenario, and what its checks found. No faults: the protocol held."""
 
     seed: int
     seconds: float = 0.0
     happened: Counter[str] = field(default_factory=Counter)
-    """What went wrong, if it really did."""
+    """Faults that were injected and took effect."""
     drawn: Counter[Kind] = field(default_factory=Counter)
-    """How many acts there were."""
+    """Number of acts, by kind."""
     took_effect: Counter[Kind] = field(default_factory=Counter)
-    """How many of them did something."""
+    """Number of acts that took effect, by kind."""
     errors: Counter[str] = field(default_factory=Counter)
-    """What drivers failed with, by the error's name."""
+    """Errors of drivers, by class name."""
     outcomes: Counter[str] = field(default_factory=Counter)
-    """Of the drivers that came to their end."""
+    """Outcomes of the drivers that ended without an error."""
     checked: Checked = field(default_factory=Checked)
     orphans: int = 0
-    """Data files that no snapshot references: left for maintenance."""
+    """Data files that no snapshot references, which maintenance removes."""
     faults: list[Fault] = field(default_factory=list)
 
 
 class PartitionScene:
-    """One scenario on the world's stack, with a topic, an archive and a catalog of its own."""
+    """One scenario on the world's stack, with its own topic, archive and catalog."""
 
     def __init__(self, world: World, scenario: Scenario) -> None:
         self.scenario = scenario
@@ -72,15 +72,15 @@ class PartitionScene:
         self._table = f"chaos.t{world.run}_{scenario.seed}"
 
     def run(self) -> PartitionSceneResult:
-        """Do it, and look. An error of the harness itself is a fault, too."""
+        """Play the scenario and check the tables. An error of the harness itself counts as a fault."""
         began = time.monotonic()
         try:
             self._open()
             try:
                 for wave in self.scenario.waves:
                     self._play(wave)
-                self._drain()
-                self._reckon()
+                self._run_to_the_end()
+                self._check()
             finally:
                 self._s3.close()
                 self._world.delete_topic(self.topic)
@@ -117,21 +117,21 @@ class PartitionScene:
                 at = int(time.time() * 1000) - self._rng.randrange(5 * _DAY_MS)
                 value = json.dumps({"id": str(number), "at": at, "text": text}).encode()
             producer.produce(self.topic, value, b"%d" % number, number % self.scenario.partitions)
-        left = producer.flush(_ANSWER_SECONDS)
+        left = producer.flush(_TIMEOUT_SECONDS)
         assert left == 0, f"Kafka did not take {left} messages"
 
     def _archive(self) -> None:
         while True:
             plan = self._launch("plan", hurt=False)
-            assert plan.wait(_ANSWER_SECONDS), f"planning lanes hangs: {plan.log}"
+            assert plan.wait(_TIMEOUT_SECONDS), f"planning lanes hangs: {plan.log}"
             lanes = (plan.answer() or {})["lanes"]
             if not lanes:
                 return
             jobs = [self._launch("lane", hurt=False, lane=lane) for lane in lanes]
             for job in jobs:
-                assert job.wait(_ANSWER_SECONDS), f"a lane hangs: {job.log}"
+                assert job.wait(_TIMEOUT_SECONDS), f"a lane hangs: {job.log}"
 
-    # --- what goes wrong ---
+    # --- faults ---
 
     def _act(self, act: Act) -> None:
         before = self.result.happened.total()
@@ -151,7 +151,7 @@ class PartitionScene:
         if self._ended(driver) and driver.was_killed:
             self.result.happened[str(act)] += 1
         else:
-            self._judge(driver)
+            self._reports_of(driver)
 
     def _rivals(self, act: Act) -> None:
         drivers = [self._drive(delay) for delay in act.rival_delays]
@@ -164,14 +164,14 @@ class PartitionScene:
         driver = self._drive(f"{act.failpoint}=stop@{act.nth}")
         if not self._ended(driver, or_stopped=True):
             return
-        if driver.exit_code is not None:  # there was nothing to do, or nothing for the quarantine
-            self._judge(driver)
+        if driver.exit_code is not None:  # no input, or no rows for the quarantine
+            self._reports_of(driver)
             return
         self.result.happened[str(act)] += 1
-        put_right = _MEANWHILE[act.meanwhile](self)
+        undo = _MEANWHILE[act.meanwhile](self)
         driver.signal(signal.SIGCONT)
         self._finish(driver)
-        put_right()
+        undo()
 
     def _rival(self) -> Any:
         self._finish(self._drive())
@@ -183,7 +183,7 @@ class PartitionScene:
         return self._rival()
 
     def _rewrite(self) -> Any:
-        """Replace the table's files by others with the same rows in one snapshot."""
+        """Replace the table's files by copies in one snapshot, as a compaction does."""
         with open_tables(self._catalog(), self._table) as (table, _):
             files = [task.file for task in table.scan().plan_files()] if table is not None else []
             if table is None or not files:
@@ -213,16 +213,16 @@ class PartitionScene:
         return database.close
 
     def _damage(self) -> Any:
-        """Of one of the later objects, one byte of the last batch's checksum or of what it covers."""
+        """Flip a bit near the end of a later object, within its last batch's checksum or the bytes it covers."""
         key, content = self._later_object()
         at = len(content) - self._rng.randint(1, min(40, len(content)))
         self._put(key, content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
         return lambda: self._put(key, content)
 
     def _damage_and_rival(self) -> Any:
-        mend = self._damage()
+        undo = self._damage()
         self._finish(self._drive())
-        mend()
+        undo()
         return _nothing
 
     def _delete(self) -> Any:
@@ -264,9 +264,9 @@ class PartitionScene:
         return self._world.lanes.launch(Launch(do, stream=STREAM, environment=environment, **what), self.directory)
 
     def _ended(self, job: Job, *, or_stopped: bool = False) -> bool:
-        if job.wait(_ANSWER_SECONDS, or_stopped=or_stopped):
+        if job.wait(_TIMEOUT_SECONDS, or_stopped=or_stopped):
             return True
-        job.signal(signal.SIGUSR1)  # every thread's stack goes to the log
+        job.signal(signal.SIGUSR1)  # logs the stack of every thread
         time.sleep(0.5)
         job.signal(signal.SIGKILL)
         job.wait(10.0)
@@ -274,37 +274,37 @@ class PartitionScene:
         return False
 
     def _finish(self, job: Job) -> list[dict[str, Any]]:
-        return self._judge(job) if self._ended(job) else []
+        return self._reports_of(job) if self._ended(job) else []
 
-    def _judge(self, job: Job) -> list[dict[str, Any]]:
-        """The reports of a driver that has ended; whether it ended as one may."""
+    def _reports_of(self, job: Job) -> list[dict[str, Any]]:
+        """Return the reports of a driver that has ended; count its error or record a fault."""
         answer = job.answer()
         if job.exit_code != 0 or answer is None:
             self._fault("crashed", f"{job.launch.do} {job.number} ended with {job.exit_code}: {job.log}")
             return []
         if "error" in answer:
             self.result.errors[answer["error"]] += 1
-            if answer["error"] not in _TO_BE_TRIED_AGAIN or not answer["retriable"]:
+            if answer["error"] not in _RETRIABLE or not answer["retriable"]:
                 self._fault("stopped", f"{answer['error']}: {answer['message']}")
             return []
         reports: list[dict[str, Any]] = answer["reports"]
         self.result.outcomes.update(report["outcome"] for report in reports)
         return reports
 
-    # --- the reckoning ---
+    # --- checks ---
 
-    def _drain(self) -> None:
-        for _ in range(_DRAINS):
+    def _run_to_the_end(self) -> None:
+        for _ in range(_MAX_FINAL_RUNS):
             reports = self._finish(self._drive())
             if reports and reports[-1]["outcome"] == "nothing_new" and not reports[-1]["faults"]:
                 return
-        self._fault("stuck", f"{_DRAINS} runs in peace did not come to an end: {self.directory}")
+        self._fault("stuck", f"{_MAX_FINAL_RUNS} runs without faults left input: {self.directory}")
 
-    def _reckon(self) -> None:
+    def _check(self) -> None:
         verified = self._launch("command", hurt=False, arguments=("verify", STREAM))
-        assert verified.wait(_ANSWER_SECONDS), f"verify hangs: {verified.log}"
+        assert verified.wait(_TIMEOUT_SECONDS), f"verify hangs: {verified.log}"
         if (verified.answer() or {}).get("exit") != 0:
-            self._fault("verify", f"waybill verify does not say that all is sound: {verified.log}")
+            self._fault("verify", f"waybill verify reported faults: {verified.log}")
         servers = self._world.stack.bootstrap_servers
         self.result.checked = check(self._catalog(), self._table, self.topic, self.scenario.partitions, servers)
         self.result.faults += self.result.checked.faults
@@ -313,20 +313,20 @@ class PartitionScene:
         self.result.orphans = self._count_orphans()
 
     def _count_orphans(self) -> int:
-        there, referenced = set(), set()
+        existing, referenced = set(), set()
         with open_tables(self._catalog(), self._table) as tables:
             for table in filter(None, tables):
                 prefix = table.location().removeprefix(f"s3://{self._world.stack.bucket}/") + "/data/"
-                there |= {f"s3://{self._world.stack.bucket}/{key}" for key in self._keys(prefix)}
+                existing |= {f"s3://{self._world.stack.bucket}/{key}" for key in self._keys(prefix)}
                 if table.metadata.snapshots:
                     referenced |= set(table.inspect.all_files().column("file_path").to_pylist())
-        gone = referenced - there
-        if gone:
-            self._fault("gone", f"{len(gone)} files that snapshots reference are not there: {min(gone)}")
-        return len(there - referenced)
+        missing = referenced - existing
+        if missing:
+            self._fault("gone", f"{len(missing)} files that snapshots reference do not exist: {min(missing)}")
+        return len(existing - referenced)
 
     def _keys(self, prefix: str) -> list[str]:
-        """In order; Arrow leaves an empty object with the folder's name where it removes the last file of a folder."""
+        """Return the keys in order, without the empty folder objects that Arrow leaves for removed files."""
         pages = self._world.s3.get_paginator("list_objects_v2").paginate(Bucket=self._world.stack.bucket, Prefix=prefix)
         keys = [entry["Key"] for page in pages for entry in page.get("Contents", [])]
         return sorted((key for key in keys if not key.endswith("/")), key=lambda key: key.rpartition("_")[2])

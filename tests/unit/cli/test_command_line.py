@@ -1,4 +1,4 @@
-"""The command line as such: exit codes, messages, help, what it imports."""
+"""The command line: exit codes, messages, help, and imports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from waybill import __version__, cli
 from waybill.config.load import DEFAULT_PATH
 from waybill.errors import ConfigError
 
-RIGHT = DEFAULT_PATH.read_text(encoding="utf-8")
+VALID = DEFAULT_PATH.read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,13 @@ Run = Callable[..., Ran]
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Run:
-    """A command line in this process, without the connections that the developer's shell may have."""
+    """Run a command line in this process, without the connections of the developer's shell."""
     for name in list(os.environ):
         if name.startswith(("AIRFLOW_", "WAYBILL_")):
             monkeypatch.delenv(name)
     monkeypatch.setenv("COLUMNS", "80")
 
-    def run_it(*arguments: str, **environment: str) -> Ran:
+    def run_command(*arguments: str, **environment: str) -> Ran:
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
         with pytest.raises(SystemExit) as ended:
@@ -46,34 +46,34 @@ def run(monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[byte
         out, err = capfdbinary.readouterr()
         return Ran(int(ended.value.code or 0), out.decode(), err.decode())
 
-    return run_it
+    return run_command
 
 
-def test_a_right_config(run: Run, tmp_path: Path) -> None:
+def test_config_check_accepts_a_valid_config(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
-    file.write_text(RIGHT)
+    file.write_text(VALID)
     ran = run("config", "check", WAYBILL_CONFIG=str(file))
-    assert (ran.returncode, ran.stdout, ran.stderr) == (0, f"{file} is right: 1 stream (flights)\n", "")
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, f"{file} is valid: 1 stream (flights)\n", "")
 
 
-def test_a_wrong_config_is_a_line_for_each_fault(run: Run, tmp_path: Path) -> None:
+def test_config_check_prints_a_line_for_each_error(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
-    file.write_text(RIGHT.replace("version: 1", "version: 2").replace("lanes: 2", "lanes: 0"))
+    file.write_text(VALID.replace("version: 1", "version: 2").replace("lanes: 2", "lanes: 0"))
     ran = run("config", "check", WAYBILL_CONFIG=str(file))
     assert (ran.returncode, ran.stdout) == (1, "")
-    version, lanes = (1 + RIGHT[: RIGHT.index(text)].count("\n") for text in ("version: 1", "lanes: 2"))
+    version, lanes = (1 + VALID[: VALID.index(text)].count("\n") for text in ("version: 1", "lanes: 2"))
     assert ran.stderr.splitlines() == [
         f"error: {file}, line {version}: version: must be 1 (found: 2)",
         f"error: {file}, line {lanes}: streams.flights.ingest.lanes: must be between 1 and 1024 (found: 0)",
     ]
 
 
-def test_the_reference_is_the_document(run: Run) -> None:
+def test_config_reference_equals_the_page_in_docs(run: Run) -> None:
     document = Path(__file__).parents[3] / "docs" / "config-reference.md"
     assert run("config", "reference").stdout == document.read_text(encoding="utf-8")
 
 
-def test_the_schema_is_one(run: Run) -> None:
+def test_config_schema_is_a_json_schema(run: Run) -> None:
     jsonschema.Draft202012Validator.check_schema(json.loads(run("config", "schema").stdout))
 
 
@@ -82,7 +82,13 @@ def test_the_schema_is_one(run: Run) -> None:
     [
         ("nonsense",),
         ("offsets", "--nonsense"),
-        ("offsets", "--stream", "flights", "rebuild", "--yes"),  # it would mean every stream
+        (
+            "offsets",
+            "--stream",
+            "flights",
+            "rebuild",
+            "--yes",
+        ),  # ignoring --stream here would apply the command to every stream
         ("gaps", "--json", "ls"),
         ("gaps", "accept", "flights", "3"),
         ("gaps", "accept", "flights", "-1", "--reason", "x"),
@@ -93,7 +99,7 @@ def test_the_schema_is_one(run: Run) -> None:
         ("cat", "k", "-n", "x"),
     ],
 )
-def test_a_wrong_command_line_is_exit_code_2(run: Run, arguments: tuple[str, ...]) -> None:
+def test_wrong_command_line_exits_with_2(run: Run, arguments: tuple[str, ...]) -> None:
     ran = run(*arguments)
     assert (ran.returncode, ran.stdout) == (2, "")
     assert "Usage: waybill" in ran.stderr
@@ -102,10 +108,10 @@ def test_a_wrong_command_line_is_exit_code_2(run: Run, arguments: tuple[str, ...
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("offsets", "--stream", "flight"), "no stream 'flight'; did you mean 'flights'? There are: flights"),
-        (("verify", "x"), "no stream 'x'; there are: flights"),
-        (("ls", "x"), "no stream 'x'; there are: flights"),
-        (("dedup", "status", "x"), "no stream 'x'; there are: flights"),
+        (("offsets", "--stream", "flight"), "no stream 'flight'; did you mean 'flights'? Known streams: flights"),
+        (("verify", "x"), "no stream 'x'; known streams: flights"),
+        (("ls", "x"), "no stream 'x'; known streams: flights"),
+        (("dedup", "status", "x"), "no stream 'x'; known streams: flights"),
         (("ls", "flights", "a/b/c"), "'a/b/c' is not of the form topic/partition: give a topic (flights) or a "
          "topic-partition (flights/3)"),
         (("ls", "flights", ".."), "topic '..' is not a legal Kafka topic name: 1 to 249 characters of [a-zA-Z0-9._-], "
@@ -113,7 +119,7 @@ def test_a_wrong_command_line_is_exit_code_2(run: Run, arguments: tuple[str, ...
         (("cat", "s3://bucket"), "'s3://bucket' names no object: s3://bucket/key"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_done_is_one_message_and_exit_code_1(run: Run, arguments: tuple[str, ...], message: str) -> None:
+def test_error_prints_one_message_and_exits_with_1(run: Run, arguments: tuple[str, ...], message: str) -> None:
     ran = run(*arguments)
     assert (ran.returncode, ran.stdout, ran.stderr) == (1, "", f"error: {message}\n")
 
@@ -122,7 +128,7 @@ def test_what_cannot_be_done_is_one_message_and_exit_code_1(run: Run, arguments:
     ("arguments", "variable"),
     [(("offsets",), "ZOOKEEPER"), (("ls", "flights"), "AWS"), (("verify",), "AWS"), (("cat", "k"), "AWS")],
 )
-def test_a_missing_connection_names_the_variable_and_the_remedy(
+def test_missing_connection_names_the_variable_and_the_remedy(
     run: Run, arguments: tuple[str, ...], variable: str
 ) -> None:
     ran = run(*arguments)
@@ -132,7 +138,7 @@ def test_a_missing_connection_names_the_variable_and_the_remedy(
     assert "source .waybill/env" in ran.stderr
 
 
-def test_a_missing_config(run: Run) -> None:
+def test_missing_config_file_is_named(run: Run) -> None:
     ran = run("offsets", WAYBILL_CONFIG="/no/such/file.yaml")
     assert ran.returncode == 1
     assert ran.stderr == (
@@ -140,13 +146,13 @@ def test_a_missing_config(run: Run) -> None:
     )
 
 
-def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_debug_variable_raises_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WAYBILL_DEBUG", "1")
     with pytest.raises(ConfigError, match="no stream 'x'"):
         cli.run(["verify", "x"])
 
 
-def test_the_version(run: Run) -> None:
+def test_version_is_printed(run: Run) -> None:
     assert run("--version").stdout == f"waybill {__version__}\n"
 
 
@@ -160,7 +166,7 @@ def test_help_names_every_command_in_80_columns(run: Run) -> None:
 
 
 def test_help_imports_nothing_heavy() -> None:
-    """What counts is the time to the first line; this is what it is spent on, and it does not vary with the load."""
+    """Imports take most of the time to the first line; unlike the time, they do not depend on the machine's load."""
     code = (
         "import sys, runpy\n"
         "sys.argv = ['waybill', '--help']\n"
@@ -174,7 +180,7 @@ def test_help_imports_nothing_heavy() -> None:
     assert not loaded & {"pyarrow", "numpy", "numba", "boto3", "botocore", "kafka", "kazoo", "pyiceberg", "pydantic"}
 
 
-def test_a_reader_that_leaves_is_no_error() -> None:
+def test_closed_pipe_is_no_error() -> None:
     command = f"{sys.executable} -m waybill.cli config reference | head -1"
     ran = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=True)
     assert (ran.stdout, ran.stderr) == ("# Config reference\n", "")

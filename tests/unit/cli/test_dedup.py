@@ -1,4 +1,4 @@
-"""How a stream's dedup is shown."""
+"""`waybill dedup status`: the printed text and the JSON document."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from waybill.cli.dedup import print_status
-from waybill.dedup.alert import Window
 from waybill.dedup.plan import epoch_ms
-from waybill.dedup.status import Behind, Counted, DedupStatus, IndexFigures
-from waybill.tables import Beginning
+from waybill.dedup.status import Backlog, DedupStatus, DuplicateCount, IndexFigures, Window
+from waybill.tables import FirstSweepStart
 
 DAY_MS = 86_400_000
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -22,7 +21,7 @@ STATUS = DedupStatus(
     swept_snapshot=42,
     swept_at=NOON,
     beginning=None,
-    behind=Behind(0, 0),
+    behind=Backlog(0, 0),
     rows=9_940,
     duplicates=60,
     window=Window(28 * DAY_MS, 28 * DAY_MS, DAY_MS),
@@ -30,48 +29,48 @@ STATUS = DedupStatus(
     newest=NOON,
     index=IndexFigures(version=7, keys=9_940, bytes=208_740, budget_bytes=1 << 20, runs=16, covers=5, missing_rows=0),
     alert=None,
-    counted=[Counted(NOON - timedelta(hours=1), "eu", None, 20), Counted(NOON, "eu", "app", 10)],
+    counted=[DuplicateCount(NOON - timedelta(hours=1), "eu", None, 20), DuplicateCount(NOON, "eu", "app", 10)],
 )
 
 
-def shown(status: DedupStatus, capsys: pytest.CaptureFixture[str]) -> tuple[list[str], str]:
+def printed(status: DedupStatus, capsys: pytest.CaptureFixture[str]) -> tuple[list[str], str]:
     print_status(status, timedelta(days=1))
     ran = capsys.readouterr()
     return ran.out.splitlines(), ran.err
 
 
-def test_a_stream_that_was_swept(capsys: pytest.CaptureFixture[str]) -> None:
-    lines, err = shown(STATUS, capsys)
+def test_status_of_a_swept_stream(capsys: pytest.CaptureFixture[str]) -> None:
+    lines, err = printed(STATUS, capsys)
     assert lines[:4] == [
         "orders: 9,940 rows in shop.orders_unique_g1, 60 duplicates (0.60% of all)",
         "  swept   through snapshot 42 of 2026-01-31T12:00:00Z; nothing to sweep",
-        "  window  28d of 28d (floor 1d); what came before 2026-01-03T12:00:00Z is not known again",
-        "  index   9,940 keys in 16 runs, 208.7 KB (19.9% of 1MiB), 21.0 bytes a key",
+        "  window  28d of 28d (floor 1d); rows older than 2026-01-03T12:00:00Z are no longer compared",
+        "  index   9,940 keys in 16 sorted runs, 208.7 KB (19.9% of 1MiB), 21.0 bytes a key",
     ]
     assert [line.split() for line in lines[5:]] == [
         ["hour", "topic", "source", "duplicates"],
         ["2026-01-31T11:00:00Z", "eu", "-", "20"],
         ["2026-01-31T12:00:00Z", "eu", "app", "10"],
     ]
-    assert err == "orders: 30 duplicates in the 1d before 2026-01-31T12:00:00Z, when the newest row came\n"
+    assert err == "orders: 30 duplicates in the 1d before 2026-01-31T12:00:00Z, the arrival of the newest row\n"
 
 
-def test_a_stream_whose_first_sweep_left_rows_out(capsys: pytest.CaptureFixture[str]) -> None:
-    beginning = Beginning(epoch_ms(NOON), 41, 6, epoch_ms(NOON) - 1, 1_234_567, {})
-    lines, _ = shown(replace(STATUS, beginning=beginning), capsys)
-    assert lines[2] == "  since   2026-01-31T12:00:00Z; 1,234,567 rows that the table had before are left out"
+def test_status_shows_rows_that_the_first_sweep_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    beginning = FirstSweepStart(epoch_ms(NOON), 41, 6, epoch_ms(NOON) - 1, 1_234_567, {})
+    lines, _ = printed(replace(STATUS, beginning=beginning), capsys)
+    assert lines[2] == "  since   2026-01-31T12:00:00Z; 1,234,567 older rows left out by the first sweep"
     document = replace(STATUS, beginning=beginning).document()
     assert (document["complete_since"], document["left_out"]) == ("2026-01-31T12:00:00+00:00", 1_234_567)
     document = STATUS.document()
     assert (document["complete_since"], document["left_out"]) == (None, 0)
 
 
-def test_a_stream_before_its_first_sweep(capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_before_the_first_sweep(capsys: pytest.CaptureFixture[str]) -> None:
     first = replace(
-        STATUS, swept_snapshot=None, swept_at=None, behind=Behind(3, 1_000), rows=0, duplicates=0, horizon=None,
+        STATUS, swept_snapshot=None, swept_at=None, behind=Backlog(3, 1_000), rows=0, duplicates=0, horizon=None,
         newest=None, index=None, counted=(),
     )  # fmt: skip
-    lines, err = shown(first, capsys)
+    lines, err = printed(first, capsys)
     assert lines == [
         "orders: 0 rows in shop.orders_unique_g1, 0 duplicates",
         "  swept   nothing yet; 3 snapshots with 1,000 rows to sweep",
@@ -81,18 +80,23 @@ def test_a_stream_before_its_first_sweep(capsys: pytest.CaptureFixture[str]) -> 
     assert err == ""
 
 
-def test_an_alert_an_expired_snapshot_and_an_index_that_is_behind(capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_shows_alert_expired_snapshot_and_index_that_is_behind(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     index = IndexFigures(version=7, keys=0, bytes=0, budget_bytes=1 << 20, runs=0, covers=4, missing_rows=1_234)
     window = Window(DAY_MS // 2, 28 * DAY_MS, DAY_MS)
     status = replace(STATUS, swept_at=None, index=index, window=window, alert="orders: dedup sees 12h back", counted=())
-    lines, err = shown(status, capsys)
+    lines, err = printed(status, capsys)
     assert lines[1] == "  swept   through snapshot 42, which has expired since; nothing to sweep"
     assert lines[2].startswith("  window  12h of 28d (floor 1d); ")
-    assert lines[3] == "  index   0 keys in 0 runs, 0 B (0.0% of 1MiB); 1,234 rows behind: the next sweep catches up"
+    assert (
+        lines[3]
+        == "  index   0 keys in 0 sorted runs, 0 B (0.0% of 1MiB); 1,234 rows behind: the next sweep catches up"
+    )
     assert err.splitlines()[1] == "alert: orders: dedup sees 12h back"
 
 
-def test_the_document_has_everything() -> None:
+def test_document_has_window_index_and_counts() -> None:
     document = STATUS.document()
     assert document["window"] == {
         "effective_seconds": 2_419_200.0,

@@ -1,4 +1,4 @@
-"""Tables and figures as text."""
+"""Tables, counts, sizes and times as text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from waybill.cli.render import Column, bytes_text, count, print_table, time_text
+from waybill.cli.render import Column, bytes_text, count, plural, print_table, time_text, time_text_ms
 
 
 @pytest.mark.parametrize(
@@ -24,17 +24,22 @@ from waybill.cli.render import Column, bytes_text, count, print_table, time_text
         (5 * 10**18, "5000.0 PB"),
     ],
 )
-def test_bytes(size: int, text: str) -> None:
+def test_bytes_text_has_one_decimal_and_a_unit(size: int, text: str) -> None:
     assert bytes_text(size) == text
 
 
-def test_figures_and_times() -> None:
+def test_counts_have_separators_and_times_are_utc() -> None:
     assert (count(None), count(0), count(1234567)) == ("-", "0", "1,234,567")
     assert time_text(datetime(2026, 1, 31, 1, 0, 0, 999, timezone(timedelta(hours=1)))) == "2026-01-31T00:00:00Z"
     assert time_text(datetime(2026, 1, 31, tzinfo=UTC)) == "2026-01-31T00:00:00Z"
+    assert time_text_ms(datetime(2026, 1, 31, 1, 0, 0, 999, timezone(timedelta(hours=1)))) == "2026-01-31T00:00:00.000Z"
 
 
-def test_in_a_pipe_no_cell_is_cut_or_broken(capsys: pytest.CaptureFixture[str]) -> None:
+def test_plural_adds_s_unless_there_is_exactly_one() -> None:
+    assert [plural(number, "gap") for number in (0, 1, 2, 11_072)] == ["0 gaps", "1 gap", "2 gaps", "11,072 gaps"]
+
+
+def test_table_in_a_pipe_cuts_and_wraps_no_cell(capsys: pytest.CaptureFixture[str]) -> None:
     key = "backup/" + "x" * 300
     print_table([Column("key"), Column("offsets", figure=True)], [[key, "1,000,000"], ["[bold]a[/bold]", "1"]])
     head, first, second = capsys.readouterr().out.splitlines()
@@ -45,7 +50,7 @@ def test_in_a_pipe_no_cell_is_cut_or_broken(capsys: pytest.CaptureFixture[str]) 
     assert second.endswith("        1")
 
 
-def test_on_a_narrow_terminal_names_go_on_and_figures_stay_whole(
+def test_table_on_a_narrow_terminal_wraps_names_and_keeps_figures_whole(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)

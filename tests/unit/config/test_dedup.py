@@ -1,4 +1,4 @@
-"""`dedup:` is checked at load: what a key can be, which values there are, and what it cannot go with."""
+"""The section `dedup:` of a stream: its defaults, and the values that loading refuses."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def refusal(tmp_path: Path, dedup: object, /, **stream: object) -> str:
     return str(raised.value)
 
 
-def test_there_is_none_unless_it_is_asked_for(tmp_path: Path) -> None:
+def test_dedup_is_off_by_default(tmp_path: Path) -> None:
     written = document({})
     del written["streams"]["flights"]["dedup"]
     config = Config.model_validate(written)
@@ -60,7 +60,7 @@ def test_there_is_none_unless_it_is_asked_for(tmp_path: Path) -> None:
     assert Config.model_validate(config.model_dump(mode="json")) == config
 
 
-def test_the_defaults_are_what_is_promised(tmp_path: Path) -> None:
+def test_defaults(tmp_path: Path) -> None:
     dedup = section(tmp_path, {})
     assert (dedup.key, dedup.keep, dedup.source) == (("message_id",), Keep.FIRST, None)
     assert (dedup.window, dedup.floor) == (timedelta(days=28), timedelta(hours=24))
@@ -69,7 +69,7 @@ def test_the_defaults_are_what_is_promised(tmp_path: Path) -> None:
     assert (dedup.run_bytes, dedup.task_bytes, dedup.memory) == (64 << 30, 256 << 20, 256 << 20)
 
 
-def test_everything_can_be_said_and_is_written_back(tmp_path: Path) -> None:
+def test_all_keys_survive_a_dump_to_json(tmp_path: Path) -> None:
     written = {
         "key": ["topic", "carrier", "landed", "day", "price", "cancelled", "payload", "value"],
         "window": "7d",
@@ -88,7 +88,7 @@ def test_everything_can_be_said_and_is_written_back(tmp_path: Path) -> None:
     assert Config.model_validate(config.model_dump(mode="json")) == config
 
 
-def test_one_key_column_may_be_written_as_it_is(tmp_path: Path) -> None:
+def test_one_key_column_can_be_written_without_a_list(tmp_path: Path) -> None:
     assert section(tmp_path, {"key": "carrier"}).key == section(tmp_path, {"key": ["carrier"]}).key == ("carrier",)
     dumped = load(tmp_path, {"key": ["carrier"]}).model_dump(mode="json")
     assert dumped["streams"]["flights"]["dedup"]["key"] == "carrier"
@@ -97,24 +97,24 @@ def test_one_key_column_may_be_written_as_it_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("dedup", "at", "why"),
     [
-        ({"key": "carriers"}, "key", "carriers: there is no such column; there are: topic, partition, offset"),
-        ({"key": "headers"}, "key", "headers: there is no such column; there are: topic"),
-        ({"key": ["topic", "offset"]}, "key", "offset: a message that is sent again has another offset"),
+        ({"key": "carriers"}, "key", "carriers: unknown column; known columns: topic, partition, offset"),
+        ({"key": "headers"}, "key", "headers: unknown column; known columns: topic"),
+        ({"key": ["topic", "offset"]}, "key", "offset: a message that is sent again has a new offset"),
         ({"key": "crew"}, "key", "crew: a list cannot be part of a key"),
         ({"key": "delay"}, "key", "delay: a double cannot be part of a key: its values are not exact"),
         ({"key": ["carrier", "carrier"]}, "key", "column 'carrier' is listed twice"),
         ({"key": []}, "key", "must be a column of the table, or a list of up to 16, each once: [topic, message_id]"),
         ({"key": None}, "key", "must be a column of the table, or a list of up to 16, each once"),
-        ({"key": [7]}, "key", "a column is text; put it in quotes"),
-        ({"key": ""}, "key", "a column is text; put it in quotes"),
-        ({"source": "tail"}, "source", "tail: there is no such column; there are: topic"),
+        ({"key": [7]}, "key", "a column must be text: put it in quotes"),
+        ({"key": ""}, "key", "a column must be text: put it in quotes"),
+        ({"source": "tail"}, "source", "tail: unknown column; known columns: topic"),
         ({"source": "crew"}, "source", "crew: duplicates cannot be counted by a list<string>"),
         ({"source": "payload"}, "source", "payload: duplicates cannot be counted by a binary"),
         ({"source": "Carrier"}, "source", "must be the name of a column of the table"),
         (
             {"window": "12h"},
             "window",
-            "is 12h, and an alert comes below the floor, which is 1d: raise the window, or set floor to at most 12h",
+            "is 12h, shorter than the floor of 1d: raise it, or set floor to at most 12h",
         ),
         ({"window": "0s", "floor": "1s"}, "window", "must be between 1s and 3650d"),
         ({"window": 28}, "window", "a duration is a whole number and a unit"),
@@ -130,54 +130,57 @@ def test_one_key_column_may_be_written_as_it_is(tmp_path: Path) -> None:
         ({"memory": "1MiB"}, "memory", "must be between 16MiB and 64GiB"),
         ({"keep": "last"}, "keep", "must be 'first'"),
         ({"schedule": "hourly"}, "schedule", "must be a cron expression of five fields"),
-        ({"windows": "1d"}, "windows", "there is no such key; did you mean 'window'?"),
+        ({"windows": "1d"}, "windows", "unknown key; did you mean 'window'?"),
     ],
 )
-def test_what_cannot_be_is_refused(tmp_path: Path, dedup: dict[str, object], at: str, why: str) -> None:
+def test_an_invalid_value_is_refused(tmp_path: Path, dedup: dict[str, object], at: str, why: str) -> None:
     assert f"streams.flights.dedup.{at}: {why}" in refusal(tmp_path, dedup)
 
 
 @pytest.mark.parametrize("parser", [{"name": "raw"}, {"event_time": {"field": "t"}}])
 @pytest.mark.parametrize("dedup", [{}, {"key": ["topic", "message_id"]}])
-def test_ids_that_no_message_has_are_no_key(tmp_path: Path, parser: object, dedup: object) -> None:
+def test_message_id_is_refused_as_key_if_the_parser_reads_no_ids(tmp_path: Path, parser: object, dedup: object) -> None:
     message = refusal(tmp_path, dedup, parser=parser, columns={})
     assert "streams.flights.dedup" in message
-    assert "message_id: the parser names no message_id, so each row is assigned one of its own" in message
+    assert (
+        "message_id: the parser has no message_id, so each row gets an id of its own and no row is a duplicate"
+        in message
+    )
 
 
-def test_other_columns_are_a_key_without_ids(tmp_path: Path) -> None:
+def test_other_columns_can_be_the_key_without_message_ids(tmp_path: Path) -> None:
     assert section(tmp_path, {"key": "value"}, parser={"name": "raw"}, columns={}).key == ("value",)
 
 
-def test_a_parser_of_ones_own_may_give_ids(tmp_path: Path) -> None:
+def test_message_id_is_accepted_as_key_with_a_python_parser(tmp_path: Path) -> None:
     parser = {"name": "python", "class": "waybill.parsers.examples:KeyTime"}
     assert section(tmp_path, {}, parser=parser, columns={}).key == ("message_id",)
 
 
-def test_a_section_left_empty_could_mean_both(tmp_path: Path) -> None:
+def test_an_empty_section_is_refused(tmp_path: Path) -> None:
     found = refusal(tmp_path, None)
-    assert "streams.flights.dedup: must be a section: {} is one with its keys' defaults; leave it out for no" in found
+    assert "streams.flights.dedup: must be a section: write {} for the defaults, or remove the key for no" in found
 
 
 @pytest.mark.parametrize("written", ["message_id", True, ["message_id"], 28])
-def test_anything_but_a_section_is_refused(tmp_path: Path, written: object) -> None:
+def test_a_value_that_is_not_a_section_is_refused(tmp_path: Path, written: object) -> None:
     assert "streams.flights.dedup: must be a section with the keys key, window, floor" in refusal(tmp_path, written)
 
 
-def test_rows_in_files_are_not_deduplicated(tmp_path: Path) -> None:
+def test_dedup_is_refused_with_the_sink_files(tmp_path: Path) -> None:
     found = refusal(tmp_path, {}, sink="files")
-    assert "streams.flights.dedup: needs the rows in a table, and the sink files has none: leave it out" in found
+    assert "streams.flights.dedup: needs the rows in a table, which the sink files does not write: remove it" in found
 
 
-def test_the_unique_tables_own_column_is_taken(tmp_path: Path) -> None:
+def test_a_column_named_arrived_at_is_refused(tmp_path: Path) -> None:
     columns = {**COLUMNS, "arrived_at": "timestamp"}
-    assert "streams.flights.columns.arrived_at: is a column of the table of unique rows: choose another name" in (
+    assert "streams.flights.columns.arrived_at: is a column of the unique table: choose another name" in (
         refusal(tmp_path, {}, columns=columns)
     )
 
 
 @pytest.mark.parametrize("table", ["x.flights_unique", "x.flights_duplicates"])
-def test_another_streams_table_has_another_name(tmp_path: Path, table: str) -> None:
+def test_a_stream_cannot_have_the_name_of_anothers_dedup_table(tmp_path: Path, table: str) -> None:
     written = document({})
     other = {**written["streams"]["flights"], "topics": ["b"], "table": table}
     del other["dedup"]
@@ -195,6 +198,6 @@ def test_another_streams_table_has_another_name(tmp_path: Path, table: str) -> N
     ("dedup", "is_right"),
     [({}, True), ({"key": ["topic", "message_id"], "buckets": 64}, True), (None, False), ({"buckets": 12}, False)],
 )
-def test_editors_are_told_the_same(dedup: object, is_right: bool) -> None:
+def test_json_schema_agrees_with_the_model(dedup: object, is_right: bool) -> None:
     validator = jsonschema.Draft202012Validator(json.loads(json_schema()))
     assert validator.is_valid(document(dedup)) is is_right

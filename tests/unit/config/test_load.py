@@ -1,4 +1,4 @@
-"""Every wrong value is refused at load, with file, line, key, value and what is allowed."""
+"""Loading a config: each wrong value gives an error with file, line, key, value and what is allowed."""
 
 # ruff: noqa: E501 - the messages stay searchable
 
@@ -23,7 +23,7 @@ from waybill.config.reference import json_schema
 from waybill.errors import ConfigError
 from waybill.names import Extension
 
-RIGHT = """\
+VALID = """\
 version: 1
 storage:
   bucket: archive
@@ -45,27 +45,27 @@ def load(tmp_path: Path, text: str) -> Config:
 
 
 def refusal(tmp_path: Path, text: str) -> str:
-    """The message without the directory that the test happens to run in."""
+    """Return the error message without the test's directory."""
     with pytest.raises(ConfigError) as raised:
         load(tmp_path, text)
     return str(raised.value).replace(f"{tmp_path}/", "")
 
 
-def test_the_projects_own_config_is_right() -> None:
+def test_the_projects_own_config_is_valid() -> None:
     config = load_config(DEFAULT_PATH)
     assert config.stream("flights").topics == ("flights",)
 
 
 def test_defaults(tmp_path: Path) -> None:
-    config = load(tmp_path, RIGHT)
+    config = load(tmp_path, VALID)
     stream = config.stream("flights")
     assert (stream.generation, stream.start) == (1, StartPosition.EARLIEST)
     assert stream.upload.max_bytes == 128 << 20
     assert config.zookeeper.session_timeout == timedelta(seconds=10)
 
 
-def test_what_is_dumped_as_json_can_be_loaded(tmp_path: Path) -> None:
-    config = load(tmp_path, RIGHT)
+def test_a_config_survives_a_dump_to_json(tmp_path: Path) -> None:
+    config = load(tmp_path, VALID)
     assert Config.model_validate(config.model_dump(mode="json")) == config
 
 
@@ -81,13 +81,13 @@ def python(path: str, options: str = "{}") -> tuple[str, str]:
     return "event_time: {field: time}", f"name: python\n      class: {path}\n      options: {options}"
 
 
-# What is put where in RIGHT, and the one line that must come of it.
+# A part of VALID, its replacement, and the expected error line.
 WRONG_VALUES = [
     # --- version, storage
     ("version: 1", "version: 2", "line 1: version: must be 1 (found: 2)"),
     ("version: 1", "version: true", "line 1: version: must be 1 (found: true)"),
     ("version: 1", "version: '1'", 'line 1: version: must be 1 (found: "1")'),
-    ("version: 1\n", "", "line 1: version: is required and not there"),
+    ("version: 1\n", "", "line 1: version: is required but missing"),
     ("  bucket: archive", "  bucket: Archive", "line 3: storage.bucket: must be 3 to 63 characters of [a-z0-9.-] that "
      "start and end with a letter or digit, without '..', and no IP address (found: \"Archive\")"),
     ("  bucket: archive", "  bucket: 10.0.0.1", "line 3: storage.bucket: must be 3 to 63 characters of [a-z0-9.-] that "
@@ -96,7 +96,7 @@ WRONG_VALUES = [
      "start and end with a letter or digit, without '..', and no IP address (found: \"a..b\")"),
     ("  bucket: archive", "  bucket: 12345", "line 3: storage.bucket: must be text; put it in quotes (found: 12345)"),
     ("  bucket: archive", "  bucket:", "line 3: storage.bucket: must not be empty (found: nothing)"),
-    ("  bucket: archive", "  prefix: x", "line 2: storage.bucket: is required and not there"),
+    ("  bucket: archive", "  prefix: x", "line 2: storage.bucket: is required but missing"),
     ("storage:\n  bucket: archive", "storage: archive",
      'line 2: storage: must be a section with the keys connection, bucket, prefix, abort_uploads_after (found: "archive")'),
     ("  bucket: archive", "  bucket: archive\n  prefix: /a", "line 4: storage.prefix: must be up to 400 characters: "
@@ -107,17 +107,17 @@ WRONG_VALUES = [
     ("  bucket: archive", "  bucket: archive\n  connection: 'aws default'", "line 4: storage.connection: must be the id "
      'of a connection: 1 to 250 characters of [A-Za-z0-9_.-] (found: "aws default")'),
     # --- unknown keys
-    ("  bucket: archive", "  bucket: archive\n  Prefix: x", "line 4: storage.Prefix: there is no such key; did you mean "
-     "'prefix'? There are: connection, bucket, prefix, abort_uploads_after"),
-    ("    table: ", "    partition-by: day\n    table: ", "line 9: streams.flights.partition-by: there is no such key; "
-     f"did you mean 'partition_by'? There are: {KEYS_OF_STREAM}"),
+    ("  bucket: archive", "  bucket: archive\n  Prefix: x", "line 4: storage.Prefix: unknown key; did you mean "
+     "'prefix'? Known keys: connection, bucket, prefix, abort_uploads_after"),
+    ("    table: ", "    partition-by: day\n    table: ", "line 9: streams.flights.partition-by: unknown key; "
+     f"did you mean 'partition_by'? Known keys: {KEYS_OF_STREAM}"),
     ("    table: ", "    xyzzy: 1\n    table: ",
-     f"line 9: streams.flights.xyzzy: there is no such key. There are: {KEYS_OF_STREAM}"),
-    ("{field: time}", "{feild: time, field: time}", "line 8: streams.flights.parser.event_time.feild: there is no such "
-     "key; did you mean 'field'? There are: field, format"),
+     f"line 9: streams.flights.xyzzy: unknown key. Known keys: {KEYS_OF_STREAM}"),
+    ("{field: time}", "{feild: time, field: time}", "line 8: streams.flights.parser.event_time.feild: unknown "
+     "key; did you mean 'field'? Known keys: field, format"),
     ("topics: [flights]", "topics: {regex: a, flags: i}",
-     "line 6: streams.flights.topics.flags: there is no such key. There are: regex"),
-    ("storage:", "strage: {}\nstorage:", "line 2: strage: there is no such key; did you mean 'storage'? There are: "
+     "line 6: streams.flights.topics.flags: unknown key. Known keys: regex"),
+    ("storage:", "strage: {}\nstorage:", "line 2: strage: unknown key; did you mean 'storage'? Known keys: "
      "version, storage, kafka, zookeeper, catalog, spark, streams"),
     # --- streams and topics
     ("  flights:", "  Flights:", "line 5: streams.Flights: stream name 'Flights' is not usable: it starts with a "
@@ -125,13 +125,13 @@ WRONG_VALUES = [
      "parser, table)"),
     ("  flights:", "  7:", "line 5: the key 7 is not text: put it in quotes"),
     ("  flights:", "  true:", "line 5: the key true is not text: put it in quotes"),
-    ("  flights:", "  [a]:", "line 5: a key is text, not a list or a section"),
+    ("  flights:", "  [a]:", "line 5: a key must be text, not a list or a section"),
     ("topics: [flights]", "topics: flights", "line 6: streams.flights.topics: must be a list of topics "
      '([orders, payments]) or {regex: …} (found: "flights")'),
     ("topics: [flights]", "topics: []", "line 6: streams.flights.topics: must name at least one topic, or be "
      "{regex: …} (found: an empty list)"),
     ("topics: [flights]", "topics: [flights, 7]",
-     'line 6: streams.flights.topics: a topic is text; put it in quotes (found: ["flights", 7])'),
+     'line 6: streams.flights.topics: a topic must be text: put it in quotes (found: ["flights", 7])'),
     ("topics: [flights]", "topics: [a, b, a]",
      "line 6: streams.flights.topics: topic 'a' is listed twice (found: [\"a\", \"b\", \"a\"])"),
     ("topics: [flights]", "topics: ['..']", "line 6: streams.flights.topics: topic '..' is not a legal Kafka topic "
@@ -141,7 +141,7 @@ WRONG_VALUES = [
     ("topics: [flights]", "topics: {regex: '['}", "line 6: streams.flights.topics.regex: not a regular expression: "
      'unterminated character set at position 0 (found: "[")'),
     ("topics: [flights]", "topics: {regex: ''}", "line 6: streams.flights.topics.regex: must be a regular expression "
-     'that the whole topic name matches (found: "")'),
+     'that matches the whole topic name (found: "")'),
     # --- numbers
     ("    table: ", "    generation: 0\n    table: ",
      "line 9: streams.flights.generation: must be between 1 and 999999 (found: 0)"),
@@ -186,8 +186,8 @@ WRONG_VALUES = [
      'line 9: streams.flights.upload.topics.flights.max_age: must be between 0s and 7d (found: "8d")'),
     ("    table: ", "    recompress: zstd:20\n    table: ", "line 9: streams.flights.recompress: must be none, zstd (level "
      '1) or zstd:<level> with a level from 1 to 19 (found: "zstd:20")'),
-    ("    table: ", "    recompress: zstd\n    format: text\n    table: ", "line 9: streams.flights.recompress: rewrites "
-     'record batches, and the format text holds none: leave it out, or set format.compression (found: "zstd")'),
+    ("    table: ", "    recompress: zstd\n    format: text\n    table: ", "line 9: streams.flights.recompress: compresses "
+     'record batches, which the format text does not contain: remove it, or set format.compression (found: "zstd")'),
     ("    table: ", "    recompress: true\n    table: ", "line 9: streams.flights.recompress: must be none, zstd (level "
      "1) or zstd:<level> with a level from 1 to 19 (found: true)"),
     ("    table: ", "    ingest: {consumer_group: a b}\n    table: ",
@@ -204,20 +204,20 @@ WRONG_VALUES = [
      "'text' (found: \"avro\")"),
     ("    table: ", "    format: [text]\n    table: ", "line 9: streams.flights.format: must be a section with the keys "
      'name, key, delimiter, compression (found: ["text"])'),
-    ("    table: ", "    format: {name: text, key: legacy}\n    table: ", "line 9: streams.flights.format.key: means "
-     'nothing with the format text: leave it out (found: "legacy")'),
-    ("    table: ", "    format: {compression: zstd}\n    table: ", "line 9: streams.flights.format.compression: means "
-     'nothing with the format kafka: leave it out (found: "zstd")'),
+    ("    table: ", "    format: {name: text, key: legacy}\n    table: ", "line 9: streams.flights.format.key: has "
+     'no effect with the format text: remove it (found: "legacy")'),
+    ("    table: ", "    format: {compression: zstd}\n    table: ", "line 9: streams.flights.format.compression: has "
+     'no effect with the format kafka: remove it (found: "zstd")'),
     ("    table: ", "    format: {name: text, compression: zstd}\n    table: ",
-     'line 9: streams.flights.format.compression: of text must be none or gzip (found: "zstd")'),
+     'line 9: streams.flights.format.compression: must be none or gzip with the format text (found: "zstd")'),
     ("    table: ", "    format: {name: sequencefile, compression: lz4}\n    table: ", "line 9: "
      "streams.flights.format.compression: must be 'none', 'gzip', 'snappy' or 'zstd' (found: \"lz4\")"),
     ("    table: ", "    format: {name: text, delimiter: '\\n'}\n    table: ", "line 9: streams.flights.format.delimiter: "
-     'must hold no backslash: put control characters in double quotes, as in "\\n" (found: "\\\\n")'),
+     'must not contain a backslash: put control characters in double quotes, as in "\\n" (found: "\\\\n")'),
     ("    table: ", "    format: {name: text, delimiter: ''}\n    table: ",
      'line 9: streams.flights.format.delimiter: must be text of 1 to 16 bytes (found: "")'),
-    ("    table: ", "    format: text\n    recompress: zstd\n    table: ", "line 10: streams.flights.recompress: rewrites "
-     "record batches, and the format text holds none: leave it out, or set format.compression (found: \"zstd\")"),
+    ("    table: ", "    format: text\n    recompress: zstd\n    table: ", "line 10: streams.flights.recompress: compresses "
+     "record batches, which the format text does not contain: remove it, or set format.compression (found: \"zstd\")"),
     # --- words
     ("    table: ", "    isolation_level: committed\n    table: ", "line 9: streams.flights.isolation_level: must be "
      "'read_committed' or 'read_uncommitted' (found: \"committed\")"),
@@ -235,9 +235,9 @@ WRONG_VALUES = [
     ("parser:\n      event_time: {field: time}", "parser: raw",
      'line 7: streams.flights.parser: must be a section with the keys name, event_time, message_id (found: "raw")'),
     ("event_time: {field: time}", "name: raw\n      event_tiem: {field: time}",
-     "line 9: streams.flights.parser.event_tiem: there is no such key. There are: name"),
+     "line 9: streams.flights.parser.event_tiem: unknown key. Known keys: name"),
     ("event_time: {field: time}", "name: raw\n    format: text",
-     "line 8: streams.flights.parser.name: raw needs Kafka's timestamps, and the format text holds none: choose another "
+     "line 8: streams.flights.parser.name: raw needs Kafka's timestamps, which the format text does not contain: choose another "
      'parser, or the format kafka (found: "raw")'),
     # --- start, schedule
     ("    table: ", "    start: yesterday\n    table: ", "line 9: streams.flights.start: must be 'earliest', 'latest' or "
@@ -253,21 +253,21 @@ WRONG_VALUES = [
      "be a cron expression of five fields (5 * * * *) or @hourly, @daily, @weekly, @monthly, @quarterly, @yearly "
      '(found: "hourly")'),
     ("    table: ", "    partition: {schedule: '0 0 31 2 *'}\n    table: ", "line 9: streams.flights.partition.schedule: "
-     'the cron expression names a time that never comes (found: "0 0 31 2 *")'),
+     'the cron expression matches no time (found: "0 0 31 2 *")'),
     # --- parser
     ("{field: time}", "{field: a..b}", "line 8: streams.flights.parser.event_time.field: a field path is names joined "
      'by dots (time.scheduled), or a list of names (found: "a..b")'),
     ("{field: time}", "{field: [a, 1]}", "line 8: streams.flights.parser.event_time.field: a field path is names joined "
      'by dots (time.scheduled), or a list of names (found: ["a", 1])'),
-    ("{field: time}", "{}", "line 8: streams.flights.parser.event_time.field: is required and not there"),
+    ("{field: time}", "{}", "line 8: streams.flights.parser.event_time.field: is required but missing"),
     ("{field: time}", "time", "line 8: streams.flights.parser.event_time: must be a section with the keys field, "
      'format (found: "time")'),
     (*regex("(?=x)(?P<a>y)", "a"), "line 9: streams.flights.parser.pattern: not a regular expression of RE2, which has no "
      'look-around and no \\1: invalid perl operator: (?= (found: "(?=x)(?P<a>y)")'),
-    (*regex("(?P<a>y)(z)", "a"), "line 9: streams.flights.parser.pattern: every group must have a name, (?P<name>…), or not "
-     'be captured, (?:…) (found: "(?P<a>y)(z)")'),
+    (*regex("(?P<a>y)(z)", "a"), "line 9: streams.flights.parser.pattern: every group must have a name, (?P<name>…), or must "
+     'not capture, (?:…) (found: "(?P<a>y)(z)")'),
     (*regex("abc", "a"), "line 9: streams.flights.parser.pattern: must have a named group, (?P<name>…), for each field "
-     'that is read (found: "abc")'),
+     'to read (found: "abc")'),
     (*regex("(?P<a>y)|(?P<a>z)", "a"),
      "line 9: streams.flights.parser.pattern: two groups have the name 'a' (found: \"(?P<a>y)|(?P<a>z)\")"),
     (*regex("(?P<a>y)(?P<b>z)", "at"), "line 10: streams.flights.parser.event_time.field: must be one of the groups of the "
@@ -279,62 +279,62 @@ WRONG_VALUES = [
     (*delimited("a", "columns: a"), "line 9: streams.flights.parser.columns: must be the list of all columns of a message, "
      'in order (found: "a")'),
     (*delimited("a", "columns: [1]"),
-     "line 9: streams.flights.parser.columns: a column is text; put it in quotes (found: [1])"),
+     "line 9: streams.flights.parser.columns: a column must be text: put it in quotes (found: [1])"),
     (*delimited("c", "columns: [a, b]"), "line 10: streams.flights.parser.event_time.field: must be one of the columns: a, "
      'b (found: "c")'),
     (*delimited("a", "columns: [a]\n      delimiter: '\\t'"), "line 10: streams.flights.parser.delimiter: must be one "
      'character: put a tab in double quotes, "\\t" (found: "\\\\t")'),
     (*delimited("a", "columns: [a]\n      delimiter: '||'"), "line 10: streams.flights.parser.delimiter: must be one "
-     'character, and no line break (found: "||")'),
+     'character, and not a line break (found: "||")'),
     (*delimited("a", "columns: [a]\n      quote: ','"), "line 10: streams.flights.parser.quote: must not be the delimiter "
      'as well (found: ",")'),
     (*python("fractions"), "line 9: streams.flights.parser.class: must be package.module:Class (found: \"fractions\")"),
     (*python("not_there.at_all:Parser"), "line 9: streams.flights.parser.class: not_there.at_all cannot be imported: "
      "ModuleNotFoundError: No module named 'not_there' (found: \"not_there.at_all:Parser\")"),
-    (*python("fractions:Parser"), "line 9: streams.flights.parser.class: fractions can be imported, but there is no Parser "
-     'in it (found: "fractions:Parser")'),
-    (*python("math:pi"), "line 9: streams.flights.parser.class: math:pi is no class, but 3.141592653589793 "
+    (*python("fractions:Parser"), "line 9: streams.flights.parser.class: the module fractions has no "
+     'Parser (found: "fractions:Parser")'),
+    (*python("math:pi"), "line 9: streams.flights.parser.class: math:pi is not a class but 3.141592653589793 "
      '(found: "math:pi")'),
-    (*python("fractions:Fraction"), "line 9: streams.flights.parser.class: fractions:Fraction is no parser: it has no "
+    (*python("fractions:Fraction"), "line 9: streams.flights.parser.class: fractions:Fraction is not a parser: it has no "
      'method parse(messages) (found: "fractions:Fraction")'),
-    (*python("string:Formatter"), "line 9: streams.flights.parser.class: string:Formatter is no parser: it has no name, "
+    (*python("string:Formatter"), "line 9: streams.flights.parser.class: string:Formatter is not a parser: it has no name, "
      'which the quarantine shows as text (found: "string:Formatter")'),
     (*python("waybill.parsers.examples:KeyTime", "{digit: 3}"), "line 9: streams.flights.parser.class: "
-     "waybill.parsers.examples:KeyTime refuses its options: TypeError: KeyTime.__init__() got an unexpected keyword "
+     "waybill.parsers.examples:KeyTime rejects its options: TypeError: KeyTime.__init__() got an unexpected keyword "
      "argument 'digit' (found: \"waybill.parsers.examples:KeyTime\")"),
     (*python("waybill.parsers.examples:KeyTime", "{digits: 3}"), "line 9: streams.flights.parser.class: "
-     "waybill.parsers.examples:KeyTime refuses its options: ValueError: digits must be 10 (seconds) or 13 (milliseconds) "
+     "waybill.parsers.examples:KeyTime rejects its options: ValueError: digits must be 10 (seconds) or 13 (milliseconds) "
      '(found: "waybill.parsers.examples:KeyTime")'),
-    ("event_time: {field: time}", "name: python\n      class: waybill.parsers.examples:KeyTime\n      klass: a", "line 10: streams.flights.parser.klass: there is no such "
-     "key; did you mean 'class'? There are: name, class, options"),
+    ("event_time: {field: time}", "name: python\n      class: waybill.parsers.examples:KeyTime\n      klass: a", "line 10: streams.flights.parser.klass: unknown "
+     "key; did you mean 'class'? Known keys: name, class, options"),
     # --- table, zookeeper
     ("analytics.flights", "flights", "line 9: streams.flights.table: must be namespace.table, each a lower-case letter "
      'and up to 99 characters of [a-z0-9_] (found: "flights")'),
     ("analytics.flights", "a.b.c", "line 9: streams.flights.table: must be namespace.table, each a lower-case letter "
      'and up to 99 characters of [a-z0-9_] (found: "a.b.c")'),
     ("storage:", "zookeeper: {root: zookeeper}\nstorage:", "line 2: zookeeper.root: must be segments of "
-     "[A-Za-z0-9_.-], none of them '.' or '..', joined by single slashes; not 'zookeeper', which is its own "
+     "[A-Za-z0-9_.-], none of them '.' or '..', joined by single slashes; not 'zookeeper', which ZooKeeper reserves "
      '(found: "zookeeper")'),
     ("storage:", "zookeeper: {root: /waybill}\nstorage:", "line 2: zookeeper.root: must be segments of [A-Za-z0-9_.-], "
-     "none of them '.' or '..', joined by single slashes; not 'zookeeper', which is its own (found: \"/waybill\")"),
+     "none of them '.' or '..', joined by single slashes; not 'zookeeper', which ZooKeeper reserves (found: \"/waybill\")"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("old", "new", "line"), WRONG_VALUES, ids=[new.strip() for _, new, _ in WRONG_VALUES])
-def test_a_wrong_value_is_refused_in_one_line(tmp_path: Path, old: str, new: str, line: str) -> None:
-    assert RIGHT.count(old) == 1
-    assert refusal(tmp_path, RIGHT.replace(old, new)) == f"streams.yaml, {line}"
+def test_a_wrong_value_has_an_error_of_one_line(tmp_path: Path, old: str, new: str, line: str) -> None:
+    assert VALID.count(old) == 1
+    assert refusal(tmp_path, VALID.replace(old, new)) == f"streams.yaml, {line}"
 
 
-def test_a_cron_expression_is_read_as_airflow_reads_it(tmp_path: Path) -> None:
-    message = refusal(tmp_path, RIGHT + "    partition: {schedule: '99 * * * *'}\n")
+def test_cron_expressions_have_airflows_syntax(tmp_path: Path) -> None:
+    message = refusal(tmp_path, VALID + "    partition: {schedule: '99 * * * *'}\n")
     assert message.startswith("streams.yaml, line 10: streams.flights.partition.schedule: not a cron expression: ")
-    config = load(tmp_path, RIGHT + "    partition: {schedule: '*/20 6-22 * * MON-FRI'}\n")
+    config = load(tmp_path, VALID + "    partition: {schedule: '*/20 6-22 * * MON-FRI'}\n")
     assert config.stream("flights").partition.schedule == "*/20 6-22 * * MON-FRI"
 
 
-def test_every_fault_has_a_line_of_its_own(tmp_path: Path) -> None:
-    text = RIGHT.replace("bucket: archive", "bucket: A").replace("[flights]", "x").replace("version: 1", "version: 9")
+def test_each_error_has_a_line_of_its_own(tmp_path: Path) -> None:
+    text = VALID.replace("bucket: archive", "bucket: A").replace("[flights]", "x").replace("version: 1", "version: 9")
     assert [line.split(":")[0] for line in refusal(tmp_path, text).splitlines()] == [
         "streams.yaml, line 1",
         "streams.yaml, line 3",
@@ -342,7 +342,7 @@ def test_every_fault_has_a_line_of_its_own(tmp_path: Path) -> None:
     ]
 
 
-RIGHT_VALUES = [
+LIMIT_VALUES = [
     ("ingest: {budget: 1s}", "ingest.budget", timedelta(seconds=1)),
     ("ingest: {budget: 60m}", "ingest.budget", timedelta(hours=1)),
     ("ingest: {budget: 90 s}", "ingest.budget", timedelta(seconds=90)),
@@ -375,15 +375,15 @@ RIGHT_VALUES = [
 ]
 
 
-@pytest.mark.parametrize(("line", "key", "expected"), RIGHT_VALUES, ids=[line for line, _, _ in RIGHT_VALUES])
-def test_values_at_the_limits_are_taken(tmp_path: Path, line: str, key: str, expected: object) -> None:
-    found: object = load(tmp_path, f"{RIGHT}    {line}\n").stream("flights")
+@pytest.mark.parametrize(("line", "key", "expected"), LIMIT_VALUES, ids=[line for line, _, _ in LIMIT_VALUES])
+def test_values_at_the_limits_are_accepted(tmp_path: Path, line: str, key: str, expected: object) -> None:
+    found: object = load(tmp_path, f"{VALID}    {line}\n").stream("flights")
     for part in key.split("."):
         found = getattr(found, part)
     assert found == expected
 
 
-# A parser's config that is right, in each of its keys: as YAML, and as it is loaded again from a plan.
+# A valid config of each parser, with all of its keys.
 PARSERS = {
     "json": "{name: json, event_time: {field: [a.b, c], format: epoch_ns}, message_id: id}",
     "msgpack": "{name: msgpack, event_time: {field: a.b}, message_id: [c]}",
@@ -398,7 +398,7 @@ PARSERS = {
 
 
 def write_schemas(directory: Path) -> None:
-    """The files that the examples name."""
+    """Write the files that the examples name."""
     fields = [{"name": "at", "type": "long"}, {"name": "id", "type": "string"}]
     header = {"type": "record", "name": "Header", "fields": fields}
     booking = {"type": "record", "name": "Booking", "fields": [{"name": "header", "type": header}]}
@@ -412,9 +412,9 @@ def write_schemas(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("name", PARSERS)
-def test_each_parser_can_be_named_and_dumped(tmp_path: Path, name: str) -> None:
+def test_each_parser_is_loaded_and_survives_a_dump(tmp_path: Path, name: str) -> None:
     write_schemas(tmp_path)
-    text = RIGHT.replace("parser:\n      event_time: {field: time}", f"parser: {PARSERS[name]}")
+    text = VALID.replace("parser:\n      event_time: {field: time}", f"parser: {PARSERS[name]}")
     config = load(tmp_path, text)
     assert config.stream("flights").parser.name == name.partition(",")[0]
     assert Config.model_validate(json.loads(config.model_dump_json())) == config
@@ -429,16 +429,16 @@ EXAMPLES = re.findall(r"```yaml\n(parser:.*?)```", GUIDE, re.DOTALL)
 def test_the_guide_has_an_example_of_each_parser(tmp_path: Path) -> None:
     write_schemas(tmp_path)
     shown = [
-        load(tmp_path, RIGHT.replace("    parser:\n      event_time: {field: time}\n", indent(example, "    ")))
+        load(tmp_path, VALID.replace("    parser:\n      event_time: {field: time}\n", indent(example, "    ")))
         for example in EXAMPLES
     ]
     assert [config.stream("flights").parser.name for config in shown] == [name.partition(",")[0] for name in PARSERS]
 
 
-def test_limits_of_one_topic_stand_in_for_the_streams(tmp_path: Path) -> None:
+def test_limits_of_a_topic_override_the_streams(tmp_path: Path) -> None:
     stream = load(
         tmp_path,
-        RIGHT.replace(
+        VALID.replace(
             "    table: ",
             "    upload: {max_bytes: 1MiB, max_age: 5m, topics: {flights: {max_age: 0s}}}\n    table: ",
         ),
@@ -449,12 +449,12 @@ def test_limits_of_one_topic_stand_in_for_the_streams(tmp_path: Path) -> None:
 
 
 def test_words_of_yaml_1_1_are_text(tmp_path: Path) -> None:
-    config = load(tmp_path, RIGHT.replace("[flights]", "[no, on, y, 1e, 0x1f, 1_000, 2026-01-31]"))
+    config = load(tmp_path, VALID.replace("[flights]", "[no, on, y, 1e, 0x1f, 1_000, 2026-01-31]"))
     assert config.stream("flights").topics == ("no", "on", "y", "1e", "0x1f", "1_000", "2026-01-31")
 
 
-def test_field_names_that_hold_a_dot(tmp_path: Path) -> None:
-    config = load(tmp_path, RIGHT.replace("{field: time}", "{field: [meta, created.at]}"))
+def test_field_names_can_contain_a_dot(tmp_path: Path) -> None:
+    config = load(tmp_path, VALID.replace("{field: time}", "{field: [meta, created.at]}"))
     assert config.stream("flights").parser.event_time.field == ("meta", "created.at")
 
 
@@ -473,22 +473,24 @@ SECOND = """\
     ("topics", "table", "message"),
     [
         ("[x, flights]", "a.b", "line 11: streams.second.topics: streams 'flights' and 'second' both archive topic "
-         "'flights' in generation 1: leave it to one of them, or give one another generation"),
+         "'flights' in generation 1: remove it from one of them, or give one of them another generation"),
         ("{regex: 'fl.*'}", "a.b", "line 11: streams.second.topics: streams 'flights' and 'second' both archive topic "
-         "'flights' in generation 1: leave it to one of them, or give one another generation"),
+         "'flights' in generation 1: remove it from one of them, or give one of them another generation"),
         ("[x]", "analytics.flights", "line 14: streams.second.table: streams 'flights' and 'second' would both write "
          "the table analytics.flights_g1: give one of them another table or generation"),
         ("[x]", "analytics.flights_quarantine", "line 14: streams.second.table: streams 'flights' and 'second' would "
          "both write the table analytics.flights_quarantine_g1: give one of them another table or generation"),
     ],
 )  # fmt: skip
-def test_two_streams_that_would_write_the_same(tmp_path: Path, topics: str, table: str, message: str) -> None:
-    text = RIGHT + SECOND.format(topics=topics, generation=1, table=table)
+def test_two_streams_that_write_the_same_table_or_chain_are_refused(
+    tmp_path: Path, topics: str, table: str, message: str
+) -> None:
+    text = VALID + SECOND.format(topics=topics, generation=1, table=table)
     assert refusal(tmp_path, text) == f"streams.yaml, {message}"
 
 
-def test_the_same_pattern_twice_is_refused_though_no_topic_is_known(tmp_path: Path) -> None:
-    text = RIGHT.replace("[flights]", "{regex: 'f{2}'}") + SECOND.format(
+def test_two_streams_with_the_same_pattern_are_refused(tmp_path: Path) -> None:
+    text = VALID.replace("[flights]", "{regex: 'f{2}'}") + SECOND.format(
         topics="{regex: 'f{2}'}", generation=1, table="a.b"
     )
     assert "both archive the topics of 'f{2}' in generation 1" in refusal(tmp_path, text)
@@ -498,18 +500,20 @@ def test_the_same_pattern_twice_is_refused_though_no_topic_is_known(tmp_path: Pa
     ("topics", "generation", "table"),
     [("[flights]", 2, "analytics.flights"), ("{regex: 'flights-.*'}", 1, "a.b"), ("[x]", 1, "analytics.x")],
 )
-def test_two_streams_that_keep_apart(tmp_path: Path, topics: str, generation: int, table: str) -> None:
-    config = load(tmp_path, RIGHT + SECOND.format(topics=topics, generation=generation, table=table))
+def test_two_streams_that_write_different_objects_are_accepted(
+    tmp_path: Path, topics: str, generation: int, table: str
+) -> None:
+    config = load(tmp_path, VALID + SECOND.format(topics=topics, generation=generation, table=table))
     assert list(config.streams) == ["flights", "second"]
 
 
-def test_an_unknown_stream_is_told_which_there_are(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no stream 'flight'; did you mean 'flights'\\? There are: flights"):
-        load(tmp_path, RIGHT).stream("flight")
+def test_an_unknown_stream_raises_an_error_with_the_known_streams(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no stream 'flight'; did you mean 'flights'\\? Known streams: flights"):
+        load(tmp_path, VALID).stream("flight")
 
 
 def test_internal_topics_match_no_pattern(tmp_path: Path) -> None:
-    stream = load(tmp_path, RIGHT.replace("[flights]", "{regex: '.*'}")).stream("flights")
+    stream = load(tmp_path, VALID.replace("[flights]", "{regex: '.*'}")).stream("flights")
     assert stream.matches("flights")
     assert not stream.matches("__consumer_offsets")
 
@@ -526,18 +530,18 @@ def test_internal_topics_match_no_pattern(tmp_path: Path) -> None:
          'catalog, spark, streams (found: "version")'),
         ("- a\n- b\n", "streams.yaml, line 1: the file: must be a section with the keys version, storage, kafka, "
          'zookeeper, catalog, spark, streams (found: ["a", "b"])'),
-        ("version: 1\nversion: 1\n", "streams.yaml, line 2: key 'version' is there twice (first in line 1)"),
-        ("a: {b: 1, c: 2, 'b': 3}\n", "streams.yaml, line 1: key 'b' is there twice (first in line 1)"),
-        ("version: 1\n--- \nversion: 1\n", "streams.yaml, line 2: holds a second document: one file, one document"),
+        ("version: 1\nversion: 1\n", "streams.yaml, line 2: key 'version' is given twice (first in line 1)"),
+        ("a: {b: 1, c: 2, 'b': 3}\n", "streams.yaml, line 1: key 'b' is given twice (first in line 1)"),
+        ("version: 1\n--- \nversion: 1\n", "streams.yaml, line 2: contains a second document, and a config is one document"),
         ("a: !!python/object/apply:os.system ['true']\n", "streams.yaml, line 1: the tag !!python/object/apply:os.system "
-         "is not allowed: a config holds text, numbers, lists and sections"),
-        ("a: 1\nb: !!binary aGk=\n", "streams.yaml, line 2: the tag !!binary is not allowed: a config holds text, "
+         "is not allowed: a config contains text, numbers, lists and sections"),
+        ("a: 1\nb: !!binary aGk=\n", "streams.yaml, line 2: the tag !!binary is not allowed: a config contains text, "
          "numbers, lists and sections"),
-        ("a: !secret x\n", "streams.yaml, line 1: the tag !secret is not allowed: a config holds text, numbers, lists "
+        ("a: !secret x\n", "streams.yaml, line 1: the tag !secret is not allowed: a config contains text, numbers, lists "
          "and sections"),
-        ("a: &a [*a]\n", "streams.yaml, line 1: *a refers to what it is a part of"),
+        ("a: &a [*a]\n", "streams.yaml, line 1: *a refers to a node that contains it"),
         ("a: *b\n", "streams.yaml, line 1: *b refers to an anchor that is not defined before it"),
-        ("a:\n  <<: [1]\n", "streams.yaml, line 2: << takes a section, or a list of sections"),
+        ("a:\n  <<: [1]\n", "streams.yaml, line 2: << needs a section, or a list of sections"),
         ("a: [1, 2\nb: 3\n", "streams.yaml, line 2: is not YAML: did not find expected ',' or ']'"),
         ("a:\n\tb: 1\n", "streams.yaml, line 2: is not YAML: found character that cannot start any token; indent with "
          "spaces, not with tabs"),
@@ -548,20 +552,20 @@ def test_internal_topics_match_no_pattern(tmp_path: Path) -> None:
     ],
     ids=lambda value: value[:40].strip() if len(value) < 100 else value[:12],
 )  # fmt: skip
-def test_a_file_that_is_no_config(tmp_path: Path, text: str, message: str) -> None:
+def test_a_file_that_is_not_a_config_is_refused(tmp_path: Path, text: str, message: str) -> None:
     assert refusal(tmp_path, text) == message
 
 
-def test_aliases_that_stand_for_a_billion_values_are_refused_at_once(tmp_path: Path) -> None:
+def test_aliases_that_expand_to_a_billion_values_are_refused_at_once(tmp_path: Path) -> None:
     lines = ["a0: &a0 [1,1,1,1,1,1,1,1,1,1]"]
     lines += [f"a{i}: &a{i} [{','.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 10)]
     started = time.monotonic()
-    assert "holds more than 1,000,000 values" in refusal(tmp_path, "\n".join(lines))
+    assert "contains more than 1,000,000 values" in refusal(tmp_path, "\n".join(lines))
     assert time.monotonic() - started < 2
 
 
-def test_anchors_and_merge_keys(tmp_path: Path) -> None:
-    text = RIGHT.replace("    parser:", "    upload: &upload {max_bytes: 1MiB, max_age: 5m}\n    parser: &parser")
+def test_anchors_and_merge_keys_are_expanded(tmp_path: Path) -> None:
+    text = VALID.replace("    parser:", "    upload: &upload {max_bytes: 1MiB, max_age: 5m}\n    parser: &parser")
     text += """\
   second:
     topics: [x]
@@ -576,8 +580,8 @@ def test_anchors_and_merge_keys(tmp_path: Path) -> None:
     assert second.parser.event_time.field == ("time",)
 
 
-def test_a_fault_behind_a_merge_key_is_located_where_it_stands(tmp_path: Path) -> None:
-    text = RIGHT.replace("    parser:", "    upload: &upload\n      max_bytes: 1\n    parser:")
+def test_an_error_in_a_merged_section_has_the_line_of_its_key(tmp_path: Path) -> None:
+    text = VALID.replace("    parser:", "    upload: &upload\n      max_bytes: 1\n    parser:")
     text += "  second:\n    <<: {topics: [x], table: a.b}\n    parser: {event_time: {field: t}}\n"
     text += "    upload: {<<: *upload, max_age: 1m}\n"
     assert [line.partition(": must")[0] for line in refusal(tmp_path, text).splitlines()] == [
@@ -586,42 +590,42 @@ def test_a_fault_behind_a_merge_key_is_located_where_it_stands(tmp_path: Path) -
     ]
 
 
-def test_a_byte_order_mark_is_no_fault(tmp_path: Path) -> None:
-    assert load(tmp_path, "\ufeff" + RIGHT).version == 1
+def test_a_byte_order_mark_is_accepted(tmp_path: Path) -> None:
+    assert load(tmp_path, "\ufeff" + VALID).version == 1
 
 
-def test_bytes_that_are_not_utf_8(tmp_path: Path) -> None:
+def test_bytes_that_are_not_utf_8_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "streams.yaml"
-    file.write_bytes(RIGHT.encode() + b"# caf\xe9\n")
+    file.write_bytes(VALID.encode() + b"# caf\xe9\n")
     with pytest.raises(ConfigError, match=r"streams\.yaml, line 10: is not UTF-8 text"):
         load_config(file)
 
 
-def test_a_huge_file_is_not_read(tmp_path: Path) -> None:
+def test_a_huge_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "streams.yaml"
     with file.open("wb") as sparse:
         sparse.truncate(MAX_FILE_BYTES * 100)
-    with pytest.raises(ConfigError, match="is larger than 16 MiB: this is no config"):
+    with pytest.raises(ConfigError, match="is larger than 16 MiB, too large for a config"):
         load_config(file)
 
 
 def test_the_variable_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "mine.yaml"
-    file.write_text(RIGHT)
+    file.write_text(VALID)
     monkeypatch.setenv("WAYBILL_CONFIG", str(file))
     assert config_path() == file
     assert load_config().storage.bucket == "archive"
     assert config_path({}) == DEFAULT_PATH
 
 
-def test_a_variable_that_names_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_with_a_missing_file_raises_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WAYBILL_CONFIG", str(tmp_path / "none.yaml"))
     with pytest.raises(ConfigError, match=r"none\.yaml: the config cannot be read \(No such file or directory\); "
                        "WAYBILL_CONFIG names it"):  # fmt: skip
         load_config()
 
 
-def test_a_directory_is_no_file(tmp_path: Path) -> None:
+def test_a_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot be read \(Is a directory\); name another file with WAYBILL_CONFIG"):
         load_config(tmp_path)
 
@@ -632,7 +636,7 @@ def test_fifty_streams_load_fast_enough_for_the_dag_processor(tmp_path: Path) ->
         f"    parser: {{event_time: {{field: time}}, message_id: id}}\n    table: a.t{i}\n"
         for i in range(50)
     )
-    text = RIGHT.split("  flights:")[0] + streams
+    text = VALID.split("  flights:")[0] + streams
     load(tmp_path, text)
     started = time.process_time()
     assert len(load(tmp_path, text).streams) == 50

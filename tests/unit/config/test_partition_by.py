@@ -1,4 +1,4 @@
-"""What a table is partitioned by: read as Spark writes it, and refused where it cannot be."""
+"""The key `partition_by:` of a stream: Spark's notation, and the partitionings that loading refuses."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ IDENTITY, BUCKET, TRUNCATE = TransformKind.IDENTITY, TransformKind.BUCKET, Trans
         ),
     ],
 )
-def test_it_is_read_as_spark_writes_it_and_written_back(
+def test_sparks_notation_is_read_and_written_back(
     tmp_path: Path, written: str, expected: PartitionBy, serialised: Any
 ) -> None:
     config = load(tmp_path, written)
@@ -113,38 +113,41 @@ def test_partition_fields_have_sparks_names() -> None:
         ("[hour, month(2, landed)]", "'month(2,landed)' is not a column, bucket("),
         ("[hour, Carrier]", "'Carrier' is not a column, bucket("),
         ("[hour, '']", "'' is not a column, bucket("),
-        ("[hour, bucket(0, carrier)]", "'bucket(0,carrier)': there can be 1 to 100,000 buckets"),
-        ("[hour, bucket(100001, carrier)]", "'bucket(100001,carrier)': there can be 1 to 100,000 buckets"),
-        ("[hour, truncate(0, carrier)]", "'truncate(0,carrier)': a width is from 1 to 2,147,483,647"),
-        ("[hour, carriers]", "carriers: there is no such column to partition by; there are: topic, partition, offset"),
-        ("[hour, headers]", "headers: there is no such column to partition by"),
-        ("[hour, carrier, carrier]", "carrier: carrier is there already; take one of the two"),
-        ("[hour, bucket(2, carrier), bucket(4, carrier)]", "bucket(4, carrier): bucket(2, carrier) is there already"),
-        ("[hour, offset]", "offset: would make a partition for each message: take bucket or truncate"),
-        ("[hour, message_id]", "message_id: would make a partition for each message: take bucket or truncate"),
+        ("[hour, bucket(0, carrier)]", "'bucket(0,carrier)': the number of buckets must be between 1 and 100,000"),
+        (
+            "[hour, bucket(100001, carrier)]",
+            "'bucket(100001,carrier)': the number of buckets must be between 1 and 100,000",
+        ),
+        ("[hour, truncate(0, carrier)]", "'truncate(0,carrier)': the width must be between 1 and 2,147,483,647"),
+        ("[hour, carriers]", "carriers: unknown column; known columns: topic, partition, offset"),
+        ("[hour, headers]", "headers: unknown column; known columns: "),
+        ("[hour, carrier, carrier]", "carrier: repeats carrier; remove one of the two"),
+        ("[hour, bucket(2, carrier), bucket(4, carrier)]", "bucket(4, carrier): repeats bucket(2, carrier)"),
+        ("[hour, offset]", "offset: would make a partition for each message: use bucket or truncate"),
+        ("[hour, message_id]", "message_id: would make a partition for each message: use bucket or truncate"),
         ("[hour, landed]", "landed: would make a partition for each microsecond"),
         ("[hour, event_time]", "event_time: would make a partition for each microsecond"),
-        ("[hour, delay]", "delay: a double cannot be partitioned by: its values are not exact"),
-        ("[hour, crew]", "crew: a list cannot be partitioned by"),
-        ("[hour, bucket(4, crew)]", "bucket(4, crew): a list cannot be partitioned by"),
-        ("[hour, bucket(4, delay)]", "bucket(4, delay): Iceberg has no buckets of a double"),
-        ("[hour, bucket(4, cancelled)]", "bucket(4, cancelled): Iceberg has no buckets of a boolean"),
-        ("[hour, truncate(4, cancelled)]", "truncate(4, cancelled): Iceberg does not truncate a boolean"),
-        ("[hour, truncate(4, landed)]", "truncate(4, landed): Iceberg does not truncate a timestamp"),
-        ("[hour, truncate(4, day)]", "truncate(4, day): Iceberg does not truncate a date"),
+        ("[hour, delay]", "delay: a table cannot be partitioned by a double: its values are not exact"),
+        ("[hour, crew]", "crew: a table cannot be partitioned by a list"),
+        ("[hour, bucket(4, crew)]", "bucket(4, crew): a table cannot be partitioned by a list"),
+        ("[hour, bucket(4, delay)]", "bucket(4, delay): Iceberg cannot bucket a double"),
+        ("[hour, bucket(4, cancelled)]", "bucket(4, cancelled): Iceberg cannot bucket a boolean"),
+        ("[hour, truncate(4, cancelled)]", "truncate(4, cancelled): Iceberg cannot truncate a boolean"),
+        ("[hour, truncate(4, landed)]", "truncate(4, landed): Iceberg cannot truncate a timestamp"),
+        ("[hour, truncate(4, day)]", "truncate(4, day): Iceberg cannot truncate a date"),
         (
             "[hour, truncate(10, cents)]",
-            "truncate(10, cents): truncated downwards, the least decimal(2,0) has more digits",
+            "truncate(10, cents): truncation rounds down, so the smallest decimal(2,0) gets more digits",
         ),
-        ("[day]", "day: the partition field would be called 'event_time_day', as a column is: give the column another"),
+        ("[day]", "day: the partition field would have the name of the column 'event_time_day': rename the column"),
         (
             "[hour, bucket(4, seats)]",
-            "bucket(4, seats): the partition field would be called 'seats_bucket', as a",
+            "bucket(4, seats): the partition field would have the name of the column 'seats_bucket'",
         ),
-        (f"[hour, {', '.join(['carrier'] * 9)}]", "names 9 columns: 8 at most, each multiplies the files"),
+        (f"[hour, {', '.join(['carrier'] * 9)}]", "has 9 columns: at most 8, since each multiplies the files"),
     ],
 )
-def test_what_cannot_be_is_refused_when_the_config_is_loaded(tmp_path: Path, written: str, why: str) -> None:
+def test_an_invalid_partitioning_is_refused(tmp_path: Path, written: str, why: str) -> None:
     with pytest.raises(ConfigError) as refused:
         load(tmp_path, written)
     assert f"streams.flights.partition_by: {why}" in str(refused.value)

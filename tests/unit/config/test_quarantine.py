@@ -1,4 +1,4 @@
-"""The share of a run's messages from which on the quarantine is an alert."""
+"""The section `quarantine:` of a stream: the share of quarantined messages that raises an alert."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from waybill.config.partitioning import QuarantineAlert
     ("written", "share", "as_written"),
     [("1%", "0.01", "1%"), ("0.5 %", "0.005", "0.5%"), (0.015, "0.015", "1.5%"), (0, "0", "0%"), ("100%", "1", "100%")],
 )
-def test_shares_as_people_write_them(written: object, share: str, as_written: str) -> None:
+def test_shares_are_read_and_written(written: object, share: str, as_written: str) -> None:
     alert = QuarantineAlert.model_validate({"max_rate": written})
     assert alert.max_rate == Decimal(share)
     document = alert.model_dump(mode="json")
@@ -23,6 +23,6 @@ def test_shares_as_people_write_them(written: object, share: str, as_written: st
 
 
 @pytest.mark.parametrize("written", [1, 1.0, 5, "1", "101%", "-1%", -0.1, True, None, float("nan"), "one"])
-def test_what_could_mean_something_else_is_refused(written: object) -> None:
+def test_an_ambiguous_share_is_refused(written: object) -> None:
     with pytest.raises(ValidationError, match=r"must be a share: 1% or 0\.01 \(1% is not 1"):
         QuarantineAlert.model_validate({"max_rate": written})

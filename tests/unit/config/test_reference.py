@@ -1,4 +1,4 @@
-"""The reference and the schema say what the models say, and their example is right."""
+"""The reference and the JSON schema agree with the models, and the example is valid."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DOCUMENT = Path(__file__).parents[3] / "docs" / "config-reference.md"
 
 
 def test_the_document_is_current() -> None:
-    """Write it anew with: waybill config reference > docs/config-reference.md"""
+    """Update it with: waybill config reference > docs/config-reference.md"""
     assert DOCUMENT.read_text(encoding="utf-8") == reference.markdown()
 
 
@@ -30,7 +30,7 @@ def test_every_section_and_key_is_described() -> None:
         assert text.count(f"## {section}\n") == 1
 
 
-def test_defaults_and_limits_are_written_as_one_would_write_them() -> None:
+def test_defaults_and_limits_have_the_form_of_the_yaml() -> None:
     text = reference.markdown()
     assert "| `max_bytes` | size | `128MiB` | 1KiB to 5GiB, as 64MiB or 1GB |" in text
     assert "| `budget` | duration | `45s` | 1s to 1h, as a whole number of s, m, h or d |" in text
@@ -38,14 +38,14 @@ def test_defaults_and_limits_are_written_as_one_would_write_them() -> None:
     assert "| `bucket` | text | *required* |" in text
 
 
-def test_the_example_is_right(tmp_path: Path) -> None:
+def test_the_example_is_valid(tmp_path: Path) -> None:
     file = tmp_path / "example.yaml"
     file.write_text(reference.EXAMPLE)
     assert set(load_config(file).streams) == {"orders", "clicks"}
 
 
 @pytest.mark.parametrize("text", [reference.EXAMPLE, DEFAULT_PATH.read_text(encoding="utf-8")])
-def test_the_schema_takes_what_is_right(text: str) -> None:
+def test_json_schema_accepts_valid_configs(text: str) -> None:
     schema = json.loads(reference.json_schema())
     jsonschema.Draft202012Validator.check_schema(schema)
     # As an editor reads it: YAML 1.2, where a time is text.
@@ -61,13 +61,13 @@ def test_the_schema_takes_what_is_right(text: str) -> None:
     "wrong",
     [{"version": 2}, {"version": 1, "storage": {"bucket": "A"}}, {"version": 1, "storage": {"bucket": "abc", "x": 1}}],
 )
-def test_the_schema_refuses_what_is_wrong(wrong: dict[str, object]) -> None:
+def test_json_schema_refuses_invalid_configs(wrong: dict[str, object]) -> None:
     schema = json.loads(reference.json_schema())
     right = {"version": 1, "storage": {"bucket": "abc"}, "streams": {}}
     errors = list(jsonschema.Draft202012Validator(schema).iter_errors({**right, **wrong}))
     assert any(error.absolute_path or error.validator == "const" for error in errors)
 
 
-def test_the_schema_writes_defaults_as_the_file_has_them() -> None:
+def test_json_schema_has_defaults_in_the_form_of_the_yaml() -> None:
     schema = json.loads(reference.json_schema())
     assert schema["$defs"]["ZooKeeper"]["properties"]["session_timeout"]["default"] == "10s"

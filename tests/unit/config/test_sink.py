@@ -1,4 +1,4 @@
-"""`sink:` is checked at load: what means nothing, what collides, and where two streams would write one directory."""
+"""The section `sink:` of a stream: formats, keys without effect, and streams that would write one directory."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ def load(tmp_path: Path, sink: object, /, second: object = None, **stream: objec
     return load_config(file)
 
 
-def test_rows_go_to_the_table_if_nothing_is_said(tmp_path: Path) -> None:
+def test_the_default_sink_is_the_table(tmp_path: Path) -> None:
     sink = load(tmp_path, "iceberg").stream("first").sink
     assert (sink.name, sink.is_files) == (SinkName.ICEBERG, False)
-    assert load(tmp_path, "iceberg").stream("first").reading.files is None
+    assert load(tmp_path, "iceberg").stream("first").parse_settings.files is None
 
 
-def test_a_name_alone_is_enough(tmp_path: Path) -> None:
+def test_a_name_is_the_short_form_of_a_sink(tmp_path: Path) -> None:
     config = load(tmp_path, "files")
     sink = config.stream("first").sink
     assert (sink.is_files, sink.format.name, sink.format.codec) == (True, FileFormat.PARQUET, Compression.ZSTD)
     assert config.files_root("first") == "prod/tables/x.first_g1"
-    assert config.stream("first").reading.files == sink.format
+    assert config.stream("first").parse_settings.files == sink.format
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,9 @@ def test_a_name_alone_is_enough(tmp_path: Path) -> None:
         ({"name": "text", "compression": "gzip", "delimiter": "\x1e"}, FileExtension.TEXT_GZIP, Compression.GZIP),
     ],
 )
-def test_formats(tmp_path: Path, format_: object, extension: FileExtension, codec: Compression) -> None:
+def test_formats_have_extension_and_codec(
+    tmp_path: Path, format_: object, extension: FileExtension, codec: Compression
+) -> None:
     config = load(tmp_path, {"name": "files", "format": format_})
     found = config.stream("first").sink.format
     assert (found.extension, found.codec) == (extension, codec)
@@ -65,9 +67,13 @@ def test_formats(tmp_path: Path, format_: object, extension: FileExtension, code
 @pytest.mark.parametrize(
     ("sink", "stream", "message"),
     [
-        ({"name": "iceberg", "lateness": "2h"}, {}, "means nothing with the sink iceberg: leave it out"),
-        ({"name": "files", "prefix": "backup"}, {}, "'backup' is where Waybill keeps its own objects"),
-        ({"name": "files", "prefix": "plans/x"}, {}, "'plans' is where Waybill keeps its own objects"),
+        (
+            {"name": "iceberg", "lateness": "2h"},
+            {},
+            "has no effect with the sink iceberg: remove it, or set name: files",
+        ),
+        ({"name": "files", "prefix": "backup"}, {}, "'backup' is a prefix of Waybill's own objects"),
+        ({"name": "files", "prefix": "plans/x"}, {}, "'plans' is a prefix of Waybill's own objects"),
         ({"name": "files", "prefix": ""}, {}, "must be up to 400 characters"),
         ({"name": "files", "prefix": "a/../b"}, {}, "must be up to 400 characters"),
         ({"name": "files", "prefix": "dt=1"}, {}, "must be up to 400 characters"),
@@ -76,19 +82,23 @@ def test_formats(tmp_path: Path, format_: object, extension: FileExtension, code
         (
             {"name": "files", "format": {"name": "parquet", "key": "legacy"}},
             {},
-            "means nothing with the format parquet",
+            "has no effect with the format parquet",
         ),
-        ({"name": "files", "format": {"name": "text", "compression": "zstd"}}, {}, "of text must be none or gzip"),
+        (
+            {"name": "files", "format": {"name": "text", "compression": "zstd"}},
+            {},
+            "must be none or gzip with the format text",
+        ),
         (
             "files",
             {"partition_by": ["hour", "carrier"], "columns": {"carrier": "string"}},
             "must be hour or day with the sink files",
         ),
-        ("files", {"columns": {"hr": "int"}}, "is a directory's column with the sink files"),
+        ("files", {"columns": {"hr": "int"}}, "is the name of a directory level of the sink files"),
         ("file", {}, "must be 'iceberg' or 'files'"),
     ],
 )
-def test_what_cannot_be_is_refused(tmp_path: Path, sink: object, stream: dict[str, object], message: str) -> None:
+def test_an_invalid_sink_is_refused(tmp_path: Path, sink: object, stream: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError) as raised:
         load(tmp_path, sink, **stream)
     assert message in str(raised.value)
@@ -105,7 +115,9 @@ def test_what_cannot_be_is_refused(tmp_path: Path, sink: object, stream: dict[st
         ("out", "outer", ""),
     ],
 )
-def test_two_streams_files_lie_apart(tmp_path: Path, first: str, second: str, overlap: str) -> None:
+def test_two_streams_cannot_write_files_below_one_directory(
+    tmp_path: Path, first: str, second: str, overlap: str
+) -> None:
     def both() -> Config:
         return load(tmp_path, {"name": "files", "prefix": first}, {"name": "files", "prefix": second})
 

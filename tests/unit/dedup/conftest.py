@@ -1,4 +1,4 @@
-"""What tests of the history of a table share."""
+"""A fixture for tests of a table's history."""
 
 from __future__ import annotations
 

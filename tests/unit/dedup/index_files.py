@@ -1,21 +1,21 @@
-"""An index's files in memory, and entries of manifests."""
+"""The files of a key index in memory, and entries of index manifests."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from waybill.dedup.index.runs import Run
-from waybill.errors import ObjectAlreadyThere, ObjectMissing
+from waybill.dedup.index.sorted_runs import SortedRun
+from waybill.errors import ObjectExists, ObjectMissing
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 
 
 class MemoryFiles:
-    """What a `Store` does for the index, without S3: tests of it run thousands of times."""
+    """Replaces a `Store` for the index, without S3: its tests run thousands of times."""
 
-    gap_bytes = 64 << 10
+    coalesce_bytes = 64 << 10
 
     def __init__(self) -> None:
         self.contents: dict[str, bytes] = {}
@@ -33,7 +33,7 @@ class MemoryFiles:
 
     def create_if_absent(self, key: str, data: Any) -> None:
         if key in self.contents:
-            raise ObjectAlreadyThere(key)
+            raise ObjectExists(key)
         self.contents[key] = bytes(data)
 
     def upload_if_absent(self, key: str) -> _Upload:
@@ -64,9 +64,9 @@ def entry(
     sequences: tuple[int, int] = (1, 1),
     keys: int = 1000,
     arrived: tuple[int, int] = (0, 0),
-) -> Run:
-    """A manifest's entry of a run whose files nobody reads: 20 bytes a key, and 2 of its filter."""
-    return Run(
+) -> SortedRun:
+    """Return the manifest entry of a sorted run without files: 20 bytes a key, and 2 of its filter."""
+    return SortedRun(
         bucket=bucket,
         first_sequence=sequences[0],
         last_sequence=sequences[1],

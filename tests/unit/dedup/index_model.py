@@ -1,4 +1,4 @@
-"""What an index has to answer, in a dict; and runs of the same entries."""
+"""A model of the key index, a dict of kept rows; and sorted runs of the same rows."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import strategies as st
 
-from waybill.dedup.index.runs import Files, Run, RunKeys, write_run
-from waybill.dedup.judge import BucketIndex
+from waybill.dedup.index.lookup import BucketIndex
+from waybill.dedup.index.sorted_runs import FileStore, IndexEntries, SortedRun, write_run
 from waybill.names import TopicPartition
 
 INDEX = "archive/dedup/flights/0/00000000-0000-0000-0000-000000000001/"
@@ -18,7 +18,7 @@ TPS = tuple(TopicPartition(topic, n) for topic in ("flights", "a.b") for n in ra
 
 @dataclass(frozen=True)
 class Kept:
-    """A kept row: its key's hash, and what is indexed of it."""
+    """A kept row: the hash of its key, and what the index stores of it."""
 
     hi: int
     lo: int
@@ -28,7 +28,7 @@ class Kept:
 
 
 def kept_rows(max_arrived_ms: int = 40) -> st.SearchStrategy[list[Kept]]:
-    """Rows of few keys: some are alike in one half of their hash. No two of a key arrived at the same time."""
+    """Generate rows of few keys: some share one half of their hash. No two of a key arrived at the same time."""
     row = st.builds(
         Kept,
         hi=st.sampled_from([0, 1, 2, 3, 2**59, 2**60 - 1]),
@@ -40,11 +40,11 @@ def kept_rows(max_arrived_ms: int = 40) -> st.SearchStrategy[list[Kept]]:
     return st.lists(row, max_size=60, unique_by=lambda kept: (kept.hi, kept.lo, kept.arrived_ms))
 
 
-def run_keys(rows: Iterable[Kept]) -> RunKeys:
-    """The entries of rows, sorted."""
+def entries_of(rows: Iterable[Kept]) -> IndexEntries:
+    """Return the index entries of rows, sorted."""
     rows = sorted(rows, key=lambda row: (row.hi, row.lo))
     tps = tuple(dict.fromkeys(row.tp for row in rows))
-    return RunKeys(
+    return IndexEntries(
         hi=np.array([row.hi for row in rows], np.uint64),
         lo=np.array([row.lo for row in rows], np.uint64),
         arrived_ms=np.array([row.arrived_ms for row in rows], np.int64),
@@ -54,13 +54,13 @@ def run_keys(rows: Iterable[Kept]) -> RunKeys:
     )
 
 
-def new_run(files: Files, rows: Iterable[Kept], sequence: int = 1, bucket: int = 0) -> Run:
-    """A run of rows."""
-    return write_run(files, INDEX, bucket, (sequence, sequence), run_keys(rows))
+def new_run(files: FileStore, rows: Iterable[Kept], sequence: int = 1, bucket: int = 0) -> SortedRun:
+    """Write a sorted run of rows."""
+    return write_run(files, INDEX, bucket, (sequence, sequence), entries_of(rows))
 
 
-def latest(rows: Iterable[Kept], horizon_ms: int) -> dict[tuple[int, int], Kept]:
-    """What the index has to answer for each key."""
+def latest_rows(rows: Iterable[Kept], horizon_ms: int) -> dict[tuple[int, int], Kept]:
+    """Return what the index must answer for each key."""
     found: dict[tuple[int, int], Kept] = {}
     for row in sorted(rows, key=lambda row: row.arrived_ms):
         if row.arrived_ms >= horizon_ms:
@@ -68,16 +68,19 @@ def latest(rows: Iterable[Kept], horizon_ms: int) -> dict[tuple[int, int], Kept]
     return found
 
 
-def answers(
-    files: Files, runs: Sequence[Run], keys: Sequence[tuple[int, int]], horizon_ms: int
+def look_up(
+    files: FileStore, runs: Sequence[SortedRun], keys: Sequence[tuple[int, int]], horizon_ms: int
 ) -> dict[tuple[int, int], Kept]:
-    """What the index of these runs answers for the keys, each of which must be answered once at most."""
+    """Return what an index of these runs answers for the keys; check that each is answered at most once."""
     known = [TopicPartition("a.b", 1), TopicPartition("another", 0)]
     hi, lo = (np.array([key[half] for key in keys], np.uint64) for half in (0, 1))
-    seen = BucketIndex(files, runs, known).lookup(hi, lo, horizon_ms)
-    assert len(set(seen.candidate.tolist())) == len(seen.candidate)
-    assert seen.tp.dtype == np.int32
+    earlier = BucketIndex(files, runs, known).lookup(hi, lo, horizon_ms)
+    assert len(set(earlier.candidate.tolist())) == len(earlier.candidate)
+    assert earlier.tp.dtype == np.int32
     assert len(set(known)) == len(known)
     assert known[:2] == [TopicPartition("a.b", 1), TopicPartition("another", 0)]
-    found = zip(*(column.tolist() for column in (seen.candidate, seen.arrived_ms, seen.tp, seen.offset)), strict=True)
+    found = zip(
+        *(column.tolist() for column in (earlier.candidate, earlier.arrived_ms, earlier.tp, earlier.offset)),
+        strict=True,
+    )
     return {keys[at]: Kept(*keys[at], arrived, known[tp], offset) for at, arrived, tp, offset in found}

@@ -1,7 +1,7 @@
-"""What dedup sweeps mean, in plain Python: slow, and short enough to be believed. Tests hold the real thing to it.
+"""The definition of dedup sweeps in plain Python: slow, and short enough to be checked by reading.
 
-A stream's life is a sequence of `sweep`s, each of a batch of rows and the state that the one before left. Arrivals,
-watermarks and horizons are epoch ms.
+Tests compare the real sweeps with it. A stream's history is a sequence of `sweep`s, each of a batch of rows and the
+state after the sweep before. Arrivals, watermarks and horizons are epoch ms.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ Key = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the main table, as far as dedup is concerned."""
+    """The part of a main table's row that dedup uses."""
 
     tp: TopicPartition
     offset: int
     kafka_timestamp_ms: int | None
     event_time_ms: int
     key_values: tuple[str | None, ...]
-    """Of the columns of `dedup.key`, in their order; of one column `message_id`, if nothing else is said."""
+    """Values of the columns of `dedup.key`, in their order; by default of the column `message_id` alone."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Duplicate:
 
 @dataclass(frozen=True)
 class State:
-    """What one sweep leaves to the next."""
+    """The state between two sweeps."""
 
     watermarks: Mapping[TopicPartition, int] = field(default_factory=dict)
     horizon_ms: int = NEVER
@@ -60,10 +60,10 @@ class State:
 
 @dataclass(frozen=True)
 class Swept:
-    """What came of a sweep. Of the batch's rows, each is in one of the two lists."""
+    """The result of a sweep. Each row of the batch is in one of the two lists."""
 
     kept: tuple[Kept, ...]
-    """Rows without a key first; for each key, in the order in which they were judged."""
+    """Rows without a key first; for each key, in the order in which they were compared."""
     duplicates: tuple[Duplicate, ...]
     state: State
 
@@ -77,7 +77,7 @@ def sweep(
     key_columns: Sequence[str] = ("message_id",),
     forced_horizon_ms: int = NEVER,
 ) -> Swept:
-    """One sweep. `high_ms`: when it was planned; `forced_horizon_ms`: what the index's budget made of the horizon."""
+    """Run one sweep. `high_ms`: time of its plan; `forced_horizon_ms`: the horizon that the index's budget requires."""
     low = low_ms(state.watermarks, {row.tp for row in batch}, window_ms)
     arrived = {row: arrival_ms(row, low[row.tp], high_ms) for row in batch}
 
@@ -86,7 +86,7 @@ def sweep(
     all_kept: dict[Key, list[Kept]] = defaultdict(list, {key: list(rows) for key, rows in state.kept.items()})
     for key, rows in by_key(batch, key_columns).items():
         for row in in_order(rows, arrived):
-            first = first_seen(all_kept[key], arrived[row], window_ms, state.horizon_ms)
+            first = repeated_row(all_kept[key], arrived[row], window_ms, state.horizon_ms)
             if first is None:
                 all_kept[key].append(Kept(row, arrived[row]))
                 kept.append(Kept(row, arrived[row]))
@@ -104,9 +104,10 @@ def sweep(
 def low_ms(
     watermarks: Mapping[TopicPartition, int], tps: Iterable[TopicPartition], window_ms: int
 ) -> dict[TopicPartition, int]:
-    """Before which no row of these topic-partitions counts as arrived: their own watermark, or all but a window's.
+    """Return the time before which no row of each topic-partition counts as arrived.
 
-    One that is new is taken to be as far behind as the last of the others.
+    That is its own watermark, or the newest of all minus a window if that is later. A new topic-partition gets the
+    oldest watermark.
     """
     if not watermarks:
         return dict.fromkeys(tps, NEVER)
@@ -115,19 +116,19 @@ def low_ms(
 
 
 def arrival_ms(row: Row, low: int, high: int) -> int:
-    """Kafka's timestamp or else the event time, within the bounds; the lower one wins, where they contradict."""
+    """Return Kafka's timestamp, or the event time, within the bounds; if they contradict, the lower one applies."""
     time = row.event_time_ms if row.kafka_timestamp_ms is None else row.kafka_timestamp_ms
     return max(min(time, high), low)
 
 
 def horizon_after(watermarks: Mapping[TopicPartition, int], window_ms: int) -> int:
-    """The horizon that these watermarks allow: no row can still arrive that needs a kept row from before it."""
+    """Return the horizon that these watermarks allow: no row that still arrives can repeat one from before it."""
     low = low_ms(watermarks, watermarks, window_ms)
     return min(low.values()) - window_ms if low else NEVER
 
 
 def key_of(row: Row, key_columns: Sequence[str]) -> Key | None:
-    """A row's key; none if a column of it is null, or if it is an id that Waybill assigned for want of one."""
+    """Return a row's key; None if a key column is null, or if Waybill assigned the id because there was none."""
     if list(key_columns) == ["message_id"] and row.key_values == (f"{row.tp}@{row.offset}",):
         return None
     present = tuple(value for value in row.key_values if value is not None)
@@ -135,7 +136,7 @@ def key_of(row: Row, key_columns: Sequence[str]) -> Key | None:
 
 
 def by_key(batch: Iterable[Row], key_columns: Sequence[str]) -> dict[Key, list[Row]]:
-    """The rows that have a key."""
+    """Return the rows that have a key, by key."""
     rows: dict[Key, list[Row]] = defaultdict(list)
     for row in batch:
         key = key_of(row, key_columns)
@@ -145,9 +146,10 @@ def by_key(batch: Iterable[Row], key_columns: Sequence[str]) -> dict[Key, list[R
 
 
 def in_order(rows: Iterable[Row], arrived: Mapping[Row, int]) -> list[Row]:
-    """Rows of one key as they are judged.
+    """Return rows of one key in the order of comparison.
 
-    By offset along each topic-partition, where arrival, for the order only, never goes back; and by it among them.
+    Along each topic-partition that is by offset. Across topic-partitions it is by arrival, where a row is taken to
+    arrive not earlier than those before it in its topic-partition.
     """
     latest: dict[TopicPartition, int] = {}
     place: dict[Row, tuple[int, TopicPartition, int]] = {}
@@ -157,10 +159,10 @@ def in_order(rows: Iterable[Row], arrived: Mapping[Row, int]) -> list[Row]:
     return sorted(place, key=lambda row: place[row])
 
 
-def first_seen(kept: Sequence[Kept], arrived_ms: int, window_ms: int, horizon_ms: int) -> Kept | None:
-    """The kept row, among those of the same key so far, that a row repeats: the latest within window and horizon.
+def repeated_row(kept: Sequence[Kept], arrived_ms: int, window_ms: int, horizon_ms: int) -> Kept | None:
+    """Return the row that a row repeats: of the kept rows of its key, the latest within window and horizon.
 
-    Two of these cannot have arrived at the same time: the second would have been found to repeat the first.
+    Two of these cannot have arrived at the same time: the second would be a duplicate of the first.
     """
     since = max(arrived_ms - window_ms, horizon_ms)
     return max((k for k in kept if k.arrived_ms >= since), key=lambda k: k.arrived_ms, default=None)

@@ -1,4 +1,4 @@
-"""Candidates survive their way between tasks; arrival is Kafka's time within its bounds."""
+"""Candidates as arrays and bytes, and the arrival of rows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from waybill.dedup.candidates import UNBOUNDED_MS, Candidates, arrivals_ms
+from waybill.dedup.candidates import Candidates
+from waybill.dedup.rows import arrivals_ms
+from waybill.tables.dedup import NO_HORIZON_MS
 
 _COLUMNS = ("hi", "lo", "arrived_ms", "tp", "offset", "file", "row")
 
@@ -31,7 +33,7 @@ def _rows(candidates: Candidates) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("n", [0, 1, 1000])
-def test_bytes_and_back(n: int) -> None:
+def test_candidates_are_restored_from_their_bytes(n: int) -> None:
     sent = _candidates(n)
     received = Candidates.from_bytes(sent.to_bytes())
     assert _rows(received) == _rows(sent)
@@ -39,13 +41,13 @@ def test_bytes_and_back(n: int) -> None:
     assert len(sent.to_bytes()) < 48 * n + 2000
 
 
-def test_take_by_index_and_by_mask() -> None:
+def test_take_selects_rows_by_index_or_by_mask() -> None:
     candidates = _candidates(10)
     assert _rows(candidates.take(np.array([7, 2]))) == [_rows(candidates)[7], _rows(candidates)[2]]
     assert _rows(candidates.take(candidates.tp == 0)) == _rows(candidates)[::3]
 
 
-def test_concat() -> None:
+def test_concat_keeps_rows_and_types() -> None:
     candidates = _candidates(10)
     parts = [candidates.take(np.arange(0, 4)), Candidates.empty(), candidates.take(np.arange(4, 10))]
     whole = Candidates.concat(parts)
@@ -59,26 +61,26 @@ def _times(ms: list[float | None]) -> pa.Array:
     return pa.array([None if t is None else epoch + timedelta(milliseconds=t) for t in ms], pa.timestamp("us", "UTC"))
 
 
-def test_arrival_is_kafkas_time_else_the_events_within_the_bounds() -> None:
+def test_arrival_is_kafkas_time_or_the_event_time_within_the_bounds() -> None:
     kafka = _times([500.9, None, 9_000, 100, -0.5, 100, None])
     event = _times([1, 600.9, 1, 1, 1, 1, 9_999])
     tp = np.array([0, 0, 0, 0, 1, 1, 2], np.int32)
-    arrived = arrivals_ms(kafka, event, tp, np.array([400, UNBOUNDED_MS, 7_000]), high_ms=5_000)
+    arrived = arrivals_ms(kafka, event, tp, np.array([400, NO_HORIZON_MS, 7_000]), latest_ms=5_000)
     #                         kafka event high  low  down  kafka  low above high
     assert arrived.tolist() == [500, 600, 5_000, 400, -1, 100, 7_000]
     assert arrived.dtype == np.int64
 
 
 @pytest.mark.parametrize(("unit", "expected"), [("s", -3_000), ("ms", -3), ("us", -1), ("ns", -1)])
-def test_arrival_is_in_ms_whatever_the_unit(unit: str, expected: int) -> None:
+def test_arrival_is_in_ms_for_every_timestamp_unit(unit: str, expected: int) -> None:
     times = pa.array([-3], pa.timestamp(unit))
-    assert arrivals_ms(times, times, np.zeros(1, np.int32), np.array([UNBOUNDED_MS]), 0).tolist() == [expected]
+    assert arrivals_ms(times, times, np.zeros(1, np.int32), np.array([NO_HORIZON_MS]), 0).tolist() == [expected]
 
 
-def test_a_row_without_any_time_is_refused() -> None:
+def test_arrival_is_refused_for_rows_without_any_time() -> None:
     with pytest.raises(ValueError, match="2 rows have neither kafka_timestamp nor event_time"):
         arrivals_ms(_times([1, None, None]), _times([None] * 3), np.zeros(3, np.int32), np.array([0]), 0)
 
 
-def test_no_rows_have_no_arrival() -> None:
+def test_arrival_of_no_rows_is_empty() -> None:
     assert arrivals_ms(_times([]), _times([]), np.zeros(0, np.int32), np.zeros(0, np.int64), 0).tolist() == []

@@ -1,4 +1,4 @@
-"""What dedup says of a table's file that is damaged: Arrow may say `OSError`, as where S3 does not answer."""
+"""Errors of dedup for a damaged data file. Arrow may raise `OSError` for it, as it does when S3 does not answer."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from pyiceberg.io.pyarrow import PyArrowFile
 from pyiceberg.table import Table
 
 from waybill.config import Dedup, Storage
-from waybill.dedup.appends import GainedFile, Point
-from waybill.dedup.candidates import UNBOUNDED_MS
-from waybill.dedup.index.manifest import IndexOf
+from waybill.dedup.appends import AppendedFile, TablePosition
+from waybill.dedup.index.manifest import IndexIdentity
 from waybill.dedup.index_build import BuildJob, BuildTask, index_rows
 from waybill.dedup.plan import SweepPlan
 from waybill.dedup.rows import read_rows
-from waybill.dedup.tasks import Piece, SweepJob
+from waybill.dedup.tasks import FilePart, SweepJob
 from waybill.errors import DamagedFile, ObjectMissing, PlanUnusable, StoreUnavailable, WaybillError
 from waybill.staging.table_layout import TableLayout
+from waybill.tables.dedup import NO_HORIZON_MS
 
 COLUMNS = ("topic", "partition", "offset", "message_id", "arrived_at")
 ROWS = 3000
@@ -33,7 +33,7 @@ Reader = Callable[[Table, str], object]
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Table]:
-    """A table with one file, on this machine's disk."""
+    """A table with one data file, on the local disk."""
     folder = tmp_path_factory.mktemp("warehouse")
     catalog = load_catalog("test", type="sql", uri=f"sqlite:///{folder}/c.db", warehouse=f"file://{folder}")
     catalog.create_namespace("analytics")
@@ -54,7 +54,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Table]:
 
 @pytest.fixture
 def file(table: Table) -> Iterator[Path]:
-    """Its file, which is as it was afterwards."""
+    """The table's data file, whose content is restored after the test."""
     (task,) = table.scan().plan_files()
     path = Path(task.file.file_path.removeprefix("file://"))
     good = path.read_bytes()
@@ -62,8 +62,8 @@ def file(table: Table) -> Iterator[Path]:
     path.write_bytes(good)
 
 
-def swept(table: Table, path: str) -> object:
-    """As a sweep reads what its table gained."""
+def read_for_sweep(table: Table, path: str) -> object:
+    """Read a file as a sweep reads appended files."""
     uuid = table.metadata.table_uuid
     plan = SweepPlan(
         key="sweeps/flights/1/0.json",
@@ -71,13 +71,13 @@ def swept(table: Table, path: str) -> object:
         generation=1,
         created_at=datetime(2026, 1, 2, tzinfo=UTC),
         main=str(uuid),
-        start=Point(None, 0),
-        end=Point(1, 1),
-        files=(GainedFile(path, 1, ROWS),),
+        start=TablePosition(None, 0),
+        end=TablePosition(1, 1),
+        files=(AppendedFile(path, 1, ROWS),),
         topic_partitions=(),
         watermarks={},
         window_ms=1,
-        horizon_ms=UNBOUNDED_MS,
+        horizon_ms=NO_HORIZON_MS,
         key_columns=("message_id",),
         source=None,
         buckets=1,
@@ -92,29 +92,29 @@ def swept(table: Table, path: str) -> object:
         unique=layout,
         duplicates=layout,
         secret=uuid.bytes,
-        judges=1,
+        hash_ranges=1,
         index="dedup/flights/",
         runs=(),
         covers=0,
         budget_bytes=1 << 30,
         memory_bytes=1 << 20,
     )
-    return list(read_rows(table.io, job, Piece(0, 0, 1), COLUMNS))
+    return list(read_rows(table.io, job, FilePart(0, 0, 1), COLUMNS))
 
 
-def indexed(table: Table, path: str) -> object:
-    """As the index is built from the unique table."""
-    of = IndexOf(str(table.metadata.table_uuid), ("message_id",), 1)
-    job = BuildJob.of_table("dedup/flights/", of, table, UNBOUNDED_MS, Dedup())
+def read_for_index(table: Table, path: str) -> object:
+    """Read a file as a build of the index reads the unique table."""
+    identity = IndexIdentity(str(table.metadata.table_uuid), ("message_id",), 1)
+    job = BuildJob.of_table("dedup/flights/", identity, table, NO_HORIZON_MS, Dedup())
     return index_rows(MemoryFiles(), table.io, job, BuildTask((path,), 1, 1))
 
 
-READERS = pytest.mark.parametrize("read", [swept, indexed])
+READERS = pytest.mark.parametrize("read", [read_for_sweep, read_for_index])
 
 
 @READERS
 @pytest.mark.parametrize("column", COLUMNS)
-def test_a_damaged_page_is_named(table: Table, file: Path, read: Reader, column: str) -> None:
+def test_damaged_page_raises_an_error_with_table_and_file(table: Table, file: Path, read: Reader, column: str) -> None:
     chunks = pq.read_metadata(file).row_group(0)
     (chunk,) = (c for c in map(chunks.column, range(chunks.num_columns)) if c.path_in_schema == column)
     start = chunk.dictionary_page_offset or chunk.data_page_offset
@@ -128,30 +128,32 @@ def test_a_damaged_page_is_named(table: Table, file: Path, read: Reader, column:
 
 @READERS
 @pytest.mark.parametrize("share", [0, 0.5, 0.999])
-def test_a_file_that_was_cut_off_is_named(table: Table, file: Path, read: Reader, share: float) -> None:
+def test_truncated_file_raises_an_error_with_table_and_file(
+    table: Table, file: Path, read: Reader, share: float
+) -> None:
     good = file.read_bytes()
     file.write_bytes(good[: int(share * len(good))])
     with pytest.raises(DamagedFile, match=rf"table analytics\.flights: its file .*{file.name} is damaged: "):
         read(table, f"file://{file}")
 
 
-@pytest.mark.parametrize(("read", "becomes"), [(swept, PlanUnusable), (indexed, ObjectMissing)])
-def test_a_file_that_is_gone_is_not_damaged(
-    table: Table, file: Path, read: Reader, becomes: type[WaybillError]
+@pytest.mark.parametrize(("read", "error"), [(read_for_sweep, PlanUnusable), (read_for_index, ObjectMissing)])
+def test_missing_file_is_not_reported_as_damaged(
+    table: Table, file: Path, read: Reader, error: type[WaybillError]
 ) -> None:
     file.unlink()
-    with pytest.raises(becomes, match=file.name):
+    with pytest.raises(error, match=file.name):
         read(table, f"file://{file}")
 
 
 @READERS
-@pytest.mark.parametrize("said", ["AWS Error NETWORK_CONNECTION", "Expected to be able to read 9 bytes"])
-def test_an_s3_that_does_not_answer_is_no_damage(
-    table: Table, file: Path, monkeypatch: pytest.MonkeyPatch, read: Reader, said: str
+@pytest.mark.parametrize("message", ["AWS Error NETWORK_CONNECTION", "Expected to be able to read 9 bytes"])
+def test_unreachable_s3_is_not_reported_as_damage(
+    table: Table, file: Path, monkeypatch: pytest.MonkeyPatch, read: Reader, message: str
 ) -> None:
     def fail(*_: object) -> None:
-        raise OSError(said)
+        raise OSError(message)
 
     monkeypatch.setattr(PyArrowFile, "open", fail)
-    with pytest.raises(StoreUnavailable, match=said):
+    with pytest.raises(StoreUnavailable, match=message):
         read(table, f"file://{file}")

@@ -1,3 +1,7 @@
+"""Filters of the key index, compared with the answers of their library."""
+
+from __future__ import annotations
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -14,14 +18,14 @@ def _random(count: int, seed: int = 0) -> np.ndarray:
     return np.unique(np.random.default_rng(seed).integers(0, 2**64, count, dtype=np.uint64))
 
 
-def _library_says(content: bytes, keys: np.ndarray) -> list[bool]:
-    """The library's own answers from the same bytes."""
-    held = ffi.new("binary_fuse16_t *")
-    assert lib.binary_fuse16_deserialize(held, ffi.from_buffer(content))
+def _library_answers(content: bytes, keys: np.ndarray) -> list[bool]:
+    """Return the library's own answers from the same bytes."""
+    fuse = ffi.new("binary_fuse16_t *")
+    assert lib.binary_fuse16_deserialize(fuse, ffi.from_buffer(content))
     try:
-        return [bool(lib.binary_fuse16_contain(int(key), held)) for key in keys]
+        return [bool(lib.binary_fuse16_contain(int(key), fuse)) for key in keys]
     finally:
-        lib.binary_fuse16_free(held)
+        lib.binary_fuse16_free(fuse)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 10, 1_000, 100_000])
@@ -30,7 +34,7 @@ def test_probe_answers_as_the_library_does_and_finds_every_key(count: int) -> No
     content = build(keys)
     others = np.concatenate([_random(5_000, seed=1), np.array(_EDGE, np.uint64)])
     assert probe(content, keys).all()
-    assert probe(content, others).tolist() == _library_says(content, others)
+    assert probe(content, others).tolist() == _library_answers(content, others)
 
 
 @given(st.sets(st.integers(0, 2**64 - 1), max_size=60), st.lists(st.integers(0, 2**64 - 1), max_size=20))
@@ -39,46 +43,46 @@ def test_probe_answers_as_the_library_does_for_any_keys(keys: set[int], others: 
     asked = np.array([*keys, *others, *_EDGE], np.uint64)
     answers = probe(content, asked)
     assert answers[: len(keys)].all()
-    assert answers.tolist() == _library_says(content, asked)
+    assert answers.tolist() == _library_answers(content, asked)
 
 
 @pytest.mark.parametrize(
     "keys", [np.arange(70_000), np.arange(70_000) << 40, 2**63 + np.arange(70_000, dtype=np.uint64)]
 )
-def test_keys_that_are_hardly_mixed_are_as_good_as_others(keys: np.ndarray) -> None:
+def test_false_positive_rate_is_the_same_for_unevenly_distributed_keys(keys: np.ndarray) -> None:
     keys = keys.astype(np.uint64)
     content = build(keys)
     assert probe(content, keys).all()
     assert probe(content, _random(200_000)).sum() < 30  # 3 are to be expected
 
 
-def test_a_filter_takes_about_two_and_a_quarter_bytes_a_key() -> None:
+def test_filter_takes_less_than_2_4_bytes_per_key() -> None:
     assert len(build(_random(200_000))) < 2.4 * 200_000
 
 
-def test_nothing_asked_is_nothing_answered() -> None:
+def test_probe_of_no_keys_is_empty() -> None:
     assert probe(build(_random(10)), np.array([], np.uint64)).tolist() == []
 
 
-def test_probe_reads_a_part_of_a_larger_buffer() -> None:
+def test_probe_accepts_a_view_into_a_larger_buffer() -> None:
     keys = _random(100)
     assert probe(memoryview(b"before" + build(keys))[6:], keys).all()
 
 
 @pytest.mark.parametrize("keys", [[1, 1], [2, 1]])
-def test_keys_that_are_not_strictly_ascending_are_refused(keys: list[int]) -> None:
+def test_build_refuses_keys_that_are_not_strictly_ascending(keys: list[int]) -> None:
     with pytest.raises(ValueError, match="strictly ascending"):
         build(np.array(keys, np.uint64))
 
 
-def test_bytes_that_are_no_filter_are_refused() -> None:
+def test_probe_refuses_bytes_that_are_not_a_filter() -> None:
     content = build(_random(1_000))
     for damaged in (b"", content[:20], content[:-1], content + b"\0", content[:12] + b"\x03" + content[13:]):
         with pytest.raises(ValueError, match="filter"):
             probe(damaged, _random(5))
 
 
-def test_no_header_leads_out_of_the_fingerprints() -> None:
+def test_damaged_header_never_makes_probe_read_out_of_bounds() -> None:
     content, asked = build(_random(50)), _random(1_000)
     rng = np.random.default_rng(7)
     for _ in range(300):
@@ -90,7 +94,7 @@ def test_no_header_leads_out_of_the_fingerprints() -> None:
             continue
 
 
-def test_arrays_that_cannot_be_written_are_not_compiled_for_anew() -> None:
+def test_probe_is_compiled_once_for_writable_and_read_only_arrays() -> None:
     keys = _random(10)
     frozen = keys.copy()
     frozen.flags.writeable = False

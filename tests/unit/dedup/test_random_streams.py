@@ -1,7 +1,7 @@
-"""Sweeps of random streams by what judges and indexes, with nothing around it, held to the oracle sweep by sweep.
+"""Random streams: the matching code and the key index, without tables and S3, must agree with the oracle.
 
-`WAYBILL_SEEDS=2000` tries so many streams instead of a few. With tables, S3 and drivers that die it is
-tests/integration/test_sweep.py, at a few hundred times the cost.
+`WAYBILL_SEEDS=2000` runs that many streams instead of a few. tests/integration/test_sweep.py does the same with tables,
+S3 and drivers that are killed, at a few hundred times the cost.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import pytest
 from index_files import MemoryFiles
 from oracle import Row
 
-from waybill.dedup.candidates import Candidates, arrivals_ms
-from waybill.dedup.duplicates import judge
-from waybill.dedup.hashing import hash_keys, without_assigned
-from waybill.dedup.index.merge import MergePolicy, choose, gather, merge_runs
-from waybill.dedup.index.runs import Run, RunKeys, write_run
-from waybill.dedup.judge import BucketIndex
-from waybill.dedup.plan import horizon_after, low_ms
-from waybill.dedup.scan import judge_of
+from waybill.dedup.candidates import Candidates
+from waybill.dedup.duplicates import find_duplicates
+from waybill.dedup.index.lookup import BucketIndex
+from waybill.dedup.index.merge import MergePolicy, choose_merges, merge_entries, merge_runs
+from waybill.dedup.index.sorted_runs import IndexEntries, SortedRun, write_run
+from waybill.dedup.keys import exclude_assigned_ids, hash_keys, hash_range_of
+from waybill.dedup.plan import earliest_arrival_ms, horizon_after
+from waybill.dedup.rows import arrivals_ms
 from waybill.names import TopicPartition
 
 SEEDS = int(os.environ.get("WAYBILL_SEEDS", "8"))
@@ -37,16 +37,16 @@ TIME = pa.timestamp("us", "UTC")
 
 @dataclass
 class Stream:
-    """What the index holds, and the state that sweeps leave, of ours and of the oracle."""
+    """The index and the state after each sweep, of the tested code and of the oracle."""
 
     rng: random.Random
     files: MemoryFiles = field(default_factory=MemoryFiles)
     buckets: int = 4
     window_ms: int = 3_600_000
     now_ms: int = START_MS
-    runs: list[Run] = field(default_factory=list)
-    kept: list[RunKeys] = field(default_factory=list)
-    """All that was ever kept: what the unique table has."""
+    runs: list[SortedRun] = field(default_factory=list)
+    kept: list[IndexEntries] = field(default_factory=list)
+    """All rows that were ever kept: the content of the unique table."""
     watermarks: dict[TopicPartition, int] = field(default_factory=dict)
     horizon_ms: int = oracle.NEVER
     state: oracle.State = field(default_factory=oracle.State)
@@ -55,8 +55,8 @@ class Stream:
 
     # --- rows ---
 
-    def gain(self) -> None:
-        """Rows for the next sweep: some of them late, early, at the same time as others, or held back for long."""
+    def append(self) -> None:
+        """Add rows for the next sweep: late, early, at the same time as others, or held back for some sweeps."""
         made = [self._row() for _ in range(self.rng.randrange(1, 50))]
         held = [row for row in self.waiting if self.rng.random() < 0.1]
         self.waiting = [row for row in self.waiting if row not in held] + made
@@ -80,7 +80,7 @@ class Stream:
     # --- a sweep ---
 
     def sweep(self) -> None:
-        """Ours and the oracle's; the same rows are kept, the others repeat the same, and the state is the same."""
+        """Sweep by the tested code and by the oracle; check that kept rows, duplicates and states are equal."""
         batch = [row for row in self.waiting if self.rng.random() < 0.9]
         self.waiting = [row for row in self.waiting if row not in batch]
         forced = self.now_ms - self.rng.randrange(2 * self.window_ms) if self.rng.random() < 0.15 else oracle.NEVER
@@ -88,7 +88,7 @@ class Stream:
             self.state, batch, high_ms=self.now_ms, window_ms=self.window_ms, forced_horizon_ms=forced
         )
         found = self._sweep(batch)
-        assert found == _as_compared(expected)
+        assert found == _comparable(expected)
         self.horizon_ms = max(self.horizon_ms, horizon_after(self.watermarks, self.window_ms), forced)
         self.state = expected.state
         assert (self.watermarks, self.horizon_ms) == (dict(self.state.watermarks), self.state.horizon_ms)
@@ -98,12 +98,12 @@ class Stream:
         found: dict[tuple[TopicPartition, int], tuple[object, ...]] = {}
         for row, arrived_ms in keyless:
             found[row.tp, row.offset] = (arrived_ms,)
-        judges = self.rng.choice((self.buckets, 4 * self.buckets))
-        numbers = judge_of(candidates.hi, judges)
+        hash_ranges = self.rng.choice((self.buckets, 4 * self.buckets))
+        numbers = hash_range_of(candidates.hi, hash_ranges)
         runs = [
             run
-            for number in range(judges)
-            for run in self._judge(number * self.buckets // judges, candidates.take(numbers == number), found)
+            for number in range(hash_ranges)
+            for run in self._match(number * self.buckets // hash_ranges, candidates.take(numbers == number), found)
         ]
         self.runs += runs
         return found
@@ -111,7 +111,7 @@ class Stream:
     def _candidates(self, batch: Sequence[Row]) -> tuple[list[tuple[Row, int]], Candidates]:
         times = [None if row.kafka_timestamp_ms is None else row.kafka_timestamp_ms * 1000 for row in batch]
         tp = np.array([TPS.index(row.tp) for row in batch], np.int32)
-        low = np.array([low_ms(self.watermarks, known, self.window_ms) for known in TPS], np.int64)
+        low = np.array([earliest_arrival_ms(self.watermarks, tp_, self.window_ms) for tp_ in TPS], np.int64)
         events = pa.array([row.event_time_ms * 1000 for row in batch], TIME)
         arrived = arrivals_ms(pa.array(times, TIME), events, tp, low, self.now_ms)
         for row, at in zip(batch, arrived.tolist(), strict=True):
@@ -124,39 +124,39 @@ class Stream:
                 "message_id": pa.array([row.key_values[0] for row in batch], pa.string()),
             }
         )
-        hashes = without_assigned(hash_keys([rows.column("message_id")], SECRET), ["message_id"], rows)
+        hashes = exclude_assigned_ids(hash_keys([rows.column("message_id")], SECRET), ["message_id"], rows)
         offsets, place = rows.column("offset").to_numpy(), np.arange(len(batch))
         made = Candidates(hashes.hi, hashes.lo, arrived, tp, offsets, np.zeros(len(batch), np.int32), place)
         keyless = [(batch[n], int(arrived[n])) for n in np.flatnonzero(~hashes.present)]
         return keyless, made.take(np.flatnonzero(hashes.present))
 
-    def _judge(
+    def _match(
         self, bucket: int, candidates: Candidates, found: dict[tuple[TopicPartition, int], tuple[object, ...]]
-    ) -> list[Run]:
+    ) -> list[SortedRun]:
         if not len(candidates):
             return []
         tps = list(TPS)
         index = BucketIndex(self.files, [run for run in self.runs if run.bucket == bucket], tps)
-        seen = index.lookup(candidates.hi, candidates.lo, self.horizon_ms)
-        verdicts = judge(candidates, seen, self.window_ms, self.horizon_ms)
+        earlier = index.lookup(candidates.hi, candidates.lo, self.horizon_ms)
+        result = find_duplicates(candidates, earlier, self.window_ms, self.horizon_ms)
         for n in range(len(candidates)):
             place = (tps[candidates.tp[n]], int(candidates.offset[n]))
             found[place] = (int(candidates.arrived_ms[n]),)
-            if not verdicts.kept[n]:
-                first = (tps[verdicts.first_tp[n]], int(verdicts.first_offset[n]), int(verdicts.first_arrived_ms[n]))
+            if not result.kept[n]:
+                first = (tps[result.first_tp[n]], int(result.first_offset[n]), int(result.first_arrived_ms[n]))
                 found[place] += first
-        kept = candidates.take(np.flatnonzero(verdicts.kept))
+        kept = candidates.take(np.flatnonzero(result.kept))
         if not len(kept):
             return []
         kept = kept.take(np.lexsort((kept.lo, kept.hi)))
-        self.kept.append(RunKeys(kept.hi, kept.lo, kept.arrived_ms, kept.tp, kept.offset, tuple(TPS)))
+        self.kept.append(IndexEntries(kept.hi, kept.lo, kept.arrived_ms, kept.tp, kept.offset, tuple(TPS)))
         return [write_run(self.files, "index/", bucket, (1, 1), self.kept[-1])]
 
     # --- the index ---
 
     def merge(self) -> None:
-        """What upkeep would merge, or any runs of a bucket: the answers are the same."""
-        groups = choose(self.runs, MergePolicy(3_600_000, 1 << 20))
+        """Merge the runs that the policy chooses, or any runs of a bucket: the answers stay the same."""
+        groups = choose_merges(self.runs, MergePolicy(3_600_000, 1 << 20))
         if self.rng.random() < 0.5:
             number = self.rng.randrange(self.buckets)
             bucket = [run for run in self.runs if run.bucket == number]
@@ -166,21 +166,21 @@ class Stream:
             self.runs = [run for run in self.runs if run not in group] + ([] if merged is None else [merged])
 
     def rebuild(self) -> None:
-        """Of all that was kept; by another number of buckets, maybe."""
+        """Rebuild the index of all kept rows, perhaps with another number of buckets."""
         self.buckets = self.rng.choice((1, 4, 16))
-        keys = gather(self.kept, self.horizon_ms)
-        numbers = judge_of(keys.hi, self.buckets)
+        entries = merge_entries(self.kept, self.horizon_ms)
+        numbers = hash_range_of(entries.hi, self.buckets)
         self.runs = [
-            write_run(self.files, "index/", number, (1, 1), keys.at(np.flatnonzero(numbers == number)))
+            write_run(self.files, "index/", number, (1, 1), entries.select(np.flatnonzero(numbers == number)))
             for number in np.unique(numbers).tolist()
         ]
 
     def change_window(self) -> None:
-        """As the config may: it counts from the next plan on."""
+        """Change the window as a config change does: it applies from the next plan on."""
         self.window_ms = self.rng.choice((1_800_000, 3_600_000, 7_200_000))
 
 
-def _as_compared(swept: oracle.Swept) -> dict[tuple[TopicPartition, int], tuple[object, ...]]:
+def _comparable(swept: oracle.Swept) -> dict[tuple[TopicPartition, int], tuple[object, ...]]:
     kept = {(k.row.tp, k.row.offset): (k.arrived_ms,) for k in swept.kept}
     return kept | {
         (d.row.tp, d.row.offset): (d.arrived_ms, d.first.row.tp, d.first.row.offset, d.first.arrived_ms)
@@ -189,11 +189,11 @@ def _as_compared(swept: oracle.Swept) -> dict[tuple[TopicPartition, int], tuple[
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_each_sweep_decides_as_the_oracle(seed: int) -> None:
+def test_every_sweep_of_a_random_stream_matches_the_oracle(seed: int) -> None:
     stream = Stream(random.Random(seed))
     for _ in range(12):
         stream.now_ms += stream.rng.choice((1, -1000, stream.rng.randrange(stream.window_ms)))
-        stream.gain()
+        stream.append()
         stream.sweep()
         if stream.rng.random() < 0.3:
             stream.rng.choice((stream.merge, stream.rebuild, stream.change_window))()

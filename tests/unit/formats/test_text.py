@@ -1,4 +1,4 @@
-"""Text: what is written is read; what it cannot hold is refused with its reason; damage is found."""
+"""Text: messages survive a round trip, unsuitable messages are rejected with a reason, and damage is detected."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def messages_of(values: Sequence[bytes | None]) -> pa.RecordBatch:
 
 
 def write(values: Sequence[bytes | None], delimiter: bytes, *, compressed: bool = False) -> tuple[bytes, list[str]]:
-    """The bytes, and for each message why it was refused, or nothing."""
+    """Return the bytes, and for each message the reason why it was rejected, or ''."""
     writer, messages = TextWriter(delimiter, compressed=compressed), messages_of(values)
-    refused = writer.refused(messages)
-    if refused is not None:
-        messages = messages.filter(refused.is_null())
+    rejections = writer.rejections(messages)
+    if rejections is not None:
+        messages = messages.filter(rejections.is_null())
     data = b"".join([writer.begin(), *writer.write(messages), writer.finish()])
-    return data, [""] * len(values) if refused is None else [reason or "" for reason in refused.to_pylist()]
+    return data, [""] * len(values) if rejections is None else [reason or "" for reason in rejections.to_pylist()]
 
 
 def read(data: bytes, delimiter: bytes, *, compressed: bool = False) -> list[bytes]:
@@ -44,15 +44,15 @@ def read(data: bytes, delimiter: bytes, *, compressed: bool = False) -> list[byt
 
 
 @given(VALUES, DELIMITERS, st.booleans())
-def test_what_is_written_is_read_and_the_rest_is_refused(
+def test_messages_survive_a_round_trip_or_are_rejected_with_a_reason(
     values: list[bytes | None], delimiter: bytes, compressed: bool
 ) -> None:
-    data, refused = write(values, delimiter, compressed=compressed)
+    data, rejections = write(values, delimiter, compressed=compressed)
     plain = gzip.decompress(data) if compressed else data
-    kept = [value for value, reason in zip(values, refused, strict=True) if not reason]
+    kept = [value for value, reason in zip(values, rejections, strict=True) if not reason]
     assert read(data, delimiter, compressed=compressed) == kept
-    assert plain.split(delimiter) == [*kept, b""], "anybody can take it apart"
-    for value, reason in zip(values, refused, strict=True):
+    assert plain.split(delimiter) == [*kept, b""], "splitting at the delimiter yields the messages"
+    for value, reason in zip(values, rejections, strict=True):
         if value is None:
             assert reason == TOMBSTONE
         else:
@@ -60,33 +60,33 @@ def test_what_is_written_is_read_and_the_rest_is_refused(
             assert reason == (CONTAINS_DELIMITER if cut else "")
 
 
-def test_empty_messages_are_empty_lines() -> None:
+def test_empty_messages_become_empty_lines() -> None:
     assert write([b"", b"a", b""], b"\n") == (b"\na\n\n", ["", "", ""])
     assert read(b"\na\n\n", b"\n") == [b"", b"a", b""]
 
 
-def test_a_slice_of_a_batch() -> None:
+def test_a_slice_of_a_batch_is_written() -> None:
     writer, messages = TextWriter(b"\n", compressed=False), messages_of([b"x\n", b"a", b"b\n", b"c", b"\n"]).slice(1, 3)
-    refused = writer.refused(messages)
-    assert refused is not None
-    assert refused.to_pylist() == [None, CONTAINS_DELIMITER, None]
-    assert b"".join(writer.write(messages.filter(refused.is_null()))) == b"a\nc\n"
+    rejections = writer.rejections(messages)
+    assert rejections is not None
+    assert rejections.to_pylist() == [None, CONTAINS_DELIMITER, None]
+    assert b"".join(writer.write(messages.filter(rejections.is_null()))) == b"a\nc\n"
 
 
 @pytest.mark.parametrize("delimiter", [b"\n", b"\r\n"])
-def test_messages_larger_than_what_is_read_at_once(delimiter: bytes) -> None:
+def test_messages_larger_than_one_read_are_read_whole(delimiter: bytes) -> None:
     values = [b"a" * 9_000_000, b"", b"b" * 5_000_000]
     data, _ = write(values, delimiter, compressed=True)
     assert read(data, delimiter, compressed=True) == values
 
 
-def test_an_object_that_ends_within_a_message() -> None:
+def test_an_object_that_ends_within_a_message_raises() -> None:
     with pytest.raises(DamagedObject, match="byte 2: is cut short"):
         read(b"a\nb", b"\n")
 
 
 @pytest.mark.parametrize("position", [0, 12, -1])
-def test_damaged_gzip(position: int) -> None:
+def test_a_damaged_gzip_stream_raises(position: int) -> None:
     data, _ = write([b"some", b"messages"], b"\n", compressed=True)
     damaged = bytearray(data)
     damaged[position] ^= 0x55

@@ -1,13 +1,13 @@
-"""Lanes: what is estimated, and who drains what."""
+"""The plan of a run: the estimated bytes of topic-partitions, and their assignment to lanes."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waybill.coordination import Committed
+from waybill.coordination import CommittedOffset
 from waybill.ingest import Lane, LaneShare
-from waybill.ingest.plan import _pack, estimate_bytes
+from waybill.ingest.plan import _assign_to_lanes, estimate_bytes
 from waybill.sources.kafka import LogRange
 
 
@@ -16,32 +16,32 @@ def shares(*sizes: int) -> list[LaneShare]:
 
 
 def test_estimate_is_lag_times_the_mean_size_of_the_last_object() -> None:
-    held = LogRange(earliest=100, end=300)
-    assert estimate_bytes(held, Committed(250, object_bytes=4_000, object_messages=10)) == 50 * 400
-    assert estimate_bytes(held, Committed(300, object_bytes=4_000, object_messages=10)) == 0
-    assert estimate_bytes(held, Committed(400)) == 0
-    assert estimate_bytes(held, None) == 200 * 1024, "from the start, at a guessed size"
+    log_range = LogRange(earliest=100, end=300)
+    assert estimate_bytes(log_range, CommittedOffset(250, object_bytes=4_000, object_messages=10)) == 50 * 400
+    assert estimate_bytes(log_range, CommittedOffset(300, object_bytes=4_000, object_messages=10)) == 0
+    assert estimate_bytes(log_range, CommittedOffset(400)) == 0
+    assert estimate_bytes(log_range, None) == 200 * 1024, "from the start, with an assumed size"
 
 
 def test_largest_go_first_to_the_least_loaded_lane() -> None:
-    lanes = _pack(shares(50, 10, 40, 30, 20), 2)
+    lanes = _assign_to_lanes(shares(50, 10, 40, 30, 20), 2)
     assert [lane.estimated_bytes for lane in lanes] == [80, 70]
     assert sorted(share.partition for lane in lanes for share in lane.shares) == [0, 1, 2, 3, 4]
 
 
 def test_small_topic_partitions_of_a_lane_come_first() -> None:
-    (lane,) = _pack(shares(50, 10, 1_000_000), 1)
+    (lane,) = _assign_to_lanes(shares(50, 10, 1_000_000), 1)
     assert [share.estimated_bytes for share in lane.shares] == [10, 50, 1_000_000]
 
 
 def test_no_lane_is_empty() -> None:
-    assert _pack([], 4) == []
-    assert [len(lane.shares) for lane in _pack(shares(0, 0), 4)] == [1, 1]
+    assert _assign_to_lanes([], 4) == []
+    assert [len(lane.shares) for lane in _assign_to_lanes(shares(0, 0), 4)] == [1, 1]
 
 
 @given(st.lists(st.integers(0, 1 << 40), max_size=40), st.integers(1, 12))
-def test_packing_keeps_everything_and_no_lane_is_twice_as_long_as_needed(sizes: list[int], count: int) -> None:
-    lanes = _pack(shares(*sizes), count)
+def test_assignment_keeps_everything_and_no_lane_is_twice_as_long_as_needed(sizes: list[int], count: int) -> None:
+    lanes = _assign_to_lanes(shares(*sizes), count)
     assert len(lanes) <= count
     assert [lane.number for lane in lanes] == list(range(len(lanes)))
     packed = sorted(share.partition for lane in lanes for share in lane.shares)
@@ -49,10 +49,10 @@ def test_packing_keeps_everything_and_no_lane_is_twice_as_long_as_needed(sizes: 
     if lanes:
         longest = max(lane.estimated_bytes for lane in lanes)
         least = max(sum(sizes) / count, max(sizes))
-        # `least` is at most the optimum; and one byte a topic-partition breaks ties.
+        # `least` is at most the optimum. The planner counts one byte more for each topic-partition.
         assert longest <= 2 * least + len(sizes)
 
 
-def test_lane_travels_as_json() -> None:
-    (lane,) = _pack(shares(5, 7), 1)
+def test_lane_can_be_stored_as_json() -> None:
+    (lane,) = _assign_to_lanes(shares(5, 7), 1)
     assert Lane.model_validate_json(lane.model_dump_json()) == lane

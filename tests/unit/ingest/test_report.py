@@ -1,8 +1,16 @@
-"""Reports: what they add up to, and that they travel as JSON."""
+"""Reports of lanes: their totals, and that they can be stored as JSON."""
 
 from __future__ import annotations
 
-from waybill.ingest import ArchivedObject, Failure, IngestReport, LaneReport, Outcome, PartitionReport, merge_reports
+from waybill.ingest import (
+    ArchivedObject,
+    Failure,
+    IngestReport,
+    LaneReport,
+    Outcome,
+    TopicPartitionReport,
+    merge_reports,
+)
 
 
 def archived(first: int, following: int, *, adopted: bool = False) -> ArchivedObject:
@@ -17,7 +25,7 @@ def archived(first: int, following: int, *, adopted: bool = False) -> ArchivedOb
     )
 
 
-GOOD = PartitionReport(
+GOOD = TopicPartitionReport(
     topic="b",
     partition=0,
     outcome=Outcome.UP_TO_DATE,
@@ -25,8 +33,8 @@ GOOD = PartitionReport(
     committed_offset=25,
     end_offset=25,
 )
-BEHIND = PartitionReport(topic="a", partition=3, outcome=Outcome.WAITING, committed_offset=5, end_offset=12)
-BROKEN = PartitionReport(
+BEHIND = TopicPartitionReport(topic="a", partition=3, outcome=Outcome.WAITING, committed_offset=5, end_offset=12)
+BROKEN = TopicPartitionReport(
     topic="a",
     partition=1,
     outcome=Outcome.STOPPED,
@@ -34,23 +42,23 @@ BROKEN = PartitionReport(
 )
 
 
-def test_reports_of_lanes_add_up() -> None:
+def test_merge_adds_up_the_reports_of_lanes() -> None:
     lanes = [
         LaneReport(stream="s", lane=0, seconds=2.0, partitions=(GOOD,)),
         LaneReport(stream="s", lane=1, seconds=5.0, partitions=(BEHIND, BROKEN)),
     ]
     report = merge_reports("s", lanes)
     assert (report.lanes, report.seconds, report.lag) == (2, 5.0, 7)
-    assert (report.objects, report.messages, report.size_bytes) == (1, 15, 100), "what was adopted is not counted again"
+    assert (report.objects, report.messages, report.size_bytes) == (1, 15, 100), "adopted objects are not counted again"
     assert report.failures == [BROKEN]
     assert [str(p.tp) for p in report.partitions] == ["a/1", "a/3", "b/0"]
     assert (GOOD.lag, BEHIND.lag, BROKEN.lag) == (0, 7, None)
 
 
-def test_report_of_no_lane() -> None:
+def test_merge_of_no_lane_is_an_empty_report() -> None:
     assert merge_reports("s", []) == IngestReport(stream="s", lanes=0, seconds=0.0, partitions=())
 
 
-def test_reports_travel_as_json() -> None:
+def test_report_can_be_stored_as_json() -> None:
     report = merge_reports("s", [LaneReport(stream="s", lane=0, seconds=2.0, partitions=(GOOD, BROKEN))])
     assert IngestReport.model_validate_json(report.model_dump_json()) == report

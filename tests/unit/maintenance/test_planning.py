@@ -1,4 +1,4 @@
-"""What maintenance may touch, decided without Spark and without a store."""
+"""What maintenance may remove and what it must keep, decided without Spark and without a store."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import pytest
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
 from waybill.errors import CompactionUnsound, ConfigError
-from waybill.maintenance.figures import MaintenanceReport, Shape, Step, TableReport
-from waybill.maintenance.leftovers import Location, StagedPlan, orphan_candidates, sort_plans
-from waybill.maintenance.run import check_compaction
+from waybill.maintenance.orphans import Location, select_orphan_candidates
+from waybill.maintenance.plans import StagedPlan, classify_plans
+from waybill.maintenance.report import MaintenanceReport, Step, TableReport, TableSize
+from waybill.maintenance.table import check_compaction
 from waybill.names import TopicPartition
 from waybill.store import ListedObject
 from waybill.tables import Progress
@@ -30,21 +31,21 @@ def plan(start: Progress | None, *files: str, plan_id: str = "p1") -> StagedPlan
         ({A: 5}, {A: 6}, False),
         ({}, {}, True),
         ({}, {A: 1}, False),
-        ({A: 5}, {A: 5, B: 1}, False),  # a topic-partition that is new has moved
-        ({A: 5, B: 2}, {A: 9}, True),  # a table that was rolled back may come there again
+        ({A: 5}, {A: 5, B: 1}, False),  # a new topic-partition has moved
+        ({A: 5, B: 2}, {A: 9}, True),  # a table that was rolled back may reach the start again
         ({A: 7}, {A: 5}, True),
-        (None, {A: 5}, True),  # not to be read: nobody knows
+        (None, {A: 5}, True),  # the plan cannot be read
     ],
 )
-def test_a_plan_is_open_until_the_progress_is_beyond_its_start(
+def test_plan_is_open_until_the_progress_is_beyond_its_start(
     start: Progress | None, progress: Progress, is_open: bool
 ) -> None:
-    plans = sort_plans([plan(start)], progress)
+    plans = classify_plans([plan(start)], progress)
     assert (len(plans.open), len(plans.passed)) == ((1, 0) if is_open else (0, 1))
 
 
-def test_an_open_plan_protects_what_is_staged_and_what_is_being_written_for_it() -> None:
-    plans = sort_plans(
+def test_open_plan_protects_staged_files_and_files_named_after_it() -> None:
+    plans = classify_plans(
         [plan({A: 5}, "s3://b/t/data/x.parquet"), plan({A: 1}, "s3://b/t/data/y.parquet", plan_id="p0")], {A: 5}
     )
     assert plans.protects("s3://b/t/data/x.parquet")
@@ -54,23 +55,23 @@ def test_an_open_plan_protects_what_is_staged_and_what_is_being_written_for_it()
     assert not plans.protects("s3://b/t/data/p11-0123.parquet")
 
 
-def test_candidates_are_old_and_not_protected() -> None:
+def test_orphan_candidates_are_old_and_not_protected() -> None:
     location = Location.parse("s3://lake/ns.db/t/")
     ages = {"ns.db/t/data/old": 3, "ns.db/t/data/young": 1, "ns.db/t/data/needed": 9, "ns.db/t/data/folder/": 9}
     listed = [ListedObject(key, 10, NOW - timedelta(days=days)) for key, days in ages.items()]
-    found = orphan_candidates(
+    found = select_orphan_candidates(
         location, listed, before=NOW - timedelta(days=2), protected=lambda path: path.endswith("/needed")
     )
     assert [(path, entry.key) for path, entry in found] == [("s3://lake/ns.db/t/data/old", "ns.db/t/data/old")]
 
 
 @pytest.mark.parametrize("text", ["hdfs://n/warehouse/t", "s3://bucket", "/tmp/warehouse/t"])
-def test_a_table_elsewhere_than_on_s3_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="cannot be looked through for orphans"):
+def test_table_location_that_is_not_on_s3_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="cannot be searched for orphan files: only tables on S3 can"):
         Location.parse(text)
 
 
-def test_the_scheme_is_the_tables_own() -> None:
+def test_location_of_an_object_has_the_scheme_of_the_table() -> None:
     location = Location.parse("s3a://lake/t")
     assert location.of(ListedObject("t/data/x", 1, NOW)) == "s3a://lake/t/data/x"
 
@@ -80,21 +81,21 @@ def snapshot(operation: Operation, **figures: str) -> Snapshot:
     return Snapshot(snapshot_id=7, timestamp_ms=0, manifest_list="s3://x", summary=summary)
 
 
-def test_a_compaction_that_changes_the_number_of_rows_is_an_error() -> None:
+def test_compaction_that_changes_the_number_of_rows_is_an_error() -> None:
     check_compaction(
         "a.t",
         [
             snapshot(Operation.REPLACE, deleted_records="10", added_records="10"),
             snapshot(Operation.REPLACE),  # manifests
-            snapshot(Operation.APPEND, added_records="5"),  # a partition run that came in between
+            snapshot(Operation.APPEND, added_records="5"),  # a partition run that committed in between
         ],
     )
     with pytest.raises(CompactionUnsound, match=r"snapshot 7 made 9 rows of 10\. Nothing was expired"):
         check_compaction("a.t", [snapshot(Operation.REPLACE, deleted_records="10", added_records="9")])
 
 
-def test_the_report_says_what_was_done() -> None:
-    before, after = Shape(100, 2_000_000, 50, 9, 12), Shape(3, 1_500_000, 50, 1, 2)
+def test_report_has_sizes_steps_and_figures_as_text_and_json() -> None:
+    before, after = TableSize(100, 2_000_000, 50, 9, 12), TableSize(3, 1_500_000, 50, 1, 2)
     steps = (Step("compact", 2.0, {"files_before": 100, "files_after": 3}), Step("rewrite_manifests", 0.1, {}))
     report = MaintenanceReport("flights", (TableReport("a.flights_g1", before, after, steps),), (), 2.5)
     assert str(report) == (

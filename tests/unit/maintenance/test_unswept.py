@@ -1,4 +1,4 @@
-"""Which snapshots of a stream's table dedup has not taken in yet."""
+"""The snapshots of a main table that no dedup sweep has processed yet."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 from table_history import table_of
 
-from waybill.maintenance.snapshots_in_use import Unswept, find_unswept
-from waybill.tables import Swept
+from waybill.maintenance.table import UnsweptSnapshots, find_unswept_snapshots
+from waybill.tables import SweepPosition
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -19,7 +19,7 @@ def at(hour: int) -> datetime:
 
 
 def table(*hours: int, parents: dict[int, int | None] | None = None, current: int | None = None) -> TableMetadata:
-    """Snapshots 101, 102, … with sequence numbers 1, 2, …, committed at these hours, each on top of the one before."""
+    """Return a table with snapshots 101, 102, … committed at these hours. Their sequence numbers are 1, 2, …"""
     snapshots = [
         Snapshot(
             snapshot_id=100 + n,
@@ -35,28 +35,28 @@ def table(*hours: int, parents: dict[int, int | None] | None = None, current: in
     return table_of(snapshots, current or 100 + len(snapshots))
 
 
-def test_what_comes_after_the_last_sweep_is_not_swept() -> None:
-    found = find_unswept(table(0, 1, 2, 3), Swept("u", 102, 2))
-    assert found == Unswept((at(2), at(3)))
+def test_snapshots_after_the_last_sweep_are_unswept() -> None:
+    found = find_unswept_snapshots(table(0, 1, 2, 3), SweepPosition("u", 102, 2))
+    assert found == UnsweptSnapshots((at(2), at(3)))
     assert found.since == at(2)
     assert [found.before(at(hour)) for hour in (2, 3, 9)] == [0, 1, 2]
 
 
-def test_there_may_be_nothing() -> None:
-    assert find_unswept(table(0, 1), Swept("u", 102, 2)) is None
-    assert find_unswept(table(), None) is None
+def test_no_snapshot_is_unswept_after_the_last_one_was_swept() -> None:
+    assert find_unswept_snapshots(table(0, 1), SweepPosition("u", 102, 2)) is None
+    assert find_unswept_snapshots(table(), None) is None
 
 
-def test_before_the_first_sweep_nothing_is_swept() -> None:
-    assert find_unswept(table(0, 1), None) == Unswept((at(0), at(1)))
+def test_all_snapshots_are_unswept_before_the_first_sweep() -> None:
+    assert find_unswept_snapshots(table(0, 1), None) == UnsweptSnapshots((at(0), at(1)))
 
 
-def test_the_oldest_is_by_its_time_as_clocks_differ() -> None:
-    found = find_unswept(table(0, 5, 4), Swept("u", 101, 1))
+def test_oldest_unswept_snapshot_is_the_one_with_the_earliest_time() -> None:
+    found = find_unswept_snapshots(table(0, 5, 4), SweepPosition("u", 101, 1))
     assert found is not None
     assert found.since == at(4)
 
 
-def test_what_was_rolled_back_is_not_waited_for() -> None:
+def test_snapshots_that_were_rolled_back_are_not_unswept() -> None:
     rolled_back = table(0, 1, 2, 3, parents={4: 102})
-    assert find_unswept(rolled_back, Swept("u", 102, 2)) == Unswept((at(3),))
+    assert find_unswept_snapshots(rolled_back, SweepPosition("u", 102, 2)) == UnsweptSnapshots((at(3),))

@@ -6,11 +6,11 @@ import pytest
 
 from waybill.errors import IngestIncomplete
 from waybill.ingest import LaneReport
-from waybill.ingest.report import ArchivedObject, Failure, Outcome, PartitionReport
+from waybill.ingest.report import ArchivedObject, Failure, Outcome, TopicPartitionReport
 from waybill.orchestration.tasks import report_run
 
 
-def archived(partition: int, messages: int) -> PartitionReport:
+def archived(partition: int, messages: int) -> TopicPartitionReport:
     made = ArchivedObject(
         key=f"backup/flights/1_{partition}_{0:020d}.kafka",
         first_offset=0,
@@ -19,7 +19,7 @@ def archived(partition: int, messages: int) -> PartitionReport:
         size_bytes=messages * 100,
         seconds=1.0,
     )
-    return PartitionReport(
+    return TopicPartitionReport(
         topic="flights",
         partition=partition,
         outcome=Outcome.UP_TO_DATE,
@@ -29,7 +29,7 @@ def archived(partition: int, messages: int) -> PartitionReport:
     )
 
 
-STOPPED = PartitionReport(
+STOPPED = TopicPartitionReport(
     topic="flights",
     partition=9,
     outcome=Outcome.STOPPED,
@@ -37,7 +37,7 @@ STOPPED = PartitionReport(
 )
 
 
-def lane(*partitions: PartitionReport) -> LaneReport:
+def lane(*partitions: TopicPartitionReport) -> LaneReport:
     return LaneReport(stream="flights", lane=0, seconds=2.0, partitions=partitions)
 
 

@@ -35,7 +35,7 @@ def test_ranges_that_may_be_asked_for(params: dict[str, Any]) -> None:
     [
         ({"since": "9000-01-31T00:00:00Z"}, "is in the future"),
         ({"since": "2026-01-31T00:00:00Z", "until": "2026-01-30T23:59:59Z"}, "is after until 2026-01-30T23:59:59Z"),
-        ({"until": "2026-02-31T00:00:00Z"}, "until: '2026-02-31T00:00:00Z' is no time"),
+        ({"until": "2026-02-31T00:00:00Z"}, "until: '2026-02-31T00:00:00Z' is not a time"),
     ],
 )
 def test_others_fail_the_task_and_it_is_not_tried_again(params: dict[str, Any], why: str) -> None:

@@ -1,4 +1,4 @@
-"""Avro for the tests: schemas with all that there is in them, and data written by fastavro and by the avro package."""
+"""An Avro schema with a field of every type, and messages that fastavro has encoded."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ EVERYTHING: dict[str, Any] = {
 
 
 def encoded(schema: Any, datum: Any) -> bytes:
-    """A datum, bare."""
+    """Return an encoded datum without framing."""
     target = io.BytesIO()
     fastavro.schemaless_writer(target, json.loads(json.dumps(schema)), datum)
     return target.getvalue()

@@ -1,8 +1,9 @@
-"""A batch through a parser, with what holds for every parser checked on the way."""
+"""Run a parser over a batch, and check the properties that every parser's result has."""
 
 from __future__ import annotations
 
 import pyarrow as pa
+from hypothesis import settings
 from pydantic import TypeAdapter
 
 from waybill.config import ParserConfig
@@ -11,9 +12,12 @@ from waybill.parsers.protocol import EVENT_TIME_TYPE
 from waybill.parsers.timestamps import MAX_MICROSECONDS, MIN_MICROSECONDS
 from waybill.records.decode import MESSAGE_SCHEMA
 
+slow_examples = settings(max_examples=settings.default.max_examples // 4)
+"""Decorates tests whose examples take long to generate: a quarter of the profile's number of examples."""
+
 
 def parser_config(**keys: object) -> ParserConfig:
-    """The config as a YAML would have it."""
+    """Return a parser's config from the keys of the YAML."""
     config: ParserConfig = TypeAdapter(ParserConfig).validate_python(keys)
     return config
 
@@ -30,7 +34,7 @@ def batch(*values: bytes, timestamps_us: list[int] | None = None) -> pa.RecordBa
 
 
 def parse(config: ParserConfig, *values: bytes, timestamps_us: list[int] | None = None) -> Parsed:
-    """What the parser makes of the values; also of a batch that is a slice of a larger one, and a second time."""
+    """Parse the values, check the result, and check that a slice of a larger batch gives the same result again."""
     messages = batch(*values, timestamps_us=timestamps_us)
     parser = build_parser(config)
     parsed = parser.parse(messages)
@@ -62,5 +66,5 @@ def ids(parsed: Parsed) -> list[str | None]:
 
 
 def reasons(parsed: Parsed) -> list[str | None]:
-    """The kind of each error, without its particulars."""
+    """Return the kind of each error, without its details."""
     return [None if error is None else error.partition(":")[0] for error in parsed.error.to_pylist()]

@@ -1,4 +1,4 @@
-"""The parser avro: framings, field paths, event times, and a reason for each bad message."""
+"""The parser `avro`: framings, field paths, event times, and a reason for each invalid message."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def config(avsc: Path, **keys: object) -> ParserConfig:
     )
 
 
-def test_good_messages(avsc: Path) -> None:
+def test_valid_messages_are_parsed(avsc: Path) -> None:
     messages = [
         encoded(BOOKING, booking()),
         encoded(BOOKING, booking(id=None, at=-1)),
@@ -72,7 +72,7 @@ def test_field_paths_lead_through_records_unions_and_maps(avsc: Path) -> None:
     assert ids(parse(by_tag, encoded(BOOKING, booking(tags={"a.b": "t"})), messages[0])) == ["t", None]
 
 
-def test_event_times_that_are_written_otherwise(avsc: Path) -> None:
+def test_event_times_of_other_formats_are_parsed(avsc: Path) -> None:
     written = config(avsc, event_time={"field": "written", "format": "epoch_s"})
     parsed = parse(written, *(encoded(BOOKING, booking(written=value)) for value in ("1.5", 2, "soon", None)))
     assert times(parsed) == [1_500_000, 2_000_000, None, None]
@@ -95,7 +95,7 @@ def test_event_times_that_are_written_otherwise(avsc: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("written", ["iso8601", "epoch_s"])
-def test_a_timestamp_is_an_event_time_whatever_the_format(
+def test_a_timestamp_is_used_as_event_time_whatever_the_format(
     tmp_path: Path, logical: str, value: int, expected: object, written: str
 ) -> None:
     schema = {"type": "record", "name": "R", "fields": [{"name": "at", "type": "long"}]}
@@ -107,7 +107,7 @@ def test_a_timestamp_is_an_event_time_whatever_the_format(
     assert (times(parsed) if isinstance(expected, int) else reasons(parsed)) == [expected]
 
 
-def test_each_bad_message_has_its_own_reason(avsc: Path) -> None:
+def test_each_invalid_message_goes_to_quarantine_with_its_reason(avsc: Path) -> None:
     good = encoded(BOOKING, booking(tags={"k": "v"}))
     parsed = parse(
         config(avsc), good, good[:-1], good + b"\0", b"", b'{"id": "b"}', good[:2] + b"\xff" + good[3:], good
@@ -123,7 +123,7 @@ def test_each_bad_message_has_its_own_reason(avsc: Path) -> None:
     ]
 
 
-def test_single_objects(avsc: Path) -> None:
+def test_single_objects_need_the_fingerprint_of_the_schema(avsc: Path) -> None:
     # Without logical types: the avro package, which calculates fingerprints on its own, does not leave them out.
     plain = json.dumps(BOOKING).replace('{"type": "long", "logicalType": "timestamp-millis"}', '"long"')
     avsc.write_text(plain)
@@ -133,10 +133,10 @@ def test_single_objects(avsc: Path) -> None:
     parsed = parse(framed, prefix + good, good, b"\xc3", b"", b"\xc3\x01" + b"8bytes.." + good, prefix, prefix + good)
     assert times(parsed)[::6] == [1_000_000, 1_000_000]
     assert reasons(parsed) == [None, *["not_avro"] * 3, "schema_unknown", "not_avro", None]
-    assert "has not the fingerprint 2e2e736574796238" in parsed.error.to_pylist()[4]
+    assert "does not have the fingerprint 2e2e736574796238" in parsed.error.to_pylist()[4]
 
 
-def test_columns_of_every_type(tmp_path: Path) -> None:
+def test_columns_of_every_type_are_read(tmp_path: Path) -> None:
     (tmp_path / "everything.avsc").write_text(json.dumps(EVERYTHING))
     chosen = config(tmp_path / "everything.avsc")
     kinds = {
@@ -162,7 +162,7 @@ def test_columns_of_every_type(tmp_path: Path) -> None:
     assert found == expected | {"map": '{"k":"v"}', "below": '{"tier":"gold","again":null,"e":"A"}'}
 
 
-def test_a_plan_holds_the_schema_not_its_file(avsc: Path) -> None:
+def test_a_dumped_config_contains_the_schema_and_needs_no_file(avsc: Path) -> None:
     chosen = config(avsc)
     dumped = chosen.model_dump(mode="json")
     avsc.unlink()
@@ -172,45 +172,45 @@ def test_a_plan_holds_the_schema_not_its_file(avsc: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "fault"),
+    ("keys", "error"),
     [
         ({"schema": "nowhere.avsc"}, "nowhere.avsc cannot be read: No such file or directory"),
         ({"schema": 7}, "must be the path of an Avro schema"),
         ({"schema": {"path": "a"}}, "must be the path of an Avro schema"),
-        ({"registry": "registry"}, "needs either a schema (a file) or a registry (a connection): give one of them"),
-        ({"schema": None}, "needs either a schema (a file) or a registry (a connection): give one of them"),
-        ({"schema": None, "registry": "r", "framing": "single_object"}, "means nothing with a registry"),
+        ({"registry": "registry"}, "needs either a schema (a file) or a registry (a connection): set one of them"),
+        ({"schema": None}, "needs either a schema (a file) or a registry (a connection): set one of them"),
+        ({"schema": None, "registry": "r", "framing": "single_object"}, "has no effect with a registry"),
         ({"framing": "confluent"}, "Input should be 'none' or 'single_object'"),
-        ({"event_time": {"field": "time"}}, "is not in the schema; where it goes astray there are: id, at, written"),
-        ({"message_id": "passenger.name"}, "is not in the schema; where it goes astray there are: no"),
-        ({"message_id": "at.x"}, "is not in the schema; where it goes astray there are: no fields"),
+        ({"event_time": {"field": "time"}}, "is not in the schema; the fields at that level are: id, at, written"),
+        ({"message_id": "passenger.name"}, "is not in the schema; the fields at that level are: no"),
+        ({"message_id": "at.x"}, "is not in the schema; the fields at that level are: none"),
     ],
 )
-def test_what_cannot_be_is_refused_when_the_config_is_loaded(avsc: Path, keys: dict[str, object], fault: str) -> None:
+def test_loading_refuses_invalid_parser_keys(avsc: Path, keys: dict[str, object], error: str) -> None:
     with pytest.raises(ValidationError) as raised:
         config(avsc, **keys)
-    assert fault in str(raised.value)
+    assert error in str(raised.value)
 
 
 @pytest.mark.parametrize(
-    ("content", "fault"),
+    ("content", "error"),
     [
-        (b"", "is no JSON"),
+        (b"", "is not JSON"),
         (b"\xff", "is not UTF-8 text"),
-        (b'{"type": "record"}', "is no Avro schema: "),
-        (b'"there.is.none"', "is no Avro schema: UnknownType"),
-        (b"7", "is no Avro schema"),
+        (b'{"type": "record"}', "is not an Avro schema: "),
+        (b'"there.is.none"', "is not an Avro schema: UnknownType"),
+        (b"7", "is not an Avro schema"),
         (b"[" * 100_000, "is nested too deeply"),
         (b" " * (4 << 20) + b"1", "is larger than 4 MiB"),
     ],
 )
-def test_a_file_that_is_no_schema_is_refused(avsc: Path, content: bytes, fault: str) -> None:
+def test_loading_refuses_a_file_without_a_schema(avsc: Path, content: bytes, error: str) -> None:
     avsc.write_bytes(content)
     with pytest.raises(ValidationError) as raised:
         config(avsc)
-    assert fault in str(raised.value)
+    assert error in str(raised.value)
 
 
-def test_the_fingerprint_is_the_specifications() -> None:
+def test_fingerprint_equals_the_example_of_the_specification() -> None:
     # Java's SchemaNormalization gives 7275a51a3f395c8f for "int"; it is written with its last byte first.
     assert fastavro.schema.fingerprint('"int"', "CRC-64-AVRO") == "8f5c393f1ad57572"

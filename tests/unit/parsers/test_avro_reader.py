@@ -1,4 +1,4 @@
-"""The compiled walk and fastavro agree: on what a message is, and on what is in it."""
+"""The compiled walk and fastavro agree on which messages are valid, and on their content."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ import pytest
 from avro_messages import EVERYTHING, encoded
 from hypothesis import given
 from hypothesis import strategies as st
+from parsing import slow_examples
 
 from waybill.config.schemas import read_avro_schema
 from waybill.parsers.avro._kernels import MAX_DEPTH, is_utf8
 from waybill.parsers.avro.reader import SchemaReader
-from waybill.parsers.confluent_framing import Values
-from waybill.parsers.documents import Unreadable
+from waybill.parsers.confluent_framing import MessageBuffer
+from waybill.parsers.documents import UnreadableMessage
 
 INTS = st.integers(-(2**31), 2**31 - 1)
 LONGS = st.integers(-(2**63), 2**63 - 1)
@@ -63,7 +64,7 @@ PLAIN = fastavro.parse_schema(plain(EVERYTHING))
 def read(schema: Any, paths: list[tuple[str, ...]], *messages: bytes) -> list[Any]:
     ends = np.cumsum([len(message) for message in messages])
     starts = ends - [len(message) for message in messages]
-    values = Values(np.frombuffer(b"".join(messages), np.uint8), starts, ends)
+    values = MessageBuffer(np.frombuffer(b"".join(messages), np.uint8), starts, ends)
     return SchemaReader(read_avro_schema(json.dumps(schema)), paths).read(values)
 
 
@@ -79,7 +80,8 @@ def found(document: dict[str, Any], paths: list[tuple[str, ...]]) -> list[str]:
 
 
 @given(st.lists(DATA, min_size=1, max_size=4))
-def test_both_readers_find_what_was_written(data: list[dict[str, Any]]) -> None:
+@slow_examples
+def test_walk_and_fastavro_read_the_written_values(data: list[dict[str, Any]]) -> None:
     messages = [encoded(plain(EVERYTHING), datum) for datum in data]
     walked = read(EVERYTHING, NOTED, *messages)
     whole = read(EVERYTHING, [*NOTED, ("map", "k")], *messages)
@@ -91,13 +93,13 @@ def test_both_readers_find_what_was_written(data: list[dict[str, Any]]) -> None:
 
 
 @given(DATA, st.data())
-def test_what_the_walk_takes_fastavro_takes_to_the_last_byte(datum: dict[str, Any], draw: st.DataObject) -> None:
+def test_fastavro_accepts_every_message_that_the_walk_accepts(datum: dict[str, Any], draw: st.DataObject) -> None:
     message = bytearray(encoded(plain(EVERYTHING), datum))
     for _ in range(draw.draw(st.integers(1, 3))):
         at = draw.draw(st.integers(0, len(message) - 1))
         message[at : at + draw.draw(st.integers(0, 2))] = draw.draw(st.binary(max_size=2))
     (document,) = read(plain(EVERYTHING), NOTED, bytes(message))
-    if isinstance(document, Unreadable):
+    if isinstance(document, UnreadableMessage):
         assert document.kind == "not_avro"
         return
     source = io.BytesIO(message)
@@ -106,13 +108,13 @@ def test_what_the_walk_takes_fastavro_takes_to_the_last_byte(datum: dict[str, An
 
 
 @given(st.binary(), st.binary(max_size=30))
-def test_bytes_that_nobody_wrote_end_in_a_reason(value: bytes, other: bytes) -> None:
+def test_random_bytes_give_a_document_or_an_error(value: bytes, other: bytes) -> None:
     for document in read(EVERYTHING, NOTED, value, other):
-        assert isinstance(document, dict | Unreadable)
+        assert isinstance(document, dict | UnreadableMessage)
 
 
 @given(st.binary() | st.text().map(str.encode), st.binary(max_size=3))
-def test_utf8_is_what_python_takes_for_it(value: bytes, after: bytes) -> None:
+def test_is_utf8_agrees_with_python(value: bytes, after: bytes) -> None:
     try:
         expected = bool([value.decode()])
     except UnicodeDecodeError:
@@ -123,7 +125,7 @@ def test_utf8_is_what_python_takes_for_it(value: bytes, after: bytes) -> None:
 LIST = {"type": "record", "name": "List", "fields": [{"name": "next", "type": ["null", "List"]}]}
 
 
-def test_nesting_has_an_end() -> None:
+def test_nesting_is_limited() -> None:
     deepest, deeper, endless = read(
         LIST, [], b"\x02" * (MAX_DEPTH - 1) + b"\0", b"\x02" * MAX_DEPTH + b"\0", b"\x02" * 1_000_000
     )
@@ -153,7 +155,7 @@ def test_nesting_has_an_end() -> None:
         ({"type": "enum", "name": "E", "symbols": ["A"]}, b"\x02\x01\x00", "there is no such symbol of field a[]"),
     ],
 )
-def test_what_announces_more_than_there_is(items: Any, message: bytes, expected: str | None) -> None:
+def test_lengths_and_counts_beyond_the_message_are_refused(items: Any, message: bytes, expected: str | None) -> None:
     schema = {"type": "record", "name": "R", "fields": [{"name": "a", "type": {"type": "array", "items": items}}]}
     (document,) = read(schema, [], message)
     if expected is None:

@@ -1,4 +1,4 @@
-"""Which texts fit which type of column, and that texts in bulk become what they become one by one."""
+"""Texts as values of typed columns: which fit, and that batches are converted like single texts."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ def column(kind: str, **keys: Any) -> Column:
 
 
 def convert(kind: str, *texts: str | None, **keys: Any) -> list[Any]:
-    """What becomes of texts, `WRONG` where there is a fault."""
-    array, faults = convert_texts(pa.array(texts, pa.string()), column(kind, **keys))
+    """Return the converted texts, `WRONG` for each that does not fit."""
+    array, errors = convert_texts(pa.array(texts, pa.string()), column(kind, **keys))
     array.validate(full=True)
     assert array.type == arrow_type(column(kind).type)
-    assert all(not array[index].is_valid for index in faults)
-    return [WRONG if index in faults else value for index, value in enumerate(array.to_pylist())]
+    assert all(not array[index].is_valid for index in errors)
+    return [WRONG if index in errors else value for index, value in enumerate(array.to_pylist())]
 
 
 @pytest.mark.parametrize(
-    ("kind", "text", "meant"),
+    ("kind", "text", "expected"),
     [
         *((kind, "", None) for kind in TYPES),
         *((kind, " ", WRONG) for kind in TYPES if kind not in ("string", "json")),
@@ -93,33 +93,35 @@ def convert(kind: str, *texts: str | None, **keys: Any) -> list[Any]:
         ("json", "[" * 5000, WRONG),
     ],
 )
-def test_what_becomes_of_a_text(kind: str, text: str, meant: Any) -> None:
+def test_a_text_is_converted_or_refused(kind: str, text: str, expected: Any) -> None:
     """Alone, and among others."""
-    assert convert(kind, text) == [meant]
-    assert convert(kind, None, text, "", text) == [None, meant, None, meant]
+    assert convert(kind, text) == [expected]
+    assert convert(kind, None, text, "", text) == [None, expected, None, expected]
 
 
 @pytest.mark.parametrize("written", ["epoch_s", "epoch_ms"])
-def test_epochs(written: str) -> None:
+def test_epochs_are_converted(written: str) -> None:
     texts = ["", "86400", None, "soon"]
-    meant = datetime(1970, 1, 2, tzinfo=UTC) if written == "epoch_s" else datetime(1970, 1, 1, 0, 1, 26, 400_000, UTC)
-    assert convert("timestamp", *texts, format=written) == [None, meant, None, WRONG]
+    expected = (
+        datetime(1970, 1, 2, tzinfo=UTC) if written == "epoch_s" else datetime(1970, 1, 1, 0, 1, 26, 400_000, UTC)
+    )
+    assert convert("timestamp", *texts, format=written) == [None, expected, None, WRONG]
 
 
 @pytest.mark.parametrize(
-    ("kind", "text", "said"),
+    ("kind", "text", "expected"),
     [
-        ("boolean", "yes", " is 'yes', which is no boolean (true, false, 1 or 0)"),
-        ("int", "a", " is 'a', which is no whole number"),
+        ("boolean", "yes", " is 'yes', which is not a boolean (true, false, 1 or 0)"),
+        ("int", "a", " is 'a', which is not a whole number"),
         ("long", "9" * 20, " is 99999999999999999999, which is out of the range of long"),
         ("double", "1e400", " is '1e400', which is out of the range of double"),
         ("date", "today", " is 'today', which is not a date (2013-01-31)"),
         ("timestamp", "x", ": 'x' is not an ISO 8601 date and time"),
     ],
 )
-def test_what_is_said_of_a_text_that_does_not_fit(kind: str, text: str, said: str) -> None:
-    _, faults = convert_texts(pa.array([None, text]), column(kind))
-    assert faults == {1: said}
+def test_a_text_that_does_not_fit_has_an_error_message(kind: str, text: str, expected: str) -> None:
+    _, errors = convert_texts(pa.array([None, text]), column(kind))
+    assert errors == {1: expected}
 
 
 TEXTS = st.lists(
@@ -140,16 +142,16 @@ TEXTS = st.lists(
 
 
 @given(st.sampled_from(TYPES), TEXTS)
-def test_texts_in_bulk_become_what_they_become_one_by_one(kind: str, texts: list[str | None]) -> None:
-    together, faults = convert_texts(pa.array(texts, pa.string()), column(kind))
+def test_a_batch_of_texts_is_converted_like_each_text_alone(kind: str, texts: list[str | None]) -> None:
+    together, errors = convert_texts(pa.array(texts, pa.string()), column(kind))
     together.validate(full=True)
     alone = [convert_texts(pa.array([text], pa.string()), column(kind)) for text in texts]
     assert pa.concat_arrays([together.slice(0, 0), *(array for array, _ in alone)]).equals(together)
-    assert faults == {n: found[0] for n, (_, found) in enumerate(alone) if found}
+    assert errors == {n: found[0] for n, (_, found) in enumerate(alone) if found}
 
 
 @given(TEXTS)
-def test_numbers_are_those_that_python_reads(texts: list[str | None]) -> None:
+def test_numbers_are_read_as_python_reads_them(texts: list[str | None]) -> None:
     for kind, read in (("long", Decimal), ("double", float), ("decimal(38,10)", Decimal)):
         for text, found in zip(texts, convert(kind, *texts), strict=True):
             assert found is WRONG or found is None or (text and found == read(text))

@@ -1,4 +1,4 @@
-"""Typed columns through each parser: null, the value, or quarantine."""
+"""Typed columns of each parser: a value, null, or quarantine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from parsing import batch, parser_config
+from parsing import batch, parser_config, slow_examples
 
 from waybill.config import Column
 from waybill.parsers import Parsed, build_parser
@@ -57,7 +57,7 @@ def rows(parsed: Parsed) -> list[Any]:
     return [error or value for error, value in zip(parsed.error.to_pylist(), values, strict=True)]
 
 
-def test_json_by_path() -> None:
+def test_json_columns_are_found_by_path() -> None:
     columns = {"carrier": "string", "b": {"type": "int", "field": "a.b"}, "dotted": {"type": "int", "field": ["a.b"]}}
     parsed = parse(
         JSON,
@@ -81,7 +81,7 @@ def test_json_by_path() -> None:
     ]
 
 
-def test_the_first_column_in_the_config_that_does_not_fit_is_the_reason() -> None:
+def test_the_reason_names_the_first_configured_column_that_does_not_fit() -> None:
     message = b'{"at": 1, "x": "a", "y": "b", "z": "c"}'
     [why] = rows(parse(JSON, {"z": {"type": "int", "wrong_type": "null"}, "y": "int", "x": "int"}, message))
     assert why.startswith("column_wrong_type: field y is 'b'")
@@ -94,7 +94,7 @@ def test_wrong_type_null_keeps_the_message() -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "meant"),
+    ("number", "expected"),
     [
         ("12.50", "12.50"),
         ("1234567890123456.78", "1234567890123456.78"),
@@ -109,26 +109,26 @@ def test_wrong_type_null_keeps_the_message() -> None:
         ("[1.5]", None),
     ],
 )
-def test_decimals_of_json_are_exact_to_the_last_digit(number: str, meant: str | None) -> None:
+def test_json_decimals_are_exact(number: str, expected: str | None) -> None:
     """Though orjson makes floats of them."""
-    scale = 28 if meant is None or meant.startswith("0.") else 2
+    scale = 28 if expected is None or expected.startswith("0.") else 2
     columns = {"d": {"type": f"decimal(38,{scale})", "field": "x.d"}}
     message = f'{{"at": 1, "x": {{"d": {number}, "other": 1e-99999999999999999999}}}}'.encode()
     [found] = rows(parse(JSON, columns, message))
-    if meant is None:
+    if expected is None:
         assert found.startswith("column_wrong_type: field x.d is ")
     else:
-        assert found == (Decimal(meant),)
+        assert found == (Decimal(expected),)
     nulled = {"d": {**columns["d"], "wrong_type": "null"}}
-    assert rows(parse(JSON, nulled, message)) == [(None if meant is None else Decimal(meant),)]
+    assert rows(parse(JSON, nulled, message)) == [(None if expected is None else Decimal(expected),)]
 
 
-def test_lists_of_decimals_are_exact_too() -> None:
+def test_json_lists_of_decimals_are_exact() -> None:
     [found] = rows(parse(JSON, {"d": "list<decimal(18,2)>"}, b'{"at": 1, "d": [1, null, 1234567890123456.78]}'))
     assert found == ([1, None, Decimal("1234567890123456.78")],)
 
 
-def test_what_is_nested_too_deeply_to_be_read_exactly() -> None:
+def test_a_decimal_in_a_message_nested_too_deeply_goes_to_quarantine() -> None:
     message = b'{"at": 1, "d": 0.5, "deep": ' + b"[" * 1000 + b"]" * 1000 + b"}"
     assert rows(parse(JSON, {"d": "decimal(3,1)"}, message)) in (
         ["column_wrong_type: field d cannot be read exactly: nested too deeply"],
@@ -136,7 +136,7 @@ def test_what_is_nested_too_deeply_to_be_read_exactly() -> None:
     )
     too_deep = b'{"at": 1, "j": ' + b"[" * 500 + b"]" * 500 + b"}"
     [why] = rows(parse(JSON, {"j": "json"}, too_deep))
-    assert why.startswith("column_wrong_type: field j is an array that JSON cannot say: Recursion limit reached")
+    assert why.startswith("column_wrong_type: field j is an array that JSON cannot represent: Recursion limit reached")
 
 
 DOCUMENTS = st.lists(
@@ -177,7 +177,8 @@ def fits(kind: str, value: Any) -> bool:
 
 
 @given(DOCUMENTS, st.sampled_from(["boolean", "string", "list<string>", "double", "long", "json"]))
-def test_columns_are_what_pythons_own_json_finds(documents: list[dict[str, Any]], kind: str) -> None:
+@slow_examples
+def test_json_columns_have_the_values_that_pythons_json_reads(documents: list[dict[str, Any]], kind: str) -> None:
     values = [json.dumps({**document, "at": 1}).encode() for document in documents]
     columns = {"a": kind, "ab": {"type": kind, "field": "a.b", "wrong_type": "null"}}
     parsed = parse(JSON, columns, *values)
@@ -197,7 +198,7 @@ def test_columns_are_what_pythons_own_json_finds(documents: list[dict[str, Any]]
 
 
 def as_orjson(value: Any) -> Any:
-    """A whole number of more than 64 bits is a float to orjson."""
+    """orjson reads a whole number of more than 64 bits as a float."""
     if isinstance(value, dict):
         return {key: as_orjson(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -205,7 +206,7 @@ def as_orjson(value: Any) -> Any:
     return float(value) if isinstance(value, int) and not -(2**63) <= value < 2**64 else value
 
 
-def test_msgpack_has_bytes_and_timestamps() -> None:
+def test_msgpack_columns_of_bytes_and_timestamps_are_read() -> None:
     parser = {**JSON, "name": "msgpack"}
     columns = {"b": "binary", "t": "timestamp", "j": "json", "d": "decimal(5,2)"}
     moment = datetime(2013, 1, 1, 5, tzinfo=UTC)
@@ -223,14 +224,14 @@ def test_msgpack_has_bytes_and_timestamps() -> None:
     ]
 
 
-def test_regex() -> None:
+def test_regex_columns_are_read() -> None:
     columns = {"host": "string", "bytes": {"type": "int", "field": "size"}}
     parsed = parse(REGEX, columns, b"1 web1 12", b"1 web1", b"1 ", b"1 web1 -", b"x", b"\xff")
     assert rows(parsed) == [
         ("web1", 12),
         ("web1", None),
         (None, None),
-        "column_wrong_type: field size is '-', which is no whole number",
+        "column_wrong_type: field size is '-', which is not a whole number",
         "pattern_not_found: the pattern is found nowhere in the message",
         "not_utf8: invalid start byte at byte 0",
     ]
@@ -249,7 +250,7 @@ RECORDS = [
 
 
 @pytest.mark.parametrize("quote", ['"', "'"])
-def test_delimited_in_bulk_and_one_by_one(quote: str) -> None:
+def test_delimited_columns_are_read_by_arrow_and_one_by_one(quote: str) -> None:
     columns = {
         "host": "string",
         "size": "int",
@@ -263,7 +264,7 @@ def test_delimited_in_bulk_and_one_by_one(quote: str) -> None:
         ("web,2", 13, "13", None),
         (None, None, None, None),
         (f"a{quote}b", 7, "7", "x"),
-        "column_wrong_type: field size is 'b', which is no whole number",
+        "column_wrong_type: field size is 'b', which is not a whole number",
         "wrong_column_count: found 2 columns where 4 are expected",
         "not_delimited: a quote is not closed",
         "event_time_malformed: '1\\n' is not a number",
@@ -271,12 +272,12 @@ def test_delimited_in_bulk_and_one_by_one(quote: str) -> None:
     assert parsed.message_id.to_pylist()[:2] == ["web1", "web,2"]
 
 
-def test_the_event_time_and_the_id_may_be_columns_as_well() -> None:
+def test_event_time_and_id_can_also_be_columns() -> None:
     columns = {"at": "long", "id": {"type": "string", "field": "host"}}
     assert rows(parse(DELIMITED, columns, b"5,web1,,")) == [(5, "web1")]
     assert rows(parse(JSON, {"at": "long", "id": "string"}, b'{"at": 5, "id": "i"}')) == [(5, "i")]
 
 
-def test_without_messages() -> None:
+def test_an_empty_batch_has_empty_columns() -> None:
     for parser in (JSON, REGEX, DELIMITED):
         assert parse(parser, {"host": "int", "size": "string"}).columns["host"].type == pa.int32()

@@ -6,7 +6,7 @@ import io
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from parsing import ids, parse, parser_config, reasons, times
+from parsing import ids, parse, parser_config, reasons, slow_examples, times
 
 from waybill.config import ParserConfig
 from waybill.parsers import Reason
@@ -19,7 +19,7 @@ def delimited(**keys: object) -> ParserConfig:
     return parser_config(**base | keys)
 
 
-def test_plain_and_quoted_records_side_by_side() -> None:
+def test_plain_and_quoted_records_are_read_in_one_batch() -> None:
     parsed = parse(
         delimited(), b"a,,1", b'"b,""\n",x,2\r\n', b"c,\xc3\xa9,3\n", b'd,say "hi",4', b"\xc3\xa9,,5", b",,6"
     )
@@ -44,7 +44,7 @@ def test_plain_and_quoted_records_side_by_side() -> None:
         (b"id,text,at", "event_time_malformed: 'at' is not a number"),
     ],
 )
-def test_an_error_is_where_it_belongs_and_the_rest_is_read(value: bytes, reason: str) -> None:
+def test_an_invalid_message_does_not_affect_others(value: bytes, reason: str) -> None:
     for others in ((b"a,b,1", b"c,d,2"), (b'"a",b,1', b"c,d,2")):
         parsed = parse(delimited(), others[0], value, others[1])
         assert parsed.error.to_pylist()[1].startswith(reason)
@@ -53,29 +53,29 @@ def test_an_error_is_where_it_belongs_and_the_rest_is_read(value: bytes, reason:
     assert parse(delimited(), value).error.to_pylist()[0].startswith(reason)
 
 
-def test_tabs_without_quotes() -> None:
+def test_tabs_without_quotes_are_read() -> None:
     config = delimited(delimiter="\t", quote="none")
     parsed = parse(config, b'"a\t"b"\t1', b"a,b\t\t2\n")
     assert (times(parsed), ids(parsed)) == ([1000, 2000], ['"a', "a,b"])
 
 
-def test_characters_beyond_ascii_divide_and_quote() -> None:
+def test_delimiter_and_quote_can_be_characters_beyond_ascii() -> None:
     config = delimited(delimiter="·", quote="«")
     parsed = parse(config, "a·b·1".encode(), "«a··«·b·2".encode())
     assert (times(parsed), ids(parsed)) == ([1000, 2000], ["a", "a··"])
 
 
-def test_a_column_may_have_a_dot_in_its_name() -> None:
+def test_a_column_name_can_contain_a_dot() -> None:
     config = parser_config(name="delimited", columns=["x", "a.b"], event_time={"field": "a.b", "format": "epoch_s"})
     assert times(parse(config, b"x,1")) == [1_000_000]
 
 
-def test_a_field_of_a_megabyte_is_no_fault() -> None:
+def test_a_field_of_a_megabyte_is_read() -> None:
     long = b"x" * (1 << 20)
     assert times(parse(delimited(), b'a,"%s",1' % long, b"a,%s,2" % long)) == [1000, 2000]
 
 
-def test_many_columns_and_a_byte_order_mark() -> None:
+def test_many_columns_and_a_byte_order_mark_are_read() -> None:
     columns = ["at", *(f"c{n}" for n in range(700))]
     wide = parser_config(name="delimited", columns=columns, event_time={"field": "at", "format": "epoch_ms"})
     assert times(parse(wide, b"1" + b",x" * 700, b"2" + b',"x"' * 700, b"3" + b',"x"' * 699)) == [1000, 2000, None]
@@ -83,12 +83,12 @@ def test_many_columns_and_a_byte_order_mark() -> None:
     assert (times(marked), ids(marked)) == ([1000, 2000, 3000], ['\ufeff"a"', "a", "\ufeffa"])
 
 
-def test_a_single_column() -> None:
+def test_a_single_column_is_read() -> None:
     config = parser_config(name="delimited", columns=["at"], event_time={"field": "at", "format": "epoch_ms"})
     assert times(parse(config, b'"1"', b"2\n", b'""', b"", b'"3"\r\n')) == [1000, 2000, None, None, 3000]
 
 
-def test_no_messages() -> None:
+def test_an_empty_batch_is_parsed() -> None:
     assert times(parse(delimited())) == []
 
 
@@ -107,8 +107,8 @@ def oracle(value: bytes, delimiter: str, quote: str | None) -> tuple[int | None,
         return None, Reason.NOT_UTF8
     except csv.Error:
         return None, Reason.NOT_DELIMITED
-    except BadEventTime as fault:
-        return None, str(fault).partition(":")[0]
+    except BadEventTime as error:
+        return None, str(error).partition(":")[0]
 
 
 MILLIS = delimited().event_time.format
@@ -131,13 +131,15 @@ near = st.text(st.sampled_from("a1,;\"'\n\r\té"), max_size=12).map(str.encode)
     ),
     st.sampled_from([(",", '"'), (";", "'"), (",", None), ("\t", '"')]),
 )
-def test_a_batch_is_read_as_message_by_message(values: list[bytes], dialect: tuple[str, str | None]) -> None:
+@slow_examples
+def test_a_batch_is_read_like_each_message_alone(values: list[bytes], dialect: tuple[str, str | None]) -> None:
     parsed = parse(delimited(delimiter=dialect[0], quote=dialect[1]), *values)
     assert list(zip(times(parsed), reasons(parsed), strict=True)) == [oracle(value, *dialect) for value in values]
 
 
 @given(st.lists(right, min_size=1))
-def test_what_a_csv_writer_wrote_is_read_back(records: list[list[str]]) -> None:
+@slow_examples
+def test_records_of_a_csv_writer_are_read_back(records: list[list[str]]) -> None:
     parsed = parse(delimited(), *(written(record) for record in records))
     for record, identity, why in zip(records, ids(parsed), reasons(parsed), strict=True):
         assert why in (None, Reason.EVENT_TIME_OUT_OF_RANGE)

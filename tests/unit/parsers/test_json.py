@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from parsing import slow_examples
 
 from waybill.config import JsonParser
 from waybill.parsers import Parsed, Reason, build_parser
@@ -36,14 +37,14 @@ def reasons(parsed: Parsed) -> list[str | None]:
     return [None if error is None else error.partition(":")[0] for error in parsed.error.to_pylist()]
 
 
-def test_good_messages() -> None:
+def test_valid_messages_are_parsed() -> None:
     parsed = parse(b'{"at": 1, "id": "a"}', b' {"id":"b","at":2000}\n')
     assert times(parsed) == [1000, 2_000_000]
     assert parsed.message_id.to_pylist() == ["a", "b"]
     assert parsed.error.null_count == 2
 
 
-def test_errors_are_where_they_belong_and_the_rest_is_read() -> None:
+def test_invalid_messages_do_not_affect_others() -> None:
     parsed = parse(
         b'{"at": 1, "id": "a"}',
         b"no json",
@@ -88,7 +89,7 @@ def test_errors_are_where_they_belong_and_the_rest_is_read() -> None:
         (b'{"at": 1, "id": ["a"]}', "message_id_wrong_type: field id is an array"),
     ],
 )
-def test_what_cannot_be_read_goes_to_quarantine_with_a_reason(value: bytes, reason: str) -> None:
+def test_an_invalid_message_goes_to_quarantine_with_a_reason(value: bytes, reason: str) -> None:
     (error,) = parse(value).error.to_pylist()
     assert error.startswith(reason)
     assert len(error) < 300
@@ -109,11 +110,11 @@ def test_what_cannot_be_read_goes_to_quarantine_with_a_reason(value: bytes, reas
         ("null", None),
     ],
 )
-def test_a_message_id_is_the_fields_text(text: str, wanted: str | None) -> None:
+def test_a_message_id_is_the_text_of_its_field(text: str, wanted: str | None) -> None:
     assert parse(b'{"at": 1, "id": %s}' % text.encode()).message_id.to_pylist() == [wanted]
 
 
-def test_a_message_without_an_id_is_to_be_assigned_one() -> None:
+def test_a_message_without_an_id_has_a_null_id() -> None:
     assert parse(b'{"at": 1}').message_id.to_pylist() == [None]
     assert parse(b'{"at": 1, "id": "a"}', config=parser_config(message_id=None)).message_id.to_pylist() == [None]
 
@@ -133,7 +134,7 @@ def test_field_paths_lead_through_objects_only() -> None:
     assert reasons(parsed)[1:3] == [Reason.EVENT_TIME_MISSING, Reason.EVENT_TIME_MISSING]
 
 
-def test_of_a_key_that_is_there_twice_the_last_counts() -> None:
+def test_the_last_value_of_a_repeated_key_counts() -> None:
     parsed = parse(b'{"at": 1, "id": "a", "at": 2, "id": "b"}')
     assert (times(parsed), parsed.message_id.to_pylist()) == ([2000], ["b"])
 
@@ -146,7 +147,8 @@ json_values = st.recursive(
 
 
 @given(st.lists(st.binary(max_size=40) | json_values.map(lambda v: json.dumps(v).encode(errors="replace")), max_size=5))
-def test_nothing_that_a_message_holds_makes_it_raise(values: list[bytes]) -> None:
+@slow_examples
+def test_no_message_makes_the_parser_raise(values: list[bytes]) -> None:
     together = parse(*values)
     alone = [parse(value) for value in values]
     assert times(together) == [times(one)[0] for one in alone]

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from parsing import ids, parse, parser_config, reasons, times
+from parsing import ids, parse, parser_config, reasons, slow_examples, times
 
 from waybill.config import ParserConfig
 
@@ -20,7 +20,7 @@ def config(**keys: object) -> ParserConfig:
     return parser_config(**{"name": "msgpack", "event_time": event_time, "message_id": "id"} | keys)
 
 
-def test_good_messages() -> None:
+def test_valid_messages_are_parsed() -> None:
     parsed = parse(config(), pack({"at": 1, "id": "a"}), pack({"at": "2", "id": 7, 1: 2, b"k": []}), pack({"at": 3.5}))
     assert times(parsed) == [1000, 2000, 3500]
     assert ids(parsed) == ["a", "7", None]
@@ -34,7 +34,7 @@ def test_field_paths_lead_through_maps_only() -> None:
 
 
 @pytest.mark.parametrize("written", ["iso8601", "epoch_s"])
-def test_a_timestamp_is_an_event_time_whatever_the_format(written: str) -> None:
+def test_a_timestamp_is_used_as_event_time_whatever_the_format(written: str) -> None:
     moments = [datetime(2013, 1, 1, 5, tzinfo=UTC), datetime(1, 1, 1, tzinfo=UTC), datetime.max.replace(tzinfo=UTC)]
     stamped = [pack({"at": moment}) for moment in moments]
     chosen = config(event_time={"field": "at", "format": written})
@@ -75,7 +75,7 @@ def test_a_timestamp_is_an_event_time_whatever_the_format(written: str) -> None:
         (pack({"at": 1, "id": datetime(2013, 1, 1, tzinfo=UTC)}), "message_id_wrong_type: field id is a timestamp"),
     ],
 )
-def test_an_error_is_where_it_belongs_and_the_rest_is_read(value: bytes, reason: str) -> None:
+def test_an_invalid_message_does_not_affect_others(value: bytes, reason: str) -> None:
     parsed = parse(config(), pack({"at": 1, "id": "a"}), value, pack({"at": 2, "id": "b"}))
     assert parsed.error.to_pylist()[1].startswith(reason)
     assert times(parsed) == [1000, None, 2000]
@@ -94,7 +94,8 @@ damaged = st.builds(lambda d, at, byte: pack(d)[:at] + byte, documents, st.integ
 
 
 @given(st.lists(st.binary(max_size=40) | values.map(pack) | documents.map(pack) | damaged, max_size=5))
-def test_nothing_that_a_message_holds_makes_it_raise(messages: list[bytes]) -> None:
+@slow_examples
+def test_no_message_makes_the_parser_raise(messages: list[bytes]) -> None:
     together = parse(config(), *messages)
     alone = [parse(config(), message) for message in messages]
     assert times(together) == [times(one)[0] for one in alone]
@@ -106,7 +107,8 @@ def finite(value: Any) -> bool:
 
 
 @given(st.lists(documents.filter(finite).filter(lambda d: not isinstance(d.get("id"), float)), max_size=5))
-def test_a_document_is_read_as_its_twin_in_json(maps: list[dict[str, Any]]) -> None:
+@slow_examples
+def test_a_document_is_read_like_the_same_document_in_json(maps: list[dict[str, Any]]) -> None:
     as_json = parser_config(name="json", event_time={"field": "at", "format": "epoch_ms"}, message_id="id")
     twins = parse(as_json, *(json.dumps(one).encode() for one in maps))
     parsed = parse(config(), *(pack(one) for one in maps))

@@ -1,4 +1,4 @@
-"""The parser protobuf: presence, timestamps, framings, and a reason for each bad message."""
+"""The parser `protobuf`: presence, timestamps, framings, and a reason for each invalid message."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def order(seconds: int = 1, **fields: Any) -> bytes:
 
 
 @pytest.mark.parametrize("written", ["iso8601", "epoch_ns"])
-def test_a_timestamp_is_an_event_time_whatever_the_format(path: Path, written: str) -> None:
+def test_a_timestamp_is_used_as_event_time_whatever_the_format(path: Path, written: str) -> None:
     message = Order(id="a")
     message.at.FromNanoseconds(-1)
     values = [order(id="b"), message.SerializeToString(), order(-62_135_596_800), order(253_402_300_799)]
@@ -120,7 +120,7 @@ def test_a_timestamp_is_an_event_time_whatever_the_format(path: Path, written: s
     assert ids(parsed)[:3] == ["b", "a", None]
 
 
-def test_what_is_not_set_is_missing(path: Path) -> None:
+def test_a_field_that_is_not_set_is_missing(path: Path) -> None:
     """A field without presence says 0 both where it is 0 and where nobody has set it."""
     parsed = parse(config(path), Order(id="a").SerializeToString(), b"")
     assert parsed.error.to_pylist() == ["event_time_missing: field at is missing"] * 2
@@ -138,7 +138,7 @@ def test_field_paths_lead_through_messages_and_maps(path: Path) -> None:
     assert ids(parse(by_tag, order(tags={"a.b": "t"}), order())) == ["t", None]
 
 
-def test_each_bad_message_has_its_own_reason(path: Path) -> None:
+def test_each_invalid_message_goes_to_quarantine_with_its_reason(path: Path) -> None:
     good = order(id="a")
     parsed = parse(
         config(path),
@@ -157,7 +157,7 @@ def test_each_bad_message_has_its_own_reason(path: Path) -> None:
     assert errors[5] == "not_protobuf: field id of shop.Order has the wire type 0, not 2"
 
 
-def test_proto2(path: Path) -> None:
+def test_proto2_required_and_optional_fields_are_checked(path: Path) -> None:
     legacy = config(path, message="legacy.Event", event_time={"field": "at", "format": "epoch_s"})
     full = Event(id="a", at=1).SerializeToString()
     unknown_enum = full + b"\x18\x63"
@@ -171,11 +171,11 @@ def test_proto2(path: Path) -> None:
 
 
 @given(st.lists(st.binary(), min_size=1, max_size=5))
-def test_bytes_that_nobody_wrote_end_in_a_reason(path: Path, values: list[bytes]) -> None:
+def test_random_bytes_give_a_message_or_a_reason(path: Path, values: list[bytes]) -> None:
     check(build_parser(config(path)).parse(batch(*values)), len(values))
 
 
-def test_confluents_wire_format(path: Path) -> None:
+def test_confluents_wire_format_is_read(path: Path) -> None:
     framed = config(path, framing="confluent")
     head = b"\0" + struct.pack(">I", 70_000)
     good = head + b"\x02\x02" + order(id="a")  # the second message of its file
@@ -197,7 +197,7 @@ def test_confluents_wire_format(path: Path) -> None:
     assert times(parse(first, head + b"\x00" + event, head + b"\x02\x00" + event)) == [1_000_000] * 2
 
 
-def test_columns_of_every_type(path: Path) -> None:
+def test_columns_of_every_type_are_read(path: Path) -> None:
     kinds = {
         "state": "string", "note": "string", "no": "int", "price": "double", "raw": "binary", "weight": "double",
         "numbers": "list<int>", "tags": "json", "lines": "json", "first.count": "long", "at": "timestamp",
@@ -228,7 +228,7 @@ def test_columns_of_every_type(path: Path) -> None:
     }
 
 
-def test_a_plan_holds_the_descriptors_not_their_file(path: Path, tmp_path: Path) -> None:
+def test_a_dumped_config_contains_the_descriptors_and_needs_no_file(path: Path, tmp_path: Path) -> None:
     file = tmp_path / "copy.desc"
     file.write_bytes(path.read_bytes())
     chosen = config(file)
@@ -241,38 +241,38 @@ def test_a_plan_holds_the_descriptors_not_their_file(path: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("keys", "fault"),
+    ("keys", "error"),
     [
         ({"descriptor_set": "nowhere.desc"}, "nowhere.desc cannot be read: No such file or directory"),
-        ({"message": "shop.Ordre"}, "there are: shop.Order, shop.Order.Line"),
-        ({"message": "Order"}, "there are: "),
+        ({"message": "shop.Ordre"}, ", which has: shop.Order, shop.Order.Line"),
+        ({"message": "Order"}, ", which has: "),
         ({"message": "shop order"}, "must be the full name of a message type"),
-        ({"message": "shop.Order.TagsEntry.key"}, "there are: "),
-        ({"event_time": {"field": "att"}}, "is not in the schema; where it goes astray there are: id, at, at_ms"),
-        ({"message_id": "first.name"}, "is not in the schema; where it goes astray there are: sku, count"),
-        ({"message_id": "lines.sku"}, "is not in the schema; where it goes astray there are: no fields"),
+        ({"message": "shop.Order.TagsEntry.key"}, ", which has: "),
+        ({"event_time": {"field": "att"}}, "is not in the schema; the fields at that level are: id, at, at_ms"),
+        ({"message_id": "first.name"}, "is not in the schema; the fields at that level are: sku, count"),
+        ({"message_id": "lines.sku"}, "is not in the schema; the fields at that level are: none"),
         ({"framing": "single_object"}, "Input should be 'none' or 'confluent'"),
     ],
 )
-def test_what_cannot_be_is_refused_when_the_config_is_loaded(path: Path, keys: dict[str, object], fault: str) -> None:
+def test_loading_refuses_invalid_parser_keys(path: Path, keys: dict[str, object], error: str) -> None:
     with pytest.raises(ValidationError) as raised:
         config(path, **keys)
-    assert fault in str(raised.value)
+    assert error in str(raised.value)
 
 
 @pytest.mark.parametrize(
-    ("content", "fault"),
+    ("content", "error"),
     [
-        (b"", "is no descriptor set (protoc --include_imports --descriptor_set_out=…): it holds no files"),
-        (b'syntax = "proto3";', "is no descriptor set (protoc --include_imports --descriptor_set_out=…): "),
+        (b"", "is not a descriptor set (protoc --include_imports --descriptor_set_out=…): it contains no files"),
+        (b'syntax = "proto3";', "is not a descriptor set (protoc --include_imports --descriptor_set_out=…): "),
         (
             descriptor_pb2.FileDescriptorSet(file=[order_file()]).SerializeToString(),
-            "cannot be used, was it made with --include_imports? order.proto: ",
+            "cannot be used (was it written without --include_imports?): order.proto: ",
         ),
     ],
 )
-def test_a_file_that_is_no_descriptor_set_is_refused(tmp_path: Path, content: bytes, fault: str) -> None:
+def test_loading_refuses_a_file_without_a_descriptor_set(tmp_path: Path, content: bytes, error: str) -> None:
     (tmp_path / "x.desc").write_bytes(content)
     with pytest.raises(ValidationError) as raised:
         config(tmp_path / "x.desc")
-    assert fault in str(raised.value)
+    assert error in str(raised.value)

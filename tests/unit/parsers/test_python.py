@@ -81,13 +81,13 @@ def parse(what: str, *values: bytes, **columns: str) -> Parsed:
 
 
 @pytest.mark.parametrize("what", ["right", "plain tuple"])
-def test_a_class_is_used_as_it_is_named(what: str) -> None:
+def test_the_configured_class_parses_messages(what: str) -> None:
     parsed = parse(what, b"a", b"b")
     check(parsed, 2)
     assert times(parsed) == [1, 1]
 
 
-def test_a_class_within_a_class_without_options() -> None:
+def test_a_nested_class_without_options_parses_messages() -> None:
     parser = build_parser(parser_config(name="python", **{"class": "somebodys_parsers:Outer.Inner"}))
     assert times(parser.parse(batch(b"a"))) == [1]
 
@@ -96,22 +96,22 @@ def test_a_class_within_a_class_without_options() -> None:
     ("what", "message"),
     [
         ("raises", "raised KeyError: 'at'"),
-        ("nothing", "gave a NoneType, not a Parsed"),
-        ("a list", "gave list as event_time, not an array of timestamp[us, tz=UTC]"),
-        ("milliseconds", "gave timestamp[ms, tz=UTC] as event_time, not an array of timestamp[us, tz=UTC]"),
-        ("one short", "gave 1 values of message_id for 2 messages"),
-        ("no time", "gave neither an event time nor an error for a message"),
-        ("year 0", "gave an event time that is not between the years 1 and 9999"),
+        ("nothing", "returned a NoneType, not a Parsed"),
+        ("a list", "returned list as event_time, not an array of timestamp[us, tz=UTC]"),
+        ("milliseconds", "returned timestamp[ms, tz=UTC] as event_time, not an array of timestamp[us, tz=UTC]"),
+        ("one short", "returned 1 values of message_id for 2 messages"),
+        ("no time", "returned neither an event time nor an error for a message"),
+        ("year 0", "returned an event time that is not between the years 1 and 9999"),
     ],
 )
-def test_a_wrong_answer_ends_the_run_before_a_message_is_lost(what: str, message: str) -> None:
+def test_an_invalid_result_raises_parser_broken(what: str, message: str) -> None:
     with pytest.raises(ParserBroken) as raised:
         parse(what, b"a", b"b")
     assert str(raised.value).startswith(f"parser somebodys_parsers:Answers {message}: nothing of this run is committed")
     assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
 
 
-def test_a_class_gives_the_columns_of_the_config() -> None:
+def test_a_class_returns_the_configured_columns() -> None:
     parsed = parse("columns", b"a", b"b", n="int")
     assert {name: column.to_pylist() for name, column in parsed.columns.items()} == {"n": [0, 1]}
 
@@ -119,15 +119,15 @@ def test_a_class_gives_the_columns_of_the_config() -> None:
 @pytest.mark.parametrize(
     ("what", "kind", "message"),
     [
-        ("right", "int", "gave no column 'n', which the config has"),
-        ("plain tuple", "int", "gave no column 'n', which the config has"),
-        ("columns of another type", "int", "gave int64 as column 'n', not an array of int32"),
-        ("columns one short", "int", "gave 1 values of column 'n' for 2 messages"),
-        ("a list of columns", "int", "gave a list as columns, not a mapping"),
-        ("a time in year 0", "timestamp", "gave a time in column 'n' that is not between the years 1 and 9999"),
+        ("right", "int", "returned no column 'n', which the config has"),
+        ("plain tuple", "int", "returned no column 'n', which the config has"),
+        ("columns of another type", "int", "returned int64 as column 'n', not an array of int32"),
+        ("columns one short", "int", "returned 1 values of column 'n' for 2 messages"),
+        ("a list of columns", "int", "returned a list as columns, not a mapping"),
+        ("a time in year 0", "timestamp", "returned a time in column 'n' that is not between the years 1 and 9999"),
     ],
 )
-def test_wrong_columns_end_the_run(what: str, kind: str, message: str) -> None:
+def test_invalid_columns_raise_parser_broken(what: str, kind: str, message: str) -> None:
     with pytest.raises(ParserBroken) as raised:
         parse(what, b"a", b"b", n=kind)
     assert str(raised.value).startswith(f"parser somebodys_parsers:Answers {message}: nothing of this run is committed")
@@ -137,24 +137,24 @@ def test_wrong_columns_end_the_run(what: str, kind: str, message: str) -> None:
     ("path", "options", "message"),
     [
         ("somebodys_broken_module:Parser", {}, "cannot be imported: ZeroDivisionError: division by zero"),
-        ("somebodys_parsers:Outer.Other", {}, "can be imported, but there is no Outer.Other in it"),
-        ("somebodys_parsers:Answers", {}, "refuses its options: TypeError: "),
-        ("somebodys_parsers:Answers", {"what": "two lines"}, "refuses its options: RuntimeError: one two"),
-        ("somebodys_parsers:Nameless", {"what": "right"}, "is no parser: it has no name"),
+        ("somebodys_parsers:Outer.Other", {}, "the module somebodys_parsers has no Outer.Other"),
+        ("somebodys_parsers:Answers", {}, "rejects its options: TypeError: "),
+        ("somebodys_parsers:Answers", {"what": "two lines"}, "rejects its options: RuntimeError: one two"),
+        ("somebodys_parsers:Nameless", {"what": "right"}, "is not a parser: it has no name"),
     ],
 )
-def test_what_is_no_parser_is_refused_with_the_config(path: str, options: dict[str, Any], message: str) -> None:
+def test_loading_refuses_a_class_that_is_not_a_parser(path: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError) as raised:
         parser_config(name="python", **{"class": path, "options": options})
-    (fault,) = raised.value.errors()
-    assert message in fault["msg"]
-    assert "\n" not in fault["msg"]
+    (error,) = raised.value.errors()
+    assert message in error["msg"]
+    assert "\n" not in error["msg"]
 
 
 @given(
     st.lists(st.one_of(st.none(), st.binary(max_size=3), st.from_regex(rb"\A[0-9]{9,14}:?"))), st.sampled_from([10, 13])
 )
-def test_the_example_to_start_from_keeps_the_protocol(keys: list[bytes | None], digits: int) -> None:
+def test_the_example_parser_follows_the_interface(keys: list[bytes | None], digits: int) -> None:
     config = parser_config(
         name="python", **{"class": "waybill.parsers.examples:KeyTime", "options": {"digits": digits}}
     )

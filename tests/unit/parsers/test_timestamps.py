@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waybill.config import EventTimeFormat
-from waybill.parsers.timestamps import MAX_MICROSECONDS, MIN_MICROSECONDS, BadEventTime, convert, to_microseconds
+from waybill.parsers.timestamps import MAX_MICROSECONDS, MIN_MICROSECONDS, BadEventTime, convert_times, to_microseconds
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 ISO, SECONDS, MILLIS, MICROS, NANOS = EventTimeFormat
@@ -22,9 +22,9 @@ def microseconds(time: datetime) -> int:
 
 
 def converted(values: list[Any], written: EventTimeFormat) -> tuple[list[int | None], list[tuple[int, str]]]:
-    times, faults = convert(values, written)
+    times, errors = convert_times(values, written)
     assert times.type == pa.timestamp("us", tz="UTC")
-    return times.cast(pa.int64()).to_pylist(), faults
+    return times.cast(pa.int64()).to_pylist(), errors
 
 
 def each(values: list[Any], written: EventTimeFormat) -> list[int | None]:
@@ -43,19 +43,19 @@ offsets = st.integers(-23 * 60 - 59, 23 * 60 + 59).map(lambda minutes: timezone(
 
 
 @given(st.lists(st.datetimes(timezones=st.one_of(st.just(UTC), offsets)), min_size=1))
-def test_iso_8601_with_a_zone_is_what_datetime_says(times: list[datetime]) -> None:
-    found, faults = converted([time.isoformat() for time in times], ISO)
+def test_iso_8601_with_a_zone_equals_datetime(times: list[datetime]) -> None:
+    found, errors = converted([time.isoformat() for time in times], ISO)
     in_range = [MIN_MICROSECONDS <= microseconds(time) <= MAX_MICROSECONDS for time in times]
     assert found == [microseconds(t) if ok else None for t, ok in zip(times, in_range, strict=True)]
-    assert [index for index, _ in faults] == [i for i, ok in enumerate(in_range) if not ok]
-    assert all(why.startswith("event_time_out_of_range: ") for _, why in faults)
+    assert [index for index, _ in errors] == [i for i, ok in enumerate(in_range) if not ok]
+    assert all(why.startswith("event_time_out_of_range: ") for _, why in errors)
 
 
 @given(st.lists(st.datetimes(), min_size=1), st.sampled_from(["T", " "]))
 def test_iso_8601_without_a_zone_is_utc(times: list[datetime], separator: str) -> None:
-    found, faults = converted([time.isoformat(separator) for time in times], ISO)
+    found, errors = converted([time.isoformat(separator) for time in times], ISO)
     assert found == [microseconds(time.replace(tzinfo=UTC)) for time in times]
-    assert not faults
+    assert not errors
 
 
 # Texts near the canonical form: what Arrow's cast takes must be what the definition takes, with the same result.
@@ -66,7 +66,7 @@ near_iso = st.from_regex(
 
 
 @given(st.lists(near_iso, min_size=1, max_size=3))
-def test_the_fast_way_and_the_definition_agree_on_iso_8601(texts: list[str]) -> None:
+def test_batch_and_single_conversion_agree_on_iso_8601(texts: list[str]) -> None:
     assert converted(texts, ISO)[0] == each(texts, ISO)
 
 
@@ -74,12 +74,12 @@ def test_the_fast_way_and_the_definition_agree_on_iso_8601(texts: list[str]) -> 
     st.lists(st.integers(-(2**63), 2**64 - 1) | st.integers(-(10**10), 10**10), min_size=1),
     st.sampled_from([SECONDS, MILLIS, MICROS, NANOS]),
 )
-def test_the_fast_way_and_the_definition_agree_on_epochs(numbers: list[int], written: EventTimeFormat) -> None:
+def test_batch_and_single_conversion_agree_on_epochs(numbers: list[int], written: EventTimeFormat) -> None:
     assert converted(numbers, written)[0] == each(numbers, written)
 
 
 @given(st.integers(MIN_MICROSECONDS, MAX_MICROSECONDS))
-def test_epochs_as_number_or_string_are_the_same_time(time_us: int) -> None:
+def test_epochs_as_number_and_as_string_are_the_same_time(time_us: int) -> None:
     for written, unit in ((SECONDS, 10**6), (MILLIS, 1000), (MICROS, 1)):
         whole = time_us // unit
         assert converted([whole], written)[0] == converted([str(whole)], written)[0] == [whole * unit]
@@ -87,7 +87,7 @@ def test_epochs_as_number_or_string_are_the_same_time(time_us: int) -> None:
 
 
 @given(st.floats(min_value=-6e10, max_value=2.5e11))
-def test_a_fraction_of_a_second_is_read_as_it_was_written(seconds: float) -> None:
+def test_fractions_of_a_second_are_exact(seconds: float) -> None:
     text = repr(seconds)
     wanted = Fraction(text) * 10**6 // 1
     assert converted([json.loads(text)], SECONDS)[0] == converted([text], SECONDS)[0] == [wanted]
@@ -106,7 +106,7 @@ def test_a_fraction_of_a_second_is_read_as_it_was_written(seconds: float) -> Non
         ("9999-12-31T23:59:59.999999Z", "9999-12-31T23:59:59.999999+00:00"),
     ],
 )
-def test_iso_8601_in_its_other_forms(text: str, wanted: str) -> None:
+def test_other_forms_of_iso_8601_are_read(text: str, wanted: str) -> None:
     # Beside a canonical one, so that the batch takes the slow way, and alone.
     assert converted([text, "2013-01-01T00:00:00Z"], ISO)[0][0] == microseconds(datetime.fromisoformat(wanted))
     assert converted([text], ISO)[0] == [microseconds(datetime.fromisoformat(wanted))]
@@ -143,22 +143,22 @@ def test_iso_8601_in_its_other_forms(text: str, wanted: str) -> None:
         ("1e999", NANOS, "event_time_out_of_range"),
     ],
 )
-def test_what_is_no_event_time_gets_a_reason_and_harms_no_other(
+def test_an_invalid_event_time_gets_a_reason_and_does_not_affect_others(
     value: Any, written: EventTimeFormat, reason: str
 ) -> None:
     good = "2013-01-01T00:00:00Z" if written is ISO else 0
-    times, faults = converted([good, value, good], written)
+    times, errors = converted([good, value, good], written)
     assert times[1] is None
     assert times[0] == times[2] == (microseconds(datetime(2013, 1, 1, tzinfo=UTC)) if written is ISO else 0)
-    assert len(faults) == 1
-    assert faults[0][0] == 1
-    assert faults[0][1].startswith(reason)
+    assert len(errors) == 1
+    assert errors[0][0] == 1
+    assert errors[0][1].startswith(reason)
 
 
 def test_a_tiny_number_is_the_epoch() -> None:
     assert converted(["1e-400", 5e-324], SECONDS)[0] == [0, 0]
 
 
-def test_no_values_are_no_times() -> None:
+def test_an_empty_batch_has_no_times() -> None:
     assert converted([], ISO) == ([], [])
     assert converted([], MILLIS) == ([], [])

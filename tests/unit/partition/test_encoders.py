@@ -1,4 +1,4 @@
-"""Files of the `files` sink: their bytes follow from the rows alone, however those came."""
+"""Files of the `files` sink: their bytes follow from the rows alone, not from the batches of rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from waybill.archive.spans import Span
 from waybill.config.enums import Compression, FileFormat, SequenceFileKey
 from waybill.config.sink import FilesFormat
 from waybill.names import FileExtension, FileName, Period, TopicPartition
-from waybill.partition.files_sink.encoders import cut, encode_file
+from waybill.partition.files_sink.encoders import cut_rows, encode_file
 from waybill.partition.plan import pack
 from waybill.partition.rows import TABLE_ROWS
 
@@ -57,11 +57,11 @@ ROWS = rows(400)
 
 
 @given(cuts=st.lists(st.integers(0, 400), max_size=8), piece_bytes=st.sampled_from([1, 100, 5000, 60_000, 1 << 30]))
-def test_pieces_are_the_same_wherever_rows_were_cut_before(cuts: list[int], piece_bytes: int) -> None:
+def test_pieces_do_not_depend_on_the_batches_of_the_input(cuts: list[int], piece_bytes: int) -> None:
     bounds = [0, *sorted(cuts), 400]
     tables = [ROWS.slice(a, b - a) for a, b in pairwise(bounds)]
-    pieces = list(cut(tables, piece_bytes))
-    assert [p.num_rows for p in pieces] == [p.num_rows for p in cut([ROWS], piece_bytes)]
+    pieces = list(cut_rows(tables, piece_bytes))
+    assert [p.num_rows for p in pieces] == [p.num_rows for p in cut_rows([ROWS], piece_bytes)]
     assert pa.Table.from_batches(pieces) == ROWS
     assert all(piece.num_rows for piece in pieces)
     if piece_bytes == 1:
@@ -69,7 +69,7 @@ def test_pieces_are_the_same_wherever_rows_were_cut_before(cuts: list[int], piec
 
 
 @pytest.mark.parametrize("kind", FORMATS, ids=lambda kind: f"{kind.name}-{kind.codec}")
-def test_bytes_are_the_same_wherever_rows_were_cut_before(tmp_path: Path, kind: FilesFormat) -> None:
+def test_bytes_of_a_file_do_not_depend_on_the_batches_of_the_input(tmp_path: Path, kind: FilesFormat) -> None:
     name = FileName(PERIOD, 1, 0, 0, kind.extension)
     whole, in_pieces, other_plan = (tmp_path / n for n in ("whole", "in_pieces", "other_plan"))
     pieces = [ROWS.slice(at, 7) for at in range(0, 400, 7)]
@@ -77,10 +77,12 @@ def test_bytes_are_the_same_wherever_rows_were_cut_before(tmp_path: Path, kind: 
     assert whole.read_bytes() == in_pieces.read_bytes()
     encode_file(other_plan, kind, name, "another plan", [ROWS])
     is_sequence_file = kind.name is FileFormat.SEQUENCEFILE
-    assert (other_plan.read_bytes() == whole.read_bytes()) is not is_sequence_file, "no sync mark can be foreseen"
+    assert (other_plan.read_bytes() == whole.read_bytes()) is not is_sequence_file, (
+        "a producer cannot predict the sync marker"
+    )
 
 
-def test_a_parquet_file_holds_the_rows_as_they_are(tmp_path: Path) -> None:
+def test_a_parquet_file_has_all_rows_and_columns_unchanged(tmp_path: Path) -> None:
     local = tmp_path / "file"
     encode_file(local, FilesFormat(), FileName(PERIOD, 1, 0, 0, FileExtension.PARQUET), "plan", [ROWS])
     assert pq.read_table(local) == ROWS
@@ -94,10 +96,10 @@ def test_a_parquet_file_holds_the_rows_as_they_are(tmp_path: Path) -> None:
     ),
     st.integers(1, 300),
 )
-def test_a_task_s_spans_of_a_topic_partition_are_neighbours(
+def test_spans_of_a_topic_partition_in_one_task_follow_each_other(
     chains: dict[TopicPartition, list[tuple[int, int]]], task_bytes: int
 ) -> None:
-    """So a range says what a task reads, and its start names it."""
+    """So one range of offsets identifies what the task reads of a topic-partition."""
     spans: dict[TopicPartition, list[Span]] = {}
     for tp, lengths in chains.items():
         at = 0

@@ -1,3 +1,5 @@
+"""The plan of a partition run: its document, its bounds, and how spans are packed into tasks."""
+
 from __future__ import annotations
 
 import json
@@ -11,8 +13,8 @@ from hypothesis import strategies as st
 
 from waybill.archive.chain import ChainObject
 from waybill.archive.spans import ArchiveFault, Span
-from waybill.config import JsonParser, Reading
-from waybill.errors import PlanUnusable
+from waybill.config import JsonParser, ParseSettings
+from waybill.errors import DocumentDamaged, DocumentTooNew
 from waybill.names import BackupName, TopicPartition, plan_key, staged_key
 from waybill.partition.plan import Plan, bound, make_plan, pack
 
@@ -23,7 +25,7 @@ FAULTS = {TopicPartition("flights", 2): ArchiveFault(TopicPartition("flights", 2
 
 
 def chain(tp: TopicPartition, *bounds: int, size_bytes: int = 100) -> list[ChainObject]:
-    """Objects between neighbouring bounds."""
+    """Return the objects of a chain that is cut at these offsets."""
     named = [(BackupName(tp.topic, 1, tp.partition, first), following) for first, following in pairwise(bounds)]
     return [ChainObject(name, name.key(""), following, size_bytes) for name, following in named]
 
@@ -39,7 +41,7 @@ def plan(
         "plans/flights/1/uuid/abc.json",
         stream="flights",
         generation=1,
-        reading=Reading(parser=PARSER),
+        parse_settings=ParseSettings(parser=PARSER),
         created_at=datetime(2026, 1, 31, 12, 30, tzinfo=UTC),
         start=start,
         chains=chains,
@@ -50,7 +52,7 @@ def plan(
     )
 
 
-def test_a_plan_covers_all_that_is_new_and_ends_where_the_chains_end() -> None:
+def test_a_plan_covers_all_new_offsets_up_to_the_ends_of_the_chains() -> None:
     made = plan({TP0: chain(TP0, 0, 10, 25), TP1: chain(TP1, 7, 9)}, {TP0: 0})
     assert made is not None
     assert made.start == {TP0: 0}
@@ -62,24 +64,24 @@ def test_a_plan_covers_all_that_is_new_and_ends_where_the_chains_end() -> None:
     ]
 
 
-def test_an_object_that_was_read_in_part_is_clipped_to_what_is_left() -> None:
+def test_an_object_that_was_read_in_part_is_cut_to_the_remaining_offsets() -> None:
     made = plan({TP0: chain(TP0, 0, 10, 25)}, {TP0: 4})
     assert made is not None
     assert [(s.first_offset, s.next_offset) for task in made.tasks for s in task] == [(4, 10), (10, 25)]
 
 
-def test_a_topic_partition_without_news_keeps_its_progress() -> None:
+def test_a_topic_partition_without_new_offsets_keeps_its_progress() -> None:
     made = plan({TP0: [], TP1: chain(TP1, 0, 5)}, {TP0: 42})
     assert made is not None
     assert made.end == {TP0: 42, TP1: 5}
 
 
-def test_nothing_new_is_no_plan() -> None:
+def test_no_plan_is_made_without_new_offsets() -> None:
     assert plan({}, {}) is None
     assert plan({TP0: chain(TP0, 0, 10)}, {TP0: 10}) is None
 
 
-def test_a_plan_reads_back_as_it_was_written() -> None:
+def test_a_plan_is_read_back_from_its_document() -> None:
     made = plan({TP0: chain(TP0, 0, 10, 25), TP1: chain(TP1, 7, 9)}, {TP0: 4}, task_bytes=1)
     assert made is not None
     assert Plan.from_json(made.key, made.to_json()) == made
@@ -87,13 +89,21 @@ def test_a_plan_reads_back_as_it_was_written() -> None:
 
 
 @pytest.mark.parametrize(
-    "damage", [{"v": 3}, {"tasks": [[["flights"]]]}, {"reading": {"parser": {"name": "xml"}}}, {"start": []}]
+    "damage", [{"v": 1}, {"tasks": [[["flights"]]]}, {"reading": {"parser": {"name": "xml"}}}, {"start": []}]
 )
-def test_a_plan_that_this_version_did_not_write_is_refused_by_name(damage: dict[str, object]) -> None:
+def test_a_plan_that_cannot_be_parsed_is_refused_with_its_key(damage: dict[str, object]) -> None:
     made = plan({TP0: chain(TP0, 0, 10)}, {})
     assert made is not None
     text = json.dumps(json.loads(made.to_json()) | damage).encode()
-    with pytest.raises(PlanUnusable, match=r"plans/flights/1/uuid/abc\.json"):
+    with pytest.raises(DocumentDamaged, match=r"(?s)plans/flights/1/uuid/abc\.json .*remove the object"):
+        Plan.from_json(made.key, text)
+
+
+def test_a_plan_of_a_newer_waybill_is_refused_with_the_remedy() -> None:
+    made = plan({TP0: chain(TP0, 0, 10)}, {})
+    assert made is not None
+    text = json.dumps(json.loads(made.to_json()) | {"v": 3}).encode()
+    with pytest.raises(DocumentTooNew, match=r"plans/flights/1/uuid/abc\.json .*newer Waybill.* remove the object"):
         Plan.from_json(made.key, text)
 
 
@@ -133,7 +143,7 @@ def test_packing_keeps_every_span_once_and_each_topic_partition_in_order(
 
 
 @given(st.dictionaries(st.integers(0, 3), sizes, max_size=4), st.integers(1, 3000))
-def test_a_bounded_backlog_is_a_beginning_of_each_chain_and_never_nothing(
+def test_a_bounded_backlog_has_the_first_spans_of_each_chain_and_at_least_one_span(
     chains: dict[int, list[int]], run_bytes: int
 ) -> None:
     spans = {
@@ -156,8 +166,8 @@ def test_a_plan_is_bounded_and_ends_where_its_tasks_end() -> None:
     assert sum(len(task) for task in made.tasks) == 3
 
 
-def test_packing_makes_few_tasks_and_takes_chains_side_by_side() -> None:
-    """A backlog: each task takes the same stretch of every chain, so that it meets few days."""
+def test_packing_makes_few_tasks_that_each_read_the_same_share_of_all_chains() -> None:
+    """Each task reads the same stretch of every chain, so that its rows belong to few days."""
     spans = {tp: [Span(tp, f"{tp}/{n}", n, n + 1, 100) for n in range(10)] for tp in (TP0, TP1)}
     tasks = pack(spans, 400)
     assert len(tasks) == 5
@@ -188,10 +198,10 @@ def test_an_object_beyond_the_target_is_a_task_of_its_own() -> None:
         {"name": "python", "class": "waybill.parsers.examples:KeyTime", "options": {"digits": 10}},
     ],
 )
-def test_a_plan_keeps_whatever_parser_it_was_made_with(parser: dict[str, object]) -> None:
+def test_a_plan_keeps_the_parser_that_it_was_made_with(parser: dict[str, object]) -> None:
     made = plan({TP0: chain(TP0, 0, 10)}, {})
     assert made is not None
-    planned = replace(made, reading=Reading.model_validate({"parser": parser}))
+    planned = replace(made, parse_settings=ParseSettings.model_validate({"parser": parser}))
     assert Plan.from_json(planned.key, planned.to_json()) == planned
 
 
@@ -199,7 +209,7 @@ def test_a_plan_keeps_whatever_parser_it_was_made_with(parser: dict[str, object]
     ("object_mib", "slots", "tasks"),
     [(1, 4, 1), (8, 1, 1), (8, 2, 2), (8, 4, 2), (8, 100, 2), (64, 1, 3), (64, 3, 3), (64, 10, 10), (64, 100, 10)],
 )
-def test_what_makes_few_tasks_is_shared_among_the_slots(object_mib: int, slots: int, tasks: int) -> None:
+def test_input_for_few_tasks_is_shared_among_the_slots(object_mib: int, slots: int, tasks: int) -> None:
     made = plan({TP0: chain(TP0, *range(11), size_bytes=object_mib << 20)}, {}, 256 << 20, 1 << 40, slots)
     assert made is not None
     assert len(made.tasks) == tasks

@@ -39,7 +39,7 @@ def column(batch: pa.RecordBatch, name: str) -> list[Any]:
     return (values.cast(pa.int64()) if pa.types.is_timestamp(values.type) else values).to_pylist()
 
 
-def test_a_message_becomes_a_row_with_its_origin() -> None:
+def test_a_message_becomes_a_row_with_topic_partition_offset_key_and_headers() -> None:
     headers = [{"key": "a", "value": b"1"}, {"key": "a", "value": None}]
     (row,) = build(message(12, b'{"at": 1, "id": "x"}', key=None, headers=headers)).table.to_pylist()
     assert row == {
@@ -63,7 +63,7 @@ def test_a_tombstone_is_a_row_with_kafkas_timestamp_as_event_time() -> None:
     assert column(rows.table, "message_id") == ["x", "flights/3@2", "flights/3@3", "flights/3@4"]
 
 
-def test_nothing_but_tombstones() -> None:
+def test_a_batch_may_consist_of_tombstones_only() -> None:
     assert column(build(message(1, None), message(2, None)).table, "offset") == [1, 2]
 
 
@@ -84,7 +84,7 @@ def test_the_quarantine_has_the_reason_and_the_bytes() -> None:
     assert column(rows.quarantine, "generation") == [7, 7]
 
 
-def test_kafkas_timestamp_is_null_where_there_is_none_or_none_that_can_be_shown() -> None:
+def test_the_kafka_timestamp_is_null_when_missing_or_out_of_range() -> None:
     times = [NO_TIMESTAMP_US, MAX_US, -MAX_US, 0, -1]
     rows = build(*[message(n, b'{"at": 1}', time) for n, time in enumerate(times)])
     assert column(rows.table, "kafka_timestamp") == [None, None, None, 0, -1]
@@ -98,8 +98,8 @@ def test_a_tombstone_without_a_usable_timestamp_goes_to_quarantine() -> None:
     assert all(reason.startswith("event_time_out_of_range: ") for reason in column(rows.quarantine, "reason"))
 
 
-def test_an_event_time_beyond_its_bounds_goes_to_quarantine_and_says_which() -> None:
-    """2026-01-31 is when the run was planned: a day before and an hour after are as far as it goes."""
+def test_an_event_time_out_of_bounds_goes_to_quarantine_with_the_bound_in_the_reason() -> None:
+    """The run was planned on 2026-01-31; the bounds are one day before and one hour after."""
     bounds = EventTimeBounds(past=timedelta(days=1), future=timedelta(hours=1))
     planned_ms = int(PLANNED.timestamp() * 1000)
     first, last = planned_ms - 86_400_000, planned_ms + 3_600_000
@@ -117,7 +117,7 @@ def test_an_event_time_beyond_its_bounds_goes_to_quarantine_and_says_which() -> 
     assert column(rows.quarantine, "offset") == [1, 3, 5, 6, 7]
 
 
-def test_bounds_hold_for_tombstones_and_leave_other_reasons_alone() -> None:
+def test_bounds_apply_to_tombstones_and_keep_other_reasons() -> None:
     bounds = EventTimeBounds()
     rows = build(message(1, None), message(2, b"junk"), message(3, None, NO_TIMESTAMP_US), bounds=bounds)
     assert rows.table.num_rows == 0
@@ -128,19 +128,19 @@ def test_bounds_hold_for_tombstones_and_leave_other_reasons_alone() -> None:
     ]
 
 
-def test_all_years_are_within_bounds_that_are_as_far_as_they_go() -> None:
+def test_the_widest_bounds_accept_every_year() -> None:
     rows = build(message(1, b'{"at": -62135596800000}'), message(2, b'{"at": 253402300799999}'))
     assert column(rows.table, "offset") == [1, 2]
 
 
 def build_typed(columns: dict[str, str], rows: dict[str, str], *messages: dict[str, Any]) -> Rows:
-    """With these columns, in a table in which they have these types."""
+    """Build rows with parsed `columns`, for a table whose columns have the types of `rows`."""
     batch = pa.RecordBatch.from_pylist(list(messages), schema=MESSAGE_SCHEMA)
     typed, wider = ({n: Column.model_validate(t) for n, t in found.items()} for found in (columns, rows))
     return RowBuilder(build_parser(PARSER, typed), 7, PLANNED, UNBOUNDED, table_rows(wider)).build(TP, batch)
 
 
-def test_typed_columns_come_last_and_a_tombstone_has_none() -> None:
+def test_typed_columns_come_last_and_are_null_for_a_tombstone() -> None:
     columns = {"x": "int", "y": "list<string>"}
     rows = build_typed(
         columns,
@@ -163,7 +163,7 @@ def test_typed_columns_come_last_and_a_tombstone_has_none() -> None:
     assert rows.quarantine.schema.equals(QUARANTINE_ROWS)
 
 
-def test_columns_of_a_table_whose_types_were_widened_since_the_plan() -> None:
+def test_values_are_cast_to_columns_that_were_widened_after_the_plan() -> None:
     narrow = {"a": "int", "b": "float", "c": "decimal(5,2)", "d": "list<int>"}
     wide = {"a": "long", "b": "double", "c": "decimal(9,2)", "d": "list<long>"}
     rows = build_typed(

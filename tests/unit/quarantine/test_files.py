@@ -1,4 +1,4 @@
-"""What S3's faults become: PyIceberg's own errors say neither what was read nor what to do."""
+"""Errors of damaged, missing and unreachable files name the table and the remedy, which PyIceberg's errors do not."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pyiceberg.table import Table
 
 from waybill.errors import CommitConflict, DamagedFile, StoreUnavailable
 from waybill.partition.rows import QUARANTINE_ROWS
-from waybill.quarantine.files import plan_files, reachable, read_file
+from waybill.quarantine.files import plan_files, read_file, translate_file_errors
 from waybill.tables.schemas import QUARANTINE_SCHEMA
 
 
@@ -28,19 +28,23 @@ class _Named:
 
 
 @pytest.mark.parametrize(
-    ("error", "becomes", "says"),
+    ("error", "raised", "message"),
     [
-        (FileNotFoundError("x.parquet"), CommitConflict, r"flights_quarantine_g1 is gone \(x\.parquet\).*Run again"),
+        (
+            FileNotFoundError("x.parquet"),
+            CommitConflict,
+            r"flights_quarantine_g1 no longer exists \(x\.parquet\).*Run again",
+        ),
         (OSError("no answer"), StoreUnavailable, r"analytics\.flights_quarantine_g1 cannot be reached: no answer"),
     ],
 )
-def test_faults_name_the_table(error: OSError, becomes: type[Exception], says: str) -> None:
-    with pytest.raises(becomes, match=says), reachable(cast("Any", _Named())):
+def test_errors_of_s3_name_the_table(error: OSError, raised: type[Exception], message: str) -> None:
+    with pytest.raises(raised, match=message), translate_file_errors(cast("Any", _Named())):
         raise error
 
 
 def rows(count: int) -> pa.Table:
-    """Enough for every page to be compressed."""
+    """Return enough rows for every page to be compressed."""
     columns = {
         "topic": ["flights"] * count,
         "partition": [0] * count,
@@ -59,7 +63,7 @@ def rows(count: int) -> pa.Table:
 
 @pytest.fixture(scope="module")
 def quarantine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Table]:
-    """A quarantine with one file, on this machine's disk."""
+    """Yield a quarantine with one file on the local disk."""
     folder = tmp_path_factory.mktemp("warehouse")
     catalog = load_catalog("test", type="sql", uri=f"sqlite:///{folder}/c.db", warehouse=f"file://{folder}")
     catalog.create_namespace("analytics")
@@ -71,8 +75,8 @@ def quarantine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Table]:
 
 @settings(max_examples=60, deadline=None)
 @given(at=st.floats(0, 1, exclude_max=True), how=st.sampled_from(["cut", "zeroes", "bit"]), bit=st.integers(0, 7))
-def test_a_damaged_file_is_named_or_read_as_it_was(quarantine: Table, at: float, how: str, bit: int) -> None:
-    """Arrow says so by errors of three kinds, one of which is what it says when S3 does not answer."""
+def test_a_damaged_file_is_named_or_read_unchanged(quarantine: Table, at: float, how: str, bit: int) -> None:
+    """Arrow raises errors of three types, one of which it also raises when S3 does not answer."""
     (file,) = plan_files(quarantine, "offset >= 0")
     path = Path(file.file.file_path.removeprefix("file://"))
     good = path.read_bytes()
@@ -95,25 +99,27 @@ def test_a_damaged_file_is_named_or_read_as_it_was(quarantine: Table, at: float,
         path.write_bytes(good)
 
 
-def test_a_file_that_is_gone_is_not_damaged(quarantine: Table) -> None:
+def test_a_missing_file_is_not_reported_as_damaged(quarantine: Table) -> None:
     (file,) = plan_files(quarantine, "offset >= 0")
     path = Path(file.file.file_path.removeprefix("file://"))
     aside = path.rename(path.with_suffix(".aside"))
     try:
-        with pytest.raises(CommitConflict, match="is gone"), reachable(quarantine):
+        with pytest.raises(CommitConflict, match="no longer exists"), translate_file_errors(quarantine):
             list(read_file(quarantine, file))
     finally:
         aside.rename(path)
 
 
 @pytest.mark.parametrize(
-    "said", ["AWS Error NETWORK_CONNECTION during GetObject", "Expected to be able to read 9 bytes"]
+    "message", ["AWS Error NETWORK_CONNECTION during GetObject", "Expected to be able to read 9 bytes"]
 )
-def test_an_s3_that_does_not_answer_is_no_damage(quarantine: Table, monkeypatch: pytest.MonkeyPatch, said: str) -> None:
+def test_an_unreachable_s3_is_not_reported_as_damage(
+    quarantine: Table, monkeypatch: pytest.MonkeyPatch, message: str
+) -> None:
     def fail(*_: object) -> None:
-        raise OSError(said)
+        raise OSError(message)
 
     (file,) = plan_files(quarantine, "offset >= 0")
     monkeypatch.setattr(PyArrowFile, "open", fail)
-    with pytest.raises(StoreUnavailable, match="cannot be reached"), reachable(quarantine):
+    with pytest.raises(StoreUnavailable, match="cannot be reached"), translate_file_errors(quarantine):
         list(read_file(quarantine, file))

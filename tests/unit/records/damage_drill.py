@@ -1,4 +1,4 @@
-"""Damage records below the checksum, in many ways, and decode them. Run as a script: one long drill."""
+"""Damages records in many ways, with valid CRCs, and decodes them. As a script, it runs one long drill."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy as np
 
 from waybill.errors import CorruptBatch
 from waybill.records import HEADER_BYTES, Codec, read_header
+from waybill.records.compression import compress
 from waybill.records.decode import decode, decode_offsets
 from waybill.records.encode import Record, encode_batch
 from waybill.records.framing import pack_batch
-from waybill.records.recompress import compress
 
 WHERE = "backup/flights/1_0_00000000000000000000.kafka"
 
@@ -25,7 +25,7 @@ RECORDS = [
 
 
 def damaged(section: bytes, chance: random.Random) -> bytes:
-    """A records section with a few bits flipped, bytes replaced, cut out, put in, or its end cut off."""
+    """Return a records section with bits flipped, bytes replaced, removed or inserted, or its end removed."""
     body = bytearray(section)
     for _ in range(chance.choice([1, 1, 1, 2, 5])):
         at = chance.randrange(len(body))
@@ -43,7 +43,7 @@ def damaged(section: bytes, chance: random.Random) -> bytes:
 
 
 def drill(*, seed: int, rounds: int) -> Counter[str]:
-    """Decode damaged batches with right checksums; counts what came of it. Any other error goes through."""
+    """Decode damaged batches with valid CRCs and count the outcomes. Raise any error but `CorruptBatch`."""
     chance = random.Random(seed)
     original = encode_batch(RECORDS, base_offset=5, next_offset=25)
     header, section = read_header(original, 0, WHERE), original[HEADER_BYTES:]

@@ -1,4 +1,4 @@
-"""Damaged input: an error that names object and byte, or the messages that were there. Never a crash or a hang."""
+"""Damaged input raises an error with object and byte, or yields sound messages. It never crashes or hangs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from damage_drill import WHERE, drill
 from hypothesis import given
 from hypothesis import strategies as st
-from log_messages import logs, records_in
+from record_strategies import batch_sequences, records_in
 
 from waybill.errors import CorruptBatch
 from waybill.records import frames
@@ -20,14 +20,14 @@ from waybill.records.decode import decode
 from waybill.records.encode import Record
 
 UNCOVERED = (*range(8), *range(12, 16))
-"""Bytes of a batch that its CRC does not cover and that are no length: base offset and leader epoch."""
+"""The bytes of base offset and leader epoch: the CRC does not cover them, and they are no length."""
 
 
-@given(log=logs(max_batches=3), draw=st.data())
-def test_any_flipped_bit_is_found_unless_no_checksum_covers_it(
-    log: tuple[bytes, list[Record]], draw: st.DataObject
+@given(sequence=batch_sequences(max_batches=3), draw=st.data())
+def test_any_flipped_bit_raises_unless_the_crc_does_not_cover_it(
+    sequence: tuple[bytes, list[Record]], draw: st.DataObject
 ) -> None:
-    data, messages = log
+    data, messages = sequence
     bit = draw.draw(st.integers(0, len(data) * 8 - 1))
     starts = [frame.position for frame in frames(data, where=WHERE)]
     start = max(position for position in starts if position <= bit // 8)
@@ -43,9 +43,9 @@ def test_any_flipped_bit_is_found_unless_no_checksum_covers_it(
         assert [record[1:] for record in found] == [record[1:] for record in messages]
 
 
-@given(log=logs(max_batches=3), draw=st.data())
-def test_any_truncation_within_a_batch_is_found(log: tuple[bytes, list[Record]], draw: st.DataObject) -> None:
-    data, messages = log
+@given(sequence=batch_sequences(max_batches=3), draw=st.data())
+def test_any_truncation_within_a_batch_raises(sequence: tuple[bytes, list[Record]], draw: st.DataObject) -> None:
+    data, messages = sequence
     cut = draw.draw(st.integers(0, len(data) - 1))
     starts = [frame.position for frame in frames(data, where=WHERE)]
     try:
@@ -53,28 +53,29 @@ def test_any_truncation_within_a_batch_is_found(log: tuple[bytes, list[Record]],
     except CorruptBatch as error:
         assert error.position_bytes == max(position for position in starts if position <= cut)  # noqa: PT017
     else:
-        # Cut between two batches: the bytes alone cannot tell, an object's range does.
+        # The cut is between two batches. Only the range of the object shows that batches are missing.
         assert cut in starts
         assert found == messages[: len(found)]
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_no_batches(data: bytes) -> None:
+def test_random_bytes_raise(data: bytes) -> None:
     if data:
         with pytest.raises(CorruptBatch, match=WHERE):
             list(decode(data, where=WHERE))
 
 
-def test_damaged_records_without_a_crc_check_give_errors_or_rows() -> None:
+def test_damaged_records_with_a_valid_crc_raise_or_yield_rows() -> None:
     outcomes = drill(seed=1, rounds=3000)
     assert outcomes["refused"] > 1000
     assert outcomes["decoded"] > 500  # bits inside keys and values
 
 
 def test_compiled_loops_stay_within_their_arrays(request: pytest.FixtureRequest) -> None:
-    """The same drill in a process where numba checks every index; an access out of bounds is an IndexError there."""
+    """Run the drill in a process where numba checks every index: an access out of bounds raises IndexError."""
     folder = Path(__file__).parent
-    # The cached code of a normal run is not checked. Kept between test runs: compiling takes some seconds.
+    # A cache of its own, since cached code of normal processes lacks the checks. It is kept between test runs,
+    # because compiling takes some seconds.
     cache = request.config.cache
     assert cache is not None
     environment = os.environ | {

@@ -1,4 +1,4 @@
-"""Decode: what goes into record batches comes out as Arrow, whoever wrote them."""
+"""Decode: record batches of any producer become Arrow batches with the same messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,14 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from log_messages import CODECS, kafka_python_batch, kafka_python_reads, logs, record_lists, records_in
+from record_strategies import (
+    CODECS,
+    batch_sequences,
+    read_with_kafka_python,
+    record_lists,
+    records_in,
+    write_with_kafka_python,
+)
 
 from waybill.errors import CorruptBatch
 from waybill.records import (
@@ -42,8 +49,8 @@ AWKWARD = [
 ]
 
 
-def recompressed(records: list[Record], codec: Codec, body: bytes) -> bytes:
-    """The batch of these records with a records section that somebody else compressed."""
+def with_body(records: list[Record], codec: Codec, body: bytes) -> bytes:
+    """Return the batch of these records with a records section that another library compressed."""
     header = read_header(encode_batch(records), 0, WHERE)
     return pack_batch(header._replace(attributes=int(codec)), body)
 
@@ -57,18 +64,18 @@ def timestamps_us(data: bytes) -> list[int]:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_null_and_empty_and_repeated_headers_survive(codec: Codec) -> None:
+def test_null_values_empty_values_and_repeated_headers_are_decoded(codec: Codec) -> None:
     data = encode_batch(AWKWARD, codec=codec)
     (batch,) = decode(data, where=WHERE)
     batch.validate(full=True)
     assert batch.schema.equals(MESSAGE_SCHEMA)
     assert records_in([batch]) == AWKWARD
-    assert kafka_python_reads(data) == AWKWARD
+    assert read_with_kafka_python(data) == AWKWARD
 
 
 @pytest.mark.parametrize("codec", CODECS)
 @given(records=record_lists())
-def test_what_is_encoded_is_decoded(codec: Codec, records: list[Record]) -> None:
+def test_encoded_records_are_decoded(codec: Codec, records: list[Record]) -> None:
     data = encode_batch(records, codec=codec)
     batches = list(decode(data, where=WHERE))
     for batch in batches:
@@ -78,30 +85,30 @@ def test_what_is_encoded_is_decoded(codec: Codec, records: list[Record]) -> None
 
 @pytest.mark.parametrize("codec", CODECS)
 @given(records=record_lists())
-def test_what_is_encoded_is_what_kafka_python_reads(codec: Codec, records: list[Record]) -> None:
-    assert kafka_python_reads(encode_batch(records, codec=codec)) == records
+def test_kafka_python_reads_encoded_records(codec: Codec, records: list[Record]) -> None:
+    assert read_with_kafka_python(encode_batch(records, codec=codec)) == records
 
 
 @pytest.mark.parametrize("codec", CODECS)
 @given(records=record_lists())
-def test_kafka_pythons_batches_are_decoded_as_it_reads_them(codec: Codec, records: list[Record]) -> None:
+def test_batches_of_kafka_python_are_decoded(codec: Codec, records: list[Record]) -> None:
     consecutive = [record._replace(offset=records[0].offset + i) for i, record in enumerate(records)]
-    data = kafka_python_batch(consecutive, codec)
-    assert records_in(decode(data, where=WHERE)) == kafka_python_reads(data) == consecutive
+    data = write_with_kafka_python(consecutive, codec)
+    assert records_in(decode(data, where=WHERE)) == read_with_kafka_python(data) == consecutive
 
 
-@given(log=logs())
-def test_batches_of_many_codecs_in_one_object(log: tuple[bytes, list[Record]]) -> None:
-    data, messages = log
+@given(sequence=batch_sequences())
+def test_batches_of_different_codecs_are_decoded_from_any_kind_of_source(sequence: tuple[bytes, list[Record]]) -> None:
+    data, messages = sequence
     assert records_in(decode(data, where=WHERE)) == messages
     assert records_in(decode(memoryview(bytearray(data)), where=WHERE)) == messages
     assert records_in(decode(pa.py_buffer(data), where=WHERE)) == messages
     assert records_in(decode(read_frames(io.BytesIO(data), WHERE, chunk_bytes=50), where=WHERE)) == messages
 
 
-@given(log=logs(), first=st.integers(0, 700), length=st.integers(0, 700))
-def test_messages_are_clipped_to_the_range(log: tuple[bytes, list[Record]], first: int, length: int) -> None:
-    data, messages = log
+@given(sequence=batch_sequences(), first=st.integers(0, 700), length=st.integers(0, 700))
+def test_messages_are_clipped_to_the_range(sequence: tuple[bytes, list[Record]], first: int, length: int) -> None:
+    data, messages = sequence
     wanted = [record for record in messages if first <= record.offset < first + length]
     found = list(decode(data, where=WHERE, first_offset=first, next_offset=first + length))
     assert records_in(found) == wanted
@@ -111,10 +118,10 @@ def test_messages_are_clipped_to_the_range(log: tuple[bytes, list[Record]], firs
     assert all(array.size for array in arrays)
 
 
-@given(log=logs(), max_bytes=st.integers(1, 2000))
-@example(log=(encode_batch(AWKWARD), AWKWARD), max_bytes=1)
-def test_a_record_batch_is_bounded_in_bytes(log: tuple[bytes, list[Record]], max_bytes: int) -> None:
-    data, messages = log
+@given(sequence=batch_sequences(), max_bytes=st.integers(1, 2000))
+@example(sequence=(encode_batch(AWKWARD), AWKWARD), max_bytes=1)
+def test_an_arrow_batch_is_bounded_in_bytes(sequence: tuple[bytes, list[Record]], max_bytes: int) -> None:
+    data, messages = sequence
     batches = list(decode(data, where=WHERE, max_bytes=max_bytes))
     assert records_in(batches) == messages
     for batch in batches:
@@ -126,7 +133,7 @@ def test_a_record_batch_is_bounded_in_bytes(log: tuple[bytes, list[Record]], max
         assert len(sizes) == 1 or sum(sizes) <= max_bytes
 
 
-def test_many_small_messages_are_yielded_in_bounded_batches() -> None:
+def test_an_arrow_batch_is_bounded_in_rows() -> None:
     data = encode_batch([Record(i, i, None, None) for i in range(70_000)], codec=Codec.ZSTD)
     batches = list(decode(data, where=WHERE))
     assert max(batch.num_rows for batch in batches) <= 65_536
@@ -135,18 +142,18 @@ def test_many_small_messages_are_yielded_in_bounded_batches() -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_messages_of_a_megabyte_and_more(codec: Codec) -> None:
+def test_messages_of_several_megabytes_are_decoded(codec: Codec) -> None:
     noise = np.random.default_rng(1).bytes(5 << 20)
     records = [Record(0, 1, b"k", noise[: 1 << 20]), Record(1, 2, b"k", b"z" * (1 << 20)), Record(2, 3, None, noise)]
     data = encode_batch(records[:1]) + encode_batch(records[1:], codec=codec)
     assert records_in(decode(data, where=WHERE)) == records
 
 
-def test_log_append_time_is_every_messages_timestamp() -> None:
+def test_log_append_time_becomes_the_timestamp_of_every_message() -> None:
     records = [Record(i, 1000 * i, b"k", b"v") for i in range(3)]
     data = encode_batch(records, log_append_time_ms=1_700_000_000_000)
     assert timestamps_us(data) == [1_700_000_000_000_000] * 3
-    assert [record.timestamp_ms for record in kafka_python_reads(data)] == [1_700_000_000_000] * 3
+    assert [record.timestamp_ms for record in read_with_kafka_python(data)] == [1_700_000_000_000] * 3
 
 
 def test_no_timestamp_stays_minus_one_millisecond() -> None:
@@ -154,7 +161,7 @@ def test_no_timestamp_stays_minus_one_millisecond() -> None:
     assert timestamps_us(data) == [NO_TIMESTAMP_US, 5000]
 
 
-def test_timestamps_beyond_microseconds_are_held_at_the_limit() -> None:
+def test_timestamps_that_overflow_microseconds_become_the_limit() -> None:
     data = encode_batch([Record(0, 1_700_000_000_000_000_000, b"k", b"v"), Record(1, -(2**62), b"k", b"v")])
     assert timestamps_us(data) == [(2**63 - 1) // 1000 * 1000, -((2**63 - 1) // 1000 * 1000)]
 
@@ -163,10 +170,10 @@ def test_timestamps_of_a_batch_with_a_delete_horizon_are_relative_to_it() -> Non
     records = [Record(0, 1_700_000_000_000, b"k", None), Record(1, 1_700_000_000_500, b"k", b"v")]
     data = encode_batch(records, delete_horizon_ms=1_800_000_000_000)
     assert read_header(data, 0, WHERE).has_delete_horizon
-    assert records_in(decode(data, where=WHERE)) == kafka_python_reads(data) == records
+    assert records_in(decode(data, where=WHERE)) == read_with_kafka_python(data) == records
 
 
-def test_control_and_emptied_batches_yield_nothing() -> None:
+def test_control_batches_and_empty_batches_yield_nothing() -> None:
     marker = control_batch(1, ControlType.COMMIT, timestamp_ms=0, producer_id=1, producer_epoch=0)
     first, last = Record(0, 0, b"k", b"v"), Record(9, 0, b"k", b"v")
     data = encode_batch([first]) + marker + empty_batch(2, 9, leader_epoch=0) + encode_batch([last])
@@ -175,48 +182,48 @@ def test_control_and_emptied_batches_yield_nothing() -> None:
     assert list(decode(marker + empty_batch(2, 9, leader_epoch=0), where=WHERE)) == []
 
 
-def test_batches_whose_first_and_last_records_were_compacted_away() -> None:
+def test_batches_without_their_first_and_last_records_are_decoded() -> None:
     record = Record(105, 7, b"k", b"v")
     data = encode_batch([record], base_offset=100, next_offset=200, codec=Codec.LZ4)
     assert records_in(decode(data, where=WHERE)) == [record]
     assert np.concatenate(list(decode_offsets(data, where=WHERE))).tolist() == [105]
 
 
-def test_header_keys_that_are_not_utf8_are_read_as_javas_client_does() -> None:
+def test_invalid_utf8_in_header_keys_becomes_replacement_characters() -> None:
     body = records_section([Record(0, 0, b"k", b"v", (("ab", b"1"), ("cd", b"2")))]).replace(b"ab", b"\xffb")
-    (batch,) = decode(recompressed([Record(0, 0, b"k", b"v")], Codec.NONE, body), where=WHERE)
+    (batch,) = decode(with_body([Record(0, 0, b"k", b"v")], Codec.NONE, body), where=WHERE)
     batch.validate(full=True)
     assert records_in([batch])[0].headers == (("\ufffdb", b"1"), ("cd", b"2"))
 
 
-def test_gzip_of_several_members() -> None:
+def test_gzip_of_several_members_is_decoded() -> None:
     body = records_section(AWKWARD)
-    data = recompressed(AWKWARD, Codec.GZIP, gzip.compress(body[:100]) + gzip.compress(body[100:]))
+    data = with_body(AWKWARD, Codec.GZIP, gzip.compress(body[:100]) + gzip.compress(body[100:]))
     assert records_in(decode(data, where=WHERE)) == AWKWARD
 
 
-def test_zstd_and_lz4_of_several_frames() -> None:
+def test_zstd_and_lz4_of_several_frames_are_decoded() -> None:
     body = records_section(AWKWARD)
     for codec, module in ((Codec.ZSTD, cramjam.zstd), (Codec.LZ4, cramjam.lz4)):
-        data = recompressed(AWKWARD, codec, bytes(module.compress(body[:100])) + bytes(module.compress(body[100:])))
+        data = with_body(AWKWARD, codec, bytes(module.compress(body[:100])) + bytes(module.compress(body[100:])))
         assert records_in(decode(data, where=WHERE)) == AWKWARD
 
 
 @pytest.mark.parametrize("versions", [struct.pack(">ii", 1, 1), struct.pack("<ii", 1, 1)])
-def test_snappy_in_xerial_framing_also_redpandas(versions: bytes) -> None:
+def test_snappy_in_xerial_framing_is_decoded_with_either_byte_order(versions: bytes) -> None:
     body = records_section(AWKWARD)
     blocks = [bytes(cramjam.snappy.compress_raw(body[start : start + 32_768])) for start in range(0, len(body), 32_768)]
     stream = b"\x82SNAPPY\x00" + versions + b"".join(struct.pack(">i", len(block)) + block for block in blocks)
-    assert records_in(decode(recompressed(AWKWARD, Codec.SNAPPY, stream), where=WHERE)) == AWKWARD
+    assert records_in(decode(with_body(AWKWARD, Codec.SNAPPY, stream), where=WHERE)) == AWKWARD
 
 
-def test_raw_snappy_as_librdkafka_writes_it() -> None:
+def test_raw_snappy_of_librdkafka_is_decoded() -> None:
     body = bytes(cramjam.snappy.compress_raw(records_section(AWKWARD)))
-    assert records_in(decode(recompressed(AWKWARD, Codec.SNAPPY, body), where=WHERE)) == AWKWARD
+    assert records_in(decode(with_body(AWKWARD, Codec.SNAPPY, body), where=WHERE)) == AWKWARD
 
 
 @pytest.mark.parametrize("codec", CODECS[1:])
-def test_decompression_bombs_are_refused_with_a_remedy(codec: Codec) -> None:
+def test_decompression_bombs_raise_with_a_remedy(codec: Codec) -> None:
     data = encode_batch([Record(0, 0, None, bytes(16 << 20))], codec=codec)
     with pytest.raises(CorruptBatch, match=r"more than 1,048,576 bytes of records.*raise max_batch_bytes"):
         list(decode(data, where=WHERE, max_batch_bytes=1 << 20))
@@ -224,7 +231,7 @@ def test_decompression_bombs_are_refused_with_a_remedy(codec: Codec) -> None:
     assert batch.num_rows == 1
 
 
-def test_a_count_that_the_records_do_not_bear_out_is_refused_before_anything_is_allocated() -> None:
+def test_a_record_count_that_exceeds_the_records_raises_before_memory_is_allocated() -> None:
     header = read_header(encode_batch([Record(0, 0, b"k", b"v")], codec=Codec.ZSTD), 0, WHERE)
     body = bytes(cramjam.zstd.compress(records_section([Record(0, 0, b"k", b"v")])))
     data = pack_batch(
@@ -235,13 +242,13 @@ def test_a_count_that_the_records_do_not_bear_out_is_refused_before_anything_is_
             list(read(data, where=WHERE))
 
 
-def test_dense_batches_are_counted_without_being_decompressed() -> None:
+def test_offsets_of_dense_batches_need_no_decompression() -> None:
     header = read_header(encode_batch([Record(i, 0, None, b"") for i in range(5, 9)]), 0, WHERE)
     data = pack_batch(header._replace(attributes=int(Codec.ZSTD)), b"not zstd")
     assert np.concatenate(list(decode_offsets(data, where=WHERE))).tolist() == [5, 6, 7, 8]
 
 
-def test_batches_outside_the_range_are_not_even_checked() -> None:
+def test_batches_outside_of_the_range_are_not_checked() -> None:
     damaged = bytearray(encode_batch([Record(0, 0, None, b"value")]))
     damaged[-1] ^= 1
     wanted = Record(1, 0, None, b"value")
@@ -251,8 +258,8 @@ def test_batches_outside_the_range_are_not_even_checked() -> None:
         list(decode(data, where=WHERE))
 
 
-def test_batches_before_a_damaged_one_are_yielded_whole() -> None:
-    """Larger than the arena, so that it is flushed in between."""
+def test_batches_before_a_damaged_batch_are_yielded() -> None:
+    """The batches are larger than the arena, so that it is flushed before the damaged batch."""
     batches = [encode_batch([Record(i, 0, None, bytes([i]) * (1 << 20))]) for i in range(8)]
     offsets: list[int] = []
     with pytest.raises(CorruptBatch) as caught:
@@ -266,8 +273,8 @@ def test_batches_before_a_damaged_one_are_yielded_whole() -> None:
     assert 0 < len(offsets) < 8
 
 
-def test_buffers_serve_one_object_after_the_other() -> None:
-    """Also behind one that is larger than they are, and one that is damaged."""
+def test_buffers_can_be_reused_for_many_objects() -> None:
+    """This includes objects that follow a damaged one or one larger than the buffers."""
     small, large = [Record(0, 5, b"k", b"v")], [Record(n, 7, None, bytes([65 + n]) * (3 << 20)) for n in range(3)]
     damaged = bytearray(encode_batch(small))
     damaged[-1] ^= 1
@@ -279,7 +286,7 @@ def test_buffers_serve_one_object_after_the_other() -> None:
             list(decode(bytes(damaged), where=WHERE, buffers=buffers))
 
 
-def test_frames_keep_their_positions_in_errors() -> None:
+def test_errors_contain_the_position_of_the_frame() -> None:
     data = encode_batch([Record(0, 0, None, b"value")])
     bad = bytearray(data)
     bad[-1] ^= 1
@@ -290,12 +297,12 @@ def test_frames_keep_their_positions_in_errors() -> None:
 
 
 @pytest.mark.parametrize("bounds", [{"max_bytes": 0}, {"max_bytes": 1 << 31}, {"max_batch_bytes": 1 << 31}])
-def test_bounds_that_int32_positions_cannot_hold_are_refused(bounds: dict[str, int]) -> None:
+def test_limits_that_exceed_int32_positions_are_rejected(bounds: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="must be between"):
         list(decode(b"", where=WHERE, **bounds))  # type: ignore[arg-type]
 
 
-def test_encode_refuses_offsets_that_do_not_grow() -> None:
+def test_encode_rejects_offsets_that_do_not_grow() -> None:
     records = [Record(3, 0, None, None), Record(3, 0, None, None)]
     with pytest.raises(ValueError, match="do not grow"):
         encode_batch(records)
@@ -305,7 +312,7 @@ def test_encode_refuses_offsets_that_do_not_grow() -> None:
         encode_batch([])
 
 
-def test_offsets_come_in_order_over_batches_and_flushes() -> None:
+def test_offsets_are_in_order_across_batches_and_flushes() -> None:
     data = b"".join(encode_batch([Record(i, 0, None, b"v" * 50_000)]) for i in range(200))
     offsets = [o for batch in decode(data, where=WHERE) for o in batch.column("offset").to_pylist()]
     assert offsets == list(range(200))

@@ -1,4 +1,4 @@
-"""Framing: where batches start and end, what their headers say, and what is refused."""
+"""Framing: where batches start and end, the fields of their headers, and malformed batches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kafka.record.default_records import ControlRecord
 from kafka.record.legacy_records import LegacyRecordBatchBuilder
 from kafka.record.memory_records import MemoryRecords
-from log_messages import kafka_python_batch
+from record_strategies import write_with_kafka_python
 
 from waybill.errors import CorruptBatch, UnsupportedBatch
 from waybill.records import (
@@ -52,7 +52,7 @@ def patched(data: bytes, position: int, layout: str, value: int) -> bytes:
     return bytes(changed)
 
 
-def test_header_says_what_kafka_python_reads() -> None:
+def test_header_fields_are_those_that_kafka_python_reads() -> None:
     data = encode_batch(
         [Record(7, 1000, b"k", b"v"), Record(9, 3000, b"k", b"v")],
         codec=Codec.GZIP,
@@ -80,7 +80,7 @@ def test_header_says_what_kafka_python_reads() -> None:
     assert not header.is_dense
 
 
-def test_frames_name_positions_within_the_object() -> None:
+def test_frames_have_their_position_in_the_object() -> None:
     data = three_batches()
     found = list(frames(data, where=WHERE, base_position=1000))
     assert [frame.header.base_offset for frame in found] == [0, 3, 10]
@@ -89,12 +89,12 @@ def test_frames_name_positions_within_the_object() -> None:
     assert b"".join(frame.data for frame in found) == data
 
 
-def test_no_bytes_are_no_frames() -> None:
+def test_empty_input_yields_no_frames() -> None:
     assert list(frames(b"", where=WHERE)) == []
     assert list(read_frames(io.BytesIO(b""), WHERE)) == []
 
 
-def test_partial_last_batch_is_left_out_and_named() -> None:
+def test_a_partial_last_batch_is_not_yielded_and_its_position_is_known() -> None:
     data = batch(0) + batch(3)
     whole = len(batch(0))
     for cut in range(whole, len(data)):
@@ -104,7 +104,7 @@ def test_partial_last_batch_is_left_out_and_named() -> None:
         assert scan.next_offset == 3
 
 
-def test_truncated_object_names_the_batch_that_is_cut() -> None:
+def test_a_truncated_object_raises_with_the_position_of_the_cut_batch() -> None:
     data = batch(0) + batch(3)
     whole = len(batch(0))
     for cut in range(whole + 1, len(data)):
@@ -117,7 +117,7 @@ def test_truncated_object_names_the_batch_that_is_cut() -> None:
 
 @pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize("allow_partial", [False, True])
-def test_old_message_formats_are_refused_by_name(magic: int, allow_partial: bool) -> None:
+def test_old_message_formats_raise_with_their_version(magic: int, allow_partial: bool) -> None:
     builder = LegacyRecordBatchBuilder(magic=magic, compression_type=0, batch_size=1 << 20)
     builder.append(0, timestamp=1, key=b"k", value=b"v")
     with pytest.raises(UnsupportedBatch, match=f"message format v{magic}"):
@@ -144,14 +144,14 @@ def test_old_message_formats_are_refused_by_name(magic: int, allow_partial: bool
         (21, ">h", 7, "codec 7"),
     ],
 )
-def test_impossible_headers_are_refused(position: int, layout: str, value: int, reason: str) -> None:
+def test_impossible_headers_raise(position: int, layout: str, value: int, reason: str) -> None:
     damaged = patched(batch(0), position, layout, value)
     with pytest.raises(CorruptBatch, match=reason) as caught:
         list(frames(batch(100) + damaged, where=WHERE))
     assert caught.value.position_bytes == len(batch(100))
 
 
-def test_record_count_beyond_what_uncompressed_bytes_can_hold_is_refused() -> None:
+def test_a_record_count_too_large_for_the_uncompressed_bytes_raises() -> None:
     damaged = patched(patched(batch(0), 23, ">i", 2**31 - 1), 57, ">i", 2**30)
     with pytest.raises(CorruptBatch, match="bytes of records"):
         list(frames(damaged, where=WHERE))
@@ -165,7 +165,7 @@ def test_offsets_must_grow_from_batch_to_batch() -> None:
     assert len(list(frames(batch(0) + batch(7), where=WHERE))) == 2
 
 
-def test_every_flipped_bit_that_the_crc_covers_is_found() -> None:
+def test_every_flipped_bit_under_the_crc_raises() -> None:
     data = batch(0, n=1)
     for bit in range(17 * 8, len(data) * 8):
         damaged = bytearray(data)
@@ -174,14 +174,14 @@ def test_every_flipped_bit_that_the_crc_covers_is_found() -> None:
             [check_crc(frame, WHERE) for frame in frames(damaged, where=WHERE)]
 
 
-def test_crc_error_names_offset_and_both_sums() -> None:
+def test_crc_error_contains_the_offset_and_both_checksums() -> None:
     damaged = patched(batch(5), 17, ">I", 0xDEADBEEF)
-    with pytest.raises(CorruptBatch, match=r"offset 5 is 0x[0-9a-f]{8}, its header says 0xdeadbeef"):
+    with pytest.raises(CorruptBatch, match=r"offset 5 is 0x[0-9a-f]{8}, its header has 0xdeadbeef"):
         check_crc(next(frames(damaged, where=WHERE)), WHERE)
 
 
 @pytest.mark.parametrize("kind", [ControlType.ABORT, ControlType.COMMIT, ControlType.LEADER_CHANGE])
-def test_control_records_are_told_apart(kind: ControlType) -> None:
+def test_control_type_is_the_one_that_kafka_python_reads(kind: ControlType) -> None:
     data = control_batch(9, kind, timestamp_ms=5, producer_id=1, producer_epoch=0)
     frame = next(frames(data, where=WHERE))
     theirs = next(iter(MemoryRecords(data).next_batch()))
@@ -190,7 +190,7 @@ def test_control_records_are_told_apart(kind: ControlType) -> None:
     assert is_abort_marker(frame, WHERE) is theirs.abort is (kind is ControlType.ABORT)
 
 
-def test_control_types_to_come_are_unknown_and_data_has_none() -> None:
+def test_control_type_is_unknown_for_future_types_and_none_for_data() -> None:
     key = struct.pack(">hh", 0, 99)
     later = encode_batch([Record(0, 0, key, b"")], control=True)
     assert control_type(next(frames(later, where=WHERE)), WHERE) is ControlType.UNKNOWN
@@ -199,14 +199,14 @@ def test_control_types_to_come_are_unknown_and_data_has_none() -> None:
 
 
 @pytest.mark.parametrize("key", [None, b"", b"\x00\x00\x00"])
-def test_control_record_without_a_whole_key_is_corrupt(key: bytes | None) -> None:
+def test_a_control_record_without_a_whole_key_raises(key: bytes | None) -> None:
     data = encode_batch([Record(0, 0, key, b"")], control=True)
     with pytest.raises(CorruptBatch, match="control record is malformed"):
         control_type(next(frames(data, where=WHERE)), WHERE)
 
 
 @given(st.binary(max_size=12))
-def test_control_batch_of_any_bytes_is_read_or_refused(body: bytes) -> None:
+def test_a_control_batch_of_random_bytes_has_a_type_or_raises(body: bytes) -> None:
     header = read_header(control_batch(0, ControlType.ABORT, timestamp_ms=0, producer_id=1, producer_epoch=0), 0, WHERE)
     frame = next(frames(pack_batch(header, body + bytes(7)), where=WHERE))
     try:
@@ -215,8 +215,8 @@ def test_control_batch_of_any_bytes_is_read_or_refused(body: bytes) -> None:
         assert error.position_bytes == 0  # noqa: PT017
 
 
-def test_empty_batch_is_what_the_log_cleaner_writes() -> None:
-    """Field by field as `DefaultRecordBatch.writeEmptyHeader` sets them."""
+def test_an_empty_batch_equals_the_one_that_the_log_cleaner_writes() -> None:
+    """Each field has the value that `DefaultRecordBatch.writeEmptyHeader` sets."""
     data = empty_batch(1000, 1010, leader_epoch=7, max_timestamp_ms=1234)
     assert len(data) == HEADER_BYTES
     assert data[:17] == struct.pack(">qiib", 1000, 49, 7, 2)
@@ -229,18 +229,18 @@ def test_empty_batch_is_what_the_log_cleaner_writes() -> None:
 
 
 @pytest.mark.parametrize(("base", "following"), [(5, 5), (5, 4), (-1, 4), (0, 2**31 + 1), (0, 2**63)])
-def test_empty_batch_refuses_ranges_that_one_batch_cannot_cover(base: int, following: int) -> None:
-    with pytest.raises(ValueError, match="no range for one batch"):
+def test_an_empty_batch_of_an_impossible_range_is_rejected(base: int, following: int) -> None:
+    with pytest.raises(ValueError, match="not a range for one batch"):
         empty_batch(base, following, leader_epoch=0)
 
 
-def test_empty_batch_covers_as_much_as_an_int32_can() -> None:
+def test_an_empty_batch_covers_up_to_two_to_the_31_offsets() -> None:
     header = read_header(empty_batch(3, 3 + 2**31, leader_epoch=0), 0, WHERE)
     assert header.next_offset == 3 + 2**31
 
 
 @given(st.integers(1, 400), st.integers(1, 5))
-def test_stream_gives_the_same_frames_whatever_the_chunks(chunk_bytes: int, at_a_time: int) -> None:
+def test_a_stream_yields_the_same_frames_for_any_chunk_size(chunk_bytes: int, at_a_time: int) -> None:
     class Dribble(io.BytesIO):
         def read(self, size: int | None = -1, /) -> bytes:
             return super().read(min(size or -1, at_a_time * 37))
@@ -250,12 +250,12 @@ def test_stream_gives_the_same_frames_whatever_the_chunks(chunk_bytes: int, at_a
     assert found == list(frames(data, where=WHERE))
 
 
-def test_stream_holds_a_chunk_and_not_the_object() -> None:
+def test_reading_a_stream_keeps_one_chunk_in_memory() -> None:
     one = batch(0, n=2000)
     step = read_header(one, 0, WHERE).next_offset
 
     class Endless:
-        """64 MiB of batches, made as they are asked for."""
+        """64 MiB of batches, created while they are read."""
 
         def __init__(self) -> None:
             self.made, self.rest = 0, b""
@@ -277,7 +277,7 @@ def test_stream_holds_a_chunk_and_not_the_object() -> None:
     assert peak < 8 << 20
 
 
-def test_stream_refuses_an_absurd_length_before_reading_on() -> None:
+def test_a_stream_with_an_absurd_batch_length_raises_before_the_next_read() -> None:
     damaged = patched(batch(0), 8, ">i", 2**31 - 1)
     stream = io.BytesIO(damaged + bytes(1 << 20))
     with pytest.raises(CorruptBatch, match="raise max_batch_bytes"):
@@ -285,11 +285,11 @@ def test_stream_refuses_an_absurd_length_before_reading_on() -> None:
     assert stream.tell() <= 2 * len(damaged)
 
 
-def test_kafka_pythons_batches_are_framed() -> None:
-    # Long enough to shrink: kafka-python sends a batch that compression would lengthen as it is.
+def test_batches_of_kafka_python_are_framed() -> None:
+    # Long enough to shrink: kafka-python does not compress a batch that compression would lengthen.
     records = [Record(50 + i, 1000 + i, b"k", b"v" * 200) for i in range(4)]
     for codec in Codec:
-        header = read_header(kafka_python_batch(records, codec), 0, WHERE)
+        header = read_header(write_with_kafka_python(records, codec), 0, WHERE)
         assert (header.base_offset, header.next_offset, header.record_count) == (50, 54, 4)
         assert (header.codec, header.is_dense) == (codec, True)
 
@@ -299,7 +299,7 @@ def test_errors_survive_pickling() -> None:
     assert (type(error), error.where, error.position_bytes) == (UnsupportedBatch, WHERE, 12)
 
 
-def test_importing_the_log_imports_nothing_heavy() -> None:
+def test_importing_records_imports_no_heavy_library() -> None:
     script = "import sys, waybill.records; print({'numba', 'numpy', 'pyarrow', 'cramjam'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "set()"

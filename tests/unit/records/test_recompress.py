@@ -1,4 +1,4 @@
-"""Recompressed batches hold the same messages, say the same of themselves, and are valid to other readers."""
+"""Recompressed batches hold the same messages, keep their other header fields, and are valid for other readers."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import os
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from log_messages import CODECS, kafka_python_reads, logs, record_lists, records_in
+from record_strategies import CODECS, batch_sequences, read_with_kafka_python, record_lists, records_in
 
 from waybill.errors import CorruptBatch
 from waybill.records import ControlType, check_crc, empty_batch, frames
+from waybill.records.compression import Recompressor, recompress
 from waybill.records.decode import decode
 from waybill.records.encode import Record, control_batch, encode_batch
 from waybill.records.framing import Codec, Frame
-from waybill.records.recompress import Recompressor, recompress
 
 LEVELS = st.sampled_from([1, 3, 19])
 COMPRESSIBLE = [Record(7 + i, 1_700_000_000_000 + i, b"key", b"value " * 30) for i in range(20)]
@@ -25,20 +25,20 @@ def frame_of(batch: bytes) -> Frame:
     return frame
 
 
-@given(logs(), LEVELS)
-def test_the_messages_stay_the_same(log: tuple[bytes, list[Record]], level: int) -> None:
-    data, messages = log
+@given(batch_sequences(), LEVELS)
+def test_recompressed_batches_hold_the_same_messages(sequence: tuple[bytes, list[Record]], level: int) -> None:
+    data, messages = sequence
     rewritten = [recompress(frame, level) for frame in frames(data, where="input")]
     for frame in rewritten:
         check_crc(frame, "rewritten")
     stored = b"".join(frame.data for frame in rewritten)
     assert len(stored) <= len(data)
     assert records_in(decode(stored, where="rewritten")) == messages
-    assert kafka_python_reads(stored) == messages
+    assert read_with_kafka_python(stored) == messages
 
 
 @given(record_lists(), LEVELS, st.booleans(), st.integers(-1, 1 << 40), st.none() | st.integers(0, 1 << 40))
-def test_everything_but_codec_length_and_crc_stays(
+def test_recompression_changes_only_codec_length_and_crc(
     records: list[Record], level: int, transactional: bool, producer_id: int, append_time: int | None
 ) -> None:
     before = frame_of(
@@ -71,13 +71,13 @@ def test_everything_but_codec_length_and_crc_stays(
         encode_batch([Record(7, 1, None, os.urandom(40))]),
     ],
 )
-def test_what_stays_verbatim(batch: bytes) -> None:
+def test_batches_that_cannot_get_smaller_are_returned_unchanged(batch: bytes) -> None:
     frame = frame_of(batch)
     assert recompress(frame, 3) is frame
 
 
-def test_batches_keep_their_order_and_what_is_not_archived_stays() -> None:
-    """More batches than are compressed ahead, of sizes that make groups of one and of many."""
+def test_recompressor_keeps_the_order_and_leaves_unarchived_batches_unchanged() -> None:
+    """There are more batches than are compressed ahead, with sizes for groups of one batch and of many."""
     data = b"".join(
         encode_batch([Record(number, 1, None, b"%d" % number * (1 + (number % 7) * 20_000))]) for number in range(120)
     )
@@ -89,7 +89,7 @@ def test_batches_keep_their_order_and_what_is_not_archived_stays() -> None:
     assert sum(f.header.codec is Codec.ZSTD for f, _ in found) == sum(n % 3 != 0 and n % 7 != 0 for n in range(120))
 
 
-def test_an_error_ahead_is_raised() -> None:
+def test_recompressor_raises_an_error_of_its_input() -> None:
     def damaged() -> object:
         yield frame_of(encode_batch(COMPRESSIBLE)), True
         raise CorruptBatch("input", 0, "damaged")

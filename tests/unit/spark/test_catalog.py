@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from devstack.jars import ICEBERG
-from waybill.connections import CatalogEndpoint, S3Endpoint, connection
+from waybill.connections import CatalogEndpoint, S3Endpoint, find_connection
 from waybill.errors import ConfigError
 from waybill.spark.catalog import JARS, SparkCatalog, spark_catalog
 from waybill.spark.session import REDACTED
@@ -23,13 +23,13 @@ WAREHOUSE = "s3://lake/tables"
 
 def catalog(host: str | None = None, **extra: Any) -> CatalogEndpoint:
     document = {"conn_type": "iceberg", "host": host, "extra": {"warehouse": WAREHOUSE, **extra}}
-    return CatalogEndpoint.of(connection("lake", {"AIRFLOW_CONN_LAKE": json.dumps(document)}))
+    return CatalogEndpoint.of(find_connection("lake", {"AIRFLOW_CONN_LAKE": json.dumps(document)}))
 
 
 def s3(login: str | None = None, **extra: Any) -> S3Endpoint:
     keys = {"login": login, "password": SECRET} if login else {}
     document = {"conn_type": "aws", **keys, "extra": {"region_name": "eu-west-1", **extra}}
-    return S3Endpoint.of(connection("aws", {"AIRFLOW_CONN_AWS": json.dumps(document)}))
+    return S3Endpoint.of(find_connection("aws", {"AIRFLOW_CONN_AWS": json.dumps(document)}))
 
 
 def properties(endpoint: CatalogEndpoint, store: S3Endpoint | None = None) -> dict[str, str]:

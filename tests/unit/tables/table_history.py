@@ -1,4 +1,4 @@
-"""Tables whose snapshots say something."""
+"""Table metadata with snapshots that have given properties, for tests without a catalog."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
 
 def history(*properties: dict[str, str], current: int | None = None) -> TableMetadata:
-    """A table of these snapshots, each on top of the one before."""
+    """Return a table with one snapshot for each set of properties, each on top of the one before."""
     snapshots = [
         Snapshot(
             snapshot_id=n,
@@ -18,16 +18,16 @@ def history(*properties: dict[str, str], current: int | None = None) -> TableMet
             sequence_number=n,
             timestamp_ms=n,
             manifest_list="s3://none",
-            summary=Summary(operation=Operation.APPEND, **found),
+            summary=Summary(operation=Operation.APPEND, **own),
             schema_id=0,
         )
-        for n, found in enumerate(properties, 1)
+        for n, own in enumerate(properties, 1)
     ]
     return table_of(snapshots, current or len(snapshots))
 
 
 def table_of(snapshots: list[Snapshot], head: int) -> TableMetadata:
-    """A table of these snapshots, of which `head` is the current one."""
+    """Return a table with these snapshots, of which `head` is the current one."""
     refs = {"main": SnapshotRef(snapshot_id=head, snapshot_ref_type=SnapshotRefType.BRANCH)} if snapshots else {}
     return TableMetadataV2(
         location="s3://none",

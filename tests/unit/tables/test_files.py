@@ -1,4 +1,4 @@
-"""Which of a table's files botocore removes; the removal itself is tested against S3."""
+"""Which table files botocore removes, and which are left to Arrow. The removal itself is tested against S3."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ def test_files_that_are_not_on_s3_are_removed_by_arrow(tmp_path: Path) -> None:
     io = TableIO(io_properties(ENDPOINT))
     io.delete(str(paths[0]))
     assert io.delete_together([str(paths[1])]) == [str(paths[1])]
-    remove_files(io, map(str, paths))  # the last is not there: no reason to fail
+    remove_files(io, map(str, paths))  # the last one does not exist, which is no error
     assert not any(path.exists() for path in paths)
 
 
 @pytest.mark.parametrize(
-    "told",
+    "setting",
     [{"anonymous": True}, {"role_arn": "arn:aws:iam::123456789012:role/x"}, {"proxy_options": "http://localhost:1"}],
 )
-def test_what_botocore_would_not_be_told_is_left_to_arrow(told: dict[str, object]) -> None:
-    assert S3Removal.like(S3FileSystem(region="eu-west-1", **told), "bucket") is None
+def test_client_with_a_setting_that_is_not_carried_over_has_no_removal_by_botocore(setting: dict[str, object]) -> None:
+    assert S3Removal.like(S3FileSystem(region="eu-west-1", **setting), "bucket") is None
 
 
-def test_botocore_is_told_what_arrow_is() -> None:
+def test_removal_has_the_endpoint_and_keys_of_the_arrow_client() -> None:
     io = TableIO(io_properties(ENDPOINT))
     removal = S3Removal.like(io.fs_by_scheme("s3", "bucket"), "bucket")
     assert removal is not None
     assert removal.endpoint == ENDPOINT
 
 
-def test_other_file_systems_have_no_such_removal() -> None:
+def test_file_system_other_than_s3_has_no_removal_by_botocore() -> None:
     assert S3Removal.like(LocalFileSystem(), "bucket") is None

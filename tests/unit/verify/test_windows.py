@@ -1,4 +1,4 @@
-"""Windows cover the axis of offsets exactly, within their budget."""
+"""Windows cover all offsets exactly once and stay within their budget."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def inside(window: tuple[int, int], ranges: list[tuple[int, int]]) -> int:
 @example([(0, 10), (0, 10)], 1)
 @example([], 1)
 @example([(5, 6), (100, 200), (150, 400)], 50)
-def test_windows_leave_nothing_out_and_keep_the_budget(ranges: list[tuple[int, int]], budget: int) -> None:
+def test_windows_cover_all_offsets_and_keep_the_budget(ranges: list[tuple[int, int]], budget: int) -> None:
     windows = list(offset_windows(ranges, budget))
     assert windows[0][0] == 0
     assert windows[-1][1] == LAST_OFFSET
@@ -31,22 +31,22 @@ def test_windows_leave_nothing_out_and_keep_the_budget(ranges: list[tuple[int, i
 
 
 @given(RANGES, st.integers(50, 300))
-def test_no_more_windows_than_needed(ranges: list[tuple[int, int]], budget: int) -> None:
+def test_windows_are_no_more_than_needed(ranges: list[tuple[int, int]], budget: int) -> None:
     total = sum(b - a for a, b in ranges)
-    # What does not divide is lost at each cut: less than one offset a range.
+    # At each cut, less than one offset of each range is left unused in the budget.
     assert len(list(offset_windows(ranges, budget))) <= 1 + total // max(1, budget - 2 * len(ranges))
 
 
-def test_ranges_far_apart_share_a_window() -> None:
+def test_window_includes_ranges_that_are_far_apart() -> None:
     assert list(offset_windows([(0, 10), (10**12, 10**12 + 10)], 1000)) == [(0, LAST_OFFSET)]
 
 
-def test_a_long_range_is_cut() -> None:
+def test_long_range_is_divided_into_windows() -> None:
     assert list(offset_windows([(100, 350)], 100)) == [(0, 200), (200, 300), (300, LAST_OFFSET)]
 
 
 @given(st.sets(st.integers(0, 60)))
-def test_offsets_as_ranges(offsets: set[int]) -> None:
+def test_ranges_of_offsets_are_the_offsets_merged(offsets: set[int]) -> None:
     ranges = list(ranges_of(sorted(offsets)))
     assert [offset for first, following in ranges for offset in range(first, following)] == sorted(offsets)
     assert all(end < start for (_, end), (start, _) in pairwise(ranges))

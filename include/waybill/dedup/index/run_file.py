@@ -1,15 +1,13 @@
-"""The Parquet file of a run: entries sorted by key hash, in row groups small enough to read for one key.
+"""The Parquet file of a sorted run: entries sorted by key hash, in row groups small enough to read for a single key.
 
-Columns, all required, none compressed (hashes cannot be, and the encodings leave little of the others):
+Columns, all required, none compressed (hashes cannot be, and the encodings make the others small):
 
-- `hi`, `lo`: the key's hash, uint64. `hi` is sorted, and DELTA_BINARY_PACKED.
+- `hi`, `lo`: the two halves of the key's hash, uint64. `hi` is sorted, and DELTA_BINARY_PACKED.
 - `arrived_at`: timestamp in ms, UTC, DELTA_BINARY_PACKED.
-- `place`: int64, DELTA_BINARY_PACKED: topic-partition and offset as one number that is as small as the run allows. The
-  topic-partitions follow each other, each with the span of its offsets in the run.
+- `place`: int64, DELTA_BINARY_PACKED: topic-partition and offset as one number (`PlaceCodec`).
 
-Its metadata has, under `waybill.run`, where each topic-partition's places start and which offset that is; and the first
-`hi` of each row group, since asking Arrow for two thousand statistics takes longer than reading what they point to.
-Every page has a checksum.
+The file's metadata has, under `waybill.run`, the parameters of `place`, and the first `hi` of each row group: reading
+two thousand column statistics through Arrow takes longer than reading the row groups. Every page has a checksum.
 """
 
 from __future__ import annotations
@@ -29,12 +27,23 @@ import pyarrow.parquet as pq
 from waybill.documents import read_document
 from waybill.names import TopicPartition
 
-__all__ = ["ROW_GROUP_ROWS", "Array", "Entries", "Footer", "Pieces", "Places", "RunKeys", "Sink", "write"]
+__all__ = [
+    "ROW_GROUP_ROWS",
+    "Array",
+    "EncodedEntries",
+    "FooterSink",
+    "IndexEntries",
+    "PartialFile",
+    "PlaceCodec",
+    "RunFooter",
+    "write",
+]
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
 ROW_GROUP_ROWS = 2048
-"""Smaller ones make the footer long, larger ones are more to read and decode for one key: 41 KB are a good read."""
+"""Entries of a row group, about 41 KB. Smaller ones make the footer longer, larger ones cost more to read for one
+key."""
 
 _VERSION = 1
 _METADATA = "waybill.run"
@@ -48,51 +57,54 @@ _SCHEMA = pa.schema(
         pa.field("place", pa.int64(), nullable=False),
     ]
 )
-_PLACES = 1 << 63  # what int64 holds
+_PLACES = 1 << 63  # limit of int64
 
 
 @dataclass(frozen=True, slots=True)
-class RunKeys:
+class IndexEntries:
     """Entries of the index, sorted by (hi, lo): numpy arrays of one length.
 
-    Entries of one key (kept again after the window) lie side by side, in no order that anybody may rely on.
+    Entries of one key (a key is kept again after the window) are adjacent, in no defined order.
     """
 
     hi: Array
     lo: Array
-    """The key's hash, uint64 each."""
+    """The two halves of the key's hash, uint64 each."""
     arrived_ms: Array
-    """Arrival of the kept row as dedup counts it, epoch ms, int64."""
+    """Arrival of the kept row as dedup defines it, epoch ms, int64."""
     tp: Array
-    """Its topic-partition: index in `topic_partitions`, int32."""
+    """Topic-partition of the kept row: index into `topic_partitions`, int32."""
     offset: Array
-    """Its Kafka offset, int64."""
+    """Kafka offset of the kept row, int64."""
     topic_partitions: tuple[TopicPartition, ...]
 
     def __len__(self) -> int:
         return len(self.hi)
 
-    def at(self, rows: Array | slice) -> RunKeys:
-        """The entries of these indices, ascending, or where this mask is true."""
-        return RunKeys(
+    def select(self, rows: Array | slice) -> IndexEntries:
+        """Return the entries at these indices (ascending), or where this mask is true."""
+        return IndexEntries(
             self.hi[rows], self.lo[rows], self.arrived_ms[rows], self.tp[rows], self.offset[rows], self.topic_partitions
         )
 
 
-class _Writing(Protocol):
+# --- writing ---
+
+
+class _Writer(Protocol):
     def write(self, data: Any) -> None: ...
 
 
-class Sink:
-    """What Arrow writes a file to: passes it on, and keeps what comes after `keep`."""
+class FooterSink:
+    """The file object that Arrow writes to: forwards all bytes, and also keeps those after `keep_from_here`."""
 
-    def __init__(self, to: _Writing) -> None:
-        self._to = to
+    def __init__(self, target: _Writer) -> None:
+        self._target = target
         self._kept: bytearray | None = None
         self.size_bytes = 0
         self.closed = False
 
-    def keep(self) -> None:
+    def keep_from_here(self) -> None:
         self._kept = bytearray()
 
     @property
@@ -101,7 +113,7 @@ class Sink:
 
     def write(self, data: Any) -> int:
         with memoryview(data) as view:
-            self._to.write(view)
+            self._target.write(view)
             if self._kept is not None:
                 self._kept += view
             self.size_bytes += len(view)
@@ -111,20 +123,20 @@ class Sink:
         return self.size_bytes
 
     def flush(self) -> None:
-        """What it is passed on to decides when something is sent."""
+        """Do nothing: the target decides when it sends bytes."""
 
     def close(self) -> None:
         self.closed = True
 
 
-def write(sink: Sink, keys: RunKeys) -> None:
-    """The file of `keys`, at least one; what `sink` has kept afterwards is the footer.
+def write(sink: FooterSink, entries: IndexEntries) -> None:
+    """Write the Parquet file of `entries` (at least one) to `sink`, which then has kept the file's footer.
 
-    Raises `ValueError` when the offsets are so far apart that the sum of their spans is no int64.
+    Raises `ValueError` when the sum of the topic-partitions' offset spans exceeds int64.
     """
-    places = Places.of(keys)
-    description = {"v": _VERSION, **places.document(), "first_hi": _text(keys.hi[::ROW_GROUP_ROWS])}
-    columns = [keys.hi, keys.lo, keys.arrived_ms, places.encode(keys.tp, keys.offset)]
+    places = PlaceCodec.of(entries)
+    description = {"v": _VERSION, **places.document(), "first_hi": _base64(entries.hi[::ROW_GROUP_ROWS])}
+    columns = [entries.hi, entries.lo, entries.arrived_ms, places.encode(entries.tp, entries.offset)]
     table = pa.table([pa.array(v).cast(f.type) for v, f in zip(columns, _SCHEMA, strict=True)], schema=_SCHEMA)
     with pq.ParquetWriter(
         sink,
@@ -138,65 +150,14 @@ def write(sink: Sink, keys: RunKeys) -> None:
     ) as writer:
         writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
         writer.add_key_value_metadata({_METADATA: json.dumps(description, separators=(",", ":"))})
-        sink.keep()
+        sink.keep_from_here()
 
 
-@dataclass(frozen=True, slots=True)
-class Footer:
-    """What a run's footer says: which row groups there are, and what `place` means."""
-
-    metadata: pq.FileMetaData
-    first_hi: Array
-    """The first hash of each row group."""
-    places: Places
-
-    @classmethod
-    def parse(cls, content: bytes | memoryview) -> Self:
-        """From the file's last bytes. Raises `ValueError`, `KeyError` or `OSError` when they are no such footer."""
-        metadata = pq.read_metadata(pa.BufferReader(content))
-        found = (metadata.metadata or {}).get(_METADATA.encode())
-        if found is None:
-            raise ValueError(f"its footer has no {_METADATA}")
-        document = read_document(found, _VERSION, "a run of the key index")
-        first_hi = np.frombuffer(b64decode(document["first_hi"]), np.dtype("<u8"))
-        if len(first_hi) != metadata.num_row_groups:
-            raise ValueError(f"it has {metadata.num_row_groups} row groups and says where {len(first_hi)} begin")
-        return cls(metadata, first_hi, Places.parse(document))
-
-    def extent(self, group: int) -> tuple[int, int]:
-        """Where a row group's bytes start and end."""
-        found = self.metadata.row_group(group)
-        start = int(found.column(0).data_page_offset)
-        return start, start + int(found.total_byte_size)
-
-    def holding(self, hi: Array) -> Array:
-        """The row groups that can hold any of these hashes (sorted), ascending."""
-        # A hash that a row group begins with can be at the end of the one before it, too.
-        first = np.maximum(np.searchsorted(self.first_hi, hi, "left") - 1, 0)
-        last = np.searchsorted(self.first_hi, hi, "right")
-        steps = np.zeros(len(self.first_hi) + 1, np.int64)
-        np.add.at(steps, first, 1)
-        np.add.at(steps, np.maximum(first, last), -1)
-        return np.flatnonzero(np.cumsum(steps[:-1]))
-
-    def read(self, file: Pieces, groups: Sequence[int]) -> Entries:
-        """The entries of some row groups, whose bytes `file` has.
-
-        Raises `OSError` or `ValueError` when they are damaged.
-        """
-        reader = pq.ParquetFile(file, metadata=self.metadata, page_checksum_verification=True)
-        table = reader.read_row_groups(list(groups), use_threads=False)
-        hi, lo, arrived, place = (column.to_numpy() for column in table.columns)
-        return Entries(hi, lo, arrived.view(np.int64), place)
-
-    def keys(self, entries: Entries) -> RunKeys:
-        """The same as everybody knows them."""
-        tp, offset = self.places.decode(entries.place)
-        return RunKeys(entries.hi, entries.lo, entries.arrived_ms, tp, offset, self.places.topic_partitions)
+# --- reading ---
 
 
-class Entries(NamedTuple):
-    """Entries as the file has them: a lookup compares many, and wants to know of few where they are from."""
+class EncodedEntries(NamedTuple):
+    """Entries with `place` still encoded: a lookup compares many entries and decodes the place of few."""
 
     hi: Array
     lo: Array
@@ -204,11 +165,65 @@ class Entries(NamedTuple):
     place: Array
 
 
-class Pieces:
-    """A file of which some parts are here, for Arrow to read."""
+@dataclass(frozen=True, slots=True)
+class RunFooter:
+    """The footer of a sorted run's file: its row groups, and the meaning of `place`."""
+
+    metadata: pq.FileMetaData
+    first_hi: Array
+    """The first `hi` of each row group, uint64."""
+    places: PlaceCodec
+
+    @classmethod
+    def parse(cls, content: bytes | memoryview) -> Self:
+        """Parse the last bytes of the file. Raises `ValueError`, `KeyError` or `OSError` when they are no footer."""
+        metadata = pq.read_metadata(pa.BufferReader(content))
+        description = (metadata.metadata or {}).get(_METADATA.encode())
+        if description is None:
+            raise ValueError(f"its footer has no {_METADATA}")
+        document = read_document(description, _VERSION, "a run of the key index")
+        first_hi = np.frombuffer(b64decode(document["first_hi"]), np.dtype("<u8"))
+        if len(first_hi) != metadata.num_row_groups:
+            raise ValueError(f"it has {metadata.num_row_groups} row groups, and its footer lists {len(first_hi)}")
+        return cls(metadata, first_hi, PlaceCodec.parse(document))
+
+    def byte_range(self, group: int) -> tuple[int, int]:
+        """Return the position of a row group's first byte, and of the byte after its last."""
+        found = self.metadata.row_group(group)
+        start = int(found.column(0).data_page_offset)
+        return start, start + int(found.total_byte_size)
+
+    def groups_for(self, hi: Array) -> Array:
+        """Return the row groups that can contain any of these hashes (sorted), ascending."""
+        # A hash that begins a row group can also end the group before it.
+        first = np.maximum(np.searchsorted(self.first_hi, hi, "left") - 1, 0)
+        last = np.searchsorted(self.first_hi, hi, "right")
+        steps = np.zeros(len(self.first_hi) + 1, np.int64)
+        np.add.at(steps, first, 1)
+        np.add.at(steps, np.maximum(first, last), -1)
+        return np.flatnonzero(np.cumsum(steps[:-1]))
+
+    def read(self, file: PartialFile, groups: Sequence[int]) -> EncodedEntries:
+        """Read the entries of row groups whose bytes `file` has.
+
+        Raises `OSError` or `ValueError` when they are damaged.
+        """
+        reader = pq.ParquetFile(file, metadata=self.metadata, page_checksum_verification=True)
+        table = reader.read_row_groups(list(groups), use_threads=False)
+        hi, lo, arrived, place = (column.to_numpy() for column in table.columns)
+        return EncodedEntries(hi, lo, arrived.view(np.int64), place)
+
+    def decode(self, entries: EncodedEntries) -> IndexEntries:
+        """Return the entries with topic-partitions and offsets."""
+        tp, offset = self.places.decode(entries.place)
+        return IndexEntries(entries.hi, entries.lo, entries.arrived_ms, tp, offset, self.places.topic_partitions)
+
+
+class PartialFile:
+    """A file object for Arrow that has only some byte ranges of a file."""
 
     def __init__(self, parts: Sequence[tuple[int, bytes | memoryview]]) -> None:
-        """`parts`: where each starts, and its bytes; in order."""
+        """`parts`: position and bytes of each range, ascending."""
         self._starts = [start for start, _ in parts]
         self._contents = [memoryview(content) for _, content in parts]
         self._position = 0
@@ -244,26 +259,29 @@ class Pieces:
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
-    """Topic-partition and offset as one number: `start + offset - base` of that topic-partition."""
+class PlaceCodec:
+    """Encodes topic-partition and offset as one int64: `start + offset - base` of the topic-partition.
+
+    The topic-partitions follow each other, each with the span of its offsets in the run, so the numbers stay small.
+    """
 
     topic_partitions: tuple[TopicPartition, ...]
     starts: Array
     bases: Array
 
     @classmethod
-    def of(cls, keys: RunKeys) -> Self:
-        count = len(keys.topic_partitions)
+    def of(cls, entries: IndexEntries) -> Self:
+        count = len(entries.topic_partitions)
         least, greatest = np.full(count, np.iinfo(np.int64).max), np.full(count, -1)
-        np.minimum.at(least, keys.tp, keys.offset)
-        np.maximum.at(greatest, keys.tp, keys.offset)
+        np.minimum.at(least, entries.tp, entries.offset)
+        np.maximum.at(greatest, entries.tp, entries.offset)
         ends = zip(least.tolist(), greatest.tolist(), strict=True)
         spans = [high - low + 1 if high >= low else 0 for low, high in ends]
         *starts, end = accumulate(spans, initial=0)
         if end >= _PLACES:
             raise ValueError(f"the offsets of {count} topic-partitions are too far apart for one run")
         bases = [low if span else 0 for low, span in zip(least.tolist(), spans, strict=True)]
-        return cls(keys.topic_partitions, np.array(starts, np.int64), np.array(bases, np.int64))
+        return cls(entries.topic_partitions, np.array(starts, np.int64), np.array(bases, np.int64))
 
     @classmethod
     def parse(cls, document: dict[str, Any]) -> Self:
@@ -280,10 +298,10 @@ class Places:
         return place
 
     def decode(self, place: Array) -> tuple[Array, Array]:
-        # Of topic-partitions that start at the same place only the last has any.
+        # Of several topic-partitions with the same start only the last one has entries.
         tp = np.searchsorted(self.starts, place, "right") - 1
         return tp.astype(np.int32), place - self.starts[tp] + self.bases[tp]
 
 
-def _text(hashes: Array) -> str:
+def _base64(hashes: Array) -> str:
     return b64encode(np.ascontiguousarray(hashes, np.dtype("<u8")).tobytes()).decode()

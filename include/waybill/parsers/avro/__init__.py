@@ -1,1 +1,1 @@
-"""Messages in Avro: the schema walked by a compiled loop, by one schema of a file or by those of a registry."""
+"""The parser `avro`: a compiled loop reads messages by one schema in a file, or by the schemas of a registry."""

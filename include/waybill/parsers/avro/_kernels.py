@@ -1,8 +1,7 @@
-"""The compiled loop of Avro: walks messages along a schema's program, checks every byte, notes where wanted values lie.
+"""The compiled loop of Avro: it walks messages along a schema's program, checks every byte, and notes values.
 
-What is announced is held against what is left before it is followed, whatever the bytes are: a message can neither make
-the walk read outside of it, nor go on for ever, nor fill the stack. Encoding: Apache Avro's specification, "Binary
-encoding".
+Every length and count is compared with the bytes that are left before it is used. So no message can make the walk read
+outside of the message, run forever, or overflow the stack. Encoding: Apache Avro's specification, "Binary encoding".
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ import numpy as np
 from waybill.records._kernels import Array, Int, compiled
 
 MAX_DEPTH = 500
-"""How many records, arrays and maps may lie within each other."""
+"""The most records, arrays and maps that may be nested."""
 MAX_EMPTY_ITEMS = 1_024
-"""How many items that take no bytes, such as nulls, a block may announce."""
+"""The most items without bytes, such as nulls, that a block may have."""
 
 
 class Kind(IntEnum):
-    """What a node of a program reads."""
+    """The type that a node of a program reads."""
 
     NULL = 0
     BOOLEAN = 1
@@ -39,7 +38,7 @@ class Kind(IntEnum):
 
 
 class Fault(IntEnum):
-    """What the walk found wrong with a message."""
+    """The error that the walk has found in a message."""
 
     NONE = 0
     TRUNCATED = 1
@@ -54,15 +53,16 @@ class Fault(IntEnum):
     TRAILING = 10
 
 
-# Rows of `program`: one column a node. ARG: a fixed's size, an enum's symbols. FIRST, COUNT: where its children are in
-# `children`. LEAST: the bytes that it takes at least. SLOT: where its value is noted, -1 for nowhere.
-KIND, ARG, FIRST, COUNT, LEAST, SLOT, NODE_ROWS = range(7)
-# Columns of `faults`.
+# The rows of `program`, which has one column per node. ARG: the size of a fixed, or the number of an enum's symbols.
+# FIRST, COUNT: the range of its children in `children`. MIN_BYTES: its smallest encoded size. SLOT: the slot that its
+# value is written to, -1 for none.
+KIND, ARG, FIRST, COUNT, MIN_BYTES, SLOT, NODE_ROWS = range(7)
+# The columns of `faults`.
 FAULT, AT_NODE, AT_BYTE, FAULT_COLUMNS = range(4)
-# The first axis of `found`. A node of -1: the message does not have the field. VALUE: a number, or where bytes start.
+# The first axis of `found`. A node of -1: the message does not have the field. VALUE: a number, or the start of bytes.
 NODE, VALUE, LENGTH, FOUND_ROWS = range(4)
 
-# Numba takes enums for what they are only slowly.
+# Numba compiles code with enums slowly, so the loops use these numbers.
 _BOOLEAN, _INT, _LONG, _FLOAT, _DOUBLE = (int(k) for k in list(Kind)[1:6])
 _BYTES, _STRING, _FIXED, _ENUM, _UNION, _ARRAY, _MAP, _RECORD = (int(k) for k in list(Kind)[6:])
 _TRUNCATED, _BAD_NUMBER, _BAD_BOOLEAN, _BAD_LENGTH, _BAD_UTF8 = (int(f) for f in list(Fault)[1:6])
@@ -71,7 +71,7 @@ _BAD_ENUM, _BAD_UNION, _BAD_COUNT, _TOO_DEEP, _TRAILING = (int(f) for f in list(
 
 @compiled
 def _number(data: Array, position: Int, end: Int, max_bytes: Int) -> tuple[Int, Int]:
-    """The zigzag varint at `position`, and the position after it; instead of that a fault, as a negative number."""
+    """Return the zigzag varint at `position` and the position after it. A negative position is a fault."""
     value = np.uint64(0)
     shift = np.uint64(0)
     stop = min(end, position + max_bytes)
@@ -80,7 +80,7 @@ def _number(data: Array, position: Int, end: Int, max_bytes: Int) -> tuple[Int, 
         position += 1
         value |= (byte & np.uint64(0x7F)) << shift
         if byte < 0x80:
-            # The tenth byte of a long, and the fifth of an int, have bits to spare that must not be set.
+            # The tenth byte of a long, and the fifth of an int, have unused bits that must not be set.
             if (shift == 63 and byte > 1) or (shift == 28 and max_bytes == 5 and byte > 15):
                 return np.int64(0), np.int64(-_BAD_NUMBER)
             return np.int64(value >> np.uint64(1)) ^ -np.int64(value & np.uint64(1)), position
@@ -90,7 +90,7 @@ def _number(data: Array, position: Int, end: Int, max_bytes: Int) -> tuple[Int, 
 
 @compiled
 def is_utf8(data: Array, position: Int, end: Int) -> bool:
-    """Whether bytes are UTF-8 as the Unicode standard has it: no surrogates, nothing longer than need be."""
+    """Return whether bytes are UTF-8 by the Unicode standard: without surrogates and overlong forms."""
     every = np.uint8(0)
     for i in range(position, end):
         every |= data[np.uint64(i)]
@@ -115,7 +115,7 @@ def is_utf8(data: Array, position: Int, end: Int) -> bool:
 
 @compiled
 def _sequence(byte: Int) -> tuple[Int, Int, Int]:
-    """How many bytes follow this first byte of a UTF-8 sequence (0: it is none), and the range of the next one."""
+    """Return how many bytes follow the first byte of a UTF-8 sequence (0: not one), and the range of the next byte."""
     if 0xC2 <= byte <= 0xDF:
         return 1, 0x80, 0xBF
     if 0xE0 <= byte <= 0xEF:
@@ -127,7 +127,7 @@ def _sequence(byte: Int) -> tuple[Int, Int, Int]:
 
 @compiled
 def _sized(data: Array, position: Int, end: Int, text: bool) -> tuple[Int, Int]:
-    """Start and length of bytes or a string; a negative start is a fault."""
+    """Return start and length of bytes or a string; a negative start is a fault."""
     length, start = _number(data, position, end, 10)
     if start < 0:
         return start, np.int64(0)
@@ -150,7 +150,7 @@ def _little_endian(data: Array, position: Int, size: Int) -> Int:
 
 @compiled
 def _fixed_size(kind: Int, arg: Int) -> Int:
-    """The bytes that a node always takes; -1 where that depends on the message."""
+    """Return the encoded size of a node's value; -1 if it depends on the message."""
     if kind == 0:
         return 0
     if kind == _BOOLEAN:
@@ -164,7 +164,7 @@ def _fixed_size(kind: Int, arg: Int) -> Int:
 
 @compiled
 def _scalar(data: Array, position: Int, end: Int, kind: Int, arg: Int) -> tuple[Int, Int, Int]:
-    """The position after a value, what is to be noted of it, and its length; a negative position is a fault."""
+    """Return the position after a value, the value to note, and its length; a negative position is a fault."""
     size = _fixed_size(kind, arg)
     if size >= 0:
         if size > end - position:
@@ -185,16 +185,16 @@ def _scalar(data: Array, position: Int, end: Int, kind: Int, arg: Int) -> tuple[
 
 
 @compiled
-def _block(data: Array, position: Int, end: Int, least: Int) -> tuple[Int, Int]:
-    """How many items the block at `position` announces, and the position after that; negative for a fault."""
+def _block(data: Array, position: Int, end: Int, min_bytes: Int) -> tuple[Int, Int]:
+    """Return the number of items of the block at `position`, and the position after it; a negative one is a fault."""
     count, position = _number(data, position, end, 10)
-    if position >= 0 and count < 0:  # then the block's size in bytes is there as well, for who passes it over
+    if position >= 0 and count < 0:  # the block's size in bytes follows, for readers that skip blocks
         count = -count
         _, position = _number(data, position, end, 10)
     if position < 0:
         return np.int64(0), position
-    most = (end - position) // least if least > 0 else MAX_EMPTY_ITEMS
-    if count < 0 or count > most:  # -count of the least number is itself
+    limit = (end - position) // min_bytes if min_bytes > 0 else MAX_EMPTY_ITEMS
+    if count < 0 or count > limit:  # the smallest int64 negated is itself
         return np.int64(0), np.int64(-_BAD_COUNT)
     return count, position
 
@@ -203,10 +203,10 @@ def _block(data: Array, position: Int, end: Int, least: Int) -> tuple[Int, Int]:
 def _next(
     data: Array, position: Int, end: Int, program: Array, children: Array, stack: Array, depth: Int
 ) -> tuple[Int, Int, Int]:
-    """The node to be read next, the position and the depth. A node of -1: the message is read, or (position) at fault.
+    """Return the next node to read, the position and the depth.
 
-    `stack`: for each record its node and the number of fields read; for each array or map its node and the number of
-    items that are left in the block.
+    A node of -1: the message is complete, or, with a negative position, has a fault. `stack`: for each record its node
+    and the number of fields read; for each array or map its node and the number of items left in the block.
     """
     while depth > 0:
         top = depth - 1
@@ -222,7 +222,7 @@ def _next(
         is_map = program[KIND, node] == _MAP
         item = np.int64(children[first])
         if stack[1, top] == 0:
-            stack[1, top], position = _block(data, position, end, program[LEAST, item] + (1 if is_map else 0))
+            stack[1, top], position = _block(data, position, end, program[MIN_BYTES, item] + (1 if is_map else 0))
             if position < 0:
                 return np.int64(-1), position, depth
             if stack[1, top] == 0:
@@ -242,7 +242,7 @@ def _next(
 def _read(
     data: Array, position: Int, end: Int, program: Array, children: Array, found: Array, row: Int, node: Int
 ) -> tuple[Int, Int]:
-    """Read a union's branch or a scalar at `position`: the position after it, and the branch's node, else -1."""
+    """Read a scalar or a union's index at `position`. Return the position after it, and the branch's node, else -1."""
     if program[KIND, node] == _UNION:
         branch, position = _number(data, position, end, 10)
         if position >= 0 and not 0 <= branch < program[COUNT, node]:
@@ -261,7 +261,7 @@ def _read(
 def _walk_one(
     data: Array, position: Int, end: Int, program: Array, children: Array, stack: Array, found: Array, row: Int
 ) -> tuple[Int, Int, Int]:
-    """The fault of one message, its node and its position."""
+    """Walk one message. Return the number of its fault, 0 for none, with node and position."""
     node, depth = np.int64(0), 0
     while node >= 0:
         at, at_node = position, node
@@ -290,10 +290,10 @@ def _walk_one(
 
 @compiled
 def walk(data: Array, starts: Array, ends: Array, program: Array, children: Array, found: Array, faults: Array) -> None:
-    """Read each message `data[starts[i]:ends[i]]` by the program; its node 0 is the root.
+    """Walk each message `data[starts[i]:ends[i]]` along the program, whose root is node 0.
 
-    Fills `found`, of shape (FOUND_ROWS, slots, messages), and `faults`, of shape (messages, FAULT_COLUMNS). Positions
-    are those in `data`.
+    Fill `found`, of shape (FOUND_ROWS, slots, messages), and `faults`, of shape (messages, FAULT_COLUMNS). Positions
+    are indices of `data`.
     """
     stack = np.empty((2, MAX_DEPTH), np.int64)
     found[NODE] = -1

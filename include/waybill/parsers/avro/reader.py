@@ -1,27 +1,39 @@
-"""Messages of one writer's schema to documents: what is wanted of them, or all of it where the walk cannot note it."""
+"""Read messages of one writer's schema to documents.
+
+The compiled walk checks every message and notes the fields to read. If it cannot note one of them (a value in a map, or
+a field that is a record, an array or a map), fastavro reads whole messages. It gets only messages that the walk has
+found valid to the last byte: it does not limit the nesting, so a bad message could end the process, and it reads a
+negative index of a union as an index from the end (docs/decisions/0009).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import io
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import fastavro
 import numpy as np
+from fastavro.read import LOGICAL_READERS
 
 from waybill.config.schemas import AvroSchema
 from waybill.parsers.avro import _kernels as kernels
 from waybill.parsers.avro._kernels import Fault, Kind
-from waybill.parsers.avro.program import Node, Path, compile_schema, logical_reader
-from waybill.parsers.avro.whole import whole_reader
-from waybill.parsers.confluent_framing import Values
-from waybill.parsers.documents import Unreadable
+from waybill.parsers.avro.logical_types import LogicalReader, logical_reader
+from waybill.parsers.avro.program import Node, Path, compile_schema
+from waybill.parsers.confluent_framing import MessageBuffer
+from waybill.parsers.documents import UnreadableMessage
 from waybill.parsers.protocol import Reason
 from waybill.records._kernels import Array
 
 __all__ = ["Document", "SchemaReader"]
 
-Document = dict[str, Any] | Unreadable
+Document = dict[str, Any] | UnreadableMessage
 
-_FAULTS = {
+_COPIED_KEYS = ("type", "name", "size", "symbols", "items", "values", "precision", "scale")
+"""The keys of a schema that a copy for fastavro keeps as they are."""
+
+_FAULT_TEXTS = {
     Fault.TRUNCATED: "the message ends in the middle of",
     Fault.NUMBER: "a number has too many bits in",
     Fault.BOOLEAN: "neither 0 nor 1 is",
@@ -38,52 +50,53 @@ _FAULTS = {
 class SchemaReader:
     """Reads the messages that were written by one schema."""
 
-    def __init__(self, schema: AvroSchema, wanted: Sequence[Path]) -> None:
-        """`wanted`: the paths of the fields that documents must have. They may have more."""
-        self._program = compile_schema(schema.parsed, schema.named, wanted)
-        self._columns = [_columns_of(path) for path in self._program.paths]
-        self._values = {number: _value_reader(node) for number, node in enumerate(self._program.nodes)}
-        self._whole = whole_reader(schema.parsed, schema.named) if self._program.whole else None
+    def __init__(self, schema: AvroSchema, paths: Sequence[Path]) -> None:
+        """`paths`: the fields that documents must have. They may have more."""
+        self._program = compile_schema(schema.parsed, schema.named, paths)
+        self._setters = [_field_setter(path) for path in self._program.paths]
+        self._value_readers = {number: _value_reader(node) for number, node in enumerate(self._program.nodes)}
+        needs_fastavro = self._program.needs_fastavro
+        self._read_by_fastavro = _fastavro_reader(schema.parsed, schema.named) if needs_fastavro else None
 
-    def read(self, values: Values) -> list[Document]:
-        """A document for each message, or why there is none."""
+    def read(self, values: MessageBuffer) -> list[Document]:
+        """Return for each message a document, or the error of a message that is not valid."""
         program = self._program
         data, starts, ends = values
         found = np.empty((kernels.FOUND_ROWS, len(program.paths), len(starts)), np.int64)
         faults = np.empty((len(starts), kernels.FAULT_COLUMNS), np.int64)
         kernels.walk(data, starts, ends, program.table, program.children, found, faults)
         documents: list[Document]
-        if self._whole is None:
+        if self._read_by_fastavro is None:
             documents = self._documents(data, found)
         else:
             documents = [
-                {} if faults[row, kernels.FAULT] else self._read_whole(data[starts[row] : ends[row]].tobytes())
+                {} if faults[row, kernels.FAULT] else self._whole_document(data[starts[row] : ends[row]].tobytes())
                 for row in range(len(starts))
             ]
         for row in np.flatnonzero(faults[:, kernels.FAULT]):
-            documents[row] = self._unreadable(faults[row], starts[row])
+            documents[row] = self._error(faults[row], starts[row])
         return documents
 
-    def _unreadable(self, fault: Array, start: int) -> Unreadable:
-        what = _FAULTS[Fault(fault[kernels.FAULT])]
+    def _error(self, fault: Array, start: int) -> UnreadableMessage:
+        text = _FAULT_TEXTS[Fault(fault[kernels.FAULT])]
         label = self._program.nodes[fault[kernels.AT_NODE]].label
         where = f"field {label}" if label else "the message"
-        return Unreadable(Reason.NOT_AVRO, f"{what} {where}, byte {fault[kernels.AT_BYTE] - start} of the datum")
+        return UnreadableMessage(Reason.NOT_AVRO, f"{text} {where}, byte {fault[kernels.AT_BYTE] - start} of the datum")
 
-    def _read_whole(self, value: bytes) -> Document:
-        assert self._whole is not None
-        document = self._whole(value)
+    def _whole_document(self, value: bytes) -> Document:
+        assert self._read_by_fastavro is not None
+        document = self._read_by_fastavro(value)
         return document if isinstance(document, dict) else {}
 
     def _documents(self, data: Array, found: Array) -> list[Document]:
         documents: list[Document] = [{} for _ in range(found.shape[2])]
-        for slot, put in enumerate(self._columns):
+        for slot, set_field in enumerate(self._setters):
             rows, values = self._slot_values(data, found[:, slot])
-            put(documents, rows, values)
+            set_field(documents, rows, values)
         return documents
 
     def _slot_values(self, data: Array, found: Array) -> tuple[Sequence[int], list[Any]]:
-        """The rows that have a field, and its values."""
+        """Return the rows of messages that have the field, and its values."""
         nodes = found[kernels.NODE]
         rows: list[int] = []
         values: list[Any] = []
@@ -92,29 +105,31 @@ class SchemaReader:
                 continue
             at = np.flatnonzero(nodes == number)
             rows.extend(at.tolist())
-            values.extend(self._values[number](data, found[kernels.VALUE, at], found[kernels.LENGTH, at]))
+            values.extend(self._value_readers[number](data, found[kernels.VALUE, at], found[kernels.LENGTH, at]))
         return rows, values
 
 
-def _columns_of(path: Path) -> Callable[[list[Document], Sequence[int], list[Any]], None]:
-    """A function that puts the values of a field into documents."""
+def _field_setter(path: Path) -> Callable[[list[Document], Sequence[int], list[Any]], None]:
+    """Return the function that sets a field of documents to values."""
     *above, name = path
 
-    def put(documents: list[Document], rows: Sequence[int], values: list[Any]) -> None:
+    def set_field(documents: list[Document], rows: Sequence[int], values: list[Any]) -> None:
         for row, value in zip(rows, values, strict=True):
-            place: Any = documents[row]
+            parent: Any = documents[row]
             for key in above:
-                place = place.setdefault(key, {})
-            place[name] = value
+                parent = parent.setdefault(key, {})
+            parent[name] = value
 
-    return put
-
-
-_Values = Callable[[Array, Array, Array], list[Any]]
-"""From the bytes of a batch, and the values and lengths that the walk has noted, to the values of a field."""
+    return set_field
 
 
-def _value_reader(node: Node) -> _Values:
+# --- values that the walk has noted -----------------------------------------------------------------------------------
+
+_ValueReader = Callable[[Array, Array, Array], list[Any]]
+"""Returns the values of a field, from the bytes of a batch, and the values and lengths that the walk has noted."""
+
+
+def _value_reader(node: Node) -> _ValueReader:
     plain = _plain_reader(node)
     logical = logical_reader(node.schema)
     if logical is None:
@@ -126,7 +141,7 @@ def _value_reader(node: Node) -> _Values:
     return read
 
 
-def _plain_reader(node: Node) -> _Values:
+def _plain_reader(node: Node) -> _ValueReader:
     if node.kind in (Kind.BYTES, Kind.FIXED):
         return _bytes
     if node.kind is Kind.ENUM:
@@ -147,10 +162,70 @@ def _texts(data: Array, values: Array, lengths: Array) -> list[Any]:
     return [str(view[start : start + length], "utf-8") for start, length in spans]
 
 
-_PLAIN: dict[Kind, _Values] = {
+_PLAIN: dict[Kind, _ValueReader] = {
     Kind.NULL: lambda _, values, __: [None] * len(values),
     Kind.BOOLEAN: lambda _, values, __: values.astype(np.bool_).tolist(),
     Kind.FLOAT: lambda _, values, __: values.astype(np.uint32).view(np.float32).tolist(),
     Kind.DOUBLE: lambda _, values, __: values.view(np.float64).tolist(),
     Kind.STRING: _texts,
 }
+
+
+# --- whole messages by fastavro ---------------------------------------------------------------------------------------
+
+
+def _fastavro_reader(schema: Any, named: Mapping[str, Any]) -> Callable[[bytes], Any]:
+    """Return the function that reads a valid message of a schema.
+
+    `schema`: as fastavro has parsed it. `named`: the named types that it refers to.
+    """
+    parsed = fastavro.parse_schema(_SchemaCopy(named).copy(schema))
+
+    def read(value: bytes) -> Any:
+        return fastavro.schemaless_reader(io.BytesIO(value), parsed, None)
+
+    return read
+
+
+class _SchemaCopy:
+    """Copies a schema, with the types that it refers to and Waybill's readers of logical types.
+
+    fastavro's own readers raise for times beyond the years of a `datetime`, and do not know nanoseconds.
+    """
+
+    def __init__(self, named: Mapping[str, Any]) -> None:
+        self._named = named
+        self._defined: set[str] = set()
+
+    def copy(self, schema: Any) -> Any:
+        """Return the copy of a schema. The first place of a named type gets its definition, other places its name."""
+        if isinstance(schema, list):
+            return [self.copy(branch) for branch in schema]
+        name = schema if isinstance(schema, str) else schema.get("name")
+        if isinstance(schema, str) and name not in self._named:
+            return schema
+        if name in self._defined:
+            return name
+        if name is not None:
+            self._defined.add(name)
+        return self._copy_definition(self._named[name] if isinstance(schema, str) else schema)
+
+    def _copy_definition(self, schema: dict[str, Any]) -> dict[str, Any]:
+        copy = {key: schema[key] for key in _COPIED_KEYS if key in schema}
+        for key in ("type", "items", "values"):
+            if isinstance(copy.get(key), list | dict) or (key != "type" and key in copy):
+                copy[key] = self.copy(copy[key])
+        if "fields" in schema:
+            copy["fields"] = [{"name": field["name"], "type": self.copy(field["type"])} for field in schema["fields"]]
+        reader = logical_reader(schema)
+        if reader is not None:
+            copy["logicalType"] = _register(schema, reader)
+        return copy
+
+
+def _register(schema: dict[str, Any], reader: LogicalReader) -> str:
+    """Register a reader of a logical type with fastavro, and return the name of the logical type there."""
+    parameters = [str(schema[key]) for key in ("precision", "scale") if key in schema]
+    name = "-".join(["waybill", schema["logicalType"], *parameters])
+    LOGICAL_READERS[f"{schema['type']}-{name}"] = lambda value, *_: reader(value)
+    return name

@@ -1,9 +1,9 @@
-"""Rows to the bytes of a file of the `files` sink: the same rows, the same bytes.
+"""Encode rows as a file of the `files` sink: the same rows always give the same bytes.
 
-So that a rerun writes the same objects, nothing of a file depends on the time, on chance, or on how rows came in
-pieces: they are put together again and cut where their own sizes say.
+A rerun must write the same objects. So no byte of a file depends on time, on randomness, or on the batches in which the
+rows arrived: rows are merged and cut again by their own sizes.
 
-What the format of a `files` sink cannot hold goes to quarantine, like what cannot be parsed: nothing is dropped.
+Rows that the format of the sink cannot hold go to quarantine (`FormatFilter`), like messages that cannot be parsed.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from waybill.formats.text import TextWriter
 from waybill.names import FileName
 from waybill.partition.rows import QUARANTINE_ROWS, Rows
 
-__all__ = ["ROW_GROUP_BYTES", "Encoder", "Sieve", "cut", "encode_file", "make_refusal"]
+__all__ = ["ROW_GROUP_BYTES", "Encoder", "FormatFilter", "cut_rows", "encode_file"]
 
 ROW_GROUP_BYTES = 32 << 20
-"""Rows of a Parquet row group before encoding, and the most of a file that is in memory."""
+"""Size of the rows of a Parquet row group before encoding, and the largest part of a file in memory."""
 
 _BLOCK_BYTES = 4 << 20
 _ROW_BYTES = 64
@@ -42,13 +42,13 @@ class Encoder(Protocol):
     """Writes one file."""
 
     piece_bytes: int
-    """How much it takes at a time."""
+    """Size of the rows to pass to `write` at a time."""
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """The next rows, in one piece."""
+        """Write the next rows."""
 
     def close(self) -> None:
-        """End the file."""
+        """Finish the file."""
 
 
 class _Parquet:
@@ -90,12 +90,15 @@ class _Stream:
 
 
 def encode_file(local: Path, kind: FilesFormat, name: FileName, plan: str, rows: Iterable[pa.Table]) -> int:
-    """Write a file of all `rows`, in their order; how many they were. `name` and `plan` say what it is to be."""
+    """Write all `rows` in their order to the file `local`; return how many rows.
+
+    `name` and `plan` determine the metadata and the sync marker of a sequence file.
+    """
     count = 0
     encoder: Encoder | None = None
     piece_bytes = _Parquet.piece_bytes if kind.name is FileFormat.PARQUET else _Stream.piece_bytes
     try:
-        for piece in cut(rows, piece_bytes):
+        for piece in cut_rows(rows, piece_bytes):
             if encoder is None:
                 encoder = _encoder(local, kind, name, plan, piece.schema)
             encoder.write(piece)
@@ -117,7 +120,7 @@ def _encoder(local: Path, kind: FilesFormat, name: FileName, plan: str, schema: 
         "generation": str(name.generation),
         "first_offset": str(name.first_offset),
     }
-    # Not by chance, but nothing that whoever produces messages could know and put into one.
+    # Not random, so that a rerun writes the same bytes, but no producer can know it and put it into a message.
     sync = hashlib.sha256(f"{plan} {name.key('')}".encode()).digest()[:_SYNC_BYTES]
     return _Stream(local, SequenceFileWriter(kind.key, kind.codec, metadata, sync))
 
@@ -126,13 +129,8 @@ def _text_writer(kind: FilesFormat) -> TextWriter:
     return TextWriter(kind.delimiter.encode(), compressed=kind.codec is Compression.GZIP)
 
 
-def make_refusal(kind: FilesFormat) -> TextWriter | None:
-    """What says, by `refused`, which messages the format cannot hold; None: it holds all."""
-    return _text_writer(kind) if kind.name is FileFormat.TEXT else None
-
-
-def cut(tables: Iterable[pa.Table], piece_bytes: int) -> Iterator[pa.RecordBatch]:
-    """The same rows in pieces of about `piece_bytes`, wherever `tables` were cut before."""
+def cut_rows(tables: Iterable[pa.Table], piece_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Yield the same rows in pieces of about `piece_bytes`; the cuts do not depend on those of `tables`."""
     held: list[pa.Table] = []
     filled = 0
     for table in tables:
@@ -144,49 +142,50 @@ def cut(tables: Iterable[pa.Table], piece_bytes: int) -> Iterator[pa.RecordBatch
             if stop > table.num_rows:
                 filled = int(ends[-1])
                 break
-            yield _together(held)
+            yield _as_one_batch(held)
             held, filled = [], 0
             ends = ends - ends[stop - 1]
             start = stop
     if held:
-        yield _together(held)
+        yield _as_one_batch(held)
 
 
 def _sizes(table: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """What each row is taken to be: of the row alone, so never another figure for the same one."""
+    """Return an approximate size of each row, computed from the row alone, so that reruns cut at the same rows."""
     value, key = (pc.fill_null(pc.binary_length(table.column(name)), 0) for name in ("value", "key"))
     sizes: np.ndarray[tuple[int], np.dtype[np.int64]] = pc.add(value, key).to_numpy().astype(np.int64) + _ROW_BYTES
     return sizes
 
 
-def _together(tables: list[pa.Table]) -> pa.RecordBatch:
+def _as_one_batch(tables: list[pa.Table]) -> pa.RecordBatch:
     (batch,) = pa.concat_tables(tables).combine_chunks().to_batches()
     return batch
 
 
-class Sieve:
-    """Moves rows that a format cannot hold. The same rows always go the same way."""
+class FormatFilter:
+    """Sends rows that the sink's format cannot hold to quarantine."""
 
     def __init__(self, kind: FilesFormat, planned_at: datetime) -> None:
         self._name = str(kind.name)
-        self._refusal = make_refusal(kind)
+        self._text = _text_writer(kind) if kind.name is FileFormat.TEXT else None
+        """Checks the rows; None for a format that can hold every row."""
         self._planned_at = pa.scalar(planned_at, pa.timestamp("us", tz="UTC"))
 
-    def sift(self, rows: Rows) -> Rows:
-        """The rows that can be written, and the others as rows of the quarantine."""
-        reasons = None if self._refusal is None or not rows.table.num_rows else self._refusal.refused(rows.table)
+    def apply(self, rows: Rows) -> Rows:
+        """Return the rows that can be written, with the others among the rows of the quarantine."""
+        reasons = None if self._text is None or not rows.table.num_rows else self._text.rejections(rows.table)
         if reasons is None:
             return rows
-        unfit = pc.is_valid(reasons)
-        moved = rows.table.filter(unfit)
+        is_refused = pc.is_valid(reasons)
+        moved = rows.table.filter(is_refused)
         n = moved.num_rows
         given = {
-            "reason": reasons.filter(unfit),
+            "reason": reasons.filter(is_refused),
             "parser": pa.repeat(self._name, n),
             "quarantined_at": pa.repeat(self._planned_at, n),
         }
         columns = [given[name] if name in given else moved.column(name) for name in QUARANTINE_ROWS.names]
         quarantine = pa.RecordBatch.from_arrays(columns, schema=QUARANTINE_ROWS)
         return rows._replace(
-            table=rows.table.filter(pc.invert(unfit)), quarantine=pa.concat_batches([rows.quarantine, quarantine])
+            table=rows.table.filter(pc.invert(is_refused)), quarantine=pa.concat_batches([rows.quarantine, quarantine])
         )

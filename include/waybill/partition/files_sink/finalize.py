@@ -1,11 +1,11 @@
-"""The finalizer: gives `_SUCCESS` to the hours of a `files` sink that get no more rows but late ones.
+"""The finalizer: create `_SUCCESS` in the hours of a `files` sink that will get no more rows except late ones.
 
-An hour is final when every topic-partition of the stream has come past its end by the configured lateness, by what is
-committed: to where its newest Kafka timestamp is, or to now if all that Kafka has of it is partitioned. The marker is
-set after the directory was found to hold just the files that the ledger lists, and taken back if it holds others after
-that: a partition run that brings late rows may have begun meanwhile (docs/protocol.md, "Files").
+An hour is final when every topic-partition of the stream has passed its end by the configured lateness. How far a
+topic-partition has come follows from committed data: to its newest Kafka timestamp, or to now if everything that Kafka
+has is partitioned. The marker is created after a listing showed exactly the files of the inventory, and removed again
+if the next listing shows others: a partition run with late rows may have begun in between (docs/protocol.md, "Files").
 
-It may be killed anywhere, and run beside any number of others: what it does not do, the next one does.
+The finalizer may be killed at any line, and may run beside other finalizers: what one does not do, the next one does.
 """
 
 from __future__ import annotations
@@ -23,70 +23,73 @@ from pyiceberg.table import Table
 
 from waybill import failpoints, names
 from waybill.archive import chain
-from waybill.archive.chain import find_start
+from waybill.archive.chain_start import find_chain_start
 from waybill.config import Config, Stream
 from waybill.errors import (
     ChainBroken,
     ConfigError,
     CoordinationUnavailable,
+    DocumentDamaged,
     KafkaUnavailable,
-    ObjectAlreadyThere,
+    ObjectExists,
     ObjectMissing,
 )
 from waybill.ingest.services import connect_source
 from waybill.names import FileName, Period, TopicPartition
-from waybill.partition.files_sink.delivery import Origin
-from waybill.partition.files_sink.finality import (
-    Finding,
-    LogView,
-    Marker,
-    Standing,
-    State,
+from waybill.partition.files_sink.hour_state import (
+    HourState,
+    HourStatus,
+    LogEnds,
+    SuccessMarker,
+    TimeReached,
+    classify_hour,
+    earliest_time,
     final_before,
-    judge,
-    reached_by_all,
-    standings,
+    times_reached,
 )
+from waybill.partition.files_sink.upload import Origin
 from waybill.store import ListedObject, Store
-from waybill.tables import Progress, catalog_of, load_tables, read_left_out, read_progress, read_watermarks
-from waybill.tables.file_inventory import LedgerEntry, check_sink, read_ledger, sequence_of
+from waybill.tables import Progress, catalog_of, load_tables, read_blocked_partitions, read_progress, read_watermarks
+from waybill.tables.file_inventory import InventoryEntry, check_file_layout, last_sequence_number, read_inventory
 
-__all__ = ["Finalized", "ask_log", "finalize"]
+__all__ = ["FinalizeReport", "fetch_log_ends", "finalize"]
+
+_UNKNOWN_END = (1 << 63) - 1
 
 logger = logging.getLogger(__name__)
 
-AskLog = Callable[[Store, datetime], LogView]
-"""How a finalizer learns where the log ends: `ask_log`, or in tests something else."""
+FetchLogEnds = Callable[[Store, datetime], LogEnds]
+"""Returns the log end offsets, given a time before the call: `fetch_log_ends`, or a substitute in tests."""
 
 
 @dataclass(frozen=True, slots=True)
-class Finalized:
+class FinalizeReport:
     """What a finalizer found and did."""
 
     stream: str
     final_before: datetime | None
-    behind: tuple[Standing, ...]
+    behind: tuple[TimeReached, ...]
     """The topic-partitions, the one that is furthest behind first."""
-    hours: tuple[Finding, ...]
-    """All there are, after what was done."""
+    hours: tuple[HourStatus, ...]
+    """All hours, with their status at the end."""
     marked: tuple[Period, ...]
     unmarked: tuple[Period, ...]
     removed: tuple[str, ...]
-    """Keys of files of plans that came to nothing."""
+    """Keys of removed files: those of plans that ended without a commit."""
     notes: tuple[str, ...]
 
     @property
-    def blocked(self) -> list[Finding]:
-        """Hours that cannot become final before somebody looks."""
-        return [hour for hour in self.hours if hour.state is State.BLOCKED]
+    def blocked(self) -> list[HourStatus]:
+        """Hours that cannot become final until a person resolves the difference."""
+        return [hour for hour in self.hours if hour.state is HourState.BLOCKED]
 
     def document(self) -> dict[str, Any]:
-        """For a JSON file."""
+        """Return the report for a JSON file."""
         return {
             "v": 1,
             "stream": self.stream,
             "final_before": self.final_before and self.final_before.isoformat(timespec="seconds"),
-            "behind": [str(standing) for standing in self.behind],
+            "behind": [str(time) for time in self.behind],
             "hours": [
                 {
                     "hour": str(hour.period),
@@ -105,12 +108,12 @@ class Finalized:
 
     def __str__(self) -> str:
         states = [hour.state for hour in self.hours]
-        behind = f", waits for {self.behind[0]}" if self.behind and State.OPEN in states else ""
+        behind = f", waits for {self.behind[0]}" if self.behind and HourState.OPEN in states else ""
         until = f"{self.final_before:%Y-%m-%dT%H:%M:%SZ}" if self.final_before else "no time"
         return (
-            f"finalized {self.stream} up to {until}: {len(self.marked):,} hours marked, {len(self.unmarked):,} taken "
-            f"back, {states.count(State.FINAL):,} are final, {states.count(State.OPEN):,} open, "
-            f"{states.count(State.BLOCKED):,} blocked{behind}"
+            f"finalized {self.stream} up to {until}: {len(self.marked):,} hours marked, {len(self.unmarked):,} "
+            f"unmarked, {states.count(HourState.FINAL):,} are final, {states.count(HourState.OPEN):,} open, "
+            f"{states.count(HourState.BLOCKED):,} blocked{behind}"
         )
 
 
@@ -119,47 +122,45 @@ def finalize(
     name: str,
     *,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ask: AskLog | None = None,
+    fetch: FetchLogEnds | None = None,
     dry_run: bool = False,
-) -> Finalized:
-    """Mark what is final of the stream `name`; with `dry_run` only say what would be done.
+) -> FinalizeReport:
+    """Mark the final hours of stream `name`. With `dry_run` only report what would be done.
 
     Raises `ConfigError` for a stream whose sink is not `files`, `ProgressLost`, or one of the retriable
-    `StoreUnavailable` and `CatalogUnavailable`. Without Kafka or ZooKeeper it goes by what is committed alone.
+    `StoreUnavailable` and `CatalogUnavailable`. Without Kafka or ZooKeeper it relies on committed data alone.
     """
     stream = config.stream(name)
     if not stream.sink.is_files:
         raise ConfigError(f"stream {name!r} has the sink {stream.sink.name}: only files are marked as final")
     with Store.of(config.storage) as store, catalog_of(config) as catalog:
-        asking = ask or (lambda store, at: ask_log(config, name, store, at))
-        return _Finalizer(config, name, stream, store, now, asking, dry_run).carry_out(catalog)
+        fetch = fetch or (lambda store, at: fetch_log_ends(config, name, store, at))
+        return _Finalizer(config, name, stream, store, now, fetch, dry_run).run(catalog)
 
 
-def ask_log(config: Config, name: str, store: Store, asked_at: datetime) -> LogView:
-    """Where the logs of a stream's topic-partitions end, and those of chains whose topic Kafka no longer has."""
+def fetch_log_ends(config: Config, name: str, store: Store, asked_at: datetime) -> LogEnds:
+    """Return the log ends of a stream's topic-partitions, and the chain ends of topics that Kafka no longer has."""
     stream = config.stream(name)
     try:
         with connect_source(config, name) as (source, coordinator):
             stopped = frozenset(stop.tp for stop in coordinator.list_stops())
             in_kafka = source.topic_partitions(stream)
             logs = source.offsets_briefly(in_kafka)
-    except (KafkaUnavailable, CoordinationUnavailable, ConfigError) as error:
-        return LogView(asked_at, {}, problem=str(error))
-    ends = {tp: held.end for tp, held in logs.items()}
-    for tp in set(_chains(store, stream)) - set(in_kafka):
+    except (KafkaUnavailable, CoordinationUnavailable, ConfigError, DocumentDamaged) as error:
+        return LogEnds(asked_at, {}, problem=str(error))
+    ends = {tp: log.end for tp, log in logs.items()}
+    for tp in set(_archived_partitions(store, stream)) - set(in_kafka):
         try:
-            ends[tp] = chain.end_offset(store, stream.generation, tp) or 0
+            ends[tp] = chain.read_chain_end(store, stream.generation, tp) or 0
         except ChainBroken as error:
             logger.warning("%s", error)
-    # One whose leader does not answer is there all the same, and is behind for all that is known.
+    # A topic-partition whose leader does not answer still exists: count it as behind.
     ends = {**dict.fromkeys(in_kafka, _UNKNOWN_END), **ends}
-    return LogView(asked_at, ends, frozenset(tp for tp, held in logs.items() if held.earliest == held.end), stopped)
+    empty = frozenset(tp for tp, log in logs.items() if log.earliest == log.end)
+    return LogEnds(asked_at, ends, empty, stopped)
 
 
-_UNKNOWN_END = (1 << 63) - 1
-
-
-def _chains(store: Store, stream: Stream) -> Iterator[TopicPartition]:
+def _archived_partitions(store: Store, stream: Stream) -> Iterator[TopicPartition]:
     for topic in store.topics():
         if stream.matches(topic):
             yield from (found.tp for found in store.chains(topic) if found.generation == stream.generation)
@@ -172,61 +173,61 @@ class _Finalizer:
     stream: Stream
     store: Store
     now: Callable[[], datetime]
-    ask: AskLog
+    fetch: FetchLogEnds
     dry_run: bool
 
-    def carry_out(self, catalog: Catalog) -> Finalized:
-        # In this order: what Kafka had when it was asked is partitioned if the progress that is read after says so.
-        view = self.ask(self.store, self.now())
-        notes = [f"going by what is committed alone: {view.problem}"] if view.problem else []
+    def run(self, catalog: Catalog) -> FinalizeReport:
+        # Ask Kafka first, then read the progress: messages that Kafka had then are below later progress.
+        log_ends = self.fetch(self.store, self.now())
+        notes = [f"going by what is committed alone: {log_ends.problem}"] if log_ends.problem else []
         tables = load_tables(catalog, self.stream)
         if tables is None:
-            return Finalized(self.name, None, (), (), (), (), (), (*notes, "there is no table yet"))
-        ledger = tables.main
-        check_sink(ledger, self.stream)
-        progress = read_progress(ledger.metadata, self._table_name(ledger))
-        behind = self._standings(ledger, progress, view)
-        until = final_before(reached_by_all(behind), self.stream.sink.lateness)
-        entries = self._entries(ledger)
-        if self._plan_in_hand(ledger, progress):
+            return FinalizeReport(self.name, None, (), (), (), (), (), (*notes, "there is no table yet"))
+        inventory = tables.main
+        check_file_layout(inventory, self.stream)
+        progress = read_progress(inventory.metadata, self._table_name(inventory))
+        behind = self._times_reached(inventory, progress, log_ends)
+        until = final_before(earliest_time(behind), self.stream.sink.lateness)
+        entries = self._entries(inventory)
+        if self._has_open_plan(inventory, progress):
             notes.append("a partition run is under way, or was cut: nothing is marked before it is committed")
-            hours = [self._judge(period, entries, listed, until) for period, listed in self._hours(entries)]
-            return Finalized(self.name, until, behind, tuple(hours), (), (), (), tuple(notes))
-        round_ = _Round(self, ledger, progress, entries, until)
-        hours = [round_.settle(period, listed) for period, listed in self._hours(entries)]
-        done = (tuple(round_.marked), tuple(round_.unmarked), tuple(round_.removed))
-        return Finalized(self.name, until, behind, tuple(hours), *done, tuple(notes))
+            hours = [self._classify(period, entries, listed, until) for period, listed in self._hours(entries)]
+            return FinalizeReport(self.name, until, behind, tuple(hours), (), (), (), tuple(notes))
+        marking = _Marking(self, inventory, progress, entries, until)
+        hours = [marking.update_marker(period, listed) for period, listed in self._hours(entries)]
+        changes = (tuple(marking.marked), tuple(marking.unmarked), tuple(marking.removed))
+        return FinalizeReport(self.name, until, behind, tuple(hours), *changes, tuple(notes))
 
-    def _standings(self, ledger: Table, progress: Progress, view: LogView) -> tuple[Standing, ...]:
-        chains = set(_chains(self.store, self.stream))
-        tps = {*chains, *progress, *view.ends}
-        started = {**dict.fromkeys(chains, 0), **progress}
+    def _times_reached(self, inventory: Table, progress: Progress, log_ends: LogEnds) -> tuple[TimeReached, ...]:
+        archived = set(_archived_partitions(self.store, self.stream))
+        tps = {*archived, *progress, *log_ends.ends}
+        started = {**dict.fromkeys(archived, 0), **progress}
         for tp in tps - progress.keys():
-            start = find_start(self.store, self.stream.generation, tp)
+            start = find_chain_start(self.store, self.stream.generation, tp)
             if start is not None:
                 started[tp] = start.offset
-        watermarks = read_watermarks(ledger.metadata, self._table_name(ledger))
-        return tuple(standings(tps, started, watermarks, view))
+        watermarks = read_watermarks(inventory.metadata, self._table_name(inventory))
+        return tuple(times_reached(tps, started, watermarks, log_ends))
 
-    def _plan_in_hand(self, ledger: Table, progress: Progress) -> bool:
-        """Whether there is a plan that starts where the ledger is: files may be written by it at any time."""
-        attempt = read_left_out(ledger.metadata).attempt
-        uuid, prefix = str(ledger.metadata.table_uuid), self.config.storage.prefix
+    def _has_open_plan(self, inventory: Table, progress: Progress) -> bool:
+        """Return whether a plan starts at the inventory's progress: a run may write its files at any time."""
+        attempt = read_blocked_partitions(inventory.metadata).attempt
+        uuid, prefix = str(inventory.metadata.table_uuid), self.config.storage.prefix
         key = names.plan_key(prefix, self.name, self.stream.generation, uuid, progress, attempt)
         return self.store.exists(key)
 
-    def _entries(self, ledger: Table) -> Mapping[Period, list[LedgerEntry]]:
+    def _entries(self, inventory: Table) -> Mapping[Period, list[InventoryEntry]]:
         by_hour = self.stream.by_hour
-        found: dict[Period, list[LedgerEntry]] = defaultdict(list)
-        for entry in read_ledger(ledger):
-            found[entry.period(by_hour=by_hour)].append(entry)
-        return found
+        entries: dict[Period, list[InventoryEntry]] = defaultdict(list)
+        for entry in read_inventory(inventory):
+            entries[entry.period(by_hour=by_hour)].append(entry)
+        return entries
 
     def _hours(self, entries: Mapping[Period, object]) -> Iterator[tuple[Period, list[ListedObject]]]:
-        """Every directory that there is or should be, and what it holds; one after the other as they are listed."""
+        """Yield every hour that has a directory or an inventory entry, with the objects in its directory."""
         listed: dict[Period, list[ListedObject]] = {period: [] for period in entries}
         for found in self.store.list_objects(f"{self.root}/"):
-            period = names.period_of(self.root, found.key)
+            period = names.period_of_key(self.root, found.key)
             if period is not None:
                 listed.setdefault(period, []).append(found)
         failpoints.reach("finalize.listed")
@@ -236,16 +237,16 @@ class _Finalizer:
     def root(self) -> str:
         return self.config.files_root(self.name)
 
-    def _judge(
+    def _classify(
         self,
         period: Period,
-        entries: Mapping[Period, list[LedgerEntry]],
+        entries: Mapping[Period, list[InventoryEntry]],
         listed: Sequence[ListedObject],
         until: datetime | None,
-    ) -> Finding:
-        wanted = Marker.of(entries.get(period, []))
+    ) -> HourStatus:
+        wanted = SuccessMarker.of(entries.get(period, []))
         is_marked, marker = self._find_marker(period, listed, wanted)
-        return judge(
+        return classify_hour(
             period,
             entries.get(period, []),
             [found for found in listed if found.key.rsplit("/", 1)[-1][0] not in "_."],
@@ -255,36 +256,36 @@ class _Finalizer:
         )
 
     def _find_marker(
-        self, period: Period, listed: Sequence[ListedObject], wanted: Marker
-    ) -> tuple[bool, Marker | None]:
-        """Whether the hour has a marker, and what that says, if it can be read. Mostly the listing tells."""
+        self, period: Period, listed: Sequence[ListedObject], wanted: SuccessMarker
+    ) -> tuple[bool, SuccessMarker | None]:
+        """Return whether the hour has a marker, and its content if readable. Mostly the listed ETag suffices."""
         key = names.success_key(self.root, period)
-        there = next((found for found in listed if found.key == key), None)
-        if there is None:
+        existing = next((found for found in listed if found.key == key), None)
+        if existing is None:
             return False, None
-        if wanted.is_in(there):
+        if wanted.matches_etag(existing):
             return True, wanted
-        content = self.store.read_if_there(key)
-        return content is not None, None if content is None else Marker.from_json(content, key)
+        content = self.store.read_if_exists(key)
+        return content is not None, None if content is None else SuccessMarker.from_json(content, key)
 
     @staticmethod
     def _table_name(table: Table) -> str:
         return ".".join(table.name())
 
 
-class _Round:
-    """What one finalizer does, by one look at the ledger."""
+class _Marking:
+    """Creates and removes the markers of one finalizer, by one snapshot of the inventory."""
 
     def __init__(
         self,
         finalizer: _Finalizer,
-        ledger: Table,
+        inventory: Table,
         progress: Progress,
-        entries: Mapping[Period, list[LedgerEntry]],
+        entries: Mapping[Period, list[InventoryEntry]],
         until: datetime | None,
     ) -> None:
         self._finalizer = finalizer
-        self._ledger = ledger
+        self._inventory = inventory
         self._progress = progress
         self._entries = entries
         self._until = until
@@ -292,54 +293,54 @@ class _Round:
         self.unmarked: list[Period] = []
         self.removed: list[str] = []
 
-    def settle(self, period: Period, listed: Sequence[ListedObject]) -> Finding:
-        """See to it that the hour has its marker if, and only if, it should have one."""
-        finding = self._judge(period, listed)
+    def update_marker(self, period: Period, listed: Sequence[ListedObject]) -> HourStatus:
+        """Create or remove the hour's marker, as its status requires, and return the status afterwards."""
+        status = self._classify(period, listed)
         if self._finalizer.dry_run:
-            return finding
-        if finding.must_lose_marker:
+            return status
+        if status.has_stale_marker:
             self._unmark(period)
-        if finding.strays and self._remove(finding):
-            finding = self._look_again(period)
-        if finding.state is not State.READY:
-            return finding
-        if not self._mark(finding):
-            return self._look_again(period)
-        # In between a run may have begun that brought a file, and looked for the marker before it was there.
-        after = self._look_again(period)
-        if after.must_lose_marker:
+        if status.strays and self._remove_leftovers(status):
+            status = self._list_and_classify(period)
+        if status.state is not HourState.READY:
+            return status
+        if not self._mark(status):
+            return self._list_and_classify(period)
+        # Between listing and marker a run may have created a file, after it had looked for a marker to remove.
+        after = self._list_and_classify(period)
+        if after.has_stale_marker:
             self._unmark(period)
         return after
 
-    def _mark(self, finding: Finding) -> bool:
+    def _mark(self, status: HourStatus) -> bool:
         finalizer = self._finalizer
-        key = names.success_key(finalizer.root, finding.period)
+        key = names.success_key(finalizer.root, status.period)
         try:
-            finalizer.store.create_if_absent(key, finding.wanted.to_json())
-        except ObjectAlreadyThere:
-            return False  # another finalizer's, and its to take back
+            finalizer.store.create_if_absent(key, status.wanted.to_json())
+        except ObjectExists:
+            return False  # another finalizer created it, and removes it if necessary
         failpoints.reach("finalize.marked")
-        self.marked.append(finding.period)
+        self.marked.append(status.period)
         return True
 
     def _unmark(self, period: Period) -> None:
         self._finalizer.store.remove(names.success_key(self._finalizer.root, period))
         self.unmarked.append(period)
 
-    def _remove(self, finding: Finding) -> bool:
-        """Remove the files of plans that came to nothing. Whether any was removed."""
-        removed = [key for key in finding.strays if self._is_left_over(finding.period, key)]
+    def _remove_leftovers(self, status: HourStatus) -> bool:
+        """Remove the files of plans that ended without a commit. Return whether any was removed."""
+        removed = [key for key in status.strays if self._is_leftover(status.period, key)]
         for key in removed:
-            logger.warning("%s: removed, a file of a plan that came to nothing", key)
+            logger.warning("removed %s: the plan that wrote it ended without a commit", key)
             self._finalizer.store.remove(key)
         self.removed += removed
         return bool(removed)
 
-    def _is_left_over(self, period: Period, key: str) -> bool:
-        """Whether a file that the ledger does not list can never be listed: its plan is over, and was not this one.
+    def _is_leftover(self, period: Period, key: str) -> bool:
+        """Return whether the inventory can never list this file, because its plan has ended.
 
-        A plan that is over was taken up before the ledger's newest snapshot, which ended it or came after. One that was
-        not over would be in hand.
+        The execution of an ended plan began before the inventory's newest snapshot, which ended the plan or came later.
+        A plan that has not ended starts at the present progress, and then `_has_open_plan` is true.
         """
         finalizer = self._finalizer
         try:
@@ -352,13 +353,13 @@ class _Round:
             name.period == period
             and name.generation == finalizer.stream.generation
             and origin is not None
-            and origin.ledger == str(self._ledger.metadata.table_uuid)
-            and origin.sequence < sequence_of(self._ledger)
-            and not finalizer._plan_in_hand(self._ledger, self._progress)
+            and origin.inventory == str(self._inventory.metadata.table_uuid)
+            and origin.sequence < last_sequence_number(self._inventory)
+            and not finalizer._has_open_plan(self._inventory, self._progress)
         )
 
-    def _look_again(self, period: Period) -> Finding:
-        return self._judge(period, list(self._finalizer.store.list_objects(period.prefix(self._finalizer.root))))
+    def _list_and_classify(self, period: Period) -> HourStatus:
+        return self._classify(period, list(self._finalizer.store.list_objects(period.prefix(self._finalizer.root))))
 
-    def _judge(self, period: Period, listed: Sequence[ListedObject]) -> Finding:
-        return self._finalizer._judge(period, self._entries, listed, self._until)
+    def _classify(self, period: Period, listed: Sequence[ListedObject]) -> HourStatus:
+        return self._finalizer._classify(period, self._entries, listed, self._until)

@@ -1,0 +1,181 @@
+"""Statistics of a partition run: lateness, watermarks, and why messages went to quarantine.
+
+Each task collects them while it makes rows. They are recorded with the staged files and become properties of the
+snapshot that commits these, so that a retry or a rival commits the same statistics.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from waybill.documents import read_document
+from waybill.errors import DocumentTooNew
+from waybill.names import TopicPartition
+from waybill.partition.lateness import LATENESS_PROPERTY, Lateness
+from waybill.partition.rows import Rows
+from waybill.tables.progress import Watermarks, merge_watermarks, watermarks_text
+from waybill.tables.state import WATERMARKS_PROPERTY
+
+__all__ = [
+    "OTHER",
+    "QUARANTINED_PROPERTY",
+    "REASONS_PROPERTY",
+    "ROWS_PROPERTY",
+    "ReasonCount",
+    "ReasonCounts",
+    "RunStatistics",
+    "StatisticsBuilder",
+    "reason_kinds",
+]
+
+ROWS_PROPERTY = "waybill.rows"
+"""Snapshot property: the number of rows that the run made of messages."""
+QUARANTINED_PROPERTY = "waybill.quarantined"
+"""Snapshot property: the number of messages that the run put into quarantine."""
+REASONS_PROPERTY = "waybill.reasons"
+"""Snapshot property: the most frequent kinds of reasons, each with count and example."""
+
+OTHER = "other"
+"""The kind under which rare kinds are counted together when there are too many: a user's parser may give any kind."""
+
+_VERSION = 1
+_STORED_KINDS = 20
+_MAX_KINDS = 1000  # in memory
+
+
+def reason_kinds(reasons: pa.Array) -> pa.Array:
+    """Return the kind of each reason: the word before the colon and the details."""
+    return pc.list_element(pc.split_pattern(reasons, ":", max_splits=1), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class ReasonCount:
+    """Messages that went to quarantine for one kind of reason."""
+
+    messages: int
+    example: str
+    """One of them, as `topic/partition@offset`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReasonCounts:
+    """Messages that went to quarantine, by kind of reason."""
+
+    by_kind: Mapping[str, ReasonCount] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, tp: TopicPartition, quarantine: pa.RecordBatch) -> Self:
+        """Count rows of the quarantine of one topic-partition, sorted by offset."""
+        if not quarantine.num_rows:
+            return cls()
+        found, offsets = reason_kinds(quarantine.column("reason")), quarantine.column("offset")
+        counts = pc.value_counts(found)
+        return cls(
+            {
+                each["values"]: ReasonCount(each["counts"], f"{tp}@{offsets[found.index(each['values']).as_py()]}")
+                for each in counts.to_pylist()
+            }
+        )
+
+    def __add__(self, other: ReasonCounts) -> ReasonCounts:
+        """Add up both; keep the first example of each kind."""
+        total = dict(self.by_kind)
+        for kind, found in other.by_kind.items():
+            known = total.get(kind)
+            total[kind] = found if known is None else ReasonCount(known.messages + found.messages, known.example)
+        return ReasonCounts(total)._bounded()
+
+    def _bounded(self) -> ReasonCounts:
+        if len(self.by_kind) <= _MAX_KINDS:
+            return self
+        kept = dict(self.most_frequent(_MAX_KINDS // 2))
+        rest = [found for kind, found in self.by_kind.items() if kind not in kept]
+        if OTHER in kept:
+            rest.append(kept.pop(OTHER))
+        return ReasonCounts({**kept, OTHER: ReasonCount(sum(found.messages for found in rest), rest[-1].example)})
+
+    @property
+    def messages(self) -> int:
+        return sum(found.messages for found in self.by_kind.values())
+
+    def most_frequent(self, number: int = _STORED_KINDS) -> Mapping[str, ReasonCount]:
+        """Return the kinds with most messages, most frequent first."""
+        ranked = sorted(self.by_kind.items(), key=lambda each: (-each[1].messages, each[0]))
+        return dict(ranked[:number])
+
+    def to_text(self) -> str:
+        """Return the snapshot property, with the most frequent kinds only."""
+        document: dict[str, Any] = {
+            kind: [found.messages, found.example] for kind, found in self.most_frequent().items()
+        }
+        return json.dumps({"v": _VERSION, "reasons": document}, separators=(",", ":"))
+
+    @classmethod
+    def from_text(cls, text: str) -> Self:
+        """Parse what `to_text` returned. Another version counts as empty: only details of the alert depend on it."""
+        try:
+            document = read_document(text, _VERSION, "the counts of quarantined messages")
+        except DocumentTooNew:
+            return cls()
+        return cls({kind: ReasonCount(*found) for kind, found in document["reasons"].items()})
+
+
+@dataclass(frozen=True, slots=True)
+class RunStatistics:
+    """Statistics of a run, or of one of its tasks."""
+
+    lateness: Lateness = field(default_factory=Lateness)
+    watermarks: Watermarks = field(default_factory=dict)
+    reasons: ReasonCounts = field(default_factory=ReasonCounts)
+
+    @classmethod
+    def sum(cls, parts: Iterable[RunStatistics]) -> RunStatistics:
+        """Add up the statistics of several tasks."""
+        total = RunStatistics()
+        for one in parts:
+            watermarks = merge_watermarks(total.watermarks, one.watermarks)
+            total = cls(total.lateness + one.lateness, watermarks, total.reasons + one.reasons)
+        return total
+
+    def snapshot_properties(self) -> Mapping[str, str]:
+        """Return the properties of the snapshot that commits the run."""
+        found = {LATENESS_PROPERTY: self.lateness.to_text()}
+        if self.watermarks:
+            found[WATERMARKS_PROPERTY] = watermarks_text(self.watermarks)
+        if self.reasons.by_kind:
+            found[REASONS_PROPERTY] = self.reasons.to_text()
+        return found
+
+
+class StatisticsBuilder:
+    """Collects the statistics of one task, batch by batch."""
+
+    def __init__(self, planned_at: datetime) -> None:
+        # A Kafka timestamp later than the plan comes from a producer's wrong clock: it must not move the watermark.
+        self._planned_at_us = pa.scalar(planned_at, pa.timestamp("us", tz="UTC")).cast(pa.int64())
+        self._lateness = Lateness()
+        self._reasons = ReasonCounts()
+        self._newest_us: dict[TopicPartition, int] = {}
+
+    def add(self, tp: TopicPartition, messages: pa.RecordBatch, rows: Rows) -> None:
+        """Add a batch: `messages` of `MESSAGE_SCHEMA`, and the rows that were made of them."""
+        self._lateness += Lateness.of(rows.table)
+        self._reasons += ReasonCounts.of(tp, rows.quarantine)
+        timestamps = messages.column("timestamp").cast(pa.int64())
+        newest = pc.max(timestamps)
+        if newest.is_valid and newest.as_py() > self._planned_at_us.as_py():
+            newest = pc.max(timestamps.filter(pc.less_equal(timestamps, self._planned_at_us)))
+        if newest.is_valid and newest.as_py() >= 0:
+            self._newest_us[tp] = max(self._newest_us.get(tp, 0), newest.as_py())
+
+    def result(self) -> RunStatistics:
+        """Return the statistics of all batches so far."""
+        watermarks = {tp: newest // 1000 for tp, newest in self._newest_us.items()}
+        return RunStatistics(self._lateness, watermarks, self._reasons)

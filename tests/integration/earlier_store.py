@@ -1,0 +1,401 @@
+"""A store that an earlier version of Waybill wrote: brought back from one file, looked at, and carried on.
+
+The file holds every S3 object, every ZooKeeper node, the Iceberg catalog and the config, as data/README.md describes.
+What is asked of the store goes through the command line where there is a command for it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import tarfile
+import uuid
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+from archived_stream import Ran, waybill
+from confluent_kafka import TopicCollection
+from confluent_kafka.admin import AdminClient
+from ingest_scenes import Cluster
+from kazoo.client import KazooClient
+from partition_scenes import in_this_process
+from pyiceberg.table import Table
+
+from devstack import Stack
+from waybill import ingest
+from waybill.config import Config, load_config
+from waybill.dedup.execute import InThisProcess
+from waybill.dedup.sweep import run_sweep
+from waybill.names import TopicPartition
+from waybill.partition.run import run_to_the_end
+from waybill.records.encode import Record
+from waybill.store import Store
+from waybill.tables import catalog_of
+
+ARCHIVE = "earlier/archive/"
+"""What the keys of all objects of the archive start with."""
+WAREHOUSE = "warehouse/earlier/"
+"""What the keys of all files of the tables start with."""
+ROOT = "/waybill/earlier"
+"""The ZooKeeper node that all others are below."""
+START_MS = 1_704_067_200_000
+"""2024-01-01T00:00:00Z, when the first message was sent."""
+
+_TOKEN = re.compile(r"(?<=[.\-/])[0-9a-f]{32}(?=\.(?:parquet|fuse16)$)")
+_OF_THE_CLOCK = frozenset(
+    {"accepted_at", "at", "claimed_at", "committed_at", "modified", "stopped_at", "stopped_at_ms", "swept_at"}
+    | {"quarantined_at", "first_quarantined_at", "last_quarantined_at", "since"}
+)
+"""Fields that tell when something was done."""
+_OF_CHANCE = frozenset(
+    {"bytes", "bytes_per_key", "object_bytes", "size_bytes", "sha256", "swept_snapshot", "topic_id", "topic-id"}
+    | {"index-object", "planned-at", "run", "waybill-version"}
+)
+"""Fields that depend on random numbers, on how a producer cuts its batches, on libraries, or on the release."""
+_SHOWN = frozenset({"v", "hash", "fields"})
+"""Fields of documents whose values say how to read the rest."""
+
+
+@dataclass(frozen=True)
+class EarlierStore:
+    """The store on the stack, and the messages that Kafka holds of its topics."""
+
+    stack: Stack
+    directory: Path
+    log_ends: Mapping[TopicPartition, int]
+
+    # --- bring it back ------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def load(
+        cls, file: Path, stack: Stack, directory: Path, *, zookeeper: bool = True, kafka: bool = False
+    ) -> EarlierStore:
+        """Bring the store back in place of whatever is left of an earlier load.
+
+        `zookeeper`: the nodes as well. `kafka`: the topics as well, with other messages in place of those archived. The
+        stored documents then name the new topics' ids.
+        """
+        contents = contents_of(file)
+        log = json.loads(contents["kafka.json"])
+        renamed = _create_topics(Cluster(stack.bootstrap_servers), log) if kafka else {}
+
+        def renewed(data: bytes) -> bytes:
+            for before, after in renamed.items():
+                data = data.replace(before, after)
+            return data
+
+        (directory / "streams.yaml").write_bytes(contents["streams.yaml"])
+        (directory / "catalog.db").write_bytes(contents["catalog.db"])
+        found = cls(stack, directory, {TopicPartition.parse(tp): end for tp, (_, end) in log["offsets"].items()})
+        metadata = json.loads(contents["metadata.json"])
+        with found.store() as store:
+
+            def put(key: str) -> None:
+                body = contents[f"s3/{key}"]
+                body = renewed(body) if "/starts/" in key else body
+                store.client.put_object(Bucket=store.bucket, Key=key, Body=body, Metadata=metadata.get(key, {}))
+
+            with ThreadPoolExecutor(4) as pool:
+                list(pool.map(store.remove, [*_keys(store, ARCHIVE), *_keys(store, WAREHOUSE)]))
+                list(pool.map(put, [name.removeprefix("s3/") for name in contents if name.startswith("s3/")]))
+        with _client(stack) as client:
+            client.delete(ROOT, recursive=True)
+            nodes = json.loads(contents["zookeeper.json"]) if zookeeper else {}
+            for path, text in nodes.items():
+                client.create(f"{ROOT}/{path}", renewed(text.encode()), makepath=True)
+        return found
+
+    def environment(self) -> dict[str, str]:
+        """What tells Waybill's code where the store is."""
+        extra = {"type": "sql", "warehouse": self.stack.warehouse}
+        catalog = {"conn_type": "iceberg", "host": f"sqlite:///{self.directory / 'catalog.db'}", "extra": extra}
+        return {
+            "AIRFLOW_CONN_ICEBERG_DEFAULT": json.dumps(catalog),
+            "WAYBILL_CONFIG": str(self.directory / "streams.yaml"),
+        }
+
+    @property
+    def config(self) -> Config:
+        return load_config(self.directory / "streams.yaml")
+
+    def store(self) -> Store:
+        return Store.of(self.config.storage)
+
+    def waybill(self, *arguments: str, code: int = 0) -> Ran:
+        """Run the command line on the store; it ends with that code."""
+        ran = waybill(*arguments)
+        assert ran.code in (0, code), f"{arguments}: {ran.out}{ran.err}"
+        return ran
+
+    def ask(self, *arguments: str, code: int = 0) -> Any:
+        return self.waybill(*arguments, "--json", code=code).document
+
+    # --- look at it ---------------------------------------------------------------------------------------------------
+
+    def picture(self) -> dict[str, Any]:
+        """All that can be read of the store."""
+        return {
+            "streams": {name: self._stream_picture(name) for name in self.config.streams},
+            "gaps": self.ask("gaps", "ls"),
+            "committed": self.ask("offsets", "rebuild", code=1),
+            "nodes": self.nodes(),
+            "documents": self.documents(),
+            "objects": self.object_names(),
+            "contents": self.contents(),
+        }
+
+    def _stream_picture(self, name: str) -> dict[str, Any]:
+        stream = self.config.stream(name)
+        listed = self.ask("ls", name)
+        shown = self.waybill("quarantine", "show", name, "--limit", "100000", "--json").out.splitlines()
+        return {
+            "chains": listed,
+            "messages": {entry["key"]: _digest(self.waybill("cat", entry["key"]).out.splitlines()) for entry in listed},
+            "verify": self.ask("verify", name, *(["--keys"] if stream.dedup else []), code=1)[0],
+            "quarantine": self.ask("quarantine", "ls", name),
+            "quarantined": [_without(json.loads(line), {"value", "quarantined_at"}) for line in shown],
+            "lateness": self.ask("lateness", name, "--since", "3650d"),
+            "dedup": self.ask("dedup", "status", name, "--last", "3650d")[0] if stream.dedup else None,
+            "hours": self._hours(name) if stream.sink.is_files else None,
+            "tables": self._tables_picture(name),
+        }
+
+    def _hours(self, name: str) -> dict[str, Any]:
+        found = self.ask("finalize", name, "--dry-run", code=1)
+        return {key: value for key, value in found.items() if key not in ("final_before", "behind")}
+
+    def _tables_picture(self, name: str) -> dict[str, Any]:
+        stream = self.config.stream(name)
+        kinds = ("", "_quarantine", *(("_unique", "_duplicates") if stream.dedup else ()))
+        with catalog_of(self.config) as catalog:
+            tables = {kind: f"{stream.table}{kind}_g{stream.generation}" for kind in kinds}
+            return {each: _table_picture(catalog.load_table(each)) for each in tables.values()}
+
+    def nodes(self) -> dict[str, Any]:
+        """What ZooKeeper has, by path."""
+        with _client(self.stack) as client:
+            return {path: json.loads(data) if data else None for path, data in _nodes(client, ROOT)}
+
+    def documents(self) -> dict[str, Any]:
+        """The fields of every JSON document in the archive, in order, and the types of their values."""
+        with self.store() as store:
+            keys = [key for key in _keys(store, ARCHIVE) if key.endswith(".json")]
+            return {key: _shape(json.loads(store.read(key))) for key in keys}
+
+    def object_names(self) -> dict[str, dict[str, str]]:
+        """The names of the archive's objects, without what is random in them, and the objects' metadata."""
+        with self.store() as store:
+            return {_TOKEN.sub("*", key): _renamed(store.describe(key).metadata) for key in _keys(store, ARCHIVE)}
+
+    def contents(self) -> dict[str, str]:
+        """What tells the bytes of a backup object from others, where no library's version has a part in them."""
+        with self.store() as store:
+            keys = [key for key in _keys(store, f"{ARCHIVE}backup/") if has_fixed_bytes(key)]
+            return {key: hashlib.sha256(store.read(key)).hexdigest() for key in keys}
+
+    # --- carry it on --------------------------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Carry out what was planned, staged, or left half done."""
+        for name, stream in self.config.streams.items():
+            for report in run_to_the_end(self.config, name, in_this_process):
+                assert not report.faults, report.faults
+            if not stream.sink.is_files:
+                self.waybill("quarantine", "retry", name)
+            if stream.dedup:
+                self._sweep(name)
+
+    def go_on(self) -> None:
+        """Archive new messages behind the old ones, and take them all the way."""
+        cluster = Cluster(self.stack.bootstrap_servers)
+        self.waybill("gaps", "accept", "earlier.clicks", "0", "--reason", "the disk was full", "--by", "ann")
+        for tp, end in self.log_ends.items():
+            # In one batch, so that the objects' bytes are the same each time.
+            cluster.produce(tp, [message(tp, offset) for offset in range(end, end + 10)], linger_ms=1000)
+        for name, stream in self.config.streams.items():
+            self.ingest(name)
+            for report in run_to_the_end(self.config, name, in_this_process):
+                assert not report.faults, report.faults
+            if stream.dedup:
+                self._sweep(name)
+                self.waybill("dedup", "merge", name)
+            if stream.sink.is_files:
+                self.waybill("finalize", name)
+
+    def ingest(self, name: str) -> None:
+        reports = [ingest.run_lane(self.config, name, lane) for lane in ingest.plan_lanes(self.config, name)]
+        assert not any(report.failures for report in reports), reports
+
+    def _sweep(self, name: str) -> None:
+        while (report := run_sweep(self.config, name, InThisProcess())).resumed or report.more:
+            pass
+
+
+def contents_of(file: Path) -> dict[str, bytes]:
+    """What is packed in the file, by name."""
+    with tarfile.open(file) as archive:
+        return {member.name: _content(archive, member) for member in archive if member.isfile()}
+
+
+def has_fixed_bytes(key: str) -> bool:
+    """Whether nothing of a backup object is compressed by us, or random."""
+    return key.endswith((".kafka", ".txt")) and "/earlier.flights" not in key
+
+
+def message(tp: TopicPartition, offset: int, **fields: Any) -> Record:
+    """An event that the config's parsers read. Every seventh repeats the id of the one before; every ninth is junk."""
+    time_ms = START_MS + 600_000 * offset
+    if offset % 9 == 8:
+        return Record(offset, time_ms, None, b"\xff no JSON", (("source", b"test"), ("none", None)))
+    value = {"id": f"{tp}-{offset - (offset % 7 == 6)}", "at": time_ms, "carrier": "AB"[offset % 2]}
+    value |= (
+        {"delay": offset / 4}
+        | {"price": f"{offset}.25", "tags": ["t", None], "day": "2024-02-29", "seats": offset}
+        | fields
+    )
+    return Record(offset, time_ms + 250, f"key {offset}".encode(), json.dumps(value).encode(), (("h", b"1"),))
+
+
+def differences(expected: Any, found: Any, *, but: frozenset[str] = frozenset(), where: str = "") -> Iterator[str]:
+    """What of `expected` is not in `found`, which may have further fields. Fields called as in `but` may differ."""
+    if isinstance(expected, dict) and isinstance(found, dict):
+        for name, value in expected.items():
+            if name not in found:
+                yield f"{where}/{name}: is missing"
+            elif name not in but:
+                yield from differences(value, found[name], but=but, where=f"{where}/{name}")
+    elif isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
+        for number, (one, other) in enumerate(zip(expected, found, strict=True)):
+            yield from differences(one, other, but=but, where=f"{where}/{number}")
+    elif expected != found:
+        yield f"{where}: {expected!r} was expected, and {found!r} found"
+
+
+AS_IT_LAY = frozenset({"modified", "since"})
+"""What may differ in the picture of a store that was only brought back."""
+CARRIED_ON = _OF_THE_CLOCK | _OF_CHANCE
+"""What may differ in the picture of a store that two versions have carried on."""
+
+
+def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    file = archive.extractfile(member)
+    assert file is not None
+    return file.read()
+
+
+def _client(stack: Stack) -> Any:
+    return _Connected(stack.zookeeper_hosts)
+
+
+class _Connected:
+    def __init__(self, hosts: str) -> None:
+        self._client = KazooClient(hosts)
+
+    def __enter__(self) -> KazooClient:
+        self._client.start(timeout=20)
+        self._client.ensure_path(ROOT)
+        return self._client
+
+    def __exit__(self, *_: object) -> None:
+        self._client.stop()
+        self._client.close()
+
+
+def _nodes(client: KazooClient, path: str) -> Iterator[tuple[str, bytes]]:
+    """All nodes below a path, by what follows the root."""
+    for child in sorted(client.get_children(path)):
+        yield f"{path}/{child}".removeprefix(f"{ROOT}/"), client.get(f"{path}/{child}")[0]
+        yield from _nodes(client, f"{path}/{child}")
+
+
+def _keys(store: Store, prefix: str) -> list[str]:
+    pages = store.client.get_paginator("list_objects_v2").paginate(Bucket=store.bucket, Prefix=prefix)
+    return [found["Key"] for page in pages for found in page.get("Contents", [])]
+
+
+def _create_topics(cluster: Cluster, log: Mapping[str, Any]) -> dict[bytes, bytes]:
+    """Topics with as many messages as the old ones had; the old topics' ids, and theirs."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    for topic in log["partitions"].keys() & admin.list_topics(timeout=20).topics.keys():
+        cluster.delete(topic)
+    for topic, partitions in log["partitions"].items():
+        cluster.create(topic, partitions, retention_ms=-1)
+    for text, (start, end) in log["offsets"].items():
+        tp = TopicPartition.parse(text)
+        cluster.produce(tp, [message(tp, offset) for offset in range(end)])
+        if start:
+            cluster.delete_records(tp, start)
+    ids = topic_ids(cluster, log["ids"])
+    return {log["ids"][topic].encode(): ids[topic].encode() for topic in ids}
+
+
+def topic_ids(cluster: Cluster, topics: Any) -> dict[str, str]:
+    """The ids that Kafka gave to topics, as stored documents have them."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    found = admin.describe_topics(TopicCollection(list(topics)), request_timeout=20)
+    ids = {topic: str(future.result().topic_id) for topic, future in found.items()}
+    return {topic: str(uuid.UUID(bytes=_unpacked(text))) for topic, text in ids.items()}
+
+
+def _unpacked(text: str) -> bytes:
+    """An id as Kafka's tools print it."""
+    return base64.urlsafe_b64decode(f"{text}==")
+
+
+def _table_picture(table: Table) -> dict[str, Any]:
+    rows = table.scan().to_arrow().drop_columns([*{"quarantined_at"} & set(table.schema().column_names)])
+    order = [(c, "ascending") for c in ("topic", "partition", "offset", "path") if c in rows.column_names]
+    ordered = rows.take(pc.sort_indices(rows, sort_keys=order)) if order else rows
+    places = [c for c in ("topic", "partition", "offset") if c in rows.column_names]
+    snapshots = sorted(table.metadata.snapshots, key=lambda s: s.sequence_number or 0)
+    return {
+        "rows": rows.num_rows,
+        "places": [list(row.values()) for row in ordered.select(places).to_pylist()],
+        "content": _digest(json.dumps(row, default=str, sort_keys=True) for row in _known(ordered).to_pylist()),
+        "columns": [[f.field_id, f.name, str(f.field_type), f.required] for f in table.schema().fields],
+        "partitioning": [[f.source_id, f.field_id, str(f.transform), f.name] for f in table.spec().fields],
+        "order": [[f.source_id, str(f.transform), f.direction.value] for f in table.sort_order().fields],
+        "properties": {name: value for name, value in table.properties.items() if name.startswith("waybill.")},
+        "snapshots": [_recorded(s.summary.additional_properties) for s in snapshots if s.summary is not None],
+    }
+
+
+def _known(rows: Any) -> Any:
+    """Rows without the columns of a ledger that name a run's files and when they were made."""
+    return rows.drop_columns([c for c in ("path", "etag", "size_bytes", "sha256") if c in rows.column_names])
+
+
+def _recorded(summary: Mapping[str, str]) -> dict[str, Any]:
+    """The properties of a snapshot that Waybill sets: the names of all, the values of those that count offsets."""
+    ours = {name: value for name, value in sorted(summary.items()) if name.startswith("waybill.")}
+    told = {n: v for n, v in ours.items() if n in ("waybill.stream", "waybill.progress", "waybill.rows")}
+    return {"names": list(ours), **told}
+
+
+def _renamed(metadata: Mapping[str, str]) -> dict[str, str]:
+    """An object's metadata; `index` is also what a part of a picture is called."""
+    return {"index-object" if name == "index" else name: value for name, value in metadata.items()}
+
+
+def _shape(document: Any) -> Any:
+    if isinstance(document, dict):
+        return [[name, value if name in _SHOWN else _shape(value)] for name, value in document.items()]
+    if isinstance(document, list):
+        return [_shape(document[0])] if document else []
+    return type(document).__name__
+
+
+def _digest(lines: Any) -> list[Any]:
+    """How many lines there are, and what tells them from others."""
+    found = list(lines)
+    return [len(found), hashlib.sha256("\n".join(found).encode()).hexdigest()]
+
+
+def _without(document: dict[str, Any], names: set[str]) -> dict[str, Any]:
+    return {name: value for name, value in document.items() if name not in names}
