@@ -2,9 +2,9 @@
 
     python bench/parsers.py [--json FILE] [--messages N]
 
-Every message has 453 bytes in each format. In the case `1 % bad` every hundredth message has an invalid event time (for
+Every message has 453 bytes in each format. In the case `1 % bad` every hundredth message has an invalid event time (in
 `avro` and `protobuf`, whose schemas allow numbers only, the message is cut off instead). `fastavro, a loop` and
-`protobuf, a loop` use the library alone: they read each message and take the two fields. `delimited, quoted` has a field
+`protobuf, a loop` use the library alone: they read each message and take two fields. `delimited, quoted` has a field
 in quotes in every message. With `5 columns`, five fields become typed columns as well.
 """
 

@@ -1,10 +1,10 @@
-"""`dedup__<stream>`: each message id once. What is new in the stream's table goes to its unique table, by Spark.
+"""`dedup__<stream>`: copy new rows of the stream's table to its unique table, each message id once, with Spark.
 
-A run follows each run of `partition__<stream>`, and the schedule of its own. Rows and how far the sweep came are
-committed in one snapshot, so a retry or a run by hand starts where the unique table says and repeats nothing.
+A run starts after each run of `partition__<stream>`, and by its own schedule. One snapshot of the unique table contains
+the rows and the position of the sweep. So a retry or a run by hand continues at that position and repeats nothing.
 
-`merge` keeps up the index of keys, which is derived from the unique table. Then `check_window` looks at how far back
-sweeps see: where the index's budget leaves less than `dedup.window` or `dedup.floor`, it fails, and says what to do.
+`merge` merges small sorted runs of the key index, which is derived from the unique table. `check_window` fails if the
+budget of the key index makes the window too short (`dedup.window`, `dedup.floor`); its message names the remedy.
 """
 
 from datetime import timedelta
@@ -14,11 +14,12 @@ from airflow.sdk import DAG, AssetOrTimeSchedule, CronTriggerTimetable, Param, d
 from waybill.config import Config, Stream, load_config
 from waybill.orchestration.spark_submit import WaybillSparkSubmit, check_sweep_range, table_asset
 
-# JSON Schema's `format` makes the form's field, and refuses nothing where its library is missing.
+# JSON Schema's `format` only chooses the form's field: without an optional library it checks nothing. `pattern` does.
 INSTANT = r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?(Z|[+-]\d{2}:\d{2})$"
 
 
 def instant(title: str, description: str) -> Param:
+    """Return a parameter that is a time with its time zone, or None."""
     return Param(
         None, type=["null", "string"], format="date-time", pattern=INSTANT, title=title, description=description
     )
@@ -27,15 +28,17 @@ def instant(title: str, description: str) -> Param:
 PARAMS = {
     "since": instant(
         "Since",
-        "For the first sweep: leave out for good what the table had gained before: 2026-01-01T00:00:00Z. None: leave "
-        "nothing out.",
+        "For the first sweep: leave out, for good, the rows that were committed before this time, such as "
+        "2026-01-01T00:00:00Z. None: leave no row out.",
     ),
-    "until": instant("Until", "Sweep only what the table had gained by then: 2026-01-31T00:00:00Z. None: all of it."),
+    "until": instant(
+        "Until", "Sweep only rows that were committed by this time, such as 2026-01-31T00:00:00Z. None: all rows."
+    ),
     "rebuild_index": Param(
         False,
         type="boolean",
-        title="Build the index anew",
-        description="First build the index of keys anew from the unique table. What a sweep decides is the same.",
+        title="Rebuild the key index",
+        description="First rebuild the key index from the unique table. The result of a sweep does not change.",
     ),
 }
 
@@ -55,7 +58,7 @@ def merge(stream: str) -> None:
     merge_index(begin_task(), stream)
 
 
-# A second try would find nothing else: it only reads. So one alert comes of it, at once.
+# It only reads, so a retry would find the same: it fails, and alerts, once and at once.
 @task(retries=0)
 def check_window(stream: str) -> None:
     from waybill.dedup.status import check_window
@@ -65,7 +68,7 @@ def check_window(stream: str) -> None:
 
 
 def dedup_dag(config: Config, name: str, stream: Stream, cron: str) -> DAG:
-    """The DAG of one stream."""
+    """Return the dedup DAG of one stream."""
 
     @dag(
         dag_id=f"dedup__{name}",
@@ -90,6 +93,7 @@ def dedup_dag(config: Config, name: str, stream: Stream, cron: str) -> DAG:
 
 
 def build_all(config: Config) -> None:
+    """Register a DAG for each stream that has dedup."""
     for name, stream in config.streams.items():
         if stream.dedup is not None:
             globals()[f"dedup__{name}"] = dedup_dag(config, name, stream, stream.dedup.schedule)

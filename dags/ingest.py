@@ -1,8 +1,7 @@
-"""`ingest__<stream>`: every minute, what is new in Kafka goes to the archive.
+"""`ingest__<stream>`: archive new messages from Kafka to S3, every minute.
 
-plan → lanes side by side → report. A lane drains several topic-partitions; one that fails does not hold up the others,
-and fails the report. Nothing is retried here: the next run, a minute later, is the retry, and starts where this one
-left the committed offsets.
+plan → lanes in parallel → report. A lane archives several topic-partitions. A topic-partition that fails does not stop
+the others; it fails the task `report`. No task is retried: the next run starts a minute later at the committed offsets.
 """
 
 from datetime import timedelta
@@ -36,13 +35,13 @@ def lane(stream: str, planned: dict[str, Any]) -> dict[str, Any]:
 @task(trigger_rule="all_done")
 def report(stream: str, lanes: list[dict[str, Any]] | None, reports: Any) -> None:
     from waybill.ingest import LaneReport
-    from waybill.orchestration.tasks import report_run
+    from waybill.orchestration.tasks import report_ingest
 
-    report_run(stream, None if lanes is None else len(lanes), [LaneReport.model_validate(r) for r in reports or []])
+    report_ingest(stream, None if lanes is None else len(lanes), [LaneReport.model_validate(r) for r in reports or []])
 
 
 def ingest_dag(name: str, stream: Stream) -> DAG:
-    """The DAG of one stream."""
+    """Return the ingest DAG of one stream."""
 
     @dag(
         dag_id=f"ingest__{name}",
@@ -55,7 +54,7 @@ def ingest_dag(name: str, stream: Stream) -> DAG:
     )
     def build() -> None:
         lanes = plan(name)
-        limit = stream.ingest.budget + timedelta(minutes=2)  # finishing an upload takes a while after the budget's end
+        limit = stream.ingest.budget + timedelta(minutes=2)  # a lane finishes its upload after the end of the budget
         reports = lane.override(execution_timeout=limit).partial(stream=name).expand(planned=lanes)
         report(name, lanes, reports)
 
@@ -63,6 +62,7 @@ def ingest_dag(name: str, stream: Stream) -> DAG:
 
 
 def build_all(config: Config) -> None:
+    """Register a DAG for each stream of the config."""
     for name, stream in config.streams.items():
         globals()[f"ingest__{name}"] = ingest_dag(name, stream)
 

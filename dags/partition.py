@@ -1,10 +1,10 @@
-"""`partition__<stream>`: every hour, what is new in the archive goes to the table, by Spark.
+"""`partition__<stream>`: turn new messages of the archive into table rows with Spark, every hour by default.
 
-Rows and progress are committed in one snapshot, so a retry or a run by hand starts where the table says and repeats
-nothing. Then `check_quarantine` looks at what the run has committed: if too much of it went to quarantine, it fails,
-and says why and where to look. The rows are committed all the same, and the next run goes on.
+One snapshot contains the rows and the progress. So a retry or a run by hand continues at that progress and repeats
+nothing. `check_quarantine` fails if too many of the run's messages went to quarantine; its message gives reasons and
+examples. The rows are committed even so, and the next run continues.
 
-Where a stream's rows go to files, `finalize` marks the hours that are final with `_SUCCESS`.
+For streams with `sink: files`, `finalize` marks the final hours with `_SUCCESS`.
 """
 
 from datetime import timedelta
@@ -15,7 +15,7 @@ from waybill.config import Config, Stream, load_config
 from waybill.orchestration.spark_submit import WaybillSparkSubmit, table_asset
 
 
-# A second try would find nothing else: it only reads. So one alert comes of it, at once.
+# It only reads, so a retry would find the same: it fails, and alerts, once and at once.
 @task(retries=0)
 def check_quarantine(stream: str) -> None:
     from airflow.sdk import get_current_context
@@ -26,7 +26,7 @@ def check_quarantine(stream: str) -> None:
     check_quarantine(begin_task(), stream, get_current_context()["dag_run"].start_date)
 
 
-# Whatever became of the run: the hours before may be final by now.
+# Also after a failed partition run: earlier hours may have become final.
 @task(trigger_rule="all_done")
 def finalize(stream: str) -> None:
     from waybill.orchestration.tasks import begin_task, finalize_hours
@@ -35,7 +35,7 @@ def finalize(stream: str) -> None:
 
 
 def partition_dag(config: Config, name: str, stream: Stream) -> DAG:
-    """The DAG of one stream."""
+    """Return the partition DAG of one stream."""
 
     @dag(
         dag_id=f"partition__{name}",
@@ -63,6 +63,7 @@ def partition_dag(config: Config, name: str, stream: Stream) -> DAG:
 
 
 def build_all(config: Config) -> None:
+    """Register a DAG for each stream of the config."""
     for name, stream in config.streams.items():
         globals()[f"partition__{name}"] = partition_dag(config, name, stream)
 

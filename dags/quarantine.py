@@ -1,7 +1,8 @@
-"""`quarantine_retry__<stream>`: messages in quarantine are parsed again, when somebody asks for it.
+"""`quarantine_retry__<stream>`: parse messages in quarantine again, when triggered by hand.
 
-Run it after the parser was mended. What can be read now moves to the table, exactly once, whatever dies meanwhile; what
-cannot stays. The log says how many, and why. `waybill quarantine ls` shows what there is.
+Run it after a correction of the parser or the config. Messages that can be parsed now move to the table, exactly once,
+even if the task is killed and retried; the others stay. The log shows their numbers and reasons.
+`waybill quarantine ls` lists the messages in quarantine.
 """
 
 from datetime import timedelta
@@ -17,18 +18,18 @@ PARAMS = {
         type="array",
         items={"type": "string"},
         title="Kinds of reason",
-        description="Only messages that were refused for one of these, such as not_json; one a line. None: whatever.",
+        description="Only messages with one of these reasons, such as not_json; one per line. Empty: all reasons.",
     ),
     "topic_partitions": Param(
         [],
         type="array",
         items={"type": "string"},
         title="Topics or topic-partitions",
-        description="Only messages of these: flights, or flights/3; one a line. None: all.",
+        description="Only messages of these, such as flights or flights/3; one per line. Empty: all.",
     ),
     "first_offset": Param(None, type=["null", "integer"], minimum=0, title="From offset"),
     "last_offset": Param(None, type=["null", "integer"], minimum=0, title="To offset", description="Included."),
-    "dry_run": Param(False, type="boolean", title="Dry run", description="Only say what would come of it."),
+    "dry_run": Param(False, type="boolean", title="Dry run", description="Only report what a retry would move."),
 }
 
 
@@ -36,13 +37,13 @@ PARAMS = {
 def retry(stream: str) -> dict[str, Any]:
     from airflow.sdk import get_current_context
 
-    from waybill.orchestration.tasks import begin_task, retry_as_asked
+    from waybill.orchestration.tasks import begin_task, retry_from_form
 
-    return retry_as_asked(begin_task(), stream, get_current_context()["params"])
+    return retry_from_form(begin_task(), stream, get_current_context()["params"])
 
 
 def quarantine_retry_dag(name: str) -> DAG:
-    """The DAG of one stream."""
+    """Return the DAG of one stream."""
 
     @dag(
         dag_id=f"quarantine_retry__{name}",
@@ -60,6 +61,7 @@ def quarantine_retry_dag(name: str) -> DAG:
 
 
 def build_all(config: Config) -> None:
+    """Register a DAG for each stream of the config."""
     for name in config.streams:
         globals()[f"quarantine_retry__{name}"] = quarantine_retry_dag(name)
 

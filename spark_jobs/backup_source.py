@@ -1,10 +1,10 @@
-"""Register the data source `waybill_backup` with a session: the archive as a DataFrame, before any parsing.
+"""Register the data source `waybill_backup` in a session: the archive as a DataFrame, before any parsing.
 
     from backup_source import register
     register(spark)
     spark.read.format("waybill_backup").option("stream", "flights").load()
 
-Options and columns: `waybill.spark.source`. Run as a script it counts a stream's messages by topic-partition:
+`waybill.spark.source` describes options and columns. As a script it counts a stream's messages by topic-partition:
 
     spark-submit spark_jobs/backup_source.py flights
 """
@@ -21,12 +21,12 @@ from waybill.spark.source import WaybillBackup
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format `waybill_backup` known to a session."""
+    """Register the format `waybill_backup` in a session."""
     spark.dataSource.register(WaybillBackup)
 
 
 def main(stream: str) -> None:
-    """Print how many messages the archive holds."""
+    """Print the number of archived messages by topic-partition."""
     spark = spark_session(f"waybill-count-{stream}", connection_ids(load_config()))
     register(spark)
     messages = spark.read.format("waybill_backup").option("stream", stream).load()

@@ -24,8 +24,7 @@ from waybill.dedup.sweep import run_all_sweeps
 from waybill.errors import ConfigError, WaybillError
 from waybill.spark import daemon
 from waybill.spark.execute import SparkSweep
-from waybill.spark.daemon import forked_daemon
-from waybill.spark.job import end_process, job_parser, log_failure, configure_logging, write_report
+from waybill.spark.job import configure_logging, end_process, job_parser, log_failure, write_report
 from waybill.spark.session import connection_ids, spark_context, task_slots
 
 logger = logging.getLogger("waybill.dedup")
@@ -65,7 +64,7 @@ def main(arguments: list[str] | None = None) -> int:
     except ConfigError as error:
         parser.error(str(error))
     configure_logging()
-    with forked_daemon(daemon.warm_up_dedup, daemon.run) as environment:
+    with daemon.forked_daemon(daemon.warm_up_dedup, daemon.run) as environment:
         return run_job(options, environment)
 
 

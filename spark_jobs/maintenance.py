@@ -18,9 +18,8 @@ from waybill.errors import WaybillError
 from waybill.maintenance.report import MaintenanceReport
 from waybill.maintenance.run import run_maintenance
 from waybill.spark.catalog import spark_catalog
-from waybill.spark.iceberg import attach_catalog
-from waybill.spark.job import job_parser, log_failure, configure_logging, write_report
-from waybill.spark.iceberg import SparkProcedures
+from waybill.spark.iceberg import SparkProcedures, attach_catalog
+from waybill.spark.job import configure_logging, job_parser, log_failure, write_report
 from waybill.spark.session import connection_ids, spark_session
 
 logger = logging.getLogger("waybill.maintenance")

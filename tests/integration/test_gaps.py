@@ -20,7 +20,7 @@ from waybill.archive.gaps import Gap, GapKind
 from waybill.errors import IngestIncomplete, RetentionGap
 from waybill.ingest import Outcome
 from waybill.names import BackupName
-from waybill.orchestration.tasks import report_run
+from waybill.orchestration.tasks import report_ingest
 from waybill.partition.run import run_partition
 from waybill.partition.tasks import run_task
 
@@ -222,7 +222,7 @@ def test_report_of_a_stopped_topic_partition_fails_with_the_remedy(expired: Arch
         ingest.run_lane(expired.config, expired.name, lane) for lane in ingest.plan_lanes(expired.config, expired.name)
     ]
     with pytest.raises(IngestIncomplete, match=f"RetentionGap: .*waybill gaps accept {expired.topic} 0 --reason"):
-        report_run(expired.name, len(lanes), lanes)
+        report_ingest(expired.name, len(lanes), lanes)
 
 
 @pytest.mark.parametrize("kind", ["text", "sequencefile"])
@@ -397,7 +397,7 @@ def test_damaged_uncommitted_object_is_a_stop_with_the_remedy(stream: ArchivedSt
         store.create_if_absent(key, events(10, 20)[:-1])
     stop = stop_of(stream)
     assert stop.error == "ChainBroken"
-    assert f"move {key} away by hand. The next run then archives the offsets from 10 on again" in stop.message
+    assert f"move {key} away by hand. The next run then archives the offsets from 10 again" in stop.message
     (entry,) = stream.waybill("gaps", "--json").document["stops"]
     assert (entry["error"], entry["figures"]["first_offset"]) == ("ChainBroken", 10)
     delete(stream, key)

@@ -39,7 +39,7 @@ Row = dict[str, Any]
 MakeScene = Callable[..., Scene]
 
 
-def archive_and_partition(
+def partition_values(
     make_scene: MakeScene, values: list[bytes], parser: dict[str, Any], columns: dict[str, Any] | None = None
 ) -> tuple[dict[int, Row], dict[int, str]]:
     """Archive and partition the values. Return the table's rows and the quarantine's reasons, by offset."""
@@ -74,7 +74,7 @@ def test_documents_are_read_as_written(stack: Stack, make_scene: MakeScene, name
     pack: Callable[[Row], Any] = {"json": lambda row: json.dumps(row).encode(), "msgpack": msgpack.packb}[name]
     others = documents("cars.json")[:20]  # they have no field `date`
     parser = {"name": name, "event_time": {"field": "date"}, "message_id": "date"}
-    rows, reasons = archive_and_partition(make_scene, [*map(pack, prices), *map(pack, others)], parser, PRICES)
+    rows, reasons = partition_values(make_scene, [*map(pack, prices), *map(pack, others)], parser, PRICES)
     assert len(rows) == len(prices) > 40
     for n, price in enumerate(prices):
         assert (rows[n]["event_time"], rows[n]["message_id"]) == (day(price["date"]), price["date"])
@@ -87,7 +87,7 @@ def test_delimited_records_are_read_as_by_csv(stack: Stack, make_scene: MakeScen
     lines = vega("la-riots.csv").read_bytes().splitlines()
     names = lines[0].decode().split(",")
     parser = {"name": "delimited", "columns": names, "event_time": {"field": "death_date"}}
-    rows, reasons = archive_and_partition(
+    rows, reasons = partition_values(
         make_scene, lines, parser, {"age": "int", "latitude": "double", "address": "string"}
     )
     expected = list(csv.DictReader(io.StringIO(vega("la-riots.csv").read_text())))
@@ -105,7 +105,7 @@ def test_delimited_records_with_quotes_are_read_as_by_csv(stack: Stack, make_sce
     header, *lines = vega("airports.csv").read_bytes().splitlines()
     parser = {"name": "delimited", "columns": ["at", *header.decode().split(",")], "event_time": {"field": "at"}}
     columns = {"name": "string", "longitude": "double"}
-    rows, reasons = archive_and_partition(make_scene, [b"2026-01-01," + line for line in lines], parser, columns)
+    rows, reasons = partition_values(make_scene, [b"2026-01-01," + line for line in lines], parser, columns)
     assert reasons == {}
     expected = list(csv.DictReader(io.StringIO(vega("airports.csv").read_text())))
     assert sum("," in airport["name"] for airport in expected) == 7  # those are in quotes
@@ -118,7 +118,7 @@ def test_regex_groups_are_those_of_python(stack: Stack, make_scene: MakeScene) -
     lines = (stack.state_dir / "logs" / "kafka-1.log").read_bytes().splitlines()[:3000]
     pattern = r"^(?P<at>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}) +(?P<level>[A-Z]+) +(?P<class>\w+): "
     columns = {"level": "string", "class": "string"}
-    rows, reasons = archive_and_partition(
+    rows, reasons = partition_values(
         make_scene, lines, {"name": "regex", "pattern": pattern, "event_time": {"field": "at"}}, columns
     )
     expected = {n: found for n, line in enumerate(lines) if (found := re.match(pattern, line.decode()))}
@@ -132,7 +132,7 @@ def test_regex_groups_are_those_of_python(stack: Stack, make_scene: MakeScene) -
 
 def test_raw_values_are_stored_unchanged(stack: Stack, make_scene: MakeScene) -> None:
     values = [datum for files in alert_schemas().values() for datum in alerts(files[-1].parent)]
-    rows, reasons = archive_and_partition(make_scene, values, {"name": "raw"})
+    rows, reasons = partition_values(make_scene, values, {"name": "raw"})
     assert reasons == {}
     assert [rows[n]["value"] for n in range(len(values))] == values
     assert [rows[n]["event_time"] for n in range(len(values))] == [
@@ -160,7 +160,7 @@ def test_avro_with_a_schema_file_is_read_as_by_the_avro_package(
         "message_id": "diaSourceId",
     }
     columns = {"ra": {"type": "double", "field": "diaSource.ra"}, "band": {"type": "string", "field": "diaSource.band"}}
-    rows, reasons = archive_and_partition(make_scene, [datum, datum[:-1], datum], parser, columns)
+    rows, reasons = partition_values(make_scene, [datum, datum[:-1], datum], parser, columns)
     assert rows.keys() == {0, 2}
     assert reasons[1].startswith("not_avro: the message ends in the middle of field cutoutTemplate")
     for row in rows.values():
@@ -214,7 +214,7 @@ def test_protobuf_is_read_as_by_opentelemetry(stack: Stack, make_scene: MakeScen
         "parent_span_id": "binary",
     }
     values = [span.SerializeToString() for span in messages]
-    rows, reasons = archive_and_partition(make_scene, [*values, values[0][:-1], b""], parser, columns)
+    rows, reasons = partition_values(make_scene, [*values, values[0][:-1], b""], parser, columns)
     assert [reasons[len(values)].partition(":")[0], reasons[len(values) + 1]] == [
         "not_protobuf",
         "event_time_missing: field start_time_unix_nano is missing",

@@ -339,7 +339,7 @@ def test_a_missing_object_stops_its_topic_partition_until_it_is_restored(scene: 
     report = scene.run()
     assert report.end == {"flights-extra/0": 2, "flights/0": 50, "flights/1": 120}
     (fault,) = report.faults
-    assert re.search(r"ends at offset 50, and the chain goes on at 54", fault)
+    assert re.search(r"ends at offset 50, but the chain goes on at 54", fault)
     scene.check_no_file_is_left_over()
     again = scene.run()
     assert (again.outcome, again.faults) == (RunOutcome.NOTHING_NEW, report.faults)
@@ -488,7 +488,7 @@ def test_another_generation_has_its_own_chains_and_tables(scene: Scene) -> None:
 def test_a_table_with_another_partition_spec_is_refused(scene: Scene) -> None:
     scene.run()
     scene.config = scene.with_stream(partition_by="hour")
-    with pytest.raises(ConfigError, match=r"set partition_by back, or raise the stream's generation"):
+    with pytest.raises(ConfigError, match=r"restore partition_by, or raise the stream's generation"):
         scene.run()
 
 

@@ -173,7 +173,7 @@ def test_another_partition_spec_needs_another_generation(scene: Scene) -> None:
     scene.run()
     for other in (["hour", "carrier", "bucket(8, message_id)", "truncate(2, origin)"], ["hour", "carrier"], "hour"):
         scene.config = scene.with_stream(partition_by=other)
-        with pytest.raises(ConfigError, match=r"set partition_by back, or raise the stream's generation"):
+        with pytest.raises(ConfigError, match=r"restore partition_by, or raise the stream's generation"):
             scene.run()
 
 

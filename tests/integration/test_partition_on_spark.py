@@ -188,7 +188,7 @@ def test_the_data_source_reads_the_archived_messages(scene: Scene, spark: SparkS
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "needs to know which stream"),
+        ({}, "needs the name of a stream"),
         ({"stream": "flights", "form": "1"}, "has no option 'form'"),
         ({"stream": "flights", "from": "5"}, 'offsets are given as {"topic/partition": offset}'),
     ],

@@ -19,7 +19,7 @@ from waybill.archive.gaps import Gap
 from waybill.coordination import CommittedOffset
 from waybill.dedup.plan import SweepPlan
 from waybill.partition.plan import Plan
-from waybill.quarantine.record import Retry
+from waybill.quarantine.staged import StagedRetry
 
 pytestmark = pytest.mark.integration
 
@@ -85,7 +85,7 @@ REWRITE: dict[str, Callable[[str, bytes], bytes]] = {
     "starts/": lambda key, data: ChainStart.from_json(data, key).to_json(),
     "plans/": lambda key, data: Plan.from_json(key, data).to_json(),
     "sweeps/": lambda key, data: SweepPlan.from_json(key, data).to_json(),
-    "retries/": lambda key, data: Retry.from_json(key, data).to_json(),
+    "retries/": lambda key, data: StagedRetry.from_json(key, data).to_json(),
 }
 """Reads a document and writes it again, by what its key goes on with."""
 

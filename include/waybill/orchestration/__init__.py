@@ -1,1 +1,5 @@
-"""What the DAG files share: connections out of Airflow, the Spark operator, the report of an ingest run."""
+"""What the DAG files share. Only this package imports Airflow.
+
+- `spark_submit`: the operator for Waybill's Spark jobs, and the assets that start DAGs. Imported when DAGs are parsed.
+- `tasks`: the code of the other tasks. Imported when a task runs.
+"""

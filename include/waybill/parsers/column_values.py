@@ -157,14 +157,14 @@ def _convert_lists(values: Sequence[Any], column: Column, base64_texts: bool) ->
     }
     lists = [value if type(value) is list else None for value in values]
     element = column.model_copy(update={"type": column.type.element})
-    elements, element_faults = convert_values(
+    elements, element_errors = convert_values(
         list(chain.from_iterable(found for found in lists if found)), element, base64_texts=base64_texts
     )
     offsets, end = [0], 0
     for index, found in enumerate(lists):
-        for place in range(end, end + len(found or ())) if element_faults else ():
-            if place in element_faults:
-                errors.setdefault(index, f"[{place - end}]{element_faults[place]}")
+        for element_index in range(end, end + len(found or ())) if element_errors else ():
+            if element_index in element_errors:
+                errors.setdefault(index, f"[{element_index - end}]{element_errors[element_index]}")
         end += len(found or ())
         offsets.append(end)
     missing = pa.array([found is None or index in errors for index, found in enumerate(lists)], pa.bool_())
@@ -174,18 +174,18 @@ def _convert_lists(values: Sequence[Any], column: Column, base64_texts: bool) ->
     )
 
 
-def _convert_timestamps(values: Sequence[Any], written: EventTimeFormat) -> tuple[pa.Array, ColumnErrors]:
-    places = [index for index, value in enumerate(values) if value is not None]
+def _convert_timestamps(values: Sequence[Any], time_format: EventTimeFormat) -> tuple[pa.Array, ColumnErrors]:
+    present_indices = [index for index, value in enumerate(values) if value is not None]
     # Some documents have local times without a zone. Like texts without a zone, they are read as UTC.
-    present = [_with_zone(values[index]) for index in places]
-    times, found = convert_times(present, written)
+    present = [_with_zone(values[index]) for index in present_indices]
+    times, found = convert_times(present, time_format)
     # The kind of reason, before the first colon, is that of an event time. It is not part of a column's error.
-    errors = {places[index]: text[text.index(":") :] for index, text in found}
-    if len(places) == len(values):
+    errors = {present_indices[index]: text[text.index(":") :] for index, text in found}
+    if len(present_indices) == len(values):
         return times, errors
     indices: list[int | None] = [None] * len(values)
-    for place, index in enumerate(places):
-        indices[index] = place
+    for position, index in enumerate(present_indices):
+        indices[index] = position
     return times.take(pa.array(indices, pa.int32())), errors
 
 

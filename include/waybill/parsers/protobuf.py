@@ -44,14 +44,14 @@ class ProtobufMessages:
 
     def __init__(self, config: ProtobufParser, columns: Mapping[str, Column] = MappingProxyType({})) -> None:
         kind = config.message_type()
-        special = [config.event_time.field, *([config.message_id] if config.message_id else [])]
-        read = _MessageReader(kind, special, [column.path(name) for name, column in columns.items()]).read
+        strict_paths = [config.event_time.field, *([config.message_id] if config.message_id else [])]
+        read = _MessageReader(kind, strict_paths, [column.path(name) for name, column in columns.items()]).read
         if config.framing is ProtobufFraming.CONFLUENT:
             self._unframed: Callable[[pa.Array], list[Any]] = _Confluent(kind).unframed
         else:
             self._unframed = pa.Array.to_pylist
-        decoding = DocumentFormat(read, (DecodeError,), Reason.NOT_PROTOBUF, Reason.NOT_A_MAP)
-        self._reader = DocumentReader(config.event_time, config.message_id, decoding, columns)
+        document_format = DocumentFormat(read, (DecodeError,), Reason.NOT_PROTOBUF, Reason.NOT_A_MAP)
+        self._reader = DocumentReader(config.event_time, config.message_id, document_format, columns)
 
     def parse(self, messages: pa.RecordBatch) -> Parsed:
         """See `Parser.parse`."""
@@ -133,12 +133,12 @@ class _Selection:
 class _MessageReader:
     """Decodes messages to documents with the fields to read."""
 
-    def __init__(self, kind: Descriptor, special: Sequence[FieldPath], columns: Sequence[FieldPath]) -> None:
-        """`special`: paths at which a default without presence counts as missing."""
+    def __init__(self, kind: Descriptor, strict_paths: Sequence[FieldPath], columns: Sequence[FieldPath]) -> None:
+        """`strict_paths`: the fields of which a default without presence counts as missing."""
         self._class = GetMessageClass(kind)
         self._required = _any_required(kind, set())
         selection = _Selection()
-        for paths, strict in ((special, True), (columns, False)):
+        for paths, strict in ((strict_paths, True), (columns, False)):
             for path in paths:
                 selection.add(path, strict)
         self._fill = _filler(kind, selection)

@@ -38,6 +38,7 @@ ReadResponse = Callable[[Any], Iterable[tuple[TopicPartition, int, Answer]]]
 """Splits a response into topic-partition, error code and answer."""
 
 _CLIENT_ID = "waybill"
+_STOP_TIMEOUT_MS = 10_000
 _BACKOFF_SECONDS = 0.1
 _MAX_BACKOFF_SECONDS = 1.0
 _BRIEF_TIMEOUT_SECONDS = 3.0
@@ -111,7 +112,8 @@ class Cluster:
 
     def close(self) -> None:
         try:
-            self._net.stop(timeout_ms=self._timeout_ms)
+            # The IO thread ends within its current step, so only a stalled machine needs this long.
+            self._net.stop(timeout_ms=_STOP_TIMEOUT_MS)
             self._manager.close()
             self._net.close()
         finally:

@@ -122,8 +122,10 @@ class SparkProcedures:
         self._catalog = catalog
         self._now = now
 
-    def rewrite_data_files(self, table: str, *, sort: bool, target_file_bytes: int, min_input_files: int) -> CompactionResult:
-        """See the protocol. A large table is committed in up to four parts: committed parts stay if a later one fails."""
+    def rewrite_data_files(
+        self, table: str, *, sort: bool, target_file_bytes: int, min_input_files: int
+    ) -> CompactionResult:
+        """See the protocol. A large table is committed in up to four parts, which stay if a later part fails."""
         options = {
             "target-file-size-bytes": target_file_bytes,
             "min-input-files": min_input_files,

@@ -57,9 +57,9 @@ def with_brief_jvm(environment: Mapping[str, str]) -> dict[str, str]:
 def with_kept_memory(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment, in which Arrow's allocator keeps freed memory, unless the environment sets a purge delay.
 
-    By default the allocator returns memory to the kernel after each batch, and the kernel fills it with zeros before the
-    next one. Tasks of a sweep take a tenth less CPU without that, and an eighth more memory; those of a partition run
-    gain nothing (docs/decisions/0015). The variable must be set before Arrow is loaded.
+    By default the allocator returns memory to the kernel after each batch, and the kernel fills it with zeros before
+    the next one. Tasks of a sweep take a tenth less CPU without that, and an eighth more memory; those of a partition
+    run gain nothing (docs/decisions/0015). The variable must be set before Arrow is loaded.
     """
     return {_PURGE_DELAY_VARIABLE: _NEVER, **environment}
 

@@ -85,7 +85,8 @@ def test_status_shows_alert_expired_snapshot_and_index_that_is_behind(
 ) -> None:
     index = IndexFigures(version=7, keys=0, bytes=0, budget_bytes=1 << 20, runs=0, covers=4, missing_rows=1_234)
     window = Window(DAY_MS // 2, 28 * DAY_MS, DAY_MS)
-    status = replace(STATUS, swept_at=None, index=index, window=window, alert="orders: dedup sees 12h back", counted=())
+    alert = "orders: sweeps compare keys over 12h"
+    status = replace(STATUS, swept_at=None, index=index, window=window, alert=alert, counted=())
     lines, err = printed(status, capsys)
     assert lines[1] == "  swept   through snapshot 42, which has expired since; nothing to sweep"
     assert lines[2].startswith("  window  12h of 28d (floor 1d); ")
@@ -93,7 +94,7 @@ def test_status_shows_alert_expired_snapshot_and_index_that_is_behind(
         lines[3]
         == "  index   0 keys in 0 sorted runs, 0 B (0.0% of 1MiB); 1,234 rows behind: the next sweep catches up"
     )
-    assert err.splitlines()[1] == "alert: orders: dedup sees 12h back"
+    assert err.splitlines()[1] == "alert: orders: sweeps compare keys over 12h"
 
 
 def test_document_has_window_index_and_counts() -> None:

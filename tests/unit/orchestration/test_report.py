@@ -1,3 +1,5 @@
+"""The task `report` of `ingest__<stream>`."""
+
 from __future__ import annotations
 
 import logging
@@ -7,11 +9,11 @@ import pytest
 from waybill.errors import IngestIncomplete
 from waybill.ingest import LaneReport
 from waybill.ingest.report import ArchivedObject, Failure, Outcome, TopicPartitionReport
-from waybill.orchestration.tasks import report_run
+from waybill.orchestration.tasks import report_ingest
 
 
 def archived(partition: int, messages: int) -> TopicPartitionReport:
-    made = ArchivedObject(
+    archived_object = ArchivedObject(
         key=f"backup/flights/1_{partition}_{0:020d}.kafka",
         first_offset=0,
         next_offset=messages,
@@ -23,7 +25,7 @@ def archived(partition: int, messages: int) -> TopicPartitionReport:
         topic="flights",
         partition=partition,
         outcome=Outcome.UP_TO_DATE,
-        objects=(made,),
+        objects=(archived_object,),
         committed_offset=messages,
         end_offset=messages + 5,
     )
@@ -41,31 +43,33 @@ def lane(*partitions: TopicPartitionReport) -> LaneReport:
     return LaneReport(stream="flights", lane=0, seconds=2.0, partitions=partitions)
 
 
-def test_the_log_says_in_figures_what_was_archived(caplog: pytest.LogCaptureFixture) -> None:
+def test_report_logs_the_figures_of_the_run(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
-        run = report_run("flights", 2, [lane(archived(0, 1500)), lane(archived(1, 500))])
+        run = report_ingest("flights", 2, [lane(archived(0, 1500)), lane(archived(1, 500))])
     assert run.messages == 2000
     assert "2,000 messages in 2 new objects, 0.2 MB, from 2 topic-partitions in 2 lanes, 2.0 s, lag 10" in caplog.text
 
 
-def test_a_stopped_topic_partition_fails_the_report_by_name_after_the_figures(caplog: pytest.LogCaptureFixture) -> None:
+def test_stopped_topic_partition_fails_the_report_after_figures_are_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with (
         caplog.at_level(logging.INFO),
         pytest.raises(IngestIncomplete, match=r"- RetentionGap: flights/9: offsets 10–19 are gone"),
     ):
-        report_run("flights", 1, [lane(archived(0, 1500), STOPPED)])
+        report_ingest("flights", 1, [lane(archived(0, 1500), STOPPED)])
     assert "1,500 messages" in caplog.text
 
 
-def test_a_lane_without_a_report_is_noticed() -> None:
+def test_lane_without_a_report_fails_the_report() -> None:
     with pytest.raises(IngestIncomplete, match="1 of 2 lanes ended without a report"):
-        report_run("flights", 2, [lane(archived(0, 10))])
+        report_ingest("flights", 2, [lane(archived(0, 10))])
 
 
-def test_a_plan_that_failed_is_not_taken_for_nothing_to_do() -> None:
+def test_failed_plan_fails_the_report() -> None:
     with pytest.raises(IngestIncomplete, match="did not begin"):
-        report_run("flights", None, [])
+        report_ingest("flights", None, [])
 
 
-def test_nothing_to_do_is_fine() -> None:
-    assert report_run("flights", 0, []).messages == 0
+def test_run_with_nothing_to_do_succeeds() -> None:
+    assert report_ingest("flights", 0, []).messages == 0

@@ -1,4 +1,4 @@
-"""The range of a DAG run, before Spark is started for it."""
+"""The parameters since and until of a DAG run, which are checked before Spark starts."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from airflow.sdk.exceptions import AirflowFailException
 from waybill.orchestration.spark_submit import check_sweep_range
 
 
-def of_run(params: dict[str, Any]) -> dict[str, Any]:
-    """The context of a task, as far as it is looked at."""
+def task_context(params: dict[str, Any]) -> dict[str, Any]:
+    """Return the part of a task's context that the check reads."""
     dag = DAG("dedup__flights", params={"since": None, "until": None, "rebuild_index": False})
     return {"dag": dag, "params": {**dag.params.dump(), **params}}
 
@@ -26,8 +26,8 @@ def of_run(params: dict[str, Any]) -> dict[str, Any]:
         {"since": "2026-01-01T00:00:00Z", "until": "2026-01-01T01:00:00+01:00"},
     ],
 )
-def test_ranges_that_may_be_asked_for(params: dict[str, Any]) -> None:
-    check_sweep_range(of_run(params))
+def test_valid_range_passes(params: dict[str, Any]) -> None:
+    check_sweep_range(task_context(params))
 
 
 @pytest.mark.parametrize(
@@ -38,11 +38,11 @@ def test_ranges_that_may_be_asked_for(params: dict[str, Any]) -> None:
         ({"until": "2026-02-31T00:00:00Z"}, "until: '2026-02-31T00:00:00Z' is not a time"),
     ],
 )
-def test_others_fail_the_task_and_it_is_not_tried_again(params: dict[str, Any], why: str) -> None:
+def test_invalid_range_fails_the_task_without_a_retry(params: dict[str, Any], why: str) -> None:
     with pytest.raises(AirflowFailException, match=why):
-        check_sweep_range(of_run(params))
+        check_sweep_range(task_context(params))
 
 
-def test_a_parameter_that_there_is_not_is_no_bound_that_is_passed_over() -> None:
-    with pytest.raises(AirflowFailException, match="no such parameter: untill; there are: since, until"):
-        check_sweep_range(of_run({"untill": "2026-01-31T00:00:00Z"}))
+def test_unknown_parameter_fails_the_task() -> None:
+    with pytest.raises(AirflowFailException, match="unknown parameter: untill; known parameters: since, until"):
+        check_sweep_range(task_context({"untill": "2026-01-31T00:00:00Z"}))

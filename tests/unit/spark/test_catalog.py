@@ -1,4 +1,4 @@
-"""The catalog's and S3's connections as Spark's settings: each kind, each option, each refusal."""
+"""Spark's settings from the connections of the catalog and of S3: each kind, each option, each refusal."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def properties(endpoint: CatalogEndpoint, store: S3Endpoint | None = None) -> di
     return dict(spark_catalog(endpoint, store or s3()).properties)
 
 
-def test_sqlite() -> None:
+def test_sqlite_catalog() -> None:
     assert properties(catalog("sqlite:////var/lib/catalog.db", type="sql")) == FILE_IO | {
         "type": "jdbc",
         "uri": "jdbc:sqlite:/var/lib/catalog.db",
@@ -70,12 +70,12 @@ def test_sqlite() -> None:
         ),
     ],
 )
-def test_postgres(uri: str, expected: dict[str, str]) -> None:
+def test_postgres_catalog(uri: str, expected: dict[str, str]) -> None:
     found = properties(catalog(uri, type="sql", pool_pre_ping="true"))
     assert found == FILE_IO | {"type": "jdbc", "warehouse": WAREHOUSE} | expected
 
 
-def test_rest() -> None:
+def test_rest_catalog() -> None:
     given = {
         "credential": f"id:{SECRET}",
         "oauth2-server-uri": "https://auth.example/token",
@@ -93,12 +93,12 @@ def test_rest() -> None:
     }
 
 
-def test_a_rest_catalog_may_be_told_to_vend_no_keys() -> None:
+def test_rest_catalog_accepts_another_access_delegation() -> None:
     header = {"header.X-Iceberg-Access-Delegation": "remote-signing"}
     assert properties(catalog("https://c.example", type="rest", **header)).items() >= header.items()
 
 
-def test_glue_keys_go_to_the_jvm_and_not_to_the_files() -> None:
+def test_glue_keys_become_system_properties_and_not_file_properties() -> None:
     given = {"glue.id": "123", "glue.region": "us-east-2", "glue.endpoint": "http://localhost:5000"}
     found = spark_catalog(
         catalog(type="glue", **given, **{"glue.access-key-id": "AK", "client.secret-access-key": SECRET}), s3("FILES")
@@ -113,12 +113,12 @@ def test_glue_keys_go_to_the_jvm_and_not_to_the_files() -> None:
     assert found.system_properties == {"aws.accessKeyId": "AK", "aws.secretAccessKey": SECRET}
 
 
-def test_hive() -> None:
+def test_hive_catalog() -> None:
     found = properties(catalog("thrift://metastore:9083", type="hive", **{"hive.hive2-compatible": "true"}))
     assert found == FILE_IO | {"type": "hive", "uri": "thrift://metastore:9083", "warehouse": WAREHOUSE}
 
 
-def test_a_store_that_stands_in_for_s3() -> None:
+def test_store_with_an_endpoint_url_uses_path_style_access() -> None:
     found = properties(catalog("thrift://m", type="hive"), s3("AKID", endpoint_url="http://127.0.0.1:9000"))
     assert (
         found.items()
@@ -142,12 +142,12 @@ def test_a_store_that_stands_in_for_s3() -> None:
         ),
     ],
 )
-def test_encryption(extra: dict[str, str], expected: dict[str, str]) -> None:
+def test_encryption_settings_are_translated(extra: dict[str, str], expected: dict[str, str]) -> None:
     found = properties(catalog("thrift://m", type="hive"), s3("AKID", **extra))
     assert {key: value for key, value in found.items() if key.startswith("s3.sse")} == expected
 
 
-def test_a_role_that_is_taken_on_with_the_machines_own_keys_is_renewed_by_iceberg() -> None:
+def test_role_assumed_with_the_machines_own_keys_is_left_to_iceberg() -> None:
     role = "arn:aws:iam::123456789012:role/archive"
     arguments = {"RoleSessionName": "nightly", "ExternalId": "ours", "DurationSeconds": 7200}
     found = properties(catalog("thrift://m", type="hive"), s3(role_arn=role, assume_role_kwargs=arguments))
@@ -163,7 +163,7 @@ def test_a_role_that_is_taken_on_with_the_machines_own_keys_is_renewed_by_iceber
     assert not any("access-key" in key for key in found)
 
 
-def test_what_the_catalogs_connection_says_of_files_counts_over_s3s() -> None:
+def test_file_properties_of_the_catalogs_connection_override_those_of_s3s() -> None:
     given = {"s3.endpoint": "http://files:1", "s3.region": "us-west-1", "s3.force-virtual-addressing": True}
     found = properties(catalog("thrift://m", type="hive", **given), s3(endpoint_url="http://other:2"))
     assert found["s3.endpoint"] == "http://files:1"
@@ -174,41 +174,45 @@ def test_what_the_catalogs_connection_says_of_files_counts_over_s3s() -> None:
 @pytest.mark.parametrize(
     ("host", "extra", "named"),
     [
-        ("x", {"type": "dynamodb"}, "type 'dynamodb' cannot be used by Spark's jobs; there are: sql, rest, glue, hive"),
+        (
+            "x",
+            {"type": "dynamodb"},
+            "Spark's jobs do not support catalogs of type 'dynamodb'; supported: sql, rest, glue, hive",
+        ),
         ("sqlite:///:memory:", {"type": "sql"}, "in memory cannot be shared with Spark"),
-        ("mysql://h/d", {"type": "sql"}, "SQL catalogs on mysql"),
-        (f"postgres-{SECRET}", {"type": "sql"}, "its uri is not one of SQLAlchemy's"),
+        ("mysql://h/d", {"type": "sql"}, "Spark's jobs do not support SQL catalogs on mysql"),
+        (f"postgres-{SECRET}", {"type": "sql"}, "its uri is no SQLAlchemy URL"),
         ("postgresql:///d?host=/tmp", {"type": "sql"}, "names no host"),
         ("postgresql://h/d?gssencmode=require", {"type": "sql"}, "gssencmode in its uri"),
-        ("https://c", {"type": "rest", "auth": "oauth2"}, "auth in its extra is PyIceberg's alone"),
+        ("https://c", {"type": "rest", "auth": "oauth2"}, "auth in its extra only works in PyIceberg"),
         ("thrift://m", {"type": "hive", "ugi": "a:b"}, "ugi in its extra"),
         ("thrift://m", {"type": "hive", "hive.kerberos-authentication": True}, "hive.kerberos-authentication"),
         (None, {"type": "glue", "glue.profile-name": "lake"}, "glue.profile-name in its extra"),
-        ("thrift://m", {"type": "hive", "s3.signer": "S3V4RestSigner"}, "s3.signer in its extra has no meaning"),
+        ("thrift://m", {"type": "hive", "s3.signer": "S3V4RestSigner"}, "cannot translate s3.signer in its extra"),
         ("thrift://m", {"type": "hive", "name": "a-b"}, "name 'a-b' in its extra"),
     ],
 )
-def test_what_spark_cannot_follow_is_refused_by_name(host: str | None, extra: dict[str, Any], named: str) -> None:
+def test_unsupported_property_is_refused_by_name(host: str | None, extra: dict[str, Any], named: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(named)) as refusal:
         spark_catalog(catalog(host, **extra), s3())
     assert "connection 'lake'" in str(refusal.value)
     assert SECRET not in str(refusal.value)
 
 
-def test_a_bucket_key_is_refused_rather_than_passed_over() -> None:
+def test_bucket_key_is_refused() -> None:
     store = s3(server_side_encryption="aws:kms", sse_bucket_key_enabled=True)
-    with pytest.raises(ConfigError, match="sse_bucket_key_enabled in its extra cannot be told to Iceberg"):
+    with pytest.raises(ConfigError, match="Iceberg for Spark does not support sse_bucket_key_enabled in its extra"):
         spark_catalog(catalog("thrift://m", type="hive"), store)
 
 
-def test_settings_are_those_of_a_catalog_of_that_name() -> None:
+def test_settings_have_the_prefix_of_the_catalogs_name() -> None:
     found = spark_catalog(catalog("sqlite:////c.db", type="sql", name="lake"), s3()).settings()
     assert found["spark.sql.catalog.lake"] == "org.apache.iceberg.spark.SparkCatalog"
     assert found["spark.sql.catalog.lake.uri"] == "jdbc:sqlite:/c.db"
     assert all(key.startswith("spark.sql.catalog.lake") for key in found)
 
 
-def test_secrets_are_not_shown(caplog: pytest.LogCaptureFixture) -> None:
+def test_secrets_appear_in_no_log_repr_or_unredacted_setting(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
         found = [
             spark_catalog(catalog(f"postgresql://u:{SECRET}@h/d", type="sql"), s3("AKID", aws_session_token=SECRET)),
@@ -226,7 +230,7 @@ def _check_redacted(found: SparkCatalog) -> None:
     assert all(re.search(REDACTED, key) for key in secret), "Spark would show them in its UI and event log"
 
 
-def test_the_stacks_jars_are_those_that_a_user_is_told_to_take() -> None:
+def test_jars_of_the_local_stack_equal_those_in_the_documentation() -> None:
     assert ICEBERG.coordinates == JARS
     page = (Path(__file__).parents[3] / "docs" / "your-own-kafka-and-s3.md").read_text()
     assert all(coordinate in page for coordinate in JARS)

@@ -1,3 +1,5 @@
+"""The process that a driver forks to run as PySpark's daemon: it takes over, and it ends."""
+
 from __future__ import annotations
 
 import json
@@ -10,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-# A driver that forks, says where, and ends when it is told to.
+# A driver that forks, prints the socket's path, and ends when its standard input is closed.
 _DRIVER = """
 import os, sys
 from waybill.spark.daemon import SOCKET_VARIABLE, forked_daemon
@@ -44,7 +46,7 @@ def line(process: subprocess.Popen[str]) -> str:
 
 
 def has_ended(pid: int) -> bool:
-    """Also where nobody has asked yet how it ended."""
+    """Return whether a process has ended, also if its parent has not waited for it yet."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:
@@ -58,7 +60,7 @@ def await_end(pid: int) -> None:
     assert has_ended(pid)
 
 
-def test_the_daemon_becomes_the_forked_process_with_its_environment_and_streams() -> None:
+def test_forked_process_takes_over_the_daemons_environment_and_streams() -> None:
     with start(_DRIVER) as driver:
         socket = line(driver)
         with start(_DAEMON, socket, OF_THE_DAEMON="its-own") as daemon:
@@ -68,7 +70,7 @@ def test_the_daemon_becomes_the_forked_process_with_its_environment_and_streams(
             pid, variable, read = line(daemon).split(" ", 2)
             assert (variable, read) == ("its-own", "a line")
             assert int(pid) not in (driver.pid, daemon.pid)
-            # The driver's end does not end it: Spark does, by closing its input. Then Spark's daemon ends as well.
+            # It survives the driver. It ends when Spark closes its standard input, and then Spark's daemon ends, too.
             assert driver.communicate(timeout=20)[0] == "the driver goes on\n"
             assert daemon.poll() is None
             daemon.stdin.close()
@@ -91,7 +93,7 @@ def test_signals_reach_the_forked_process() -> None:
 
 
 @pytest.mark.parametrize("kill", [False, True], ids=["ends", "is killed"])
-def test_nothing_stays_where_the_driver_ends_first(kill: bool) -> None:
+def test_nothing_is_left_when_the_driver_ends_first(kill: bool) -> None:
     with start(_DRIVER) as driver:
         socket = line(driver)
         [child] = (int(pid) for pid in Path(f"/proc/{driver.pid}/task/{driver.pid}/children").read_text().split())
@@ -104,7 +106,7 @@ def test_nothing_stays_where_the_driver_ends_first(kill: bool) -> None:
         assert daemon.wait(20) == 4
 
 
-def test_a_second_daemon_is_on_its_own() -> None:
+def test_second_daemon_finds_no_forked_process() -> None:
     with start(_DRIVER) as driver:
         socket = line(driver)
         with start(_DAEMON, socket, OF_THE_DAEMON="x") as daemon:
@@ -118,7 +120,7 @@ def test_a_second_daemon_is_on_its_own() -> None:
         driver.communicate(timeout=20)
 
 
-def test_what_the_environment_holds_is_handed_over_whole() -> None:
+def test_long_environment_variables_are_handed_over_completely() -> None:
     value = json.dumps({"secret": "x" * 90_000, "umlaut": "ä€"})
     with start(_DRIVER) as driver:
         with start(_DAEMON, line(driver), OF_THE_DAEMON=value.replace(" ", "_")) as daemon:

@@ -1,3 +1,5 @@
+"""Task slots from Spark's settings."""
+
 from __future__ import annotations
 
 import pytest
@@ -18,7 +20,9 @@ from waybill.spark import session
         ({"spark.master": "yarn", "spark.executor.instances": "0", "spark.executor.cores": "4"}, 4),
     ],
 )
-def test_slots_follow_from_the_settings(settings: dict[str, str], slots: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_task_slots_follow_from_the_settings(
+    settings: dict[str, str], slots: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from pyspark import SparkConf
 
     conf = SparkConf(loadDefaults=False, _jconf=None)

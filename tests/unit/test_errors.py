@@ -1,0 +1,67 @@
+"""Errors survive pickle, keep their names in the journal, and are all in the diagram of the module's docstring."""
+
+from __future__ import annotations
+
+import pickle
+import re
+
+import pytest
+
+from waybill import errors
+
+EXAMPLES = [
+    errors.ConfigError("the value is wrong"),
+    errors.CorruptBatch("backup/t/1_0.kafka", 1234, "cut short"),
+    errors.DamagedObject("backup/t/1_0.seq", 0, "cut short"),
+    errors.RegistryUnavailable("http://registry", "503", "connection 'registry'"),
+    errors.RegistryRefused("http://registry", "401", "connection 'registry'"),
+    errors.ScratchUnusable("/scratch", "full"),
+    errors.ObjectExists("a/b"),
+    errors.ObjectMissing("a/b"),
+    errors.RetentionGap("t", 3, 100, 250),
+    errors.TopicRecreated("t", 3, "a", "b"),
+    errors.LogTruncated("t", 3, 100, 90, 7),
+    errors.ChainBroken("t/3: x is missing", 100, 250),
+    errors.ChainGap("t/3: x is missing"),
+    errors.MixedFormats("t/3: two formats"),
+    errors.DocumentTooNew("the plan is too new"),
+    errors.DamagedFile("a.t_g1", "s3://b/f.parquet", "not Parquet"),
+    errors.ParserBroken("module:Class", "raised"),
+    errors.OutputDiffers("a/b", "its size"),
+    errors.SweepUnsound("7", 10, 8, 1, 1),
+    errors.IndexDamaged("a/b", "its checksum differs"),
+    errors.ProcedureFailed("rewrite_data_files", "a.t_g1", "no memory"),
+    errors.CompactionUnsound("a.t_g1", 7, 10, 9),
+]
+
+
+@pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
+def test_pickle_keeps_class_message_and_attributes(error: errors.WaybillError) -> None:
+    copy = pickle.loads(pickle.dumps(error))
+    assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))
+    assert copy.retriable == error.retriable
+
+
+@pytest.mark.parametrize(
+    ("error", "name"),
+    [
+        (errors.RetentionGap("t", 3, 100, 250), "RetentionGap"),
+        (errors.ChainGap("t/3: x is missing"), "ChainBroken"),
+        (errors.MixedFormats("t/3: two formats"), "GenerationConflict"),
+        (errors.DocumentTooNew("the node is too new"), "GenerationConflict"),
+    ],
+)
+def test_stop_name_is_the_name_of_the_named_stop(error: errors.IngestStopped, name: str) -> None:
+    assert error.stop_name == name
+
+
+def test_diagram_in_the_docstring_shows_the_class_hierarchy() -> None:
+    lines = re.findall(r"^( {4,})([A-Z][A-Za-z]+)( +\(retriable\))?", errors.__doc__ or "", re.MULTILINE)
+    parents: list[str] = ["WaybillError"]
+    drawn = {}
+    for indent, name, retriable in lines:
+        depth = (len(indent) - 4) // 2
+        parents[depth:] = [name]
+        drawn[name] = (parents[depth - 1] if depth else "Exception", bool(retriable))
+    classes = {name: getattr(errors, name) for name in errors.__all__}
+    assert drawn == {name: (cls.__base__.__name__, cls.retriable) for name, cls in classes.items()}
