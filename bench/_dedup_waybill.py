@@ -73,9 +73,9 @@ def s3_server(folder: Path) -> Iterator[None]:
     os.environ.update(with_kept_memory(os.environ))
     try:
         until = time.monotonic() + 30
-        while server.missing() is not None:
+        while server.why_not_ready() is not None:
             if time.monotonic() > until or process.poll() is not None:
-                raise RuntimeError(f"the S3 server does not answer: {server.missing()}")
+                raise RuntimeError(f"the S3 server does not answer: {server.why_not_ready()}")
             time.sleep(0.1)
         yield
     finally:

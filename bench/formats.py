@@ -1,8 +1,9 @@
-"""Record batches to the bytes of each backup format and their index, without the upload: what a format costs a lane.
+"""Write backup objects in each format, with their index objects but without the upload, on one core.
 
-The baseline, `decode`, only decodes the same batches, which every format but `kafka` has to do first. On one core:
+    python bench/formats.py [--messages N] [--case NAME] [--repeats N] [--json FILE]
 
-    python bench/formats.py [--json FILE] [--messages N]
+The baseline `decode` only decodes the same batches, which every format but `kafka` has to do first. The variants are
+the codecs of the producers.
 """
 
 from __future__ import annotations
@@ -10,16 +11,17 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from _report import Case, Done, Work, argument_parser, main
-from decode import MESSAGE_BYTES, make_input
+from events import MESSAGE_BYTES, write_batches
+from measurement import Case, Sample, Work, argument_parser, print_rates, run_cases, run_only_case, write_json
 
-TOPICS = ("none", "zstd")
-"""How the producers compressed the batches."""
+from waybill.records import Codec
 
-FORMATS: dict[str, dict[str, str]] = {
+CODECS = {"none": Codec.NONE, "zstd": Codec.ZSTD}
+FORMATS = {
     "sequencefile legacy": {"name": "sequencefile", "key": "legacy"},
     "sequencefile": {"name": "sequencefile"},
     "sequencefile snappy": {"name": "sequencefile", "compression": "snappy"},
@@ -28,17 +30,18 @@ FORMATS: dict[str, dict[str, str]] = {
     "text": {"name": "text"},
     "text gzip": {"name": "text", "compression": "gzip"},
 }
+BATCH_MESSAGES = 500
+CHUNK_BATCHES = 16
+"""Batches that the backup object gets before each flush, as from one fetch."""
 
-_CHUNK_BATCHES = 16
 
-
-class _Sink:
-    """Takes the place of the store: counts, and keeps nothing."""
+class NullStore:
+    """Stands in for the store: counts the bytes of the index object, and keeps nothing."""
 
     prefix = ""
     index_bytes = 0
 
-    def upload_if_absent(self, *_: object) -> _Sink:
+    def upload_if_absent(self, *_: object) -> NullStore:
         return self
 
     def create_if_absent(self, _: str, data: bytes) -> None:
@@ -49,59 +52,59 @@ class _Sink:
     def complete(self) -> None: ...
 
 
-def with_format(topic: str, name: str) -> Case:
-    def prepare(arguments: argparse.Namespace) -> Work:
-        from waybill.archive.backup_object import new_backup_object
-        from waybill.config import Format
-        from waybill.names import BackupName
-        from waybill.records import framing
+def write_format(settings: dict[str, str], codec: str, arguments: argparse.Namespace) -> Work:
+    from waybill.archive.backup_object import new_backup_object
+    from waybill.config import Format
+    from waybill.names import BackupName
+    from waybill.records import framing
 
-        data = memoryview((arguments.input / topic).read_bytes())
-        frames = list(framing.frames(data, where=topic))
-        kind = Format.model_validate(FORMATS[name])
+    data = memoryview((arguments.input / codec).read_bytes())
+    frames = list(framing.frames(data, where=codec))
+    kind = Format.model_validate(settings)
 
-        def work() -> Done:
-            store: Any = _Sink()
-            target = new_backup_object(store, BackupName("bench", 1, 0, 0, kind.extension), "", kind)
-            for start in range(0, len(frames), _CHUNK_BATCHES):
-                target.begin_chunk(data)
-                for frame in frames[start : start + _CHUNK_BATCHES]:
-                    target.take(frame, archived=True)
-                target.flush()
-            target.complete()
-            sizes = {"object_bytes": target.size_bytes, "index_bytes": store.index_bytes}
-            return Done(target.messages, len(data), sizes)
+    def work() -> Sample:
+        store: Any = NullStore()
+        target = new_backup_object(store, BackupName("bench", 1, 0, 0, kind.extension), "", kind)
+        for start in range(0, len(frames), CHUNK_BATCHES):
+            target.begin_chunk(data)
+            for frame in frames[start : start + CHUNK_BATCHES]:
+                target.take(frame, archived=True)
+            target.flush()
+        target.complete()
+        sizes = {"object_bytes": target.size_bytes, "index_bytes": store.index_bytes}
+        return Sample(target.messages, len(data), sizes)
 
-        return work
-
-    return Case(name, topic, prepare)
+    return work
 
 
-def with_decode(topic: str) -> Case:
-    def prepare(arguments: argparse.Namespace) -> Work:
-        from waybill.records.decode import decode
+def decode_only(codec: str, arguments: argparse.Namespace) -> Work:
+    from waybill.records.decode import decode
 
-        data = (arguments.input / topic).read_bytes()
-        return lambda: Done(sum(b.num_rows for b in decode(data, where=topic, verify_crc=False)), len(data))
-
-    return Case("decode", topic, prepare)
+    data = (arguments.input / codec).read_bytes()
+    return lambda: Sample(sum(rows.num_rows for rows in decode(data, where=codec, verify_crc=False)), len(data))
 
 
-def run() -> None:
-    parser = argument_parser("write backup formats: messages/s and CPU seconds")
+def main() -> None:
+    parser = argument_parser(__doc__)
     parser.add_argument("--messages", type=int, default=100_000)
     parser.add_argument("--input", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    cases = [case for topic in TOPICS for case in (with_decode(topic), *(with_format(topic, name) for name in FORMATS))]
-    title = f"Write {arguments.messages:,} messages of {MESSAGE_BYTES} bytes JSON, one core, no upload"
+    cases = []
+    for codec in CODECS:
+        cases.append(Case("decode", codec, decode_only))
+        cases += [Case(name, codec, partial(write_format, settings)) for name, settings in FORMATS.items()]
     if arguments.only:
-        main(title, cases, arguments, baseline="decode")
+        run_only_case(cases, arguments)
         return
     with tempfile.TemporaryDirectory(prefix="waybill-bench-") as folder:
-        print("making the input …", file=sys.stderr)
-        make_input(Path(folder), arguments.messages, set(arguments.case or TOPICS))
-        main(title, cases, arguments, baseline="decode", passed_on=["--input", folder])
+        print("writing the input …", file=sys.stderr)
+        for name, codec in CODECS.items():
+            write_batches(Path(folder) / name, codec, arguments.messages, BATCH_MESSAGES)
+        rows = run_cases(cases, arguments, "--input", folder)
+    title = f"Write {arguments.messages:,} messages of {MESSAGE_BYTES} bytes JSON, one core, no upload"
+    print_rates(title, rows, baseline="decode")
+    write_json(rows, arguments.json)
 
 
 if __name__ == "__main__":
-    run()
+    main()

@@ -1,16 +1,16 @@
-"""Kafka to S3: a Waybill lane beside two Kafka consumers that only read, and beside the least that must be done.
+"""Archive one topic-partition to S3: a Waybill lane, two Kafka consumers that only read, and the least possible work.
 
-    python bench/ingest.py [--json FILE] [--messages N] [--running BUCKET]
+    python bench/ingest.py [--messages N] [--case CODEC_OR_NAME] [--repeats N] [--running BUCKET] [--json FILE]
 
 - `waybill`: one lane, from the lock to the committed offset: every byte in completed S3 objects, every CRC checked.
 - `waybill-recompress`, `waybill-sequencefile`, `waybill-text`: the same lane, for a stream with `recompress: zstd`, or
   with another `format` (block-compressed with zstd; text with gzip).
-- `waybill-2-lanes`: the messages in two topic-partitions, and a lane in a process of its own for each.
-- `waybill-cold`: the same in a process of its own, with start-up: interpreter, imports, connecting.
+- `waybill-2-lanes`: the messages in two topic-partitions, with a lane in a process of its own for each.
+- `waybill-cold`: the same in a new process, start-up included: interpreter, imports, connecting.
 - `kafka-python`, `confluent-kafka`: their consumers' loop over the messages. They store nothing.
-- `limit`: the same bytes received from a socket, checksummed and sent to another socket.
+- `limit`: receive the same bytes from a socket, checksum them and send them to another socket.
 
-CPU seconds are those of the process that is measured, not of the servers. Without `--running` the script starts Kafka,
+CPU seconds are those of the measured process, not of the servers. Without `--running` the script starts Kafka,
 ZooKeeper and S3; with it, connections come from the environment (AIRFLOW_CONN_…), and BUCKET must exist.
 """
 
@@ -18,309 +18,260 @@ from __future__ import annotations
 
 import argparse
 import atexit
-import json
-import os
-import random
+import itertools
+import multiprocessing
+import socket
 import subprocess
 import sys
-import tempfile
 import time
-import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING
 
-from _report import Case, Done, Work, argument_parser, main, peak_rss_bytes
-from decode import MESSAGE_BYTES, message
+from events import MESSAGE_BYTES, messages
+from measurement import Case, Sample, Work, argument_parser, cpu_seconds, peak_rss_bytes
+from measurement import print_rates, run_cases, run_only_case, write_json
+from services import bootstrap_servers, consume_with_confluent_kafka, create_topic, produce
+from services import running_services, stream_config, topic_name
 
 if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
     from waybill.config import Config
     from waybill.ingest import Lane, LaneReport
 
 CODECS = ("none", "lz4", "zstd")
+SETTINGS = {
+    "waybill": {},
+    "waybill-recompress": {"recompress": "zstd"},
+    "waybill-sequencefile": {"format": {"name": "sequencefile", "compression": "zstd"}},
+    "waybill-text": {"format": {"name": "text", "compression": "gzip"}},
+}
+"""Of the stream, by the name of the case."""
+
 _DISTINCT = 20_000
-_BATCH_BYTES = 64 << 10
-BUCKET, RUN = "WAYBILL_BENCH_BUCKET", "WAYBILL_BENCH_RUN"
+_PIECE_BYTES = 1 << 20
+
+spawn = multiprocessing.get_context("spawn")
 
 
-def topic_of(codec: str, partitions: int = 1) -> str:
-    return f"bench-{os.environ[RUN]}-{codec}" + (f"-{partitions}" if partitions > 1 else "")
+def produce_topics(codec: str, count: int) -> None:
+    """Produce the messages to a topic with one topic-partition, and to one with two."""
+    values = messages(_DISTINCT)
+    for topic, partitions in ((topic_name(codec), 1), (topic_name(f"{codec}-2"), 2)):
+        create_topic(topic, partitions)
+        cycle = itertools.islice(itertools.cycle(values), count)
+        records = ((b"%08d" % (n % 5000), value, n % partitions) for n, value in enumerate(cycle))
+        produce(topic, records, compression_type=codec, linger_ms=50)
 
 
-def bootstrap_servers() -> list[str]:
-    from waybill.connections import KafkaEndpoint, find_connection
-
-    return list(KafkaEndpoint.of(find_connection("kafka_default")).bootstrap_servers)
+# --- waybill ----------------------------------------------------------------------------------------------------------
 
 
-def produce(codec: str, count: int, partitions: int = 1) -> None:
-    from confluent_kafka import Producer
-    from confluent_kafka.admin import AdminClient, NewTopic
-
-    servers = {"bootstrap.servers": ",".join(bootstrap_servers())}
-    admin = AdminClient(servers)
-    topic = topic_of(codec, partitions)
-    admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(30)
-    chance = random.Random(7)
-    messages = [message(number, chance) for number in range(_DISTINCT)]
-    producer = Producer({**servers, "compression.type": codec, "linger.ms": 50, "batch.size": _BATCH_BYTES})
-    for number in range(count):
-        key, value, partition = b"%08d" % (number % 5000), messages[number % _DISTINCT], number % partitions
-        while True:
-            try:
-                producer.produce(topic, key=key, value=value, partition=partition)
-                break
-            except BufferError:
-                producer.poll(0.1)
-    producer.flush(60)
+def one_lane(settings: dict[str, object], codec: str, arguments: argparse.Namespace) -> Work:
+    topic = topic_name(codec)
+    drain = connected_lane(stream_config(topic, **settings))
+    return lambda: checked(drain(stream_config(topic, **settings), lane_of(topic)), arguments.messages)
 
 
-# --- what is measured -------------------------------------------------------------------------------------------------
-
-
-def config(codec: str, partitions: int = 1, **settings: object) -> Config:
-    """A stream of one topic, with a prefix and a ZooKeeper root of its own: each call archives from the start."""
-    from waybill.config import Config
-
-    once = f"bench-{uuid.uuid4().hex[:12]}"
-    stream = {
-        **settings,
-        "topics": [topic_of(codec, partitions)],
-        "upload": {"max_age": "0s"},
-        "ingest": {"budget": "10m"},
-        "parser": {"name": "json", "event_time": {"field": "event_time", "format": "epoch_ms"}},
-        "table": "bench.messages",
-    }
-    storage = {"bucket": os.environ[BUCKET], "prefix": once}
-    return Config.model_validate(
-        {"version": 1, "storage": storage, "zookeeper": {"root": once}, "streams": {"bench": stream}}
-    )
-
-
-def the_lane(codec: str, partitions: int = 1, number: int = 0) -> Lane:
-    """The lane of one topic-partition."""
-    from waybill.ingest import Lane, LaneShare
-
-    share = LaneShare(topic=topic_of(codec, partitions), partition=number, estimated_bytes=0)
-    return Lane(number=number, shares=(share,))
-
-
-def checked(report: LaneReport, count: int) -> Done:
-    (partition,) = report.partitions
-    if partition.failure or partition.messages != count:
-        raise RuntimeError(f"not all was archived: {partition}")
-    return Done(partition.messages, partition.size_bytes, {"objects": len(partition.objects)})
-
-
-def warm_lane(stream: Config) -> Callable[[Config, Lane], LaneReport]:
-    """Lanes that run with services that stay connected, whatever prefix and root they have."""
+def connected_lane(stream: Config) -> Callable[[Config, Lane], LaneReport]:
+    """Return a function that drains lanes and stays connected; each call has its own S3 prefix and ZooKeeper root."""
     from waybill.ingest import connect, drain_lane
     from waybill.names import ZkPaths
 
-    kept = ExitStack()
-    atexit.register(kept.close)
-    services = kept.enter_context(connect(stream, "bench"))
+    cleanup = ExitStack()
+    atexit.register(cleanup.close)
+    services = cleanup.enter_context(connect(stream, "bench"))
 
-    def drain(fresh: Config, lane: Lane) -> LaneReport:
-        services.store.prefix = fresh.storage.prefix
-        services.coordinator.paths = ZkPaths(fresh.zookeeper.root, "bench", 1)
-        return drain_lane(services, fresh, "bench", lane)
+    def drain(new_stream: Config, lane: Lane) -> LaneReport:
+        services.store.prefix = new_stream.storage.prefix
+        services.coordinator.paths = ZkPaths(new_stream.zookeeper.root, "bench", 1)
+        return drain_lane(services, new_stream, "bench", lane)
 
     return drain
 
 
-def with_waybill(codec: str, name: str = "waybill", **settings: object) -> Case:
-    def prepare(arguments: argparse.Namespace) -> Work:
-        drain = warm_lane(config(codec, **settings))
-        return lambda: checked(drain(config(codec, **settings), the_lane(codec)), arguments.messages)
+def lane_of(topic: str, partition: int = 0) -> Lane:
+    from waybill.ingest import Lane, LaneShare
 
-    return Case(name, codec, prepare)
+    return Lane(number=partition, shares=(LaneShare(topic=topic, partition=partition, estimated_bytes=0),))
 
 
-def with_recompress(codec: str) -> Case:
-    return with_waybill(codec, "waybill-recompress", recompress="zstd")
+def checked(report: LaneReport, count: int) -> Sample:
+    (partition,) = report.partitions
+    if partition.failure or partition.messages != count:
+        raise RuntimeError(f"{partition.messages} of {count} messages were archived: {partition}")
+    return Sample(count, partition.size_bytes, {"objects": len(partition.objects)})
 
 
-def with_sequencefile(codec: str) -> Case:
-    return with_waybill(codec, "waybill-sequencefile", format={"name": "sequencefile", "compression": "zstd"})
+def two_lanes(codec: str, arguments: argparse.Namespace) -> Work:
+    topic = topic_name(f"{codec}-2")
+    pipes = []
+    for partition in range(2):
+        pipe, child_pipe = spawn.Pipe()
+        spawn.Process(target=serve_lane, args=(topic, partition, child_pipe), daemon=True).start()
+        pipes.append(pipe)
+
+    def work() -> Sample:
+        cpu = cpu_seconds()
+        document = stream_config(topic).model_dump_json()
+        for pipe in pipes:
+            pipe.send(document)
+        counts, sizes, cpu_of_lanes, peaks = zip(*(pipe.recv() for pipe in pipes), strict=True)
+        if sum(counts) != arguments.messages:
+            raise RuntimeError(f"{sum(counts)} of {arguments.messages} messages were archived")
+        cpu = cpu_seconds() - cpu + sum(cpu_of_lanes)
+        return Sample(sum(counts), sum(sizes), cpu_seconds=cpu, peak_rss_bytes=sum(peaks))
+
+    return work
 
 
-def with_text(codec: str) -> Case:
-    return with_waybill(codec, "waybill-text", format={"name": "text", "compression": "gzip"})
-
-
-def with_two_lanes(codec: str) -> Case:
-    def prepare(arguments: argparse.Namespace) -> Work:
-        lanes = [LaneProcess(codec, number) for number in range(2)]
-
-        def work() -> Done:
-            fresh = config(codec, partitions=2)
-            for lane in lanes:
-                lane.begin(fresh)
-            done = [lane.end() for lane in lanes]
-            if sum(d["messages"] for d in done) != arguments.messages:
-                raise RuntimeError(f"not all was archived: {done}")
-            totals = {figure: sum(d[figure] for d in done) for figure in done[0]}
-            size, cpu, peak = int(totals["bytes"]), totals["cpu_seconds"], int(totals["peak_rss_bytes"])
-            return Done(arguments.messages, size, {}, cpu, peak)
-
-        return work
-
-    return Case("waybill-2-lanes", codec, prepare)
-
-
-class LaneProcess:
-    """One of two lanes, in a process of its own that stays connected."""
-
-    def __init__(self, codec: str, number: int) -> None:
-        command = [sys.executable, __file__, "--lane", codec, str(number)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    def begin(self, fresh: Config) -> None:
-        assert self._process.stdin is not None
-        print(fresh.model_dump_json(), file=self._process.stdin, flush=True)
-
-    def end(self) -> dict[str, float]:
-        assert self._process.stdout is not None
-        figures: dict[str, float] = json.loads(self._process.stdout.readline())
-        return figures
-
-
-def run_lanes(codec: str, number: int) -> None:
-    """The other side of `LaneProcess`: ends with its standard input."""
+def serve_lane(topic: str, partition: int, pipe: Connection) -> None:
+    """Drain a lane for each config that arrives, and answer messages, bytes, CPU seconds and peak memory."""
     from waybill.config import Config
 
-    drain = warm_lane(config(codec, partitions=2))
-    for line in sys.stdin:
+    drain = connected_lane(stream_config(topic))
+    while True:
+        stream = Config.model_validate_json(pipe.recv())
         cpu = time.process_time()
-        report = drain(Config.model_validate_json(line), the_lane(codec, 2, number))
-        figures = {"messages": report.messages, "bytes": report.size_bytes, "peak_rss_bytes": peak_rss_bytes()}
-        print(json.dumps({**figures, "cpu_seconds": time.process_time() - cpu}), flush=True)
+        report = drain(stream, lane_of(topic, partition))
+        pipe.send((report.messages, report.size_bytes, time.process_time() - cpu, peak_rss_bytes()))
 
 
-def with_waybill_cold(codec: str) -> Case:
-    def prepare(arguments: argparse.Namespace) -> Work:
-        command = [sys.executable, __file__, "--cold", codec, "--messages", str(arguments.messages)]
+def cold_lane(codec: str, arguments: argparse.Namespace) -> Work:
+    command = [sys.executable, __file__, "--cold", codec, "--messages", str(arguments.messages)]
 
-        def work() -> Done:
-            done = subprocess.run(command, check=True, capture_output=True, text=True)
-            return Done(arguments.messages, int(done.stdout))
+    def work() -> Sample:
+        process = subprocess.run(command, check=True, capture_output=True, text=True)
+        return Sample(arguments.messages, int(process.stdout))
 
-        return work
-
-    return Case("waybill-cold", codec, prepare)
+    return work
 
 
 def run_cold(codec: str, count: int) -> None:
+    """Run one lane in this new process, and print the bytes."""
     from waybill.ingest import run_lane
 
-    print(checked(run_lane(config(codec), "bench", the_lane(codec)), count).bytes)
+    topic = topic_name(codec)
+    print(checked(run_lane(stream_config(topic), "bench", lane_of(topic)), count).bytes)
 
 
-def with_kafka_python(codec: str) -> Case:
-    def prepare(arguments: argparse.Namespace) -> Work:
-        from kafka import KafkaConsumer, TopicPartition
-
-        def work() -> Done:
-            consumer = KafkaConsumer(bootstrap_servers=bootstrap_servers(), isolation_level="read_committed")
-            consumer.assign([TopicPartition(topic_of(codec), 0)])
-            consumer.seek_to_beginning()
-            messages = size = 0
-            for record in consumer:
-                messages += 1
-                size += len(record.value)
-                if messages == arguments.messages:
-                    break
-            consumer.close()
-            return Done(messages, size)
-
-        return work
-
-    return Case("kafka-python", codec, prepare)
+# --- alternatives -----------------------------------------------------------------------------------------------------
 
 
-def with_confluent_kafka(codec: str) -> Case:
-    def prepare(arguments: argparse.Namespace) -> Work:
-        from confluent_kafka import Consumer, TopicPartition
+def kafka_python(codec: str, arguments: argparse.Namespace) -> Work:
+    from kafka import KafkaConsumer, TopicPartition
 
-        def work() -> Done:
-            servers = ",".join(bootstrap_servers())
-            consumer = Consumer({"bootstrap.servers": servers, "group.id": "bench", "enable.auto.commit": False})
-            consumer.assign([TopicPartition(topic_of(codec), 0, 0)])
-            messages = size = 0
-            while messages < arguments.messages:
-                for record in consumer.consume(10_000, timeout=1.0):
-                    messages += 1
-                    size += len(record.value())
-            consumer.close()
-            return Done(messages, size)
+    def work() -> Sample:
+        consumer = KafkaConsumer(bootstrap_servers=bootstrap_servers(), isolation_level="read_committed")
+        consumer.assign([TopicPartition(topic_name(codec), 0)])
+        consumer.seek_to_beginning()
+        size = sum(len(record.value) for record in itertools.islice(consumer, arguments.messages))
+        consumer.close()
+        return Sample(arguments.messages, size)
 
-        return work
-
-    return Case("confluent-kafka", codec, prepare)
+    return work
 
 
-def with_limit(codec: str) -> Case:
-    def prepare(arguments: argparse.Namespace) -> Work:
-        from _limit import Limit
-
-        limit = Limit(topic_of(codec))
-        return lambda: Done(arguments.messages, limit.run())
-
-    return Case("limit", codec, prepare)
+def confluent_kafka(codec: str, arguments: argparse.Namespace) -> Work:
+    count = arguments.messages
+    return lambda: Sample(count, consume_with_confluent_kafka(topic_name(codec), 1, count, timeout_seconds=1.0))
 
 
-# --- the run ----------------------------------------------------------------------------------------------------------
+def limit(codec: str, arguments: argparse.Namespace) -> Work:
+    """One thread and one buffer between two sockets, whose other ends are processes that are not measured."""
+    import crc32c
+
+    ports = []
+    for target, *parameters in ((send_topic, topic_name(codec)), (discard,)):
+        pipe, child_pipe = spawn.Pipe()
+        spawn.Process(target=target, args=(child_pipe, *parameters), daemon=True).start()
+        ports.append(pipe.recv())
+
+    def work() -> Sample:
+        size, crc = 0, 0
+        buffer = memoryview(bytearray(_PIECE_BYTES))
+        source, sink = (socket.create_connection(("127.0.0.1", port), timeout=60) for port in ports)
+        with source, sink:
+            while count := source.recv_into(buffer):
+                crc = crc32c.crc32c(buffer[:count], crc)
+                sink.sendall(buffer[:count])
+                size += count
+        return Sample(arguments.messages, size)
+
+    return work
 
 
-@contextmanager
-def services(bucket: str | None) -> Iterator[None]:
-    """The services in the environment: those that run, or a stack that is started here."""
-    if bucket:
-        os.environ[BUCKET] = bucket
-        yield
-        return
-    from devstack import Stack
+def send_topic(pipe: Connection, topic: str) -> None:
+    """Hold the record batches of a topic in memory, and send them to each connection."""
+    from waybill.connections import KafkaEndpoint, find_connection
+    from waybill.names import TopicPartition
+    from waybill.sources.kafka import KafkaSource
 
-    with tempfile.TemporaryDirectory(prefix="waybill-bench-") as folder:
-        print("starting Kafka, ZooKeeper and S3 …", file=sys.stderr)
-        stack = Stack.start(Path(folder) / "stack")
-        try:
-            os.environ.update(stack.environment())
-            os.environ[BUCKET] = stack.bucket
-            yield
-        finally:
-            stack.stop(grace_seconds=0.0)
+    tp = TopicPartition(topic, 0)
+    with KafkaSource(KafkaEndpoint.of(find_connection("kafka_default"))) as source:
+        chunks = source.read(tp, 0, source.offsets([tp])[tp].end)
+        batches = b"".join(bytes(chunk.data[: chunk.size_bytes]) for chunk in chunks)
+    for connection in connections(pipe):
+        connection.sendall(batches)
 
 
-def run() -> None:
-    parser = argument_parser("Kafka to S3: messages/s and CPU seconds")
-    parser.set_defaults(repeats=3)
+def discard(pipe: Connection) -> None:
+    """Receive and drop what each connection sends."""
+    buffer = bytearray(_PIECE_BYTES)
+    for connection in connections(pipe):
+        while connection.recv_into(buffer):
+            pass
+
+
+def connections(pipe: Connection) -> Iterator[socket.socket]:
+    """Listen on a free port, send its number through the pipe, and yield each connection."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        pipe.send(server.getsockname()[1])
+        while True:
+            connection, _ = server.accept()
+            with connection:
+                yield connection
+
+
+# --- the script -------------------------------------------------------------------------------------------------------
+
+
+def cases_of(codec: str) -> list[Case]:
+    lanes = [Case(name, codec, partial(one_lane, settings)) for name, settings in SETTINGS.items()]
+    return [
+        *(case for case in lanes if case.name != "waybill-recompress" or codec == "none"),
+        Case("waybill-2-lanes", codec, two_lanes),
+        Case("waybill-cold", codec, cold_lane),
+        Case("kafka-python", codec, kafka_python),
+        Case("confluent-kafka", codec, confluent_kafka),
+        Case("limit", codec, limit),
+    ]
+
+
+def main() -> None:
+    parser = argument_parser(__doc__, repeats=3)
     parser.add_argument("--messages", type=int, default=1_000_000)
     parser.add_argument("--running", metavar="BUCKET", help="use the connections of the environment and this bucket")
-    parser.add_argument("--cold", help=argparse.SUPPRESS)
-    parser.add_argument("--lane", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--cold", metavar="CODEC", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    ours = (with_waybill, with_recompress, with_two_lanes, with_sequencefile, with_text, with_waybill_cold)
-    makers = (*ours, with_kafka_python, with_confluent_kafka, with_limit)
-    cases = [make(codec) for codec in CODECS for make in makers if make is not with_recompress or codec == "none"]
-    title = f"Kafka to S3: {arguments.messages:,} messages of {MESSAGE_BYTES} bytes JSON, one topic-partition"
-    if arguments.lane:
-        run_lanes(arguments.lane[0], int(arguments.lane[1]))
-    elif arguments.cold:
+    cases = [case for codec in CODECS for case in cases_of(codec)]
+    if arguments.cold:
         run_cold(arguments.cold, arguments.messages)
-    elif arguments.only:
-        main(title, cases, arguments, baseline="kafka-python")
-    else:
-        os.environ[RUN] = f"{int(time.time())}"
-        with services(arguments.running):
-            for codec in sorted(set(arguments.case or ()) & set(CODECS)) or CODECS:
-                print(f"producing {arguments.messages:,} messages, {codec} …", file=sys.stderr)
-                produce(codec, arguments.messages)
-                produce(codec, arguments.messages, partitions=2)
-            main(title, cases, arguments, baseline="kafka-python")
+        return
+    if arguments.only:
+        run_only_case(cases, arguments)
+        return
+    with running_services(arguments.running):
+        for codec in sorted(set(arguments.case or ()) & set(CODECS)) or CODECS:
+            print(f"producing {arguments.messages:,} messages, {codec} …", file=sys.stderr)
+            produce_topics(codec, arguments.messages)
+        rows = run_cases(cases, arguments)
+    title = f"Kafka to S3: {arguments.messages:,} messages of {MESSAGE_BYTES} bytes JSON, one topic-partition"
+    print_rates(title, rows, baseline="kafka-python")
+    write_json(rows, arguments.json)
 
 
 if __name__ == "__main__":
-    run()
+    main()

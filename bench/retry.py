@@ -1,11 +1,12 @@
-"""What a retry of the quarantine takes, beside the partition run that would have taken the same messages. On two cores:
+"""Retry the quarantine, and for comparison partition the same messages by the repaired parser.
 
     python bench/retry.py [--messages N] [--json FILE]
 
-Nine in ten of the events, of about 450 bytes each and over ten days, go to quarantine, since the parser looks for a
-field that they do not have; one in a hundred is junk. Then a retry by the mended parser moves what it can. Beside it,
-the same messages in another archive are partitioned by the mended parser, with the tasks one after the other in one
-process. Each is a process of its own, forked when everything is imported; local stack, S3 by versitygw.
+Nine in ten of the events, of about 450 bytes each and over ten days, go to quarantine, since the parser reads a field
+that they do not have; one in a hundred is junk. A retry with the repaired parser then moves what it can parse. For
+comparison, a partition run with the repaired parser reads the same messages from another archive, its tasks one after
+the other in one process. Each of the two is a process of its own, forked after the imports. The script starts a local
+stack.
 """
 
 from __future__ import annotations
@@ -16,9 +17,12 @@ import os
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from services import running_services
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "integration"))
 
@@ -26,55 +30,27 @@ OBJECT_MESSAGES = 50_000
 EVENT_BYTES = 450
 
 
-def main() -> None:
-    """Measure, and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--messages", type=int, default=1_000_000)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
-    options = parser.parse_args()
-
-    from devstack import Stack
-
-    with tempfile.TemporaryDirectory(prefix="waybill-bench-") as folder:
-        stack = Stack.start(Path(folder) / "stack")
-        try:
-            os.environ.update(stack.environment())
-            figures = measure(options.messages)
-        finally:
-            stack.stop(grace_seconds=0.0)
-    if options.json:
-        options.json.write_text(json.dumps(figures, indent=2) + "\n")
-
-
-def measure(messages: int) -> dict[str, Any]:
-    """Seconds, CPU seconds and peak memory of both."""
-    from partition_scenes import new_scene
+def measure(messages: int, folder: Path) -> dict[str, Any]:
+    """Return the figures of the partition run and of the retry, and print them."""
     from quarantine_scenes import BROKEN, MENDED
 
-    configs = []
-    for reading in (BROKEN, MENDED):
-        path = Path(tempfile.mkstemp(suffix=".json")[1])
-        in_child(lambda reading=reading, path=path: fill(new_scene(parser=reading), messages, path))
-        configs.append(path)
-    quarantined, other = configs
-    in_child(lambda: partition(quarantined))
-    figures = {"messages": messages, "partition": in_child(lambda: partition(other))}
-    figures["retry"] = in_child(lambda: retry(quarantined))
-    for name in ("partition", "retry"):
-        found = figures[name]
+    to_retry, to_partition = folder / "retry.json", folder / "partition.json"
+    for parser, config in ((BROKEN, to_retry), (MENDED, to_partition)):
+        run_in_child(lambda parser=parser, config=config: fill_archive(parser, messages, config))
+    run_in_child(lambda: partition(to_retry))
+    figures = {"partition": run_in_child(lambda: partition(to_partition)), "retry": run_in_child(lambda: retry(to_retry))}
+    for name, row in figures.items():
         print(
-            f"{name:10} {found['moved']:,} rows, {found['stayed']:,} not: {found['seconds']:.1f} s, "
-            f"{found['messages'] / found['seconds']:,.0f} messages/s, {found['cpu_seconds']:.1f} CPU s, "
-            f"{found['peak_rss_bytes'] / 1e6:.0f} MB"
+            f"{name:10} {row['moved']:,} rows, {row['stayed']:,} not: {row['seconds']:.1f} s, "
+            f"{row['messages'] / row['seconds']:,.0f} messages/s, {row['cpu_seconds']:.1f} CPU s, "
+            f"{row['peak_rss_bytes'] / 1e6:.0f} MB"
         )
-    for path in configs:
-        path.unlink()
-    return figures
+    return {"messages": messages, **figures}
 
 
-def fill(scene: Any, messages: int, path: Path) -> dict[str, Any]:
-    """An archive; the config goes to `path`."""
-    from partition_scenes import DAY_MS, junk
+def fill_archive(parser: dict[str, Any], messages: int, config: Path) -> dict[str, Any]:
+    """Create the backup objects, and write the stream's config to a file."""
+    from partition_scenes import DAY_MS, junk, new_scene
 
     from waybill.names import TopicPartition
     from waybill.records.encode import Record
@@ -82,64 +58,78 @@ def fill(scene: Any, messages: int, path: Path) -> dict[str, Any]:
     def record(offset: int) -> Record:
         if offset % 100 == 99:
             return junk(offset, offset)
-        at = offset * 10 * DAY_MS // messages
+        time_ms = offset * 10 * DAY_MS // messages
         field = "time" if offset % 10 == 0 else "at"
-        value = f'{{"id": "{offset:08x}", "{field}": {at}, "at": {at}, "pad": "'
-        return Record(offset, at, b"key", f'{value}{"x" * (EVENT_BYTES - len(value) - 2)}"}}'.encode())
+        value = f'{{"id": "{offset:08x}", "{field}": {time_ms}, "at": {time_ms}, "pad": "'
+        return Record(offset, time_ms, b"key", f'{value}{"x" * (EVENT_BYTES - len(value) - 2)}"}}'.encode())
 
+    scene = new_scene(parser=parser)
     for first in range(0, messages, OBJECT_MESSAGES):
-        scene.put(
-            TopicPartition("flights", 0), [record(n) for n in range(first, min(first + OBJECT_MESSAGES, messages))]
-        )
-    path.write_text(scene.config.model_dump_json())
+        records = [record(offset) for offset in range(first, min(first + OBJECT_MESSAGES, messages))]
+        scene.put(TopicPartition("flights", 0), records)
+    config.write_text(scene.config.model_dump_json())
     return {}
 
 
-def partition(path: Path) -> dict[str, Any]:
-    """A run, its tasks in this process."""
+def partition(config: Path) -> dict[str, Any]:
+    """Run the partition job's driver and its tasks in this process."""
     from partition_scenes import in_this_process
 
     from waybill.config import Config
     from waybill.partition.run import run_partition
 
-    report = run_partition(Config.model_validate_json(path.read_text()), "flights", in_this_process)
+    report = run_partition(Config.model_validate_json(config.read_text()), "flights", in_this_process)
     return {"moved": report.rows, "stayed": report.quarantined, "messages": report.rows + report.quarantined}
 
 
-def retry(path: Path) -> dict[str, Any]:
-    """A retry of all of the quarantine, by the mended parser."""
+def retry(config: Path) -> dict[str, Any]:
+    """Retry the whole quarantine with the repaired parser."""
     from quarantine_scenes import MENDED
 
     from waybill.config import Config
     from waybill.quarantine.retry import retry_quarantine
     from waybill.quarantine.row_filter import RowFilter
 
-    document = json.loads(path.read_text())
+    document = json.loads(config.read_text())
     document["streams"]["flights"]["parser"] = MENDED
     report = retry_quarantine(Config.model_validate(document), "flights", RowFilter())
     stayed = report.stayed_messages
     return {"moved": report.moved, "stayed": stayed, "messages": report.moved + stayed}
 
 
-def in_child(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What `work` gives in a process of its own, and what that took."""
+def run_in_child(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return the result of `work` in a forked process, with the seconds, CPU seconds and peak memory of that process."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        began = time.perf_counter()
-        document = work()
-        document["seconds"] = time.perf_counter() - began
-        with os.fdopen(writer, "w") as out:
-            json.dump(document, out)
+        try:
+            start = time.perf_counter()
+            result = work()
+            with os.fdopen(writer, "w") as out:
+                json.dump({**result, "seconds": time.perf_counter() - start}, out)
+        except BaseException:  # must not reach the parent's code, which would stop the stack
+            traceback.print_exc()
+            os._exit(1)
         os._exit(0)
     os.close(writer)
-    with os.fdopen(reader) as answer:
-        text = answer.read()
-    _, status, used = os.wait4(child, 0)
+    with os.fdopen(reader) as pipe:
+        text = pipe.read()
+    _, status, usage = os.wait4(child, 0)
     if status:
-        sys.exit(f"a child failed: {status}")
-    peak = used.ru_maxrss << 10
-    return {**json.loads(text), "cpu_seconds": used.ru_utime + used.ru_stime, "peak_rss_bytes": peak}
+        sys.exit(f"a child process failed with status {status}")
+    cpu_seconds = usage.ru_utime + usage.ru_stime
+    return {**json.loads(text), "cpu_seconds": cpu_seconds, "peak_rss_bytes": usage.ru_maxrss << 10}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--messages", type=int, default=1_000_000)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
+    arguments = parser.parse_args()
+    with running_services(), tempfile.TemporaryDirectory() as folder:
+        figures = measure(arguments.messages, Path(folder))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(figures, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""`ingest__<stream>`: archive new messages from Kafka to S3, every minute.
+"""`ingest__<stream>`: archives the new messages of Kafka, every minute.
 
-plan → lanes in parallel → report. A lane archives several topic-partitions. A topic-partition that fails does not stop
-the others; it fails the task `report`. No task is retried: the next run starts a minute later at the committed offsets.
+plan → lanes in parallel → report. A lane archives several topic-partitions. One that fails does not delay the others,
+but the report task fails. No task is retried: the next run, a minute later, continues from the committed offsets.
 """
 
 from datetime import timedelta

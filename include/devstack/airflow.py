@@ -1,7 +1,7 @@
-"""Airflow on SQLite with the LocalExecutor, and a small client of its REST API.
+"""Airflow on SQLite with the LocalExecutor, and a client of its REST API.
 
-Its four components run as servers of their own, where `airflow standalone` would run them as one: each has its log,
-and the end of one is noticed (`standalone` goes on without a scheduler). Apart from that it is the same Airflow.
+Its four components are separate servers instead of one `airflow standalone`: each has its own log, and the stack
+notices when one of them ends (`standalone` continues without a scheduler).
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from devstack.private import write_private
-from devstack.servers import ServerSpec
+from devstack.servers import ServerSpec, write_private
 from waybill.errors import StackError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-__all__ = ["Airflow", "AirflowClient", "DagRun", "RunState", "TaskInstance"]
+__all__ = ["MIGRATION_SERVER", "USER", "Airflow", "AirflowClient", "DagRun", "RunState", "TaskInstance"]
 
 USER = "admin"
+MIGRATION_SERVER = "airflow-db"
 _COMPONENTS = ("scheduler", "dag-processor", "api-server", "triggerer")
 _HEALTH = ("metadatabase", "scheduler", "dag_processor", "triggerer")
 
@@ -38,30 +38,30 @@ class Airflow:
 
     directory: Path
     project: Path
-    """The checkout: its dags/ and plugins/ are used in place."""
+    """The checkout, whose dags/ and plugins/ Airflow reads."""
     ports: tuple[int, int, int]
     password: str
     connections: Mapping[str, str] = field(repr=False)
-    """Environment of the tasks."""
+    """Environment variables of the tasks."""
 
     name = "airflow"
 
     @property
     def url(self) -> str:
-        """Of the UI and the API."""
+        """The URL of the UI and the API."""
         return f"http://127.0.0.1:{self.ports[0]}"
 
     def client(self) -> AirflowClient:
-        """A client that is logged in at its first request."""
+        """Return a client, which logs in at its first request."""
         return AirflowClient(self.url, USER, self.password)
 
     def environment(self) -> dict[str, str]:
-        """What makes an `airflow` command work on this Airflow."""
+        """Return the environment variables with which an `airflow` command uses this Airflow."""
         local = "127.0.0.1,localhost"
         bin_directory = os.path.dirname(sys.executable)  # noqa: PTH120 (resolving the link would leave the environment)
         return {
             **self.connections,
-            # Spark's scripts are found on PATH, by the provider too.
+            # Airflow's Spark provider looks for spark-submit on PATH.
             "PATH": f"{bin_directory}:{os.environ.get('PATH', '')}",
             "NO_PROXY": ",".join(filter(None, [os.environ.get("NO_PROXY"), local])),
             "no_proxy": ",".join(filter(None, [os.environ.get("no_proxy"), local])),
@@ -81,7 +81,7 @@ class Airflow:
             "AIRFLOW__LOGGING__COLORED_CONSOLE_LOG": "False",
             "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(self.ports[1]),
             "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(self.ports[2]),
-            # A DAG file that is added or changed is seen within seconds (defaults: 300, 5 and 30).
+            # New and changed DAG files are parsed within seconds (defaults: 300, 5 and 30).
             "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "10",
             "AIRFLOW__DAG_PROCESSOR__BUNDLE_REFRESH_CHECK_INTERVAL": "2",
             "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "15",
@@ -89,13 +89,13 @@ class Airflow:
         }
 
     def migration_spec(self, logs: Path) -> ServerSpec:
-        """Makes or upgrades the metadata database; it ends by itself, and must before the components start."""
+        """Return the process that migrates the metadata database. The components must start after its end."""
         self.directory.mkdir(parents=True, exist_ok=True)
         write_private(self._passwords(), json.dumps({USER: self.password}))
         return self._spec("db", ("db", "migrate"), logs, once=True)
 
     def specs(self, logs: Path) -> tuple[ServerSpec, ...]:
-        """The four components."""
+        """Return the four components."""
         return tuple(self._spec(component, (component,), logs) for component in _COMPONENTS)
 
     def _spec(self, name: str, arguments: tuple[str, ...], logs: Path, *, once: bool = False) -> ServerSpec:
@@ -105,8 +105,8 @@ class Airflow:
             log=logs / f"airflow-{name}.log",
             directory=self.directory,
             environment=self.environment(),
-            # The user's own Airflow, and its database above all, is none of ours. And without compiled modules kept,
-            # each component and each task compiles all of Airflow again: 30 s of CPU at the start instead of 16.
+            # Without AIRFLOW__…: the settings of the user's own Airflow, such as its database. Without the other one:
+            # each component and task would compile all of Airflow again, 30 instead of 16 CPU seconds at the start.
             drop_environment=("AIRFLOW__", "PYTHONDONTWRITEBYTECODE"),
             forks=True,
             once=once,
@@ -115,22 +115,22 @@ class Airflow:
     def _passwords(self) -> Path:
         return self.directory / "passwords.json"
 
-    def missing(self) -> str | None:
-        """None once the API answers and says that its database and the other three components are healthy."""
+    def why_not_ready(self) -> str | None:
+        """Return None if the API reports a healthy database and healthy components, else what is missing."""
         try:
             response = httpx.get(f"{self.url}/api/v2/monitor/health", timeout=5.0, trust_env=False)
             health: dict[str, dict[str, Any]] = response.raise_for_status().json()
         except (httpx.HTTPError, ValueError) as error:
             return f"Airflow's API does not answer: {error!r}"
         unhealthy = [name for name in _HEALTH if health[name]["status"] != "healthy"]
-        return f"Airflow's API says that these are not healthy yet: {', '.join(unhealthy)}" if unhealthy else None
+        return f"Airflow reports as not healthy yet: {', '.join(unhealthy)}" if unhealthy else None
 
 
 # --- the client -------------------------------------------------------------------------------------------------------
 
 
 class RunState(StrEnum):
-    """Of a DAG run."""
+    """The state of a DAG run."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -145,7 +145,7 @@ class RunState(StrEnum):
 
 @dataclass(frozen=True)
 class DagRun:
-    """One run of a DAG."""
+    """One DAG run."""
 
     dag_id: str
     run_id: str
@@ -156,25 +156,25 @@ class DagRun:
 
 @dataclass(frozen=True)
 class TaskInstance:
-    """One task of a run; `map_index` is -1 for a task that is not mapped."""
+    """One task instance of a DAG run; `map_index` is -1 for a task that is not mapped."""
 
     task_id: str
     map_index: int
     state: str | None
-    """Airflow's word; None: not scheduled yet."""
+    """The state's name in Airflow; None if the task is not scheduled yet."""
     try_number: int
     seconds: float | None
 
 
 class AirflowClient:
-    """What the demo and the tests ask of Airflow's REST API (v2). Not for use by several threads.
+    """A client of Airflow's REST API (v2), for the demo and the tests. Not thread-safe.
 
-    Methods raise `StackError` when Airflow does not answer or refuses.
+    Its methods raise `StackError` if Airflow does not answer or refuses the request.
     """
 
     def __init__(self, url: str, user: str, password: str) -> None:
         self._credentials = {"username": user, "password": password}
-        # No proxy of the environment: this is 127.0.0.1. On a busy machine a first answer may take a minute.
+        # Without the environment's proxy: this is 127.0.0.1. On a busy machine the first answer may take a minute.
         self._http = httpx.Client(base_url=url, timeout=120.0, trust_env=False)
 
     def close(self) -> None:
@@ -188,17 +188,17 @@ class AirflowClient:
         self.close()
 
     def dag_ids(self) -> list[str]:
-        """All DAGs that the DAG processor has found."""
+        """Return all DAGs that the DAG processor has found."""
         answer = self._get("/dags", limit=100)
         return [dag["dag_id"] for dag in answer["dags"]]
 
     def import_errors(self) -> dict[str, str]:
-        """Traceback by file, of DAG files that cannot be imported."""
+        """Return the tracebacks of DAG files that cannot be imported, by file."""
         answer = self._get("/importErrors", limit=100)
         return {error["filename"]: error["stack_trace"] for error in answer["import_errors"]}
 
     def wait_for_dag(self, dag_id: str, *, seconds: float = 60.0) -> None:
-        """Wait until the DAG processor has found `dag_id`. Raises `StackError` with the import errors otherwise."""
+        """Wait until Airflow has parsed `dag_id`. Raises `StackError` with the import errors after `seconds`."""
         end = time.monotonic() + seconds
         while dag_id not in self.dag_ids():
             errors = self.import_errors()
@@ -208,42 +208,42 @@ class AirflowClient:
             time.sleep(0.5)
 
     def unpause(self, dag_id: str) -> None:
-        """Let the scheduler start runs of this DAG."""
+        """Unpause a DAG: the scheduler starts its runs."""
         self._request("PATCH", f"/dags/{dag_id}", json={"is_paused": False})
 
     def pause(self, dag_id: str) -> None:
-        """Start no more runs of this DAG; those that run go on."""
+        """Pause a DAG: the scheduler starts no more runs, and active runs continue."""
         self._request("PATCH", f"/dags/{dag_id}", json={"is_paused": True})
 
     def trigger(self, dag_id: str, conf: dict[str, Any] | None = None) -> str:
-        """Trigger a run with these parameters. Returns its run id. A paused DAG queues it."""
+        """Trigger a run with these parameters, and return its run id. A run of a paused DAG stays queued."""
         body = {"logical_date": None, "conf": conf or {}}
         answer = self._request("POST", f"/dags/{dag_id}/dagRuns", json=body)
         return str(answer["dag_run_id"])
 
     def create_connection(self, conn_id: str, connection: Mapping[str, Any]) -> None:
-        """Add a connection as a user does in the UI. `connection` has Airflow's field names, its extra as a dict."""
+        """Create a connection in Airflow's database. `connection`: by Airflow's field names, with `extra` as a dict."""
         extra = json.dumps(connection.get("extra", {}))
         self._request("POST", "/connections", json={"connection_id": conn_id, **connection, "extra": extra})
 
     def run(self, dag_id: str, run_id: str) -> DagRun:
-        """One run."""
+        """Return one DAG run."""
         return _dag_run(self._get(f"/dags/{dag_id}/dagRuns/{run_id}"))
 
     def runs(self, dag_id: str) -> list[DagRun]:
-        """The latest hundred runs, newest first."""
+        """Return the latest hundred runs of a DAG, newest first."""
         answer = self._get(f"/dags/{dag_id}/dagRuns", limit=100, order_by="-run_after")
         return [_dag_run(document) for document in answer["dag_runs"]]
 
     def task_instances(self, dag_id: str, run_id: str) -> list[TaskInstance]:
-        """The tasks of a run, mapped ones included (the first thousand)."""
-        found: list[TaskInstance] = []
-        while len(found) < 1000:
-            page = self._get(f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances", limit=100, offset=len(found))
-            found += [_task_instance(document) for document in page["task_instances"]]
-            if not page["task_instances"] or len(found) >= page["total_entries"]:
+        """Return the task instances of a run, including mapped ones (at most a thousand)."""
+        instances: list[TaskInstance] = []
+        while len(instances) < 1000:
+            page = self._get(f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances", limit=100, offset=len(instances))
+            instances += [_task_instance(document) for document in page["task_instances"]]
+            if not page["task_instances"] or len(instances) >= page["total_entries"]:
                 break
-        return found
+        return instances
 
     def wait_for_run(
         self,
@@ -254,9 +254,9 @@ class AirflowClient:
         on_progress: Callable[[DagRun, list[TaskInstance]], None] | None = None,
         interval_seconds: float = 0.5,
     ) -> DagRun:
-        """Wait until the run ends, whichever way; `on_progress` is called at each look.
+        """Wait until the run succeeds or fails, and return it. `on_progress` is called at each poll.
 
-        Raises `StackError` when it has not ended after `seconds`.
+        Raises `StackError` if it has not ended after `seconds`.
         """
         end = time.monotonic() + seconds
         while True:
@@ -270,13 +270,13 @@ class AirflowClient:
             time.sleep(interval_seconds)
 
     def log(self, dag_id: str, run_id: str, task: TaskInstance) -> str:
-        """The log of a task's latest try, as text."""
+        """Return the log of a task's latest try, as text."""
         path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task.task_id}/logs/{task.try_number}"
         answer = self._get(path, map_index=task.map_index, full_content=True)
         return "\n".join(_log_line(entry) for entry in answer["content"])
 
     def failure_report(self, dag_id: str, run_id: str, *, lines: int = 30) -> str:
-        """For messages: the end of the log of each failed task."""
+        """Return the end of the log of each failed task, for error messages."""
         failed = [task for task in self.task_instances(dag_id, run_id) if task.state == "failed"]
         reports = []
         for task in failed:
@@ -336,8 +336,8 @@ def _time(text: str | None) -> datetime | None:
 def _log_line(entry: dict[str, Any] | str) -> str:
     if isinstance(entry, str):
         return entry
-    known = [str(entry[key]) for key in ("timestamp", "level", "event") if entry.get(key)]
-    return " ".join([*known, *_error_lines(entry.get("error_detail"))])
+    parts = [str(entry[key]) for key in ("timestamp", "level", "event") if entry.get(key)]
+    return " ".join([*parts, *_error_lines(entry.get("error_detail"))])
 
 
 def _error_lines(details: Any) -> list[str]:

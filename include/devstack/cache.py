@@ -1,4 +1,4 @@
-"""The cache of downloads and builds, shared by every checkout: `$XDG_CACHE_HOME/waybill`, or `~/.cache/waybill`."""
+"""The cache of downloads and builds, which all checkouts share: `$XDG_CACHE_HOME/waybill`, or `~/.cache/waybill`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["cache_dir", "cached"]
 
 
 def cache_dir() -> Path:
-    """Where downloads and builds are kept. Created when absent."""
+    """Return the directory of the cache, and create it if it does not exist."""
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     path = Path(base).expanduser() / "waybill"
     path.mkdir(parents=True, exist_ok=True)
@@ -25,17 +25,17 @@ def cache_dir() -> Path:
 
 
 def cached(name: str, build: Callable[[Path], None], on_wait: Callable[[], None] = lambda: None) -> Path:
-    """The directory `name` of the cache, built once.
+    """Return the directory `name` of the cache, and build it if it does not exist.
 
-    `build` fills an empty directory beside it, which is then renamed: the directory is whole or absent, whenever a
-    process is killed. A file lock makes a second process wait for the first, and find its result; `on_wait` is called
-    before such a wait. What `build` raises is passed on, and nothing is kept.
+    `build` fills an empty directory beside it, which is then renamed. So the directory is complete or absent, even if
+    the process is killed. A file lock makes a second process wait for the first and use its result; `on_wait` is called
+    before it waits. If `build` raises, nothing is kept.
     """
     target = cache_dir() / name
     if target.is_dir():
         return target
     with _locked(cache_dir() / f"{name}.lock", on_wait):
-        if not target.is_dir():  # else another process built it while this one waited
+        if not target.is_dir():  # another process may have built it while this one waited for the lock
             _build(target, build)
     return target
 

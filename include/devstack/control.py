@@ -1,4 +1,4 @@
-"""The owner's side of a guardian: start one, find one, and tell it what to do."""
+"""The client of a guardian: start or find one, and send it requests."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ if TYPE_CHECKING:
 
 __all__ = ["GuardianHandle", "GuardianStatus"]
 
-# A stop answers when the server has ended, which takes its grace and a little more.
+# The guardian answers a stop request when the server has ended, which takes its grace time and a little more.
 _ANSWER_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
 class GuardianStatus:
-    """One answer of a guardian."""
+    """The state of a guardian and its servers."""
 
     pid: int
     owner_pid: int | None
-    """None: released, `down` stops it."""
+    """None if its owner has released it; then `down` stops it."""
     servers: tuple[ServerState, ...]
 
     def server(self, name: str) -> ServerState | None:
-        """The server of that name, or None when it was never started."""
+        """Return the server of that name, or None if it was never started."""
         return next((server for server in self.servers if server.name == name), None)
 
 
 class GuardianHandle:
-    """A running guardian. Every method raises `StackError` when it is gone."""
+    """A running guardian. Every method raises `StackError` if it has ended."""
 
     def __init__(self, state_dir: Path, *, process: subprocess.Popen[bytes] | None = None, pipe: int | None = None):
         self._state_dir = state_dir
@@ -49,9 +49,9 @@ class GuardianHandle:
 
     @classmethod
     def start(cls, state_dir: Path) -> GuardianHandle:
-        """Start a guardian that this process owns: it stops everything when this process ends in any way.
+        """Start a guardian with this process as its owner: it stops all servers when this process ends for any reason.
 
-        Raises `StackError` when one runs already on `state_dir`.
+        Raises `StackError` if another guardian uses `state_dir`.
         """
         read_end, write_end = os.pipe()
         try:
@@ -64,7 +64,7 @@ class GuardianHandle:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 pass_fds=(read_end,),
-                # A terminal's Ctrl-C goes to its whole group: the owner decides what it means, not the servers.
+                # Ctrl-C in a terminal is sent to the whole process group, but only the owner should react to it.
                 start_new_session=True,
             )
         except BaseException:
@@ -76,7 +76,7 @@ class GuardianHandle:
         try:
             handle._expect_ready()
         except BaseException:
-            handle._forget()
+            handle._close_pipe_and_wait()
             raise
         return handle
 
@@ -89,12 +89,12 @@ class GuardianHandle:
                 return
             rest = output.read().decode(errors="replace")
         if first == "locked":
-            raise StackError(f"a stack runs already in {self._state_dir}. Stop it with `make down`, or use it.")
+            raise StackError(f"a stack is already running in {self._state_dir}. Stop it with `make down`, or use it.")
         raise StackError(f"the stack's guardian did not start:\n{first}\n{rest}")
 
     @classmethod
     def find(cls, state_dir: Path) -> GuardianHandle | None:
-        """The guardian that runs on `state_dir`, or None."""
+        """Return the guardian that uses `state_dir`, or None."""
         handle = cls(state_dir)
         try:
             handle.status()
@@ -103,52 +103,53 @@ class GuardianHandle:
         return handle
 
     def status(self) -> GuardianStatus:
-        """How each server fares."""
-        return _status(self._ask({"do": "status"}))
+        """Return the state of the guardian and of each server."""
+        return _status(self._request({"do": "status"}))
 
     def start_server(self, spec: ServerSpec) -> None:
-        """Start a server; whether it answers is not waited for."""
-        self._ask({"do": "start", "spec": spec.to_json()})
+        """Start a server. Does not wait until it is ready."""
+        self._request({"do": "start", "spec": spec.to_json()})
 
     def restart_server(self, name: str) -> None:
-        """Start an ended server again, as it was."""
-        self._ask({"do": "restart", "name": name})
+        """Start a server that has ended again, with the same spec."""
+        self._request({"do": "restart", "name": name})
 
     def stop_server(self, name: str, *, grace_seconds: float = 5.0) -> None:
-        """SIGTERM, then SIGKILL after `grace_seconds`; 0: SIGKILL at once. Returns once it has ended."""
-        self._ask({"do": "stop", "name": name, "grace_seconds": grace_seconds})
+        """Send SIGTERM, and SIGKILL after `grace_seconds` (0: at once). Return when the server has ended."""
+        self._request({"do": "stop", "name": name, "grace_seconds": grace_seconds})
 
     def signal_server(self, name: str, signum: signal.Signals) -> None:
-        """Send a signal, e.g. SIGSTOP to a server that should hang."""
-        self._ask({"do": "signal", "name": name, "signal": int(signum)})
+        """Send a signal to a server, such as SIGSTOP to make it hang."""
+        self._request({"do": "signal", "name": name, "signal": int(signum)})
 
     def release(self) -> None:
-        """Let the servers outlive this process."""
-        self._ask({"do": "release"})
+        """Give up ownership: the servers outlive this process."""
+        self._request({"do": "release"})
         if self._pipe is not None:
             os.close(self._pipe)
             self._pipe = None
         if self._process is not None:
-            self._process.returncode = 0  # not ours to wait for any more
+            self._process.returncode = 0  # this process does not wait for it any more
             self._process = None
 
     def shutdown(self, *, grace_seconds: float = 5.0) -> None:
-        """Stop all servers and the guardian. Returns once the guardian has ended, at once if it has already."""
+        """Stop all servers and the guardian, and return when the guardian has ended."""
         if self._process is not None:
             pid = self._process.pid
         elif (found := GuardianHandle.find(self._state_dir)) is not None:
             pid = found.status().pid
         else:
             return
-        with contextlib.suppress(StackError):  # gone is what was wanted
-            self._ask({"do": "shutdown", "grace_seconds": grace_seconds})
+        with contextlib.suppress(StackError):  # it has ended already
+            self._request({"do": "shutdown", "grace_seconds": grace_seconds})
         self._wait_for_end(pid, grace_seconds * 2 + 30.0)
 
     def _wait_for_end(self, pid: int, seconds: float) -> None:
         if self._process is not None:
-            self._forget(seconds)
+            self._close_pipe_and_wait(seconds)
             return
-        # Not psutil: where nobody reaps it, an ended guardian stays a zombie, which only a descriptor tells apart.
+        # Not psutil: an ended guardian that its parent does not reap stays a zombie, and psutil counts it as running. A
+        # process descriptor becomes readable at the end.
         with contextlib.suppress(ProcessLookupError):
             descriptor = os.pidfd_open(pid)
             try:
@@ -161,8 +162,8 @@ class GuardianHandle:
                     f"see {self._state_dir / LOG_FILE}"
                 )
 
-    def _forget(self, seconds: float = 30.0) -> None:
-        """Close the pipe, which makes the guardian stop, and wait for its end."""
+    def _close_pipe_and_wait(self, seconds: float = 30.0) -> None:
+        """Close the pipe, at which the guardian stops, and wait for its end."""
         if self._pipe is not None:
             os.close(self._pipe)
             self._pipe = None
@@ -175,12 +176,12 @@ class GuardianHandle:
             self._process.wait()
         self._process = None
 
-    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+    def _request(self, request: dict[str, Any]) -> dict[str, Any]:
         try:
             answer = _exchange(self._state_dir, request)
         except (OSError, ValueError) as error:
             raise StackError(
-                f"no stack runs in {self._state_dir} ({error}). Start one with `make up`. "
+                f"no stack is running in {self._state_dir} ({error}). Start one with `make up`. "
                 f"The end of {self._state_dir / LOG_FILE}:\n{log_tail(self._state_dir / LOG_FILE, lines=5)}"
             ) from error
         if "error" in answer:
@@ -193,7 +194,7 @@ def _exchange(state_dir: Path, request: dict[str, Any]) -> dict[str, Any]:
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(_ANSWER_SECONDS)
-            # Through the descriptor: a socket address holds 108 bytes, a path may be longer.
+            # Through the directory's descriptor: a socket address is limited to 108 bytes, and the path may be longer.
             connection.connect(f"/proc/self/fd/{directory}/{SOCKET_FILE}")
             with connection.makefile("rwb") as stream:
                 stream.write(json.dumps(request).encode() + b"\n")

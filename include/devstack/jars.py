@@ -1,7 +1,7 @@
-"""Jars from Maven repositories, resolved once into the cache by the Ivy that ships inside pyspark.
+"""Jars from Maven repositories, which the Ivy inside pyspark downloads into the cache once, and the logging of servers.
 
-Behind a mirror or proxy: `WAYBILL_IVY_SETTINGS` names an Ivy settings file to use instead of Maven Central, and
-`JAVA_TOOL_OPTIONS` reaches the JVM as usual (`-Dhttps.proxyHost=… -Dhttps.proxyPort=…`).
+Behind a mirror or proxy: `WAYBILL_IVY_SETTINGS` names an Ivy settings file to use instead of Maven Central, and the JVM
+reads `JAVA_TOOL_OPTIONS` as usual (`-Dhttps.proxyHost=… -Dhttps.proxyPort=…`).
 """
 
 from __future__ import annotations
@@ -24,38 +24,38 @@ if TYPE_CHECKING:
 
     from devstack.preflight import Java
 
-__all__ = ["ICEBERG", "KAFKA", "JarSet", "pyspark_jars", "resolve"]
+__all__ = ["ICEBERG", "KAFKA", "JarSet", "pyspark_jars", "resolve", "write_log4j_config"]
 
 _RESOLVE_SECONDS = 900
 
 
 @dataclass(frozen=True)
 class JarSet:
-    """Maven coordinates (`group:artifact:version[:classifier[@extension]]`), resolved together with what they need.
+    """Maven coordinates (`group:artifact:version[:classifier[@extension]]`), resolved with their dependencies.
 
-    A jar with a classifier comes without what its module depends on: name that as well.
+    A jar with a classifier is resolved without its dependencies: list those as well.
     """
 
     name: str
     coordinates: tuple[str, ...]
     size_mb: int
-    """About what is downloaded, for the user to know."""
+    """The approximate size of the download, for the progress message."""
 
     @property
     def cache_name(self) -> str:
-        """The directory in the cache: it changes with the coordinates."""
+        """The name of its directory in the cache, which depends on the coordinates."""
         digest = hashlib.sha256(" ".join(self.coordinates).encode()).hexdigest()[:12]
         return f"jars-{self.name}-{digest}"
 
 
-# Kafka logs through SLF4J 1.7, and without a binding of that version a broker that fails would say nothing.
+# Kafka logs through SLF4J 1.7. Without a binding of that version a broker that fails would log nothing.
 KAFKA = JarSet(
     "kafka",
     ("org.apache.kafka:kafka_2.13:4.1.0", "org.apache.logging.log4j:log4j-slf4j-impl:2.24.3"),
     size_mb=43,
 )
 
-# What a user gives Spark by spark.jars.packages: waybill.spark.catalog.JARS.
+# The same as waybill.spark.catalog.JARS, which users give Spark by spark.jars.packages.
 ICEBERG = JarSet(
     "iceberg",
     (
@@ -69,7 +69,7 @@ ICEBERG = JarSet(
 
 
 def pyspark_jars() -> Path:
-    """The directory of pyspark's own jars: Spark, Ivy, ZooKeeper."""
+    """Return the directory of pyspark's own jars: Spark, Ivy, ZooKeeper."""
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise StackError("pyspark is not installed in this environment. Make it with: make venv")
@@ -77,9 +77,9 @@ def pyspark_jars() -> Path:
 
 
 def resolve(jar_set: JarSet, java: Java, on_progress: Callable[[str], None] = print) -> Path:
-    """The directory that holds all jars of `jar_set`; downloads them the first time.
+    """Return the directory with all jars of `jar_set`, and download them the first time.
 
-    Raises `StackError` with the end of Ivy's output when a download fails.
+    Raises `StackError` with the end of Ivy's output if a download fails.
     """
 
     def build(target: Path) -> None:
@@ -93,7 +93,7 @@ def resolve(jar_set: JarSet, java: Java, on_progress: Callable[[str], None] = pr
 
 
 def _run_ivy(jar_set: JarSet, java: Java, target: Path) -> None:
-    # Ivy's own cache is thrown away with this directory: a killed download must not leave a half jar for the next one.
+    # Ivy's own cache is in this directory, too, and is deleted with it: the next download must not find half a jar.
     with tempfile.TemporaryDirectory(prefix="ivy-", dir=target.parent) as scratch:
         module = Path(scratch) / "ivy.xml"
         module.write_text(_ivy_module(jar_set))
@@ -110,19 +110,19 @@ def _run_ivy(jar_set: JarSet, java: Java, target: Path) -> None:
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=_RESOLVE_SECONDS, check=False)
         except subprocess.TimeoutExpired as error:
-            raise StackError(_failure(jar_set, f"no end after {_RESOLVE_SECONDS} s")) from error
-    # Ivy reports an artifact that it could not download, and then exits with 0.
+            raise StackError(_failure(jar_set, f"Ivy did not end within {_RESOLVE_SECONDS} s")) from error
+    # Ivy exits with 0 even if it reports an artifact that it could not download.
     if done.returncode != 0 or "FAILED DOWNLOADS" in done.stdout or not any(target.iterdir()):
         problems = [line for line in (done.stdout + done.stderr).splitlines() if "ERROR" in line or "FAILED" in line]
         tail = "\n".join(f"    {line.strip()}" for line in (problems or (done.stdout + done.stderr).splitlines())[-15:])
-        raise StackError(_failure(jar_set, f"Ivy says:\n{tail}"))
+        raise StackError(_failure(jar_set, f"Ivy reports:\n{tail}"))
 
 
 def _failure(jar_set: JarSet, reason: str) -> str:
     return (
         f"could not download {jar_set.name}'s jars ({', '.join(jar_set.coordinates)}): {reason}\n"
-        "Is Maven Central within reach? A mirror goes into an Ivy settings file, named by WAYBILL_IVY_SETTINGS; "
-        "a proxy into JAVA_TOOL_OPTIONS."
+        "Can this machine reach Maven Central? To use a mirror, set WAYBILL_IVY_SETTINGS to an Ivy settings file; "
+        "to use a proxy, set JAVA_TOOL_OPTIONS."
     )
 
 
@@ -170,3 +170,26 @@ def _artifact(name: str, classifier: str, extension: str) -> str:
     extension = quoteattr(extension or "jar")
     classified = f" m:classifier={quoteattr(classifier)}" if classifier else ""
     return f"      <artifact name={quoteattr(name)} type={extension} ext={extension}{classified}/>"
+
+
+# --- logging ----------------------------------------------------------------------------------------------------------
+
+_LOG4J_CONFIG = """\
+status = warn
+appender.out.type = Console
+appender.out.name = out
+appender.out.layout.type = PatternLayout
+appender.out.layout.pattern = %d{yyyy-MM-dd HH:mm:ss,SSS} %-5p %c{1}: %m%n
+rootLogger.level = info
+rootLogger.appenderRef.out.ref = out
+"""
+
+
+def write_log4j_config(directory: Path) -> Path:
+    """Write the logging configuration of a Java server into `directory`, and return its path.
+
+    The server logs to standard output, which the guardian appends to the server's log file.
+    """
+    path = directory / "log4j2.properties"
+    path.write_text(_LOG4J_CONFIG)
+    return path

@@ -1,4 +1,4 @@
-"""Three Kafka brokers in KRaft mode, each broker and controller at once."""
+"""Three Kafka brokers in KRaft mode; each of them is a controller, too."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from base64 import urlsafe_b64encode
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from devstack.log4j import write_log4j_config
+from devstack.jars import write_log4j_config
 from devstack.servers import ServerSpec
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ __all__ = ["BROKER_IDS", "KafkaCluster", "broker_name"]
 BROKER_IDS = (1, 2, 3)
 _HEAP_MB = 600
 
-# The same for every broker. Replication as in production; timeouts and rebalances short enough for a demo and tests.
+# For every broker. Replication as in production; timeouts and rebalances short enough for a demo and tests.
 _SETTINGS: dict[str, str | int] = {
     "process.roles": "broker,controller",
     "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
@@ -42,13 +42,13 @@ _SETTINGS: dict[str, str | int] = {
     "share.coordinator.state.topic.min.isr": 2,
     "share.coordinator.state.topic.num.partitions": 3,
     "group.initial.rebalance.delay.ms": 0,
-    # Messages stamped long ago (the demo's flights are of 2013) would be deleted minutes after they are produced.
+    # With retention, messages with old timestamps (the demo's flights of 2013) would be deleted within minutes.
     "log.retention.ms": -1,
-    # A topic that asks for retention or compaction sees it within seconds.
+    # If a topic sets retention or compaction, it takes effect within seconds.
     "log.retention.check.interval.ms": 2000,
     "log.cleaner.backoff.ms": 1000,
     "log.cleaner.dedupe.buffer.size": 16 * 2**20,
-    # A broker that was killed is fenced, and its partitions get new leaders, after this long.
+    # After this time a killed broker is fenced, and its partitions get new leaders.
     "broker.session.timeout.ms": 6000,
     "broker.heartbeat.interval.ms": 1000,
     "num.network.threads": 2,
@@ -57,13 +57,13 @@ _SETTINGS: dict[str, str | int] = {
 
 
 def broker_name(node_id: int) -> str:
-    """The server's name: `kafka-1`."""
+    """Return the server's name: `kafka-1`."""
     return f"kafka-{node_id}"
 
 
 @dataclass(frozen=True)
 class KafkaCluster:
-    """The brokers, with their state in `directory`. `ports` are pairs of (client port, controller port)."""
+    """The brokers, with their state in `directory`. `ports`: for each broker its client port and controller port."""
 
     java: Java
     jars: Path
@@ -74,11 +74,11 @@ class KafkaCluster:
 
     @property
     def bootstrap_servers(self) -> str:
-        """E.g. `127.0.0.1:1,127.0.0.1:2,127.0.0.1:3`."""
+        """The brokers' addresses, such as `127.0.0.1:1,127.0.0.1:2,127.0.0.1:3`."""
         return ",".join(f"127.0.0.1:{client}" for client, _ in self.ports)
 
     def specs(self, logs: Path) -> tuple[ServerSpec, ...]:
-        """The three processes; writes their configuration."""
+        """Write the configuration, and return the three processes."""
         self.directory.mkdir(parents=True, exist_ok=True)
         return tuple(self._spec(node_id, logs) for node_id in BROKER_IDS)
 
@@ -111,37 +111,37 @@ class KafkaCluster:
         }
 
     def _cluster_id(self) -> str:
-        """Kept in the state directory: the brokers refuse data of another cluster."""
+        """Return the cluster's id. It is stored, since the brokers refuse data of another cluster."""
         file = self.directory / "cluster.id"
         if not file.exists():
-            # Kafka's own ids do not start with a dash either: its tool would take one for an option.
+            # Not with a dash at the start: Kafka's tool would read it as an option.
             candidates = (urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=") for _ in itertools.count())
-            file.write_text(next(each for each in candidates if not each.startswith("-")))
+            file.write_text(next(candidate for candidate in candidates if not candidate.startswith("-")))
         return file.read_text()
 
-    def missing(self) -> str | None:
-        """None once all brokers and a controller are known to each other; else what is missing."""
-        return self.missing_brokers(BROKER_IDS)
+    def why_not_ready(self) -> str | None:
+        """Return None if all brokers serve and have a controller, else what is missing."""
+        return self.why_brokers_not_ready(BROKER_IDS)
 
-    def missing_brokers(self, expected: tuple[int, ...]) -> str | None:
-        """None once exactly the brokers `expected` serve, and each of them says so itself.
+    def why_brokers_not_ready(self, expected: tuple[int, ...]) -> str | None:
+        """Return None if exactly the brokers `expected` serve, by the answer of each of them, else what is missing.
 
-        Asking only one is not enough: for some seconds the others count a killed broker in.
+        The answer of one broker is not enough: for some seconds the others still list a killed broker.
         """
         for node_id in expected:
             address = f"127.0.0.1:{self.ports[BROKER_IDS.index(node_id)][0]}"
-            if (missing := _missing_at(address, sorted(expected))) is not None:
-                return f"{broker_name(node_id)} at {address}: {missing}"
+            if (reason := _why_not_ready_at(address, sorted(expected))) is not None:
+                return f"{broker_name(node_id)} at {address}: {reason}"
         return None
 
 
-def _missing_at(address: str, expected: list[int]) -> str | None:
+def _why_not_ready_at(address: str, expected: list[int]) -> str | None:
     from kafka import KafkaAdminClient
     from kafka.errors import KafkaError
 
     host, port = address.split(":")
     try:
-        # A refused connection is reported at once, where the client would go on trying.
+        # A refused connection is an error at once, while the client would try again for seconds.
         socket.create_connection((host, int(port)), timeout=1.0).close()
         admin = KafkaAdminClient(bootstrap_servers=[address], request_timeout_ms=3000, bootstrap_timeout_ms=2000)
     except (KafkaError, OSError, ValueError) as error:
@@ -154,5 +154,5 @@ def _missing_at(address: str, expected: list[int]) -> str | None:
         admin.close()
     serving = sorted(broker["broker_id"] for broker in cluster["brokers"] if not broker.get("is_fenced"))
     if serving != expected:
-        return f"it knows the brokers {serving} of {expected}"
-    return None if cluster["controller_id"] in serving else "it knows of no controller"
+        return f"it lists the brokers {serving} of {expected}"
+    return None if cluster["controller_id"] in serving else "it has no controller"

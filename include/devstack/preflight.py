@@ -1,4 +1,4 @@
-"""What must be there before anything is started. Each refusal names what was found and the remedy."""
+"""The requirements of the local stack. Each error message names what was found and the remedy."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Java:
 
 
 def check(directory: Path) -> Java:
-    """All checks, the cheap ones first. Returns the Java to use; raises `StackError` with the remedy."""
+    """Check all requirements, and return the Java to use. Raises `StackError` with the remedy."""
     check_platform()
     check_python()
     check_disk(directory)
@@ -40,7 +40,7 @@ def check(directory: Path) -> Java:
 
 
 def check_platform(platform: str = sys.platform) -> None:
-    """The guardian relies on Linux's prctl and pidfd."""
+    """Raise `StackError` unless this is Linux: the guardian needs prctl and pidfd."""
     if platform != "linux":
         raise StackError(
             f"the local stack runs on Linux, and this is {platform!r}. "
@@ -49,38 +49,41 @@ def check_platform(platform: str = sys.platform) -> None:
 
 
 def check_python(version: tuple[int, int] = (sys.version_info[0], sys.version_info[1])) -> None:
-    """The lock is compiled for one version."""
+    """Raise `StackError` unless this is Python 3.11: the lock file is compiled for it."""
     if version != (3, 11):
         raise StackError(
-            f"this is Python {version[0]}.{version[1]}, and Waybill's lock is for 3.11. Make the environment with: "
-            "make venv PYTHON=/path/to/python3.11"
+            f"this is Python {version[0]}.{version[1]}, and Waybill's lock file is for 3.11. Make the environment "
+            "with: make venv PYTHON=/path/to/python3.11"
         )
 
 
 def check_disk(directory: Path, *, min_free_mb: int = MIN_FREE_MB) -> None:
-    """`directory` need not exist yet. The demo needs about 1.5 GB; Kafka stops for good when its disk fills up."""
+    """Raise `StackError` if too little disk is free in `directory`, which may not exist yet.
+
+    The demo needs about 1.5 GB. A broker whose disk is full stops and does not recover by itself.
+    """
     existing = next(each for each in (directory.absolute(), *directory.absolute().parents) if each.exists())
     free_mb = shutil.disk_usage(existing).free // 2**20
     if free_mb < min_free_mb:
         raise StackError(
-            f"only {free_mb:,} MB are free in {directory}, and the stack needs {min_free_mb:,} MB. Free some, or keep "
-            "the state elsewhere: WAYBILL_STATE_DIR=/path/on/another/disk"
+            f"only {free_mb:,} MB are free in {directory}, and the stack needs {min_free_mb:,} MB. Free some, or put "
+            "the state on another disk: WAYBILL_STATE_DIR=/path/on/another/disk"
         )
 
 
 def find_java() -> Java:
-    """The Java of JAVA_HOME, else the one on PATH. Raises `StackError` when it is missing, too old, or no full JDK."""
+    """Return the Java of JAVA_HOME, else that on PATH. Raises `StackError` unless it is a full JDK 17 or 21."""
     binary = _java_binary()
     settings = _run(binary, "-XshowSettings:properties", "-version")
     version = re.search(r"java\.specification\.version = (?:1\.)?(\d+)", settings)
     home = re.search(r"java\.home = (.+)", settings)
     if version is None or home is None:
-        raise StackError(f"{binary} does not answer like a Java:\n{settings.strip()[:500]}\n{_JAVA_REMEDY}")
+        raise StackError(f"{binary} does not print its properties like Java:\n{settings.strip()[:500]}\n{_JAVA_REMEDY}")
     if int(version[1]) not in _JAVA_VERSIONS:
         raise StackError(f"{binary} is Java {version[1]}. {_JAVA_REMEDY}")
     if "jdk.incubator.vector" not in _run(binary, "--list-modules"):
         raise StackError(
-            f"{binary} is Java {version[1]} without the module jdk.incubator.vector, which Spark 4 loads: a cut-down "
+            f"{binary} is Java {version[1]} without the module jdk.incubator.vector, which Spark 4 needs: a reduced "
             f"runtime, not a full JDK. {_JAVA_REMEDY}"
         )
     return Java(binary=binary, home=Path(home[1].strip()), version=int(version[1]))
@@ -90,11 +93,11 @@ def _java_binary() -> Path:
     if java_home := os.environ.get("JAVA_HOME"):
         binary = Path(java_home) / "bin" / "java"
         if not os.access(binary, os.X_OK):
-            raise StackError(f"JAVA_HOME is {java_home}, and there is no bin/java in it. {_JAVA_REMEDY}")
+            raise StackError(f"JAVA_HOME is {java_home}, but it contains no bin/java. {_JAVA_REMEDY}")
         return binary
     found = shutil.which("java")
     if found is None:
-        raise StackError(f"no java on PATH, and JAVA_HOME is not set. {_JAVA_REMEDY}")
+        raise StackError(f"no java found on PATH, and JAVA_HOME is not set. {_JAVA_REMEDY}")
     return Path(found)
 
 

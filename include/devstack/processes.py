@@ -1,4 +1,4 @@
-"""What Linux offers against orphans: dying with the parent, adopting orphans, and ending a whole process tree."""
+"""Means of Linux against orphaned processes: a signal at the parent's end, adoption, and ending a process tree."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def _prctl(option: int, value: int) -> None:
 
 
 def die_with_parent(parent_pid: int, signum: int = signal.SIGKILL) -> None:
-    """Ask the kernel to send `signum` to this process when its parent ends. For use right after a fork.
+    """Ask the kernel to send `signum` to this process when its parent ends. Call it right after a fork.
 
-    The kernel watches the *thread* that forked, so the parent must fork from a thread that lives as long as it does.
-    `parent_pid` closes the race: if the parent ended before the request was made, this process ends here.
+    The kernel watches the *thread* that forked, so the parent must fork from a thread that lives as long as the parent.
+    If the parent has ended before this call, no signal would come: then `parent_pid` differs, and this process ends.
     """
     _prctl(_PR_SET_PDEATHSIG, signum)
     if os.getppid() != parent_pid:
@@ -39,17 +39,17 @@ def die_with_parent(parent_pid: int, signum: int = signal.SIGKILL) -> None:
 
 
 def become_subreaper() -> None:
-    """Make this process the parent of every descendant whose own parent ends, double-forked ones included."""
+    """Make this process the parent of every descendant whose parent ends, also of double-forked ones."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def descendants(pid: int | None = None) -> list[psutil.Process]:
-    """All living descendants of `pid` (default: this process), without zombies."""
+    """Return the living descendants of `pid` (default: of this process), without zombies."""
     try:
-        found = psutil.Process(pid).children(recursive=True)
+        processes = psutil.Process(pid).children(recursive=True)
     except psutil.NoSuchProcess:
         return []
-    return [process for process in found if _is_alive(process)]
+    return [process for process in processes if _is_alive(process)]
 
 
 def _is_alive(process: psutil.Process) -> bool:
@@ -62,19 +62,19 @@ def _is_alive(process: psutil.Process) -> bool:
 def end_descendants(
     find: Callable[[], Iterable[psutil.Process]], reap: Callable[[], None], *, deadline_seconds: float = 10.0
 ) -> None:
-    """Send SIGKILL to what `find` returns until it returns nothing: a process may fork while it is being killed.
+    """Send SIGKILL to the processes that `find` returns, until it returns none: a process may fork before it is killed.
 
-    `reap` collects the exit codes of children, so that `find` does not see their zombies for ever.
+    `reap` collects the exit codes of children, so that they do not stay zombies.
     """
     end = time.monotonic() + deadline_seconds
-    while found := list(find()):
-        for process in found:
+    while processes := list(find()):
+        for process in processes:
             try:
                 process.kill()
             except psutil.NoSuchProcess:
                 continue
         reap()
-        if time.monotonic() > end:  # only a process in uninterruptible sleep gets here
+        if time.monotonic() > end:  # only a process in uninterruptible sleep survives so long
             return
         time.sleep(0.01)
     reap()

@@ -1,4 +1,4 @@
-"""Puts events on a topic the way a busy company does: from several producers, each with a compression of its own."""
+"""Produce events to a topic from several producers, each with another compression, as in a large company."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ __all__ = ["COMPRESSIONS", "create_topic", "produce"]
 
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 
-_RUN_OF_EVENTS = 5_000
-"""How many events in a row one producer gets: enough for full batches, few enough for all codecs on each partition."""
+_EVENTS_IN_A_ROW = 5_000
+"""So many events go to one producer: enough for full batches, few enough that each partition gets all compressions."""
 
 _FLUSH_SECONDS = 60.0
 
-# What becomes of a message is known from its acknowledgement; librdkafka's account of each retry would only alarm.
+# The acknowledgements report the outcome of each message, so librdkafka's messages about retries are not needed.
 _silent = logging.getLogger("devstack.librdkafka")
 _silent.addHandler(logging.NullHandler())
 _silent.propagate = False
 
 
 def create_topic(bootstrap_servers: str, topic: str, partitions: int) -> None:
-    """Create the topic, three times replicated, if it is not there yet.
+    """Create the topic with three replicas, if it does not exist.
 
-    Retention is without limit: the events carry timestamps of long ago, and a broker deletes what is older than its
-    retention minutes after it was produced.
+    It has no retention: the events have old timestamps, and a broker deletes a message that is older than the retention
+    minutes after it was produced. Raises `StackError` if it exists with another number of partitions.
     """
     admin = AdminClient({"bootstrap.servers": bootstrap_servers}, logger=_silent)
     config = {"retention.ms": "-1", "min.insync.replicas": "2"}
@@ -43,19 +43,20 @@ def create_topic(bootstrap_servers: str, topic: str, partitions: int) -> None:
     except KafkaException as error:
         if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
             raise StackError(f"topic {topic!r} cannot be created: {error.args[0].str()}") from None
-        found = admin.describe_topics(TopicCollection([topic]))[topic].result(timeout=60)
-        if len(found.partitions) != partitions:
+        existing = admin.describe_topics(TopicCollection([topic]))[topic].result(timeout=60)
+        if len(existing.partitions) != partitions:
             raise StackError(
-                f"topic {topic!r} is there already, with {len(found.partitions)} partitions instead of {partitions}"
+                f"topic {topic!r} exists already, with {len(existing.partitions)} partitions instead of {partitions}"
             ) from None
 
 
 def produce(
     bootstrap_servers: str, topic: str, events: Iterable[FlightEvent], on_progress: Callable[[int], None]
 ) -> int:
-    """Produce all events, idempotently and acknowledged by all replicas; returns how many were acknowledged.
+    """Produce all events, idempotently and acknowledged by all replicas, and return their number.
 
-    `on_progress` gets the number handed over so far, now and then. Raises `StackError` if any was refused.
+    `on_progress` is called now and then with the number of events given to producers so far. Raises `StackError` if an
+    event is not acknowledged.
     """
     outcomes: Counter[str] = Counter()
 
@@ -64,21 +65,21 @@ def produce(
 
     producers = [_producer(bootstrap_servers, compression) for compression in COMPRESSIONS]
     events = iter(events)
-    handed_over = 0
+    produced = 0
     for producer in itertools.cycle(producers):
-        run = list(itertools.islice(events, _RUN_OF_EVENTS))
-        if not run:
+        chunk = list(itertools.islice(events, _EVENTS_IN_A_ROW))
+        if not chunk:
             break
-        for event in run:
+        for event in chunk:
             _produce(producer, topic, event, delivered)
         producer.poll(0)
-        handed_over += len(run)
-        on_progress(handed_over)
+        produced += len(chunk)
+        on_progress(produced)
     for producer in producers:
         producer.flush(_FLUSH_SECONDS)
     acknowledged = outcomes.pop("acknowledged", 0)
-    if outcomes or acknowledged != handed_over:
-        raise StackError(f"Kafka acknowledged {acknowledged:,} of {handed_over:,} messages; refused: {dict(outcomes)}")
+    if outcomes or acknowledged != produced:
+        raise StackError(f"Kafka acknowledged {acknowledged:,} of {produced:,} messages; refused: {dict(outcomes)}")
     return acknowledged
 
 
@@ -109,7 +110,7 @@ def _produce(
                 headers=list(event.headers),
                 on_delivery=delivered,
             )
-        except BufferError:  # the producer's queue is full: let it send
+        except BufferError:  # the producer's queue is full: wait until it has sent some messages
             producer.poll(0.1)
         else:
             return

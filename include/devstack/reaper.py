@@ -1,13 +1,13 @@
-"""Runs one server that forks, and leaves none of its descendants behind: `python -m devstack.reaper GRACE COMMAND …`.
+"""Run one server that forks, and leave none of its descendants behind: `python -m devstack.reaper GRACE COMMAND …`.
 
-The guardian puts this process between itself and a server with children of its own (Airflow's components, which start
-tasks, which start Spark). It adopts whatever the server leaves behind, and ends all of it when
+The guardian starts this process between itself and a server that has child processes (Airflow's components start tasks,
+which start Spark). This process adopts what the server leaves behind, and ends all descendants when
 
-- the server ends by itself: exit code passed on,
-- it is told to stop (SIGTERM, SIGINT): the server gets SIGTERM and `GRACE` seconds, then everything gets SIGKILL,
-- the guardian ends in any way, SIGKILL included: the kernel sends SIGTERM (`PR_SET_PDEATHSIG`).
+- the server ends by itself; then this process ends with the same exit code,
+- it gets SIGTERM or SIGINT: the server gets SIGTERM, and after `GRACE` seconds all descendants get SIGKILL,
+- the guardian ends for any reason, including SIGKILL: the kernel sends SIGTERM (`PR_SET_PDEATHSIG`).
 
-If this process itself is killed, its descendants become the guardian's, which ends them.
+If this process itself is killed, the guardian adopts its descendants and ends them.
 """
 
 from __future__ import annotations
@@ -26,18 +26,17 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-# While the guardian lives it may take its time; once it is gone nobody waits for this process any more.
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-class _Stopped(Exception):
-    """A stop signal arrived."""
+class _StopRequested(Exception):
+    """Raised by the handler of a stop signal."""
 
 
 def _stop(_signum: int, _frame: FrameType | None) -> None:
     for each in _STOP_SIGNALS:
         signal.signal(each, signal.SIG_IGN)
-    raise _Stopped
+    raise _StopRequested
 
 
 def _reap() -> None:
@@ -49,7 +48,7 @@ def _reap() -> None:
 
 
 def _wait_for(pid: int) -> int:
-    """Reap children, adopted ones included, until `pid` ends. Returns its exit code, 128 + signal if killed."""
+    """Reap children, also adopted ones, until `pid` ends. Return its exit code; 128 + signal if a signal ended it."""
     while True:
         ended, status = os.waitpid(-1, 0)
         if ended == pid:
@@ -74,7 +73,7 @@ def _ask_to_stop(pid: int, grace_seconds: float) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command in `arguments[1:]`; see the module's docstring."""
+    """Run the command in `arguments[1:]`, and return its exit code. See the module's docstring."""
     grace_seconds, command = float(arguments[0]), arguments[1:]
     me = os.getpid()
     become_subreaper()
@@ -88,7 +87,7 @@ def main(arguments: list[str]) -> int:
         )
         code = _wait_for(child.pid)
         child.returncode = code
-    except _Stopped:
+    except _StopRequested:
         if child is not None:
             _ask_to_stop(child.pid, grace_seconds)
             child.returncode = code

@@ -1,4 +1,4 @@
-"""A schema registry: Apicurio, which speaks Confluent's REST API, with its schemas in memory. For tests."""
+"""A schema registry for tests: Apicurio, which implements Confluent's REST API, with its schemas in memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ARCHIVE = JarSet("registry", (f"io.apicurio:apicurio-registry-app:{_VERSION}:al
 
 
 def unpacked(java: Java, on_progress: Callable[[str], None] = print) -> Path:
-    """The directory with the registry's jars; downloads it the first time."""
+    """Return the directory with the registry's jars, and download it the first time."""
     archive = next(resolve(_ARCHIVE, java, on_progress).glob("*.tar.gz"))
 
     def build(target: Path) -> None:
@@ -37,11 +37,11 @@ def unpacked(java: Java, on_progress: Callable[[str], None] = print) -> Path:
 
 @dataclass(frozen=True)
 class Registry:
-    """One registry. Its schemas are gone when it ends."""
+    """One schema registry. Its schemas are lost when it ends."""
 
     java: Java
     home: Path
-    """See `unpacked`."""
+    """The directory that `unpacked` returns."""
     directory: Path
     port: int
 
@@ -49,11 +49,11 @@ class Registry:
 
     @property
     def url(self) -> str:
-        """Where Confluent's API is."""
+        """The base URL of Confluent's API."""
         return f"http://127.0.0.1:{self.port}/apis/ccompat/v7"
 
     def specs(self, logs: Path) -> tuple[ServerSpec, ...]:
-        """The one process."""
+        """Return the process."""
         self.directory.mkdir(parents=True, exist_ok=True)
         settings = {
             "quarkus.http.host": "127.0.0.1",
@@ -68,8 +68,8 @@ class Registry:
         )
         return (ServerSpec(self.name, command, logs / f"{self.name}.log", self.directory),)
 
-    def missing(self) -> str | None:
-        """None once it answers."""
+    def why_not_ready(self) -> str | None:
+        """Return None if it answers, else the error."""
         try:
             with urllib.request.urlopen(f"{self.url}/subjects", timeout=2.0) as answer:
                 answer.read()

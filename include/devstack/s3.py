@@ -1,7 +1,7 @@
-"""The S3 server: versitygw where Go is installed (real, persistent), else moto's (in memory).
+"""The S3 server: versitygw if Go is installed (a real server, persistent), else moto's server (in memory).
 
-Both refuse a put and a multipart completion with `If-None-Match: *` when the object exists, which the commit protocol
-is built on.
+Both refuse a put and a multipart completion with `If-None-Match: *` if the object exists. The commit protocol relies on
+that.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _BUILD_SECONDS = 900
 
 
 class S3Kind(StrEnum):
-    """Which program serves S3."""
+    """The program that serves S3."""
 
     VERSITYGW = "versitygw"
     MOTO = "moto"
@@ -38,18 +38,18 @@ class S3Kind(StrEnum):
 
 @dataclass(frozen=True)
 class S3Program:
-    """The program to run, and where it is."""
+    """The program that serves S3, and its path."""
 
     kind: S3Kind
     binary: Path
 
 
 def choose_server(on_progress: Callable[[str], None] = print) -> S3Program:
-    """Versitygw, built on the first call (a minute or two), or moto's server. Says which and why."""
+    """Return versitygw, which the first call builds (a minute or two), or moto's server, and report why."""
     if "WAYBILL_S3_SERVER" in os.environ:
         return _named(os.environ["WAYBILL_S3_SERVER"], on_progress)
     if shutil.which("go") is None and not _built().exists():
-        on_progress("S3 is moto's server, in memory: no `go` on PATH to build versitygw with")
+        on_progress("S3 is moto's server, in memory: there is no `go` on PATH to build versitygw")
         return _moto()
     try:
         return _versitygw(on_progress)
@@ -60,7 +60,7 @@ def choose_server(on_progress: Callable[[str], None] = print) -> S3Program:
 
 def _named(kind: str, on_progress: Callable[[str], None]) -> S3Program:
     if kind not in list(S3Kind):
-        raise StackError(f"WAYBILL_S3_SERVER is {kind!r}; it can be {' or '.join(S3Kind)}")
+        raise StackError(f"WAYBILL_S3_SERVER is {kind!r}; it must be {' or '.join(S3Kind)}")
     return _moto() if kind == S3Kind.MOTO else _versitygw(on_progress)
 
 
@@ -119,11 +119,11 @@ class S3Server:
 
     @property
     def endpoint_url(self) -> str:
-        """E.g. `http://127.0.0.1:23456`."""
+        """The base URL, such as `http://127.0.0.1:23456`."""
         return f"http://127.0.0.1:{self.port}"
 
     def specs(self, logs: Path) -> tuple[ServerSpec, ...]:
-        """The one process. Credentials go by environment: a command line is everybody's to read."""
+        """Return the process. It gets credentials through its environment: every user can read a command line."""
         data = self.directory / "data"
         data.mkdir(parents=True, exist_ok=True)
         if self.program.kind is S3Kind.MOTO:
@@ -136,7 +136,7 @@ class S3Server:
         return (ServerSpec("s3", tuple(command), logs / "s3.log", self.directory, environment),)
 
     def _metadata_options(self, data: Path) -> list[str]:
-        """Versitygw keeps metadata in extended attributes; some file systems have none, then in files beside."""
+        """Return the options for metadata: files beside the data if the file system has no extended attributes."""
         try:
             os.setxattr(data, "user.waybill", b"1")
             os.removexattr(data, "user.waybill")
@@ -146,8 +146,8 @@ class S3Server:
             return ["--sidecar", str(sidecar)]
         return []
 
-    def missing(self) -> str | None:
-        """None once it lists buckets and ours is there (created by this call when absent); else what is missing."""
+    def why_not_ready(self) -> str | None:
+        """Create the bucket if it does not exist. Return None if the server lists it, else the error."""
         from botocore.exceptions import BotoCoreError, ClientError
 
         client = self._client()

@@ -1,47 +1,66 @@
-"""What a server of the stack is: how it is started (`ServerSpec`) and how it fares (`ServerState`)."""
+"""What all servers of the stack share: how to start one (`ServerSpec`), its state (`ServerState`) and log, free ports,
+and files that contain secrets.
+"""
 
 from __future__ import annotations
 
+import os
+import random
+import socket
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["LOCK_FILE", "LOG_FILE", "SOCKET_FILE", "ServerSpec", "ServerState", "log_tail"]
+from waybill.errors import StackError
+
+__all__ = [
+    "LOCK_FILE",
+    "LOG_FILE",
+    "SOCKET_FILE",
+    "ServerSpec",
+    "ServerState",
+    "free_ports",
+    "log_tail",
+    "write_private",
+]
 
 # The guardian's files in the state directory.
 SOCKET_FILE = "guardian.sock"
 LOCK_FILE = "guardian.lock"
 LOG_FILE = "guardian.log"
 
+# Below Linux's ephemeral range (32768 up): while a server is down, no outgoing connection can take its port.
+_FIRST_PORT, _LAST_PORT = 20_000, 32_000
+
 
 @dataclass(frozen=True)
 class ServerSpec:
-    """One server process. It travels to the guardian as JSON."""
+    """How to start one server process. It is sent to the guardian as JSON."""
 
     name: str
     command: tuple[str, ...]
     log: Path
-    """Standard output and error, appended."""
+    """The file to which standard output and error are appended."""
     directory: Path
-    """Working directory; it must exist."""
+    """The working directory. It must exist."""
     environment: dict[str, str] = field(default_factory=dict)
-    """On top of the guardian's own."""
+    """Variables in addition to the guardian's environment."""
     drop_environment: tuple[str, ...] = ()
-    """Prefixes of variables of the guardian's environment that this server must not see."""
+    """Prefixes of variables of the guardian's environment that the server does not get."""
     forks: bool = False
-    """It has children of its own: it runs under a reaper, and is stopped before the servers that it uses."""
+    """True if it starts child processes: then it runs under a reaper, and stops before the servers that it uses."""
     once: bool = False
-    """It does its work and ends."""
+    """True if it is expected to end by itself."""
     grace_seconds: float = 5.0
-    """Between SIGTERM and SIGKILL."""
+    """The time between SIGTERM and SIGKILL."""
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Return the fields as plain JSON values."""
         return asdict(self) | {"log": str(self.log), "directory": str(self.directory), "command": list(self.command)}
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> ServerSpec:
-        """The inverse of `to_json`."""
+        """Return the spec that `to_json` was called on."""
         return cls(
             **document
             | {
@@ -55,21 +74,21 @@ class ServerSpec:
 
 @dataclass(frozen=True)
 class ServerState:
-    """One server as the guardian sees it."""
+    """The state of one server."""
 
     name: str
     pid: int
     exit_code: int | None
-    """None while it runs; negative: ended by that signal."""
+    """None while it is running; negative if that signal ended it."""
     log: str
     log_start_bytes: int
-    """Where in `log` the output of the latest start begins."""
+    """The position in `log` at which the output of the latest start begins."""
     once: bool = False
-    """It is meant to end."""
+    """True if it is expected to end by itself."""
 
     @property
     def running(self) -> bool:
-        """Whether the process has not ended."""
+        """Whether the process is running."""
         return self.exit_code is None
 
     @property
@@ -87,9 +106,9 @@ class ServerState:
 
 
 def log_tail(path: Path, *, start_bytes: int = 0, lines: int = 20) -> str:
-    """The last `lines` lines of a log, from `start_bytes` on, indented for a message.
+    """Return the last `lines` lines of a log after `start_bytes`, indented for an error message.
 
-    Java's stack frames are left out: a failing server prints so many that the line which says why is beyond them.
+    Java's stack frames are left out, since a failing server prints so many that the cause would not be among the lines.
     """
     try:
         with path.open("rb") as stream:
@@ -100,3 +119,38 @@ def log_tail(path: Path, *, start_bytes: int = 0, lines: int = 20) -> str:
         return "    (no log was written)"
     tail = [line for line in text.splitlines() if not line.startswith("\tat ")][-lines:]
     return "\n".join(f"    {line}" for line in tail) or "    (the log is empty)"
+
+
+def free_ports(count: int, *, prefer: tuple[int, ...] = ()) -> list[int]:
+    """Return `count` different TCP ports of 127.0.0.1 that are free.
+
+    The ports of `prefer` are tried first, in their order, so that a stack restarts on its former ports. Raises
+    `StackError` if there are not enough.
+    """
+    free: list[int] = []
+    candidates = [*prefer, *random.sample(range(_FIRST_PORT, _LAST_PORT), k=500)]
+    for port in candidates:
+        if len(free) == count:
+            return free
+        if port not in free and _is_free(port):
+            free.append(port)
+    raise StackError(f"found only {len(free)} of {count} free ports from {_FIRST_PORT} to {_LAST_PORT} on 127.0.0.1")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that contains secrets: only its owner can read it, and an existing file is replaced atomically."""
+    partial = path.with_name(f"{path.name}.partial")
+    partial.unlink(missing_ok=True)
+    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as stream:
+        stream.write(text)
+    partial.replace(path)

@@ -1,7 +1,7 @@
-"""A Spark standalone cluster, from the jars inside pyspark: a master and workers, on this machine only.
+"""A Spark standalone cluster on this machine, from the jars inside pyspark: a master and two workers.
 
-What runs on it runs as on a cluster elsewhere: executors are processes of their own, their Python is what the
-application ships, and they know nothing of this checkout or of the connections unless Spark hands it to them.
+Applications run on it as on a remote cluster: executors are processes of their own, with the Python environment that
+the application ships. They get nothing of this checkout, and no connections, except through Spark.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _HOST = "127.0.0.1"
 
 
 def worker_name(number: int) -> str:
-    """Of the server, e.g. `spark-worker-1`."""
+    """Return the server's name: `spark-worker-1`."""
     return f"spark-worker-{number}"
 
 
@@ -36,7 +36,7 @@ def worker_name(number: int) -> str:
 class SparkCluster:
     """A master and two workers of one core each, with their state in `directory`.
 
-    `ports`: the master's, that of its UI, and those of the workers' UIs.
+    `ports`: the master's port, its UI's, and the workers' UIs'.
     """
 
     java: Java
@@ -47,20 +47,20 @@ class SparkCluster:
 
     @property
     def master_url(self) -> str:
-        """For `spark-submit --master`."""
+        """The value of `spark-submit --master`."""
         return f"spark://{_HOST}:{self.ports[0]}"
 
     @property
     def ui_urls(self) -> tuple[str, ...]:
-        """Of the master's UI, then the workers'. Each answers `/json/` as well."""
+        """The URLs of the master's UI and the workers' UIs. Each also serves `/json/`."""
         return tuple(f"http://{_HOST}:{port}" for port in self.ports[1:])
 
     def work_directory(self, number: int) -> Path:
-        """Where a worker keeps its executors' directories and logs."""
+        """Return the directory of a worker's executors and their logs."""
         return self.directory / worker_name(number)
 
     def specs(self, logs: Path) -> tuple[ServerSpec, ...]:
-        """The master and the workers, which look for the master until it is there."""
+        """Return the master and the workers. The workers try to reach the master until it is ready."""
         self.directory.mkdir(parents=True, exist_ok=True)
         master = ("master.Master", "--host", _HOST, "--port", str(self.ports[0]), "--webui-port", str(self.ports[1]))
         return (
@@ -85,21 +85,21 @@ class SparkCluster:
             environment={
                 "SPARK_HOME": str(home),
                 "JAVA_HOME": str(self.java.home),
-                "SPARK_LOCAL_IP": _HOST,  # or the UIs would listen on all addresses
+                "SPARK_LOCAL_IP": _HOST,  # else the UIs would listen on all addresses
                 "SPARK_LOCAL_DIRS": str(self.directory),
                 "SPARK_DAEMON_MEMORY": "256m",
                 "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
             },
-            # What an executor finds in its environment must have come with the application.
+            # Executors must get these variables only from the application.
             drop_environment=("AIRFLOW", "PYSPARK", "PYTHON", "SPARK_", "VIRTUAL_ENV", "WAYBILL"),
             forks=forks,
         )
 
-    def missing(self) -> str | None:
-        """None once the master counts all workers."""
+    def why_not_ready(self) -> str | None:
+        """Return None if the master has registered all workers, else what is missing."""
         try:
             answer = httpx.get(f"{self.ui_urls[0]}/json/", timeout=5.0, trust_env=False).raise_for_status().json()
         except (httpx.HTTPError, ValueError) as error:
             return f"Spark's master does not answer: {error!r}"
         alive = answer["aliveworkers"]
-        return None if alive == len(WORKERS) else f"Spark's master knows {alive} workers of {len(WORKERS)}"
+        return None if alive == len(WORKERS) else f"Spark's master has registered {alive} of {len(WORKERS)} workers"

@@ -1,8 +1,8 @@
 """The Python environment of Spark's executors, as one archive that `spark-submit --archives` ships to them.
 
-It holds what a task needs and no more: no Airflow, no pyspark (each worker has its own). Its `bin/python` is a link to
-the interpreter that this one was made from, so the nodes need the same Python at the same place; everything else is
-in the archive, the compiled loops of Waybill included.
+It contains only what tasks need: no Airflow, and no pyspark, which each worker has. Its `bin/python` is a link to the
+interpreter that this environment was made from, so the nodes need the same Python at the same path. Everything else is
+in the archive, including Waybill's compiled functions.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 __all__ = ["build"]
 
 _LEVEL = 1
-"""Of gzip: level 6 takes four times as long to save a tenth."""
+"""The gzip level. Level 6 takes four times as long, and saves a tenth of the size."""
 
-# Compiles what every task needs: else each executor does that for itself, in its first seconds.
+# Compiles what every task needs. Else each executor would compile it in its first seconds.
 _COMPILE = """
 import importlib, io, pkgutil
 import waybill.formats, waybill.parsers, waybill.partition.task
@@ -46,12 +46,11 @@ assert sum(rows.num_rows for rows in decode(frames, where="", first_offset=0, ne
 def build(
     archive: Path, requirements: Path, extra: Sequence[Path], library: Path, on_progress: Callable[[str], None]
 ) -> None:
-    """Write the archive: the locked `requirements`, the `extra` ones of the user's own parsers, and `library`.
+    """Write the archive: the locked `requirements`, the `extra` requirements of the user's parsers, and `library`.
 
-    `library`: the folder that holds the package `waybill`. What was installed for the same requirements before is taken
-    from the cache.
+    `library`: the directory that contains the package `waybill`. The installed requirements are kept in the cache.
 
-    Raises `StackError` with the output of what failed.
+    Raises `StackError` with the output of the command that failed.
     """
     files = [requirements, *extra]
     key = hashlib.sha256("\0".join([_interpreter(), *(file.read_text() for file in files)]).encode())
@@ -63,7 +62,7 @@ def build(
     archive.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f"{archive.name}.", dir=archive.parent) as scratch:
         package = _copy_library(library, Path(scratch))
-        on_progress("compiling what every task needs")
+        on_progress("compiling the functions that every task uses")
         _run([str(environment / "bin" / "python"), "-c", _COMPILE], PYTHONPATH=scratch)
         on_progress(f"writing {archive}")
         partial = Path(scratch) / "archive"
@@ -72,7 +71,7 @@ def build(
 
 
 def _interpreter() -> str:
-    """The Python behind this environment, which the nodes need at the same place."""
+    """Return the path of the Python behind this environment, which the nodes need at the same path."""
     return str(Path(sys.base_prefix) / "bin" / f"python{sys.version_info[0]}.{sys.version_info[1]}")
 
 
@@ -89,7 +88,10 @@ def _install(target: Path, requirements: Path, extra: Sequence[Path], on_progres
 
 
 def _copy_library(library: Path, scratch: Path) -> Path:
-    """The package, with times in whole seconds: by them compiled code knows its source, and tar may cut them."""
+    """Copy the package, with modification times in whole seconds.
+
+    Numba compares them with the times stored in its compiled code, and tar does not keep fractions of a second.
+    """
     package = scratch / "waybill"
     shutil.copytree(library / "waybill", package, ignore=shutil.ignore_patterns("__pycache__"))
     for file in package.rglob("*.py"):
@@ -119,14 +121,14 @@ def _run(command: list[str], **environment: str) -> None:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise StackError(f"{command[0]} did not end well: {error}") from error
+        raise StackError(f"{command[0]} failed: {error}") from error
     if done.returncode != 0:
         tail = "\n".join(f"    {line}" for line in (done.stdout + done.stderr).splitlines()[-15:])
-        raise StackError(f"the executors' environment could not be made: {' '.join(command[:4])} … says:\n{tail}")
+        raise StackError(f"could not build the executors' environment: {' '.join(command[:4])} … failed:\n{tail}")
 
 
 def _index() -> dict[str, str]:
-    """The package index that pip is set to use, for uv."""
+    """Return the package index of pip's configuration, for uv."""
     if "UV_DEFAULT_INDEX" in os.environ:
         return {}
     pip = [sys.executable, "-m", "pip", "config", "get", "global.index-url"]

@@ -1,29 +1,34 @@
-"""The stack as one object: started, asked, hurt on purpose, and stopped."""
+"""The local stack as one object: start it, find it, use its endpoints, break it on purpose, stop it."""
 
 from __future__ import annotations
 
 import json
-import os
-import secrets
-import shlex
 import shutil
 import signal
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self
 
 from devstack import jars, preflight
-from devstack.airflow import Airflow
+from devstack.airflow import MIGRATION_SERVER, Airflow
 from devstack.control import GuardianHandle, GuardianStatus
 from devstack.kafka import BROKER_IDS, KafkaCluster, broker_name
-from devstack.ports import free_ports
-from devstack.private import write_private
-from devstack.s3 import REGION, S3Kind, S3Program, S3Server, choose_server
-from devstack.servers import ServerSpec, ServerState, log_tail
+from devstack.s3 import REGION, S3Program, S3Server, choose_server
+from devstack.servers import ServerSpec, ServerState, free_ports, log_tail
 from devstack.spark import SparkCluster, worker_name
+from devstack.state import (
+    SPARK_CONF_DIRECTORY,
+    Endpoints,
+    discard_state_of_lost_objects,
+    project_root,
+    read_endpoints,
+    update_endpoints,
+    write_exports,
+    write_spark_defaults,
+)
 from devstack.zookeeper import ZooKeeper
 from waybill.errors import StackError
 
@@ -31,55 +36,32 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from types import TracebackType
 
-__all__ = ["Endpoints", "Stack", "project_root", "state_dir"]
+__all__ = ["Stack"]
 
 BUCKET = "waybill"
 _READY_SECONDS = 180.0
 _POLL_SECONDS = 0.1
-_PORT_COUNT = 2 * len(BROKER_IDS) + 2 + 3
-
-
-def project_root() -> Path:
-    """The checkout: where dags/, plugins/ and spark_jobs/ are."""
-    return Path(__file__).resolve().parents[2]
-
-
-def state_dir() -> Path:
-    """Where `make up` and the demo keep the stack's state: `WAYBILL_STATE_DIR`, or `.waybill` in the checkout."""
-    return Path(os.environ.get("WAYBILL_STATE_DIR") or project_root() / ".waybill").expanduser().absolute()
 
 
 class Service(Protocol):
-    """One or more server processes that answer together."""
+    """One or more server processes that become ready together."""
 
     @property
     def name(self) -> str:
-        """For progress and messages."""
+        """The name for progress and error messages."""
 
     def specs(self, logs: Path) -> tuple[ServerSpec, ...]:
-        """The processes to start; writes their configuration."""
+        """Write the configuration, and return the processes to start."""
 
-    def missing(self) -> str | None:
-        """Ask the service. None: it is ready; else what is still missing."""
-
-
-@dataclass(frozen=True)
-class Endpoints:
-    """Where everything is, and the secrets to get in. Kept in the state directory, readable by its owner only."""
-
-    ports: tuple[int, ...]
-    s3_kind: S3Kind
-    s3_binary: str
-    s3_access_key: str
-    s3_secret_key: str
-    airflow_password: str
+    def why_not_ready(self) -> str | None:
+        """Ask the service. Return None if it is ready, else what is missing."""
 
 
 class Stack:
-    """A running local stack. Make one with `start`, find one with `attach`.
+    """A running local stack, from `start` or `attach`.
 
-    `start` makes this process its owner: when this process ends in any way, everything stops (devstack.guardian). As a
-    context manager it stops everything at the end of the block.
+    `start` makes this process the stack's owner: when it ends, for whatever reason, all servers stop
+    (`devstack.guardian`). As a context manager the stack stops at the end of the block.
     """
 
     def __init__(
@@ -110,7 +92,7 @@ class Stack:
             BUCKET,
         )
         self.spark: SparkCluster | None = None
-        """Once `start_spark` was called."""
+        """None before `start_spark`."""
         self.airflow = Airflow(
             state_dir / "airflow",
             project_root(),
@@ -119,19 +101,19 @@ class Stack:
             self.environment(),
         )
 
-    # --- life ---------------------------------------------------------------------------------------------------------
+    # --- start and stop -----------------------------------------------------------------------------------------------
 
     @classmethod
     def start(
         cls, state_dir: Path, *, airflow: bool = False, on_progress: Callable[[str], None] | None = None
     ) -> Stack:
-        """Start Kafka, ZooKeeper and S3 (and Airflow), and return once each of them answers.
+        """Start Kafka, ZooKeeper and S3, with `airflow` also Airflow, and return when all of them are ready.
 
-        `state_dir` is created when absent; a stack that was stopped continues where it was, on the same ports if they
-        are free. `on_progress` gets one line of text for each thing that takes time.
+        `state_dir` is created if it does not exist. A stack that was stopped continues with its state, on the same
+        ports if they are free. `on_progress` gets one line of text for each step that takes time.
 
-        Raises `StackError`, with nothing left running, when something is missing, does not start, or a stack runs in
-        `state_dir` already.
+        Raises `StackError` if a requirement is missing, a server does not start, or a stack runs in `state_dir`
+        already. Then no process is left.
         """
         report = on_progress or (lambda _: None)
         state_dir = state_dir.absolute()
@@ -140,13 +122,13 @@ class Stack:
         state_dir.chmod(0o700)
         guardian = GuardianHandle.start(state_dir)
         try:
-            kafka_jars, program = _programs(java, report)
-            _drop_what_lost_its_objects(state_dir, program, report)
-            stack = cls(state_dir, guardian, java, kafka_jars, _endpoints(state_dir, program), report)
-            _write_spark_defaults(state_dir / _SPARK_CONF, jars.resolve(jars.ICEBERG, java, report))
-            write_private(state_dir / ENVIRONMENT_FILE, _exports(stack.environment()))
+            kafka_jars, iceberg_jars, program = _find_programs(java, report)
+            discard_state_of_lost_objects(state_dir, program, report)
+            stack = cls(state_dir, guardian, java, kafka_jars, update_endpoints(state_dir, program), report)
+            write_spark_defaults(state_dir, iceberg_jars)
+            write_exports(state_dir, stack.environment())
             report(f"starting {len(BROKER_IDS)} Kafka brokers, ZooKeeper and S3 ({program.kind})")
-            if airflow:  # its database is made while the others start
+            if airflow:  # its database is migrated while the others start
                 stack._start_migration()
             stack._start_services([stack.kafka, stack.zookeeper, stack.s3])
             if airflow:
@@ -158,22 +140,24 @@ class Stack:
 
     @classmethod
     def attach(cls, state_dir: Path, *, on_progress: Callable[[str], None] | None = None) -> Stack | None:
-        """The stack that runs in `state_dir`, or None. Attaching does not make this process its owner."""
+        """Return the stack that runs in `state_dir`, or None. It does not make this process the owner."""
         state_dir = state_dir.absolute()
-        if not (state_dir / _ENDPOINTS_FILE).exists() or (guardian := GuardianHandle.find(state_dir)) is None:
+        endpoints = read_endpoints(state_dir)
+        if endpoints is None or (guardian := GuardianHandle.find(state_dir)) is None:
             return None
         report = on_progress or (lambda _: None)
         java = preflight.find_java()
-        endpoints = _read_endpoints(state_dir)
-        assert endpoints is not None
         return cls(state_dir, guardian, java, jars.resolve(jars.KAFKA, java, report), endpoints, report)
 
     def stop(self, *, grace_seconds: float = 5.0) -> None:
-        """Stop everything; returns when no process of the stack is left. 0 seconds of grace: SIGKILL at once."""
+        """Stop all servers, and return when no process of the stack is left.
+
+        A server gets SIGTERM, and SIGKILL after `grace_seconds`; with 0 it gets SIGKILL at once.
+        """
         self._guardian.shutdown(grace_seconds=grace_seconds)
 
     def release(self) -> None:
-        """Let the stack outlive this process; from now on only `stop` ends it."""
+        """Give up ownership: the stack outlives this process, and only `stop` ends it."""
         self._guardian.release()
 
     def __enter__(self) -> Self:
@@ -185,38 +169,38 @@ class Stack:
         self.stop()
 
     def status(self) -> GuardianStatus:
-        """How each server fares."""
+        """Return the state of each server."""
         return self._guardian.status()
 
     def start_airflow(self, environment: Mapping[str, str] | None = None) -> None:
-        """Start Airflow on a running stack; nothing happens when it runs already. Returns when it is healthy.
+        """Start Airflow if it is not running, and return when it is healthy.
 
-        `environment`: for its tasks, on top of `environment()`; e.g. `WAYBILL_CONFIG`.
+        `environment`: more environment variables for its tasks than `environment()`, such as `WAYBILL_CONFIG`.
         """
         if self.airflow_runs():
             return
         self.airflow = replace(self.airflow, connections={**self.environment(), **(environment or {})})
         self._on_progress("starting Airflow: scheduler, DAG processor, API server, triggerer")
-        if self.status().server(_MIGRATION) is None:
+        if self.status().server(MIGRATION_SERVER) is None:
             self._start_migration()
         self._wait_for_migration()
         self._start_services([self.airflow])
 
     def airflow_runs(self) -> bool:
-        """Whether Airflow was started on this stack, and not stopped since."""
+        """Return whether a component of Airflow is running."""
         states = [self.status().server(spec.name) for spec in self.airflow.specs(self.logs)]
         return any(state is not None and state.running for state in states)
 
     def stop_airflow(self) -> None:
-        """Stop what `start_airflow` started, and every task; nothing happens when it does not run."""
+        """Stop Airflow and all its tasks at once, if it is running."""
         if self.airflow_runs():
             for spec in self.airflow.specs(self.logs):
                 self._guardian.stop_server(spec.name, grace_seconds=0.0)
 
     def start_spark(self) -> SparkCluster:
-        """Start a Spark standalone cluster on a running stack. Returns once the master counts its workers.
+        """Start a Spark standalone cluster, and return it when the master has registered its workers.
 
-        It stops with the stack. A stack found by `attach` does not know of it.
+        It stops together with the stack. A stack that was found by `attach` cannot use it.
         """
         if self.spark is None:
             first, *others = free_ports(4)
@@ -226,7 +210,7 @@ class Stack:
         return self.spark
 
     def stop_spark(self) -> None:
-        """Stop what `start_spark` started, and forget its state."""
+        """Stop the Spark cluster, if there is one, and delete its state."""
         if self.spark is not None:
             for spec in self.spark.specs(self.logs):
                 self._guardian.stop_server(spec.name, grace_seconds=0.0)
@@ -234,7 +218,7 @@ class Stack:
             self.spark = None
 
     def kill_spark_worker(self, number: int) -> None:
-        """SIGKILL a worker of the Spark cluster and its executors."""
+        """Send SIGKILL to a worker of the Spark cluster and to its executors."""
         self._guardian.stop_server(worker_name(number), grace_seconds=0.0)
 
     def _start_migration(self) -> None:
@@ -242,17 +226,17 @@ class Stack:
 
     def _wait_for_migration(self) -> None:
         start = time.monotonic()
-        while (state := self.status().server(_MIGRATION)) is not None and state.running:
-            self._check_deadline(start, _MIGRATION, [_MIGRATION], "it still migrates")
+        while (state := self.status().server(MIGRATION_SERVER)) is not None and state.running:
+            self._check_deadline(start, MIGRATION_SERVER, [MIGRATION_SERVER], "the migration is still running")
             time.sleep(_POLL_SECONDS)
         if state is None or state.dead:
-            raise StackError(f"Airflow's database could not be made.\n{_log_excerpt(state) if state else ''}")
+            raise StackError(f"`airflow db migrate` failed.\n{_log_excerpt(state) if state else ''}")
 
     # --- endpoints ----------------------------------------------------------------------------------------------------
 
     @property
     def bootstrap_servers(self) -> str:
-        """Kafka's brokers, comma-separated."""
+        """The addresses of Kafka's brokers, comma-separated."""
         return self.kafka.bootstrap_servers
 
     @property
@@ -262,97 +246,97 @@ class Stack:
 
     @property
     def s3_endpoint_url(self) -> str:
-        """Base URL of the S3 API."""
+        """The base URL of the S3 API."""
         return self.s3.endpoint_url
 
     @property
     def s3_access_key(self) -> str:
-        """Access key id."""
+        """S3's access key id."""
         return self.endpoints.s3_access_key
 
     @property
     def s3_secret_key(self) -> str:
-        """Secret access key."""
+        """S3's secret access key."""
         return self.endpoints.s3_secret_key
 
     @property
     def bucket(self) -> str:
-        """The bucket; it exists."""
+        """The bucket of the archive and the warehouse. It exists."""
         return BUCKET
 
     @property
     def catalog_uri(self) -> str:
-        """Of Iceberg's SQL catalog, a SQLite file in the state directory."""
+        """The URI of Iceberg's SQL catalog, a SQLite file in the state directory."""
         return f"sqlite:///{self.state_dir / 'catalog.db'}"
 
     @property
     def warehouse(self) -> str:
-        """Where tables go."""
+        """The location of Iceberg's warehouse."""
         return f"s3://{BUCKET}/warehouse"
 
     def environment(self) -> dict[str, str]:
-        """The connections in Airflow's own format, which tasks, the CLI and tests all read."""
+        """Return the connections in Airflow's format, which tasks, the CLI and tests read."""
         return _connections(self) | {
             "WAYBILL_BUCKET": BUCKET,
             "PYSPARK_PYTHON": sys.executable,
             "JAVA_HOME": str(self.java.home),
-            "SPARK_CONF_DIR": str(self.state_dir / _SPARK_CONF),
+            "SPARK_CONF_DIR": str(self.state_dir / SPARK_CONF_DIRECTORY),
         }
 
     # --- faults -------------------------------------------------------------------------------------------------------
 
     def kill_broker(self, node_id: int) -> None:
-        """SIGKILL a broker. Returns when the process is gone; the cluster notices within seconds."""
+        """Send SIGKILL to a broker, and return when the process has ended. The cluster notices it within seconds."""
         self._guardian.stop_server(broker_name(node_id), grace_seconds=0.0)
 
     def stop_broker(self, node_id: int) -> None:
-        """Stop a broker in order: it hands its partitions over first."""
+        """Shut a broker down: it first hands its partitions over."""
         self._guardian.stop_server(broker_name(node_id), grace_seconds=20.0)
 
     def start_broker(self, node_id: int) -> None:
-        """Start a broker that was killed or stopped. Returns when the cluster counts it in again."""
+        """Start a broker that was killed or stopped, and return when it has rejoined the cluster."""
         self._guardian.restart_server(broker_name(node_id))
         running = self._running_brokers()
-        self._wait_for("kafka", [broker_name(node_id)], lambda: self.kafka.missing_brokers(running))
+        self._wait_for("kafka", [broker_name(node_id)], lambda: self.kafka.why_brokers_not_ready(running))
 
     def pause_server(self, name: str) -> None:
-        """SIGSTOP: the server holds its connections and answers nothing. `name`: kafka-1, zookeeper, s3."""
+        """Send SIGSTOP: the server keeps its connections and answers nothing. `name`: kafka-1, zookeeper, s3."""
         self._guardian.signal_server(name, signal.SIGSTOP)
 
     def resume_server(self, name: str) -> None:
-        """SIGCONT after `pause_server`."""
+        """Send SIGCONT, after `pause_server`."""
         self._guardian.signal_server(name, signal.SIGCONT)
 
     def kill_zookeeper(self) -> None:
-        """SIGKILL ZooKeeper; its data stays."""
+        """Send SIGKILL to ZooKeeper. Its data stays."""
         self._guardian.stop_server(self.zookeeper.name, grace_seconds=0.0)
 
     def stop_zookeeper(self) -> None:
-        """Stop ZooKeeper in order; its data stays."""
+        """Shut ZooKeeper down. Its data stays."""
         self._guardian.stop_server(self.zookeeper.name)
 
     def wipe_zookeeper(self) -> None:
-        """Delete ZooKeeper's data; it must not run."""
+        """Delete ZooKeeper's data. Raises `StackError` if it is running."""
         state = self.status().server(self.zookeeper.name)
         if state is not None and state.running:
-            raise StackError("zookeeper runs: stop it before its data is wiped")
+            raise StackError("zookeeper is running: stop it before deleting its data")
         shutil.rmtree(self.zookeeper.directory / "data")
         self.zookeeper.specs(self.logs)
 
     def start_zookeeper(self) -> None:
-        """Start ZooKeeper again. Returns when it answers."""
+        """Start ZooKeeper again, and return when it is ready."""
         self._restart(self.zookeeper)
 
     def kill_s3(self) -> None:
-        """SIGKILL the S3 server. Versitygw keeps its objects, moto's are lost."""
+        """Send SIGKILL to the S3 server. Versitygw keeps its objects; moto loses them."""
         self._guardian.stop_server(self.s3.name, grace_seconds=0.0)
 
     def start_s3(self) -> None:
-        """Start the S3 server again. Returns when it answers and the bucket is there."""
+        """Start the S3 server again, and return when it is ready and the bucket exists."""
         self._restart(self.s3)
 
     def restart_ended(self) -> list[str]:
-        """Start every server that has ended by itself. Returns their names, once they answer."""
+        """Start every server that has ended by itself, and return their names when they are ready."""
         ended = [server.name for server in self.status().servers if server.dead]
         for name in ended:
             self._guardian.restart_server(name)
@@ -360,13 +344,13 @@ class Stack:
         for service in services:
             names = [spec.name for spec in service.specs(self.logs)]
             if set(names) & set(ended):
-                self._wait_for(service.name, names, service.missing)
+                self._wait_for(service.name, names, service.why_not_ready)
         return ended
 
     # --- starting and waiting -----------------------------------------------------------------------------------------
 
     def _start_services(self, services: Iterable[Service]) -> None:
-        """Start all at once, then wait for each: the slow ones start while the quick ones are asked."""
+        """Start all services at the same time, and return when each of them is ready."""
         waiting = []
         for service in services:
             specs = service.specs(self.logs)
@@ -376,37 +360,38 @@ class Stack:
         start = time.monotonic()
         while waiting:
             for entry in list(waiting):
-                if (missing := self._missing(entry[0].missing, entry[1])) is None:
-                    self._on_progress(f"{entry[0].name} answers after {time.monotonic() - start:.1f} s")
+                service, names = entry
+                if (reason := self._ask(service.why_not_ready, names)) is None:
+                    self._on_progress(f"{service.name} is ready after {time.monotonic() - start:.1f} s")
                     waiting.remove(entry)
                 else:
-                    self._check_deadline(start, entry[0].name, entry[1], missing)
+                    self._check_deadline(start, service.name, names, reason)
             time.sleep(_POLL_SECONDS if waiting else 0.0)
 
     def _restart(self, service: Service) -> None:
         self._guardian.restart_server(service.name)
-        self._wait_for(service.name, [service.name], service.missing)
+        self._wait_for(service.name, [service.name], service.why_not_ready)
 
-    def _wait_for(self, name: str, servers: list[str], ask: Callable[[], str | None]) -> None:
+    def _wait_for(self, name: str, servers: list[str], why_not_ready: Callable[[], str | None]) -> None:
         start = time.monotonic()
-        while (missing := self._missing(ask, servers)) is not None:
-            self._check_deadline(start, name, servers, missing)
+        while (reason := self._ask(why_not_ready, servers)) is not None:
+            self._check_deadline(start, name, servers, reason)
             time.sleep(_POLL_SECONDS)
 
-    def _missing(self, ask: Callable[[], str | None], servers: list[str]) -> str | None:
-        """Ask, and look whether the processes live: one that has ended will never answer."""
+    def _ask(self, why_not_ready: Callable[[], str | None], servers: list[str]) -> str | None:
+        """Return why a service is not ready. Raises `StackError` if a process has ended, so that it never will be."""
         status = self.status()
         for name in servers:
             if (state := status.server(name)) is not None and not state.running:
-                raise StackError(f"{name} {state.how_it_ended()} before it answered.\n{_log_excerpt(state)}")
-        return ask()
+                raise StackError(f"{name} {state.how_it_ended()} before it was ready.\n{_log_excerpt(state)}")
+        return why_not_ready()
 
-    def _check_deadline(self, start: float, name: str, servers: list[str], missing: str) -> None:
+    def _check_deadline(self, start: float, name: str, servers: list[str], reason: str) -> None:
         if time.monotonic() - start < _READY_SECONDS:
             return
         status = self.status()
         logs = [_log_excerpt(state) for server in servers if (state := status.server(server)) is not None]
-        raise StackError(f"{name} is not ready after {_READY_SECONDS:.0f} s: {missing}\n" + "\n".join(logs))
+        raise StackError(f"{name} is not ready after {_READY_SECONDS:.0f} s: {reason}\n" + "\n".join(logs))
 
     def _running_brokers(self) -> tuple[int, ...]:
         status = self.status()
@@ -414,76 +399,13 @@ class Stack:
         return tuple(node_id for node_id, state in states if state is not None and state.running)
 
 
-# --- what is kept -----------------------------------------------------------------------------------------------------
-
-ENVIRONMENT_FILE = "env"
-_SPARK_CONF = "spark-conf"
-_ENDPOINTS_FILE = "stack.json"
-_MIGRATION = "airflow-db"
-_VERSION = 1
-
-
-def _programs(java: preflight.Java, report: Callable[[str], None]) -> tuple[Path, S3Program]:
-    """Kafka's jars and the S3 program; made at the same time as Spark's jars when they are not there yet."""
+def _find_programs(java: preflight.Java, report: Callable[[str], None]) -> tuple[Path, Path, S3Program]:
+    """Return Kafka's jars, Iceberg's jars and the S3 program; those that are not in the cache are made in parallel."""
     with ThreadPoolExecutor(max_workers=3) as pool:
         iceberg_jars = pool.submit(jars.resolve, jars.ICEBERG, java, report)
         kafka_jars = pool.submit(jars.resolve, jars.KAFKA, java, report)
         program = pool.submit(choose_server, report)
-        iceberg_jars.result()
-        return kafka_jars.result(), program.result()
-
-
-def _write_spark_defaults(directory: Path, iceberg_jars: Path) -> None:
-    """Spark's defaults of the stack: Iceberg's jars on the class path, as they lie in the cache."""
-    # Not by spark.jars, which would have each job copy them.
-    directory.mkdir(parents=True, exist_ok=True)
-    lines = (f"spark.{process}.extraClassPath {iceberg_jars}/*\n" for process in ("driver", "executor"))
-    (directory / "spark-defaults.conf").write_text("".join(lines))
-
-
-def _drop_what_lost_its_objects(state_dir: Path, program: S3Program, report: Callable[[str], None]) -> None:
-    """Moto's objects end with its process: topics, committed offsets and tables that speak of them go as well."""
-    known = _read_endpoints(state_dir)
-    if known is None:
-        return
-    if known.s3_kind is not program.kind:
-        raise StackError(
-            f"the objects in {state_dir} are those of {known.s3_kind}, and the S3 server is now {program.kind}: "
-            f"set WAYBILL_S3_SERVER={known.s3_kind}, or begin anew with: python -m devstack down --wipe"
-        )
-    if program.kind is S3Kind.MOTO:
-        report("moto keeps objects in memory: those of the last time are gone, and so topics and tables begin anew")
-        for directory in ("kafka", "zookeeper"):
-            shutil.rmtree(state_dir / directory, ignore_errors=True)
-        (state_dir / "catalog.db").unlink(missing_ok=True)
-
-
-def _endpoints(state_dir: Path, program: S3Program) -> Endpoints:
-    """What the state directory says, brought up to date: ports that were taken meanwhile are replaced."""
-    known = _read_endpoints(state_dir)
-    endpoints = Endpoints(
-        ports=tuple(free_ports(_PORT_COUNT, prefer=known.ports if known else ())),
-        s3_kind=program.kind,
-        s3_binary=str(program.binary),
-        s3_access_key=known.s3_access_key if known else "waybill",
-        s3_secret_key=known.s3_secret_key if known else secrets.token_hex(16),
-        airflow_password=known.airflow_password if known else secrets.token_urlsafe(9),
-    )
-    write_private(state_dir / _ENDPOINTS_FILE, json.dumps({"v": _VERSION} | asdict(endpoints), indent=2))
-    return endpoints
-
-
-def _read_endpoints(state_dir: Path) -> Endpoints | None:
-    path = state_dir / _ENDPOINTS_FILE
-    try:
-        document = json.loads(path.read_text())
-        if document.pop("v") != _VERSION:
-            raise ValueError("it is of another version of the stack")
-        return Endpoints(**document | {"ports": tuple(document["ports"]), "s3_kind": S3Kind(document["s3_kind"])})
-    except FileNotFoundError:
-        return None
-    except (ValueError, KeyError, TypeError) as error:
-        raise StackError(f"{path} cannot be used: {error}. Remove {state_dir} and start again.") from error
+        return kafka_jars.result(), iceberg_jars.result(), program.result()
 
 
 def _connections(stack: Stack) -> dict[str, str]:
@@ -509,12 +431,6 @@ def _connections(stack: Stack) -> dict[str, str]:
         "SPARK": {"conn_type": "spark", "host": "local[2]", "extra": {"deploy-mode": "client"}},
     }
     return {f"AIRFLOW_CONN_{name}_DEFAULT": json.dumps(connection) for name, connection in connections.items()}
-
-
-def _exports(environment: dict[str, str]) -> str:
-    lines = [f"export {name}={shlex.quote(value)}\n" for name, value in environment.items()]
-    lines.append(f'export PATH={shlex.quote(str(Path(sys.prefix) / "bin"))}:"$PATH"\n')
-    return "# source this file, and `waybill` works on the local stack\n" + "".join(lines)
 
 
 def _log_excerpt(state: ServerState) -> str:

@@ -1,4 +1,4 @@
-"""One ZooKeeper, from the jars inside pyspark."""
+"""One ZooKeeper server, from the jars that pyspark contains."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from devstack.jars import pyspark_jars
-from devstack.log4j import write_log4j_config
+from devstack.jars import pyspark_jars, write_log4j_config
 from devstack.servers import ServerSpec
 
 if TYPE_CHECKING:
@@ -41,17 +40,17 @@ class ZooKeeper:
     directory: Path
     port: int
     settings: Mapping[str, object] = field(default_factory=dict)
-    """More lines of zoo.cfg, as for TLS."""
+    """More lines of zoo.cfg, such as those for TLS."""
 
     name = "zookeeper"
 
     @property
     def hosts(self) -> str:
-        """E.g. `127.0.0.1:23456`."""
+        """The server's address, such as `127.0.0.1:23456`."""
         return f"127.0.0.1:{self.port}"
 
     def specs(self, logs: Path) -> tuple[ServerSpec, ...]:
-        """The one process; writes its configuration."""
+        """Write the configuration, and return the process."""
         data = self.directory / "data"
         data.mkdir(parents=True, exist_ok=True)
         settings = {
@@ -64,7 +63,7 @@ class ZooKeeper:
             "maxClientCnxns": 0,
             "4lw.commands.whitelist": "ruok,srvr,stat,mntr,cons",
             "admin.enableServer": "false",
-            # Processes are killed here, not machines: what was written to the page cache is safe.
+            # Only processes are killed here, not machines, so what is in the page cache is not lost.
             "forceSync": "no",
             **self.settings,
         }
@@ -80,8 +79,11 @@ class ZooKeeper:
         )
         return (ServerSpec("zookeeper", command, logs / "zookeeper.log", self.directory),)
 
-    def missing(self) -> str | None:
-        """None once it serves requests: it says `imok` to `ruok` before that, but names its mode only then."""
+    def why_not_ready(self) -> str | None:
+        """Return None if it serves requests, else what is missing.
+
+        It asks for the server's mode with `srvr`: the server answers `imok` to `ruok` before it serves requests.
+        """
         try:
             with socket.create_connection(("127.0.0.1", self.port), timeout=2.0) as connection:
                 connection.sendall(b"srvr")

@@ -1,7 +1,7 @@
 """Every error that Waybill raises on purpose.
 
 The indentation is the class hierarchy. `(retriable)` marks a class whose `retriable` is true: the same call may succeed
-later although nobody changes anything. Retry policies, Airflow's among them, read that property.
+later without any change. Retry policies, Airflow's among them, read that property.
 
     WaybillError
       ConfigError                   the config, a parameter or an environment variable
@@ -112,7 +112,7 @@ class WaybillError(Exception):
     """Base of all errors that Waybill raises on purpose."""
 
     retriable: ClassVar[bool] = False
-    """Whether the same call may succeed later although nobody changes anything."""
+    """Whether the same call may succeed later without any change."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Spark and Airflow carry exceptions between processes by pickle. Exception's own __reduce__ calls the class

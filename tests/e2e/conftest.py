@@ -1,4 +1,4 @@
-"""Airflow on the run's stack, with streams of its own, and S3's connection in Airflow's database alone."""
+"""Airflow on the test run's stack, with streams of its own, and S3's connection only in Airflow's database."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from side_by_side import STORIES, Story
+from in_parallel import SCENARIOS, Scenario
 
 from devstack import Stack
 from devstack.airflow import Airflow
@@ -62,15 +62,15 @@ streams:
     maintenance: {}
 """
 
-_SIDE_BY_SIDE = 2
-"""Stories at a time, each with one DAG run at a time: two cores have no use for more, and each Spark takes memory."""
+_IN_PARALLEL = 2
+"""Scenarios at a time, each with one DAG run: more would not be faster on two cores, and Spark takes memory."""
 
 
 def without_schedules(config: str) -> str:
-    """The config with schedules that are half a year away.
+    """Return the config with schedules that are half a year away.
 
-    A DAG that is unpaused soon after its schedule's last time runs for that time at once ("soon": a tenth of what lies
-    between two times), and a test's own run would then find its work done.
+    If a DAG is unpaused shortly after a time of its schedule (within a tenth of the interval), Airflow starts a run for
+    that time at once. A test's own run would then find nothing to do.
     """
     away = datetime.now(UTC) + timedelta(days=183)
     once = f"schedule: '0 0 {min(away.day, 28)} {away.month} *'"
@@ -81,12 +81,12 @@ def without_schedules(config: str) -> str:
 
 @pytest.fixture(scope="module")
 def airflow(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
-    """The run's Airflow with the DAGs of `CONFIG`. It stops here: it would go on parsing them beside other tests."""
+    """Airflow with the DAGs of `CONFIG`. It stops after the module, else it would parse DAGs during other tests."""
     config = tmp_path_factory.mktemp("e2e") / "streams.yaml"
     config.write_text(without_schedules(CONFIG))
     stack.start_airflow({"WAYBILL_CONFIG": str(config)})
     s3 = stack.environment()["AIRFLOW_CONN_AWS_DEFAULT"]
-    # The `waybill` command that the tests call knows the environment only; Airflow was started without this variable.
+    # For the `waybill` command, which reads only the environment. Airflow was started without this variable.
     with (
         pytest.MonkeyPatch.context() as patch,
         stack.airflow.client() as client,
@@ -99,14 +99,14 @@ def airflow(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 @pytest.fixture(scope="module")
-def stories(request: pytest.FixtureRequest, stack: Stack, airflow: Airflow) -> Iterator[dict[str, Future[None]]]:
-    """The stories of all tests that were selected, by the test's name: they have begun, a few side by side."""
+def scenarios(request: pytest.FixtureRequest, stack: Stack, airflow: Airflow) -> Iterator[dict[str, Future[None]]]:
+    """Start the scenarios of all selected tests, a few in parallel, and return them by the test's name."""
 
-    def tell(story: Story) -> None:
+    def play(scenario: Scenario) -> None:
         with airflow.client() as client:
-            story(stack, client)
+            scenario(stack, client)
 
-    names = [item.name for item in request.session.items if item.name in STORIES]
-    with ThreadPoolExecutor(_SIDE_BY_SIDE) as pool:
-        yield {name: pool.submit(tell, STORIES[name]) for name in names}
+    names = [item.name for item in request.session.items if item.name in SCENARIOS]
+    with ThreadPoolExecutor(_IN_PARALLEL) as pool:
+        yield {name: pool.submit(play, SCENARIOS[name]) for name in names}
         pool.shutdown(cancel_futures=True)

@@ -1,4 +1,4 @@
-"""DAG files are parsed all day: what they make, and that they import nothing heavy."""
+"""DAG files: the DAGs that they define, and that parsing them imports no heavy library."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ print("RESULT" + json.dumps({
 
 
 def parse_dags(tmp_path: Path, config: str) -> dict[str, Any]:
-    """What Airflow makes of the DAG files under this config, in a process of its own."""
+    """Parse the DAG files with this config in a process of its own, and return what Airflow found."""
     path = tmp_path / "streams.yaml"
     path.write_text(config)
     environment = {k: v for k, v in os.environ.items() if not k.startswith("AIRFLOW_")} | {
@@ -66,7 +66,7 @@ def config_of(streams: int) -> str:
     )
 
 
-def test_fifty_streams_make_four_dags_each_and_load_nothing_heavy(tmp_path: Path) -> None:
+def test_fifty_streams_have_four_dags_each_and_import_nothing_heavy(tmp_path: Path) -> None:
     parsed = parse_dags(tmp_path, config_of(50))
     assert parsed["errors"] == {}
     assert parsed["heavy"] == []
@@ -77,7 +77,7 @@ def test_fifty_streams_make_four_dags_each_and_load_nothing_heavy(tmp_path: Path
     assert parsed["tasks"]["maintenance__s7"] == ["maintain"]
 
 
-def test_a_stream_whose_rows_go_to_files_has_a_finalizer(tmp_path: Path) -> None:
+def test_stream_with_a_files_sink_has_a_finalizer(tmp_path: Path) -> None:
     config = yaml.safe_load(config_of(2))
     config["streams"]["s1"]["sink"] = "files"
     parsed = parse_dags(tmp_path, yaml.safe_dump(config))
@@ -86,7 +86,7 @@ def test_a_stream_whose_rows_go_to_files_has_a_finalizer(tmp_path: Path) -> None
     assert parsed["tasks"]["partition__s1"] == ["check_quarantine", "finalize", "partition"]
 
 
-def test_a_stream_with_dedup_is_swept_after_each_partition_run(tmp_path: Path) -> None:
+def test_stream_with_dedup_is_swept_after_each_partition_run(tmp_path: Path) -> None:
     config = yaml.safe_load(config_of(2))
     config["streams"]["s1"]["parser"]["message_id"] = "id"
     config["streams"]["s1"]["dedup"] = {}
@@ -99,7 +99,7 @@ def test_a_stream_with_dedup_is_swept_after_each_partition_run(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("fault", ["version: 2", "streams: {s: {topics: []}}"])
-def test_a_wrong_config_is_an_import_error_that_names_the_file(tmp_path: Path, fault: str) -> None:
+def test_wrong_config_is_an_import_error_that_names_the_file(tmp_path: Path, fault: str) -> None:
     parsed = parse_dags(tmp_path, fault)
     assert parsed["tasks"] == {}
     assert len(parsed["errors"]) == 5

@@ -1,4 +1,4 @@
-"""What a user sees: events in Kafka, DAG runs in Airflow, rows in the table."""
+"""The whole system as a user sees it: events in Kafka, DAG runs in Airflow, rows in the table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from side_by_side import RUN_SECONDS, run_dag, side_by_side
+from in_parallel import RUN_SECONDS, in_parallel, run_dag
 
 from devstack import Stack
 from devstack.airflow import AirflowClient, DagRun, RunState
@@ -47,8 +47,8 @@ def waybill(*arguments: str, code: int = 0) -> Any:
     return json.loads(done.stdout)
 
 
-@side_by_side
-def test_scheduled_dags_bring_each_message_to_the_table_once_and_succeed_with_nothing_to_do(
+@in_parallel
+def test_dags_bring_each_message_to_the_table_once_and_succeed_with_nothing_to_do(
     stack: Stack, airflow: AirflowClient
 ) -> None:
     create_topic(stack, "e2e-orders-eu")
@@ -59,7 +59,7 @@ def test_scheduled_dags_bring_each_message_to_the_table_once_and_succeed_with_no
     [report] = waybill("verify", "orders")
     assert (report["figures"]["rows"], report["figures"]["lost"], report["figures"]["repeated"]) == (2_000, 0, 0)
 
-    # A topic that matches the pattern, made after the DAGs were, and more messages for the first one.
+    # A topic that matches the pattern is created after the DAGs, and the first topic gets more messages.
     create_topic(stack, "e2e-orders-us", partitions=1)
     produce(stack, "e2e-orders-us", range(500))
     produce(stack, "e2e-orders-eu", range(2_000, 2_100))
@@ -81,8 +81,8 @@ def test_scheduled_dags_bring_each_message_to_the_table_once_and_succeed_with_no
     assert (report["figures"]["rows"], report["figures"]["lost"], report["figures"]["repeated"]) == (2_600, 0, 0)
 
 
-@side_by_side
-def test_a_topic_that_stops_fails_the_report_and_no_other_topic(stack: Stack, airflow: AirflowClient) -> None:
+@in_parallel
+def test_stopped_topic_fails_the_report_and_no_other_topic(stack: Stack, airflow: AirflowClient) -> None:
     topics = ("e2e-payments-sound", "e2e-payments-recreated")
     for topic in topics:
         create_topic(stack, topic, partitions=1)
@@ -111,8 +111,8 @@ def test_a_topic_that_stops_fails_the_report_and_no_other_topic(stack: Stack, ai
     assert lags == {"e2e-payments-sound": 0}
 
 
-@side_by_side
-def test_a_quarantine_that_is_too_large_fails_one_task_and_is_emptied_by_a_retry(
+@in_parallel
+def test_too_many_messages_in_quarantine_fail_one_task_and_a_retry_moves_them(
     stack: Stack, airflow: AirflowClient
 ) -> None:
     create_topic(stack, "e2e-clicks", partitions=1)
@@ -128,12 +128,12 @@ def test_a_quarantine_that_is_too_large_fails_one_task_and_is_emptied_by_a_retry
     assert "clicks: 100 of 100 messages (100.0%) went to quarantine, more than 5%" in log
     assert "event_time_missing: 100, such as e2e-clicks/0@0" in log
     run = run_dag(airflow, "partition__clicks")
-    assert run.state is RunState.SUCCESS, "there is nothing new, and the alert was raised"
+    assert run.state is RunState.SUCCESS, "there are no new messages, and the alert was raised before"
 
     config = Path(os.environ["WAYBILL_CONFIG"])
-    mended = config.with_suffix(".mended")
-    mended.write_text(config.read_text().replace("field: time,", "field: at,"))
-    mended.replace(config)  # at once: tasks of other streams read it, too
+    corrected = config.with_suffix(".corrected")
+    corrected.write_text(config.read_text().replace("field: time,", "field: at,"))
+    corrected.replace(config)  # atomically: tasks of other streams read it, too
     form = {"reasons": ["event_time_missing"], "topic_partitions": ["e2e-clicks/0"], "last_offset": 89}
     run = run_dag(airflow, "quarantine_retry__clicks", form)
     assert run.state is RunState.SUCCESS, airflow.failure_report("quarantine_retry__clicks", run.run_id)
@@ -144,8 +144,8 @@ def test_a_quarantine_that_is_too_large_fails_one_task_and_is_emptied_by_a_retry
     assert (report["sound"], report["figures"]["rows"], report["figures"]["quarantine"]) == (True, 90, 10)
 
 
-@side_by_side
-def test_a_partition_run_is_followed_by_a_sweep_that_keeps_each_id_once(stack: Stack, airflow: AirflowClient) -> None:
+@in_parallel
+def test_partition_run_triggers_a_sweep_that_keeps_each_id_once(stack: Stack, airflow: AirflowClient) -> None:
     create_topic(stack, "e2e-visits")
     produce(stack, "e2e-visits", range(300))
     produce(stack, "e2e-visits", range(20))
@@ -161,7 +161,9 @@ def test_a_partition_run_is_followed_by_a_sweep_that_keeps_each_id_once(stack: S
     assert run.state is RunState.SUCCESS, airflow.failure_report("dedup__visits", run.run_id)
     assert run.run_id.startswith("asset_triggered__")
     tasks = {task.task_id: task for task in airflow.task_instances("dedup__visits", run.run_id)}
-    assert "visits: sweeps compare keys over 28d of 28d" in airflow.log("dedup__visits", run.run_id, tasks["check_window"])
+    assert "visits: sweeps compare keys over 28d of 28d" in airflow.log(
+        "dedup__visits", run.run_id, tasks["check_window"]
+    )
     [status] = waybill("dedup", "status", "visits")
     assert (status["rows"], status["duplicates"], status["index"]["keys"]) == (300, 20, 300)
     assert ids_in("e2e.visits_unique_g1") == sorted(f"e2e-visits-{i}" for i in range(300))
@@ -181,7 +183,7 @@ def test_a_partition_run_is_followed_by_a_sweep_that_keeps_each_id_once(stack: S
 
 
 def triggered_run(airflow: AirflowClient, dag_id: str) -> DagRun:
-    """The run of a DAG that nobody asked for, when it has ended."""
+    """Return the run that Airflow triggered by itself, when it has ended."""
     end = time.monotonic() + RUN_SECONDS
     while not (runs := airflow.runs(dag_id)):
         assert time.monotonic() < end, f"no run of {dag_id} was triggered"
@@ -190,7 +192,7 @@ def triggered_run(airflow: AirflowClient, dag_id: str) -> DagRun:
 
 
 def ids_in(table: str) -> list[str]:
-    """The message ids of a table's rows."""
+    """Return the message ids of a table's rows, sorted."""
     config = load_config()
     s3 = S3Endpoint.of(find_connection(config.storage.connection))
     with closing(open_catalog(CatalogEndpoint.of(find_connection(config.catalog.connection)), s3)) as catalog:

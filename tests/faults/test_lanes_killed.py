@@ -10,7 +10,7 @@ from scenarios import Play, small
 
 from waybill import failpoints
 
-pytestmark = [pytest.mark.faults, pytest.mark.integration]
+pytestmark = [pytest.mark.deep, pytest.mark.faults, pytest.mark.integration]
 
 
 def _scenario(failpoint: str) -> Scenario:

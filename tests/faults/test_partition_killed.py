@@ -17,7 +17,7 @@ from waybill import failpoints
 if TYPE_CHECKING:
     from devstack import Stack
 
-pytestmark = [pytest.mark.faults, pytest.mark.integration]
+pytestmark = [pytest.mark.deep, pytest.mark.faults, pytest.mark.integration]
 
 STAGED = "partition.staged"
 RIVALS = (

@@ -16,7 +16,7 @@ from devstack import Stack
 from waybill import failpoints
 from waybill.names import TopicPartition
 
-pytestmark = [pytest.mark.faults, pytest.mark.integration]
+pytestmark = [pytest.mark.deep, pytest.mark.faults, pytest.mark.integration]
 
 WINDOW_MS = 3_600_000
 STEPS = (*failpoints.SWEEP, "partition.file_sent")

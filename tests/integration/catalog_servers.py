@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from devstack import Stack, jars, preflight
-from devstack.ports import free_ports
+from devstack.servers import free_ports
 
 PASSWORD = "s3cr3t p@ss/word"
 _START_SECONDS = 60.0

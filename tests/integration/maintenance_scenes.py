@@ -18,8 +18,7 @@ from waybill.maintenance.procedures import CompactionResult, ExpiryResult, Manif
 from waybill.maintenance.report import MaintenanceReport, TableReport
 from waybill.maintenance.run import run_maintenance
 from waybill.spark.catalog import spark_catalog
-from waybill.spark.iceberg import attach_catalog
-from waybill.spark.iceberg import SparkProcedures
+from waybill.spark.iceberg import SparkProcedures, attach_catalog
 from waybill.store import ListedObject
 from waybill.tables.state import ancestry
 

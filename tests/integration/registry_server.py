@@ -10,7 +10,7 @@ from pathlib import Path
 
 from devstack import preflight
 from devstack.control import GuardianHandle
-from devstack.ports import free_ports
+from devstack.servers import free_ports
 from devstack.registry import Registry, unpacked
 from devstack.servers import log_tail
 
@@ -30,7 +30,7 @@ def registry_server(directory: Path) -> Iterator[str]:
         for spec in registry.specs(logs):
             guardian.start_server(spec)
         deadline = time.monotonic() + _READY_SECONDS
-        while (missing := registry.missing()) is not None:
+        while (missing := registry.why_not_ready()) is not None:
             state = guardian.status().server(registry.name)
             assert state is not None
             if not state.running or time.monotonic() > deadline:

@@ -33,8 +33,8 @@ from cryptography.x509.oid import NameOID
 
 from devstack import jars, preflight
 from devstack.control import GuardianHandle
-from devstack.log4j import write_log4j_config
-from devstack.ports import free_ports
+from devstack.jars import write_log4j_config
+from devstack.servers import free_ports
 from devstack.servers import ServerSpec, log_tail
 from devstack.zookeeper import ZooKeeper
 
@@ -209,7 +209,7 @@ def secured_servers(directory: Path) -> Iterator[SecuredServers]:
         for spec in (_kafka(directory / "kafka", logs, ports, certificates.ca, server, java), *zookeeper.specs(logs)):
             guardian.start_server(spec)
         servers = SecuredServers(certificates, ports, server)
-        _wait(guardian, "zookeeper", zookeeper.missing)
+        _wait(guardian, "zookeeper", zookeeper.why_not_ready)
         _wait(guardian, "kafka-secured", lambda: _missing_topics(servers))
         yield servers
     finally:

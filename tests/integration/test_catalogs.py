@@ -25,8 +25,7 @@ from waybill.errors import ConfigError
 from waybill.maintenance.run import run_maintenance
 from waybill.names import TopicPartition
 from waybill.spark.catalog import SparkCatalog, spark_catalog
-from waybill.spark.iceberg import attach_catalog
-from waybill.spark.iceberg import SparkProcedures
+from waybill.spark.iceberg import SparkProcedures, attach_catalog
 from waybill.tables import load_tables, open_catalog
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
@@ -59,7 +58,9 @@ def glue() -> Iterator[str]:
     server.stop()
 
 
-@pytest.fixture(params=["sqlite", "postgres", "rest", "glue"])
+@pytest.fixture(
+    params=["sqlite", *(pytest.param(kind, marks=pytest.mark.deep) for kind in ("postgres", "rest", "glue"))]
+)
 def catalog(request: pytest.FixtureRequest, stack: Stack, monkeypatch: pytest.MonkeyPatch) -> str:
     """Set the connection of the catalog that streams use, as a user writes it, and return the kind of catalog."""
     kind: str = request.param

@@ -21,8 +21,8 @@ from kazoo.client import KazooClient
 
 from devstack import Stack
 from devstack.control import GuardianHandle
-from devstack.ports import free_ports
 from devstack.s3 import S3Kind, S3Program, S3Server, choose_server
+from devstack.servers import free_ports
 from waybill.errors import StackError
 
 if TYPE_CHECKING:
@@ -34,18 +34,18 @@ pytestmark = pytest.mark.integration
 def wait_until(condition: Callable[[], bool], seconds: float = 90.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, "waited in vain"
+        assert time.monotonic() < end, "the condition did not become true in time"
         time.sleep(0.05)
 
 
 def processes_of(state_dir: Path) -> list[psutil.Process]:
-    """Every living process whose command line names the state directory: all servers' do, and the guardian's."""
-    found = []
+    """Return the running processes whose command line names the state directory: all servers and the guardian."""
+    processes = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             if str(state_dir) in " ".join(process.cmdline()) and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
+                processes.append(process)
+    return processes
 
 
 def devstack(*arguments: str, state_dir: Path, **options: Any) -> subprocess.Popen[str]:
@@ -68,7 +68,7 @@ def run_devstack(*arguments: str, state_dir: Path) -> tuple[int, str]:
 # --- Kafka, ZooKeeper -------------------------------------------------------------------------------------------------
 
 
-def test_kafka_replicates_as_in_production_and_keeps_old_messages(stack: Stack) -> None:
+def test_kafka_replicates_three_times_and_has_no_retention(stack: Stack) -> None:
     admin = KafkaAdminClient(bootstrap_servers=stack.bootstrap_servers.split(","))
     try:
         assert sorted(broker["broker_id"] for broker in admin.describe_cluster()["brokers"]) == [1, 2, 3]
@@ -86,16 +86,16 @@ def test_kafka_replicates_as_in_production_and_keeps_old_messages(stack: Stack) 
     assert {name: configs[name]["value"] for name in expected} == expected
 
 
-def test_broker_is_killed_and_comes_back_on_its_port(stack: Stack) -> None:
+def test_killed_broker_restarts_on_its_port(stack: Stack) -> None:
     before = stack.bootstrap_servers
     stack.kill_broker(2)
-    wait_until(lambda: stack.kafka.missing_brokers((1, 3)) is None)
+    wait_until(lambda: stack.kafka.why_brokers_not_ready((1, 3)) is None)
     stack.start_broker(2)
-    assert stack.kafka.missing() is None
+    assert stack.kafka.why_not_ready() is None
     assert stack.bootstrap_servers == before
 
 
-def test_zookeeper_is_killed_wiped_and_comes_back_empty(stack: Stack) -> None:
+def test_zookeeper_restarts_with_its_data_and_empty_after_a_wipe(stack: Stack) -> None:
     def connected() -> KazooClient:
         client = KazooClient(stack.zookeeper_hosts, timeout=5.0)
         client.start(timeout=10)
@@ -115,7 +115,7 @@ def test_zookeeper_is_killed_wiped_and_comes_back_empty(stack: Stack) -> None:
     stack.kill_zookeeper()
     stack.start_zookeeper()
     assert "devstack-test" in names(connected())
-    with pytest.raises(StackError, match="zookeeper runs: stop it before"):
+    with pytest.raises(StackError, match="zookeeper is running: stop it before"):
         stack.wipe_zookeeper()
     stack.stop_zookeeper()
     stack.wipe_zookeeper()
@@ -128,25 +128,25 @@ def test_zookeeper_is_killed_wiped_and_comes_back_empty(stack: Stack) -> None:
 
 @pytest.fixture(params=list(S3Kind))
 def s3(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[S3Server]:
-    """Each of the two S3 servers, where it can be had."""
+    """Each of the two S3 servers, if it is available."""
     program = choose_server(lambda _: None)
     if request.param is S3Kind.MOTO:
         program = S3Program(S3Kind.MOTO, Path(sys.executable).with_name("moto_server"))
     elif program.kind is not S3Kind.VERSITYGW:
-        pytest.skip("no Go here to build versitygw with")
+        pytest.skip("no Go to build versitygw with")
     server = S3Server(program, tmp_path / "s3", free_ports(1)[0], "key", "secret-of-the-test", "bucket")
     guardian = GuardianHandle.start(tmp_path)
     try:
         for spec in server.specs(tmp_path / "logs"):
             guardian.start_server(spec)
-        wait_until(lambda: server.missing() is None)
+        wait_until(lambda: server.why_not_ready() is None)
         yield server
     finally:
         guardian.shutdown(grace_seconds=0.0)
 
 
-def test_both_s3_servers_refuse_what_exists(s3: S3Server) -> None:
-    """The commit protocol stands on this: put and multipart completion with If-None-Match."""
+def test_both_s3_servers_refuse_conditional_creates_of_existing_objects(s3: S3Server) -> None:
+    """The commit protocol relies on put and multipart completion with If-None-Match."""
     client = boto3.client(
         "s3",
         endpoint_url=s3.endpoint_url,
@@ -178,39 +178,39 @@ def test_both_s3_servers_refuse_what_exists(s3: S3Server) -> None:
         client.close()
 
 
-def test_s3_server_can_be_named_and_a_wrong_name_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_s3_server_can_be_chosen_and_a_wrong_name_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WAYBILL_S3_SERVER", "moto")
     assert choose_server(lambda _: None).kind is S3Kind.MOTO
     monkeypatch.setenv("WAYBILL_S3_SERVER", "minio")
-    with pytest.raises(StackError, match="WAYBILL_S3_SERVER is 'minio'; it can be versitygw or moto"):
+    with pytest.raises(StackError, match="WAYBILL_S3_SERVER is 'minio'; it must be versitygw or moto"):
         choose_server(lambda _: None)
 
 
-def test_without_go_it_is_moto_and_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_go_the_choice_is_moto_and_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
-    said: list[str] = []
-    assert choose_server(said.append).kind is S3Kind.MOTO
-    assert said == ["S3 is moto's server, in memory: no `go` on PATH to build versitygw with"]
+    messages: list[str] = []
+    assert choose_server(messages.append).kind is S3Kind.MOTO
+    assert messages == ["S3 is moto's server, in memory: there is no `go` on PATH to build versitygw"]
 
 
-def test_build_that_fails_falls_back_to_moto_and_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_failed_build_falls_back_to_moto_and_reports_the_cause(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     go = tmp_path / "bin" / "go"
     go.parent.mkdir()
     go.write_text("#!/bin/sh\necho 'dial tcp: no route to host' >&2\nexit 1\n")
     go.chmod(0o755)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", f"{go.parent}:/usr/bin:/bin")
-    said: list[str] = []
-    assert choose_server(said.append).kind is S3Kind.MOTO
-    assert "no route to host" in said[-1]
+    messages: list[str] = []
+    assert choose_server(messages.append).kind is S3Kind.MOTO
+    assert "no route to host" in messages[-1]
     assert not list((tmp_path / "waybill").glob("versitygw*/versitygw"))
 
 
-# --- life -------------------------------------------------------------------------------------------------------------
+# --- start and stop ---------------------------------------------------------------------------------------------------
 
 
-def test_server_that_does_not_start_is_named_with_the_end_of_its_log(tmp_path: Path) -> None:
+def test_server_that_ends_at_its_start_is_named_with_the_end_of_its_log(tmp_path: Path) -> None:
     (tmp_path / "zookeeper" / "data").mkdir(parents=True)
     (tmp_path / "zookeeper" / "data" / "version-2").write_text("not a directory")
     complaint = r"(?s)^zookeeper ended with exit code \d+ .*zookeeper\.log:\n.*version-2"
@@ -219,8 +219,9 @@ def test_server_that_does_not_start_is_named_with_the_end_of_its_log(tmp_path: P
     assert processes_of(tmp_path) == []
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL], ids=lambda signum: signum.name)
-def test_up_that_is_interrupted_leaves_nothing(tmp_path: Path, signum: signal.Signals) -> None:
+def test_interrupted_up_leaves_no_process(tmp_path: Path, signum: signal.Signals) -> None:
     with devstack("up", "--no-airflow", state_dir=tmp_path) as process:
         log = tmp_path / "guardian.log"
         wait_until(lambda: log.exists() and "started s3" in log.read_text())
@@ -230,10 +231,10 @@ def test_up_that_is_interrupted_leaves_nothing(tmp_path: Path, signum: signal.Si
     assert process.returncode == (130 if signum == signal.SIGINT else -signal.SIGKILL)
 
 
-def test_up_finds_itself_repairs_and_down_leaves_nothing(tmp_path: Path) -> None:
+def test_second_up_restarts_ended_servers_and_down_leaves_no_process(tmp_path: Path) -> None:
     code, output = run_devstack("up", "--no-airflow", state_dir=tmp_path)
     assert code == 0, output
-    assert "kafka answers after" in output
+    assert "kafka is ready after" in output
     stack = Stack.attach(tmp_path)
     assert stack is not None
     try:
@@ -246,8 +247,8 @@ def test_up_finds_itself_repairs_and_down_leaves_nothing(tmp_path: Path) -> None
 
         code, output = run_devstack("up", "--no-airflow", state_dir=tmp_path)
         assert code == 0, output
-        assert "The stack runs already" in output
-        assert "started again: zookeeper" in output
+        assert "The stack is running already" in output
+        assert "Started again, since they had ended: zookeeper" in output
         for endpoint in (stack.bootstrap_servers, stack.zookeeper_hosts, stack.s3_endpoint_url):
             assert endpoint in output
         assert {server.name for server in stack.status().servers if server.pid != pids[server.name]} == {"zookeeper"}
@@ -268,5 +269,5 @@ def test_up_finds_itself_repairs_and_down_leaves_nothing(tmp_path: Path) -> None
     assert Stack.attach(tmp_path) is None
     code, output = run_devstack("down", "--wipe", state_dir=tmp_path)
     assert code == 0
-    assert "No stack runs" in output
+    assert "No stack is running" in output
     assert not tmp_path.exists()

@@ -65,6 +65,7 @@ def test_spark_and_duckdb_read_partitions_and_rows(make_scene: MakeScene, spark:
         assert sorted(messages_in(everything), key=lambda m: m[:3]) == sent
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(("key", "compression"), [("legacy", "none"), ("msgpack", "snappy")])
 def test_hadoop_reads_sequence_files(
     make_scene: MakeScene, stack: Stack, tmp_path: Path, key: str, compression: str

@@ -1,4 +1,4 @@
-"""No orphan in any case: whoever is killed, nothing of a stack is left. Real processes, with `sleep` for servers."""
+"""Whichever process is killed, no process of a stack is left. With real processes; the servers are `sleep`."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
-# As Airflow does: a child, a grandchild in a session of its own, and one whose parent has ended already.
+# Like Airflow: a child, a child with a session of its own, and a grandchild whose parent has ended.
 FAMILY = "sleep 1000 & setsid sleep 1000 & (setsid sleep 1000 &) ; wait"
 FAMILY_SIZE = 4
 
 
 class Marked:
-    """The processes that carry this test's mark in their environment, wherever they went."""
+    """Finds the processes that have this test's mark in their environment, whatever their parent is."""
 
     def __init__(self) -> None:
         self.mark = uuid.uuid4().hex
 
     def processes(self) -> list[psutil.Process]:
-        found = []
+        processes = []
         for process in psutil.process_iter():
             try:
                 if process.environ().get("STACK_TEST_MARK") == self.mark and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process)
+                    processes.append(process)
             except psutil.Error:
                 continue
-        return found
+        return processes
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def specs(tmp_path: Path, marked: Marked) -> dict[str, ServerSpec]:
 def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, "waited in vain"
+        assert time.monotonic() < end, "the condition did not become true in time"
         time.sleep(0.05)
 
 
@@ -89,7 +89,7 @@ def guardian(tmp_path: Path, specs: dict[str, ServerSpec], marked: Marked) -> It
     handle.shutdown(grace_seconds=0.0)
 
 
-def test_shutdown_leaves_nothing(guardian: GuardianHandle, marked: Marked, tmp_path: Path) -> None:
+def test_shutdown_leaves_no_process(guardian: GuardianHandle, marked: Marked, tmp_path: Path) -> None:
     pid = guardian.status().pid
     guardian.shutdown()
     assert marked.processes() == []
@@ -98,12 +98,14 @@ def test_shutdown_leaves_nothing(guardian: GuardianHandle, marked: Marked, tmp_p
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL], ids=lambda signum: signum.name)
-def test_end_of_the_guardian_leaves_nothing(guardian: GuardianHandle, marked: Marked, signum: signal.Signals) -> None:
+def test_ended_guardian_leaves_no_process(
+    guardian: GuardianHandle, marked: Marked, signum: signal.Signals
+) -> None:
     os.kill(guardian.status().pid, signum)
     wait_until(lambda: marked.processes() == [])
 
 
-def test_killed_reaper_leaves_nothing(guardian: GuardianHandle, marked: Marked) -> None:
+def test_killed_reaper_leaves_no_process(guardian: GuardianHandle, marked: Marked) -> None:
     family = guardian.status().server("family")
     assert family is not None
     os.kill(family.pid, signal.SIGKILL)
@@ -113,7 +115,7 @@ def test_killed_reaper_leaves_nothing(guardian: GuardianHandle, marked: Marked) 
     assert state.server("plain").running
 
 
-def test_server_that_ends_by_itself_leaves_nothing_and_its_exit_code_is_kept(
+def test_server_that_ends_by_itself_leaves_no_process_and_its_exit_code_is_kept(
     guardian: GuardianHandle, specs: dict[str, ServerSpec], marked: Marked, tmp_path: Path
 ) -> None:
     guardian.start_server(specs["quitter"])
@@ -123,7 +125,7 @@ def test_server_that_ends_by_itself_leaves_nothing_and_its_exit_code_is_kept(
     wait_until(lambda: len(marked.processes()) == ALL)
 
 
-def test_server_that_ignores_sigterm_is_killed_after_its_grace(
+def test_server_that_ignores_sigterm_is_killed_after_its_grace_time(
     guardian: GuardianHandle, specs: dict[str, ServerSpec]
 ) -> None:
     guardian.start_server(specs["deaf"])
@@ -132,17 +134,17 @@ def test_server_that_ignores_sigterm_is_killed_after_its_grace(
     assert guardian.status().server("deaf").exit_code == -signal.SIGKILL
 
 
-def test_stopped_server_starts_again_as_it_was(guardian: GuardianHandle, marked: Marked) -> None:
+def test_stopped_server_can_be_started_again(guardian: GuardianHandle, marked: Marked) -> None:
     guardian.stop_server("family")
     assert len(marked.processes()) == 1
-    with pytest.raises(StackError, match="plain runs already"):
+    with pytest.raises(StackError, match="plain is already running"):
         guardian.restart_server("plain")
     guardian.restart_server("family")
     wait_until(lambda: len(marked.processes()) == ALL)
 
 
 def test_second_guardian_of_a_state_directory_is_refused(guardian: GuardianHandle, tmp_path: Path) -> None:
-    with pytest.raises(StackError, match=r"a stack runs already in .*make down"):
+    with pytest.raises(StackError, match=r"a stack is already running in .*make down"):
         GuardianHandle.start(tmp_path)
 
 
@@ -152,7 +154,7 @@ def test_state_directory_of_a_killed_guardian_can_be_used_again(guardian: Guardi
     GuardianHandle.start(tmp_path).shutdown()
 
 
-def test_path_longer_than_a_socket_address(tmp_path: Path) -> None:
+def test_state_directory_may_have_a_longer_path_than_a_socket_address(tmp_path: Path) -> None:
     deep = tmp_path / ("x" * 120)
     deep.mkdir()
     handle = GuardianHandle.start(deep)
@@ -173,7 +175,7 @@ handle.start_server(
     ServerSpec("family", ("/bin/sh", "-c", sys.argv[3]), directory / "family.log", directory, environment, forks=True)
 )
 if sys.argv[4] == "forks" and os.fork() == 0:
-    time.sleep(30)  # holds every file of its parent open, the pipe to the guardian included
+    time.sleep(30)  # keeps every file of its parent open, including the pipe to the guardian
     os._exit(0)
 if sys.argv[4] == "releases":
     handle.release()
@@ -194,7 +196,9 @@ def start_owner(directory: Path, marked: Marked, manner: str) -> subprocess.Pope
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda signum: signum.name)
 @pytest.mark.parametrize("manner", ["plain", "forks"])
-def test_end_of_the_owner_leaves_nothing(tmp_path: Path, marked: Marked, signum: signal.Signals, manner: str) -> None:
+def test_ended_owner_leaves_no_process(
+    tmp_path: Path, marked: Marked, signum: signal.Signals, manner: str
+) -> None:
     with start_owner(tmp_path, marked, manner) as owner:
         try:
             assert owner.stdout is not None
@@ -208,12 +212,12 @@ def test_end_of_the_owner_leaves_nothing(tmp_path: Path, marked: Marked, signum:
             os.killpg(owner.pid, signal.SIGKILL) if manner == "forks" else owner.kill()
 
 
-def test_released_servers_outlive_their_owner_until_somebody_stops_them(tmp_path: Path, marked: Marked) -> None:
+def test_released_servers_outlive_their_owner_until_a_shutdown(tmp_path: Path, marked: Marked) -> None:
     with start_owner(tmp_path, marked, "releases") as owner:
         assert owner.wait(30) == 0
-    found = GuardianHandle.find(tmp_path)
-    assert found is not None
-    assert found.status().owner_pid is None
+    guardian = GuardianHandle.find(tmp_path)
+    assert guardian is not None
+    assert guardian.status().owner_pid is None
     wait_until(lambda: len(marked.processes()) == ALL)
-    found.shutdown()
+    guardian.shutdown()
     assert marked.processes() == []

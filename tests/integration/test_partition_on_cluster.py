@@ -22,12 +22,12 @@ from partition_scenes import DAY_MS, Scene, event, junk, new_scene
 from spark_watch import PythonWorker, SparkWatch
 
 from devstack import Stack
-from devstack.ports import free_ports
+from devstack.servers import free_ports
 from devstack.spark import SparkCluster
 from waybill.names import TopicPartition
 from waybill.records.framing import Codec
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.deep, pytest.mark.integration, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).parents[2]
 TPS = [TopicPartition("flights", partition) for partition in range(3)]

@@ -24,8 +24,8 @@ from obstore.exceptions import BaseError
 from secured import Certificates
 
 from waybill import tables
+from waybill.clients import object_store
 from waybill.clients import s3 as clients
-from waybill.clients import s3 as object_store
 from waybill.connections import CatalogEndpoint, S3Endpoint, find_connection
 from waybill.dedup.index.lookup import QuickReads
 from waybill.errors import ConfigError, StoreUnavailable
@@ -216,7 +216,7 @@ def test_index_reads_use_the_keys_of_the_role(
         used.append((found := clients.current_keys(where)).access_key or "")
         return found
 
-    monkeypatch.setattr(object_store, "keys_of_now", recorded)
+    monkeypatch.setattr(object_store, "current_keys", recorded)
     where = endpoint(url, **role(url))
     with Store(where, BUCKET) as store:
         store.create_if_absent("read-as-a-role", b"what was written")

@@ -30,7 +30,9 @@ _FIRST_PAUSE_SECONDS = 0.1
 def catalog_of(config: Config) -> Iterator[Catalog]:
     """Open the catalog that the config names, and close it at the end of the block. Raises as `open_catalog` does."""
     s3 = S3Endpoint.of(find_connection(config.storage.connection))
-    with contextlib.closing(open_catalog(CatalogEndpoint.of(find_connection(config.catalog.connection)), s3)) as catalog:
+    with contextlib.closing(
+        open_catalog(CatalogEndpoint.of(find_connection(config.catalog.connection)), s3)
+    ) as catalog:
         yield catalog
 
 

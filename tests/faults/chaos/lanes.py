@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -18,10 +19,16 @@ from typing import Any, Self
 
 __all__ = ["ForkServer", "Job", "Launch"]
 
-_READY_SECONDS = 60.0
+_READY_SECONDS = 300.0
+"""The fork server's imports take 3 s, and ten times as long on a busy machine."""
+_PROGRESS_SECONDS = 15.0
+_END_SECONDS = 60.0
 _PACKAGES = (Path(__file__).parents[1],)
-# What numpy and pyarrow would start threads for as soon as they are imported.
+# Else numpy and pyarrow start threads when they are imported.
 _SINGLE_THREADED = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
+# tracemalloc is for the harness's own process. In the fork server it would slow the imports, of numba above all, from
+# seconds to minutes.
+_DROPPED = frozenset({"PYTHONTRACEMALLOC"})
 
 
 @dataclass(frozen=True)
@@ -100,31 +107,49 @@ class Job:
 
 
 class ForkServer:
-    """A context manager: at its end, no process of it is left."""
+    """The process of `chaos.forkserver`. A context manager: after the block none of its processes is left."""
 
     def __init__(self, *preload: str) -> None:
-        """`preload`: modules that its children need on top of those that lanes do."""
+        """Start the process, and return when it has done its imports. `preload`: more modules to import.
+
+        Raises `RuntimeError`, with the process killed and the socket closed, if it ends or is not ready in time.
+        """
         self._jobs: dict[int, Job] = {}
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
-        self._connection, theirs = socket.socketpair()
-        paths = [str(path) for path in _PACKAGES] + [path for path in sys.path if path]
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "chaos.forkserver", str(theirs.fileno()), *preload],
-            pass_fds=(theirs.fileno(),),
-            stdin=subprocess.DEVNULL,
-            env={**os.environ, **_SINGLE_THREADED, "PYTHONPATH": os.pathsep.join(paths)},
-            start_new_session=True,  # Ctrl-C is for the harness
-        )
-        theirs.close()
+        self._connection, remote_end = socket.socketpair()
+        with remote_end:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "chaos.forkserver", str(remote_end.fileno()), *preload],
+                pass_fds=(remote_end.fileno(),),
+                stdin=subprocess.DEVNULL,
+                env=_environment(),
+                start_new_session=True,  # Ctrl-C is for the harness
+            )
         self._lines = self._connection.makefile("rb")
-        self._connection.settimeout(_READY_SECONDS)
-        ready = json.loads(self._lines.readline() or b"{}")
-        assert ready.get("event") == "ready", "the fork server did not start"
-        assert ready["threads"] == 1, f"the fork server has {ready['threads']} threads: forks of it are not sound"
-        self._connection.settimeout(None)
+        try:
+            self._wait_until_ready()
+        except BaseException:
+            self._process.kill()
+            self._process.wait(timeout=_END_SECONDS)
+            self._lines.close()
+            self._connection.close()
+            raise
         self._reader = threading.Thread(target=self._read, name="chaos-forkserver", daemon=True)
         self._reader.start()
+
+    def _wait_until_ready(self) -> None:
+        start = time.monotonic()
+        while not select.select([self._connection], [], [], _PROGRESS_SECONDS)[0]:
+            seconds = time.monotonic() - start
+            if seconds > _READY_SECONDS:
+                raise RuntimeError(f"the fork server is not ready after {seconds:.0f} s")
+            print(f"the fork server is still importing after {seconds:.0f} s", file=sys.stderr, flush=True)
+        ready = json.loads(self._lines.readline() or b"{}")
+        if ready.get("event") != "ready":
+            raise RuntimeError("the fork server ended before it was ready; its traceback is on standard error")
+        if ready["threads"] != 1:
+            raise RuntimeError(f"the fork server has {ready['threads']} threads: it can only be forked with one")
 
     def __enter__(self) -> Self:
         return self
@@ -132,8 +157,12 @@ class ForkServer:
     def __exit__(self, *_: object) -> None:
         with self._lock:
             self._connection.shutdown(socket.SHUT_WR)
-        self._process.wait(timeout=_READY_SECONDS)  # its children get SIGKILL from the kernel
-        self._reader.join(_READY_SECONDS)
+        try:
+            self._process.wait(timeout=_END_SECONDS)  # its children get SIGKILL from the kernel
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(timeout=_END_SECONDS)
+        self._reader.join(_END_SECONDS)
         self._lines.close()
         self._connection.close()
 
@@ -169,3 +198,9 @@ class ForkServer:
             job.notice(event)
             if event["event"] == "ended":
                 del self._jobs[event["id"]]
+
+
+def _environment() -> dict[str, str]:
+    inherited = {name: value for name, value in os.environ.items() if name not in _DROPPED}
+    paths = [str(path) for path in _PACKAGES] + [path for path in sys.path if path]
+    return {**inherited, **_SINGLE_THREADED, "PYTHONPATH": os.pathsep.join(paths)}

@@ -1,4 +1,4 @@
-"""The cache is whole or empty, whoever is killed."""
+"""A directory of the cache is complete or absent, even if a process is killed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
-def test_a_thing_is_built_once() -> None:
+def test_directory_is_built_once() -> None:
     built = []
 
     def build(target: Path) -> None:
@@ -30,7 +30,7 @@ def test_a_thing_is_built_once() -> None:
     assert len(built) == 1
 
 
-def test_a_build_that_fails_leaves_nothing_and_can_be_tried_again() -> None:
+def test_failed_build_leaves_nothing_and_can_be_repeated() -> None:
     def fail(target: Path) -> None:
         (target / "half").touch()
         raise RuntimeError("network")
@@ -42,14 +42,14 @@ def test_a_build_that_fails_leaves_nothing_and_can_be_tried_again() -> None:
     assert cached("thing", lambda target: (target / "whole").touch()).joinpath("whole").exists()
 
 
-def test_what_a_killed_build_left_is_removed_by_the_next() -> None:
+def test_leftovers_of_a_killed_build_are_removed_by_the_next() -> None:
     abandoned = cache_dir() / "thing.partial-abc"
     abandoned.mkdir()
     cached("thing", lambda _: None)
     assert not abandoned.exists()
 
 
-def test_a_second_builder_waits_for_the_first_and_finds_its_result() -> None:
+def test_second_builder_waits_for_the_first_and_uses_its_result() -> None:
     started, waiting, builds = threading.Event(), threading.Event(), []
 
     def build(target: Path) -> None:

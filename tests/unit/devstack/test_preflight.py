@@ -1,4 +1,4 @@
-"""What is refused before anything starts, and that the message says what to do."""
+"""Missing requirements are refused before a server starts, with a remedy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def java_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A JAVA_HOME without a Java; `fake_java` puts one there."""
+    """Set JAVA_HOME to a directory without Java; `fake_java` adds one."""
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     (tmp_path / "bin").mkdir()
     return tmp_path
@@ -45,30 +45,30 @@ def test_java_of_another_version_is_refused_by_name(java_home: Path, version: st
         preflight.find_java()
 
 
-def test_cut_down_runtime_is_refused(java_home: Path) -> None:
+def test_reduced_runtime_is_refused(java_home: Path) -> None:
     fake_java(java_home, "17", modules="java.base@17")
     with pytest.raises(StackError, match=r"without the module jdk.incubator.vector.*openjdk-17-jdk"):
         preflight.find_java()
 
 
 def test_java_home_without_java_is_refused(java_home: Path) -> None:
-    with pytest.raises(StackError, match=r"JAVA_HOME is .*no bin/java in it.*set JAVA_HOME"):
+    with pytest.raises(StackError, match=r"JAVA_HOME is .*contains no bin/java.*set JAVA_HOME"):
         preflight.find_java()
 
 
 def test_something_else_called_java_is_refused(java_home: Path) -> None:
     (java_home / "bin" / "java").write_text("#!/bin/sh\necho hello\n")
     (java_home / "bin" / "java").chmod(0o755)
-    with pytest.raises(StackError, match=r"does not answer like a Java:\nhello"):
+    with pytest.raises(StackError, match=r"does not print its properties like Java:\nhello"):
         preflight.find_java()
 
 
-def test_no_java_at_all_is_refused_with_the_command_that_installs_it(
+def test_missing_java_is_refused_with_the_command_that_installs_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(StackError, match=r"no java on PATH.*apt-get install openjdk-17-jdk-headless"):
+    with pytest.raises(StackError, match=r"no java found on PATH.*apt-get install openjdk-17-jdk-headless"):
         preflight.find_java()
 
 
