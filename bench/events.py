@@ -1,4 +1,4 @@
-"""The messages that all scripts of bench/ use: JSON events of 453 bytes, alone, in record batches and in backup objects.
+"""The messages of all scripts of bench/: JSON events of 453 bytes, alone, in record batches and in backup objects.
 
 `message` makes one event. `event_values` makes millions as numpy arrays, at some microseconds an event: each has an id
 and an event time of its own, and the rest of one of 20,000 templates.
@@ -13,13 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from waybill.names import BackupName, TopicPartition
 from waybill.records import HEADER_BYTES, Codec, read_header
 from waybill.records.compression import compress
 from waybill.records.encode import Record, encode_batch
-from waybill.records.framing import BatchHeader, pack_batch
+from waybill.records.framing import pack_batch
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     Values = np.ndarray[Any, np.dtype[np.uint8]]
 
 # numpy is imported where it is used: bench/ingest.py measures the start-up of processes that do not need it.
-
-__all__ = ["BATCH_MESSAGES", "MESSAGE_BYTES", "event_values", "message", "messages", "put_archive", "write_batches"]
 
 MESSAGE_BYTES = 453
 BATCH_MESSAGES = 140
@@ -151,35 +149,7 @@ def put_archive(
 def _event_batches(first: int, count: int, first_offset: int, per_batch: int) -> Iterator[bytes]:
     """Yield zstd record batches of the events `[first, first + count)`, at the offsets from `first_offset` on."""
     for start in range(0, count, per_batch):
-        size = min(per_batch, count - start)
-        template = _batch_template(size)
-        records = template.records.copy()
-        records[template.value_positions] = event_values(first + start, size)
-        time_ms = _FIRST_MS + (first + start) * _INTERVAL_MS
-        header = template.header._replace(
-            base_offset=first_offset + start,
-            attributes=int(Codec.ZSTD),
-            base_timestamp_ms=time_ms,
-            max_timestamp_ms=time_ms + size - 1,
-        )
-        yield pack_batch(header, compress(Codec.ZSTD, records.tobytes()))
-
-
-class _BatchTemplate(NamedTuple):
-    """An uncompressed record batch, and the positions in `records` of the bytes of its values."""
-
-    header: BatchHeader
-    records: Values
-    value_positions: np.ndarray[Any, np.dtype[np.int64]]
-
-
-@cache
-def _batch_template(count: int) -> _BatchTemplate:
-    import numpy as np
-
-    values = [row.tobytes() for row in event_values(0, count)]
-    batch = encode_batch([Record(n, _FIRST_MS + n, b"%08d" % n, value) for n, value in enumerate(values)])
-    records = batch[HEADER_BYTES:]
-    starts = [records.index(value) for value in values]  # every value has an id of its own
-    positions = np.array(starts)[:, None] + np.arange(MESSAGE_BYTES)
-    return _BatchTemplate(read_header(batch, 0, "template"), np.frombuffer(records, np.uint8), positions)
+        rows = event_values(first + start, min(per_batch, count - start))
+        offset, time_ms = first_offset + start, _FIRST_MS + (first + start) * _INTERVAL_MS
+        records = [Record(offset + n, time_ms + n, b"%08d" % n, row.tobytes()) for n, row in enumerate(rows)]
+        yield encode_batch(records, codec=Codec.ZSTD)

@@ -30,10 +30,27 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from events import MESSAGE_BYTES, messages
-from measurement import Case, Sample, Work, argument_parser, cpu_seconds, peak_rss_bytes
-from measurement import print_rates, run_cases, run_only_case, write_json
-from services import bootstrap_servers, consume_with_confluent_kafka, create_topic, produce
-from services import running_services, stream_config, topic_name
+from measurement import (
+    Case,
+    Sample,
+    Work,
+    argument_parser,
+    cpu_seconds,
+    peak_rss_bytes,
+    print_rates,
+    run_cases,
+    run_only_case,
+    write_json,
+)
+from services import (
+    bootstrap_servers,
+    consume_with_confluent_kafka,
+    create_topic,
+    produce,
+    running_services,
+    stream_config,
+    topic_name,
+)
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -133,7 +150,11 @@ def serve_lane(topic: str, partition: int, pipe: Connection) -> None:
 
     drain = connected_lane(stream_config(topic))
     while True:
-        stream = Config.model_validate_json(pipe.recv())
+        try:
+            document = pipe.recv()
+        except EOFError:  # the measured process has ended
+            return
+        stream = Config.model_validate_json(document)
         cpu = time.process_time()
         report = drain(stream, lane_of(topic, partition))
         pipe.send((report.messages, report.size_bytes, time.process_time() - cpu, peak_rss_bytes()))

@@ -27,24 +27,6 @@ from rich.table import Table
 
 # psutil is imported where it is used: bench/ingest.py measures the start-up of processes that do not need it.
 
-__all__ = [
-    "MIB",
-    "Case",
-    "ProcessTreeSampler",
-    "Row",
-    "Sample",
-    "Work",
-    "argument_parser",
-    "cpu_seconds",
-    "peak_rss_bytes",
-    "print_rates",
-    "print_table",
-    "run_cases",
-    "run_command",
-    "run_only_case",
-    "write_json",
-]
-
 MIB = 1 << 20
 _CASE_TIMEOUT_SECONDS = 3600
 _SAMPLE_SECONDS = 0.25
@@ -127,9 +109,7 @@ def run_cases(cases: Sequence[Case], arguments: argparse.Namespace, *options: st
             continue
         print(f"{case.name} {case.case} …", file=sys.stderr, flush=True)
         command = [sys.executable, sys.argv[0], *sys.argv[1:], *options, "--only", case.name, case.case]
-        process = subprocess.run(
-            command, check=True, stdout=subprocess.PIPE, text=True, timeout=_CASE_TIMEOUT_SECONDS
-        )
+        process = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=_CASE_TIMEOUT_SECONDS)
         rows.append(Row(**json.loads(process.stdout.splitlines()[-1])))
     return rows
 
@@ -296,7 +276,7 @@ def print_table(title: str, rows: Sequence[Row], columns: Mapping[str, Callable[
 
 
 def print_rates(title: str, rows: Sequence[Row], *, baseline: str) -> None:
-    """Print rates, CPU and memory. The last column compares messages per CPU second with the baseline's in that case."""
+    """Print rates, CPU and memory; the last column divides messages per CPU second by the baseline's in that case."""
     baselines = {row.case: row for row in rows if row.name == baseline}
 
     def ratio(row: Row) -> str:

@@ -36,10 +36,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from events import BATCH_MESSAGES, MESSAGE_BYTES, event_values, put_archive
-from measurement import MIB, Case, Row, Sample, Work, argument_parser, peak_rss_bytes
-from measurement import print_table, run_cases, run_command, run_only_case, write_json
-from services import BUCKET, bootstrap_servers, create_topic, produce, run_name, running_services
-from services import stream_config, topic_name
+from measurement import (
+    MIB,
+    Case,
+    Row,
+    Sample,
+    Work,
+    argument_parser,
+    peak_rss_bytes,
+    print_table,
+    run_cases,
+    run_command,
+    run_only_case,
+    write_json,
+)
+from services import (
+    BUCKET,
+    bootstrap_servers,
+    create_topic,
+    produce,
+    run_name,
+    running_services,
+    stream_config,
+    topic_name,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -152,9 +172,6 @@ def whole_job(name: str, *_: object) -> Work:
 
 
 def print_jobs(title: str, rows: Sequence[Row]) -> None:
-    steps = {
-        f"{step} s": lambda row, step=step: f"{row.extra[f'{step}_seconds']:.2f}" for step in ("plan", "tasks", "commit")
-    }
     columns = {
         "case": lambda row: row.case,
         "messages": lambda row: f"{row.messages:,}",
@@ -163,7 +180,9 @@ def print_jobs(title: str, rows: Sequence[Row]) -> None:
         "CPU s": lambda row: f"{row.cpu_seconds:.1f}",
         "peak MiB": lambda row: f"{row.peak_rss_bytes / MIB:,.0f}",
         "start s": lambda row: f"{row.seconds - row.extra['total_seconds']:.1f}",
-        **steps,
+        "plan s": lambda row: f"{row.extra['plan_seconds']:.2f}",
+        "tasks s": lambda row: f"{row.extra['tasks_seconds']:.2f}",
+        "commit s": lambda row: f"{row.extra['commit_seconds']:.2f}",
         "tasks": lambda row: f"{row.extra['tasks']:.0f}",
         "files": lambda row: f"{row.extra['files']:.0f}",
     }
@@ -308,7 +327,7 @@ def whole_task(name: str, settings: dict[str, object], one_core: bool, *_: objec
 
 
 def partition_here(stream: Config, name: str, samples: list[Sample]) -> str:
-    """Run driver and tasks in this process; append the cost of the tasks, and return the prefix of the table's files."""
+    """Run driver and tasks in this process; append the cost of the tasks, and return the prefix of the files."""
     from waybill.partition.run import run_partition
     from waybill.partition.tasks import run_task
 
@@ -331,12 +350,14 @@ def keep_to_one_core() -> None:
 
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     pa.set_cpu_count(1)
-    pa.set_io_thread_count(1)
 
 
 def part(step: Callable[[], Callable[[], tuple[int, int]]], *_: object) -> Work:
     """One step. `step` reads its input and returns a function that returns messages and bytes."""
+    import pyarrow as pa
+
     keep_to_one_core()
+    pa.set_io_thread_count(1)
     run = step()
     return lambda: Sample(*run())
 

@@ -20,8 +20,19 @@ import time
 from contextlib import ExitStack
 
 from events import MESSAGE_BYTES, messages
-from measurement import MIB, Case, Row, Sample, Work, argument_parser, peak_rss_bytes
-from measurement import print_table, run_cases, run_only_case, write_json
+from measurement import (
+    MIB,
+    Case,
+    Row,
+    Sample,
+    Work,
+    argument_parser,
+    peak_rss_bytes,
+    print_table,
+    run_cases,
+    run_only_case,
+    write_json,
+)
 from services import consume_with_confluent_kafka, create_topic, produce, running_services, stream_config, topic_name
 
 COUNTS = (1, 10, 100, 1000)

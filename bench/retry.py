@@ -38,7 +38,10 @@ def measure(messages: int, folder: Path) -> dict[str, Any]:
     for parser, config in ((BROKEN, to_retry), (MENDED, to_partition)):
         run_in_child(lambda parser=parser, config=config: fill_archive(parser, messages, config))
     run_in_child(lambda: partition(to_retry))
-    figures = {"partition": run_in_child(lambda: partition(to_partition)), "retry": run_in_child(lambda: retry(to_retry))}
+    figures = {
+        "partition": run_in_child(lambda: partition(to_partition)),
+        "retry": run_in_child(lambda: retry(to_retry)),
+    }
     for name, row in figures.items():
         print(
             f"{name:10} {row['moved']:,} rows, {row['stayed']:,} not: {row['seconds']:.1f} s, "
@@ -98,7 +101,7 @@ def retry(config: Path) -> dict[str, Any]:
 
 
 def run_in_child(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return the result of `work` in a forked process, with the seconds, CPU seconds and peak memory of that process."""
+    """Return the result of `work` in a forked process, with the cost of that process."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:

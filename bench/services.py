@@ -18,21 +18,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from waybill.config import Config
 
-__all__ = [
-    "BUCKET",
-    "CATALOG_FILE",
-    "S3_PID",
-    "bootstrap_servers",
-    "consume_with_confluent_kafka",
-    "create_topic",
-    "produce",
-    "run_name",
-    "running_services",
-    "s3_server",
-    "stream_config",
-    "topic_name",
-]
-
 BUCKET, CATALOG_FILE, S3_PID = "WAYBILL_BENCH_BUCKET", "WAYBILL_BENCH_CATALOG", "WAYBILL_BENCH_S3_PID"
 """Environment variables, which the processes of the cases inherit."""
 _RUN = "WAYBILL_BENCH_RUN"

@@ -321,9 +321,12 @@ def test_import_from_a_group_that_does_not_exist_imports_nothing(stream: Archive
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "say where the offsets come from"),
-        (["--from-group", "a", "--from-secor", "/b"], "say where the offsets come from"),
-        (["--from-group", "a", "--group", "b"], "--group and --zookeeper belong to --from-secor"),
+        ([], "give the source of the offsets: either --from-secor PATH or --from-group GROUP"),
+        (
+            ["--from-group", "a", "--from-secor", "/b"],
+            "give the source of the offsets: either --from-secor PATH or --from-group GROUP",
+        ),
+        (["--from-group", "a", "--group", "b"], "--group and --zookeeper can only be used together with --from-secor"),
         (["--from-secor", "/nowhere"], "ZooKeeper has no offsets of the stream's topics at /nowhere/consumers"),
     ],
 )

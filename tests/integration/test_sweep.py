@@ -277,7 +277,9 @@ def test_since_is_refused_after_the_first_sweep(swept: SweptScene) -> None:
     after = commit_time_of(swept) + timedelta(milliseconds=1)
     check_since_is_refused(swept, after, r"dedup has swept the table before, .* 1 snapshots of .* Sweep without since")
     check_since_is_refused(
-        swept, since - timedelta(days=1), r"left out what .* \(2 rows\), for good: .* drop the unique table"
+        swept,
+        since - timedelta(days=1),
+        r"left out the rows appended .* \(2 rows\), for good: .* drop the unique table",
     )
     assert swept.sweep(since=commit_time_of(swept)).rows == 1, "all rows from before it are swept"
     swept.check()
@@ -287,7 +289,9 @@ def test_since_does_not_replace_an_existing_plan(swept: SweptScene) -> None:
     swept.append([row(A, 0, "a")])
     assert swept.sweep_killed("planned")
     after = commit_time_of(swept) + timedelta(milliseconds=1)
-    with pytest.raises(ConfigError, match=r"an earlier run has planned the first sweep, and only .* drop the unique table"):
+    with pytest.raises(
+        ConfigError, match=r"an earlier run has planned the first sweep, and only .* drop the unique table"
+    ):
         swept.sweep(since=after)
     swept.sweep()
     swept.check()

@@ -1,10 +1,10 @@
-"""bench/dedup.py's rivals, as a good engineer writes them in Spark 4.1: one session, `local[2]`, on the local disk.
+"""The alternatives of bench/dedup.py in Spark 4.1: one session, `local[2]`, on the local disk.
 
-A key is two 64-bit hashes of the message id under two seeds: Spark computes and compares them faster than text, and
-they are 16 bytes where a UUID is 36. Kind to the rivals: within a batch they look for no repeats; a key's arrival is
-stored but not compared, since all keys of the window count; rows are written to no table unless the method has one; and
-what a run adds to the window is taken out again, so that the sorted buckets are always one file each, as after a
-compaction, which costs nothing here.
+A key is two 64-bit hashes of the message id with two seeds: Spark computes and compares them faster than text, and they
+take 16 bytes where a UUID takes 36. The comparison favours the alternatives: they look for no repeats within the new
+rows; they store a key's arrival but do not compare it, since all keys of the window count; they write rows to no table
+unless the method needs one; and a run's additions to the window are removed at no cost, so that every sorted bucket
+stays one file, as after a compaction.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import os
 import re
 import shutil
 import sys
-from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,31 +21,27 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
-from _dedup_method import Given, Method
 
 if TYPE_CHECKING:
+    from dedup_inputs import Inputs
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["AntiJoin", "BroadcastKeys", "BucketedJoin", "IcebergMerge", "SparkMethod", "WithinWatermark"]
-
 BUCKETS = 16
-_KEYS_PER_FILE = 4 << 20
-_KEY_SCHEMA = pa.schema(
-    [("hi", pa.int64()), ("lo", pa.int64()), ("arrived_at", pa.timestamp("us", "UTC"))],
-)
-_WINDOW = "28 days"
+_FILE_KEYS = 4 << 20
+_KEY_SCHEMA = pa.schema([("hi", pa.int64()), ("lo", pa.int64()), ("arrived_at", pa.timestamp("us", "UTC"))])
 
 
-class SparkMethod(Method):
-    """What the rivals share: the session, hashing, and a Parquet table of keys."""
+class SparkMethod:
+    """The session, the hashes, and a Parquet table of keys, which all alternatives need."""
 
-    def __init__(self, given: Given) -> None:
-        super().__init__(given)
-        self.keys = given.folder / "keys"
-        self.out = given.folder / "unique"
+    def __init__(self, inputs: Inputs) -> None:
+        self.inputs = inputs
+        self.keys = inputs.folder / "keys"
+        self.out = inputs.folder / "unique"
         self.spark: SparkSession
 
     def settings(self) -> dict[str, str]:
+        """Return the Spark settings."""
         return {
             "spark.driver.memory": "4g",
             "spark.ui.enabled": "false",
@@ -54,8 +49,8 @@ class SparkMethod(Method):
             "spark.log.level": "ERROR",
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
-            "spark.local.dir": str(self.given.folder / "spark"),
-            "spark.sql.warehouse.dir": str(self.given.folder / "warehouse"),
+            "spark.local.dir": str(self.inputs.folder / "spark"),
+            "spark.sql.warehouse.dir": str(self.inputs.folder / "warehouse"),
             "spark.sql.session.timeZone": "UTC",
             "spark.sql.parquet.compression.codec": "zstd",
             "spark.sql.shuffle.partitions": str(BUCKETS),
@@ -79,33 +74,29 @@ class SparkMethod(Method):
         self.write_keys(self.keys)
 
     def write_keys(self, folder: Path) -> None:
-        """The window as Parquet files, in the order of arrival."""
-        hi, lo = self.hashes_of_repeated()
+        """Write the window as Parquet files of 4 million keys, in the order of arrival."""
         writer: pq.ParquetWriter | None = None
         written = number = 0
-        for keys in self.given.window.chunks(hi, lo):
-            if writer is None or written >= _KEYS_PER_FILE:
+        for keys in self.inputs.window.chunks(*self.hashes_of_repeated()):
+            if writer is None or written >= _FILE_KEYS:
                 if writer is not None:
                     writer.close()
                 path = folder / f"part-{number:05}.parquet"
                 writer = pq.ParquetWriter(path, _KEY_SCHEMA, compression="zstd", use_dictionary=False)
                 written, number = 0, number + 1
-            columns = [
-                pa.array(keys.hi.view(np.int64)),
-                pa.array(keys.lo.view(np.int64)),
-                pa.array(keys.arrived_ms * 1000, _KEY_SCHEMA.field("arrived_at").type),
-            ]
+            arrived = pa.array(keys.arrived_ms * 1000, _KEY_SCHEMA.field("arrived_at").type)
+            columns = [pa.array(keys.hi.view(np.int64)), pa.array(keys.lo.view(np.int64)), arrived]
             writer.write_table(pa.table(columns, schema=_KEY_SCHEMA))
             written += len(keys.hi)
         assert writer is not None
         writer.close()
 
     def hashes_of_repeated(self) -> tuple[Any, Any]:
-        """As Spark hashes the ids of the messages that repeat a key, in their order."""
-        ids = self.given.new.id_texts(self.given.new.repeated).to_pylist()
-        frame = self.with_hashes(self.spark.createDataFrame([(i,) for i in ids], "message_id string"))
-        found = {row.message_id: (row.hi, row.lo) for row in frame.collect()}
-        hashes = np.array([found[i] for i in ids], np.int64).view(np.uint64)
+        """Return the hashes that Spark computes for the ids of the messages that repeat a key, in their order."""
+        ids = self.inputs.new.id_texts(self.inputs.new.repeated).to_pylist()
+        rows = self.with_hashes(self.spark.createDataFrame([(i,) for i in ids], "message_id string")).collect()
+        by_id = {row.message_id: (row.hi, row.lo) for row in rows}
+        hashes = np.array([by_id[i] for i in ids], np.int64).view(np.uint64)
         return hashes[:, 0], hashes[:, 1]
 
     def with_hashes(self, rows: DataFrame) -> DataFrame:
@@ -114,15 +105,16 @@ class SparkMethod(Method):
         return rows.withColumns({name: f.xxhash64(f.lit(seed), "message_id") for seed, name in enumerate(("hi", "lo"))})
 
     def new_rows(self) -> DataFrame:
-        """The new rows with their hashes."""
-        return self.with_hashes(self.spark.read.parquet(*self.given.files))
+        """Return the new rows with their hashes."""
+        return self.with_hashes(self.spark.read.parquet(*self.inputs.files))
 
     def window(self) -> DataFrame:
-        """The window's hashes."""
+        """Return the hashes of the window's keys."""
         return self.spark.read.schema("hi long, lo long").parquet(str(self.keys))
 
     def kept_ids(self) -> pa.ChunkedArray:
-        return ds.dataset(self.out, format="parquet").to_table(columns=["message_id"]).column(0)
+        written = ds.dataset(self.out, format="parquet")
+        return written.to_table(columns=["message_id"], filter=ds.field("message_id").is_valid()).column(0)
 
     def stored_keys(self) -> int:
         return int(ds.dataset(self.keys, format="parquet").count_rows())
@@ -131,74 +123,68 @@ class SparkMethod(Method):
         self.before = set(self.keys.iterdir())
         return sum(path.stat().st_size for path in self.before if path.suffix == ".parquet")
 
+    def server_read_bytes(self) -> int:
+        return 0
+
     def reset(self) -> None:
         for path in set(self.keys.iterdir()) - self.before:
             path.unlink()
         shutil.rmtree(self.out)
 
 
-class Join(SparkMethod):
-    """The new rows joined with the table of keys, and their keys added to it."""
-
-    @abstractmethod
-    def unique_rows(self) -> DataFrame:
-        """The new rows that repeat nothing."""
-
-    def run(self) -> Mapping[str, float]:
-        self.unique_rows().write.mode("overwrite").parquet(str(self.out))
-        self.add_keys(self.written_keys())
-        return {}
-
-    def written_keys(self) -> DataFrame:
-        """The keys of the rows that were just written, from three columns of their files."""
-        from pyspark.sql import functions as f
-
-        written = self.spark.read.schema("hi long, lo long, kafka_timestamp timestamp").parquet(str(self.out))
-        return written.select("hi", "lo", f.col("kafka_timestamp").alias("arrived_at"))
-
-    def add_keys(self, keys: DataFrame) -> None:
-        keys.write.mode("append").parquet(str(self.keys))
-
-
-class AntiJoin(Join):
-    """The rows, less those whose key is in the table of keys; Spark chooses how."""
+class AntiJoin(SparkMethod):
+    """Write the new rows whose key is not in the table of keys; Spark chooses the join."""
 
     def unique_rows(self) -> DataFrame:
         return self.new_rows().join(self.window(), ["hi", "lo"], "left_anti")
 
+    def add_keys(self, keys: DataFrame) -> None:
+        keys.write.mode("append").parquet(str(self.keys))
 
-class BroadcastKeys(Join):
-    """The new keys go to everyone who scans the window; what they meet there, to everyone who reads the new rows."""
+    def run(self) -> Mapping[str, float]:
+        from pyspark.sql import functions as f
+
+        self.unique_rows().write.mode("overwrite").parquet(str(self.out))
+        # The keys come from three columns of the files that were just written.
+        written = self.spark.read.schema("hi long, lo long, kafka_timestamp timestamp").parquet(str(self.out))
+        self.add_keys(written.select("hi", "lo", f.col("kafka_timestamp").alias("arrived_at")))
+        return {}
+
+
+class BroadcastKeys(AntiJoin):
+    """Broadcast the new keys to the scan of the window, and the repeated ones to the scan of the new rows."""
 
     def unique_rows(self) -> DataFrame:
         from pyspark.sql import functions as f
 
         rows = self.new_rows()
-        met = self.window().join(f.broadcast(rows.select("hi", "lo")), ["hi", "lo"], "left_semi")
-        return rows.join(f.broadcast(met), ["hi", "lo"], "left_anti")
+        repeated = self.window().join(f.broadcast(rows.select("hi", "lo")), ["hi", "lo"], "left_semi")
+        return rows.join(f.broadcast(repeated), ["hi", "lo"], "left_anti")
 
 
-class BucketedJoin(Join):
-    """The window lies in buckets by key, each one sorted file; the new keys are brought into the same order and merged
-    with them. The rows themselves stay where they are: what the merge finds, some thousand keys, goes to them."""
+class BucketedJoin(AntiJoin):
+    """Keep the window in buckets by key, each one sorted file; sort the new keys into the same buckets and merge.
+
+    The rows themselves are not shuffled: the repeated keys, some thousand, are broadcast to them.
+    """
 
     TABLE = "window_keys"
 
     def settings(self) -> dict[str, str]:
         return super().settings() | {
-            # Since Spark 3 a bucket's order counts only so; it is right where a bucket is one file.
+            # Since Spark 3 only this makes Spark use a bucket's order; it is right where a bucket is one file.
             "spark.sql.legacy.bucketedTableScan.outputOrdering": "true",
-            # Without it, Spark would broadcast the window of the small cases, or the new keys: that is another method.
+            # Otherwise Spark would broadcast the small windows or the new keys, which is another method.
             "spark.sql.autoBroadcastJoinThreshold": "-1",
         }
 
     def prepare(self) -> None:
-        raw = self.given.folder / "raw"
+        raw = self.inputs.folder / "raw"
         raw.mkdir(parents=True)
         self.write_keys(raw)
         self.save(self.spark.read.parquet(str(raw)), "overwrite")
         shutil.rmtree(raw)
-        self.keys = self.given.folder / "warehouse" / self.TABLE
+        self.keys = self.inputs.folder / "warehouse" / self.TABLE
         self.check_plan()
 
     def save(self, keys: DataFrame, mode: str) -> None:
@@ -208,24 +194,24 @@ class BucketedJoin(Join):
     def add_keys(self, keys: DataFrame) -> None:
         self.save(keys, "append")
 
-    def met(self) -> DataFrame:
-        """The new keys that the window has."""
+    def repeated_keys(self) -> DataFrame:
+        """Return the new keys that the window has."""
         keys = self.new_rows().select("hi", "lo")
         return keys.join(self.spark.table(self.TABLE).select("hi", "lo").hint("merge"), ["hi", "lo"], "left_semi")
 
     def unique_rows(self) -> DataFrame:
         from pyspark.sql import functions as f
 
-        return self.new_rows().join(f.broadcast(self.met()), ["hi", "lo"], "left_anti")
+        return self.new_rows().join(f.broadcast(self.repeated_keys()), ["hi", "lo"], "left_anti")
 
     def check_plan(self) -> None:
-        """The window is neither shuffled nor sorted. Raises `RuntimeError` with the plan if it is."""
-        plan = self.met()._jdf.queryExecution().executedPlan().toString()
+        """Raise `RuntimeError` if Spark's plan shuffles or sorts the window."""
+        plan = self.repeated_keys()._jdf.queryExecution().executedPlan().toString()
         below = re.split(r"\n.*SortMergeJoin .*\n", plan, maxsplit=1)
         sides = re.split(r"\n(?=\s*\+- )", below[1]) if len(below) == 2 else []
         (window,) = [side for side in sides if self.TABLE in side] or [plan]
         if not sides or "Exchange" in window or "Sort" in window or f"SelectedBucketsCount: {BUCKETS}" not in window:
-            raise RuntimeError(f"the window is shuffled or sorted:\n{plan}")
+            raise RuntimeError(f"Spark shuffles or sorts the window:\n{plan}")
 
     def reset(self) -> None:
         super().reset()
@@ -233,39 +219,38 @@ class BucketedJoin(Join):
 
 
 class IcebergMerge(SparkMethod):
-    """The table of unique rows is the store of keys: it has their hashes in two columns more. The window's rows have
-    nothing but those, which is all that the merge reads of them."""
+    """Keep the unique rows with their hashes in an Iceberg table, which also stores the keys.
+
+    The window's rows have nothing but the hashes and the arrival; the merge reads only the hashes.
+    """
 
     TABLE = "local.bench.unique"
 
     def settings(self) -> dict[str, str]:
         from devstack import jars, preflight
 
-        found = jars.resolve(jars.ICEBERG, preflight.find_java(), lambda line: print(line, file=sys.stderr))
-        (runtime,) = found.glob("iceberg-spark-runtime-*.jar")
+        folder = jars.resolve(jars.ICEBERG, preflight.find_java(), lambda line: print(line, file=sys.stderr))
+        (runtime,) = folder.glob("iceberg-spark-runtime-*.jar")
         catalog = "spark.sql.catalog.local"
         return super().settings() | {
             "spark.jars": str(runtime),
             "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
             catalog: "org.apache.iceberg.spark.SparkCatalog",
             f"{catalog}.type": "hadoop",
-            f"{catalog}.warehouse": str(self.given.folder / "iceberg"),
+            f"{catalog}.warehouse": str(self.inputs.folder / "iceberg"),
         }
 
     def prepare(self) -> None:
         super().prepare()
         columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in self.new_rows().schema)
-        properties = "'format-version' = '2', 'write.parquet.compression-codec' = 'zstd'"
-        arrived = "arrived_at timestamp"
-        self.spark.sql(f"CREATE TABLE {self.TABLE} ({columns}, {arrived}) USING iceberg TBLPROPERTIES ({properties})")
         self.spark.sql(
-            f"CALL local.system.add_files(table => 'bench.unique', source_table => '`parquet`.`{self.keys}`')"
+            f"CREATE TABLE {self.TABLE} ({columns}, arrived_at timestamp) USING iceberg "
+            "TBLPROPERTIES ('format-version' = '2', 'write.parquet.compression-codec' = 'zstd')"
         )
-        self.first = self.newest()
-
-    def newest(self) -> int:
-        found = self.spark.sql(f"SELECT snapshot_id FROM {self.TABLE}.snapshots ORDER BY committed_at DESC LIMIT 1")
-        return int(found.collect()[0][0])
+        source = f"`parquet`.`{self.keys}`"
+        self.spark.sql(f"CALL local.system.add_files(table => 'bench.unique', source_table => '{source}')")
+        snapshots = self.spark.sql(f"SELECT snapshot_id FROM {self.TABLE}.snapshots ORDER BY committed_at DESC LIMIT 1")
+        self.first_snapshot = int(snapshots.collect()[0][0])
 
     def run(self) -> Mapping[str, float]:
         from pyspark.sql import functions as f
@@ -284,24 +269,24 @@ class IcebergMerge(SparkMethod):
         return self.spark.table(self.TABLE).count()
 
     def reset(self) -> None:
-        self.spark.sql(f"CALL local.system.rollback_to_snapshot('bench.unique', {self.first})")
-        shutil.rmtree(self.given.folder / "iceberg/bench/unique/data", ignore_errors=True)
+        self.spark.sql(f"CALL local.system.rollback_to_snapshot('bench.unique', {self.first_snapshot})")
+        shutil.rmtree(self.inputs.folder / "iceberg/bench/unique/data", ignore_errors=True)
 
 
 class WithinWatermark(SparkMethod):
-    """Structured Streaming's own: `dropDuplicatesWithinWatermark` over RocksDB, as a job that ends (`availableNow`).
+    """Structured Streaming's `dropDuplicatesWithinWatermark` with RocksDB, as a job that ends (`availableNow`).
 
-    Its state is made by feeding it the window. Each run begins as an hourly job does: from its checkpoint.
+    Its state is built by reading the window. Each run starts from its checkpoint, as an hourly job does.
     """
 
-    def __init__(self, given: Given) -> None:
-        super().__init__(given)
-        self.source, self.checkpoint = given.folder / "source", given.folder / "checkpoint"
-        self.kept = given.folder / "kept"
+    def __init__(self, inputs: Inputs) -> None:
+        super().__init__(inputs)
+        self.source, self.checkpoint = inputs.folder / "source", inputs.folder / "checkpoint"
+        self.saved = inputs.folder / "saved"
 
     def settings(self) -> dict[str, str]:
         return super().settings() | {
-            "spark.sql.shuffle.partitions": "4",  # for good: the state is cut into as many
+            "spark.sql.shuffle.partitions": "4",  # fixed for the life of the state
             "spark.sql.streaming.stateStore.providerClass": (
                 "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
             ),
@@ -312,23 +297,24 @@ class WithinWatermark(SparkMethod):
     def prepare(self) -> None:
         self.source.mkdir(parents=True)
         self.write_keys(self.source)
-        new = self.spark.read.parquet(*self.given.files)
+        new = self.spark.read.parquet(*self.inputs.files)
         self.schema = new.schema.add("hi", "long").add("lo", "long").add("arrived_at", "timestamp")
-        self.stream()
+        self.process_source()
         for path in (self.checkpoint, self.out):
-            shutil.copytree(path, self.kept / path.name)
+            shutil.copytree(path, self.saved / path.name)
 
-    def stream(self) -> None:
+    def process_source(self) -> None:
+        """Run the stream over the files of the source that it has not read yet."""
         from pyspark.sql import functions as f
 
         rows = self.spark.readStream.schema(self.schema).parquet(str(self.source))
-        hashed = {
+        hashes = {
             name: f.coalesce(name, f.xxhash64(f.lit(seed), "message_id")) for seed, name in enumerate(("hi", "lo"))
         }
         arrived = f.coalesce("kafka_timestamp", "arrived_at")
         unique = (
-            rows.withColumns({**hashed, "arrived_at": arrived})
-            .withWatermark("arrived_at", _WINDOW)
+            rows.withColumns({**hashes, "arrived_at": arrived})
+            .withWatermark("arrived_at", "28 days")
             .dropDuplicatesWithinWatermark(["hi", "lo"])
         )
         query = (
@@ -341,14 +327,10 @@ class WithinWatermark(SparkMethod):
         query.awaitTermination()
 
     def run(self) -> Mapping[str, float]:
-        for number, path in enumerate(self.given.files):
+        for number, path in enumerate(self.inputs.files):
             os.link(path, self.source / f"new-{number}.parquet")
-        self.stream()
+        self.process_source()
         return {}
-
-    def kept_ids(self) -> pa.ChunkedArray:
-        written = ds.dataset(self.out, format="parquet")
-        return written.to_table(columns=["message_id"], filter=ds.field("message_id").is_valid()).column(0)
 
     def stored_keys(self) -> int:
         return int(ds.dataset(self.out, format="parquet").count_rows())
@@ -359,6 +341,6 @@ class WithinWatermark(SparkMethod):
     def reset(self) -> None:
         for path in (self.checkpoint, self.out):
             shutil.rmtree(path)
-            shutil.copytree(self.kept / path.name, path)
+            shutil.copytree(self.saved / path.name, path)
         for path in self.source.glob("new-*"):
             path.unlink()
