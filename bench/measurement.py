@@ -275,8 +275,8 @@ def print_table(title: str, rows: Sequence[Row], columns: Mapping[str, Callable[
     Console(width=max(170, Console().width)).print(table)  # wide enough also where the output is a file
 
 
-def print_rates(title: str, rows: Sequence[Row], *, baseline: str) -> None:
-    """Print rates, CPU and memory; the last column divides messages per CPU second by the baseline's in that case."""
+def print_rates(title: str, rows: Sequence[Row], *, baseline: str = "") -> None:
+    """Print rates, CPU and memory; a last column divides messages per CPU second by the baseline's in that case."""
     baselines = {row.case: row for row in rows if row.name == baseline}
 
     def ratio(row: Row) -> str:
@@ -291,15 +291,12 @@ def print_rates(title: str, rows: Sequence[Row], *, baseline: str) -> None:
         "MB/s": lambda row: f"{row.bytes / row.seconds / 1e6:,.0f}",
         "CPU s per 1 M": lambda row: f"{row.cpu_seconds / row.messages * 1e6:.2f}",
         "peak MiB": lambda row: f"{row.peak_rss_bytes / MIB:,.0f}",
-        f"× {baseline}": ratio,
     }
-    print_table(title, rows, columns)
+    print_table(title, rows, columns | ({f"× {baseline}": ratio} if baseline else {}))
 
 
 def write_json(rows: Sequence[Row], path: Path | None) -> None:
     """Write the rows to the file of `--json`, if that option is used."""
     if path:
-        documents = [asdict(replace(row, extra={})) | dict(row.extra) for row in rows]
-        for document in documents:
-            document.pop("extra")
-        path.write_text(json.dumps(documents, indent=1) + "\n")
+        documents = [asdict(row) for row in rows]
+        path.write_text(json.dumps([row | row.pop("extra") for row in documents], indent=1) + "\n")

@@ -44,6 +44,7 @@ from measurement import (
     Work,
     argument_parser,
     peak_rss_bytes,
+    print_rates,
     print_table,
     run_cases,
     run_command,
@@ -211,29 +212,25 @@ def prepare_rivals(arguments: argparse.Namespace) -> None:
     create_archive("sample", messages=arguments.sample, objects=PARTITIONS)
 
 
-def spark_job(job: str, parameters: Callable[[], list[str]], options: Sequence[str], *_: object) -> Work:
-    """A job of partition_spark_jobs.py, to Parquet files in S3."""
+def spark_job(job: str, options: Sequence[str], *_: object) -> Work:
+    """A job of partition_spark_jobs.py, from the topic or the sample's backup objects to Parquet files in S3."""
+    from waybill import names
+
+    source = {
+        "spark-kafka": [",".join(bootstrap_servers()), topic_name("rivals")],
+        "binary-files": [f"s3a://{os.environ[BUCKET]}/{names.backup_prefix(run_name(), topic_name('sample'))}*"],
+    }[job]
     settings = [part for setting in spark_settings() for part in ("--conf", setting)]
     command = [*_SPARK_SUBMIT, "--jars", connector_jars(), *settings, str(_ROOT / "bench/partition_spark_jobs.py"), job]
 
     def work() -> Sample:
         target = f"rival-{uuid.uuid4().hex[:12]}"
-        cost = run_command([*command, *parameters(), f"s3a://{os.environ[BUCKET]}/{target}", *options])
+        cost = run_command([*command, *source, f"s3a://{os.environ[BUCKET]}/{target}", *options])
         rows, size, files = count_rows(target)
         remove(target)
         return Sample(rows, rows * MESSAGE_BYTES, {"files": files, "file_bytes": size}, *cost)
 
     return work
-
-
-def topic_parameters() -> list[str]:
-    return [",".join(bootstrap_servers()), topic_name("rivals")]
-
-
-def sample_parameters() -> list[str]:
-    from waybill import names
-
-    return [f"s3a://{os.environ[BUCKET]}/{names.backup_prefix(run_name(), topic_name('sample'))}*"]
 
 
 def spark_settings() -> list[str]:
@@ -277,14 +274,10 @@ def count_rows(prefix: str) -> tuple[int, int, int]:
 
 
 def rival_cases(_: argparse.Namespace) -> Iterator[Case]:
-    jobs = {
-        "spark-kafka": partial(spark_job, "spark-kafka", topic_parameters, ()),
-        "spark-kafka-all": partial(spark_job, "spark-kafka", topic_parameters, ("--all-fields",)),
-        "binary-files": partial(spark_job, "binary-files", sample_parameters, ()),
-    }
     yield Case("waybill", "", partial(whole_job, "rivals"), warm_up=False)
-    for name, prepare in jobs.items():
-        yield Case(name, "", prepare, warm_up=False)
+    yield Case("spark-kafka", "", partial(spark_job, "spark-kafka", ()), warm_up=False)
+    yield Case("spark-kafka-all", "", partial(spark_job, "spark-kafka", ("--all-fields",)), warm_up=False)
+    yield Case("binary-files", "", partial(spark_job, "binary-files", ()), warm_up=False)
 
 
 def print_rivals(_: str, rows: Sequence[Row]) -> None:
@@ -517,13 +510,7 @@ def memory_cases(_: argparse.Namespace) -> Iterator[Case]:
 
 
 def print_memory(_: str, rows: Sequence[Row]) -> None:
-    columns = {
-        "objects of MiB, partition.memory MiB": lambda row: row.case,
-        "messages": lambda row: f"{row.messages:,}",
-        "CPU s": lambda row: f"{row.cpu_seconds:.1f}",
-        "peak MiB": lambda row: f"{row.peak_rss_bytes / MIB:,.0f}",
-    }
-    print_table(f"memory: one task over {_MEMORY_INPUT_BYTES // MIB} MiB of backup objects", rows, columns)
+    print_rates("memory: one task; MiB of a backup object, and of partition.memory", rows)
 
 
 def prepare_data(arguments: argparse.Namespace) -> None:

@@ -16,6 +16,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 import httpx
+from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_delay, wait_exponential
 
 from devstack.servers import ServerSpec, write_private
 from waybill.errors import StackError
@@ -29,6 +30,7 @@ __all__ = ["MIGRATION_SERVER", "USER", "Airflow", "AirflowClient", "DagRun", "Ru
 USER = "admin"
 MIGRATION_SERVER = "airflow-db"
 _COMPONENTS = ("scheduler", "dag-processor", "api-server", "triggerer")
+_DATABASE_LOCKED_SECONDS = 60.0
 _HEALTH = ("metadatabase", "scheduler", "dag_processor", "triggerer")
 
 
@@ -292,10 +294,10 @@ class AirflowClient:
         try:
             if "Authorization" not in self._http.headers:
                 self._log_in()
-            response = self._http.request(method, f"/api/v2{path}", **options)
+            response = self._send(method, path, options)
             if response.status_code == httpx.codes.UNAUTHORIZED:  # the token has expired
                 self._log_in()
-                response = self._http.request(method, f"/api/v2{path}", **options)
+                response = self._send(method, path, options)
             if response.is_error:
                 raise StackError(f"Airflow refused {method} {path}: {response.status_code} {response.text[:500]}")
             answer: dict[str, Any] = response.json()
@@ -303,10 +305,34 @@ class AirflowClient:
             raise StackError(f"Airflow at {self._http.base_url} does not answer {method} {path}: {error!r}") from error
         return answer
 
+    def _send(self, method: str, path: str, options: dict[str, Any]) -> httpx.Response:
+        """Send a request. Repeat one that changes nothing twice (GET, PATCH) while Airflow's database is locked.
+
+        SQLite admits one writer. On a busy machine Airflow's scheduler holds the lock for longer than the API server
+        waits for it.
+        """
+        retrying = Retrying(
+            retry=retry_if_result(lambda response: method in ("GET", "PATCH") and _is_database_locked(response)),
+            stop=stop_after_delay(_DATABASE_LOCKED_SECONDS),
+            wait=wait_exponential(0.5, max=5),
+            retry_error_callback=_last_response,
+        )
+        response: httpx.Response = retrying(self._http.request, method, f"/api/v2{path}", **options)
+        return response
+
     def _log_in(self) -> None:
         response = self._http.post("/auth/token", json=self._credentials)
         response.raise_for_status()
         self._http.headers["Authorization"] = f"Bearer {response.json()['access_token']}"
+
+
+def _is_database_locked(response: httpx.Response) -> bool:
+    return response.status_code == httpx.codes.INTERNAL_SERVER_ERROR and "Database error" in response.text
+
+
+def _last_response(state: RetryCallState) -> Any:
+    assert state.outcome is not None
+    return state.outcome.result()
 
 
 def _dag_run(document: dict[str, Any]) -> DagRun:

@@ -136,8 +136,8 @@ class GuardianHandle:
         """Stop all servers and the guardian, and return when the guardian has ended."""
         if self._process is not None:
             pid = self._process.pid
-        elif (found := GuardianHandle.find(self._state_dir)) is not None:
-            pid = found.status().pid
+        elif (running := GuardianHandle.find(self._state_dir)) is not None:
+            pid = running.status().pid
         else:
             return
         with contextlib.suppress(StackError):  # it has ended already

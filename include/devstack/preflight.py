@@ -95,10 +95,10 @@ def _java_binary() -> Path:
         if not os.access(binary, os.X_OK):
             raise StackError(f"JAVA_HOME is {java_home}, but it contains no bin/java. {_JAVA_REMEDY}")
         return binary
-    found = shutil.which("java")
-    if found is None:
+    binary_path = shutil.which("java")
+    if binary_path is None:
         raise StackError(f"no java found on PATH, and JAVA_HOME is not set. {_JAVA_REMEDY}")
-    return Path(found)
+    return Path(binary_path)
 
 
 def _run(binary: Path, *arguments: str) -> str:

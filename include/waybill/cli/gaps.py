@@ -37,7 +37,7 @@ class _Remedy:
     """What a kind of stop means and how to end it. The texts are templates of the stream and the topic-partition."""
 
     event: str | None
-    """What happened, in one sentence; None: the message of the stop says it, since it differs from stop to stop."""
+    """What happened, in one sentence; None: print the message of the stop, since causes differ."""
     action: str
     command: str | None = None
 

@@ -201,7 +201,7 @@ def _print_proposals(
         typer.echo(
             f"\n{plural(without_offset, 'topic-partition')} without a usable offset: the next run starts the chain at "
             f"the first message in Kafka if another partition of the topic has a chain already, else as the config "
-            f"says (start: {start}). To start elsewhere, use `waybill offsets set` before that run"
+            f"defines (start: {start}). To start elsewhere, use `waybill offsets set` before that run"
         )
     if importable and not done:
         typer.echo(f"\nNothing was written. To start {plural(importable, 'chain')} at these offsets, add --yes")

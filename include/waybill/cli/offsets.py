@@ -142,7 +142,7 @@ class _StreamState:
             return None
         if committed is not None:
             return max(log.end - committed, 0)
-        # Before the first lane has run, the start offset is known only if the config says `earliest`.
+        # Before the first lane has run, the start offset is known only if it is `earliest`.
         return log.end - log.earliest if self.start is StartPosition.EARLIEST else None
 
     def _states(

@@ -1,0 +1,49 @@
+"""The fork server of the harness: a start that fails or takes too long leaves no process and no socket behind."""
+
+from __future__ import annotations
+
+import gc
+import warnings
+
+import psutil
+import pytest
+from chaos import lanes
+
+pytestmark = pytest.mark.faults
+
+
+def fork_servers() -> list[psutil.Process]:
+    """Return the running fork servers of this process."""
+    return [child for child in psutil.Process().children() if "chaos.forkserver" in child.cmdline()]
+
+
+def check_nothing_is_left() -> None:
+    assert fork_servers() == []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ResourceWarning)
+        gc.collect()  # a socket that is still open would raise
+
+
+def test_start_that_takes_too_long_is_reported_and_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(lanes, "_READY_SECONDS", 0.15)
+    monkeypatch.setattr(lanes, "_PROGRESS_SECONDS", 0.1)
+    with pytest.raises(RuntimeError, match="the fork server is not ready after"):
+        lanes.ForkServer()
+    assert "the fork server is still importing after" in capsys.readouterr().err
+    check_nothing_is_left()
+
+
+def test_start_that_fails_leaves_nothing() -> None:
+    with pytest.raises(RuntimeError, match="the fork server ended before it was ready"):
+        lanes.ForkServer("no_such_module")
+    check_nothing_is_left()
+
+
+def test_tracemalloc_is_not_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONTRACEMALLOC", "20")
+    with lanes.ForkServer():
+        [server] = fork_servers()
+        assert "PYTHONTRACEMALLOC" not in server.environ()
+    check_nothing_is_left()
