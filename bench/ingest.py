@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import atexit
 import itertools
-import multiprocessing
 import socket
 import subprocess
 import sys
@@ -69,8 +68,6 @@ SETTINGS = {
 
 _DISTINCT = 20_000
 _PIECE_BYTES = 1 << 20
-
-spawn = multiprocessing.get_context("spawn")
 
 
 def produce_topics(codec: str, count: int) -> None:
@@ -124,11 +121,7 @@ def checked(report: LaneReport, count: int) -> Sample:
 
 def two_lanes(codec: str, arguments: argparse.Namespace) -> Work:
     topic = topic_name(f"{codec}-2")
-    pipes = []
-    for partition in range(2):
-        pipe, child_pipe = spawn.Pipe()
-        spawn.Process(target=serve_lane, args=(topic, partition, child_pipe), daemon=True).start()
-        pipes.append(pipe)
+    pipes = [start_process(serve_lane, topic, partition) for partition in range(2)]
 
     def work() -> Sample:
         cpu = cpu_seconds()
@@ -144,7 +137,17 @@ def two_lanes(codec: str, arguments: argparse.Namespace) -> Work:
     return work
 
 
-def serve_lane(topic: str, partition: int, pipe: Connection) -> None:
+def start_process(target: Callable[..., None], *parameters: object) -> Connection:
+    """Call `target(pipe, *parameters)` in a new process that ends with this one; return the other end of the pipe."""
+    from multiprocessing import get_context  # here, since `waybill-cold` measures imports
+
+    spawn = get_context("spawn")
+    pipe, child_pipe = spawn.Pipe()
+    spawn.Process(target=target, args=(child_pipe, *parameters), daemon=True).start()
+    return pipe
+
+
+def serve_lane(pipe: Connection, topic: str, partition: int) -> None:
     """Drain a lane for each config that arrives, and answer messages, bytes, CPU seconds and peak memory."""
     from waybill.config import Config
 
@@ -204,11 +207,8 @@ def limit(codec: str, arguments: argparse.Namespace) -> Work:
     """One thread and one buffer between two sockets, whose other ends are processes that are not measured."""
     import crc32c
 
-    ports = []
-    for target, *parameters in ((send_topic, topic_name(codec)), (discard,)):
-        pipe, child_pipe = spawn.Pipe()
-        spawn.Process(target=target, args=(child_pipe, *parameters), daemon=True).start()
-        ports.append(pipe.recv())
+    pipes = [start_process(send_topic, topic_name(codec)), start_process(discard)]
+    ports = [pipe.recv() for pipe in pipes]
 
     def work() -> Sample:
         size, crc = 0, 0

@@ -18,6 +18,7 @@ import itertools
 import multiprocessing
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 
 from events import MESSAGE_BYTES, messages
 from measurement import (
@@ -27,7 +28,6 @@ from measurement import (
     Sample,
     Work,
     argument_parser,
-    peak_rss_bytes,
     print_table,
     run_cases,
     run_only_case,
@@ -68,14 +68,12 @@ def waybill(case: str, arguments: argparse.Namespace) -> Work:
     first_seconds = drain().extra["lane_seconds"]
 
     def work() -> Sample:
-        # In a process of its own: the memory of a producer is not a lane's.
+        # In a process of its own: its CPU seconds are not the lane's.
         producer = multiprocessing.get_context("spawn").Process(target=produce_evenly, args=(partitions, count))
         producer.start()
         producer.join()
         sample = drain()
-        extra = {**sample.extra, "first_lane_seconds": first_seconds}
-        peak = peak_rss_bytes()
-        return Sample(count, sample.bytes, extra, sample.seconds, sample.cpu_seconds, peak)
+        return replace(sample, extra={**sample.extra, "first_lane_seconds": first_seconds})
 
     return work
 

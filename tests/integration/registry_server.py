@@ -10,9 +10,8 @@ from pathlib import Path
 
 from devstack import preflight
 from devstack.control import GuardianHandle
-from devstack.servers import free_ports
 from devstack.registry import Registry, unpacked
-from devstack.servers import log_tail
+from devstack.servers import free_ports, log_tail
 
 __all__ = ["registry_server"]
 

@@ -34,8 +34,7 @@ from cryptography.x509.oid import NameOID
 from devstack import jars, preflight
 from devstack.control import GuardianHandle
 from devstack.jars import write_log4j_config
-from devstack.servers import free_ports
-from devstack.servers import ServerSpec, log_tail
+from devstack.servers import ServerSpec, free_ports, log_tail
 from devstack.zookeeper import ZooKeeper
 
 __all__ = ["ALICE", "BOB", "Certificates", "SecuredServers", "User", "as_environment", "secured_servers", "tls_proxy"]

@@ -98,9 +98,7 @@ def test_shutdown_leaves_no_process(guardian: GuardianHandle, marked: Marked, tm
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL], ids=lambda signum: signum.name)
-def test_ended_guardian_leaves_no_process(
-    guardian: GuardianHandle, marked: Marked, signum: signal.Signals
-) -> None:
+def test_ended_guardian_leaves_no_process(guardian: GuardianHandle, marked: Marked, signum: signal.Signals) -> None:
     os.kill(guardian.status().pid, signum)
     wait_until(lambda: marked.processes() == [])
 
@@ -196,9 +194,7 @@ def start_owner(directory: Path, marked: Marked, manner: str) -> subprocess.Pope
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda signum: signum.name)
 @pytest.mark.parametrize("manner", ["plain", "forks"])
-def test_ended_owner_leaves_no_process(
-    tmp_path: Path, marked: Marked, signum: signal.Signals, manner: str
-) -> None:
+def test_ended_owner_leaves_no_process(tmp_path: Path, marked: Marked, signum: signal.Signals, manner: str) -> None:
     with start_owner(tmp_path, marked, manner) as owner:
         try:
             assert owner.stdout is not None

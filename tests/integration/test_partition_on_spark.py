@@ -190,7 +190,7 @@ def test_the_data_source_reads_the_archived_messages(scene: Scene, spark: SparkS
     [
         ({}, "needs the name of a stream"),
         ({"stream": "flights", "form": "1"}, "has no option 'form'"),
-        ({"stream": "flights", "from": "5"}, 'offsets are given as {"topic/partition": offset}'),
+        ({"stream": "flights", "from": "5"}, 'give offsets as {"topic/partition": offset}'),
     ],
 )
 def test_wrong_options_of_the_data_source_are_named(

@@ -54,7 +54,13 @@ def row(tp: TopicPartition, offset: int, key: str, at_ms: int = 0) -> Row:
 # --- random streams ---
 
 
-@pytest.mark.parametrize("seed", range(int(os.environ.get("WAYBILL_SEEDS", "4"))))
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(seed, marks=[pytest.mark.deep] if seed >= 2 else [])
+        for seed in range(int(os.environ.get("WAYBILL_SEEDS", "8")))
+    ],
+)
 def test_random_stream_matches_the_oracle(make_scene: MakeScene, seed: int) -> None:
     """Random batches, late rows, wrong clocks, killed drivers, a damaged index, and compactions in between."""
     rng = random.Random(seed)
