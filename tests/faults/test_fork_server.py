@@ -20,7 +20,15 @@ def others() -> set[psutil.Process]:
 
 def fork_servers() -> list[psutil.Process]:
     """Return the running fork servers of this process."""
-    return [child for child in psutil.Process().children() if "chaos.forkserver" in child.cmdline()]
+    return [child for child in psutil.Process().children() if "chaos.forkserver" in command_line(child)]
+
+
+def command_line(process: psutil.Process) -> list[str]:
+    """Return a process's arguments; none for a child of another test that has ended and was not waited for."""
+    try:
+        return process.cmdline()
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return []
 
 
 def check_nothing_is_left(others: set[psutil.Process]) -> None:

@@ -86,6 +86,7 @@ def test_kafka_replicates_three_times_and_has_no_retention(stack: Stack) -> None
     assert {name: configs[name]["value"] for name in expected} == expected
 
 
+@pytest.mark.deep
 def test_killed_broker_restarts_on_its_port(stack: Stack) -> None:
     before = stack.bootstrap_servers
     stack.kill_broker(2)
@@ -95,6 +96,7 @@ def test_killed_broker_restarts_on_its_port(stack: Stack) -> None:
     assert stack.bootstrap_servers == before
 
 
+@pytest.mark.deep
 def test_zookeeper_restarts_with_its_data_and_empty_after_a_wipe(stack: Stack) -> None:
     def connected() -> KazooClient:
         client = KazooClient(stack.zookeeper_hosts, timeout=5.0)
@@ -210,6 +212,7 @@ def test_failed_build_falls_back_to_moto_and_reports_the_cause(monkeypatch: pyte
 # --- start and stop ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.deep
 def test_server_that_ends_at_its_start_is_named_with_the_end_of_its_log(tmp_path: Path) -> None:
     (tmp_path / "zookeeper" / "data").mkdir(parents=True)
     (tmp_path / "zookeeper" / "data" / "version-2").write_text("not a directory")
@@ -231,6 +234,7 @@ def test_interrupted_up_leaves_no_process(tmp_path: Path, signum: signal.Signals
     assert process.returncode == (130 if signum == signal.SIGINT else -signal.SIGKILL)
 
 
+@pytest.mark.deep
 def test_second_up_restarts_ended_servers_and_down_leaves_no_process(tmp_path: Path) -> None:
     code, output = run_devstack("up", "--no-airflow", state_dir=tmp_path)
     assert code == 0, output
