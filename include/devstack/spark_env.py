@@ -31,7 +31,7 @@ _LEVEL = 1
 # Compiles what every task needs. Else each executor would compile it in its first seconds.
 _COMPILE = """
 import importlib, io, pkgutil
-import waybill.formats, waybill.parsers, waybill.partition.task
+import waybill.formats, waybill.parsers, waybill.partition.tasks
 from waybill.records.decode import decode
 from waybill.records.encode import Record, encode_batch
 from waybill.records.framing import read_frames
