@@ -8,10 +8,10 @@ from datetime import timedelta
 
 import typer
 
-from waybill.cli.render import Column, bytes_text, count, plural, print_json, print_table, time_text
+from waybill.cli.render import Column, bytes_text, count, print_json, print_table, time_text
 from waybill.cli.targets import parse_duration_option, stream_names
 from waybill.config import Config, load_config
-from waybill.config.quantities import format_duration, format_size
+from waybill.config.quantities import counted, format_duration, format_size
 from waybill.dedup.first_sweep import format_instant
 from waybill.dedup.index.manifest import Manifest
 from waybill.dedup.key_index import merge_index, rebuild_index
@@ -46,11 +46,11 @@ def _streams_with_dedup(config: Config, stream: str | None) -> Sequence[str]:
 
 def print_status(status: DedupStatus, last: timedelta) -> None:
     """Print the status of one stream. `last`: the duration over which its duplicates were counted."""
-    typer.echo(f"{status.stream}: {plural(status.rows, 'row')} in {status.unique}, {_duplicates_text(status)}")
+    typer.echo(f"{status.stream}: {counted(status.rows, 'row')} in {status.unique}, {_duplicates_text(status)}")
     typer.echo(f"  swept   {_swept_text(status)}")
     if status.beginning is not None:
         since = format_instant(status.beginning.since_ms)
-        typer.echo(f"  since   {since}; {plural(status.beginning.rows, 'older row')} left out by the first sweep")
+        typer.echo(f"  since   {since}; {counted(status.beginning.rows, 'older row')} left out by the first sweep")
     horizon = "" if status.horizon is None else f"; rows older than {time_text(status.horizon)} are no longer compared"
     typer.echo(f"  window  {status.window}{horizon}")
     typer.echo(f"  index   {_index_text(status)}")
@@ -58,7 +58,7 @@ def print_status(status: DedupStatus, last: timedelta) -> None:
         typer.echo()
         _print_counted(status.counted)
     if status.newest is not None:
-        duplicates = plural(sum(c.duplicates for c in status.counted), "duplicate")
+        duplicates = counted(sum(c.duplicates for c in status.counted), "duplicate")
         span = f"{format_duration(last)} before {time_text(status.newest)}, the arrival of the newest row"
         print(f"{status.stream}: {duplicates} in the {span}", file=sys.stderr)
     if status.alert is not None:
@@ -68,7 +68,7 @@ def print_status(status: DedupStatus, last: timedelta) -> None:
 def _duplicates_text(status: DedupStatus) -> str:
     total = status.rows + status.duplicates
     share = f" ({status.duplicates / total:.2%} of all)" if total else ""
-    return f"{plural(status.duplicates, 'duplicate')}{share}"
+    return f"{counted(status.duplicates, 'duplicate')}{share}"
 
 
 def _swept_text(status: DedupStatus) -> str:
@@ -80,7 +80,7 @@ def _swept_text(status: DedupStatus) -> str:
     behind = status.behind
     backlog = "nothing"
     if behind.snapshots:
-        backlog = f"{plural(behind.snapshots, 'snapshot')} with {plural(behind.rows, 'row')}"
+        backlog = f"{counted(behind.snapshots, 'snapshot')} with {counted(behind.rows, 'row')}"
     return f"{through}; {backlog} to sweep"
 
 
@@ -90,9 +90,9 @@ def _index_text(status: DedupStatus) -> str:
         return "none yet: the next sweep builds it from the unique rows"
     size = f"{bytes_text(index.bytes)} ({index.bytes / index.budget_bytes:.1%} of {format_size(index.budget_bytes)})"
     each = "" if index.bytes_per_key is None else f", {index.bytes_per_key:.1f} bytes a key"
-    missing = plural(index.missing_rows, "row")
+    missing = counted(index.missing_rows, "row")
     behind = f"; {missing} behind: the next sweep catches up" if index.missing_rows else ""
-    return f"{plural(index.keys, 'key')} in {plural(index.runs, 'sorted run')}, {size}{each}{behind}"
+    return f"{counted(index.keys, 'key')} in {counted(index.runs, 'sorted run')}, {size}{each}{behind}"
 
 
 def _print_counted(counted: Sequence[DuplicateCount]) -> None:
@@ -121,5 +121,7 @@ def _print_index(stream: str, index: Manifest | None, *, as_json: bool) -> None:
     elif index is None:
         typer.echo(f"{stream}: there is no key index yet: the first sweep builds it")
     else:
-        runs = plural(len(index.runs), "sorted run")
-        typer.echo(f"{stream}: the key index has {plural(index.keys, 'key')} in {runs}, {bytes_text(index.size_bytes)}")
+        runs = counted(len(index.runs), "sorted run")
+        typer.echo(
+            f"{stream}: the key index has {counted(index.keys, 'key')} in {runs}, {bytes_text(index.size_bytes)}"
+        )

@@ -11,9 +11,10 @@ import typer
 
 from waybill.archive import gaps
 from waybill.archive.gaps import Gap
-from waybill.cli.render import Column, count, plural, print_json, print_table, time_text
+from waybill.cli.render import Column, count, print_json, print_table, time_text
 from waybill.cli.targets import make_decision, open_coordinator, open_store, stream_names, stream_of_topic
 from waybill.config import load_config
+from waybill.config.quantities import counted
 from waybill.coordination import Stop
 from waybill.errors import ConfigError
 from waybill.ingest import connect
@@ -144,7 +145,7 @@ def _remedy_lines(stream: str, stop: Stop, *, number: int) -> Iterable[str]:
     """Yield the remedy of a kind of stop, with the first stopped topic-partition filled in."""
     remedy = _REMEDIES.get(stop.error)
     event = None if remedy is None else remedy.event
-    yield f"{stop.error} ({plural(number, 'topic-partition')}): {event or stop.message}"
+    yield f"{stop.error} ({counted(number, 'topic-partition')}): {event or stop.message}"
     if remedy is None:
         return
     values = {"stream": stream, "topic": stop.tp.topic, "partition": stop.tp.partition}
@@ -226,7 +227,7 @@ def run_accept(
         return
     for gap in accepted.gaps:
         before = "" if accepted.is_new else f" before, by {gap.accepted_by} at {_time(gap.accepted_at_ms)}"
-        typer.echo(f"accepted{before}: {gap}, up to {plural(gap.messages_at_most, 'message')}: {gap.reason}")
+        typer.echo(f"accepted{before}: {gap}, up to {counted(gap.messages_at_most, 'message')}: {gap.reason}")
     typer.echo(_where_ingest_resumes(accepted))
 
 

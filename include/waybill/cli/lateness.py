@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import typer
 
 from waybill import names
-from waybill.cli.render import Column, count, plural, print_json, print_table, time_text
+from waybill.cli.render import Column, count, print_json, print_table, time_text
 from waybill.cli.targets import open_catalog, parse_duration_option
 from waybill.config import load_config
-from waybill.config.quantities import format_duration
+from waybill.config.quantities import counted, format_duration
 
 if TYPE_CHECKING:
     from waybill.partition.lateness import LatenessHistory
@@ -75,14 +75,14 @@ def _print(stream: str, span: timedelta, begins: datetime, history: LatenessHist
 
 def _summary(history: LatenessHistory) -> str:
     total = history.total
-    text = f"{plural(total.known, 'row')} in {plural(len(history.commits), 'commit')}"
+    text = f"{counted(total.known, 'row')} in {counted(len(history.commits), 'commit')}"
     quantiles = [(share, total.quantile_seconds(share)) for share in (0.5, 0.9, 0.99)]
     for share, seconds in quantiles:
         if seconds is not None:
             text += f", {share:.0%} at most {duration_text(seconds)} late"
     if total.known:
         text += f", the latest {duration_text(total.most_seconds)}"
-    return text + (f"; {plural(total.unknown, 'row')} without a Kafka timestamp" if total.unknown else "")
+    return text + (f"; {counted(total.unknown, 'row')} without a Kafka timestamp" if total.unknown else "")
 
 
 def duration_text(seconds: int) -> str:

@@ -24,7 +24,6 @@ from waybill.cli.render import (
     bytes_document,
     bytes_text,
     count,
-    plural,
     print_json,
     print_table,
     time_text,
@@ -32,7 +31,7 @@ from waybill.cli.render import (
 )
 from waybill.cli.targets import archived_topic_partitions, open_coordinator, open_store
 from waybill.config import Config, load_config
-from waybill.config.quantities import parse_duration
+from waybill.config.quantities import counted, parse_duration
 from waybill.errors import ChainBroken, ConfigError, ConnectionMissing, CoordinationUnavailable
 from waybill.ingest.orphaned_uploads import IsWanted, abort_old_uploads, belongs_to_stream
 from waybill.names import BackupName, TopicPartition
@@ -118,7 +117,7 @@ def run_ls(stream: str, topic: str | None, *, as_json: bool) -> None:
     ]
     print_table(columns, (listed.cells() for listed in objects))
     total = bytes_text(sum(listed.size_bytes for listed in objects))
-    print(f"{plural(len(objects), 'object')}, {total}", file=sys.stderr)
+    print(f"{counted(len(objects), 'object')}, {total}", file=sys.stderr)
 
 
 def _parse_target(target: str | None) -> Callable[[TopicPartition], bool]:
@@ -271,7 +270,7 @@ def list_uploads(stream: str | None, *, as_json: bool) -> None:
         [Column("key"), Column("begun", figure=True), Column("upload id")],
         ([upload.key, time_text(upload.begun), upload.upload_id] for upload in uploads),
     )
-    print(plural(len(uploads), "upload"), file=sys.stderr)
+    print(counted(len(uploads), "upload"), file=sys.stderr)
 
 
 def abort_uploads(stream: str | None, older_than: str | None) -> None:
@@ -286,7 +285,7 @@ def abort_uploads(stream: str | None, older_than: str | None) -> None:
         aborted = abort_old_uploads(store, store.pending_uploads(), datetime.now(UTC) - age, is_wanted)
     for upload in aborted:
         print(f"aborted {upload.key}, begun {time_text(upload.begun)}")
-    print(plural(len(aborted), "upload"), file=sys.stderr)
+    print(counted(len(aborted), "upload"), file=sys.stderr)
 
 
 def _upload_filter(config: Config, stream: str | None) -> IsWanted:

@@ -11,7 +11,7 @@ from typing import Any
 import typer
 
 from waybill.archive.gaps import Decision
-from waybill.cli.render import Column, count, plural, print_json, print_table
+from waybill.cli.render import Column, count, print_json, print_table
 from waybill.cli.targets import (
     archived_topic_partitions,
     current_user,
@@ -21,6 +21,7 @@ from waybill.cli.targets import (
     stream_names,
 )
 from waybill.config import Config, load_config
+from waybill.config.quantities import counted
 from waybill.connections import ZooKeeperEndpoint, find_connection
 from waybill.errors import ConfigError
 from waybill.ingest import Services, connect
@@ -199,12 +200,12 @@ def _print_proposals(
     without_offset = sum(each.check in (ImportCheck.OUTSIDE, ImportCheck.NO_OFFSET) for each in proposals)
     if without_offset:
         typer.echo(
-            f"\n{plural(without_offset, 'topic-partition')} without a usable offset: the next run starts the chain at "
+            f"\n{counted(without_offset, 'topic-partition')} without a usable offset: the next run starts the chain at "
             f"the first message in Kafka if another partition of the topic has a chain already, else as the config "
             f"defines (start: {start}). To start elsewhere, use `waybill offsets set` before that run"
         )
     if importable and not done:
-        typer.echo(f"\nNothing was written. To start {plural(importable, 'chain')} at these offsets, add --yes")
+        typer.echo(f"\nNothing was written. To start {counted(importable, 'chain')} at these offsets, add --yes")
 
 
 def _cells(each: ImportProposal, *, done: bool, failures: dict[TopicPartition, str]) -> list[str]:

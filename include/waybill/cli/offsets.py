@@ -9,9 +9,10 @@ from typing import Any
 import typer
 
 from waybill.archive import chain
-from waybill.cli.render import Column, count, plural, print_json, print_table
+from waybill.cli.render import Column, count, print_json, print_table
 from waybill.cli.targets import stream_names
 from waybill.config import Config, StartPosition, load_config
+from waybill.config.quantities import counted
 from waybill.coordination import Stop
 from waybill.ingest import connect
 from waybill.names import TopicPartition
@@ -83,7 +84,7 @@ def _print_rows(rows: Sequence[Row]) -> None:
     stopped = sum(row.stop is not None for row in rows)
     if stopped:
         verb = "is" if stopped == 1 else "are"
-        typer.echo(f"\n{plural(stopped, 'topic-partition')} {verb} stopped: `waybill gaps` shows why and what to do")
+        typer.echo(f"\n{counted(stopped, 'topic-partition')} {verb} stopped: `waybill gaps` shows why and what to do")
 
 
 def stream_offsets(config: Config, name: str) -> list[Row]:

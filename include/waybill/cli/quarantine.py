@@ -15,7 +15,6 @@ from waybill.cli.render import (
     bytes_document,
     bytes_text,
     count,
-    plural,
     print_json,
     print_table,
     time_text,
@@ -23,6 +22,7 @@ from waybill.cli.render import (
 )
 from waybill.cli.targets import open_catalog, open_store
 from waybill.config import load_config
+from waybill.config.quantities import counted
 from waybill.errors import ConfigError
 from waybill.quarantine.retry import retry_quarantine
 from waybill.quarantine.row_filter import RowFilter, Target
@@ -85,12 +85,14 @@ def _print_groups(groups: Sequence[Group]) -> None:
 
 def _closing_lines(stream: str, messages: int, moved: int) -> str:
     if messages:
-        text = f"{plural(messages, 'message')}. To look at some: waybill quarantine show {stream}. To parse them again "
+        text = (
+            f"{counted(messages, 'message')}. To look at some: waybill quarantine show {stream}. To parse them again "
+        )
         text += f"after a correction: waybill quarantine retry {stream}"
     else:
         text = _no_message(stream)
     if moved:
-        text += f"\n{plural(moved, 'more message')} moved to the table by an interrupted retry; the next retry ends it"
+        text += f"\n{counted(moved, 'more message')} moved to the table by an interrupted retry; the next retry ends it"
     return text
 
 

@@ -19,7 +19,6 @@ __all__ = [
     "bytes_document",
     "bytes_text",
     "count",
-    "plural",
     "print_json",
     "print_table",
     "time_text",
@@ -92,11 +91,6 @@ def print_json(document: Any) -> None:
 def count(number: int | None) -> str:
     """Return a number with thousands separators; `-` for None."""
     return "-" if number is None else f"{number:,}"
-
-
-def plural(number: int, noun: str) -> str:
-    """Return a number with its noun: `1 gap`, `2,000 gaps`. Only for nouns whose plural ends in s."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def bytes_text(size: int) -> str:

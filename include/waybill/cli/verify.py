@@ -12,7 +12,8 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from waybill.cli.render import Column, bytes_text, count, print_json, print_table
 from waybill.cli.targets import open_catalog, open_coordinator, open_store, stream_names
 from waybill.config import Config, load_config
-from waybill.verify import Report, counted, verify_stream
+from waybill.config.quantities import counted
+from waybill.verify import Report, verify_stream
 
 __all__ = ["run"]
 

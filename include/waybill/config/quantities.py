@@ -19,6 +19,7 @@ __all__ = [
     "IsShare",
     "SizeBetween",
     "WholeNumberBetween",
+    "counted",
     "format_duration",
     "format_size",
     "parse_duration",
@@ -200,3 +201,8 @@ class IsShare(ValueType):
     def json_schema(self) -> JsonSchemaValue:
         percentage = {"type": "string", "pattern": f"^{_PERCENTAGE.pattern}$"}
         return {"anyOf": [percentage, {"type": "number", "minimum": 0, "exclusiveMaximum": 1}]}
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: `1 gap`, `2,000 gaps`. Only for nouns whose plural ends in s."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

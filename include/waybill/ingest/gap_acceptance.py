@@ -74,7 +74,7 @@ def accept_gap(
 def _find_position(target: ArchiveTarget) -> Position:
     """Run steps 1 to 3 of the commit protocol: return the position after all accepted gaps, and clear the stop.
 
-    Raises the named stop that nobody has accepted, `LockHeld`, `CommitConflict`, or the error of a service.
+    Raises the named stop, unless it was accepted, `LockHeld`, `CommitConflict`, or the error of a service.
     """
     coordinator = target.services.coordinator
     with coordinator.lock(target.tp):

@@ -141,7 +141,7 @@ class _TimeSlices:
         )
 
     def _next_slice(self, now: float, others: int) -> TimeSlice:
-        if not others:  # nobody waits for the last one
+        if not others:  # no topic-partition waits after the last one
             return TimeSlice(deadline=self._deadline, yields_at=self._deadline)
         seconds = max(self._min_seconds, (self._deadline - now) / (others + 1))
         # Twice the time until the deadline, so that the object that is being written can be finished.

@@ -141,7 +141,7 @@ def read_committed_offset(target: ArchiveTarget, described: PartitionState) -> C
 def check_log(target: ArchiveTarget, committed: CommittedOffset, described: PartitionState) -> Position:
     """Return the position from which to fetch: at the committed offset, or after an accepted gap.
 
-    Raises the named stop of `raise_if_log_differs` that nobody has accepted.
+    Raises the named stop of `raise_if_log_differs`, unless it was accepted.
     """
     if not is_consistent(committed, described):
         # The description may be older than a rival's last commit, which is no reason for a stop. Ask Kafka again.

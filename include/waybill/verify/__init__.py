@@ -9,7 +9,7 @@
 - `effects`: attaches the consequences of a missing object in tables to that fault.
 """
 
-from waybill.verify.report import Effect, EffectKind, Fault, FaultKind, Figures, Listener, Report, counted
+from waybill.verify.report import Effect, EffectKind, Fault, FaultKind, Figures, Listener, Report
 from waybill.verify.stream import verify_stream
 
 __all__ = [
@@ -20,6 +20,5 @@ __all__ = [
     "Figures",
     "Listener",
     "Report",
-    "counted",
     "verify_stream",
 ]

@@ -18,11 +18,12 @@ from waybill.archive.chain_start import find_chain_start
 from waybill.archive.gaps import Gap
 from waybill.archive.object_reader import read_offsets
 from waybill.archive.object_scan import ObjectScan, scan_object
+from waybill.config.quantities import counted
 from waybill.coordination import CommittedOffset
 from waybill.names import TopicPartition
 from waybill.store import Store, StoredObject
 from waybill.verify.gaps import SoundObject, check_accepted_gaps
-from waybill.verify.report import Fault, FaultKind, Listener, Report, counted
+from waybill.verify.report import Fault, FaultKind, Listener, Report
 
 if TYPE_CHECKING:
     Int64s = np.ndarray[Any, np.dtype[np.int64]]

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from waybill.config.quantities import counted
 from waybill.names import TopicPartition
 from waybill.tables import Progress
 from waybill.verify.offsets import LAST_OFFSET
-from waybill.verify.report import Effect, EffectKind, Fault, FaultKind, Report, counted
+from waybill.verify.report import Effect, EffectKind, Fault, FaultKind, Report
 
 if TYPE_CHECKING:
     Int64s = np.ndarray[Any, np.dtype[np.int64]]

@@ -19,6 +19,7 @@ from pyiceberg.table import Table
 
 from waybill.config import Stream
 from waybill.config.enums import FileFormat
+from waybill.config.quantities import counted
 from waybill.errors import CorruptBatch, DamagedFile, DamagedObject, ObjectMissing
 from waybill.formats.sequencefile import read_messages
 from waybill.formats.streams import HashedBytes
@@ -29,7 +30,7 @@ from waybill.store import ListedObject, Store
 from waybill.tables import translate_damage_errors
 from waybill.tables.file_inventory import InventoryEntry, read_inventory
 from waybill.verify.effects import AffectedRows
-from waybill.verify.report import Fault, FaultKind, Report, counted
+from waybill.verify.report import Fault, FaultKind, Report
 
 if TYPE_CHECKING:
     Flags = np.ndarray[Any, np.dtype[np.bool_]]

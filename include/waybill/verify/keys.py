@@ -20,13 +20,14 @@ from pyiceberg.table import Table
 
 from waybill.config import Dedup
 from waybill.config.dedup import ARRIVED_AT
+from waybill.config.quantities import counted
 from waybill.dedup.keys import exclude_assigned_ids, hash_keys, key_text
 from waybill.names import TopicPartition
 from waybill.tables import DedupTables, read_sweep_position, read_sweep_state
 from waybill.tables.dedup import NO_HORIZON_MS
 from waybill.verify.files import UNREADABLE
 from waybill.verify.offsets import ALL_ROWS, offset_windows, read_columns, total_records, within
-from waybill.verify.report import Fault, FaultKind, Listener, Report, counted, first_line
+from waybill.verify.report import Fault, FaultKind, Listener, Report, first_line
 
 if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]

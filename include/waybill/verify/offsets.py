@@ -17,9 +17,10 @@ from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.snapshots import Snapshot
 
+from waybill.config.quantities import counted
 from waybill.names import TopicPartition
 from waybill.tables import translate_damage_errors
-from waybill.verify.report import Fault, FaultKind, Report, counted
+from waybill.verify.report import Fault, FaultKind, Report
 
 if TYPE_CHECKING:
     Int64s = np.ndarray[Any, np.dtype[np.int64]]

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from waybill.archive.gaps import Gap
 from waybill.names import TopicPartition
 
-__all__ = ["Effect", "EffectKind", "Fault", "FaultKind", "Figures", "Listener", "Report", "counted", "first_line"]
+__all__ = ["Effect", "EffectKind", "Fault", "FaultKind", "Figures", "Listener", "Report", "first_line"]
 
 
 class FaultKind(StrEnum):
@@ -187,11 +187,6 @@ class Listener(Protocol):
 
     def advance(self, steps: int) -> None:
         """Add finished steps to the current stage."""
-
-
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun, in the plural unless the number is 1: `1 fault`, `11,072 rows`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def first_line(error: Exception) -> str:

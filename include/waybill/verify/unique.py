@@ -22,6 +22,7 @@ from pyiceberg.manifest import ManifestEntryStatus
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 
+from waybill.config.quantities import counted
 from waybill.dedup.first_sweep import format_instant
 from waybill.errors import ProgressLost, SweepHistoryLost
 from waybill.names import TopicPartition
@@ -37,7 +38,7 @@ from waybill.verify.offsets import (
     read_offsets,
     total_records,
 )
-from waybill.verify.report import Fault, FaultKind, Listener, Report, counted, first_line
+from waybill.verify.report import Fault, FaultKind, Listener, Report, first_line
 
 if TYPE_CHECKING:
     Counts = np.ndarray[Any, np.dtype[np.uint8]]

@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from waybill.cli.render import Column, bytes_text, count, plural, print_table, time_text, time_text_ms
+from waybill.cli.render import Column, bytes_text, count, print_table, time_text, time_text_ms
+from waybill.config.quantities import counted
 
 
 @pytest.mark.parametrize(
@@ -36,7 +37,7 @@ def test_counts_have_separators_and_times_are_utc() -> None:
 
 
 def test_plural_adds_s_unless_there_is_exactly_one() -> None:
-    assert [plural(number, "gap") for number in (0, 1, 2, 11_072)] == ["0 gaps", "1 gap", "2 gaps", "11,072 gaps"]
+    assert [counted(number, "gap") for number in (0, 1, 2, 11_072)] == ["0 gaps", "1 gap", "2 gaps", "11,072 gaps"]
 
 
 def test_table_in_a_pipe_cuts_and_wraps_no_cell(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from waybill.config.quantities import counted
 from waybill.names import TopicPartition
 from waybill.tables import Progress
 from waybill.verify.effects import AffectedRows, check_progress
-from waybill.verify.report import EffectKind, Fault, FaultKind, Report, counted
+from waybill.verify.report import EffectKind, Fault, FaultKind, Report
 
 A, B = TopicPartition("flights", 3), TopicPartition("flights", 4)
 MAIN, QUARANTINE = "lake.flights_g1", "lake.flights_quarantine_g1"
