@@ -21,7 +21,7 @@ def check_quarantine(stream: str) -> None:
     from airflow.sdk import get_current_context
 
     from waybill.orchestration.tasks import begin_task
-    from waybill.partition.alert import check_quarantine
+    from waybill.partition.report import check_quarantine
 
     check_quarantine(begin_task(), stream, get_current_context()["dag_run"].start_date)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from waybill.config import load_config
 from waybill.connections import CatalogEndpoint, S3Endpoint, find_connection
 from waybill.errors import WaybillError
-from waybill.maintenance.report import MaintenanceReport
+from waybill.maintenance.procedures import MaintenanceReport
 from waybill.maintenance.run import run_maintenance
 from waybill.spark.catalog import spark_catalog
 from waybill.spark.iceberg import SparkProcedures, attach_catalog

@@ -14,8 +14,14 @@ from pyspark.sql import SparkSession
 
 from waybill.config import Config
 from waybill.connections import CatalogEndpoint, S3Endpoint, find_connection
-from waybill.maintenance.procedures import CompactionResult, ExpiryResult, ManifestRewriteResult, Procedures
-from waybill.maintenance.report import MaintenanceReport, TableReport
+from waybill.maintenance.procedures import (
+    CompactionResult,
+    ExpiryResult,
+    MaintenanceReport,
+    ManifestRewriteResult,
+    Procedures,
+    TableReport,
+)
 from waybill.maintenance.run import run_maintenance
 from waybill.spark.catalog import spark_catalog
 from waybill.spark.iceberg import SparkProcedures, attach_catalog

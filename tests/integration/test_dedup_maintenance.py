@@ -16,7 +16,7 @@ from sweep_scenes import START_MS, SweptScene, compact
 from waybill import names
 from waybill.maintenance.orphans import KEPT_MANIFESTS, find_indexes_of_dropped_tables, find_unneeded_index_files
 from waybill.maintenance.plans import find_sweep_plans
-from waybill.maintenance.report import MaintenanceReport
+from waybill.maintenance.procedures import MaintenanceReport
 from waybill.maintenance.run import run_maintenance
 from waybill.names import TopicPartition
 from waybill.spark.iceberg import SparkProcedures

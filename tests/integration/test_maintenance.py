@@ -21,7 +21,7 @@ from waybill import failpoints, names
 from waybill.archive.indexed_reader import INDEX_TOKEN_KEY
 from waybill.maintenance.orphans import find_orphaned_indexes
 from waybill.maintenance.plans import Plans, find_open_retries
-from waybill.maintenance.report import MaintenanceReport
+from waybill.maintenance.procedures import MaintenanceReport
 from waybill.maintenance.run import run_maintenance
 from waybill.names import BackupName, TopicPartition
 from waybill.spark.iceberg import SparkProcedures

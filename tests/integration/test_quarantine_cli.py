@@ -14,7 +14,7 @@ from partition_scenes import Scene, event, junk
 from quarantine_scenes import BROKEN, GOOD, JUNK, TP0, check_done, fill_quarantine
 
 from waybill.errors import QuarantineRateExceeded
-from waybill.partition.alert import check_quarantine
+from waybill.partition.report import check_quarantine
 from waybill.records.encode import Record
 
 pytestmark = pytest.mark.integration

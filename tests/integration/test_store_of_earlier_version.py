@@ -14,7 +14,7 @@ import pytest
 from earlier_store import ARCHIVE, AS_IT_LAY, CARRIED_ON, EarlierStore, contents_of, differences
 
 from devstack import Stack
-from waybill.archive.chain_start import ChainStart
+from waybill.archive.chain import ChainStart
 from waybill.archive.gaps import Gap
 from waybill.coordination import CommittedOffset
 from waybill.dedup.plan import SweepPlan

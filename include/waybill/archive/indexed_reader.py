@@ -19,10 +19,10 @@ from waybill.archive.object_index import ObjectFigures, ObjectIndex
 from waybill.errors import DamagedObject, ObjectMissing
 from waybill.formats import sequencefile, text
 from waybill.formats.columns import message_batch
-from waybill.formats.streams import HashedBytes
 from waybill.names import BackupName, Extension
 from waybill.records.decode import MESSAGE_SCHEMA
 from waybill.store import ObjectStream, Store
+from waybill.store.objects import HashedBytes
 
 __all__ = ["INDEX_TOKEN_KEY", "SET_ASIDE", "IndexedReader", "read_checked_figures"]
 

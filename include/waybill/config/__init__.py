@@ -29,8 +29,7 @@ from waybill.config.parsing import (
     RawParser,
     RegexParser,
 )
-from waybill.config.partition_by import ColumnTransform, PartitionBy, TransformKind
-from waybill.config.partitioning import Maintenance
+from waybill.config.partition_by import ColumnTransform, Maintenance, PartitionBy, TransformKind
 from waybill.config.root import Config
 from waybill.config.services import Storage
 from waybill.config.stream import Stream, TopicRegex

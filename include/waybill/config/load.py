@@ -12,7 +12,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from waybill.config import document
-from waybill.config.embedded_file import DIRECTORY
+from waybill.config.base import DIRECTORY
 from waybill.config.root import Config
 from waybill.errors import ConfigError
 

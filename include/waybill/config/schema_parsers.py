@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from waybill.config.base import Matching, Section, section_error
+from waybill.config.base import EmbeddedFile, IsEmbeddedFile, Matching, Section, section_error
 from waybill.config.columns import EventTime, FieldPath
-from waybill.config.embedded_file import EmbeddedFile, IsEmbeddedFile
 from waybill.config.enums import AvroFraming, ProtobufFraming
 from waybill.config.schemas import AvroSchema, find_message, missing_field, read_avro_schema
 from waybill.config.services import ConnectionId

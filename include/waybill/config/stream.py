@@ -15,8 +15,14 @@ from waybill.config.dedup import Dedup, check_dedup
 from waybill.config.enums import BackupFormat, IsolationLevel, StartPosition, TimeUnit
 from waybill.config.expressions import IsRegex, IsStart
 from waybill.config.parsing import EventTimeBounds, ParserConfig, ParseSettings, PythonParser, RawParser, check_columns
-from waybill.config.partition_by import IsPartitionBy, PartitionBy, check_partition_by
-from waybill.config.partitioning import Maintenance, Partition, QuarantineAlert
+from waybill.config.partition_by import (
+    IsPartitionBy,
+    Maintenance,
+    Partition,
+    PartitionBy,
+    QuarantineAlert,
+    check_partition_by,
+)
 from waybill.config.quantities import WholeNumberBetween
 from waybill.config.sink import Sink
 from waybill.config.texts import IsRecompression, IsTopicList

@@ -8,11 +8,10 @@ the UI.
 An option that concerns security is never ignored: Waybill follows it, or refuses the connection.
 """
 
-from waybill.connections.connection import CatalogEndpoint, Connection, connection_variable, find_connection
+from waybill.connections.connection import CatalogEndpoint, Connection, Tls, connection_variable, find_connection
 from waybill.connections.kafka import KafkaEndpoint, Sasl, SaslMechanism, SecurityProtocol
 from waybill.connections.registry import RegistryEndpoint
 from waybill.connections.s3 import AssumedRole, Encryption, S3Endpoint
-from waybill.connections.tls import Tls
 from waybill.connections.zookeeper import Access, ZooKeeperEndpoint
 
 __all__ = [

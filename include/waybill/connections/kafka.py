@@ -7,8 +7,7 @@ from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from waybill.connections.connection import Connection, Endpoint, addresses
-from waybill.connections.tls import Tls
+from waybill.connections.connection import Connection, Endpoint, Tls, addresses
 
 __all__ = ["KafkaEndpoint", "Sasl", "SaslMechanism", "SecurityProtocol"]
 

@@ -7,8 +7,7 @@ from typing import Any
 
 from pydantic import Field
 
-from waybill.connections.connection import Connection, Endpoint
-from waybill.connections.tls import Tls
+from waybill.connections.connection import Connection, Endpoint, Tls
 
 __all__ = ["RegistryEndpoint"]
 

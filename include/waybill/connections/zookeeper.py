@@ -6,8 +6,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from waybill.connections.connection import Connection, Endpoint, addresses
-from waybill.connections.tls import Tls
+from waybill.connections.connection import Connection, Endpoint, Tls, addresses
 from waybill.errors import ConfigError
 
 __all__ = ["Access", "ZooKeeperEndpoint"]

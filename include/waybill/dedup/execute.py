@@ -17,13 +17,12 @@ import pyarrow as pa
 
 from waybill.dedup.candidates import Candidates, scan
 from waybill.dedup.commit import remove_objects
-from waybill.dedup.duplicates import find_duplicates
 from waybill.dedup.index.filters import build, probe
 from waybill.dedup.index.lookup import EarlierRows
 from waybill.dedup.index.manifest import Manifest
 from waybill.dedup.index.merge import ForEach, one_by_one
 from waybill.dedup.keys import hash_keys
-from waybill.dedup.match import match_range
+from waybill.dedup.match import find_duplicates, match_range
 from waybill.dedup.tasks import MatchedRange, SweepJob, SweepTask, UnplannedPartitions, WrittenFiles
 from waybill.dedup.write import write
 from waybill.errors import IndexDamaged, WaybillError

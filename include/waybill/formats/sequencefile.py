@@ -25,8 +25,8 @@ from waybill.config.enums import Compression, SequenceFileKey
 from waybill.errors import DamagedObject
 from waybill.formats import _kernels as kernels
 from waybill.formats.columns import BinaryColumn, binary_column, message_batch
-from waybill.formats.streams import read_exactly
 from waybill.records.framing import ByteStream
+from waybill.store.objects import read_exactly
 
 __all__ = ["Header", "SequenceFileWriter", "read_header", "read_messages"]
 

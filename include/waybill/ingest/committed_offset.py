@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 from datetime import datetime
 
-from waybill.archive.chain import committed_from_chain
-from waybill.archive.chain_start import ChainStart, find_chain_start, record_chain_start
+from waybill.archive.chain import ChainStart, committed_from_chain, find_chain_start, record_chain_start
 from waybill.config.enums import StartPosition
 from waybill.coordination import CommittedOffset
 from waybill.errors import LogTruncated, RetentionGap, TopicRecreated

@@ -12,8 +12,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 
 from waybill.archive import chain
-from waybill.archive.chain import committed_from_chain
-from waybill.archive.chain_start import ChainStart, find_chain_start, record_chain_start
+from waybill.archive.chain import ChainStart, committed_from_chain, find_chain_start, record_chain_start
 from waybill.archive.gaps import Decision
 from waybill.config import Stream
 from waybill.coordination import CommittedOffset, Coordinator

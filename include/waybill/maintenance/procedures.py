@@ -1,18 +1,29 @@
-"""The interface to Iceberg's four maintenance procedures, and the figures that each returns.
+"""The interface to Iceberg's four maintenance procedures, the figures that each returns, and the report of a run.
 
 `waybill.spark.iceberg` implements it on Spark.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from typing import Protocol
+from typing import Any, Protocol
+
+from pyiceberg.table import Table
 
 from waybill.store import ListedObject
 
-__all__ = ["CompactionResult", "ExpiryResult", "ManifestRewriteResult", "Procedures"]
+__all__ = [
+    "CompactionResult",
+    "ExpiryResult",
+    "MaintenanceReport",
+    "ManifestRewriteResult",
+    "Procedures",
+    "Step",
+    "TableReport",
+    "TableSize",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,3 +74,83 @@ class Procedures(Protocol):
 
         A candidate is a location, as Iceberg's metadata writes it, and the listed object.
         """
+
+
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TableSize:
+    """The size of a table in its metadata: the files of the current snapshot, and the number of snapshots."""
+
+    data_files: int = 0
+    data_bytes: int = 0
+    rows: int = 0
+    manifests: int = 0
+    snapshots: int = 0
+
+    @classmethod
+    def of(cls, table: Table) -> TableSize:
+        """Return the size of the table as it is loaded."""
+        snapshot = table.metadata.current_snapshot()
+        if snapshot is None:
+            return cls()
+        summary = snapshot.summary.additional_properties if snapshot.summary else {}
+        return cls(
+            data_files=int(summary.get("total-data-files", 0)),
+            data_bytes=int(summary.get("total-files-size", 0)),
+            rows=int(summary.get("total-records", 0)),
+            manifests=len(snapshot.manifests(table.io)),
+            snapshots=len(table.metadata.snapshots),
+        )
+
+    def __str__(self) -> str:
+        return (
+            f"{self.data_files} files of {self.data_bytes / 1e6:,.1f} MB in {self.manifests} manifests, "
+            f"{self.snapshots} snapshots"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of maintenance, whether or not there was something to do."""
+
+    name: str
+    seconds: float
+    figures: Mapping[str, int]
+    """The numbers that the step counted; empty if there was nothing to do."""
+
+    def __str__(self) -> str:
+        figures = ", ".join(f"{key.replace('_', ' ')} {value:,}" for key, value in self.figures.items())
+        return f"{self.name.replace('_', ' ')}: {figures or 'nothing to do'} ({self.seconds:.1f} s)"
+
+
+@dataclass(frozen=True, slots=True)
+class TableReport:
+    """The steps for one table, with its size before and after."""
+
+    table: str
+    before: TableSize
+    after: TableSize
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MaintenanceReport:
+    """The result of a maintenance run."""
+
+    stream: str
+    tables: tuple[TableReport, ...]
+    store: tuple[Step, ...]
+    """The steps for plans, key indexes and index objects in the archive's bucket."""
+    seconds: float
+    warnings: tuple[str, ...] = field(default=())
+    """Problems that a person should look at. The other steps were done all the same."""
+
+    def document(self) -> dict[str, Any]:
+        """Return the report as JSON fields, with `"v": 1`."""
+        return {"v": _VERSION, **asdict(self)}
+
+    def __str__(self) -> str:
+        tables = "; ".join(f"{t.table}: {t.before} → {t.after}" for t in self.tables) or "no tables yet"
+        return f"maintained {self.stream} in {self.seconds:.1f} s: {tables}"

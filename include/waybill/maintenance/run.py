@@ -29,8 +29,7 @@ from waybill.maintenance.orphans import (
     find_unneeded_index_files,
 )
 from waybill.maintenance.plans import Plans, StagedPlan, classify_plans, find_open_retries, find_plans, find_sweep_plans
-from waybill.maintenance.procedures import Procedures
-from waybill.maintenance.report import MaintenanceReport, Step, TableReport
+from waybill.maintenance.procedures import MaintenanceReport, Procedures, Step, TableReport
 from waybill.maintenance.table import TableMaintenance, UnsweptSnapshots, find_unswept_snapshots, timed_step
 from waybill.quarantine.retry import finish_retries
 from waybill.store import ListedObject, Store

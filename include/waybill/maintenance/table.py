@@ -24,8 +24,7 @@ from waybill.connections import S3Endpoint
 from waybill.errors import CompactionUnsound, ProcedureFailed
 from waybill.maintenance.orphans import Location, select_orphan_candidates
 from waybill.maintenance.plans import Plans
-from waybill.maintenance.procedures import Procedures
-from waybill.maintenance.report import Step, TableReport, TableSize
+from waybill.maintenance.procedures import Procedures, Step, TableReport, TableSize
 from waybill.store import Store
 from waybill.tables import SweepPosition
 from waybill.tables.commit import copy_state_to_new_snapshot

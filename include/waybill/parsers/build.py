@@ -20,12 +20,11 @@ from waybill.config import (
 )
 from waybill.config.parsing import make_parser
 from waybill.errors import ParserBroken
-from waybill.parsers.delimited import DelimitedMessages
 from waybill.parsers.json import JsonMessages
 from waybill.parsers.msgpack import MsgpackMessages
 from waybill.parsers.protocol import EVENT_TIME_TYPE, Parsed, Parser, arrow_type
 from waybill.parsers.raw import RawMessages
-from waybill.parsers.regex import RegexMessages
+from waybill.parsers.text import DelimitedMessages, RegexMessages
 from waybill.parsers.timestamps import MAX_MICROSECONDS, MIN_MICROSECONDS
 
 __all__ = ["CheckedParser", "build_parser"]

@@ -32,10 +32,11 @@ import pyarrow.compute as pc
 from waybill.config import Column, ColumnKind, Columns, ColumnType, EventTimeFormat, WrongType
 from waybill.parsers.column_values import convert_values, to_date, to_float, to_whole_number
 from waybill.parsers.protocol import ColumnErrors, ColumnValueError, Parsed, arrow_type, column_error
-from waybill.parsers.texts import NO_TEXT, scatter
 from waybill.parsers.timestamps import convert_times, shorten
 
-__all__ = ["TextColumns", "convert_texts"]
+__all__ = ["NO_TEXT", "TextColumns", "convert_texts", "scatter"]
+
+NO_TEXT = pa.scalar(None, pa.string())
 
 _NUMBER = "[+-]?[0-9]+(\\.[0-9]+)?([eE][+-]?[0-9]+)?"
 _WHOLE_NUMBER = re.compile(r"([+-]?[0-9]{1,400})(\.0+)?", re.ASCII)
@@ -195,3 +196,9 @@ _READERS: dict[ColumnKind, Callable[[str, ColumnKind], Any]] = {
     ColumnKind.DOUBLE: _float,
     ColumnKind.DATE: _date,
 }
+
+
+def scatter(array: pa.Array, present: pa.Array) -> pa.Array:
+    """Return an array as long as `present`: the values of `array`, in order, in the rows that are true, else null."""
+    counted = pc.cumulative_sum(present.cast(pa.int64()))
+    return array.take(pc.if_else(present, pc.subtract(counted, 1), pa.scalar(None, pa.int64())))

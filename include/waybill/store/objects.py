@@ -1,7 +1,11 @@
-"""What S3 returns about objects: entries of listings, descriptions, and streams of bytes."""
+"""What S3 returns about objects: entries of listings, descriptions, and streams of bytes.
+
+A stream arrives in pieces: `HashedBytes` hashes what is read of it, and `read_exactly` reads an exact number of bytes.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,10 +13,20 @@ from typing import Any, Self
 
 from botocore.exceptions import BotoCoreError
 
-from waybill.errors import StoreUnavailable
+from waybill.errors import DamagedObject, StoreUnavailable
 from waybill.names import BackupName, TopicPartition
+from waybill.records.framing import ByteStream
 
-__all__ = ["ChainId", "Description", "ListedObject", "ObjectStream", "PendingUpload", "StoredObject"]
+__all__ = [
+    "ChainId",
+    "Description",
+    "HashedBytes",
+    "ListedObject",
+    "ObjectStream",
+    "PendingUpload",
+    "StoredObject",
+    "read_exactly",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,3 +107,45 @@ class ObjectStream:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+_DRAIN_BYTES = 1 << 20
+
+
+class HashedBytes:
+    """A source that computes the SHA-256 of the bytes that are read through it."""
+
+    def __init__(self, source: ByteStream) -> None:
+        self._source = source
+        self._hash = hashlib.sha256()
+        self.size_bytes = 0
+
+    def read(self, size: int = -1, /) -> bytes:
+        data = self._source.read(size)
+        self._hash.update(data)
+        self.size_bytes += len(data)
+        return data
+
+    def drain(self) -> None:
+        """Read and discard the rest."""
+        while self.read(_DRAIN_BYTES):
+            pass
+
+    def hexdigest(self) -> str:
+        """Return the SHA-256 of the bytes read so far, in hex."""
+        return self._hash.hexdigest()
+
+
+def read_exactly(source: ByteStream, size: int, where: str, position: int) -> bytes:
+    """Return `size` bytes.
+
+    Raises `DamagedObject` if the source ends before. `where` names the object; `position` is that of the first byte.
+    """
+    pieces, missing = [], size
+    while missing:
+        piece = source.read(missing)
+        if not piece:
+            raise DamagedObject(where, position, f"is cut short: {size:,} bytes are expected here")
+        pieces.append(piece)
+        missing -= len(piece)
+    return b"".join(pieces)

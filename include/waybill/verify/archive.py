@@ -2,11 +2,13 @@
 
 The committed offset is read before the chain is listed, so the listing contains every object below it. Ingest may go on
 meanwhile: objects that it creates after the listing are not checked.
+
+Each accepted gap must have its gap marker in the chain, and each gap marker its accepted gap.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from waybill.archive.chain_start import find_chain_start
+from waybill.archive.chain import find_chain_start
 from waybill.archive.gaps import Gap
 from waybill.archive.object_reader import read_offsets
 from waybill.archive.object_scan import ObjectScan, scan_object
@@ -22,13 +24,22 @@ from waybill.config.quantities import counted
 from waybill.coordination import CommittedOffset
 from waybill.names import TopicPartition
 from waybill.store import Store, StoredObject
-from waybill.verify.gaps import SoundObject, check_accepted_gaps
 from waybill.verify.report import Fault, FaultKind, Listener, Report
 
 if TYPE_CHECKING:
     Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
-__all__ = ["CheckedArchive", "CheckedChain", "CheckedObject", "ReadCommitted", "check_archive", "read_offset_ranges"]
+__all__ = [
+    "CheckedArchive",
+    "CheckedChain",
+    "CheckedObject",
+    "ReadCommitted",
+    "SoundObject",
+    "check_accepted_gaps",
+    "check_archive",
+    "read_offset_ranges",
+]
+
 
 ReadCommitted = Callable[[TopicPartition], CommittedOffset | None]
 """Reads the committed offset of a topic-partition at the time of the call; None if there is none."""
@@ -288,3 +299,84 @@ class _ChainChecker:
 
 def _these_offsets(number: int) -> str:
     return "this offset" if number == 1 else f"these {counted(number, 'offset')}"
+
+
+@dataclass(frozen=True, slots=True)
+class SoundObject:
+    """A backup object without faults: its range, its number of messages, and whether it is a gap marker."""
+
+    key: str
+    first_offset: int
+    next_offset: int
+    messages: int
+    is_gap_marker: bool
+
+
+def check_accepted_gaps(
+    tp: TopicPartition,
+    objects: Sequence[SoundObject],
+    end_offset: int | None,
+    accepted: Iterable[Gap],
+    prefix: str,
+    report: Report,
+    *,
+    missing: Iterable[tuple[int, int]] = (),
+) -> list[tuple[int, int]]:
+    """Compare the accepted gaps of a chain with its sound objects, and return the ranges of gaps that have a marker.
+
+    The chain ends at `end_offset`, and `missing` are ranges whose objects are missing or damaged: faults already.
+    `prefix` is the archive's. Gaps that match the chain go to the report's `accepted`, all others become faults or
+    notes.
+    """
+    starts = {end_offset, *(found.first_offset for found in objects), *(first for first, _ in missing)}
+    ranges: list[tuple[int, int]] = []
+    explained: set[str] = set()
+    for gap in accepted:
+        if not gap.has_marker:
+            _check_truncation(gap, starts, gap.name.key(prefix), report)
+            continue
+        marker = next((found for found in objects if _is_marker_of(found, gap)), None)
+        if marker is not None:
+            explained.add(marker.key)
+            report.accepted.append(gap)
+            ranges.append((gap.first_offset, gap.next_offset))
+        else:
+            _check_gap_without_marker(gap, objects, end_offset, gap.name.key(prefix), report)
+    for found in objects:
+        if found.is_gap_marker and found.key not in explained:
+            what = "the object is a gap marker, and no record shows that this gap was accepted"
+            report.add_fault(Fault(FaultKind.GAP, found.key, tp, found.first_offset, found.next_offset, what))
+    return ranges
+
+
+def _is_marker_of(found: SoundObject, gap: Gap) -> bool:
+    same = (found.first_offset, found.next_offset) == (gap.first_offset, gap.next_offset)
+    return found.is_gap_marker and not found.messages and same
+
+
+def _check_gap_without_marker(
+    gap: Gap, objects: Sequence[SoundObject], end_offset: int | None, key: str, report: Report
+) -> None:
+    """Add a note if ingest still has to create the gap's marker, and a fault if objects hold the gap's offsets."""
+    within = [
+        found for found in objects if found.first_offset < gap.next_offset and found.next_offset > gap.first_offset
+    ]
+    for found in within:
+        first, following = max(found.first_offset, gap.first_offset), min(found.next_offset, gap.next_offset)
+        what = f"accepted as a gap, but archived in {found.key}: remove the record, and accept what is missing"
+        report.add_fault(Fault(FaultKind.GAP, key, gap.tp, first, following, what))
+    if not within and (end_offset is None or end_offset <= gap.first_offset):
+        report.notes.append(f"{gap}: accepted; the next ingest creates its gap marker")
+
+
+def _check_truncation(gap: Gap, starts: Collection[int | None], key: str, report: Report) -> None:
+    """Check that an object starts where the chain goes on after an accepted truncation.
+
+    The chain keeps the messages of the log before the truncation, and the next object starts at the gap's end.
+    `starts` are the offsets at which objects start, including the one that comes next.
+    """
+    if gap.next_offset in starts:
+        report.accepted.append(gap)
+        return
+    what = f"accepted as a truncation after which the chain goes on at {gap.next_offset}, but no object starts there"
+    report.add_fault(Fault(FaultKind.GAP, key, gap.tp, gap.first_offset, gap.next_offset, what))

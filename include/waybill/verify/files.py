@@ -22,11 +22,11 @@ from waybill.config.enums import FileFormat
 from waybill.config.quantities import counted
 from waybill.errors import CorruptBatch, DamagedFile, DamagedObject, ObjectMissing
 from waybill.formats.sequencefile import read_messages
-from waybill.formats.streams import HashedBytes
 from waybill.formats.text import read_values
 from waybill.names import Period, TopicPartition, period_of_key, success_key
 from waybill.partition.files_sink.hour_state import HourStatus, SuccessMarker, classify_hour
 from waybill.store import ListedObject, Store
+from waybill.store.objects import HashedBytes
 from waybill.tables import translate_damage_errors
 from waybill.tables.file_inventory import InventoryEntry, read_inventory
 from waybill.verify.effects import AffectedRows

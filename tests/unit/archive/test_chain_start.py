@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waybill import names
-from waybill.archive.chain_start import ChainStart
+from waybill.archive.chain import ChainStart
 from waybill.errors import DocumentDamaged, DocumentTooNew
 from waybill.names import Extension
 

@@ -7,7 +7,7 @@ from decimal import Decimal
 import pytest
 from pydantic import ValidationError
 
-from waybill.config.partitioning import QuarantineAlert
+from waybill.config.partition_by import QuarantineAlert
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from oracle import NEVER, Kept, Key, Row, State, key_of, low_ms, sweep
 
 from waybill.dedup.candidates import Candidates
-from waybill.dedup.duplicates import find_duplicates, one_of_each_key
 from waybill.dedup.index.lookup import EarlierRows
 from waybill.dedup.keys import exclude_assigned_ids, hash_keys
+from waybill.dedup.match import find_duplicates, one_of_each_key
 from waybill.dedup.rows import arrivals_ms
 from waybill.names import TopicPartition
 

@@ -19,11 +19,11 @@ from index_files import MemoryFiles
 from oracle import Row
 
 from waybill.dedup.candidates import Candidates
-from waybill.dedup.duplicates import find_duplicates
 from waybill.dedup.index.lookup import BucketIndex
 from waybill.dedup.index.merge import MergePolicy, choose_merges, merge_entries, merge_runs
 from waybill.dedup.index.sorted_runs import IndexEntries, SortedRun, write_run
 from waybill.dedup.keys import exclude_assigned_ids, hash_keys, hash_range_of
+from waybill.dedup.match import find_duplicates
 from waybill.dedup.plan import earliest_arrival_ms, horizon_after
 from waybill.dedup.rows import arrivals_ms
 from waybill.names import TopicPartition

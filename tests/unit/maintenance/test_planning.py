@@ -10,7 +10,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 from waybill.errors import CompactionUnsound, ConfigError
 from waybill.maintenance.orphans import Location, select_orphan_candidates
 from waybill.maintenance.plans import StagedPlan, classify_plans
-from waybill.maintenance.report import MaintenanceReport, Step, TableReport, TableSize
+from waybill.maintenance.procedures import MaintenanceReport, Step, TableReport, TableSize
 from waybill.maintenance.table import check_compaction
 from waybill.names import TopicPartition
 from waybill.store import ListedObject

@@ -7,9 +7,9 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from waybill.config.partitioning import QuarantineAlert
+from waybill.config.partition_by import QuarantineAlert
 from waybill.names import TopicPartition
-from waybill.partition.alert import quarantine_alert
+from waybill.partition.report import quarantine_alert
 from waybill.partition.statistics import OTHER, ReasonCount, ReasonCounts
 
 TP = TopicPartition("t", 3)

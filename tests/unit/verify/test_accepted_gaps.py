@@ -6,7 +6,7 @@ import pytest
 
 from waybill.archive.gaps import Gap, GapKind
 from waybill.names import TopicPartition
-from waybill.verify.gaps import SoundObject, check_accepted_gaps
+from waybill.verify.archive import SoundObject, check_accepted_gaps
 from waybill.verify.report import Report
 
 TP = TopicPartition("t", 0)

@@ -23,7 +23,7 @@ from pyiceberg.table import Table
 
 from waybill import failpoints, names
 from waybill.archive import chain
-from waybill.archive.chain_start import find_chain_start
+from waybill.archive.chain import find_chain_start
 from waybill.config import Config, Stream
 from waybill.errors import (
     ChainBroken,

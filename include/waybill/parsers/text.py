@@ -1,9 +1,12 @@
-"""The parser `delimited`: each message is one record of delimited text (CSV, TSV).
+"""The parsers of text: `delimited` reads one record of delimited text (CSV, TSV), `regex` the groups of a pattern.
 
-The syntax of a record is that of Python's `csv` in strict mode: a field in quotes may contain delimiters and line
-breaks, a quote in such a field is doubled, a quote elsewhere is plain text, and line breaks at the end of the message
-are ignored. Arrow splits records without quotes and line breaks. Arrow's CSV reader reads records that match a pattern
-of well-formed records. `csv` reads the others one by one.
+RE2 matches the pattern in Arrow. Its time is proportional to the length of the text, for any pattern, so no message can
+stop a run.
+
+The syntax of a delimited record is that of Python's `csv` in strict mode: a field in quotes may contain delimiters and
+line breaks, a quote in such a field is doubled, a quote elsewhere is plain text, and line breaks at the end of the
+message are ignored. Arrow splits records without quotes and line breaks. Arrow's CSV reader reads records that match a
+pattern of well-formed records. `csv` reads the others one by one.
 """
 
 from __future__ import annotations
@@ -16,12 +19,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from waybill.config import Columns, DelimitedParser
-from waybill.parsers.column_texts import TextColumns
+from waybill.config import Columns, DelimitedParser, EventTimeFormat, RegexParser
+from waybill.parsers.column_texts import NO_TEXT, TextColumns, scatter
 from waybill.parsers.protocol import Parsed, Reason, reason
-from waybill.parsers.texts import NO_TEXT, decode_utf8, parse_fields, scatter
+from waybill.parsers.timestamps import convert_times
 
-__all__ = ["DelimitedMessages"]
+__all__ = ["DelimitedMessages", "RegexMessages", "decode_utf8", "parse_fields"]
+
 
 # A field of a megabyte is allowed. The limit is global in the process, so it is never lowered.
 csv.field_size_limit(max(csv.field_size_limit(), 2**31 - 1))
@@ -30,6 +34,54 @@ _MAX_PATTERN_COLUMNS = 500
 """The pattern of a record with more columns is too large for RE2."""
 _LINE_BREAKS = "\r\n"
 _Text = TypeVar("_Text", str, pa.Array)
+
+
+def decode_utf8(values: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Return binary values as strings, and errors for those that are not UTF-8. In each row one of the two is null."""
+    try:
+        return values.cast(pa.string()), pa.nulls(len(values), pa.string())
+    except pa.ArrowInvalid:  # one value is not UTF-8, and Arrow does not report which one
+        pass
+    texts: list[str | None] = []
+    errors: list[str | None] = []
+    for value in values.to_pylist():
+        try:
+            texts.append(value.decode())
+            errors.append(None)
+        except UnicodeDecodeError as error:
+            texts.append(None)
+            errors.append(reason(Reason.NOT_UTF8, f"{error.reason} at byte {error.start}"))
+    return pa.array(texts, pa.string()), pa.array(errors, pa.string())
+
+
+def parse_fields(
+    times: pa.Array, ids: pa.Array | None, error: pa.Array, *, time_name: str, time_format: EventTimeFormat
+) -> Parsed:
+    """Return event times, ids and errors of messages from the texts of two fields. The arrays have one length.
+
+    `times`: an empty text is a missing time. `ids`: an empty text is a missing id; None if no field has ids. `error`:
+    earlier errors; the texts of a message with an error are ignored.
+    """
+    missing = pa.scalar(reason(Reason.EVENT_TIME_MISSING, f"field {time_name} is empty"))
+    empty = pc.fill_null(pc.equal(times, ""), True)
+    error = pc.coalesce(error, pc.if_else(empty, missing, NO_TEXT))
+    ids = pa.nulls(len(times), pa.string()) if ids is None else pc.if_else(pc.equal(ids, ""), NO_TEXT, ids)
+    if error.null_count == len(error):
+        event_time, errors = convert_times(times, time_format)
+        return Parsed(event_time, ids, _with_errors(error, errors))
+    present = error.is_null()
+    event_time, errors = convert_times(times.filter(present), time_format)
+    new_errors = _with_errors(pa.nulls(len(event_time), pa.string()), errors)
+    return Parsed(scatter(event_time, present), ids, pc.coalesce(error, scatter(new_errors, present)))
+
+
+def _with_errors(error: pa.Array, errors: list[tuple[int, str]]) -> pa.Array:
+    if not errors:
+        return error
+    texts = error.to_pylist()
+    for index, message in errors:
+        texts[index] = message
+    return pa.array(texts, pa.string())
 
 
 class _Fields(NamedTuple):
@@ -200,3 +252,29 @@ def _explain(error: str) -> str:
     if error.startswith("new-line character"):
         return "a line break outside of quotes"
     return "a quote is not closed" if error == "unexpected end of data" else error
+
+
+_NOT_MATCHED = reason(Reason.PATTERN_NOT_FOUND, "the pattern is found nowhere in the message")
+
+
+class RegexMessages:
+    """The parser `regex`: event time, message id and columns are named groups of the pattern's first match."""
+
+    name = "regex"
+
+    def __init__(self, config: RegexParser, columns: Columns) -> None:
+        self._columns = TextColumns(columns)
+        self._pattern = config.pattern
+        self._time_format = config.event_time.format
+        self._time = ".".join(config.event_time.field)
+        self._id = None if config.message_id is None else ".".join(config.message_id)
+
+    def parse(self, messages: pa.RecordBatch) -> Parsed:
+        """See `Parser.parse`."""
+        texts, error = decode_utf8(messages.column("value"))
+        groups = pc.extract_regex(texts, self._pattern)
+        error = pc.coalesce(error, pc.if_else(groups.is_valid(), NO_TEXT, pa.scalar(_NOT_MATCHED)))
+        times = pc.struct_field(groups, self._time)
+        ids = None if self._id is None else pc.struct_field(groups, self._id)
+        parsed = parse_fields(times, ids, error, time_name=self._time, time_format=self._time_format)
+        return self._columns.add_to(parsed, {name: pc.struct_field(groups, name) for name in self._columns.fields()})
