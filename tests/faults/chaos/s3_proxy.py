@@ -2,8 +2,8 @@
 
 The signature covers the Host header, so that goes through as it came. The proxy takes one request a connection.
 
-With `guard=False` it takes `If-None-Match` out of every request and signs it anew: S3 then overwrites what is there,
-and nothing of the product has changed. That is how the tests show that they would see a protocol without its guard.
+With `guard=False` it takes `If-None-Match` out of every request and signs it again: S3 then overwrites objects,
+with the product unchanged. That is how the tests show that they detect a protocol without its guard.
 """
 
 from __future__ import annotations
@@ -285,7 +285,7 @@ class S3Proxy:
             return _closing(await _read_to_the_end(upstream))
 
     def _unguarded(self, request: _Request) -> _Request:
-        """The request without its condition, signed anew."""
+        """The request without its condition, signed again."""
         signed = ("authorization", "x-amz-date", _GUARD, "expect", "content-length", "connection", "accept-encoding")
         headers = {name: value for name, value in request.headers if name.lower() not in signed}
         url = f"http://{request.header('host')}{request.target}"

@@ -69,7 +69,7 @@ class Scenario:
     schedulers: int = 1
     """How many plan and run the stream's lanes at the same time."""
     max_bytes: tuple[int, ...] = (64 * _KIB,)
-    """`upload.max_bytes`: lanes take turns, as if somebody changed the config."""
+    """`upload.max_bytes`: lanes use these values in turn, as if an operator changed the config."""
     max_age_seconds: int = 0
     budget_seconds: int = 5
     part_bytes: int | None = None

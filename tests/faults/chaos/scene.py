@@ -275,14 +275,14 @@ class Scene:
         self._judge(job, in_time=in_time)
 
     def _thaw(self, job: Job, fault: LaneFault | None) -> None:
-        """Let a frozen lane sleep until its session is over and somebody else has worked, and then wake it."""
+        """Let a frozen lane sleep until its session is over and another lane has worked, and then wake it."""
         assert fault is not None
         frozen, created = time.monotonic(), len(self._s3.created)
         while (slept := time.monotonic() - frozen) < _FREEZE_AT_MOST_SECONDS and not self._give_up.is_set():
             if slept > self.scenario.session_seconds + _TICKS_SECONDS and len(self._s3.created) > created:
                 break
             time.sleep(0.05)
-        others = "others went on" if len(self._s3.created) > created else "nobody went on"
+        others = "others went on" if len(self._s3.created) > created else "no lane went on"
         self.count(f"SIGSTOP, SIGCONT at {fault.failpoint}, {others}")
         job.signal(signal.SIGCONT)
         in_time = job.wait(self.scenario.budget_seconds + _OVERTIME_SECONDS)

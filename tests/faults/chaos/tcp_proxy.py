@@ -46,7 +46,7 @@ class TcpProxy:
         return port
 
     def close(self) -> None:
-        """Listen no more, and cut what there is."""
+        """Stop listening, and reset all connections."""
         self._proxies.run(self._close())
 
     async def _close(self) -> None:
