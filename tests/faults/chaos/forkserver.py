@@ -5,7 +5,7 @@ costs a hundredth. What runs in the fork is what a task of the DAG runs: `load_c
 command line.
 
 Requests come over a socket, a line of JSON each, and so do the events that go back: `started`, `stopped` (SIGSTOP),
-`ended` with the wait status. Its children die with it, and it dies with the process that holds the other end of the socket.
+`ended` with the wait status. Its children die with it, and it dies with the process at the other end of the socket.
 """
 
 from __future__ import annotations
