@@ -32,6 +32,8 @@ COPY dags ./dags
 COPY plugins ./plugins
 COPY spark_jobs ./spark_jobs
 RUN pip install --no-cache-dir --no-deps -e . \
+    # The user below cannot write bytecode here, and each task would compile these modules again.
+    && python -m compileall -q include dags plugins spark_jobs \
     && useradd --create-home --uid 50000 airflow \
     && mkdir -p /opt/airflow/logs /var/lib/waybill \
     && chown -R airflow /opt/airflow /var/lib/waybill

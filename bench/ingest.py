@@ -91,8 +91,8 @@ def one_lane(settings: dict[str, object], codec: str, arguments: argparse.Namesp
 
 def connected_lane(stream: Config) -> Callable[[Config, Lane], LaneReport]:
     """Return a function that drains lanes and stays connected; each call has its own S3 prefix and ZooKeeper root."""
+    from waybill.coordination import ZkPaths
     from waybill.ingest import connect, drain_lane
-    from waybill.names import ZkPaths
 
     cleanup = ExitStack()
     atexit.register(cleanup.close)
@@ -101,7 +101,7 @@ def connected_lane(stream: Config) -> Callable[[Config, Lane], LaneReport]:
     def drain(new_stream: Config, lane: Lane) -> LaneReport:
         services.store.prefix = new_stream.storage.prefix
         services.coordinator.paths = ZkPaths(new_stream.zookeeper.root, "bench", 1)
-        return drain_lane(services, new_stream, "bench", lane)
+        return drain_lane({"bench": services}, new_stream, lane)
 
     return drain
 
@@ -109,7 +109,9 @@ def connected_lane(stream: Config) -> Callable[[Config, Lane], LaneReport]:
 def lane_of(topic: str, partition: int = 0) -> Lane:
     from waybill.ingest import Lane, LaneShare
 
-    return Lane(number=partition, shares=(LaneShare(topic=topic, partition=partition, estimated_bytes=0),))
+    return Lane(
+        number=partition, shares=(LaneShare(stream="bench", topic=topic, partition=partition, estimated_bytes=0),)
+    )
 
 
 def checked(report: LaneReport, count: int) -> Sample:
@@ -178,7 +180,7 @@ def run_cold(codec: str, count: int) -> None:
     from waybill.ingest import run_lane
 
     topic = topic_name(codec)
-    print(checked(run_lane(stream_config(topic), "bench", lane_of(topic)), count).bytes)
+    print(checked(run_lane(stream_config(topic), lane_of(topic)), count).bytes)
 
 
 # --- alternatives -----------------------------------------------------------------------------------------------------

@@ -205,8 +205,10 @@ def prepare_rivals(arguments: argparse.Namespace) -> None:
         for row in event_values(first, min(BATCH_MESSAGES, count - first))
     )
     produce(topic, records, compression_type="zstd", linger_ms=500)
-    shares = tuple(LaneShare(topic=topic, partition=number, estimated_bytes=0) for number in range(PARTITIONS))
-    report = run_lane(config_of("rivals"), "rivals", Lane(number=0, shares=shares))
+    shares = tuple(
+        LaneShare(stream="rivals", topic=topic, partition=number, estimated_bytes=0) for number in range(PARTITIONS)
+    )
+    report = run_lane(config_of("rivals"), Lane(number=0, shares=shares))
     if report.messages != count:
         raise RuntimeError(f"{report.messages} of {count} messages were archived: {report}")
     create_archive("sample", messages=arguments.sample, objects=PARTITIONS)

@@ -58,7 +58,7 @@ def waybill(case: str, arguments: argparse.Namespace) -> Work:
         start, cpu = time.perf_counter(), time.process_time()
         (lane,) = plan_lanes(stream, "bench")
         planned = time.perf_counter()
-        report = drain_lane(connected, stream, "bench", lane)
+        report = drain_lane({"bench": connected}, stream, lane)
         end, cpu = time.perf_counter(), time.process_time() - cpu
         if report.failures or report.messages != count:
             raise RuntimeError(f"{report.messages} of {count} messages were archived; {report.failures[:1]}")

@@ -72,13 +72,12 @@ def s3_server(folder: Path) -> Iterator[None]:
         aws = {"conn_type": "aws", "login": server.access_key, "password": server.secret_key, "extra": extra}
         sql = {"type": "sql", "warehouse": f"s3://{server.bucket}/warehouse"}
         iceberg = {"conn_type": "iceberg", "host": f"sqlite:///{catalog}", "extra": sql}
-        os.environ |= {
+        os.environ |= with_kept_memory(os.environ) | {
             "AIRFLOW_CONN_AWS_DEFAULT": json.dumps(aws),
             "AIRFLOW_CONN_ICEBERG_DEFAULT": json.dumps(iceberg),
             BUCKET: server.bucket,
             CATALOG_FILE: str(catalog),
             S3_PID: str(process.pid),
-            **with_kept_memory(os.environ),
         }
         yield
     finally:

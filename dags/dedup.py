@@ -1,18 +1,35 @@
-"""`dedup__<stream>`: copy new rows of the stream's table to its unique table, each message id once, with Spark.
+"""`dedup`, and `dedup_group__<group>`: copy new rows of tables to unique tables, each message id once, with Spark.
 
-A run starts after each run of `partition__<stream>`, and by its own schedule. One snapshot of the unique table contains
-the rows and the position of the sweep. So a retry or a run by hand continues at that position and repeats nothing.
+A run starts after each partition run that committed rows of the group's streams, and by its own schedule. One Spark
+application works on the streams of the group: it sweeps, then merges small sorted runs of the key index, which is
+derived from the unique table. `results` reads what was done; each stream that did something has a task `stream`, which
+fails with the error and its remedy if the stream failed, or if the budget of the key index makes the window too short
+(`dedup.window`, `dedup.floor`).
 
-`merge` merges small sorted runs of the key index, which is derived from the unique table. `check_window` fails if the
-budget of the key index makes the window too short (`dedup.window`, `dedup.floor`); its message names the remedy.
+A stream that leaves its group (`dedup.group: own`) has a DAG `dedup__<stream>` and an application of its own. Its runs
+start after partition runs of the stream; `merge` merges sorted runs, and `check_window` checks the window.
+
+One snapshot of the unique table contains the rows and the position of the sweep. So a retry or a run by hand continues
+at that position and repeats nothing.
 """
 
+from collections.abc import Sequence
 from datetime import timedelta
 
-from airflow.sdk import DAG, AssetOrTimeSchedule, CronTriggerTimetable, Param, dag, task
+from airflow.sdk import DAG, Asset, AssetAny, AssetOrTimeSchedule, CronTriggerTimetable, Param, dag, task
 
-from waybill.config import Config, Stream, load_config
-from waybill.orchestration.spark_submit import WaybillSparkSubmit, check_sweep_range, table_asset
+from waybill.config import Config, Dedup, load_valid_streams
+from waybill.orchestration.groups import (
+    add_result_tasks,
+    group_arguments,
+    group_settings,
+    partition_assets,
+    streams_param,
+)
+from waybill.orchestration.spark_submit import SubmitGroup, SubmitStream, check_sweep_range, table_asset
+from waybill.spark.selection import JobKind, groups_of
+
+RETRIES = {"retries": 2, "retry_delay": timedelta(minutes=1)}
 
 # JSON Schema's `format` only chooses the form's field: without an optional library it checks nothing. `pattern` does.
 INSTANT = r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?(Z|[+-]\d{2}:\d{2})$"
@@ -43,11 +60,46 @@ PARAMS = {
 }
 
 ARGUMENTS = [
-    "--no-window-alert",
     "{{ '--since=' ~ params.since if params.since else '' }}",
     "{{ '--until=' ~ params.until if params.until else '' }}",
     "{{ '--rebuild-index' if params.rebuild_index else '' }}",
 ]
+
+
+def after_any(assets: Sequence[Asset], cron: str) -> AssetOrTimeSchedule:
+    """Return the schedule of a DAG that starts after an update of any of the assets, and by the clock."""
+    return AssetOrTimeSchedule(assets=AssetAny(*assets), timetable=CronTriggerTimetable(cron, timezone="UTC"))
+
+
+# --- a group ----------------------------------------------------------------------------------------------------------
+
+
+def group_dag(config: Config, group: str, streams: Sequence[str]) -> DAG:
+    """Return the dedup DAG of a group."""
+    settings = group_settings(config, JobKind.DEDUP, group)
+
+    @dag(
+        **group_arguments(JobKind.DEDUP, group, settings, **RETRIES),
+        description="each message id once",
+        schedule=after_any(partition_assets(config, streams), settings.schedule),
+        params={"streams": streams_param(streams), **PARAMS},
+        doc_md=__doc__,
+    )
+    def build() -> None:
+        submit = SubmitGroup(
+            task_id="sweep",
+            job="dedup",
+            group=group,
+            config=config,
+            arguments=ARGUMENTS,
+            pre_execute=check_sweep_range,
+        )
+        add_result_tasks(JobKind.DEDUP, group, submit)
+
+    return build()
+
+
+# --- a stream with a DAG of its own -----------------------------------------------------------------------------------
 
 
 @task
@@ -67,25 +119,28 @@ def check_window(stream: str) -> None:
     check_window(begin_task(), stream)
 
 
-def dedup_dag(config: Config, name: str, stream: Stream, cron: str) -> DAG:
+def stream_dag(config: Config, name: str, dedup: Dedup) -> DAG:
     """Return the dedup DAG of one stream."""
 
     @dag(
         dag_id=f"dedup__{name}",
-        description=f"each message id once, in the tables of generation {stream.generation}",
-        schedule=AssetOrTimeSchedule(
-            assets=[table_asset(config, stream)], timetable=CronTriggerTimetable(cron, timezone="UTC")
-        ),
+        description=f"each message id once, in the tables of generation {config.stream(name).generation}",
+        schedule=after_any([table_asset(config, config.stream(name))], dedup.schedule),
         catchup=False,
         max_active_runs=1,
         params=PARAMS,
-        default_args={"owner": "waybill", "retries": 2, "retry_delay": timedelta(minutes=1)},
+        default_args={"owner": "waybill", "pool": dedup.pool or "default_pool", **RETRIES},
         tags=["waybill", "dedup", name],
         doc_md=__doc__,
     )
     def build() -> None:
-        sweep = WaybillSparkSubmit(
-            task_id="sweep", job="dedup", stream=name, config=config, arguments=ARGUMENTS, pre_execute=check_sweep_range
+        sweep = SubmitStream(
+            task_id="sweep",
+            job="dedup",
+            stream=name,
+            config=config,
+            arguments=["--no-window-alert", *ARGUMENTS],
+            pre_execute=check_sweep_range,
         )
         sweep >> merge(name) >> check_window(name)
 
@@ -93,10 +148,12 @@ def dedup_dag(config: Config, name: str, stream: Stream, cron: str) -> DAG:
 
 
 def build_all(config: Config) -> None:
-    """Register a DAG for each stream that has dedup."""
+    """Register a DAG for each group with streams, and for each stream with dedup that is in none."""
+    for group, streams in groups_of(config, JobKind.DEDUP).items():
+        globals()[f"group__{group}"] = group_dag(config, group, streams)
     for name, stream in config.streams.items():
-        if stream.dedup is not None:
-            globals()[f"dedup__{name}"] = dedup_dag(config, name, stream, stream.dedup.schedule)
+        if stream.dedup is not None and stream.dedup.has_own_dag:
+            globals()[f"stream__{name}"] = stream_dag(config, name, stream.dedup)
 
 
-build_all(load_config())
+build_all(load_valid_streams())

@@ -1,18 +1,46 @@
-"""`maintenance__<stream>`: maintain the stream's tables with Spark, every day by default.
+"""`maintenance`, and `maintenance_group__<group>`: maintain tables with Spark, every day by default.
 
 A run compacts small files, expires old snapshots, and removes files and objects that are no longer needed. Ingest,
 partition and dedup may run at the same time. Each run reads the state of the tables first, so a retry does the rest.
+
+One Spark application works on the streams of the group. `results` reads what was done; each stream whose tables changed
+has a task `stream`, which fails with the error and its remedy if the stream failed. A stream that leaves its group
+(`maintenance.group: own`) has a DAG `maintenance__<stream>` and an application of its own.
 """
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 from airflow.sdk import DAG, dag
 
-from waybill.config import Config, Stream, load_config
-from waybill.orchestration.spark_submit import WaybillSparkSubmit
+from waybill.config import Config, Stream, load_valid_streams
+from waybill.orchestration.groups import add_result_tasks, group_arguments, group_settings, streams_param
+from waybill.orchestration.spark_submit import SubmitGroup, SubmitStream, check_params
+from waybill.spark.selection import JobKind, groups_of
+
+RETRIES = {"retries": 1, "retry_delay": timedelta(minutes=5)}
 
 
-def maintenance_dag(config: Config, name: str, stream: Stream) -> DAG:
+def group_dag(config: Config, group: str, streams: Sequence[str]) -> DAG:
+    """Return the maintenance DAG of a group."""
+    settings = group_settings(config, JobKind.MAINTENANCE, group)
+
+    @dag(
+        **group_arguments(JobKind.MAINTENANCE, group, settings, **RETRIES),
+        schedule=settings.schedule,
+        params={"streams": streams_param(streams)},
+        doc_md=__doc__,
+    )
+    def build() -> None:
+        submit = SubmitGroup(
+            task_id="maintain", job="maintenance", group=group, config=config, pre_execute=check_params
+        )
+        add_result_tasks(JobKind.MAINTENANCE, group, submit)
+
+    return build()
+
+
+def stream_dag(config: Config, name: str, stream: Stream) -> DAG:
     """Return the maintenance DAG of one stream."""
 
     @dag(
@@ -20,20 +48,23 @@ def maintenance_dag(config: Config, name: str, stream: Stream) -> DAG:
         schedule=stream.maintenance.schedule,
         catchup=False,
         max_active_runs=1,
-        default_args={"owner": "waybill", "retries": 1, "retry_delay": timedelta(minutes=5)},
+        default_args={"owner": "waybill", "pool": stream.maintenance.pool or "default_pool", **RETRIES},
         tags=["waybill", "maintenance", name],
         doc_md=__doc__,
     )
     def build() -> None:
-        WaybillSparkSubmit(task_id="maintain", job="maintenance", stream=name, config=config)
+        SubmitStream(task_id="maintain", job="maintenance", stream=name, config=config)
 
     return build()
 
 
 def build_all(config: Config) -> None:
-    """Register a DAG for each stream of the config."""
+    """Register a DAG for each group with streams, and for each stream that is in none."""
+    for group, streams in groups_of(config, JobKind.MAINTENANCE).items():
+        globals()[f"group__{group}"] = group_dag(config, group, streams)
     for name, stream in config.streams.items():
-        globals()[f"maintenance__{name}"] = maintenance_dag(config, name, stream)
+        if stream.maintenance.has_own_dag:
+            globals()[f"stream__{name}"] = stream_dag(config, name, stream)
 
 
-build_all(load_config())
+build_all(load_valid_streams())

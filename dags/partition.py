@@ -1,18 +1,51 @@
-"""`partition__<stream>`: turn new messages of the archive into table rows with Spark, every hour by default.
+"""`partition`, and `partition_group__<group>`: turn new messages of the archive into table rows, every hour by default.
+
+One Spark application works on the streams of the group, some of them at a time. A stream that fails does not hinder
+the others. `results` reads what was done; each stream that did something has a task `stream`, which fails with the
+error and its remedy if the stream failed, or if too many of its messages went to quarantine. Rows of other messages are
+committed even so, and the next run continues.
+
+A stream that leaves its group (`partition.group: own`) has a DAG `partition__<stream>` and an application of its own.
+`check_quarantine` then raises the quarantine alert, and with `sink: files`, `finalize` marks the final hours.
 
 One snapshot contains the rows and the progress. So a retry or a run by hand continues at that progress and repeats
-nothing. `check_quarantine` fails if too many of the run's messages went to quarantine; its message gives reasons and
-examples. The rows are committed even so, and the next run continues.
-
-For streams with `sink: files`, `finalize` marks the final hours with `_SUCCESS`.
+nothing.
 """
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 from airflow.sdk import DAG, dag, task
 
-from waybill.config import Config, Stream, load_config
-from waybill.orchestration.spark_submit import WaybillSparkSubmit, table_asset
+from waybill.config import Config, Stream, load_valid_streams
+from waybill.orchestration.groups import add_result_tasks, group_arguments, group_settings, streams_param
+from waybill.orchestration.spark_submit import SubmitGroup, SubmitStream, check_params, table_asset
+from waybill.spark.selection import JobKind, groups_of
+
+RETRIES = {"retries": 2, "retry_delay": timedelta(minutes=1)}
+
+
+# --- a group ----------------------------------------------------------------------------------------------------------
+
+
+def group_dag(config: Config, group: str, streams: Sequence[str]) -> DAG:
+    """Return the partition DAG of a group."""
+    settings = group_settings(config, JobKind.PARTITION, group)
+
+    @dag(
+        **group_arguments(JobKind.PARTITION, group, settings, **RETRIES),
+        schedule=settings.schedule,
+        params={"streams": streams_param(streams)},
+        doc_md=__doc__,
+    )
+    def build() -> None:
+        submit = SubmitGroup(task_id="partition", job="partition", group=group, config=config, pre_execute=check_params)
+        add_result_tasks(JobKind.PARTITION, group, submit)
+
+    return build()
+
+
+# --- a stream with a DAG of its own -----------------------------------------------------------------------------------
 
 
 # It only reads, so a retry would find the same: it fails, and alerts, once and at once.
@@ -34,7 +67,7 @@ def finalize(stream: str) -> None:
     finalize_hours(begin_task(), stream)
 
 
-def partition_dag(config: Config, name: str, stream: Stream) -> DAG:
+def stream_dag(config: Config, name: str, stream: Stream) -> DAG:
     """Return the partition DAG of one stream."""
 
     @dag(
@@ -42,12 +75,12 @@ def partition_dag(config: Config, name: str, stream: Stream) -> DAG:
         schedule=stream.partition.schedule,
         catchup=False,
         max_active_runs=1,
-        default_args={"owner": "waybill", "retries": 2, "retry_delay": timedelta(minutes=1)},
+        default_args={"owner": "waybill", "pool": stream.partition.pool or "default_pool", **RETRIES},
         tags=["waybill", "partition", name],
         doc_md=__doc__,
     )
     def build() -> None:
-        partition = WaybillSparkSubmit(
+        partition = SubmitStream(
             task_id="partition",
             job="partition",
             stream=name,
@@ -63,9 +96,12 @@ def partition_dag(config: Config, name: str, stream: Stream) -> DAG:
 
 
 def build_all(config: Config) -> None:
-    """Register a DAG for each stream of the config."""
+    """Register a DAG for each group with streams, and for each stream that is in none."""
+    for group, streams in groups_of(config, JobKind.PARTITION).items():
+        globals()[f"group__{group}"] = group_dag(config, group, streams)
     for name, stream in config.streams.items():
-        globals()[f"partition__{name}"] = partition_dag(config, name, stream)
+        if stream.partition.has_own_dag:
+            globals()[f"stream__{name}"] = stream_dag(config, name, stream)
 
 
-build_all(load_config())
+build_all(load_valid_streams())

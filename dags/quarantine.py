@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow.sdk import DAG, Param, dag, task
 
-from waybill.config import Config, load_config
+from waybill.config import Config, load_valid_streams
 
 PARAMS = {
     "reasons": Param(
@@ -66,4 +66,4 @@ def build_all(config: Config) -> None:
         globals()[f"quarantine_retry__{name}"] = quarantine_retry_dag(name)
 
 
-build_all(load_config())
+build_all(load_valid_streams())

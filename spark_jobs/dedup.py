@@ -1,38 +1,41 @@
-"""Sweep the rows appended to a stream's table since the last sweep: keep each key once per window.
+"""Sweep the rows appended to tables since the last sweep: keep each key once per window.
 
     spark-submit spark_jobs/dedup.py --stream flights [--config streams.yaml] [--report report.json]
+    spark-submit spark_jobs/dedup.py --group default
 
-Connections come from the environment (`AIRFLOW_CONN_…`). Exit code 1: the job failed, or there is an alert; the last
-log line names the error and whether a retry may succeed.
+Connections come from the environment (`AIRFLOW_CONN_…`). Exit code 1: the job failed for a stream, or there is an
+alert; the last log lines name the errors and whether a retry may succeed.
 """
 
 from __future__ import annotations
 
 import argparse
 import logging
-from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
 
 from pyspark import SparkContext
 
-from waybill.config import load_config
+from waybill.config import Config
 from waybill.dedup.first_sweep import check_range, parse_instant
-from waybill.dedup.report import SweepReport
 from waybill.dedup.status import check_window
 from waybill.dedup.sweep import run_all_sweeps
-from waybill.errors import ConfigError, WaybillError
+from waybill.errors import ConfigError, WindowShrunk
 from waybill.spark import daemon
 from waybill.spark.execute import SparkSweep
-from waybill.spark.job import configure_logging, end_process, job_parser, log_failure, write_report
+from waybill.spark.group_job import Application, check_options, run_application
+from waybill.spark.job import configure_logging, end_process, job_parser
+from waybill.spark.selection import JobKind
 from waybill.spark.session import connection_ids, spark_context, task_slots
+from waybill.spark.side_by_side import StreamWork
+from waybill.staging.driver import RunOutcome
 
 logger = logging.getLogger("waybill.dedup")
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Parse the arguments, run the job and return the exit code."""
-    parser = job_parser("Sweep the rows appended to a stream's table: keep each key once.", "the sweeps' figures")
+    parser = job_parser("Sweep the rows appended to tables: keep each key once.", "the sweeps' figures")
     parser.add_argument(
         "--since",
         type=partial(instant, "since"),
@@ -59,13 +62,20 @@ def main(arguments: list[str] | None = None) -> int:
         "Airflow, the task check_window)",
     )
     options = parser.parse_args(arguments)
+    check_options(parser, options)
+    if (options.since or options.until or options.rebuild_index) and len(options.streams) != 1:
+        parser.error("--since, --until and --rebuild-index are for one stream: name it with --stream")
     try:
         check_range(options.since, options.until, datetime.now(UTC))
     except ConfigError as error:
         parser.error(str(error))
     configure_logging()
     with daemon.forked_daemon(daemon.warm_up_dedup, daemon.run) as environment:
-        return run_job(options, environment)
+
+        def start(config: Config, name: str) -> SparkContext:
+            return spark_context(name, connection_ids(config), environment)
+
+        return run_application(JobKind.DEDUP, options, start, partial(dedup, options))
 
 
 def instant(name: str, text: str) -> datetime:
@@ -76,46 +86,45 @@ def instant(name: str, text: str) -> datetime:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def run_job(options: argparse.Namespace, environment: Mapping[str, str]) -> int:
-    """Sweep until nothing is left, check the window, return the exit code. `environment`: that of Spark's workers."""
-    reports: list[SweepReport] = []
-    try:
-        for report in sweep(options, environment):
-            logger.info("%s", report)
-            reports.append(report)
-    except WaybillError as error:
-        log_failure(logger, "dedup", options.stream, error)
-        return 1
-    write_report(options.report, [report.document() for report in reports])
-    return 1 if options.window_alert and has_window_alert(options) else 0
+def dedup(options: argparse.Namespace, application: Application, work: StreamWork) -> None:
+    """Sweep a stream's table until nothing is left, and check the window."""
+    alert = sweep(options, application, work)
+    if application.is_group:
+        work.alerts += [alert] if alert else []
+    elif options.window_alert:
+        try:
+            check_window(application.config, work.stream, application.services)
+        except WindowShrunk as shrunk:
+            work.alerts.append(str(shrunk))
 
 
-def has_window_alert(options: argparse.Namespace) -> bool:
-    """Log the window; return whether it is shorter than the config promises, or cannot be read."""
-    try:
-        check_window(load_config(options.config), options.stream)
-    except WaybillError as error:
-        logger.error("dedup %s: %s: %s", options.stream, type(error).__name__, error)
-        return True
-    return False
+def sweep(options: argparse.Namespace, application: Application, work: StreamWork) -> str | None:
+    """Sweep a stream's table until nothing is left, and return the alert about the last sweep's window.
 
-
-def sweep(options: argparse.Namespace, environment: Mapping[str, str]) -> Iterator[SweepReport]:
-    """Yield the reports of all sweeps. Spark is started only if there are tasks."""
-    config = load_config(options.config)
-
-    def start() -> SparkContext:
-        return spark_context(f"waybill-dedup-{options.stream}", connection_ids(config), environment)
-
-    return run_all_sweeps(
-        config,
-        options.stream,
-        SparkSweep(start),
+    Spark is started only if there are tasks.
+    """
+    alert = None
+    sweeps = run_all_sweeps(
+        application.config,
+        work.stream,
+        SparkSweep(application.context),
         since=options.since,
         until=options.until,
         rebuild_index=options.rebuild_index,
+        merge_index=application.is_group,
         slots=task_slots(),
+        services=application.services,
     )
+    for report in sweeps:
+        logger.info("%s", report)
+        work.reports.append(report.document())
+        work.lines.append(str(report))
+        work.rows += report.rows
+        is_new = report.outcome is not RunOutcome.NOTHING_NEW
+        work.did_something |= is_new or options.rebuild_index
+        work.committed |= is_new
+        alert = report.alert or alert
+    return alert
 
 
 if __name__ == "__main__":

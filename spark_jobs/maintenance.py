@@ -1,26 +1,30 @@
-"""Maintain a stream's tables: compact small files, expire snapshots, remove files that are no longer needed.
+"""Maintain tables: compact small files, expire snapshots, remove files that are no longer needed.
 
     spark-submit spark_jobs/maintenance.py --stream flights [--config streams.yaml] [--report report.json]
+    spark-submit spark_jobs/maintenance.py --group default
 
 Spark needs Iceberg's jars (`waybill.spark.catalog.JARS`) on its class path. Connections come from the environment
-(`AIRFLOW_CONN_…`). With exit code 1, the last line names the problem, and whether the same command may succeed later.
+(`AIRFLOW_CONN_…`). With exit code 1, the last lines name the problems, and whether the same command may succeed later.
 """
 
 from __future__ import annotations
 
 import logging
 import sys
-from pathlib import Path
 
-from waybill.config import load_config
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from waybill.config import Config
 from waybill.connections import CatalogEndpoint, S3Endpoint, find_connection
-from waybill.errors import WaybillError
-from waybill.maintenance.procedures import MaintenanceReport
 from waybill.maintenance.run import run_maintenance
 from waybill.spark.catalog import spark_catalog
+from waybill.spark.group_job import Application, check_options, run_application
 from waybill.spark.iceberg import SparkProcedures, attach_catalog
-from waybill.spark.job import configure_logging, job_parser, log_failure, write_report
+from waybill.spark.job import configure_logging, job_parser
+from waybill.spark.selection import JobKind
 from waybill.spark.session import connection_ids, spark_session
+from waybill.spark.side_by_side import StreamWork
 
 logger = logging.getLogger("waybill.maintenance")
 
@@ -30,35 +34,40 @@ _SETTINGS = {"spark.sql.shuffle.partitions": "16"}
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the job and return its exit code."""
-    parser = job_parser("Maintain a stream's tables.", "the run's figures")
+    parser = job_parser("Maintain tables.", "the runs' figures")
     options = parser.parse_args(arguments)
+    check_options(parser, options)
     configure_logging()
-    try:
-        report = maintain(options.stream, options.config)
-    except WaybillError as error:
-        log_failure(logger, "maintenance", options.stream, error)
-        return 1
-    write_report(options.report, report.document())
-    logger.info("%s", report)
-    for warning in report.warnings:
-        logger.error("maintenance %s: %s", options.stream, warning)
-    return 1 if report.warnings else 0
+    return run_application(JobKind.MAINTENANCE, options, start, maintain)
 
 
-def maintain(stream: str, path: Path | None) -> MaintenanceReport:
-    """Maintain the tables of a stream, and return the report. Spark starts only if a procedure is needed."""
-    config = load_config(path)
+def start(config: Config, name: str) -> SparkContext:
+    """Start Spark with Spark SQL, and return its context."""
+    return spark_session(name, connection_ids(config), _SETTINGS).sparkContext
+
+
+def maintain(application: Application, work: StreamWork) -> None:
+    """Maintain the tables of a stream. Spark starts only if a procedure is needed."""
+    config = application.config
 
     def make_procedures() -> SparkProcedures:
         catalog = spark_catalog(
             CatalogEndpoint.of(find_connection(config.catalog.connection)),
             S3Endpoint.of(find_connection(config.storage.connection)),
         )
-        session = spark_session(f"waybill-maintenance-{stream}", connection_ids(config), _SETTINGS)
+        application.context()
+        # A session of the stream's own: temporary views, and the catalog's cache of tables, belong to a session.
+        session = SparkSession.builder.getOrCreate().newSession()
         attach_catalog(session, catalog)
         return SparkProcedures(session, catalog.name)
 
-    return run_maintenance(config, stream, make_procedures)
+    report = run_maintenance(config, work.stream, make_procedures, services=application.services)
+    logger.info("%s", report)
+    work.reports.append(report.document())
+    work.lines.append(str(report))
+    work.did_something = report.changed_something
+    work.committed = any(table.before != table.after for table in report.tables)
+    work.alerts += report.warnings
 
 
 if __name__ == "__main__":

@@ -1,35 +1,37 @@
-"""Turn new messages of a stream's archive into table rows.
+"""Turn new messages of the archive into table rows, for one stream or for several in one Spark application.
 
     spark-submit spark_jobs/partition.py --stream flights [--config streams.yaml] [--report report.json]
+    spark-submit spark_jobs/partition.py --group default
 
-Connections come from the environment (`AIRFLOW_CONN_…`). With exit code 1, the last line names the problem, and whether
-the same command may succeed later.
+Connections come from the environment (`AIRFLOW_CONN_…`). With exit code 1, the last lines name the problems, and
+whether the same command may succeed later.
 """
 
 from __future__ import annotations
 
-import argparse
 import logging
-from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 from pyspark import SparkContext
 
-from waybill.config import load_config
-from waybill.errors import WaybillError
+from waybill.config import Config
+from waybill.errors import HoursBlocked
 from waybill.partition.report import Report
 from waybill.partition.run import run_to_the_end
 from waybill.spark import daemon
 from waybill.spark.execute import spark_execute
-from waybill.spark.job import configure_logging, end_process, job_parser, log_failure, write_report
+from waybill.spark.group_job import Application, check_options, run_application
+from waybill.spark.job import configure_logging, end_process, job_parser
+from waybill.spark.selection import JobKind
 from waybill.spark.session import connection_ids, spark_context, task_slots
+from waybill.spark.side_by_side import StreamWork
+from waybill.staging.driver import RunOutcome
 
 logger = logging.getLogger("waybill.partition")
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the job and return its exit code."""
-    parser = job_parser("Turn new messages of a stream's archive into table rows.", "the runs' figures")
+    parser = job_parser("Turn new messages of the archive into table rows.", "the runs' figures")
     parser.add_argument(
         "--no-quarantine-alert",
         dest="quarantine_alert",
@@ -38,38 +40,61 @@ def main(arguments: list[str] | None = None) -> int:
         "check_quarantine checks it)",
     )
     options = parser.parse_args(arguments)
+    check_options(parser, options)
     configure_logging()
     with daemon.forked_daemon(daemon.warm_up, daemon.run) as environment:
-        return run_job(options, environment)
+
+        def start(config: Config, name: str) -> SparkContext:
+            return spark_context(name, connection_ids(config), environment)
+
+        def do(application: Application, work: StreamWork) -> None:
+            with work.part():
+                partition(application, work, alert=options.quarantine_alert)
+            if application.is_group and application.config.stream(work.stream).sink.is_files:
+                mark_final_hours(application, work)
+
+        return run_application(JobKind.PARTITION, options, start, do)
 
 
-def run_job(options: argparse.Namespace, environment: Mapping[str, str]) -> int:
-    """Run the partition runs and return the exit code. `environment`: for Spark's workers on this machine."""
-    reports: list[Report] = []
-    try:
-        for report in partition(options.stream, options.config, environment):
-            logger.info("%s", report)
-            if report.alert:
-                logger.error("partition %s", report.alert)
-            reports.append(report)
-    except WaybillError as error:
-        log_failure(logger, "partition", options.stream, error)
-        return 1
-    write_report(options.report, [report.document() for report in reports])
-    for fault in reports[-1].faults:
-        logger.error("partition %s: left out until the archive fault is repaired: %s", options.stream, fault)
-    is_alerted = options.quarantine_alert and any(report.alert for report in reports)
-    return 1 if reports[-1].faults or is_alerted else 0
+def partition(application: Application, work: StreamWork, *, alert: bool) -> None:
+    """Run partition runs until all messages of a stream are partitioned. `alert`: raise the quarantine alert."""
+    report: Report | None = None
+    execute = spark_execute(application.context)
+    for report in run_to_the_end(
+        application.config, work.stream, execute, slots=task_slots(), services=application.services
+    ):
+        logger.info("%s", report)
+        work.reports.append(report.document())
+        work.lines.append(str(report))
+        work.rows += report.rows
+        is_new = report.outcome is not RunOutcome.NOTHING_NEW
+        work.did_something |= is_new
+        work.committed |= is_new
+        if report.alert and alert:
+            work.alerts.append(report.alert)
+        elif report.alert:
+            logger.error("partition %s", report.alert)
+    if report is not None:
+        work.alerts += [
+            f"{work.stream}: left out until the archive fault is repaired: {fault}" for fault in report.faults
+        ]
 
 
-def partition(stream: str, path: Path | None, environment: Mapping[str, str]) -> Iterator[Report]:
-    """Run partition runs until all messages are partitioned, and yield their reports. Spark starts only if needed."""
-    config = load_config(path)
+def mark_final_hours(application: Application, work: StreamWork) -> None:
+    """Mark the final hours of a stream with the sink `files`. Also after a failed run: earlier hours may be final."""
+    # Imported here: it brings the client of Kafka, which most applications do not need.
+    from waybill.partition.files_sink.finalize import finalize, hours_blocked
 
-    def start() -> SparkContext:
-        return spark_context(f"waybill-partition-{stream}", connection_ids(config), environment)
-
-    return run_to_the_end(config, stream, spark_execute(start), slots=task_slots())
+    report = finalize(application.config, work.stream, services=application.services)
+    for note in report.notes:
+        logger.warning("%s: %s", work.stream, note)
+    for key in report.removed:
+        logger.info("%s: removed %s, the file of an abandoned plan", work.stream, key)
+    logger.info("%s", report)
+    work.lines.append(str(report))
+    work.did_something |= bool(report.marked or report.unmarked or report.removed)
+    if report.blocked:
+        raise HoursBlocked(hours_blocked(report))
 
 
 if __name__ == "__main__":

@@ -34,7 +34,8 @@ later without any change. Retry policies, Airflow's among them, read that proper
         GenerationConflict
           MixedFormats
           DocumentTooNew
-      GapRefused                    decisions about gaps and committed offsets
+      GapRefused                    decisions about gaps, committed offsets and pauses
+      PauseRefused
       IngestIncomplete
 
       ProgressLost                  tables
@@ -53,6 +54,8 @@ later without any change. Retry policies, Airflow's among them, read that proper
       ProcedureFailed               (retriable) table maintenance
       CompactionUnsound
 
+      AirflowCleanupFailed          (retriable) maintenance of Airflow's own database
+
 A message names the thing, the value and the remedy. The same fault raises the same class wherever it is found.
 """
 
@@ -62,6 +65,7 @@ import copyreg
 from typing import Any, ClassVar
 
 __all__ = [
+    "AirflowCleanupFailed",
     "CatalogUnavailable",
     "ChainBroken",
     "ChainGap",
@@ -89,6 +93,7 @@ __all__ = [
     "ObjectMissing",
     "OutputDiffers",
     "ParserBroken",
+    "PauseRefused",
     "PlanUnusable",
     "ProcedureFailed",
     "ProgressLost",
@@ -359,11 +364,15 @@ class DocumentTooNew(GenerationConflict):
     """A newer Waybill wrote a stored document, in a version that this one does not read. Upgrade this one."""
 
 
-# --- decisions about gaps and committed offsets -----------------------------------------------------------------------
+# --- decisions about gaps, committed offsets and pauses ---------------------------------------------------------------
 
 
 class GapRefused(WaybillError):
     """The gap cannot be accepted as requested, or the committed offset cannot be set there."""
+
+
+class PauseRefused(WaybillError):
+    """The stream cannot be paused or resumed as requested."""
 
 
 class IngestIncomplete(WaybillError):
@@ -477,3 +486,12 @@ class CompactionUnsound(WaybillError):
         )
         self.table, self.snapshot_id = table, snapshot_id
         self.rows_before, self.rows_after = rows_before, rows_after
+
+
+# --- Airflow ----------------------------------------------------------------------------------------------------------
+
+
+class AirflowCleanupFailed(WaybillError):
+    """`airflow db clean` ended with an error. What it did not remove is removed by the next run."""
+
+    retriable = True

@@ -25,8 +25,8 @@ __all__ = [
     "FileName",
     "GapName",
     "Period",
+    "Stage",
     "TopicPartition",
-    "ZkPaths",
     "archive_prefix",
     "backup_prefix",
     "chain_of_key",
@@ -37,6 +37,7 @@ __all__ = [
     "duplicates_table_name",
     "gap_prefix",
     "gaps_prefix",
+    "group_results_key",
     "index_key",
     "index_prefix",
     "indexes_prefix",
@@ -69,6 +70,15 @@ OFFSET_DIGITS = 20
 """Digits of a zero-padded offset in a key."""
 MAX_OFFSET = (1 << 63) - 1
 """Kafka's largest offset."""
+
+
+class Stage(StrEnum):
+    """A part of a stream's scheduled work that can be paused alone."""
+
+    INGEST = "ingest"
+    PARTITION = "partition"
+    DEDUP = "dedup"
+    MAINTENANCE = "maintenance"
 
 
 class Extension(StrEnum):
@@ -510,6 +520,14 @@ def key_index_filter_key(run: str) -> str:
     return f"{run.removesuffix('.parquet')}.fuse16"
 
 
+# --- groups -----------------------------------------------------------------------------------------------------------
+
+
+def group_results_key(prefix: str, group: str, job: str) -> str:
+    """Return the key of the results of a group's last Spark application: `<prefix>/groups/<group>/<job>.json`."""
+    return _join(prefix, "groups", check_stream_name(group), f"{job}.json")
+
+
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
@@ -531,44 +549,6 @@ def unique_table_name(table: str, generation: int) -> str:
 def duplicates_table_name(table: str, generation: int) -> str:
     """Return the name of the duplicates table of a table's generation, which has what was sent again."""
     return f"{table}_duplicates_g{generation}"
-
-
-# --- ZooKeeper --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class ZkPaths:
-    """The ZooKeeper nodes of one stream and generation, below `root`."""
-
-    root: str
-    stream: str
-    generation: int
-
-    @property
-    def base(self) -> str:
-        """The parent of all nodes."""
-        return f"/{_join(self.root, 'streams', check_stream_name(self.stream), str(self.generation))}"
-
-    @property
-    def offsets(self) -> str:
-        """The parent of the committed offsets: its children are topics, and theirs are partition numbers."""
-        return f"{self.base}/offsets"
-
-    def committed_offset(self, tp: TopicPartition) -> str:
-        """Return the node of a committed offset."""
-        return f"{self.offsets}/{check_topic(tp.topic)}/{tp.partition}"
-
-    def lock(self, tp: TopicPartition) -> str:
-        """Return the node of a topic-partition's lock."""
-        return f"{self.base}/locks/{check_topic(tp.topic)}/{tp.partition}"
-
-    def chore(self, name: str) -> str:
-        """Return the node that records when a chore was last claimed."""
-        return f"{self.base}/chores/{name}"
-
-    def stop(self, tp: TopicPartition) -> str:
-        """Return the node of the journal that holds a topic-partition's named stop."""
-        return f"{self.base}/stops/{check_topic(tp.topic)}/{tp.partition}"
 
 
 def _join(prefix: str, *segments: str) -> str:

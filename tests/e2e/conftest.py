@@ -18,11 +18,56 @@ CONFIG = """
 version: 1
 storage: {connection: e2e_s3, bucket: waybill, prefix: e2e}
 zookeeper: {root: e2e}
+groups:
+  shops:
+    partition: {schedule: AWAY}
+    dedup: {schedule: AWAY}
 streams:
+  shop_a: &shop
+    topics: [e2e-shop-a]
+    upload: {max_age: 0s}
+    ingest: {group: shops}
+    parser:
+      event_time: {field: at, format: epoch_ms}
+      message_id: id
+    quarantine: {max_rate: 5%, min_messages: 10}
+    table: e2e.shop_a
+    partition: {group: shops}
+    dedup: {group: shops}
+  shop_b:
+    <<: *shop
+    topics: [e2e-shop-b]
+    table: e2e.shop_b
+  shop_wrong:
+    <<: *shop
+    topics: [e2e-shop-wrong]
+    parser:
+      event_time: {field: time, format: epoch_ms}
+      message_id: id
+    table: e2e.shop_wrong
+  shop_idle:
+    <<: *shop
+    topics: [e2e-shop-idle]
+    table: e2e.shop_idle
+  east: &grouped
+    topics: [e2e-east]
+    upload: {max_age: 0s}
+    parser:
+      event_time: {field: at, format: epoch_ms}
+    table: e2e.east
+    partition: {}
+    maintenance: {}
+  west:
+    <<: *grouped
+    topics: [e2e-west]
+    table: e2e.west
+  wrong: # has no parser, so Waybill leaves it out
+    topics: [e2e-wrong]
+    table: e2e.wrong
   orders:
     topics: {regex: "e2e-orders-.*"}
     upload: {max_bytes: 1MiB, max_age: 0s}
-    ingest: {lanes: 2, budget: 20s}
+    ingest: {group: own, lanes: 2, budget: 20s}
     parser:
       event_time: {field: at, format: epoch_ms}
       message_id: id
@@ -33,7 +78,7 @@ streams:
   payments:
     topics: [e2e-payments-sound, e2e-payments-recreated]
     upload: {max_age: 0s}
-    ingest: {lanes: 1, budget: 20s}
+    ingest: {group: own, lanes: 1, budget: 20s}
     parser:
       event_time: {field: at, format: epoch_ms}
     table: e2e.payments
@@ -42,7 +87,7 @@ streams:
   clicks:
     topics: [e2e-clicks]
     upload: {max_age: 0s}
-    ingest: {lanes: 1, budget: 20s}
+    ingest: {group: own, lanes: 1, budget: 20s}
     parser:
       event_time: {field: time, format: epoch_ms}
     quarantine: {max_rate: 5%, min_messages: 10}
@@ -52,7 +97,7 @@ streams:
   visits:
     topics: [e2e-visits]
     upload: {max_age: 0s}
-    ingest: {lanes: 1, budget: 20s}
+    ingest: {group: own, lanes: 1, budget: 20s}
     parser:
       event_time: {field: at, format: epoch_ms}
       message_id: id
@@ -73,9 +118,12 @@ def without_schedules(config: str) -> str:
     that time at once. A test's own run would then find nothing to do.
     """
     away = datetime.now(UTC) + timedelta(days=183)
-    once = f"schedule: '0 0 {min(away.day, 28)} {away.month} *'"
+    cron = f"'0 0 {min(away.day, 28)} {away.month} *'"
+    once = f"schedule: {cron}"
+    config = config.replace("AWAY", cron)
     for section in ("partition", "dedup", "maintenance"):
-        config = re.sub(rf"^    {section}: {{", f"    {section}: {{{once}, ", config, flags=re.MULTILINE)
+        own = rf"^    {section}: {{(?!group:|schedule:)"
+        config = re.sub(own, f"    {section}: {{{once}, ", config, flags=re.MULTILINE)
     return config
 
 

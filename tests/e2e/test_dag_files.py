@@ -23,10 +23,18 @@ heavy = {"pyspark", "pyarrow", "numba", "numpy", "pandas", "boto3", "kafka", "ka
 print("RESULT" + json.dumps({
     "errors": bag.import_errors,
     "tasks": {dag_id: sorted(t.task_id for t in dag.tasks) for dag_id, dag in bag.dags.items()},
-    "outlets": {dag_id: [asset.name for t in dag.tasks for asset in t.outlets] for dag_id, dag in bag.dags.items()},
+    "outlets": {
+        dag_id: sorted({asset.name for t in dag.tasks for asset in t.outlets}) for dag_id, dag in bag.dags.items()
+    },
     "triggers": {
         dag_id: [asset.name for asset in dag.timetable.asset_condition.objects]
         for dag_id, dag in bag.dags.items() if dag.timetable.asset_condition
+    },
+    "crons": {dag_id: getattr(dag.timetable, "expression", None) for dag_id, dag in bag.dags.items()},
+    "pools": {dag_id: sorted({t.pool for t in dag.tasks}) for dag_id, dag in bag.dags.items()},
+    "streams": {
+        dag_id: dag.params.get_param("streams").schema["items"]["enum"]
+        for dag_id, dag in bag.dags.items() if "streams" in dag.params
     },
     "heavy": sorted(heavy & (set(sys.modules) - before)),
 }))
@@ -55,8 +63,11 @@ def parse_dags(tmp_path: Path, config: str) -> dict[str, Any]:
     return result
 
 
-def config_of(streams: int) -> str:
-    stream = {"parser": {"event_time": {"field": "at"}}}
+def config_of(streams: int, own: bool = False) -> str:
+    """Return a config of streams, in the default groups or with DAGs of their own."""
+    stream: dict[str, Any] = {"parser": {"event_time": {"field": "at"}}}
+    if own:
+        stream |= {section: {"group": "own"} for section in ("ingest", "partition", "maintenance")}
     return yaml.safe_dump(
         {
             "version": 1,
@@ -66,19 +77,53 @@ def config_of(streams: int) -> str:
     )
 
 
-def test_fifty_streams_have_four_dags_each_and_import_nothing_heavy(tmp_path: Path) -> None:
+def waybill_dags(parsed: dict[str, Any]) -> set[str]:
+    """Return the ids of DAGs of streams and groups."""
+    kinds = ("ingest", "partition", "dedup", "maintenance", "quarantine_retry")
+    return {dag_id for dag_id in parsed["tasks"] if dag_id.startswith(kinds)}
+
+
+def test_fifty_streams_share_their_dags_and_import_nothing_heavy(tmp_path: Path) -> None:
     parsed = parse_dags(tmp_path, config_of(50))
     assert parsed["errors"] == {}
     assert parsed["heavy"] == []
-    assert len(parsed["tasks"]) == 200
-    assert parsed["tasks"]["ingest__s0"] == ["lane", "plan", "report"]
-    assert parsed["tasks"]["partition__s49"] == ["check_quarantine", "partition"]
+    retries = {f"quarantine_retry__s{i}" for i in range(50)}
+    assert waybill_dags(parsed) == {"ingest", "partition", "maintenance"} | retries
+    assert parsed["tasks"]["ingest"] == ["lane", "plan", "report"]
+    assert parsed["tasks"]["partition"] == ["partition", "results", "stream"]
+    assert parsed["tasks"]["maintenance"] == ["maintain", "results", "stream"]
     assert parsed["tasks"]["quarantine_retry__s3"] == ["retry"]
-    assert parsed["tasks"]["maintenance__s7"] == ["maintain"]
+    assert parsed["streams"]["ingest"] == parsed["streams"]["partition"] == sorted(f"s{i}" for i in range(50))
 
 
-def test_stream_with_a_files_sink_has_a_finalizer(tmp_path: Path) -> None:
-    config = yaml.safe_load(config_of(2))
+def test_streams_that_leave_their_groups_have_dags_of_their_own(tmp_path: Path) -> None:
+    parsed = parse_dags(tmp_path, config_of(2, own=True))
+    assert parsed["errors"] == {}
+    kinds = ("ingest", "partition", "maintenance", "quarantine_retry")
+    assert waybill_dags(parsed) == {f"{kind}__s{i}" for kind in kinds for i in range(2)}
+    assert parsed["tasks"]["ingest__s0"] == ["lane", "plan", "report"]
+    assert parsed["tasks"]["partition__s1"] == ["check_quarantine", "partition"]
+    assert parsed["tasks"]["maintenance__s1"] == ["maintain"]
+
+
+def test_a_group_has_its_own_dag_with_its_schedule_and_pool(tmp_path: Path) -> None:
+    config = yaml.safe_load(config_of(3))
+    config["groups"] = {"large": {"partition": {"schedule": "7 * * * *", "pool": "spark"}}, "unused": {}}
+    config["streams"]["s1"]["partition"] = {"group": "large"}
+    config["streams"]["s2"]["partition"] = {"schedule": "@daily", "pool": "slow"}
+    parsed = parse_dags(tmp_path, yaml.safe_dump(config))
+    assert parsed["errors"] == {}
+    partitions = {dag_id for dag_id in waybill_dags(parsed) if dag_id.startswith("partition")}
+    assert partitions == {"partition", "partition_group__large", "partition__s2"}
+    assert parsed["streams"]["partition_group__large"] == ["s1"]
+    assert parsed["crons"]["partition_group__large"] == "7 * * * *"
+    assert parsed["pools"]["partition_group__large"] == ["spark"]
+    assert parsed["pools"]["partition__s2"] == ["slow"]
+    assert parsed["pools"]["partition"] == ["default_pool"]
+
+
+def test_stream_with_a_files_sink_and_a_dag_of_its_own_has_a_finalizer(tmp_path: Path) -> None:
+    config = yaml.safe_load(config_of(2, own=True))
     config["streams"]["s1"]["sink"] = "files"
     parsed = parse_dags(tmp_path, yaml.safe_dump(config))
     assert parsed["errors"] == {}
@@ -86,21 +131,38 @@ def test_stream_with_a_files_sink_has_a_finalizer(tmp_path: Path) -> None:
     assert parsed["tasks"]["partition__s1"] == ["check_quarantine", "finalize", "partition"]
 
 
-def test_stream_with_dedup_is_swept_after_each_partition_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("partition", "dedup", "dag_id", "trigger", "tasks"),
+    [
+        ("default", "default", "dedup", "partition", ["results", "stream", "sweep"]),
+        ("large", "default", "dedup", "partition_group__large", ["results", "stream", "sweep"]),
+        ("own", "default", "dedup", "x.t1_g1", ["results", "stream", "sweep"]),
+        ("default", "own", "dedup__s1", "x.t1_g1", ["check_window", "merge", "sweep"]),
+        ("own", "own", "dedup__s1", "x.t1_g1", ["check_window", "merge", "sweep"]),
+    ],
+)
+def test_stream_with_dedup_is_swept_after_partition_runs(
+    tmp_path: Path, partition: str, dedup: str, dag_id: str, trigger: str, tasks: list[str]
+) -> None:
     config = yaml.safe_load(config_of(2))
     config["streams"]["s1"]["parser"]["message_id"] = "id"
-    config["streams"]["s1"]["dedup"] = {}
+    config["streams"]["s1"] |= {"partition": {"group": partition}, "dedup": {"group": dedup}}
     parsed = parse_dags(tmp_path, yaml.safe_dump(config))
     assert parsed["errors"] == {}
     assert parsed["heavy"] == []
-    assert parsed["tasks"]["dedup__s1"] == ["check_window", "merge", "sweep"]
-    assert "dedup__s0" not in parsed["tasks"]
-    assert parsed["outlets"]["partition__s1"] == parsed["triggers"]["dedup__s1"] == ["x.t1_g1"]
+    assert {found for found in parsed["tasks"] if found.startswith("dedup")} == {dag_id}
+    assert parsed["tasks"][dag_id] == tasks
+    assert parsed["triggers"][dag_id] == [trigger]
+    if partition == "own":
+        assert parsed["outlets"]["partition__s1"] == ["x.t1_g1"]
+    else:
+        made_by = "partition" if partition == "default" else f"partition_group__{partition}"
+        assert parsed["outlets"][made_by] == [f"{made_by}_updates"]
 
 
 @pytest.mark.parametrize("fault", ["version: 2", "streams: {s: {topics: []}}"])
 def test_wrong_config_is_an_import_error_that_names_the_file(tmp_path: Path, fault: str) -> None:
     parsed = parse_dags(tmp_path, fault)
-    assert parsed["tasks"] == {}
-    assert len(parsed["errors"]) == 5
+    assert waybill_dags(parsed) == set()
+    assert len(parsed["errors"]) == 6
     assert all("ConfigError" in trace and "streams.yaml, line 1" in trace for trace in parsed["errors"].values())

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +22,12 @@ from in_parallel import RUN_SECONDS, in_parallel, run_dag
 
 from devstack import Stack
 from devstack.airflow import AirflowClient, DagRun, RunState
-from waybill.config import load_config
+from waybill.config import load_valid_streams
 from waybill.connections import CatalogEndpoint, S3Endpoint, find_connection
 from waybill.errors import StackError
+from waybill.names import BackupName
+from waybill.records.encode import Record, encode_batch
+from waybill.store import Store
 from waybill.tables import open_catalog
 
 pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(1800)]
@@ -79,6 +85,49 @@ def test_dags_bring_each_message_to_the_table_once_and_succeed_with_nothing_to_d
     assert re.search(r"compact: files before \d+, files after \d+", log), log
     [report] = waybill("verify", "orders")
     assert (report["figures"]["rows"], report["figures"]["lost"], report["figures"]["repeated"]) == (2_600, 0, 0)
+
+
+@in_parallel
+def test_group_archives_its_streams_in_one_run_and_names_the_one_with_an_error(
+    stack: Stack, airflow: AirflowClient
+) -> None:
+    def states(run: DagRun) -> dict[str, str | None]:
+        return {task.task_id: task.state for task in airflow.task_instances("ingest", run.run_id)}
+
+    def lags() -> dict[str, int]:
+        rows = waybill("offsets")
+        return {name: sum(r["lag"] for r in rows if r["stream"] == name) for name in ("east", "west")}
+
+    for topic in ("e2e-east", "e2e-west"):
+        create_topic(stack, topic)
+        produce(stack, topic, range(100))
+    run = run_dag(airflow, "ingest")
+    assert run.state is RunState.FAILED, "the problem of a stream is new"
+    assert states(run) == {"plan": "success", "lane": "success", "report": "failed"}
+    [report] = [task for task in airflow.task_instances("ingest", run.run_id) if task.task_id == "report"]
+    log = airflow.log("ingest", run.run_id, report)
+    assert "east: 100 messages" in log
+    assert "west: 100 messages" in log
+    assert "wrong: ConfigError" in log
+    [error] = [trace for file, trace in airflow.import_errors().items() if "config_problems" in file]
+    assert "streams.wrong.parser" in error
+
+    produce(stack, "e2e-east", range(100, 150))
+    produce(stack, "e2e-west", range(100, 150))
+    run = run_dag(airflow, "ingest", {"streams": ["east"]})
+    assert run.state is RunState.SUCCESS, airflow.failure_report("ingest", run.run_id)
+    assert lags() == {"east": 0, "west": 50}
+
+    waybill("pause", "west", "--reason", "a test", "--stage", "ingest")
+    run = run_dag(airflow, "ingest")
+    assert run.state is RunState.SUCCESS, airflow.failure_report("ingest", run.run_id)
+    assert states(run) == {"plan": "success", "lane": "skipped", "report": "skipped"}, "there was nothing to do"
+    waybill("resume", "west", "--reason", "a test")
+    run = run_dag(airflow, "ingest")
+    assert run.state is RunState.SUCCESS, "the problem was reported before"
+    assert lags() == {"east": 0, "west": 0}
+    with pytest.raises(StackError, match="streams"):
+        airflow.trigger("ingest", {"streams": ["noeth"]})
 
 
 @in_parallel
@@ -182,6 +231,85 @@ def test_partition_run_triggers_a_sweep_that_keeps_each_id_once(stack: Stack, ai
     assert (status["rows"], status["duplicates"], status["index"]["version"] > 1) == (300, 20, True)
 
 
+@in_parallel
+def test_cleanup_removes_old_rows_of_airflows_database_and_keeps_new_ones(stack: Stack, airflow: AirflowClient) -> None:
+    def events() -> list[str]:
+        with closing(sqlite3.connect(stack.airflow.directory / "airflow.db", timeout=120)) as database:
+            return [event for (event,) in database.execute("SELECT event FROM log WHERE owner = 'e2e' ORDER BY event")]
+
+    def clean(form: dict[str, Any]) -> str:
+        run = run_dag(airflow, "airflow_cleanup", form)
+        assert run.state is RunState.SUCCESS, airflow.failure_report("airflow_cleanup", run.run_id)
+        [task] = airflow.task_instances("airflow_cleanup", run.run_id)
+        return airflow.log("airflow_cleanup", run.run_id, task)
+
+    now = datetime.now(UTC)
+    with closing(sqlite3.connect(stack.airflow.directory / "airflow.db", timeout=120)) as database, database:
+        for days in (1, 40, 400):
+            row = (f"{days} days", f"{now - timedelta(days=days):%Y-%m-%d %H:%M:%S.%f}")
+            database.execute("INSERT INTO log (event, dttm, owner) VALUES (?, ?, 'e2e')", row)
+    assert "rows meeting deletion criteria" in clean({"keep_days": 365, "dry_run": True})
+    assert events() == ["1 days", "40 days", "400 days"]
+    clean({"keep_days": 365})
+    assert events() == ["1 days", "40 days"]
+    clean({})
+    assert events() == ["1 days"]
+
+
+def archive(topic: str, ids: Iterable[int]) -> None:
+    """Create a backup object of the topic's first topic-partition, as ingest would."""
+    events = [json.dumps({"id": f"{topic}-{i}", "at": 1_700_000_000_000 + i * 1000}).encode() for i in ids]
+    records = [Record(offset, 1_700_000_000_000, None, event, ()) for offset, event in enumerate(events)]
+    with Store.of(load_valid_streams().storage) as store:
+        store.create_if_absent(BackupName(topic, 1, 0, 0).key(store.prefix), encode_batch(records))
+
+
+@in_parallel
+def test_a_group_shows_the_result_of_each_stream_and_sweeps_after_its_partition_run(
+    stack: Stack, airflow: AirflowClient
+) -> None:
+    for topic, messages in (("e2e-shop-a", 200), ("e2e-shop-b", 100), ("e2e-shop-wrong", 50)):
+        archive(topic, [*range(messages), *range(10)])
+    airflow.wait_for_dag("partition_group__shops")
+    with pytest.raises(StackError, match="shop_x"):
+        airflow.trigger("partition_group__shops", {"streams": ["shop_x"]})
+
+    airflow.wait_for_dag("dedup_group__shops")
+    airflow.unpause("dedup_group__shops")
+    try:
+        run = run_dag(airflow, "partition_group__shops")
+        swept = triggered_run(airflow, "dedup_group__shops")
+    finally:
+        airflow.pause("dedup_group__shops")
+    assert run.state is RunState.FAILED, "too many messages of one stream are in quarantine"
+    tasks = airflow.task_instances("partition_group__shops", run.run_id)
+    assert [task.state for task in tasks if task.task_id in ("partition", "results")] == ["success", "success"]
+    streams = [task for task in tasks if task.task_id == "stream"]
+    assert sorted(str(task.state) for task in streams) == ["failed", "success", "success"]
+    [failed] = [task for task in streams if task.state == "failed"]
+    assert failed.try_number == 1
+    log = airflow.log("partition_group__shops", run.run_id, failed)
+    assert "shop_wrong: 60 of 60 messages (100.0%) went to quarantine, more than 5%" in log
+
+    assert swept.state is RunState.SUCCESS, airflow.failure_report(swept.dag_id, swept.run_id)
+    assert ids_in("e2e.shop_a_unique_g1") == sorted(f"e2e-shop-a-{i}" for i in range(200))
+    assert ids_in("e2e.shop_b_unique_g1") == sorted(f"e2e-shop-b-{i}" for i in range(100))
+
+    run = run_dag(airflow, "partition_group__shops", {"streams": ["shop_a"]})
+    assert run.state is RunState.SUCCESS, airflow.failure_report(run.dag_id, run.run_id)
+    tasks = airflow.task_instances("partition_group__shops", run.run_id)
+    assert {task.task_id: task.state for task in tasks} == {
+        "partition": "success",
+        "results": "success",
+        "stream": "skipped",
+    }
+    form = {"since": "2026-01-01T00:00:00Z", "until": "2026-01-31T00:00:00Z"}
+    run = run_dag(airflow, "dedup_group__shops", form)
+    assert run.state is RunState.FAILED
+    tasks = {task.task_id: task for task in airflow.task_instances("dedup_group__shops", run.run_id)}
+    assert "streams has 0: select one" in airflow.log("dedup_group__shops", run.run_id, tasks["sweep"])
+
+
 def triggered_run(airflow: AirflowClient, dag_id: str) -> DagRun:
     """Return the run that Airflow triggered by itself, when it has ended."""
     end = time.monotonic() + RUN_SECONDS
@@ -193,7 +321,7 @@ def triggered_run(airflow: AirflowClient, dag_id: str) -> DagRun:
 
 def ids_in(table: str) -> list[str]:
     """Return the message ids of a table's rows, sorted."""
-    config = load_config()
+    config = load_valid_streams()
     s3 = S3Endpoint.of(find_connection(config.storage.connection))
     with closing(open_catalog(CatalogEndpoint.of(find_connection(config.catalog.connection)), s3)) as catalog:
         rows = catalog.load_table(table).scan(selected_fields=("message_id",)).to_arrow()

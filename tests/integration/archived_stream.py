@@ -25,10 +25,10 @@ from pyiceberg.table import Table
 
 from waybill import cli
 from waybill.config import Config, Stream, load_config
-from waybill.connections import CatalogEndpoint, S3Endpoint, ZooKeeperEndpoint, find_connection
-from waybill.coordination import CommittedOffset, Coordinator
+from waybill.connections import CatalogEndpoint, S3Endpoint, find_connection
+from waybill.coordination import CommittedOffset, Coordinator, ZkPaths, ZooKeeperSession
 from waybill.ingest import LaneReport, plan_lanes, run_lane
-from waybill.names import TopicPartition, ZkPaths
+from waybill.names import TopicPartition
 from waybill.partition.plan import Task
 from waybill.partition.run import run_partition
 from waybill.partition.tasks import Job, TaskResult, run_task
@@ -123,7 +123,7 @@ class ArchivedStream:
         assert producer.flush(30) == 0
 
     def ingest(self) -> list[LaneReport]:
-        reports = [run_lane(self.config, self.name, lane) for lane in plan_lanes(self.config, self.name)]
+        reports = [run_lane(self.config, lane) for lane in plan_lanes(self.config, self.name)]
         assert not any(report.failures for report in reports), reports
         return reports
 
@@ -141,7 +141,7 @@ class ArchivedStream:
     def coordinator(self) -> Iterator[Coordinator]:
         config = self.config
         paths = ZkPaths(config.zookeeper.root, self.name, self.stream.generation)
-        with Coordinator(ZooKeeperEndpoint.of(find_connection(config.zookeeper.connection)), paths) as coordinator:
+        with Coordinator(ZooKeeperSession.of(config), paths) as coordinator:
             yield coordinator
 
     @contextmanager

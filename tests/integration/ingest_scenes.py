@@ -175,15 +175,15 @@ class Archive:
     def plan(self) -> list[ingest.Lane]:
         return ingest.plan_lanes(self.config, STREAM)
 
-    def run(self) -> ingest.IngestReport:
-        """Plan the lanes, run them one after the other, and merge their reports."""
-        lanes = [ingest.run_lane(self.config, STREAM, lane) for lane in self.plan()]
-        return ingest.merge_reports(STREAM, lanes)
+    def run(self) -> ingest.StreamReport:
+        """Plan the lanes, run them one after the other, and return their reports as one."""
+        lanes = [ingest.run_lane(self.config, lane) for lane in self.plan()]
+        return one_report(lanes)
 
     def run_one(self, services: ingest.Services, tp: TopicPartition, **kwargs: Any) -> ingest.TopicPartitionReport:
         """Archive one topic-partition, planned or not, with services that the test may have changed."""
-        share = ingest.LaneShare(topic=tp.topic, partition=tp.partition, estimated_bytes=0)
-        report = ingest.drain_lane(services, self.config, STREAM, ingest.Lane(number=0, shares=(share,)), **kwargs)
+        share = ingest.LaneShare(stream=STREAM, topic=tp.topic, partition=tp.partition, estimated_bytes=0)
+        report = ingest.drain_lane({STREAM: services}, self.config, ingest.Lane(number=0, shares=(share,)), **kwargs)
         return report.partitions[0]
 
     def store(self) -> Store:
@@ -217,3 +217,9 @@ class Archive:
     def committed(self, tp: TopicPartition) -> CommittedOffset | None:
         with self.services() as services:
             return services.coordinator.read_committed(tp)
+
+
+def one_report(lanes: Iterable[ingest.LaneReport]) -> ingest.StreamReport:
+    """Return the reports of the lanes of one stream as one, sorted by topic-partition."""
+    reports = sorted((report for lane in lanes for report in lane.partitions), key=lambda report: report.tp)
+    return ingest.StreamReport(stream=STREAM, partitions=tuple(reports))

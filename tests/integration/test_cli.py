@@ -101,7 +101,9 @@ def test_offsets_takes_a_lost_committed_offset_from_the_chain(stream: ArchivedSt
     stream.produce_events(10)
     stream.ingest()
     with stream.coordinator() as coordinator:
-        coordinator._client.delete(coordinator._path(coordinator.paths.committed_offset(stream.tp())))
+        coordinator.session.client.delete(
+            coordinator.session.full_path(coordinator.paths.committed_offset(stream.tp()))
+        )
     (row, _) = stream.waybill("offsets", "--json").document
     assert (row["committed_offset"], row["lag"]) == (10, 0)
     assert row["state"] == "from the chain: ZooKeeper has no committed offset"

@@ -11,7 +11,7 @@ from kazoo.client import KazooClient
 
 from devstack import Stack
 from waybill.connections import ZooKeeperEndpoint
-from waybill.coordination import CommittedOffset, Coordinator
+from waybill.coordination import CommittedOffset, Coordinator, ZkPaths, ZooKeeperSession
 from waybill.errors import (
     CommitConflict,
     CoordinationUnavailable,
@@ -20,7 +20,7 @@ from waybill.errors import (
     LockHeld,
     RetentionGap,
 )
-from waybill.names import TopicPartition, ZkPaths
+from waybill.names import TopicPartition
 
 pytestmark = pytest.mark.integration
 
@@ -29,7 +29,8 @@ TP = TopicPartition("t", 0)
 
 def connected(stack: Stack, root: str, chroot: str = "tests/coordination") -> Coordinator:
     endpoint = ZooKeeperEndpoint(hosts=stack.zookeeper_hosts, chroot=chroot)
-    return Coordinator(endpoint, ZkPaths(root, "s", 1), timedelta(seconds=4), clock=lambda: 1_000.5)
+    session = ZooKeeperSession(endpoint, timedelta(seconds=4))
+    return Coordinator(session, ZkPaths(root, "s", 1), clock=lambda: 1_000.5)
 
 
 @pytest.fixture
@@ -75,7 +76,7 @@ def test_write_committed_detects_that_its_own_first_try_succeeded(one: Coordinat
 
 def test_write_committed_is_refused_after_the_node_was_deleted(one: Coordinator) -> None:
     written = one.write_committed(TP, CommittedOffset(10), version=-1)
-    one._client.delete(one._path(one.paths.committed_offset(TP)))
+    one.session.client.delete(one.session.full_path(one.paths.committed_offset(TP)))
     with pytest.raises(CommitConflict):
         one.write_committed(TP, CommittedOffset(20), written.version)
 
@@ -109,11 +110,11 @@ def test_first_partition_count_is_recorded_once(one: Coordinator, two: Coordinat
 def test_read_committed_refuses_a_damaged_or_newer_node(
     one: Coordinator, data: bytes, error: type[Exception], message: str
 ) -> None:
-    path = one._path(one.paths.committed_offset(TP))
-    one._client.create(path, data, makepath=True)
+    path = one.session.full_path(one.paths.committed_offset(TP))
+    one.session.client.create(path, data, makepath=True)
     with pytest.raises(error, match=message):
         one.read_committed(TP)
-    assert one._client.get(path)[0] == data
+    assert one.session.client.get(path)[0] == data
 
 
 def test_journal_keeps_stops_with_figures_until_they_are_cleared(one: Coordinator, two: Coordinator) -> None:
@@ -147,11 +148,11 @@ def test_coordinator_writes_nothing_after_its_session_ended(stack: Stack, one: C
 
 def end_session(stack: Stack, coordinator: Coordinator) -> None:
     """Close the session from another connection. The coordinator sees it expire, as when a lane sleeps too long."""
-    closer = KazooClient(hosts=stack.zookeeper_hosts, client_id=coordinator._client.client_id)
+    closer = KazooClient(hosts=stack.zookeeper_hosts, client_id=coordinator.session.client.client_id)
     closer.start(10)
     closer.stop()
     closer.close()
     deadline = time.monotonic() + 10
-    while not coordinator._lost:
+    while not coordinator.session.lost:
         assert time.monotonic() < deadline
         time.sleep(0.01)

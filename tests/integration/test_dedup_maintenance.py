@@ -78,7 +78,7 @@ def test_no_snapshot_expires_before_it_is_swept(
     assert figures(main, "expire_snapshots").items() >= {"snapshots_not_swept": 5, "snapshots_after": 5}.items()
     (warning,) = report.warnings
     assert "no dedup sweep has processed them: " in warning
-    assert " UTC. Let dedup__flights run, or remove `dedup` from" in warning
+    assert " UTC. Let dedup run for flights, or remove `dedup` from" in warning
 
     swept.now_ms += 1000
     swept.sweep_until_current()

@@ -473,7 +473,7 @@ def test_another_format_needs_another_generation(stack: Stack, cluster: Cluster,
         if forget:
             with changed.services() as services:
                 coordinator = services.coordinator
-                coordinator._client.delete(coordinator._path(coordinator.paths.committed_offset(tp)))
+                coordinator.session.client.delete(coordinator.session.full_path(coordinator.paths.committed_offset(tp)))
         (partition,) = changed.run().partitions
         assert partition.failure is not None
         assert partition.failure.error == "GenerationConflict"
@@ -598,7 +598,9 @@ def test_a_gap_marker_has_the_format_of_its_chain(
     accepted = stream.waybill("gaps", "accept", stream.topic, "0", "--reason", "the disk was full")
     assert accepted.code == 0, accepted.err
     with stream.coordinator() as coordinator:
-        coordinator._client.delete(coordinator._path(coordinator.paths.committed_offset(stream.tp())))
+        coordinator.session.client.delete(
+            coordinator.session.full_path(coordinator.paths.committed_offset(stream.tp()))
+        )
     stream.ingest()
     with stream.store() as store:
         found = list(walk_chain(store, 1, stream.tp()))

@@ -19,8 +19,8 @@ from waybill.archive import chain, gaps
 from waybill.archive.gaps import Gap, GapKind
 from waybill.errors import IngestIncomplete, RetentionGap
 from waybill.ingest import Outcome
+from waybill.ingest.groups import report_run
 from waybill.names import BackupName
-from waybill.orchestration.tasks import report_ingest
 from waybill.partition.run import run_partition
 from waybill.partition.tasks import run_task
 
@@ -37,10 +37,8 @@ def stream(stack: Stack, tmp_path: Path, topic_name: str) -> ArchivedStream:
 
 def run(stream: ArchivedStream) -> list[ingest.TopicPartitionReport]:
     """Run all lanes once. Return the reports, including those of stopped topic-partitions."""
-    lanes = [
-        ingest.run_lane(stream.config, stream.name, lane) for lane in ingest.plan_lanes(stream.config, stream.name)
-    ]
-    return list(ingest.merge_reports(stream.name, lanes).partitions)
+    lanes = [ingest.run_lane(stream.config, lane) for lane in ingest.plan_lanes(stream.config, stream.name)]
+    return sorted((report for lane in lanes for report in lane.partitions), key=lambda report: report.tp)
 
 
 def stop_of(stream: ArchivedStream) -> ingest.Failure:
@@ -218,11 +216,10 @@ def test_lane_that_slept_is_refused_once_the_gap_marker_exists(expired: Archived
 
 
 def test_report_of_a_stopped_topic_partition_fails_with_the_remedy(expired: ArchivedStream) -> None:
-    lanes = [
-        ingest.run_lane(expired.config, expired.name, lane) for lane in ingest.plan_lanes(expired.config, expired.name)
-    ]
+    lanes = [ingest.run_lane(expired.config, lane) for lane in ingest.plan_lanes(expired.config, expired.name)]
+    plan = ingest.IngestPlan(streams=(expired.name,), lanes=())
     with pytest.raises(IngestIncomplete, match=f"RetentionGap: .*waybill gaps accept {expired.topic} 0 --reason"):
-        report_ingest(expired.name, len(lanes), lanes)
+        report_run(expired.config, None, plan, [lane.summary() for lane in lanes])
 
 
 @pytest.mark.parametrize("kind", ["text", "sequencefile"])
@@ -446,7 +443,9 @@ def move_committed_offset(stream: ArchivedStream, offset: int, last_object_offse
 def remove_committed_offset(stream: ArchivedStream) -> None:
     """Delete the znode, as if ZooKeeper had lost its data."""
     with stream.coordinator() as coordinator:
-        coordinator._client.delete(coordinator._path(coordinator.paths.committed_offset(stream.tp())))
+        coordinator.session.client.delete(
+            coordinator.session.full_path(coordinator.paths.committed_offset(stream.tp()))
+        )
 
 
 # --- GenerationConflict -----------------------------------------------------------------------------------------------
@@ -457,8 +456,8 @@ def test_document_of_a_newer_waybill_stops_its_topic_partition(stream: ArchivedS
     stream.produce_events(10, partition=1)
     stream.ingest()
     with stream.coordinator() as coordinator:
-        path = coordinator._path(coordinator.paths.committed_offset(stream.tp(0)))
-        coordinator._client.set(path, b'{"v":2,"committed_offset":10}')
+        path = coordinator.session.full_path(coordinator.paths.committed_offset(stream.tp(0)))
+        coordinator.session.client.set(path, b'{"v":2,"committed_offset":10}')
     stream.produce_events(10, first=10)
     stream.produce_events(10, partition=1, first=10)
     assert stop_of(stream).error == "GenerationConflict"

@@ -41,7 +41,7 @@ def test_topics_with_path_like_names_are_archived_under_their_prefix(
     with archive.store() as store:
         keys, files = every_key(store), every_file(stack)
         with archive.services() as services:
-            nodes = set(services.coordinator._client.get_children("/"))
+            nodes = set(services.coordinator.session.client.get_children("/"))
         for number, topic in enumerate(TOPICS):
             cluster.create(topic)
             cluster.produce(TopicPartition(topic, 0), [(None, b"%d-%d" % (number, each)) for each in range(3)])
@@ -59,7 +59,7 @@ def test_topics_with_path_like_names_are_archived_under_their_prefix(
         inside = Path("data", stack.bucket, topic_name)
         assert [path for path in every_file(stack) - files if not path.is_relative_to(inside)] == []
         with archive.services() as services:
-            client = services.coordinator._client
+            client = services.coordinator.session.client
             assert set(client.get_children("/")) - nodes <= {"waybill"}
             base = f"/waybill{services.coordinator.paths.offsets}"
             assert set(client.get_children(base)) == set(TOPICS)

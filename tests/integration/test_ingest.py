@@ -539,7 +539,7 @@ def test_lane_rebuilds_the_committed_offset_from_the_chain(
     before = archive.committed(tp)
     with archive.services() as services:
         coordinator = services.coordinator
-        coordinator._client.delete(coordinator._path(coordinator.paths.committed_offset(tp)))
+        coordinator.session.client.delete(coordinator.session.full_path(coordinator.paths.committed_offset(tp)))
     cluster.produce(tp, numbered(0, 5))
 
     report = archive.run()

@@ -175,8 +175,8 @@ def test_chain_start_stays_when_zookeeper_loses_its_data(stack: Stack, cluster: 
     archive.run()
     produce(cluster, tp, 2)
     with archive.services() as services:
-        client = services.coordinator._client
-        client.delete(services.coordinator._path(f"/{archive.name}"), recursive=True)
+        client = services.coordinator.session.client
+        client.delete(services.coordinator.session.full_path(f"/{archive.name}"), recursive=True)
 
     archive.run()
 
@@ -185,7 +185,7 @@ def test_chain_start_stays_when_zookeeper_loses_its_data(stack: Stack, cluster: 
     added = TopicPartition(tp.topic, 1)
     produce(cluster, added, 1)
     with archive.services() as services:
-        client = services.coordinator._client
-        client.delete(services.coordinator._path(f"/{archive.name}"), recursive=True)
+        client = services.coordinator.session.client
+        client.delete(services.coordinator.session.full_path(f"/{archive.name}"), recursive=True)
     archive.run()
     assert archive.ranges(added) == [(0, BATCH)], "an added partition starts with its first message"

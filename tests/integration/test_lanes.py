@@ -93,7 +93,7 @@ def test_backlog_of_ten_budgets_is_archived_and_every_run_archives_the_small_top
             assert producer.flush(20) == 0
             (lane,) = archive.plan()
             began = simulated.now
-            report = ingest.drain_lane(services, archive.config, STREAM, lane, clock=simulated.clock)
+            report = ingest.drain_lane({STREAM: services}, archive.config, lane, clock=simulated.clock)
 
             assert not report.failures
             assert simulated.now <= began + 4.001, "no sleep ends after the budget"

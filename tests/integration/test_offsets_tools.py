@@ -45,7 +45,7 @@ def committed(stream: ArchivedStream, partition: int = 0) -> CommittedOffset | N
 def remove_znodes(stream: ArchivedStream) -> None:
     """Delete all znodes of the stream."""
     with stream.coordinator() as coordinator:
-        coordinator._client.delete(coordinator._path(coordinator.paths.base), recursive=True)
+        coordinator.session.client.delete(coordinator.session.full_path(coordinator.paths.base), recursive=True)
 
 
 def ranges(stream: ArchivedStream) -> list[int]:
@@ -360,7 +360,7 @@ def test_ingest_continues_from_a_rebuilt_offset(archived: ArchivedStream) -> Non
     remove_znodes(archived)
     assert archived.waybill("offsets", "rebuild").code == 0
     archived.produce_events(5, first=20)
-    reports = [run_lane(archived.config, "events", lane) for lane in plan_lanes(archived.config, "events")]
+    reports = [run_lane(archived.config, lane) for lane in plan_lanes(archived.config, "events")]
     assert not any(report.failures for report in reports)
     assert ranges(archived) == [0, 10, 20]
     assert archived.waybill("verify").code == 0

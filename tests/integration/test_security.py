@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from archived_stream import waybill
 from confluent_kafka.admin import AclOperation
-from ingest_scenes import STREAM, Archive, Cluster
+from ingest_scenes import STREAM, Archive, Cluster, one_report
 from kafka.protocol.metadata import MetadataRequest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
@@ -28,9 +28,9 @@ from devstack.s3 import S3Kind
 from waybill import ingest
 from waybill.config import load_config
 from waybill.connections import Encryption, KafkaEndpoint, S3Endpoint, ZooKeeperEndpoint, find_connection
-from waybill.coordination import CommittedOffset, Coordinator
+from waybill.coordination import CommittedOffset, Coordinator, ZkPaths, ZooKeeperSession
 from waybill.errors import ConfigError, CoordinationUnavailable, IngestStopped, KafkaUnavailable, WaybillError
-from waybill.names import TopicPartition, ZkPaths
+from waybill.names import TopicPartition
 from waybill.sources.kafka import KafkaSource
 from waybill.store import Store
 
@@ -73,13 +73,13 @@ class Drill:
     def plan(self) -> list[ingest.Lane]:
         return ingest.plan_lanes(load_config(self.file), STREAM)
 
-    def run(self) -> ingest.IngestReport:
+    def run(self) -> ingest.StreamReport:
         config = load_config(self.file)
-        return ingest.merge_reports(STREAM, [ingest.run_lane(config, STREAM, lane) for lane in self.plan()])
+        return one_report([ingest.run_lane(config, lane) for lane in self.plan()])
 
     def lane_failure(self, lane: ingest.Lane) -> str:
         """Run a lane and return why its only topic-partition was not archived."""
-        report = ingest.run_lane(load_config(self.file), STREAM, lane)
+        report = ingest.run_lane(load_config(self.file), lane)
         (partition,) = report.failures
         assert partition.failure is not None
         return partition.failure.message
@@ -287,6 +287,27 @@ def test_topic_without_an_acl_is_named(
     assert drill.run().messages == 5
 
 
+def test_group_archives_the_topics_that_the_user_may_read_and_names_the_other(
+    servers: SecuredServers, cluster: Cluster, drill: Drill, tp: TopicPartition
+) -> None:
+    forbidden = f"{tp.topic}-forbidden"
+    cluster.create(forbidden)
+    cluster.produce(tp, [(None, b"v")] * 5)
+    document = json.loads(drill.file.read_text())
+    document["streams"]["other"] = document["streams"][STREAM] | {"topics": [forbidden], "table": "drill.other"}
+    drill.file.write_text(json.dumps(document))
+    drill.connect(kafka=servers.kafka_as(BOB, "SCRAM-SHA-256"), zookeeper=servers.zookeeper())
+    for operation in (AclOperation.DESCRIBE, AclOperation.READ):
+        servers.allow(BOB, tp.topic, operation)
+    config = load_config(drill.file)
+    plan = ingest.plan_run(config, "default", [STREAM, "other"])
+    ((problem,), (lane,)) = (plan.problems, plan.lanes)
+    assert (problem.stream, problem.error) == ("other", "ConfigError")
+    for part in (forbidden, "TopicAuthorizationFailed", "user 'bob'", "the ACLs Describe and Read"):
+        assert part in problem.message
+    assert ingest.run_lane(config, lane).messages == 5
+
+
 # --- ZooKeeper --------------------------------------------------------------------------------------------------------
 
 
@@ -312,7 +333,7 @@ def alices_client(servers: SecuredServers) -> Iterator[KazooClient]:
 
 def coordinator(document: Mapping[str, Any], root: str, session_seconds: float = 4) -> Coordinator:
     where = ZooKeeperEndpoint.of(find_connection("zookeeper", as_environment(zookeeper=document)))
-    return Coordinator(where, ZkPaths(root, STREAM, 1), timedelta(seconds=session_seconds))
+    return Coordinator(ZooKeeperSession(where, timedelta(seconds=session_seconds)), ZkPaths(root, STREAM, 1))
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
@@ -352,7 +373,7 @@ def test_zookeeper_accepts_a_client_certificate(servers: SecuredServers, topic_n
         found = ours.read_committed(tp)
         assert found is not None
         assert found.committed_offset == 7
-        acls = ours._client.get_acls(f"/{topic_name}")[0]
+        acls = ours.session.client.get_acls(f"/{topic_name}")[0]
         assert [(acl.perms, acl.id.scheme, acl.id.id) for acl in acls] == [(31, "x509", "CN=client")]
     with coordinator(servers.zookeeper(tls=True), topic_name) as other:
         assert isinstance(refused_within_bound(lambda: other.read_committed(tp)), ConfigError)

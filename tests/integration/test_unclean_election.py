@@ -51,7 +51,7 @@ def wait_until_led_by(stack: Stack, topic: str, node_id: int, *, in_sync: list[i
 
 def run(stream: ArchivedStream) -> ingest.TopicPartitionReport:
     (lane,) = ingest.plan_lanes(stream.config, stream.name)
-    (report,) = ingest.run_lane(stream.config, stream.name, lane).partitions
+    (report,) = ingest.run_lane(stream.config, lane).partitions
     return report
 
 

@@ -309,7 +309,9 @@ def test_object_that_was_not_committed_is_a_note_until_ingest_adopts_it(archived
 
 def test_lost_committed_offset_is_a_note_and_no_fault(archived: ArchivedStream) -> None:
     with archived.coordinator() as coordinator:
-        coordinator._client.delete(coordinator._path(coordinator.paths.committed_offset(archived.tp())))
+        coordinator.session.client.delete(
+            coordinator.session.full_path(coordinator.paths.committed_offset(archived.tp()))
+        )
     ran = archived.waybill("verify")
     assert ran.code == 0
     assert (

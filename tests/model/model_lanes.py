@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from greenlet import GreenletExit, getcurrent, greenlet
 
-from waybill import coordination, failpoints, ingest
+from waybill import failpoints, ingest
 from waybill.archive import gaps
 from waybill.config import Config
 from waybill.connections import Connection
+from waybill.coordination import session
 from waybill.errors import WaybillError
 from waybill.ingest import Clock, Outcome, TopicPartitionReport, gap_acceptance
 from waybill.names import BackupName, GapName, TopicPartition
@@ -375,9 +376,9 @@ class Lane(greenlet):
             self._accept()
             return
         for _ in range(self.setup.runs):
-            share = ingest.LaneShare(topic="t", partition=0, estimated_bytes=0)
+            share = ingest.LaneShare(stream=STREAM, topic="t", partition=0, estimated_bytes=0)
             config = _config(self.setup.max_bytes, self.world.scenario.start)
-            report = ingest.run_lane(config, STREAM, ingest.Lane(number=0, shares=(share,)), find=_find, clock=_CLOCK)
+            report = ingest.run_lane(config, ingest.Lane(number=0, shares=(share,)), find=_find, clock=_CLOCK)
             self.reports.append(report.partitions[0])
             self.world.finished(self.name, report.partitions[0])
 
@@ -496,7 +497,7 @@ def model_services(scenario: Scenario) -> Iterator[None]:
         patch.setattr(upload, "ThreadPoolExecutor", Inline)
         patch.setattr(calls, "_CONFLICT_PAUSE_SECONDS", 0)
         patch.setitem(Store.__init__.__kwdefaults__, "part_bytes", scenario.part_bytes)
-        patch.setattr(coordination, "ZooKeeperClient", ModelZooKeeper)
+        patch.setattr(session, "ZooKeeperClient", ModelZooKeeper)
         patch.setattr(kafka, "Cluster", ModelCluster)
         # It concerns uploads that are a day old, and is no step of the protocol.
         patch.setattr("waybill.ingest.lane.abort_orphaned_uploads", lambda *_: None)

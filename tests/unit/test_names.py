@@ -12,8 +12,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from waybill import names
+from waybill.coordination.paths import ZkPaths
 from waybill.errors import ConfigError
-from waybill.names import BackupName, Extension, FileExtension, Period, TopicPartition, ZkPaths
+from waybill.names import BackupName, Extension, FileExtension, Period, TopicPartition
 
 TOPICS = st.from_regex(r"[a-zA-Z0-9._-]{1,249}", fullmatch=True).filter(lambda t: t not in {".", ".."})
 SEGMENTS = st.from_regex(r"[A-Za-z0-9!_.*'()=-]{1,20}", fullmatch=True).filter(lambda s: s not in {".", ".."})

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from unittest.mock import MagicMock
 
 import pytest
 
 from waybill.connections import S3Endpoint
-from waybill.errors import ObjectExists, StoreUnavailable
+from waybill.errors import ConfigError, ObjectExists, StoreUnavailable
 from waybill.store import Store, calls
 
 CONFLICT = (409, "<Error><Code>ConditionalRequestConflict</Code><Message>in flight</Message></Error>")
@@ -138,3 +141,30 @@ def test_refused_part_ends_and_aborts_the_upload(scripted: Start) -> None:
         multipart(store)
     assert "complete" not in s3.calls
     assert s3.calls[-1] == "abort"
+
+
+def test_the_first_call_creates_the_client_and_threads_share_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    created: list[object] = []
+
+    def slow_client(_: S3Endpoint) -> MagicMock:
+        time.sleep(0.05)
+        created.append(client := MagicMock())
+        return client
+
+    monkeypatch.setattr(calls, "store_client", slow_client)
+    with Store(S3Endpoint(endpoint_url="http://127.0.0.1:1", access_key="a", secret_key="b"), "bucket") as store:
+        assert created == []
+        with ThreadPoolExecutor(4) as pool:
+            clients = list(pool.map(lambda _: store.client, range(4)))
+        assert clients == created * 4
+    clients[0].close.assert_called_once_with()
+
+
+def test_a_store_without_calls_closes_without_a_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "store_client", lambda _: pytest.fail("a client was created"))
+    Store(S3Endpoint(access_key="a", secret_key="b"), "bucket").close()
+
+
+def test_a_profile_that_does_not_exist_is_an_error_before_the_first_call() -> None:
+    with pytest.raises(ConfigError, match="nobody"):
+        Store(S3Endpoint(profile="nobody"), "bucket")

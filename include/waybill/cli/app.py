@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from waybill import __version__
+from waybill.names import Stage
 
 __all__ = ["app"]
 
@@ -206,6 +207,50 @@ def gaps_accept(
         to_offset=to_offset,
         as_json=as_json,
     )
+
+
+StageOption = Annotated[
+    list[Stage] | None,
+    typer.Option("--stage", help="Only this stage; may be repeated. Without it, all stages of the stream."),
+]
+
+
+@app.command()
+def streams(as_json: AsJson = False) -> None:
+    """List the streams: the DAGs that work on each, what is paused, by whom and why, and its problems."""
+    from waybill.cli import streams as command
+
+    command.list_streams(as_json=as_json)
+
+
+@app.command()
+def pause(
+    stream: Annotated[str, typer.Argument(help="The stream.")],
+    reason: Annotated[str, typer.Option(help="Why; recorded with the decision.")],
+    stage: StageOption = None,
+    by: Annotated[str | None, typer.Option(help="Who decides; without it, this user.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Leave a stream out of scheduled runs until it is resumed. Who, when and why are recorded."""
+    from waybill.cli import streams as command
+    from waybill.coordination.pauses import PauseAction
+
+    command.run_decision(PauseAction.PAUSE, stream, stage or (), reason=reason, by=by, as_json=as_json)
+
+
+@app.command()
+def resume(
+    stream: Annotated[str, typer.Argument(help="The stream.")],
+    reason: Annotated[str, typer.Option(help="Why; recorded with the decision.")],
+    stage: StageOption = None,
+    by: Annotated[str | None, typer.Option(help="Who decides; without it, this user.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Include a paused stream in scheduled runs again. Who, when and why are recorded."""
+    from waybill.cli import streams as command
+    from waybill.coordination.pauses import PauseAction
+
+    command.run_decision(PauseAction.RESUME, stream, stage or (), reason=reason, by=by, as_json=as_json)
 
 
 @app.command()

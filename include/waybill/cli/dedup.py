@@ -9,8 +9,8 @@ from datetime import timedelta
 import typer
 
 from waybill.cli.render import Column, bytes_text, count, print_json, print_table, time_text
-from waybill.cli.targets import parse_duration_option, stream_names
-from waybill.config import Config, load_config
+from waybill.cli.targets import load_streams, parse_duration_option, stream_names
+from waybill.config import Config
 from waybill.config.quantities import counted, format_duration, format_size
 from waybill.dedup.first_sweep import format_instant
 from waybill.dedup.index.manifest import Manifest
@@ -23,7 +23,7 @@ __all__ = ["print_status", "run_merge", "run_rebuild", "run_status"]
 
 def run_status(stream: str | None, last: str, *, as_json: bool) -> None:
     """Print the status of one stream, or of all that have dedup; see `waybill dedup status --help`."""
-    config = load_config()
+    config = load_streams()
     span = parse_duration_option("--last", last)
     statuses = [status for name in _streams_with_dedup(config, stream) if (status := read_status(config, name, span))]
     if as_json:
@@ -106,12 +106,12 @@ def _print_counted(counted: Sequence[DuplicateCount]) -> None:
 
 def run_rebuild(stream: str, *, as_json: bool) -> None:
     """Rebuild the key index; see `waybill dedup rebuild --help`."""
-    _print_index(stream, rebuild_index(load_config(), stream), as_json=as_json)
+    _print_index(stream, rebuild_index(load_streams(), stream), as_json=as_json)
 
 
 def run_merge(stream: str, *, as_json: bool) -> None:
     """Merge sorted runs of the key index; see `waybill dedup merge --help`."""
-    _print_index(stream, merge_index(load_config(), stream), as_json=as_json)
+    _print_index(stream, merge_index(load_streams(), stream), as_json=as_json)
 
 
 def _print_index(stream: str, index: Manifest | None, *, as_json: bool) -> None:

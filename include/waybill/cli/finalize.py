@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from waybill.cli.render import Column, bytes_text, count, print_json, print_table
-from waybill.config import load_config
+from waybill.cli.targets import load_streams
 from waybill.partition.files_sink.finalize import FinalizeReport, finalize
 from waybill.partition.files_sink.hour_state import HourState, HourStatus
 
@@ -14,7 +14,7 @@ __all__ = ["run"]
 
 def run(stream: str, *, dry_run: bool, all_hours: bool, as_json: bool) -> None:
     """Finalize, print the report, and exit with 1 if an hour is blocked; see `waybill finalize --help`."""
-    report = finalize(load_config(), stream, dry_run=dry_run)
+    report = finalize(load_streams(), stream, dry_run=dry_run)
     if as_json:
         print_json(report.document())
     else:

@@ -12,8 +12,7 @@ import typer
 from waybill.archive import gaps
 from waybill.archive.gaps import Gap
 from waybill.cli.render import Column, count, print_json, print_table, time_text
-from waybill.cli.targets import make_decision, open_coordinator, open_store, stream_names, stream_of_topic
-from waybill.config import load_config
+from waybill.cli.targets import load_streams, make_decision, open_coordinator, open_store, stream_names, stream_of_topic
 from waybill.config.quantities import counted
 from waybill.coordination import Stop
 from waybill.errors import ConfigError
@@ -77,7 +76,7 @@ _REMEDIES = {
 
 def list_gaps(stream: str | None, *, as_json: bool) -> None:
     """Print the stops with a remedy for each kind of stop, then the accepted gaps; see `waybill gaps --help`."""
-    config = load_config()
+    config = load_streams()
     streams = []
     with open_store(config) as store:
         for name in stream_names(config, stream):
@@ -206,7 +205,7 @@ def run_accept(
     decision = make_decision(reason, by)
     if (from_offset is None) != (to_offset is None):
         raise ConfigError("give --from and --to together: the first and the last lost offset")
-    config = load_config()
+    config = load_streams()
     name = stream_of_topic(config, topic, stream)
     tp = TopicPartition(topic, partition)
     with connect(config, name) as services:

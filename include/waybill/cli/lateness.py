@@ -10,8 +10,7 @@ import typer
 
 from waybill import names
 from waybill.cli.render import Column, count, print_json, print_table, time_text
-from waybill.cli.targets import open_catalog, parse_duration_option
-from waybill.config import load_config
+from waybill.cli.targets import load_streams, open_catalog, parse_duration_option
 from waybill.config.quantities import counted, format_duration
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ _UNITS = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
 
 def run(stream: str, since: str, *, as_json: bool) -> None:
     """Print the lateness of the rows committed since then; see `waybill lateness --help`."""
-    config = load_config()
+    config = load_streams()
     chosen = config.stream(stream)
     span = parse_duration_option("--since", since)
     from waybill.partition.lateness import LatenessHistory

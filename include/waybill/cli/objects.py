@@ -29,8 +29,8 @@ from waybill.cli.render import (
     time_text,
     time_text_ms,
 )
-from waybill.cli.targets import archived_topic_partitions, open_coordinator, open_store
-from waybill.config import Config, load_config
+from waybill.cli.targets import archived_topic_partitions, load_streams, open_coordinator, open_store
+from waybill.config import Config
 from waybill.config.quantities import counted, parse_duration
 from waybill.errors import ChainBroken, ConfigError, ConnectionMissing, CoordinationUnavailable
 from waybill.ingest.orphaned_uploads import IsWanted, abort_old_uploads, belongs_to_stream
@@ -92,7 +92,7 @@ class _ListedObject:
 
 def run_ls(stream: str, topic: str | None, *, as_json: bool) -> None:
     """Print the backup objects of a stream; see `waybill ls --help`."""
-    config = load_config()
+    config = load_streams()
     is_wanted = _parse_target(topic)
     generation = config.stream(stream).generation
     with ExitStack() as stack:
@@ -186,7 +186,7 @@ def _read_end(store: Store, stored: StoredObject) -> int | None:
 
 def run_cat(key: str, from_offset: int | None, to_offset: int | None, limit: int | None) -> None:
     """Print the messages of a backup object as JSON lines; see `waybill cat --help`."""
-    config = load_config()
+    config = load_streams()
     bucket, key = _split_key(key)
     first_offset = max(from_offset or 0, _first_offset(key))
     next_offset = None if to_offset is None else to_offset + 1
@@ -259,7 +259,7 @@ def _write_lines(out: IO[bytes], documents: Iterator[dict[str, Any]]) -> None:
 
 def list_uploads(stream: str | None, *, as_json: bool) -> None:
     """Print the uploads that are not completed; see `waybill uploads ls --help`."""
-    config = load_config()
+    config = load_streams()
     is_wanted = _upload_filter(config, stream)
     with open_store(config) as store:
         uploads = [upload for upload in store.pending_uploads() if is_wanted(upload.chain)]
@@ -275,7 +275,7 @@ def list_uploads(stream: str | None, *, as_json: bool) -> None:
 
 def abort_uploads(stream: str | None, older_than: str | None) -> None:
     """Abort the uploads that are older than a duration, and print them; see `waybill uploads abort --help`."""
-    config = load_config()
+    config = load_streams()
     is_wanted = _upload_filter(config, stream)
     try:
         age = config.storage.abort_uploads_after if older_than is None else parse_duration(older_than)

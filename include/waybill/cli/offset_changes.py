@@ -15,12 +15,13 @@ from waybill.cli.render import Column, count, print_json, print_table
 from waybill.cli.targets import (
     archived_topic_partitions,
     current_user,
+    load_streams,
     make_decision,
     open_coordinator,
     open_store,
     stream_names,
 )
-from waybill.config import Config, load_config
+from waybill.config import Config
 from waybill.config.quantities import counted
 from waybill.connections import ZooKeeperEndpoint, find_connection
 from waybill.errors import ConfigError
@@ -47,7 +48,7 @@ def run_rebuild(stream: str | None, topic: str | None, *, yes: bool, as_json: bo
 
     Exits with 1 if an offset in ZooKeeper still differs from its chain.
     """
-    config = load_config()
+    config = load_streams()
     if topic is not None:
         check_topic(topic)
     results = [(name, each) for name in stream_names(config, stream) for each in _rebuild(config, name, topic, yes)]
@@ -112,7 +113,7 @@ def _rebuild_document(stream: str, each: RebuildResult) -> dict[str, Any]:
 
 def run_set(stream: str, target: str, offset: int, reason: str, by: str | None) -> None:
     """Set one committed offset; see `waybill offsets set --help`."""
-    config = load_config()
+    config = load_streams()
     chosen = config.stream(stream)
     try:
         tp = TopicPartition.parse(target)
@@ -143,7 +144,7 @@ def run_import(
         raise ConfigError("give the source of the offsets: either --from-secor PATH or --from-group GROUP")
     if from_secor is None and (group or zookeeper):
         raise ConfigError("--group and --zookeeper can only be used together with --from-secor")
-    config = load_config()
+    config = load_streams()
     chosen = config.stream(stream)
     if from_secor is not None:
         origin = f"Secor's offsets at {from_secor}"

@@ -10,8 +10,8 @@ import typer
 
 from waybill.archive import chain
 from waybill.cli.render import Column, count, print_json, print_table
-from waybill.cli.targets import stream_names
-from waybill.config import Config, StartPosition, load_config
+from waybill.cli.targets import load_streams, stream_names
+from waybill.config import Config, StartPosition
 from waybill.config.quantities import counted
 from waybill.coordination import Stop
 from waybill.ingest import connect
@@ -60,7 +60,7 @@ class Row:
 
 def run(stream: str | None, *, as_json: bool) -> None:
     """Print the offsets of one stream or of all; see `waybill offsets --help`."""
-    config = load_config()
+    config = load_streams()
     rows = [row for name in stream_names(config, stream) for row in stream_offsets(config, name)]
     if as_json:
         print_json([row.document() for row in rows])

@@ -20,8 +20,7 @@ from waybill.cli.render import (
     time_text,
     time_text_ms,
 )
-from waybill.cli.targets import open_catalog, open_store
-from waybill.config import load_config
+from waybill.cli.targets import load_streams, open_catalog, open_store
 from waybill.config.quantities import counted
 from waybill.errors import ConfigError
 from waybill.quarantine.retry import retry_quarantine
@@ -39,7 +38,7 @@ _HEX_BYTES_A_LINE = 32
 
 def list_groups(stream: str, choice: RowFilter, *, as_json: bool) -> None:
     """Print the messages in quarantine, counted in groups; see `waybill quarantine ls --help`."""
-    config = load_config()
+    config = load_streams()
     chosen = config.stream(stream)
     with open_store(config) as store, open_catalog(config) as catalog:
         view = open_view(store, catalog, stream, chosen)
@@ -118,7 +117,7 @@ def _document(group: Group) -> dict[str, Any]:
 
 def show_messages(stream: str, choice: RowFilter, *, limit: int, raw: bool, as_json: bool) -> None:
     """Print messages in quarantine; see `waybill quarantine show --help`."""
-    config = load_config()
+    config = load_streams()
     chosen = config.stream(stream)
     with open_store(config) as store, open_catalog(config) as catalog:
         view = open_view(store, catalog, stream, chosen)
@@ -229,7 +228,7 @@ def _printable(text: str) -> str:
 
 def run_retry(stream: str, choice: RowFilter, *, dry_run: bool, as_json: bool) -> None:
     """Parse messages in quarantine again and print the report; see `waybill quarantine retry --help`."""
-    config = load_config()
+    config = load_streams()
     report = retry_quarantine(config, stream, choice, dry_run=dry_run)
     if as_json:
         print_json(report.document())

@@ -16,7 +16,7 @@ import typer
 
 from waybill import names
 from waybill.archive.gaps import Decision
-from waybill.config import Config
+from waybill.config import Config, load_valid_streams
 from waybill.config.quantities import parse_duration
 from waybill.coordination import Coordinator
 from waybill.errors import ConfigError
@@ -37,6 +37,14 @@ __all__ = [
     "stream_names",
     "stream_of_topic",
 ]
+
+
+def load_streams() -> Config:
+    """Return the config without the streams that have errors, and print these errors to stderr."""
+    config = load_valid_streams()
+    for name, error in config.broken.items():
+        typer.echo(f"stream {name} is left out, since its config has errors:\n{error}", err=True)
+    return config
 
 
 def open_store(config: Config, bucket: str | None = None) -> Store:

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from waybill.cli.render import Column, bytes_text, count, print_json, print_table
-from waybill.cli.targets import open_catalog, open_coordinator, open_store, stream_names
-from waybill.config import Config, load_config
+from waybill.cli.targets import load_streams, open_catalog, open_coordinator, open_store, stream_names
+from waybill.config import Config
 from waybill.config.quantities import counted
 from waybill.verify import Report, verify_stream
 
@@ -24,7 +24,7 @@ _OF_DEDUP = ("unique", "duplicates", "unswept")
 
 def run(stream: str | None, *, table: bool, keys: bool, as_json: bool) -> None:
     """Verify one stream or all, print the result, and exit with 1 if there are faults. See `waybill verify --help`."""
-    config = load_config()
+    config = load_streams()
     reports = [_verify(config, name, table=table, keys=keys) for name in stream_names(config, stream)]
     if as_json:
         print_json([report.document() for report in reports])

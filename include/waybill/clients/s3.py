@@ -3,28 +3,38 @@
 Keys come from the connection; or from a role that is assumed with them (or with the keys that botocore finds), whose
 temporary keys botocore renews some minutes before they expire, for the life of the process; or from botocore's default
 chain: environment, profile, web identity, container, instance.
+
+botocore is imported where it is used: its import and a client take a quarter of a second of CPU, and most lanes find
+nothing new and make no call to S3.
 """
 
 from __future__ import annotations
 
 import functools
-from typing import Any
-
-import botocore.session
-from botocore.config import Config
-from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshableCredentials, ReadOnlyCredentials
-from botocore.exceptions import BotoCoreError, ClientError, InvalidConfigError, ProfileNotFound
+import threading
+from typing import TYPE_CHECKING, Any
 
 from waybill.connections import AssumedRole, S3Endpoint
 from waybill.errors import ConfigError, StoreUnavailable
 
+if TYPE_CHECKING:
+    from botocore.config import Config
+    from botocore.credentials import DeferredRefreshableCredentials, ReadOnlyCredentials
+    from botocore.exceptions import ClientError
+
 __all__ = ["current_keys", "find_region", "renewed_keys", "role_error", "s3_client"]
 
-_STS_CONFIG = Config(connect_timeout=5, read_timeout=20, retries={"mode": "standard", "total_max_attempts": 5})
+_creating = threading.Lock()
+"""Threads share a session, and botocore's sessions must not create two clients at once."""
 
 
 def s3_client(endpoint: S3Endpoint, config: Config) -> Any:
     """Return botocore's S3 client. Raises `ConfigError` when the connection names a profile that does not exist."""
+    with _creating:
+        return _create_client(endpoint, config)
+
+
+def _create_client(endpoint: S3Endpoint, config: Config) -> Any:
     session = _session(endpoint)
     if endpoint.role is None:  # with a role, the session has its own keys
         keys = {
@@ -63,6 +73,9 @@ def current_keys(endpoint: S3Endpoint) -> ReadOnlyCredentials:
 
     Raises `ConfigError` when there are no keys or the role is refused, `StoreUnavailable` when STS does not answer.
     """
+    from botocore.credentials import ReadOnlyCredentials
+    from botocore.exceptions import BotoCoreError, ClientError
+
     if endpoint.role is None and endpoint.access_key:
         return ReadOnlyCredentials(endpoint.access_key, endpoint.secret_key, endpoint.session_token)
     try:
@@ -94,6 +107,8 @@ def role_error(endpoint: S3Endpoint, error: ClientError) -> ConfigError | StoreU
 def _session(endpoint: S3Endpoint) -> Any:
     if endpoint.role is None and endpoint.profile is None:
         return _plain_session()
+    from botocore.exceptions import InvalidConfigError, ProfileNotFound
+
     try:
         return _session_as(endpoint)
     except (ProfileNotFound, InvalidConfigError) as error:
@@ -107,12 +122,16 @@ def _plain_session() -> Any:
     boto3's session would add a third of a second for resources and transfers that Waybill does not use. The session is
     shared, since each one parses botocore's list of endpoints, which takes an eighth of a second.
     """
+    import botocore.session
+
     return botocore.session.get_session()
 
 
 @functools.lru_cache(maxsize=8)
 def _session_as(endpoint: S3Endpoint) -> Any:
     """Return the session of a connection with a profile or role. Its clients share the keys that STS returned."""
+    import botocore.session
+
     session: Any = botocore.session.Session(profile=endpoint.profile)
     session.get_scoped_config()  # raises when there is no such profile
     if endpoint.access_key:
@@ -123,6 +142,10 @@ def _session_as(endpoint: S3Endpoint) -> Any:
 
 
 def _credentials(session: Any, endpoint: S3Endpoint, role: AssumedRole) -> DeferredRefreshableCredentials:
+    from botocore.config import Config
+    from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshableCredentials
+
+    config = Config(connect_timeout=5, read_timeout=20, retries={"mode": "standard", "total_max_attempts": 5})
     create = functools.partial(
         session.create_client,
         region_name=endpoint.region or session.get_config_variable("region") or "us-east-1",
@@ -131,7 +154,7 @@ def _credentials(session: Any, endpoint: S3Endpoint, role: AssumedRole) -> Defer
     )
 
     def create_sts(service: str, **keys: Any) -> Any:
-        return create(service, **{**keys, "config": _STS_CONFIG})
+        return create(service, **{**keys, "config": config})
 
     arguments = {
         "RoleSessionName": role.session_name,

@@ -13,7 +13,7 @@ from waybill.config.enums import (
     TimeUnit,
     WrongType,
 )
-from waybill.config.load import CONFIG_VARIABLE, config_path, load_config
+from waybill.config.load import CONFIG_VARIABLE, config_path, load_config, load_valid_streams
 from waybill.config.parsing import (
     AvroParser,
     DelimitedParser,
@@ -75,4 +75,5 @@ __all__ = [
     "WrongType",
     "config_path",
     "load_config",
+    "load_valid_streams",
 ]

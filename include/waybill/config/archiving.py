@@ -10,6 +10,8 @@ from pydantic import ByteSize, Field, model_validator
 from waybill import names
 from waybill.config.base import Matching, NamedSection, Section, section_error
 from waybill.config.enums import BackupFormat, Compression, SequenceFileKey
+from waybill.config.expressions import IsSchedule
+from waybill.config.groups import GroupedSection
 from waybill.config.quantities import DurationBetween, SizeBetween, WholeNumberBetween
 from waybill.config.texts import IsDelimiter, IsTopic
 
@@ -45,9 +47,12 @@ class UploadPolicy(Section):
     )
 
 
-class Ingest(Section):
+class Ingest(GroupedSection):
     """How the lanes of a stream work."""
 
+    schedule: Annotated[str, IsSchedule()] = Field(
+        "* * * * *", description="When the stream's own DAG `ingest__<stream>` runs, in UTC."
+    )
     lanes: Annotated[int, WholeNumberBetween(1, 1024)] = Field(
         4, description="The number of lanes that archive the stream's topic-partitions in parallel."
     )

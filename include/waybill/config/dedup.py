@@ -9,10 +9,11 @@ from typing import Annotated, Any, Self
 from pydantic import ByteSize, Field, model_validator
 from pydantic.json_schema import JsonSchemaValue
 
-from waybill.config.base import Matching, Section, ValueType, section_error
+from waybill.config.base import Matching, ValueType, section_error
 from waybill.config.columns import Column, ColumnKind, ColumnType, column_types
 from waybill.config.enums import Keep
 from waybill.config.expressions import IsSchedule
+from waybill.config.groups import GroupedSection
 from waybill.config.quantities import DurationBetween, IsPowerOfTwo, SizeBetween, format_duration
 from waybill.config.texts import unique_names
 
@@ -50,7 +51,7 @@ class IsKeyColumns(ValueType):
         return {"anyOf": [name, {"type": "array", "items": name, **limits}]}
 
 
-class Dedup(Section):
+class Dedup(GroupedSection):
     """How messages that were sent again are kept out of the unique table. Without this section there is none."""
 
     key: Annotated[tuple[str, ...], IsKeyColumns()] = Field(
@@ -74,7 +75,8 @@ class Dedup(Section):
         None, description="A column with the sender. Duplicates are counted by it, in addition to hour and topic."
     )
     schedule: Annotated[str, IsSchedule()] = Field(
-        "@hourly", description="When `dedup__<stream>` runs, in UTC, in addition to after each partition run."
+        "@hourly",
+        description="When the stream's own DAG `dedup__<stream>` runs, in UTC. It also runs after partition runs.",
     )
     run_bytes: Annotated[ByteSize, SizeBetween("1MiB", "16TiB")] = Field(
         ByteSize(64 << 30),

@@ -10,7 +10,7 @@ from typing import Any
 from waybill.config.base import ValueType
 from waybill.config.enums import StartPosition
 
-__all__ = ["IsPattern", "IsRegex", "IsSchedule", "IsStart", "group_names"]
+__all__ = ["IsPattern", "IsRegex", "IsSchedule", "IsStart", "group_names", "surely_matches_a_time"]
 
 _SCHEDULE_PRESETS = ("@hourly", "@daily", "@weekly", "@monthly", "@quarterly", "@yearly")
 
@@ -85,8 +85,24 @@ class IsSchedule(ValueType):
         return value
 
 
+_PLAIN_CRON = re.compile(
+    r"(\*(/[1-5]?[0-9])?|[1-5]?[0-9])"  # the minute
+    r" (\*(/1?[0-9])?|1?[0-9]|2[0-3])"  # the hour
+    r" (\*|[1-9]|1[0-9]|2[0-8]) (\*|[1-9]|1[0-2]) (\*|[0-6])",  # the day, the month, the weekday
+    re.ASCII,
+)
+"""Expressions of `*`, `*/n` and single numbers, such as the defaults. Each matches a time, unless n is 0."""
+
+
+def surely_matches_a_time(expression: str) -> bool:
+    """Return whether a cron expression is so plain that it can be accepted without croniter."""
+    return _PLAIN_CRON.fullmatch(expression) is not None and "/0" not in expression
+
+
 def _check_cron(expression: str) -> None:
-    # Airflow reads cron expressions with croniter, too. Its import takes 60 ms, so only streams with one pay it.
+    if surely_matches_a_time(expression):
+        return
+    # Airflow reads cron expressions with croniter, too. Its import takes some ms, so only other expressions pay it.
     from croniter import CroniterBadCronError, CroniterBadDateError, croniter
 
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -16,7 +16,7 @@ from waybill.config.base import DIRECTORY
 from waybill.config.root import Config
 from waybill.errors import ConfigError
 
-__all__ = ["CONFIG_VARIABLE", "DEFAULT_PATH", "MAX_FILE_BYTES", "config_path", "load_config"]
+__all__ = ["CONFIG_VARIABLE", "DEFAULT_PATH", "MAX_FILE_BYTES", "config_path", "load_config", "load_valid_streams"]
 
 CONFIG_VARIABLE = "WAYBILL_CONFIG"
 DEFAULT_PATH = Path(__file__).parents[2] / "config" / "streams.yaml"
@@ -39,6 +39,49 @@ def load_config(path: Path | None = None) -> Config:
     Raise `ConfigError` with one line for each error: file, line, key, what is allowed, and what was found.
     """
     path = path or config_path()
+    root = _parse(path)
+    try:
+        return _validate(path, root, ())
+    except ValidationError as error:
+        raise ConfigError("\n".join(_describe_all(path, root, error))) from None
+
+
+def load_valid_streams(path: Path | None = None) -> Config:
+    """Do the same as `load_config`, but leave out the streams that have errors; see `Config.broken`.
+
+    So an error in one stream stops that stream, and no other. Raise `ConfigError` if there is an error elsewhere, or in
+    every stream.
+    """
+    path = path or config_path()
+    root = _parse(path)
+    broken: dict[str, list[str]] = {}
+    while True:
+        try:
+            config = _validate(path, root, broken)
+        except ValidationError as error:
+            lines = _describe_all(path, root, error)
+            found = [_stream_of(each) for each in error.errors(include_url=False)]
+            new = {name for name in found if name is not None}
+            if None in found or not new - broken.keys() or len(broken.keys() | new) == _count_streams(root):
+                raise ConfigError("\n".join([*(line for each in broken.values() for line in each), *lines])) from None
+            for each in error.errors(include_url=False):
+                broken.setdefault(str(_stream_of(each)), []).append(_describe(path, root, each))
+            continue
+        return config.without_streams({name: "\n".join(dict.fromkeys(lines)) for name, lines in broken.items()})
+
+
+def _stream_of(error: Any) -> str | None:
+    """Return the stream in which one of pydantic's errors is; None if it is elsewhere."""
+    location = (*error["loc"], *error.get("ctx", {}).get("at", ()))
+    return str(location[1]) if len(location) > 1 and location[0] == "streams" else None
+
+
+def _count_streams(root: document.Node) -> int:
+    streams = _child(root, "streams")
+    return len(streams.items) if isinstance(streams, document.Mapping) else 0
+
+
+def _parse(path: Path) -> document.Node:
     text = _read(path)
     try:
         root = document.parse_document(text)
@@ -47,11 +90,20 @@ def load_config(path: Path | None = None) -> Config:
         raise ConfigError(f"{path}{line}: {error.reason}") from None
     if root is None:
         raise ConfigError(f"{path}: is empty; it needs at least: version, storage, streams")
-    try:
-        return Config.model_validate(document.plain(root), context={DIRECTORY: path.parent})
-    except ValidationError as error:
-        lines = [_describe(path, root, each) for each in error.errors(include_url=False)]
-        raise ConfigError("\n".join(dict.fromkeys(lines))) from None
+    return root
+
+
+def _validate(path: Path, root: document.Node, without: Collection[str]) -> Config:
+    """Return the config without some of its streams. Raise pydantic's `ValidationError`."""
+    plain = document.plain(root)
+    if without:
+        plain = {**plain, "streams": {name: value for name, value in plain["streams"].items() if name not in without}}
+    return Config.model_validate(plain, context={DIRECTORY: path.parent})
+
+
+def _describe_all(path: Path, root: document.Node, error: ValidationError) -> list[str]:
+    """Return pydantic's errors as lines, each once."""
+    return list(dict.fromkeys(_describe(path, root, each) for each in error.errors(include_url=False)))
 
 
 def _read(path: Path) -> str:

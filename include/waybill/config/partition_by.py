@@ -17,6 +17,7 @@ from waybill.config.base import Section, ValueType, section_error
 from waybill.config.columns import OWN_COLUMNS, Column, ColumnKind, ColumnType, column_types
 from waybill.config.enums import TimeUnit
 from waybill.config.expressions import IsSchedule
+from waybill.config.groups import GroupedSection
 from waybill.config.quantities import DurationBetween, IsShare, SizeBetween, WholeNumberBetween
 
 __all__ = [
@@ -205,10 +206,12 @@ def _check_names(partition_by: PartitionBy, columns: Collection[str]) -> None:
             )
 
 
-class Partition(Section):
+class Partition(GroupedSection):
     """The partition job: it turns the archive into rows of the table."""
 
-    schedule: Annotated[str, IsSchedule()] = Field("@hourly", description="When `partition__<stream>` runs, in UTC.")
+    schedule: Annotated[str, IsSchedule()] = Field(
+        "@hourly", description="When the stream's own DAG `partition__<stream>` runs, in UTC."
+    )
     task_bytes: Annotated[ByteSize, SizeBetween("1MiB", "16GiB")] = Field(
         ByteSize(256 << 20),
         description="The most bytes of backup objects that one Spark task reads. Tasks read less, down to 32 MiB, if "
@@ -224,10 +227,12 @@ class Partition(Section):
     )
 
 
-class Maintenance(Section):
+class Maintenance(GroupedSection):
     """The maintenance job: it compacts small files, expires snapshots and removes leftovers."""
 
-    schedule: Annotated[str, IsSchedule()] = Field("@daily", description="When `maintenance__<stream>` runs, in UTC.")
+    schedule: Annotated[str, IsSchedule()] = Field(
+        "@daily", description="When the stream's own DAG `maintenance__<stream>` runs, in UTC."
+    )
     target_file_bytes: Annotated[ByteSize, SizeBetween("1MiB", "16GiB")] = Field(
         ByteSize(256 << 20), description="The size of the files that compaction writes."
     )

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 from pydantic_core import PydanticCustomError
 
 from waybill import names
 from waybill.config.base import Section, section_error
+from waybill.config.groups import DEFAULT_GROUP, OWN_DAG, Group, GroupName
 from waybill.config.schema_parsers import AvroParser
 from waybill.config.services import Catalog, Kafka, Spark, Storage, ZooKeeper
 from waybill.config.sink import check_sinks_apart
@@ -38,7 +40,23 @@ class Config(Section):
     zookeeper: ZooKeeper = Field(ZooKeeper(), description="Where lanes are coordinated.")
     catalog: Catalog = Field(Catalog(), description="The catalog of the tables.")
     spark: Spark = Field(Spark(), description="Where Spark jobs run.")
+    groups: dict[GroupName, Group] = Field(
+        {}, description="Groups of streams that share DAGs, by name. A group that is not listed has the defaults."
+    )
     streams: dict[Annotated[str, IsStreamName()], Stream] = Field(description="The streams, by name.", min_length=1)
+
+    _broken: dict[str, str] = PrivateAttr(default_factory=dict)
+
+    @property
+    def broken(self) -> Mapping[str, str]:
+        """Return the streams that `load_valid_streams` left out, and what is wrong with each."""
+        return MappingProxyType(self._broken)
+
+    def without_streams(self, broken: Mapping[str, str]) -> Self:
+        """Return this config, which does not contain the streams `broken`, with a note of what is wrong with each."""
+        noted = self.model_copy()
+        noted._broken = dict(broken)
+        return noted
 
     @property
     def registries(self) -> tuple[str, ...]:
@@ -46,6 +64,31 @@ class Config(Section):
         parsers = [stream.parser for stream in self.streams.values()]
         found = [parser.registry for parser in parsers if isinstance(parser, AvroParser) and parser.registry]
         return tuple(dict.fromkeys(found))
+
+    def group(self, name: str) -> Group:
+        """Return the settings of a group; the defaults for a group that the config does not list."""
+        return self.groups.get(name) or Group()
+
+    def ingest_groups(self) -> dict[str, list[str]]:
+        """Return the streams that share an ingest DAG, by group.
+
+        Streams that could not be loaded are in the default group, which reports what is wrong with them.
+        """
+        groups: dict[str, list[str]] = {}
+        for name, stream in self.streams.items():
+            if not stream.ingest.has_own_dag:
+                groups.setdefault(stream.ingest.group, []).append(name)
+        if self._broken:
+            groups.setdefault(DEFAULT_GROUP, []).extend(self._broken)
+        return groups
+
+    @model_validator(mode="after")
+    def _check_groups(self) -> Self:
+        if OWN_DAG in self.groups:
+            raise section_error(
+                ("groups", OWN_DAG), f"{OWN_DAG!r} stands for a DAG of the stream's own: give the group another name"
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_overlaps(self) -> Self:
@@ -98,6 +141,8 @@ class Config(Section):
         try:
             return self.streams[name]
         except KeyError:
+            if name in self._broken:
+                raise ConfigError(self._broken[name]) from None
             near = difflib.get_close_matches(name, self.streams, n=1)
             meant = f"; did you mean {near[0]!r}? Known" if near else "; known"
             raise ConfigError(f"no stream {name!r}{meant} streams: {', '.join(sorted(self.streams))}") from None

@@ -24,8 +24,9 @@ from waybill.dedup.index.merge import ForEach, MergePolicy, merge_all, one_by_on
 from waybill.dedup.index_build import BuildJob, run_build_task
 from waybill.dedup.status import Window
 from waybill.errors import ConfigError, IndexDamaged
+from waybill.staging.services import Services, services_of
 from waybill.store import Store
-from waybill.tables import catalog_of, translate_storage_errors
+from waybill.tables import translate_storage_errors
 from waybill.tables.dedup import SweepState, load_dedup_tables, read_sweep_state
 
 __all__ = ["KeyIndex", "merge_index", "rebuild_index"]
@@ -114,12 +115,12 @@ def rebuild_index(config: Config, name: str) -> Manifest | None:
         return index.merge(state)
 
 
-def merge_index(config: Config, name: str) -> Manifest | None:
+def merge_index(config: Config, name: str, services: Services | None = None) -> Manifest | None:
     """Merge sorted runs of stream `name` in this process, and rebuild a damaged index; None: there is no index yet.
 
-    Raises what `rebuild_index` raises.
+    `services`: those to use; without them it opens and closes its own. Raises what `rebuild_index` raises.
     """
-    with _open_index(config, name) as opened:
+    with _open_index(config, name, services) as opened:
         before = None if opened is None else opened[0].load()
         if opened is None or before is None:
             logger.info("%s: there is no key index yet", name)
@@ -141,12 +142,14 @@ def merge_index(config: Config, name: str) -> Manifest | None:
 
 
 @contextmanager
-def _open_index(config: Config, name: str) -> Iterator[tuple[KeyIndex, SweepState] | None]:
+def _open_index(
+    config: Config, name: str, services: Services | None = None
+) -> Iterator[tuple[KeyIndex, SweepState] | None]:
     stream = config.stream(name)
     if stream.dedup is None:
         raise ConfigError(f"stream {name!r} has no dedup: add a section `dedup` to it in the config ({{}} is enough)")
-    with Store.of(config.storage) as store, catalog_of(config) as catalog:
-        tables = load_dedup_tables(catalog, stream)
+    with services_of(config, services) as opened:
+        tables = load_dedup_tables(opened.catalog, stream)
         if tables is None:
             yield None
             return
@@ -154,4 +157,4 @@ def _open_index(config: Config, name: str) -> Iterator[tuple[KeyIndex, SweepStat
         identity = IndexIdentity.of_table(unique, stream.dedup.key, stream.dedup.buckets)
         with translate_storage_errors():
             state = read_sweep_state(unique.metadata, ".".join(unique.name()))
-            yield KeyIndex.of(config, name, store, unique, identity), state
+            yield KeyIndex.of(config, name, opened.store, unique, identity), state

@@ -77,6 +77,8 @@ class SweepReport:
     """CPU seconds of the executors' Python processes by kind, added up; without Spark's own."""
     peak_memory_bytes: int
     """Largest resident size of an executor's worker process; 0 if this run executed no task."""
+    alert: str | None
+    """Set when the sweep compares keys less far back than the config promises; None also if the index is behind."""
 
     @classmethod
     def of(
@@ -93,6 +95,7 @@ class SweepReport:
         index: tuple[int, int] | None,
         state: SweepState,
         seconds: Mapping[str, float],
+        alert: str | None = None,
     ) -> SweepReport:
         """Add up the figures. `start`: position before the sweep; `index`: entries and bytes of the key index."""
         end = plan.end if plan else start
@@ -129,6 +132,7 @@ class SweepReport:
             task_seconds={kind: round(sum(u.seconds for u in found), 3) for kind, found in usages.items()},
             task_cpu_seconds={kind: round(sum(u.cpu_seconds for u in found), 3) for kind, found in usages.items()},
             peak_memory_bytes=_peak_memory(usage for found in usages.values() for usage in found),
+            alert=alert,
         )
 
     def document(self) -> dict[str, Any]:

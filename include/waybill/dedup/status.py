@@ -28,6 +28,7 @@ from waybill.config.dedup import ARRIVED_AT
 from waybill.config.quantities import format_size
 from waybill.dedup.index.manifest import IndexIdentity, Manifest, effective_window_ms, load_manifest
 from waybill.errors import WindowShrunk
+from waybill.staging.services import Services, services_of
 from waybill.store import Store
 from waybill.tables import catalog_of, load_tables
 from waybill.tables.dedup import (
@@ -94,23 +95,23 @@ class Window:
         return f"{_span(self.effective_ms)} of {_span(self.promised_ms)} (floor {_span(self.floor_ms)})"
 
 
-def check_window(config: Config, name: str) -> Window | None:
+def check_window(config: Config, name: str, services: Services | None = None) -> Window | None:
     """Log and return the window of stream `name`; None without dedup or before the first sweep. Only reads.
 
-    Raises `WindowShrunk` if there is an alert about the window, `ProgressLost`, `CatalogUnavailable`,
-    `StoreUnavailable`.
+    `services`: those to use; without them it opens and closes its own. Raises `WindowShrunk` if there is an alert about
+    the window, `ProgressLost`, `CatalogUnavailable`, `StoreUnavailable`.
     """
     stream = config.stream(name)
     settings = stream.dedup
     if settings is None:
         return None
-    with Store.of(config.storage) as store, catalog_of(config) as catalog:
-        tables = load_dedup_tables(catalog, stream)
+    with services_of(config, services) as opened:
+        tables = load_dedup_tables(opened.catalog, stream)
         if tables is None:
             return None
         unique = tables.unique
         window = Window.of(read_sweep_state(unique.metadata, ".".join(unique.name())), settings)
-        index = _newest_manifest(store, name, stream.generation, settings, unique)
+        index = _newest_manifest(opened.store, name, stream.generation, settings, unique)
     logger.info("%s: sweeps compare keys over %s; the key index has %s", name, window, _index_text(index))
     alert = window_alert(name, settings, window, index)
     if alert is not None:

@@ -45,6 +45,7 @@ from waybill.dedup.index.manifest import IndexIdentity, Manifest
 from waybill.dedup.key_index import KeyIndex
 from waybill.dedup.plan import SweepPlan, epoch_ms
 from waybill.dedup.report import SweepReport, TaskResults
+from waybill.dedup.status import Window, window_alert
 from waybill.dedup.tasks import SweepJob, WrittenFiles, count_hash_ranges, cut_tasks
 from waybill.errors import ConfigError, PlanUnusable, SweepUnsound, WaybillError
 from waybill.names import sweep_plan_key
@@ -56,6 +57,7 @@ from waybill.staging.driver import (
     repeat_while_more,
     run_staged_job,
 )
+from waybill.staging.services import Services, services_of
 from waybill.staging.table_layout import TableLayout
 from waybill.staging.timing import StepClock
 from waybill.store import Store
@@ -63,7 +65,6 @@ from waybill.tables import (
     CommitOutcome,
     FirstSweepStart,
     SweepState,
-    catalog_of,
     ensure_dedup_tables,
     load_tables,
     read_progress,
@@ -89,15 +90,18 @@ def run_sweep(
     since: datetime | None = None,
     until: datetime | None = None,
     rebuild_index: bool = False,
+    merge_index: bool = False,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     on_step: OnStep = _reach,
     slots: int = 1,
+    services: Services | None = None,
 ) -> SweepReport:
     """Sweep what was appended to the table of stream `name` since the last sweep: keep each key once per window.
 
     `execute` runs the tasks, on Spark or in this process, `slots` of them at a time. `since`: the first sweep leaves
     out for good what was committed before it (`waybill.dedup.first_sweep`). `until`: a plan that this run makes ends
-    with what was committed by then. `rebuild_index`: rebuild the key index first.
+    with what was committed by then. `rebuild_index`: rebuild the key index first. `merge_index`: merge small
+    sorted runs of it afterwards. `services`: those to use; without them the sweep opens and closes its own.
 
     Raises `SweepHistoryLost`, `ProgressLost`, `PlanUnusable`, `DamagedFile`, `SweepUnsound`, `CommitConflict`,
     `ConfigError`, or one of the retriable `StoreUnavailable` and `CatalogUnavailable`. After any of these, a later run
@@ -106,10 +110,10 @@ def run_sweep(
     stream = config.stream(name)
     if stream.dedup is None:
         raise ConfigError(f"stream {name!r} has no dedup: add a section `dedup` to it in the config ({{}} is enough)")
-    options = _Options(since, until, rebuild_index, slots)
-    with Store.of(config.storage) as store, catalog_of(config) as catalog, translate_storage_errors():
-        services = _Services(config, name, stream, stream.dedup, store, catalog)
-        return _sweep_once(services, options, _Runtime(execute, now, on_step))
+    options = _Options(since, until, rebuild_index, merge_index, slots)
+    with services_of(config, services) as opened, translate_storage_errors():
+        of_stream = _Services(config, name, stream, stream.dedup, opened.store, opened.catalog)
+        return _sweep_once(of_stream, options, _Runtime(execute, now, on_step))
 
 
 def run_all_sweeps(
@@ -120,14 +124,18 @@ def run_all_sweeps(
     since: datetime | None = None,
     until: datetime | None = None,
     rebuild_index: bool = False,
+    merge_index: bool = False,
     slots: int = 1,
+    services: Services | None = None,
 ) -> Iterator[SweepReport]:
     """Yield the reports of `run_sweep`, repeated until nothing is left: one plan may be bounded or an earlier run's.
 
     Raises what `run_sweep` raises, and `ConfigError` for a range that `waybill.dedup.first_sweep.check_range` refuses.
     """
     check_range(since, until, datetime.now(UTC))
-    later = partial(run_sweep, config, name, execute, until=until, slots=slots)
+    later = partial(
+        run_sweep, config, name, execute, until=until, merge_index=merge_index, slots=slots, services=services
+    )
     yield from repeat_while_more(partial(later, since=since, rebuild_index=rebuild_index), later)
 
 
@@ -153,6 +161,7 @@ class _Options:
     since: datetime | None
     until: datetime | None
     rebuild_index: bool
+    merge_index: bool
     slots: int
 
 
@@ -192,6 +201,8 @@ def _sweep_once(services: _Services, options: _Options, runtime: _Runtime) -> Sw
         plan, staged = finished.plan, finished.staged
         runtime.clock.timed("index_on", lambda: sweep.extend_index(plan, staged))
         runtime.on_step("index_saved")
+        if options.merge_index:
+            runtime.clock.timed("merge", lambda: sweep.merge_index(plan, staged))
     return sweep.report(finished.outcome, finished.plan, finished.staged)
 
 
@@ -389,6 +400,13 @@ class _Sweep:
         except (WaybillError, OSError) as error:
             logger.warning("%s: the key index stays behind, the next sweep catches up: %s", self.label, error)
 
+    def merge_index(self, plan: SweepPlan, staged: StagedSweep) -> None:
+        """Merge small sorted runs. If that fails, the merge after the next sweep does it."""
+        try:
+            self._extended_index = self._key_index(self._identity_of(plan)).merge(staged.state)
+        except (WaybillError, OSError) as error:
+            logger.warning("%s: no sorted runs are merged, the next sweep does it: %s", self.label, error)
+
     def _index_before(self, plan: SweepPlan, *, rebuild: bool) -> Manifest:
         """Return the key index of all rows before the plan's.
 
@@ -413,7 +431,10 @@ class _Sweep:
     # --- report ---
 
     def report(self, outcome: RunOutcome, plan: SweepPlan | None, staged: StagedSweep | None) -> SweepReport:
-        index = self._extended_index
+        index, settings = self._extended_index, self._services.settings
+        alert = None
+        if staged is not None and index is not None:
+            alert = window_alert(self._services.name, settings, Window.of(staged.state, settings), index)
         return SweepReport.of(
             stream=self._services.name,
             outcome=outcome,
@@ -426,6 +447,7 @@ class _Sweep:
             index=None if index is None else (index.keys, index.size_bytes),
             state=_read_state(self._dedup.unique) if staged is None else staged.state,
             seconds=self._runtime.clock.seconds(),
+            alert=alert,
         )
 
 

@@ -1,9 +1,11 @@
-"""A lane: one short task that archives several topic-partitions, one time slice after the other.
+"""A lane: one short task that archives topic-partitions of one or more streams, one time slice after the other.
 
 Each topic-partition gets an equal part of the time that is left, and unused time goes to the others. A topic-partition
 with more to archive than fits its time slice yields at the end of an object, and continues when all others have had
 their slice. So every topic-partition of a lane advances in every run, as long as the budget has a second for each.
 Where it has not, the next plan puts first those that the lane did not reach.
+
+Each stream keeps its own budget, rate limit, isolation level and format.
 """
 
 from __future__ import annotations
@@ -11,16 +13,17 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterable, Mapping
-from contextlib import nullcontext
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 
-from waybill.config import Config, Stream
+from waybill.config import Config, IsolationLevel, Stream
 from waybill.connections import find_connection
 from waybill.errors import GenerationConflict, WaybillError
 from waybill.ingest.orphaned_uploads import abort_orphaned_uploads
-from waybill.ingest.plan import Lane
+from waybill.ingest.plan import Lane, LaneShare
 from waybill.ingest.protocol import archive_topic_partition
-from waybill.ingest.report import LaneReport, Outcome, TopicPartitionReport
-from waybill.ingest.services import FindConnection, Services, connect
+from waybill.ingest.report import LaneReport, Outcome, StreamReport, TopicPartitionReport
+from waybill.ingest.services import FindConnection, Services, connect_all
 from waybill.ingest.target import ArchiveTarget
 from waybill.ingest.time_slice import Clock, RateLimit, TimeSlice
 from waybill.names import TopicPartition
@@ -37,115 +40,153 @@ _MIN_SLICE_FRACTION = 10
 
 
 def run_lane(
-    config: Config, stream_name: str, lane: Lane, *, find: FindConnection = find_connection, clock: Clock | None = None
+    config: Config, lane: Lane, *, find: FindConnection = find_connection, clock: Clock | None = None
 ) -> LaneReport:
-    """Connect, and archive a lane's topic-partitions within the stream's budget.
+    """Connect, and archive a lane's topic-partitions, each within its stream's budget.
 
     An error of one topic-partition is in its report, and the lane continues with the others. Raises `ConfigError`,
     `KafkaUnavailable` or `CoordinationUnavailable` when a service cannot be connected.
     """
-    with connect(config, stream_name, find) as services:
-        return drain_lane(services, config, stream_name, lane, clock=clock)
+    with connect_all(config, lane.streams, find) as services:
+        return drain_lane(services, config, lane, clock=clock)
 
 
 def drain_lane(
-    services: Services, config: Config, stream_name: str, lane: Lane, *, clock: Clock | None = None
+    services: Mapping[str, Services], config: Config, lane: Lane, *, clock: Clock | None = None
 ) -> LaneReport:
-    """Do the same as `run_lane`, with services that are connected."""
+    """Do the same as `run_lane`, with connected services by stream."""
     clock = clock or Clock()
-    stream = config.stream(stream_name)
     started = clock.monotonic()
-    with nullcontext() if stream.recompress is None else Recompressor(stream.recompress) as recompressor:
-        conflicts = {share.tp: _find_conflict(config, stream_name, share.topic) for share in lane.shares}
-        time_slices = _TimeSlices(services, stream, clock, started, recompressor, conflicts)
-        reports = time_slices.run([share.tp for share in lane.shares])
-    if lane.number == 0:
-        abort_orphaned_uploads(services.coordinator, services.store, config, stream_name, clock)
-    _commit_to_consumer_group(services, stream.consumer_group(stream_name), reports)
+    with ExitStack() as stack:
+        streams = {
+            name: _StreamInLane.begin(stack, services[name], config, name, clock, started) for name in lane.streams
+        }
+        reports = _TimeSlices(streams, clock).run(lane.shares)
+    for name, stream in streams.items():
+        if name in lane.chores:
+            abort_orphaned_uploads(stream.services.coordinator, stream.services.store, config, name, clock)
+        _commit_to_consumer_group(stream.services, stream.settings.consumer_group(name), reports[name])
     report = LaneReport(
-        stream=stream_name, lane=lane.number, seconds=clock.monotonic() - started, partitions=tuple(reports)
+        lane=lane.number,
+        seconds=clock.monotonic() - started,
+        streams=tuple(StreamReport(stream=name, partitions=tuple(each)) for name, each in reports.items()),
     )
     logger.info(
         "lane %d of %s: %d objects, %s messages, %.1f MB in %.1f s, lag %s, %d of %d topic-partitions failed",
-        *(lane.number, stream_name, report.objects, f"{report.messages:,}", report.size_bytes / 1e6, report.seconds),
-        *(f"{report.lag:,}", len(report.failures), len(reports)),
+        *(lane.number, _list_streams(lane.streams), report.objects, f"{report.messages:,}", report.size_bytes / 1e6),
+        *(report.seconds, f"{report.lag:,}", len(report.failures), len(report.partitions)),
     )
     return report
 
 
+@dataclass(slots=True)
+class _StreamInLane:
+    """One stream of a lane: its services and its own limits."""
+
+    name: str
+    settings: Stream
+    services: Services
+    config: Config
+    deadline: float
+    min_seconds: float
+    rate_limit: RateLimit
+    recompressor: Recompressor | None
+    conflicts: dict[str, GenerationConflict | None] = field(default_factory=dict)
+    """By topic: why nothing of it may be archived."""
+
+    @classmethod
+    def begin(
+        cls, stack: ExitStack, services: Services, config: Config, name: str, clock: Clock, started: float
+    ) -> _StreamInLane:
+        settings = config.stream(name)
+        budget = settings.ingest.budget.total_seconds()
+        level = settings.recompress
+        return cls(
+            name,
+            settings,
+            services,
+            config,
+            deadline=started + budget,
+            min_seconds=min(_MIN_SLICE_SECONDS, budget / _MIN_SLICE_FRACTION),
+            rate_limit=RateLimit(int(settings.ingest.rate_limit), clock),
+            recompressor=None if level is None else stack.enter_context(Recompressor(level)),
+        )
+
+    def conflict(self, topic: str) -> GenerationConflict | None:
+        if topic not in self.conflicts:
+            self.conflicts[topic] = _find_conflict(self.config, self.name, topic)
+        return self.conflicts[topic]
+
+
 class _TimeSlices:
-    """Gives time slices to a lane's topic-partitions, until all are archived or the budget ends."""
+    """Gives time slices to a lane's topic-partitions, until all are archived or their budgets end."""
 
-    def __init__(
-        self,
-        services: Services,
-        stream: Stream,
-        clock: Clock,
-        started: float,
-        recompressor: Recompressor | None,
-        conflicts: Mapping[TopicPartition, GenerationConflict | None],
-    ) -> None:
-        self._services, self._stream, self._clock = services, stream, clock
-        self._recompressor, self._conflicts = recompressor, conflicts
-        budget = stream.ingest.budget.total_seconds()
-        self._deadline = started + budget
-        self._min_seconds = min(_MIN_SLICE_SECONDS, budget / _MIN_SLICE_FRACTION)
-        self._rate_limit = RateLimit(int(stream.ingest.rate_limit), clock)
-        self._described: dict[TopicPartition, PartitionState] = {}
-        self._may_have_stop: set[TopicPartition] = set()
+    def __init__(self, streams: Mapping[str, _StreamInLane], clock: Clock) -> None:
+        self._streams, self._clock = streams, clock
+        self._described: dict[tuple[str, TopicPartition], PartitionState] = {}
 
-    def run(self, tps: list[TopicPartition]) -> list[TopicPartitionReport]:
-        """Return the reports, in the order of the first time slices."""
-        self._describe(tps)
+    def run(self, shares: Iterable[LaneShare]) -> dict[str, list[TopicPartitionReport]]:
+        """Return the reports by stream, in the order of the first time slices."""
+        shares = list(shares)
+        self._describe(shares)
         # Topic-partitions whose leader did not answer go last: they may take long, and the others need not wait.
-        waiting = deque(sorted(tps, key=lambda tp: tp not in self._described) if self._described else tps)
-        reports: dict[TopicPartition, TopicPartitionReport] = {}
+        waiting = deque(
+            sorted(shares, key=lambda share: share.chain not in self._described) if self._described else shares
+        )
+        reports: dict[str, dict[TopicPartition, TopicPartitionReport]] = {name: {} for name in self._streams}
         while waiting:
-            tp = waiting.popleft()
-            before, report = reports.get(tp), self._archive(tp, others=len(waiting))
-            reports[tp] = report if before is None else before.merged_with(report)
-            if report.outcome is Outcome.OUT_OF_TIME and self._clock.monotonic() < self._deadline:
-                waiting.append(tp)
-        return list(reports.values())
+            share = waiting.popleft()
+            stream = self._streams[share.stream]
+            of_stream = reports[share.stream]
+            before, report = of_stream.get(share.tp), self._archive(stream, share, others=len(waiting))
+            of_stream[share.tp] = report if before is None else before.merged_with(report)
+            if report.outcome is Outcome.OUT_OF_TIME and self._clock.monotonic() < stream.deadline:
+                waiting.append(share)
+        return {name: list(each.values()) for name, each in reports.items()}
 
-    def _describe(self, tps: list[TopicPartition]) -> None:
+    def _describe(self, shares: list[LaneShare]) -> None:
         """Ask Kafka once for all topic-partitions: for a small one, a request of its own would be most of its cost."""
-        if len(tps) < 2:
-            self._may_have_stop = set(tps)
+        if len(shares) < 2:
             return
+        levels: dict[IsolationLevel, list[LaneShare]] = {}
+        for share in shares:
+            levels.setdefault(self._streams[share.stream].settings.isolation_level, []).append(share)
         try:
-            self._described = self._services.source.describe_partitions(tps)
-            self._may_have_stop = {stop.tp for stop in self._services.coordinator.list_stops()}
+            for each in levels.values():
+                source = self._streams[each[0].stream].services.source
+                found = source.describe_partitions({share.tp for share in each})
+                self._described.update({share.chain: found[share.tp] for share in each if share.tp in found})
         except WaybillError as error:
             # Each topic-partition will ask for itself, and report its own error.
             logger.warning("%s", error)
-            self._described, self._may_have_stop = {}, set(tps)
+            self._described = {}
 
-    def _archive(self, tp: TopicPartition, others: int) -> TopicPartitionReport:
-        now = self._clock.monotonic()
-        if now >= self._deadline:
+    def _archive(self, stream: _StreamInLane, share: LaneShare, others: int) -> TopicPartitionReport:
+        tp, now = share.tp, self._clock.monotonic()
+        if now >= stream.deadline:
             return TopicPartitionReport(topic=tp.topic, partition=tp.partition, outcome=Outcome.OUT_OF_TIME)
         return archive_topic_partition(
             ArchiveTarget(
-                self._services,
-                self._stream,
+                stream.services,
+                stream.settings,
                 tp,
                 self._clock,
-                self._next_slice(now, others),
-                rate_limit=self._rate_limit,
-                recompressor=self._recompressor,
-                described=self._described.pop(tp, None),
-                conflict=self._conflicts.get(tp),
-                may_have_stop=tp in self._may_have_stop,
+                _next_slice(stream, now, others),
+                rate_limit=stream.rate_limit,
+                recompressor=stream.recompressor,
+                described=self._described.pop(share.chain, None),
+                conflict=stream.conflict(tp.topic),
+                may_have_stop=share.may_have_stop,
             )
         )
 
-    def _next_slice(self, now: float, others: int) -> TimeSlice:
-        if not others:  # no topic-partition waits after the last one
-            return TimeSlice(deadline=self._deadline, yields_at=self._deadline)
-        seconds = max(self._min_seconds, (self._deadline - now) / (others + 1))
-        # Twice the time until the deadline, so that the object that is being written can be finished.
-        return TimeSlice(deadline=min(self._deadline, now + 2 * seconds), yields_at=now + seconds)
+
+def _next_slice(stream: _StreamInLane, now: float, others: int) -> TimeSlice:
+    if not others:  # no topic-partition waits after the last one
+        return TimeSlice(deadline=stream.deadline, yields_at=stream.deadline)
+    seconds = max(stream.min_seconds, (stream.deadline - now) / (others + 1))
+    # Twice the time until the deadline, so that the object that is being written can be finished.
+    return TimeSlice(deadline=min(stream.deadline, now + 2 * seconds), yields_at=now + seconds)
 
 
 def _find_conflict(config: Config, stream: str, topic: str) -> GenerationConflict | None:
@@ -156,6 +197,10 @@ def _find_conflict(config: Config, stream: str, topic: str) -> GenerationConflic
         f"topic {topic!r} belongs to the streams {stream!r} and {rival!r} in the same generation: both would write the "
         f"same chains. Correct the pattern of one, or give it another generation"
     )
+
+
+def _list_streams(names: tuple[str, ...]) -> str:
+    return ", ".join(names) if len(names) <= 3 else f"{len(names)} streams"
 
 
 def _commit_to_consumer_group(services: Services, group: str | None, reports: Iterable[TopicPartitionReport]) -> None:

@@ -1,24 +1,36 @@
-"""Planning a run: which topic-partitions have something to archive, and which lane archives which of them."""
+"""Planning a run: which topic-partitions have something to archive, and which lane archives which of them.
+
+A run covers the streams of one group, or one stream. One metadata request describes all their topics, one ListOffsets
+request to each broker returns the ends of their logs, and the committed offsets are read from ZooKeeper together.
+"""
 
 from __future__ import annotations
 
-import heapq
 import logging
 import math
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
 from datetime import timedelta
 
 from pydantic import BaseModel, ConfigDict
 
-from waybill.config import Config
+from waybill.config import Config, IsolationLevel, Stream
 from waybill.connections import find_connection
-from waybill.coordination import CommittedOffset
-from waybill.ingest.services import FindConnection, connect_source
+from waybill.coordination import (
+    CommittedOffset,
+    IngestState,
+    Pause,
+    Problem,
+    Stage,
+    read_ingest_states,
+    read_pauses,
+)
+from waybill.ingest.services import FindConnection, Sources, connect_sources
 from waybill.ingest.time_slice import Clock
 from waybill.names import TopicPartition
-from waybill.sources.kafka import LogRange
+from waybill.sources.kafka import LogRange, StreamTopics
 
-__all__ = ["Lane", "LaneShare", "estimate_bytes", "plan_lanes"]
+__all__ = ["IngestPlan", "Lane", "LaneShare", "StreamProblem", "estimate_bytes", "plan_lanes", "plan_run"]
 
 logger = logging.getLogger(__name__)
 
@@ -31,19 +43,42 @@ _ASSUMED_MESSAGE_BYTES = 1024
 _RUN_INTERVAL = timedelta(minutes=2)
 """The DAG's interval, with a minute for a late start."""
 
+_STOP_CHECK_INTERVAL = timedelta(minutes=10)
+"""How often a run begins lanes only to find out whether stopped topic-partitions may continue."""
+
+_LANE_SECONDS = 10.0
+"""The estimated work of a lane of a group, above which a run gets another lane."""
+_SHARE_SECONDS = 0.05
+_MISSING = "topic '{topic}' does not exist in Kafka: create it, or remove it from the stream's `topics`"
+_NEAR_SECONDS = 0.5
+_BYTES_PER_SECOND = 50e6
+
 
 class LaneShare(BaseModel):
-    """One topic-partition in a lane."""
+    """One topic-partition of a stream in a lane."""
 
     model_config = ConfigDict(frozen=True)
 
+    stream: str
     topic: str
     partition: int
     estimated_bytes: int
+    may_have_stop: bool = True
+    """Whether the journal may hold a named stop of this topic-partition."""
 
     @property
     def tp(self) -> TopicPartition:
         return TopicPartition(self.topic, self.partition)
+
+    @property
+    def chain(self) -> tuple[str, TopicPartition]:
+        """The stream and the topic-partition. Two streams may archive one topic, in different generations."""
+        return self.stream, self.tp
+
+    @property
+    def estimated_seconds(self) -> float:
+        """Return about how long a lane works on it."""
+        return _SHARE_SECONDS + self.estimated_bytes / _BYTES_PER_SECOND
 
 
 class Lane(BaseModel):
@@ -53,43 +88,214 @@ class Lane(BaseModel):
 
     number: int
     shares: tuple[LaneShare, ...]
+    chores: tuple[str, ...] = ()
+    """The streams for which this lane does what one lane of a run has to do."""
 
     @property
     def estimated_bytes(self) -> int:
         return sum(share.estimated_bytes for share in self.shares)
 
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """Return the streams of the lane, each once, in the order of their first time slices."""
+        return tuple(dict.fromkeys(share.stream for share in self.shares))
+
+
+class StreamProblem(BaseModel):
+    """Why a stream, or some of its topic-partitions, does not advance."""
+
+    model_config = ConfigDict(frozen=True)
+
+    stream: str
+    error: str
+    """The name of the error's class, or `TopicMissing`."""
+    message: str
+
+    def to_problem(self, since_ms: int) -> Problem:
+        """Return the problem as the group's node records it."""
+        return Problem(self.stream, self.error, self.message, since_ms)
+
+
+class IngestPlan(BaseModel):
+    """The plan of a run."""
+
+    model_config = ConfigDict(frozen=True)
+
+    streams: tuple[str, ...]
+    """The streams that the run covers: paused ones are left out."""
+    lanes: tuple[Lane, ...]
+    problems: tuple[StreamProblem, ...] = ()
+    """What planning found. Lanes may find more."""
+    paused: tuple[str, ...] = ()
+    """The streams that are left out because a person paused them."""
+
 
 def plan_lanes(
     config: Config, stream_name: str, *, find: FindConnection = find_connection, clock: Clock | None = None
 ) -> list[Lane]:
-    """Plan a run of a stream: its topic-partitions with something to archive, in at most `ingest.lanes` lanes.
-
-    Topics and partitions are listed each time, so new ones are found without a restart. A topic-partition whose leader
-    does not answer is planned, too, and its lane reports the error. An empty list means that there is nothing to do.
+    """Plan a run of one stream, with stopped topic-partitions, in at most `ingest.lanes` lanes. See `plan_run`.
 
     Raises `ConfigError`, `KafkaUnavailable` or `CoordinationUnavailable`.
     """
-    stream = config.stream(stream_name)
-    with connect_source(config, stream_name, find) as (source, coordinator):
-        tps = source.topic_partitions(stream)
-        log_ranges = source.offsets_briefly(tps)
-        committed = coordinator.read_all_committed(tps)
-        stopped = {stop.tp for stop in coordinator.list_stops()}
-    shares = []
-    for tp in tps:
-        log_range, offset = log_ranges.get(tp), committed.get(tp)
-        estimate = 0 if log_range is None else estimate_bytes(log_range, offset)
-        # A stopped topic-partition is planned even without a lag, since its lane finds out whether it may continue.
-        is_normal = log_range is not None and offset is not None and _is_within(log_range, offset)
-        if estimate or tp in stopped or not is_normal:
-            shares.append(LaneShare(topic=tp.topic, partition=tp.partition, estimated_bytes=estimate))
-    overdue = _find_overdue(shares, committed, (clock or Clock()).now_ms(), stream.ingest.budget)
-    lanes = _assign_to_lanes(shares, min(stream.ingest.lanes, MAX_LANES), overdue)
+    with connect_sources(config, [stream_name], find) as sources:
+        topics = sources.kafka.describe_streams({stream_name: config.stream(stream_name)})
+        if refused := topics[stream_name].refused:
+            raise next(iter(refused.values()))
+        for topic in topics[stream_name].missing:
+            logger.warning("topic %s does not exist in Kafka", topic)
+        shares, _ = _find_shares(config, sources, topics, clock or Clock(), with_stopped=True)
+    lanes = _assign_to_lanes(shares, min(config.stream(stream_name).ingest.lanes, MAX_LANES))
+    _log_plan(stream_name, topics, lanes)
+    return lanes
+
+
+def plan_run(
+    config: Config,
+    group: str | None,
+    stream_names: Collection[str],
+    *,
+    with_stopped: bool = False,
+    find: FindConnection = find_connection,
+    clock: Clock | None = None,
+) -> IngestPlan:
+    """Plan a run of a group: the topic-partitions of its streams with something to archive, in lanes.
+
+    With `group` None the run is that of the own DAG of one stream, which has `ingest.lanes` lanes.
+
+    Topics and partitions are listed each time, so new ones are found without a restart. A topic-partition whose leader
+    does not answer is planned, too, and its lane reports the error. The lanes of a plan with nothing to do are empty.
+
+    A stream that cannot be planned is a problem of the plan, and the others are planned. Stopped topic-partitions alone
+    begin lanes only every ten minutes, or if `with_stopped` is true.
+
+    Raises `ConfigError`, `KafkaUnavailable` or `CoordinationUnavailable` when a service cannot be reached.
+    """
+    clock = clock or Clock()
+    broken = {name: config.broken[name] for name in stream_names if name in config.broken}
+    problems = [StreamProblem(stream=name, error="ConfigError", message=text) for name, text in broken.items()]
+    names = [name for name in stream_names if name not in broken]
+    with connect_sources(config, names, find) as sources:
+        paused = _paused(sources, config, names)
+        active = {name: config.stream(name) for name in names if name not in paused}
+        topics = sources.kafka.describe_streams(active) if active else {}
+        with_stopped = with_stopped or _is_stop_check_due(clock)
+        shares, states = _find_shares(config, sources, topics, clock, with_stopped=with_stopped)
+    problems += _find_problems(topics, states)
+    limits = {name: stream.ingest.lanes for name, stream in active.items()}
+    if group is None:
+        count = min(max(limits.values(), default=1), MAX_LANES)
+    else:
+        count = _count_lanes(shares, config.group(group).ingest.lanes)
+    lanes = _assign_to_lanes(shares, count, limits)
+    _log_plan(", ".join(names) if group is None else f"group {group}", topics, lanes)
+    for name, pause in paused.items():
+        logger.info("%s is paused by %s: %s", name, pause.by, pause.reason)
+    return IngestPlan(streams=(*broken, *active), lanes=tuple(lanes), problems=tuple(problems), paused=tuple(paused))
+
+
+def _paused(sources: Sources, config: Config, names: Collection[str]) -> dict[str, Pause]:
+    """Return the streams whose ingest is paused, and the decision that paused each."""
+    pauses = read_pauses(sources.session, config.zookeeper.root, names)
+    active = ((name, decisions.active().get(Stage.INGEST)) for name, decisions in pauses.items())
+    return {name: pause for name, pause in active if pause is not None}
+
+
+def _is_stop_check_due(clock: Clock) -> bool:
+    # By the minute of the clock, so that no run needs to record when the last check was.
+    interval_minutes = int(_STOP_CHECK_INTERVAL.total_seconds()) // 60
+    return clock.now_ms() // 60_000 % interval_minutes == 0
+
+
+def _find_problems(topics: Mapping[str, StreamTopics], states: Mapping[str, IngestState]) -> list[StreamProblem]:
+    """Return the topics that cannot be read, and the named stops."""
+    found = []
+    for name, described in topics.items():
+        found += [(name, type(error).__name__, str(error)) for error in described.refused.values()]
+        found += [(name, "TopicMissing", _MISSING.format(topic=topic)) for topic in described.missing]
+        found += [(name, stop.error, stop.message) for stop in states[name].stops]
+    return [StreamProblem(stream=name, error=error, message=message) for name, error, message in found]
+
+
+def _log_plan(what: str, topics: Mapping[str, StreamTopics], lanes: Collection[Lane]) -> None:
     logger.info(
         "planned %s: %d of %d topic-partitions, about %.1f MB, in %d lanes",
-        *(stream_name, len(shares), len(tps), sum(lane.estimated_bytes for lane in lanes) / 1e6, len(lanes)),
+        what,
+        sum(len(lane.shares) for lane in lanes),
+        sum(len(found.tps) for found in topics.values()),
+        sum(lane.estimated_bytes for lane in lanes) / 1e6,
+        len(lanes),
     )
-    return lanes
+
+
+# --- what there is to archive -----------------------------------------------------------------------------------------
+
+
+def _find_shares(
+    config: Config, sources: Sources, topics: Mapping[str, StreamTopics], clock: Clock, *, with_stopped: bool
+) -> tuple[list[LaneShare], dict[str, IngestState]]:
+    """Return the topic-partitions to archive, overdue ones first, and what ZooKeeper knows about each stream.
+
+    Stopped topic-partitions are among them if `with_stopped` is true or there are others: a lane finds out whether they
+    may continue.
+    """
+    tps = {name: found.tps for name, found in topics.items()}
+    # Kafka first: an offset that is committed between the two answers must not look like a truncated log.
+    ends = _find_ends(config, sources, tps)
+    coordinators = {name: sources.coordinators[name] for name in topics}
+    states = read_ingest_states(sources.session, coordinators, tps)
+    starts = _find_starts(sources, tps, ends, states)
+    shares: list[LaneShare] = []
+    stopped_shares: list[LaneShare] = []
+    for name, state in states.items():
+        stopped = {stop.tp for stop in state.stops}
+        for tp in tps[name]:
+            end, committed = ends.get((name, tp)), state.committed.get(tp)
+            estimate = 0
+            if end is not None:
+                estimate = estimate_bytes(LogRange(min(starts.get((name, tp), 0), end), end), committed)
+            share = LaneShare(
+                stream=name,
+                topic=tp.topic,
+                partition=tp.partition,
+                estimated_bytes=estimate,
+                may_have_stop=tp in stopped,
+            )
+            if tp in stopped:
+                stopped_shares.append(share)
+            elif estimate or end is None or committed is None or committed.committed_offset > end:
+                # The last case: the log ends before the committed offset. The lane records the named stop.
+                shares.append(share)
+    if shares or with_stopped:
+        shares += stopped_shares
+    return _in_order(shares, config, states, clock.now_ms()), states
+
+
+def _find_ends(
+    config: Config, sources: Sources, tps: Mapping[str, Collection[TopicPartition]]
+) -> dict[tuple[str, TopicPartition], int]:
+    """Return the ends of the logs, by stream and topic-partition. The request differs only by isolation level."""
+    levels: dict[IsolationLevel, list[str]] = defaultdict(list)
+    for name in tps:
+        levels[config.stream(name).isolation_level].append(name)
+    ends = {}
+    for names in levels.values():
+        found = sources.by_stream[names[0]].ends_briefly({tp for name in names for tp in tps[name]})
+        ends.update({(name, tp): found[tp] for name in names for tp in tps[name] if tp in found})
+    return ends
+
+
+def _find_starts(
+    sources: Sources,
+    tps: Mapping[str, Collection[TopicPartition]],
+    ends: Mapping[tuple[str, TopicPartition], int],
+    states: Mapping[str, IngestState],
+) -> dict[tuple[str, TopicPartition], int]:
+    """Return the first offsets of the logs that have no committed offset: new chains. Most plans have none."""
+    new = [(name, tp) for name in tps for tp in tps[name] if tp not in states[name].committed and (name, tp) in ends]
+    if not new:
+        return {}
+    found = sources.kafka.offsets_briefly({tp for _, tp in new})
+    return {(name, tp): found[tp].earliest for name, tp in new if tp in found}
 
 
 def estimate_bytes(log_range: LogRange, committed: CommittedOffset | None) -> int:
@@ -104,43 +310,83 @@ def _mean_message_bytes(committed: CommittedOffset | None) -> int:
     return max(1, committed.object_bytes // committed.object_messages)
 
 
-def _is_within(log_range: LogRange, committed: CommittedOffset) -> bool:
-    """Return whether the log holds the committed offset. Else the lane finds the named stop."""
-    return log_range.earliest <= committed.committed_offset <= log_range.end
+# --- the order of time slices, and the lanes --------------------------------------------------------------------------
+
+
+def _in_order(
+    shares: Iterable[LaneShare], config: Config, states: Mapping[str, IngestState], now_ms: int
+) -> list[LaneShare]:
+    """Return the shares in the order of their first time slices, by `_order`."""
+    by_stream: dict[str, list[LaneShare]] = defaultdict(list)
+    for share in shares:
+        by_stream[share.stream].append(share)
+    overdue: dict[tuple[str, TopicPartition], int] = {}
+    for name, each in by_stream.items():
+        overdue.update(_find_overdue(each, states[name].committed, now_ms, config.stream(name)))
+    return _order([share for each in by_stream.values() for share in each], overdue)
+
+
+def _order(shares: Iterable[LaneShare], overdue: Mapping[tuple[str, TopicPartition], int]) -> list[LaneShare]:
+    """Return the smallest first, so that a large backlog delays no small topic.
+
+    Before them come the overdue ones, the longest waiting first, so that many small ones cannot delay them for ever.
+    """
+    return sorted(shares, key=lambda share: (overdue.get(share.chain, math.inf), share.estimated_bytes, share.chain))
 
 
 def _find_overdue(
-    shares: Iterable[LaneShare], committed: Mapping[TopicPartition, CommittedOffset], now_ms: int, budget: timedelta
-) -> dict[TopicPartition, int]:
+    shares: Iterable[LaneShare], committed: Mapping[TopicPartition, CommittedOffset], now_ms: int, stream: Stream
+) -> dict[tuple[str, TopicPartition], int]:
     """Return the topic-partitions that the last runs did not reach, or that are new, and when they last advanced.
 
     The time is in milliseconds since 1970 UTC; 0 for one that never advanced. A topic that rarely has a message is also
     returned, which does no harm.
     """
-    limit_ms = now_ms - int((2 * budget + _RUN_INTERVAL).total_seconds() * 1000)
-    last_ms = {share.tp: committed[share.tp].committed_at_ms if share.tp in committed else 0 for share in shares}
-    return {tp: at_ms for tp, at_ms in last_ms.items() if at_ms < limit_ms}
+    limit_ms = now_ms - int((2 * stream.ingest.budget + _RUN_INTERVAL).total_seconds() * 1000)
+    last_ms = {share.chain: committed[share.tp].committed_at_ms if share.tp in committed else 0 for share in shares}
+    return {chain: at_ms for chain, at_ms in last_ms.items() if at_ms < limit_ms}
+
+
+def _count_lanes(shares: Collection[LaneShare], most: int) -> int:
+    """Return how many lanes a run of a group needs: each costs the start of a process, so small work shares one."""
+    needed = math.ceil(sum(share.estimated_seconds for share in shares) / _LANE_SECONDS)
+    return max(1, min(needed, most, MAX_LANES))
 
 
 def _assign_to_lanes(
-    shares: Iterable[LaneShare], lane_count: int, overdue: Mapping[TopicPartition, int] | None = None
+    shares: Iterable[LaneShare], lane_count: int, stream_lanes: Mapping[str, int] | None = None
 ) -> list[Lane]:
     """Give each topic-partition, the largest first, to the lane with the least work (longest processing time first).
 
-    Within a lane the smallest come first, so that a large backlog delays no small topic. Before them come the overdue
-    ones, the longest waiting first, so that many small ones cannot delay them for ever.
+    A stream is in at most `stream_lanes` of the lanes. Within a lane the shares keep their order.
     """
-    waiting = overdue or {}
-    loads: list[tuple[int, int, list[LaneShare]]] = [(0, number, []) for number in range(lane_count)]
-    for share in sorted(shares, key=lambda s: (-s.estimated_bytes, s.tp)):
-        load, number, taken = heapq.heappop(loads)
-        taken.append(share)
-        heapq.heappush(loads, (load + share.estimated_bytes + 1, number, taken))
-    filled = sorted((number, taken) for _, number, taken in loads if taken)
+    limits = stream_lanes or {}
+    order = list(shares)
+    position = {share.chain: index for index, share in enumerate(order)}
+    several = len({share.stream for share in order}) > 1
+    loads = [0.0] * lane_count
+    taken: list[list[LaneShare]] = [[] for _ in range(lane_count)]
+    lanes_of: dict[str, set[int]] = defaultdict(set)
+    for share in sorted(order, key=lambda share: (-share.estimated_bytes, share.chain)):
+        own = lanes_of[share.stream]
+        allowed = own if len(own) >= limits.get(share.stream, lane_count) else range(lane_count)
+        least = min(loads[lane] for lane in allowed)
+        # A lane that has the stream already, if it makes little difference: each lane reports by stream.
+        near = [lane for lane in own if several and loads[lane] <= least + _NEAR_SECONDS]
+        number = min(near or allowed, key=lambda lane: (loads[lane], lane))
+        own.add(number)
+        taken[number].append(share)
+        loads[number] += share.estimated_seconds
+    filled = [sorted(each, key=lambda share: position[share.chain]) for each in taken if each]
+    first_lane: dict[str, int] = {}
+    for number, each in enumerate(filled):
+        for share in each:
+            first_lane.setdefault(share.stream, number)
     return [
         Lane(
             number=number,
-            shares=tuple(sorted(taken, key=lambda s: (waiting.get(s.tp, math.inf), s.estimated_bytes, s.tp))),
+            shares=tuple(each),
+            chores=tuple(stream for stream, first in first_lane.items() if first == number),
         )
-        for number, (_, taken) in enumerate(filled)
+        for number, each in enumerate(filled)
     ]

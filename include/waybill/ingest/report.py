@@ -15,8 +15,11 @@ __all__ = [
     "Failure",
     "IngestReport",
     "LaneReport",
+    "LaneSummary",
     "Outcome",
     "ReportDraft",
+    "StreamReport",
+    "StreamSummary",
     "TopicPartitionReport",
     "merge_reports",
 ]
@@ -162,26 +165,116 @@ class _Totals(_Document):
         return sum(p.lag or 0 for p in self.partitions)
 
 
-class LaneReport(_Totals):
-    """What one lane did."""
+class StreamReport(_Totals):
+    """What one lane did for one stream."""
 
     stream: str
+
+    def summary(self) -> StreamSummary:
+        """Return the totals, and the reports of the topic-partitions that are stopped or failed."""
+        return StreamSummary(
+            stream=self.stream,
+            topic_partitions=len(self.partitions),
+            objects=self.objects,
+            messages=self.messages,
+            size_bytes=self.size_bytes,
+            lag=self.lag,
+            failures=tuple(self.failures),
+        )
+
+
+class LaneReport(_Document):
+    """What one lane did, by stream."""
+
     lane: int
     seconds: float
+    streams: tuple[StreamReport, ...]
+
+    @property
+    def partitions(self) -> tuple[TopicPartitionReport, ...]:
+        """The reports of all topic-partitions."""
+        return tuple(report for stream in self.streams for report in stream.partitions)
+
+    @property
+    def failures(self) -> list[TopicPartitionReport]:
+        """The topic-partitions that are stopped or failed."""
+        return [report for stream in self.streams for report in stream.failures]
+
+    @property
+    def objects(self) -> int:
+        """The number of created objects."""
+        return sum(stream.objects for stream in self.streams)
+
+    @property
+    def messages(self) -> int:
+        return sum(stream.messages for stream in self.streams)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(stream.size_bytes for stream in self.streams)
+
+    @property
+    def lag(self) -> int:
+        """The number of offsets left to archive, without the topic-partitions where it is unknown."""
+        return sum(stream.lag for stream in self.streams)
+
+    def summary(self) -> LaneSummary:
+        """Return what the report task needs. Airflow stores it in its database at every run, so it is small."""
+        return LaneSummary(
+            lane=self.lane, seconds=self.seconds, streams=tuple(stream.summary() for stream in self.streams)
+        )
 
 
-class IngestReport(_Totals):
-    """What all lanes of one run did."""
+class StreamSummary(_Document):
+    """What one lane, or all lanes of a run, did for one stream."""
 
     stream: str
+    topic_partitions: int
+    objects: int
+    messages: int
+    size_bytes: int
+    lag: int
+    """The number of offsets left to archive, without the topic-partitions where it is unknown."""
+    failures: tuple[TopicPartitionReport, ...] = ()
+    """The topic-partitions that are stopped or failed."""
+
+    def __add__(self, other: StreamSummary) -> StreamSummary:
+        """Return the sum for two lanes of one run."""
+        return StreamSummary(
+            stream=self.stream,
+            topic_partitions=self.topic_partitions + other.topic_partitions,
+            objects=self.objects + other.objects,
+            messages=self.messages + other.messages,
+            size_bytes=self.size_bytes + other.size_bytes,
+            lag=self.lag + other.lag,
+            failures=self.failures + other.failures,
+        )
+
+
+class LaneSummary(_Document):
+    """What one lane did, in totals by stream."""
+
+    lane: int
+    seconds: float
+    streams: tuple[StreamSummary, ...]
+
+
+class IngestReport(_Document):
+    """What all lanes of one run did, by stream."""
+
     lanes: int
     seconds: float
     """The time of the longest lane."""
+    streams: tuple[StreamSummary, ...]
 
 
-def merge_reports(stream: str, reports: Iterable[LaneReport]) -> IngestReport:
-    """Return one report of all lanes of a run."""
-    reports = list(reports)
-    partitions = sorted((p for r in reports for p in r.partitions), key=lambda p: p.tp)
-    seconds = max((r.seconds for r in reports), default=0.0)
-    return IngestReport(stream=stream, lanes=len(reports), seconds=seconds, partitions=tuple(partitions))
+def merge_reports(lanes: Iterable[LaneSummary]) -> IngestReport:
+    """Return one report of all lanes of a run, with the streams by name."""
+    lanes = list(lanes)
+    by_stream: dict[str, StreamSummary] = {}
+    for lane in lanes:
+        for each in lane.streams:
+            before = by_stream.get(each.stream)
+            by_stream[each.stream] = each if before is None else before + each
+    seconds = max((lane.seconds for lane in lanes), default=0.0)
+    return IngestReport(lanes=len(lanes), seconds=seconds, streams=tuple(by_stream[name] for name in sorted(by_stream)))

@@ -147,6 +147,13 @@ class MaintenanceReport:
     warnings: tuple[str, ...] = field(default=())
     """Problems that a person should look at. The other steps were done all the same."""
 
+    @property
+    def changed_something(self) -> bool:
+        """Return whether a table or an object was changed."""
+        steps = (*self.store, *(step for table in self.tables for step in table.steps))
+        removed = (value for step in steps for figure, value in step.figures.items() if figure.endswith("_removed"))
+        return any(table.before != table.after for table in self.tables) or any(removed)
+
     def document(self) -> dict[str, Any]:
         """Return the report as JSON fields, with `"v": 1`."""
         return {"v": _VERSION, **asdict(self)}

@@ -32,12 +32,12 @@ from waybill.maintenance.plans import Plans, StagedPlan, classify_plans, find_op
 from waybill.maintenance.procedures import MaintenanceReport, Procedures, Step, TableReport
 from waybill.maintenance.table import TableMaintenance, UnsweptSnapshots, find_unswept_snapshots, timed_step
 from waybill.quarantine.retry import finish_retries
+from waybill.staging.services import Services, services_of
 from waybill.store import ListedObject, Store
 from waybill.tables import (
     DedupTables,
     StreamTables,
     SweepPosition,
-    catalog_of,
     load_dedup_tables,
     load_tables,
     read_progress,
@@ -56,10 +56,12 @@ def run_maintenance(
     make_procedures: Callable[[], Procedures],
     *,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    services: Services | None = None,
 ) -> MaintenanceReport:
     """Maintain the tables of stream `name`, and return what was done.
 
-    `make_procedures` is called only if a table needs one of Iceberg's procedures.
+    `make_procedures` is called only if a table needs one of Iceberg's procedures. `services`: those to use; without
+    them the run opens and closes its own.
 
     Raises `CompactionUnsound` when a compaction changed the number of rows, `ConfigError`, `ProgressLost`,
     `CommitConflict`, one of the retriable `StoreUnavailable` and `CatalogUnavailable`, or the errors of procedures.
@@ -67,8 +69,9 @@ def run_maintenance(
     stream = config.stream(name)
     s3 = S3Endpoint.of(find_connection(config.storage.connection))
     began = time.monotonic()
-    with Store.of(config.storage) as store, catalog_of(config) as catalog:
-        run = _MaintenanceRun(name, stream, store, s3, make_procedures, now())
+    with services_of(config, services) as opened:
+        catalog = opened.catalog
+        run = _MaintenanceRun(name, stream, opened.store, s3, make_procedures, now())
         tables = load_tables(catalog, stream)
         if tables is not None and run.finish_killed_retries(catalog):
             tables = load_tables(catalog, stream)

@@ -194,7 +194,7 @@ class TableMaintenance:
         logger.info("maintenance of %s", what)
         if unswept.since < older_than - _SWEEP_GRACE:
             self.warnings.append(
-                f"{what}. Let dedup__{self.stream} run, or remove `dedup` from the stream's config: until then these "
+                f"{what}. Let dedup run for {self.stream}, or remove `dedup` from its config: until then these "
                 f"and all later snapshots stay"
             )
 

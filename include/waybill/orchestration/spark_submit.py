@@ -1,4 +1,4 @@
-"""The operator that submits Waybill's Spark jobs, the assets that start other DAGs, and a check before a sweep."""
+"""The operators that submit Waybill's Spark jobs, the assets of tables, and the checks of a run's parameters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from waybill.config import Config, Stream
 from waybill.orchestration.tasks import export_connections
 from waybill.spark.job import with_brief_jvm, with_kept_memory
 
-__all__ = ["JOBS", "WaybillSparkSubmit", "check_sweep_range", "table_asset"]
+__all__ = ["JOBS", "SubmitGroup", "SubmitStream", "check_params", "check_sweep_range", "is_retry", "table_asset"]
 
 JOBS = Path(__file__).parents[3] / "spark_jobs"
 """The directory of the scripts that `spark-submit` runs."""
@@ -35,26 +35,27 @@ def table_asset(config: Config, stream: Stream) -> Asset:
 
 
 class WaybillSparkSubmit(SparkSubmitOperator):
-    """Runs `spark-submit` of one of Waybill's jobs for one stream, with the connections that the config names.
+    """Runs `spark-submit` of one of Waybill's jobs, with the connections that the config names.
 
     The jobs are idempotent: a retry, or a second submission while the first still runs, executes the same plan, and
     only one of the two commits it.
     """
 
-    def __init__(self, *, job: str, stream: str, config: Config, arguments: Sequence[str] = (), **kwargs: Any) -> None:
-        """`arguments`: more arguments of the job, as templates. Those that render to an empty string are left out."""
+    def __init__(self, *, job: str, label: str, config: Config, arguments: Sequence[str], **kwargs: Any) -> None:
+        """`label`: what the application is for. `arguments`: templates; one that renders to '' is left out."""
         super().__init__(
             application=str(JOBS / f"{job}.py"),
-            application_args=["--stream", stream, *arguments],
+            application_args=list(arguments),
             conn_id=config.spark.connection,
-            name=f"waybill-{job}-{stream}",
+            name=f"waybill-{job}-{label}",
             **kwargs,
         )
         self._config = config
         self._job = job
 
     def execute(self, context: Any) -> None:
-        self.application_args = [argument for argument in self.application_args or () if argument]
+        arguments = [argument for argument in self.application_args or () if argument]
+        self.application_args = [*arguments, *self.further_arguments(context)]
         # Through the environment of spark-submit, not through `env_vars`: on a cluster Airflow puts these on a command
         # line, secrets included, and logs the command line.
         export_connections(self._config)
@@ -62,24 +63,73 @@ class WaybillSparkSubmit(SparkSubmitOperator):
             os.environ.update(change(os.environ))
         super().execute(context)
 
+    def further_arguments(self, context: Any) -> list[str]:  # noqa: ARG002
+        """Return arguments that depend on the run."""
+        return []
+
+
+class SubmitStream(WaybillSparkSubmit):
+    """Submits a job for the one stream of a DAG."""
+
+    def __init__(self, *, job: str, stream: str, config: Config, arguments: Sequence[str] = (), **kwargs: Any) -> None:
+        super().__init__(job=job, label=stream, config=config, arguments=["--stream", stream, *arguments], **kwargs)
+
+
+class SubmitGroup(WaybillSparkSubmit):
+    """Submits a job for the streams of a group, or for those that the form selects.
+
+    The job writes the result of each stream to S3. It fails, and so does this task, if another try may do more; that
+    try leaves out what this one has done.
+    """
+
+    def __init__(self, *, job: str, group: str, config: Config, arguments: Sequence[str] = (), **kwargs: Any) -> None:
+        super().__init__(job=job, label=group, config=config, arguments=["--group", group, *arguments], **kwargs)
+
+    def further_arguments(self, context: Any) -> list[str]:
+        streams = [part for name in context["params"]["streams"] for part in ("--stream", name)]
+        return [*streams, "--run", context["run_id"], *(["--resume"] if is_retry(context["ti"]) else [])]
+
+
+def is_retry(task_instance: Any) -> bool:
+    """Return whether Airflow runs the task again because it failed, and not because a person cleared it.
+
+    Clearing a task gives it all its retries again, on top of the tries that it had.
+    """
+    first_try = task_instance.max_tries - (task_instance.task.retries or 0) + 1
+    return bool(task_instance.try_number > first_try)
+
+
+def check_params(context: Mapping[str, Any]) -> None:
+    """Raise `AirflowFailException` for a parameter that the DAG does not have; for a task's `pre_execute`.
+
+    A run that is triggered without the form may have any parameters: one that is misspelt would be ignored.
+    """
+    from airflow.sdk.exceptions import AirflowFailException
+
+    declared = context["dag"].params
+    unknown = sorted(set(context["params"]).difference(declared))
+    if unknown:
+        raise AirflowFailException(f"unknown parameter: {', '.join(unknown)}; known parameters: {', '.join(declared)}")
+
 
 def check_sweep_range(context: Mapping[str, Any]) -> None:
-    """Check the parameters `since` and `until` of a run of `dedup__<stream>`; for a task's `pre_execute`.
+    """Check the parameters of a run of a dedup DAG, as far as they concern each other; for a task's `pre_execute`.
 
-    The form checks each parameter alone (JSON Schema), and cannot compare the two. A run that is triggered without the
-    form may have any parameters: a misspelt `until` would be ignored and the sweep would have no bound. Raises
-    `AirflowFailException`, since a retry would not help.
+    The form checks each parameter alone (JSON Schema). In a group, `since`, `until` and `rebuild_index` are for one
+    stream. Raises `AirflowFailException`, since a retry would not help.
     """
     from airflow.sdk.exceptions import AirflowFailException
 
     from waybill.dedup.first_sweep import check_range, parse_instant
     from waybill.errors import ConfigError
 
-    declared = context["dag"].params
-    unknown = sorted(set(context["params"]).difference(declared))
-    if unknown:
-        raise AirflowFailException(f"unknown parameter: {', '.join(unknown)}; known parameters: {', '.join(declared)}")
-    given = {name: context["params"].get(name) for name in ("since", "until")}
+    check_params(context)
+    params = context["params"]
+    given = {name: params.get(name) for name in ("since", "until")}
+    if "streams" in params and (any(given.values()) or params.get("rebuild_index")) and len(params["streams"]) != 1:
+        raise AirflowFailException(
+            f"since, until and rebuild_index are for one stream, and streams has {len(params['streams'])}: select one"
+        )
     try:
         times = {name: parse_instant(name, text) if text else None for name, text in given.items()}
         check_range(times["since"], times["until"], datetime.now(UTC))

@@ -10,28 +10,26 @@ import contextlib
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from waybill.config import Config, load_config
+from waybill.config import Config, load_valid_streams
 from waybill.connections import Connection, connection_variable
-from waybill.errors import HoursBlocked, IngestIncomplete
-
-if TYPE_CHECKING:
-    from waybill.ingest import IngestReport, LaneReport
+from waybill.errors import ConfigError, HoursBlocked, IngestIncomplete
 
 __all__ = [
     "begin_task",
     "connection_environment",
     "export_connections",
     "finalize_hours",
+    "plan_ingest",
     "report_ingest",
     "retry_from_form",
+    "run_planned_lane",
 ]
 
 logger = logging.getLogger(__name__)
 
 _VERBOSE_LIBRARIES = ("kafka", "kazoo", "botocore", "pyiceberg")
-_MAX_NAMED_HOURS = 5
 
 
 # --- the start of every task ------------------------------------------------------------------------------------------
@@ -45,7 +43,7 @@ def begin_task() -> Config:
     """
     for library in _VERBOSE_LIBRARIES:
         logging.getLogger(library).setLevel(logging.WARNING)
-    config = load_config()
+    config = load_valid_streams()
     export_connections(config)
     return config
 
@@ -90,40 +88,60 @@ def _to_environment(airflow_connection: Any) -> str:
     return connection.to_environment()
 
 
-# --- ingest__<stream> -------------------------------------------------------------------------------------------------
+# --- ingest -----------------------------------------------------------------------------------------------------------
 
 
-def report_ingest(stream: str, planned_lanes: int | None, reports: Sequence[LaneReport]) -> IngestReport:
-    """Log the figures of an ingest run, and return its report. `planned_lanes` is None if planning failed.
+def plan_ingest(
+    group: str | None, streams: Sequence[str], selected: Sequence[str]
+) -> tuple[list[dict[str, Any]], dict[str, Any]] | None:
+    """Plan a run of a group (None: of a stream's own DAG). Return its lanes, and the plan without their shares.
 
-    Raises `IngestIncomplete` if a topic-partition stopped or failed, or a lane left no report. The work of the other
-    topic-partitions is done all the same.
+    Both are JSON values. Airflow stores them in its database, so the report gets only what it needs.
+
+    Return None if there is nothing to archive and no problem that the last run did not have: then the run ends with
+    this task. `selected` are the streams that the form names; with none, all `streams` are planned.
+
+    Raises `ConfigError` for an unknown stream, and what `plan_run` raises.
     """
-    from waybill.ingest import merge_reports
+    from waybill.ingest.groups import is_news
+    from waybill.ingest.plan import plan_run
 
-    if planned_lanes is None:
-        raise IngestIncomplete(f"ingest of {stream} did not begin: see the log of the task 'plan'")
-    report = merge_reports(stream, reports)
-    logger.info(
-        "ingest of %s: %s messages in %d new objects, %.1f MB, from %d topic-partitions in %d lanes, %.1f s, lag %s",
-        stream,
-        f"{report.messages:,}",
-        report.objects,
-        report.size_bytes / 1e6,
-        len(report.partitions),
-        report.lanes,
-        report.seconds,
-        f"{report.lag:,}",
-    )
-    problems = [f"{p.failure.error}: {p.failure.message}" for p in report.failures if p.failure is not None]
-    if len(reports) < planned_lanes:
-        problems.append(
-            f"{planned_lanes - len(reports)} of {planned_lanes} lanes ended without a report: see their logs. "
-            f"The next run continues at the committed offsets"
-        )
-    if problems:
-        raise IngestIncomplete(f"ingest of {stream} is incomplete:\n" + "\n".join(f"- {text}" for text in problems))
-    return report
+    unknown = sorted(set(selected) - set(streams))
+    if unknown:
+        raise ConfigError(f"no stream {unknown[0]!r} in this DAG; its streams: {', '.join(sorted(streams))}")
+    config = begin_task()
+    # A run by hand finds out at once whether stopped topic-partitions may continue.
+    plan = plan_run(config, group, selected or streams, with_stopped=bool(selected) or group is None)
+    if not plan.lanes and not is_news(config, group, plan):
+        logger.info("nothing to archive")
+        return None
+    document = plan.model_dump(mode="json")
+    lanes = document["lanes"]
+    return lanes, {**document, "lanes": [{**lane, "shares": []} for lane in lanes]}
+
+
+def run_planned_lane(lane: Mapping[str, Any]) -> dict[str, Any]:
+    """Run a lane of a plan, and return its summary, both as JSON objects. Raises what `run_lane` raises."""
+    from waybill.ingest.lane import run_lane
+    from waybill.ingest.plan import Lane
+
+    return run_lane(begin_task(), Lane.model_validate(lane)).summary().model_dump(mode="json")
+
+
+def report_ingest(group: str | None, plan: Mapping[str, Any] | None, lanes: Sequence[Mapping[str, Any]]) -> None:
+    """Log the figures of an ingest run and the problems of its streams. `plan` is None if planning failed.
+
+    Raises `IngestIncomplete` if a lane left no summary, or if a problem is new. The work of the other streams is done
+    all the same. A problem that an earlier run of the group reported is logged, and does not fail the run again.
+    """
+    from waybill.ingest.groups import report_run
+    from waybill.ingest.plan import IngestPlan
+    from waybill.ingest.report import LaneSummary
+
+    if plan is None:
+        raise IngestIncomplete("ingest did not begin: see the log of the task 'plan'")
+    summaries = [LaneSummary.model_validate(lane) for lane in lanes]
+    report_run(begin_task(), group, IngestPlan.model_validate(plan), summaries)
 
 
 # --- partition__<stream>: the task `finalize` -------------------------------------------------------------------------
@@ -134,7 +152,7 @@ def finalize_hours(config: Config, stream: str) -> None:
 
     Raises `HoursBlocked` if the files of an hour differ from the file inventory, and what `finalize` raises.
     """
-    from waybill.partition.files_sink.finalize import finalize
+    from waybill.partition.files_sink.finalize import finalize, hours_blocked
 
     report = finalize(config, stream)
     for note in report.notes:
@@ -143,14 +161,7 @@ def finalize_hours(config: Config, stream: str) -> None:
         logger.info("%s: removed %s, the file of an abandoned plan", stream, key)
     logger.info("%s", report)
     if report.blocked:
-        hours = "; ".join(
-            f"{hour.period}: {len(hour.missing)} files missing, {len(hour.strays)} not listed"
-            for hour in report.blocked[:_MAX_NAMED_HOURS]
-        )
-        raise HoursBlocked(
-            f"{stream}: the files of {len(report.blocked):,} hours differ from the file inventory ({hours}); these "
-            f"hours cannot become final. The details: waybill finalize {stream} --dry-run"
-        )
+        raise HoursBlocked(hours_blocked(report))
 
 
 # --- quarantine_retry__<stream> ---------------------------------------------------------------------------------------

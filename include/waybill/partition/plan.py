@@ -9,8 +9,7 @@ after a crash, finds the plan and executes the same, even if the archive has gro
 from __future__ import annotations
 
 import json
-import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -22,10 +21,10 @@ from pydantic import ValidationError
 from waybill.archive import chain
 from waybill.archive.chain import ChainObject
 from waybill.archive.spans import ArchiveFault, Span, spans_from
-from waybill.config import Config, ParseSettings, Stream
-from waybill.coordination import CommittedOffset, Coordinator
+from waybill.config import ParseSettings
+from waybill.coordination import CommittedOffset
 from waybill.documents import read_document
-from waybill.errors import ChainBroken, ConnectionMissing, CoordinationUnavailable, DocumentDamaged, MixedFormats
+from waybill.errors import ChainBroken, DocumentDamaged, MixedFormats
 from waybill.names import TopicPartition
 from waybill.staging.driver import LEAST_TASK_BYTES
 from waybill.store import Store
@@ -34,7 +33,6 @@ __all__ = [
     "Plan",
     "Task",
     "bound",
-    "committed_offsets",
     "faults_document",
     "list_chains",
     "make_plan",
@@ -46,8 +44,6 @@ __all__ = [
 
 _VERSION = 2
 _LISTING_THREADS = 8
-
-logger = logging.getLogger(__name__)
 
 Task = tuple[Span, ...]
 """The spans that one Spark task reads, in this order."""
@@ -121,22 +117,21 @@ class Plan:
 
 def list_chains(
     store: Store,
-    stream: Stream,
+    topics: Iterable[str],
+    generation: int,
     start: Mapping[TopicPartition, int],
     committed: Mapping[TopicPartition, CommittedOffset],
 ) -> tuple[dict[TopicPartition, list[ChainObject]], list[str]]:
     """Return the objects that hold offsets at or after `start`, by topic-partition, and messages about broken chains.
 
+    `topics`: those of the stream that have backup objects.
     A broken chain is listed up to where it is broken. `committed`: the committed offsets as far as they are known, read
     before this call. With them a chain's last object need not be read to know its end, and its start is known.
     """
-    topics = [topic for topic in store.topics() if stream.matches(topic)]
     with ThreadPoolExecutor(_LISTING_THREADS) as pool:
-        found = [c.tp for chains in pool.map(store.chains, topics) for c in chains if c.generation == stream.generation]
+        found = [c.tp for chains in pool.map(store.chains, topics) for c in chains if c.generation == generation]
         tps = sorted({*found, *start})
-        walked = list(
-            pool.map(lambda tp: _walk_chain(store, stream.generation, tp, start.get(tp), committed.get(tp)), tps)
-        )
+        walked = list(pool.map(lambda tp: _walk_chain(store, generation, tp, start.get(tp), committed.get(tp)), tps))
     objects = {tp: found for tp, (found, _) in zip(tps, walked, strict=True)}
     return objects, [fault for _, fault in walked if fault]
 
@@ -154,16 +149,6 @@ def _walk_chain(
     except (ChainBroken, MixedFormats) as error:
         return objects, str(error)
     return objects, ""
-
-
-def committed_offsets(config: Config, name: str) -> dict[TopicPartition, CommittedOffset]:
-    """Return the committed offsets, or none if ZooKeeper does not answer: then the chains themselves are read."""
-    try:
-        with Coordinator.of(config, name) as coordinator:
-            return coordinator.list_committed()
-    except (CoordinationUnavailable, ConnectionMissing) as error:
-        logger.warning("continuing without the committed offsets: %s", error)
-        return {}
 
 
 # --- cut into tasks ---

@@ -30,12 +30,13 @@ from waybill.names import TopicPartition, plan_key
 from waybill.partition.execute import Execute, execute_all_or_none, execute_tasks
 from waybill.partition.files_sink.upload import FilesLayout, Origin
 from waybill.partition.files_sink.writer import inventory_properties, stage_inventory
-from waybill.partition.plan import Plan, committed_offsets, list_chains, make_plan
+from waybill.partition.plan import Plan, list_chains, make_plan
 from waybill.partition.report import Report
 from waybill.partition.staged import Staged, discard, find_staged, record_staged
 from waybill.partition.statistics import QUARANTINED_PROPERTY, ROWS_PROPERTY, RunStatistics
 from waybill.partition.tasks import Job, TaskResult
 from waybill.staging.driver import FinishedJob, OnStep, find_or_create, repeat_while_more, run_staged_job
+from waybill.staging.services import Services, services_of
 from waybill.staging.table_layout import TableLayout
 from waybill.staging.timing import StepClock
 from waybill.store import Store
@@ -47,7 +48,6 @@ from waybill.tables import (
     Progress,
     StreamTables,
     blocked_partitions_text,
-    catalog_of,
     commit_files,
     ensure_tables,
     evolve_columns,
@@ -74,33 +74,33 @@ def run_partition(
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     on_step: OnStep = _reach,
     slots: int = 1,
+    services: Services | None = None,
 ) -> Report:
     """Turn the new backup objects of stream `name` into rows, and return the run's report.
 
-    `execute` runs the tasks, on Spark or in this process; `slots` of them run side by side. A topic-partition whose
-    chain is broken or has a damaged object is left out from the fault on, and named in the report's `faults`.
+    `execute` runs the tasks, on Spark or in this process; `slots` of them run side by side. `services`: those to use;
+    without them the run opens and closes its own. A topic-partition whose chain is
+    broken or has a damaged object is left out from the fault on, and named in the report's `faults`.
 
     Raises `ProgressLost`, `ParserBroken`, `CommitConflict`, `PlanUnusable`, `DocumentDamaged`, `DocumentTooNew`,
     `ConfigError`, or one of the retriable `StoreUnavailable` and `CatalogUnavailable`. After any of these a later run
     continues without loss.
     """
     stream = config.stream(name)
-    with (
-        Store.of(config.storage) as store,
-        catalog_of(config) as catalog,
-        translate_storage_errors(),
-    ):
+    with services_of(config, services) as opened, translate_storage_errors():
         clock = StepClock()
-        tables = ensure_tables(catalog, stream)
+        tables = ensure_tables(opened.catalog, stream)
         start = read_progress(tables.main.metadata, ".".join(tables.main.name()))
-        job = _PartitionJob(config, name, stream, store, tables, start, execute, now, on_step, slots)
+        job = _PartitionJob(config, name, stream, opened, tables, start, execute, now, on_step, slots)
         finished = run_staged_job(job, clock=clock, on_step=on_step)
         return job.report(finished, clock)
 
 
-def run_to_the_end(config: Config, name: str, execute: Execute, *, slots: int = 1) -> Iterator[Report]:
+def run_to_the_end(
+    config: Config, name: str, execute: Execute, *, slots: int = 1, services: Services | None = None
+) -> Iterator[Report]:
     """Yield the reports of `run_partition` until the archive has no more input. Raises what `run_partition` raises."""
-    return repeat_while_more(lambda: run_partition(config, name, execute, slots=slots))
+    return repeat_while_more(lambda: run_partition(config, name, execute, slots=slots, services=services))
 
 
 @dataclass(slots=True)
@@ -110,7 +110,7 @@ class _PartitionJob:
     config: Config
     name: str
     stream: Stream
-    store: Store
+    services: Services
     tables: StreamTables
     start: Progress
     run_tasks: Execute
@@ -129,6 +129,10 @@ class _PartitionJob:
     @property
     def label(self) -> str:
         return f"partition {self.name}"
+
+    @property
+    def store(self) -> Store:
+        return self.services.store
 
     # --- plan ---
 
@@ -151,8 +155,10 @@ class _PartitionJob:
 
     def _make_plan(self, key: str, before: BlockedPartitions) -> Plan | None:
         self.made_plan = True
-        committed = committed_offsets(self.config, self.name)
-        chains, self.broken_chains = list_chains(self.store, self.stream, self.start, committed)
+        committed = self.services.committed_offsets(self.name)
+        topics = self.services.archived_topics(self.stream)
+        generation = self.stream.generation
+        chains, self.broken_chains = list_chains(self.store, topics, generation, self.start, committed)
         self.known_faults = self._find_faults_again(chains, before)
         chains = {tp: _before_fault(objects, self.known_faults.get(tp)) for tp, objects in chains.items()}
         plan = make_plan(

@@ -125,10 +125,13 @@ class Cluster:
 
     # --- metadata ---
 
-    def describe_topics(self, names: Collection[str] | None) -> dict[str, Topic]:
+    def describe_topics(
+        self, names: Collection[str] | None, *, refused: dict[str, ConfigError] | None = None
+    ) -> dict[str, Topic]:
         """Return the topics of these names that exist; with None, all topics. Refreshes the known leaders, too.
 
-        Raises `ConfigError` when the user may not describe a topic, `KafkaUnavailable` when no broker answers.
+        Raises `KafkaUnavailable` when no broker answers, and `ConfigError` when the user may not describe a topic. If
+        `refused` is given, such topics are left out, and it gets the error of each.
         """
         action = "could not list topics"
         with self._translated_errors(action):
@@ -139,7 +142,13 @@ class Cluster:
                     logger.debug("metadata: %s", error)
                     continue
                 self._manager.cluster.update_metadata(response)
-                return self._metadata.update(response)
+                described, not_allowed = self._metadata.update(response)
+                errors = {name: self.translate(action, error) for name, error in not_allowed.items()}
+                if refused is None and errors:
+                    raise next(iter(errors.values()))
+                if refused is not None:
+                    refused.update({name: error for name, error in errors.items() if isinstance(error, ConfigError)})
+                return described
         raise AssertionError("unreachable")
 
     def leader(self, tp: TopicPartition) -> Leader | None:
@@ -315,21 +324,22 @@ class _MetadataCache:
         self.topics: dict[str, Topic] = {}
         self.leaders: dict[TopicPartition, Leader] = {}
 
-    def update(self, response: Any) -> dict[str, Topic]:
-        """Keep a response's topics, and return them. Raises kafka-python's `AuthorizationError`."""
-        described = {}
+    def update(self, response: Any) -> tuple[dict[str, Topic], dict[str, kafka_errors.AuthorizationError]]:
+        """Keep a response's topics. Return them, and the errors of topics that the user may not describe."""
+        described: dict[str, Topic] = {}
+        refused: dict[str, kafka_errors.AuthorizationError] = {}
         for metadata in response.topics:
             error = kafka_errors.for_code(metadata.error_code)
             if issubclass(error, kafka_errors.AuthorizationError):
-                raise error(metadata.name)
-            if error is not kafka_errors.NoError:
+                refused[metadata.name] = error(metadata.name)
+            elif error is not kafka_errors.NoError:
                 logger.debug("topic %s: %s", metadata.name, error.__name__)
             elif is_topic(metadata.name):
                 described[metadata.name] = self._read_topic(metadata)
             else:
                 logger.warning("Kafka at %s lists a topic with invalid name %r; ignored", self._servers, metadata.name)
         self.topics |= described
-        return described
+        return described, refused
 
     def _read_topic(self, metadata: Any) -> Topic:
         for partition in metadata.partitions:

@@ -8,6 +8,7 @@ and the caller gets `TopicRecreated` or `LogTruncated` instead of data.
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,13 +20,13 @@ from kafka.protocol.consumer import ListOffsetsRequest, OffsetForLeaderEpochRequ
 
 from waybill.config import IsolationLevel, Stream
 from waybill.connections import KafkaEndpoint
-from waybill.errors import KafkaUnavailable
+from waybill.errors import ConfigError, KafkaUnavailable
 from waybill.names import TopicPartition
 from waybill.sources import consumer_groups
 from waybill.sources.cluster import Cluster, Topic
 from waybill.sources.partition_reader import Chunk, FetchSettings, PartitionReader
 
-__all__ = ["FETCH_BYTES", "EpochEnd", "KafkaSource", "LogRange", "PartitionState"]
+__all__ = ["FETCH_BYTES", "EpochEnd", "KafkaSource", "LogRange", "PartitionState", "StreamTopics"]
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +65,22 @@ class PartitionState:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamTopics:
+    """The topics of one stream, as Kafka described them at one moment."""
+
+    topics: Mapping[str, Topic]
+    missing: tuple[str, ...]
+    """Topics that the config lists and Kafka does not have."""
+    refused: Mapping[str, ConfigError]
+    """Topics that the user may not describe, and the error of each."""
+
+    @property
+    def tps(self) -> list[TopicPartition]:
+        """Return the topic-partitions, sorted."""
+        return [TopicPartition(name, number) for name in sorted(self.topics) for number in self.topics[name].partitions]
+
+
+@dataclass(frozen=True, slots=True)
 class EpochEnd:
     """The end of a leader epoch's log. `end_offset` is -1 if Kafka does not know the epoch."""
 
@@ -93,6 +110,15 @@ class KafkaSource:
         self._fetch_ahead = fetch_ahead
         self._cluster = Cluster(endpoint, request_timeout=request_timeout, retry_timeout=retry_timeout)
 
+    def with_settings(
+        self, isolation_level: IsolationLevel, *, fetch_bytes: int = FETCH_BYTES, fetch_ahead: bool = True
+    ) -> Self:
+        """Return a source with other settings that uses the connections of this one. Close only this one."""
+        source = copy.copy(self)
+        source._isolation_level = 1 if isolation_level is IsolationLevel.READ_COMMITTED else 0
+        source._fetch_bytes, source._fetch_ahead = fetch_bytes, fetch_ahead
+        return source
+
     def __enter__(self) -> Self:
         self._cluster.__enter__()
         return self
@@ -108,12 +134,34 @@ class KafkaSource:
 
     def topic_partitions(self, stream: Stream) -> list[TopicPartition]:
         """Return the current topic-partitions of a stream, sorted. Logs a warning for a topic that does not exist."""
-        listed = stream.topics if isinstance(stream.topics, tuple) else None
-        existing = self._cluster.describe_topics(listed)
-        for topic in sorted(set(listed or ()) - existing.keys()):
+        topics = self.describe_streams({"": stream})[""]
+        if topics.refused:
+            raise next(iter(topics.refused.values()))
+        for topic in topics.missing:
             logger.warning("topic %s does not exist in Kafka at %s", topic, self._cluster.servers)
-        matching = (topic for name, topic in sorted(existing.items()) if stream.matches(name))
-        return [TopicPartition(topic.name, number) for topic in matching for number in topic.partitions]
+        return topics.tps
+
+    def describe_streams(self, streams: Mapping[str, Stream]) -> dict[str, StreamTopics]:
+        """Return the current topics of several streams, by stream, with one metadata request.
+
+        Raises `KafkaUnavailable` when no broker answers.
+        """
+        wanted: set[str] | None = set()
+        for stream in streams.values():
+            wanted = None if wanted is None or not isinstance(stream.topics, tuple) else wanted | set(stream.topics)
+        refused: dict[str, ConfigError] = {}
+        existing = self._cluster.describe_topics(wanted, refused=refused)
+        by_name = sorted(existing.items())
+        found = {}
+        for name, stream in streams.items():
+            listed = stream.topics if isinstance(stream.topics, tuple) else ()
+            matching = [(each, existing[each]) for each in sorted(listed) if each in existing] if listed else by_name
+            found[name] = StreamTopics(
+                topics={each: topic for each, topic in matching if stream.matches(each)},
+                missing=tuple(sorted(set(listed) - existing.keys() - refused.keys())),
+                refused={topic: error for topic, error in refused.items() if stream.matches(topic)},
+            )
+        return found
 
     def topic(self, name: str) -> Topic:
         """Return a topic's current description. Raises `KafkaUnavailable` if it does not exist."""
@@ -130,6 +178,10 @@ class KafkaSource:
         ends = self._list_offsets(tps, _OffsetSpec.LATEST)
         earliest = self._list_offsets(tps, _OffsetSpec.EARLIEST)
         return {tp: LogRange(earliest[tp], max(ends[tp], earliest[tp])) for tp in tps}
+
+    def ends_briefly(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the end of each topic-partition's log, without those whose leader does not answer within seconds."""
+        return self._list_offsets(list(tps), _OffsetSpec.LATEST, briefly=True)
 
     def offsets_briefly(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, LogRange]:
         """Return the same as `offsets`, without topic-partitions whose leader does not answer within seconds."""

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from pyspark import SparkConf, SparkContext, TaskContext
 
 from waybill.dedup.candidates import scan
+from waybill.dedup.execute import InThisProcess
 from waybill.dedup.match import match_range
 from waybill.dedup.tasks import MatchedRange, SweepJob, SweepTask, UnplannedPartitions, WrittenFiles
 from waybill.dedup.write import write
@@ -25,6 +26,9 @@ from waybill.partition.execute import Execute
 from waybill.partition.tasks import run_task
 
 __all__ = ["SparkSweep", "can_retry", "max_attempts", "result_or_error", "run_each", "spark_execute", "try_each"]
+
+_MOST_ROWS_WITHOUT_SHUFFLE = 500_000
+"""Candidates of so many rows take 24 MB."""
 
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
@@ -99,7 +103,13 @@ class SparkSweep:
     def match(
         self, job: SweepJob, tasks: Sequence[SweepTask]
     ) -> Sequence[MatchedRange | UnplannedPartitions | WaybillError]:
-        """Implement `waybill.dedup.execute.Execute`: two stages with Spark's shuffle between them."""
+        """Implement `waybill.dedup.execute.Execute`: two stages with Spark's shuffle between them.
+
+        The candidates of a small sweep with one task need no shuffle: one Spark task scans and matches.
+        """
+        if len(tasks) == 1 and job.plan.records <= _MOST_ROWS_WITHOUT_SHUFFLE:
+            [found] = try_each(self._start, lambda task: InThisProcess().match(job, [task]), tasks)
+            return [found] if isinstance(found, WaybillError) else found
         context = self._start()
         attempts = max_attempts(context.getConf())
         sent = context.parallelize(range(len(tasks)), len(tasks)).flatMap(

@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 from collections.abc import Mapping
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,7 +19,9 @@ from waybill.errors import WaybillError
 
 __all__ = [
     "BRIEF_JVM_OPTIONS",
+    "add_stream",
     "configure_logging",
+    "current_stream",
     "end_process",
     "job_parser",
     "log_failure",
@@ -26,6 +29,9 @@ __all__ = [
     "with_kept_memory",
     "write_report",
 ]
+
+current_stream: ContextVar[str] = ContextVar("current_stream", default="")
+"""The stream that this thread works on, for log lines; '' in an application of one stream."""
 
 BRIEF_JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Compile quickly, and collect garbage in one thread."""
@@ -68,21 +74,56 @@ def with_kept_memory(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def job_parser(description: str, figures: str) -> argparse.ArgumentParser:
-    """Return a parser with `--stream`, `--config` and `--report`. `figures`: what the report contains."""
+    """Return a parser with the options that choose streams and say where the results go.
+
+    `figures`: what the report contains.
+    """
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--stream", required=True, help="its name in the config")
+    parser.add_argument(
+        "--stream", action="append", default=[], dest="streams", metavar="STREAM", help="its name in the config"
+    )
+    parser.add_argument(
+        "--group",
+        help="all streams of this group, or those of --stream; the job then does what other tasks do for a "
+        "stream with a DAG of its own",
+    )
+    parser.add_argument(
+        "--parallel",
+        type=int,
+        metavar="N",
+        help="work on so many streams at a time; default: 4, or what the config has for the group",
+    )
     parser.add_argument(
         "--config", type=Path, help="the YAML file; default: WAYBILL_CONFIG, else include/config/streams.yaml"
     )
     parser.add_argument("--report", type=Path, metavar="FILE", help=f"write {figures} to FILE, as JSON")
+    parser.add_argument(
+        "--run",
+        metavar="ID",
+        help="with --group: write the result of each stream to S3, for the DAG run of this id; "
+        "exit code 1 then means that a retry may help",
+    )
+    parser.add_argument(
+        "--resume", action="store_true", help="with --run: leave out streams that an earlier try of the run has done"
+    )
     return parser
 
 
 def configure_logging() -> None:
     """Log to standard error; of some libraries only warnings and errors."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    line = "%(asctime)s %(levelname)s %(name)s: %(stream)s%(message)s"
+    logging.basicConfig(level=logging.INFO, format=line, stream=sys.stderr)
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(add_stream)
     for library in ("py4j", "pyiceberg", "kazoo"):
         logging.getLogger(library).setLevel(logging.WARNING)
+
+
+def add_stream(record: logging.LogRecord) -> bool:
+    """Set `record.stream` to the stream that this thread works on, with a space after it. A filter for handlers."""
+    name = current_stream.get()
+    record.stream = f"[{name}] " if name else ""
+    return True
 
 
 def log_failure(logger: logging.Logger, job: str, stream: str, error: WaybillError) -> None:

@@ -30,7 +30,8 @@ from waybill.archive.spans import Span, read_span, spans_from
 from waybill.config import Storage, load_config
 from waybill.errors import ChainBroken, ConfigError
 from waybill.names import TopicPartition
-from waybill.partition.plan import Task, committed_offsets, list_chains, pack
+from waybill.partition.plan import Task, list_chains, pack
+from waybill.staging.services import services_of
 from waybill.store import Store
 
 __all__ = ["WaybillBackup"]
@@ -85,9 +86,10 @@ class _Reader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         config = load_config(self._config)
         stream = config.stream(self._stream)
-        committed = committed_offsets(config, self._stream)
-        with Store.of(config.storage) as store:
-            chains, faults = list_chains(store, stream, self._first, committed)
+        with services_of(config) as services:
+            committed = services.committed_offsets(self._stream)
+            topics = services.archived_topics(stream)
+            chains, faults = list_chains(services.store, topics, stream.generation, self._first, committed)
         if faults:
             raise ChainBroken("; ".join(faults))
         spans = {tp: self._clip_end(spans_from(tp, objects, self._first.get(tp))) for tp, objects in chains.items()}

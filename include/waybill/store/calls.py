@@ -1,20 +1,24 @@
-"""botocore's client of one bucket: timeouts, retries, encryption, and its errors as Waybill's."""
+"""botocore's client of one bucket: timeouts, retries, encryption, and its errors as Waybill's.
+
+The client is created at the first call, and botocore is imported then: most lanes find nothing new and make no call.
+"""
 
 from __future__ import annotations
 
+import threading
 import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http import HTTPStatus
-from typing import Any, NoReturn, TypeVar
-
-from botocore.config import Config as BotoConfig
-from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from waybill.clients.s3 import role_error, s3_client
 from waybill.connections import S3Endpoint
 from waybill.errors import ConfigError, ObjectExists, ObjectMissing, StoreUnavailable
+
+if TYPE_CHECKING:
+    from botocore.exceptions import ClientError
 
 __all__ = ["UPLOAD_THREADS", "BucketCalls", "checksum_header", "error_code", "request_body", "store_client"]
 
@@ -50,12 +54,29 @@ class BucketCalls:
     """botocore's client of one bucket, with its errors translated. Several threads may share it."""
 
     def __init__(self, endpoint: S3Endpoint, bucket: str) -> None:
-        self.client = store_client(endpoint)
         self.bucket = bucket
         self.encryption: dict[str, Any] = endpoint.encryption.arguments() if endpoint.encryption else {}
         """Arguments for every call that creates an object."""
         self._endpoint = endpoint
         self._where = f"bucket {bucket!r}" + (f" at {endpoint.endpoint_url}" if endpoint.endpoint_url else "")
+        self._client: Any = None
+        self._creating = threading.Lock()
+        if endpoint.profile is not None:
+            self.client  # noqa: B018 (a profile that does not exist is an error at once, not at the first call)
+
+    @property
+    def client(self) -> Any:
+        """botocore's client, which the first use creates."""
+        if self._client is None:
+            with self._creating:
+                if self._client is None:
+                    self._client = store_client(self._endpoint)
+        return self._client
+
+    def close(self) -> None:
+        """Close the connections, if there are any."""
+        if self._client is not None:
+            self._client.close()
 
     def head(self, key: str) -> Mapping[str, Any]:
         """Return S3's answer to HeadObject. Raises `ObjectMissing` if there is no such object."""
@@ -78,6 +99,8 @@ class BucketCalls:
         a 409 repeats the call with exponential backoff, and the last one raises `StoreUnavailable`. The loop is not
         tenacity's: its import would add 35 ms of CPU to the start of every lane.
         """
+        from botocore.exceptions import ClientError
+
         for attempt in range(_CONFLICT_ATTEMPTS - 1):
             with self.translate_errors(what, key):
                 try:
@@ -101,6 +124,8 @@ class BucketCalls:
     @contextmanager
     def translate_errors(self, what: str, key: str = "") -> Iterator[None]:
         """Raise Waybill's errors instead of botocore's. `what` completes "could not …" in messages."""
+        from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
+
         try:
             yield
         except ClientError as error:
@@ -138,6 +163,8 @@ class BucketCalls:
 
 def store_client(endpoint: S3Endpoint) -> Any:
     """Return botocore's S3 client with the timeouts and retries of a store."""
+    from botocore.config import Config as BotoConfig
+
     return s3_client(
         endpoint,
         BotoConfig(

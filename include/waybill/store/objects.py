@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Self
 
-from botocore.exceptions import BotoCoreError
-
 from waybill.errors import DamagedObject, StoreUnavailable
 from waybill.names import BackupName, TopicPartition
 from waybill.records.framing import ByteStream
@@ -93,6 +91,8 @@ class ObjectStream:
 
         Raises `StoreUnavailable` when the connection breaks, or the object ends before its announced length.
         """
+        from botocore.exceptions import BotoCoreError
+
         try:
             return bytes(self._body.read(None if size < 0 else size))
         except (BotoCoreError, OSError) as error:

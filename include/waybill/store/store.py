@@ -8,7 +8,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import crc32c
-from botocore.exceptions import ClientError
 
 from waybill import names
 from waybill.connections import Connection, S3Endpoint, find_connection
@@ -34,8 +33,8 @@ COALESCE_BYTES = 1 << 20
 class Store:
     """The archive in one bucket, below a prefix.
 
-    A store is cheap to keep and expensive to construct: share one in a process. Several threads may use it. Close it,
-    or use it as a context manager, to end its upload threads.
+    The first call to S3 is expensive, since it creates botocore's client: share one store in a process. Several threads
+    may use it. Close it, or use it as a context manager, to end its upload threads.
 
     Every method raises `StoreUnavailable` when S3 does not answer or answers with an error of its own, and
     `ConfigError` when the bucket does not exist or the credentials do not suffice.
@@ -46,7 +45,6 @@ class Store:
         self.prefix = prefix
         self.part_bytes = part_bytes
         self._calls = BucketCalls(endpoint, bucket)
-        self.client = self._calls.client
         self._threads = PartThreads(part_bytes)
         self.coalesce_bytes = COALESCE_BYTES
         """Callers of `read_range` merge byte ranges that are closer together than this."""
@@ -58,6 +56,11 @@ class Store:
         """Return the archive that the config names, or another `bucket` of the same S3. `find` looks up connections."""
         return cls(S3Endpoint.of(find(storage.connection)), bucket or storage.bucket, storage.prefix)
 
+    @property
+    def client(self) -> Any:
+        """botocore's client, which the first use creates."""
+        return self._calls.client
+
     def __enter__(self) -> Self:
         return self
 
@@ -67,7 +70,7 @@ class Store:
     def close(self) -> None:
         """End the upload threads and the connections."""
         self._threads.close()
-        self.client.close()
+        self._calls.close()
 
     # --- listings ---
 
@@ -163,6 +166,8 @@ class Store:
 
         Raises `ObjectMissing` if there is no object.
         """
+        from botocore.exceptions import ClientError
+
         with self._calls.translate_errors(f"read {key}", key):
             try:
                 wanted = f"bytes={start}-{start + length_bytes - 1}"
@@ -215,6 +220,19 @@ class Store:
             return self.read(key)
         return None
 
+    def replace(self, key: str, data: Buffer) -> None:
+        """Create an object, or replace the one of that key. Only for reports: nothing that Waybill decides by them."""
+        body = memoryview(data).cast("B")
+        with self._calls.translate_errors(f"write {key}", key):
+            answer = self.client.put_object(
+                Bucket=self.bucket,
+                Key=key,
+                Body=request_body(body),
+                ChecksumCRC32C=checksum_header(crc32c.crc32c(body)),
+                **self._calls.encryption,
+            )
+        self._calls.check_encryption(key, answer)
+
     def upload_if_absent(self, key: str, metadata: Mapping[str, str] | None = None) -> Upload:
         """Return an upload that creates the object when it completes, unless one of this key exists by then."""
         return Upload(self._calls, self._threads, self.create_if_absent, key, dict(metadata or {}))
@@ -257,6 +275,8 @@ class Store:
 
     def abort_upload(self, upload: PendingUpload) -> bool:
         """Abort an upload and remove its parts. Return False if it was completed or aborted in the meantime."""
+        from botocore.exceptions import ClientError
+
         try:
             with self._calls.translate_errors(f"abort an upload of {upload.key}", upload.key):
                 self.client.abort_multipart_upload(Bucket=self.bucket, Key=upload.key, UploadId=upload.upload_id)

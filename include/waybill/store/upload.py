@@ -11,7 +11,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import crc32c
-from botocore.exceptions import BotoCoreError, ClientError
 
 from waybill.errors import ObjectExists, StoreUnavailable
 from waybill.store.calls import UPLOAD_THREADS, BucketCalls, checksum_header, request_body
@@ -136,6 +135,8 @@ class Upload:
         self._parts.clear()
         self._release_buffer()
         if self._upload_id is not None:
+            from botocore.exceptions import BotoCoreError, ClientError
+
             upload_id, self._upload_id = self._upload_id, None
             try:
                 self._calls.client.abort_multipart_upload(**self._target, UploadId=upload_id)

@@ -183,7 +183,6 @@ def ensure_tables(catalog: Catalog, stream: Stream) -> StreamTables:
     attempt to add columns was refused, `CatalogUnavailable` when the catalog does not answer.
     """
     with translate_catalog_errors("create the tables"):
-        _ensure_namespace(catalog, stream.table.split(".")[0])
         main = _ensure_inventory(catalog, stream) if stream.sink.is_files else _ensure_main(catalog, stream)
         quarantine = ensure_table(
             catalog,
@@ -268,7 +267,7 @@ def ensure_table(
     try:
         return catalog.load_table(name)
     except NoSuchTableError:
-        pass
+        _ensure_namespace(catalog, name.split(".")[0])
     try:
         return catalog.create_table(
             name, schema, partition_spec=spec, sort_order=order, properties={**_PROPERTIES, **further_properties}

@@ -153,7 +153,7 @@ def _lane(request: dict[str, Any]) -> dict[str, Any]:
     from waybill.ingest import Lane, run_lane
 
     lane = Lane.model_validate(request["lane"])
-    return {"report": run_lane(load_config(), request["stream"], lane).model_dump(mode="json")}
+    return {"report": run_lane(load_config(), lane).model_dump(mode="json")}
 
 
 def _command(request: dict[str, Any]) -> dict[str, Any]:

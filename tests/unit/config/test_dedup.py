@@ -71,6 +71,8 @@ def test_defaults(tmp_path: Path) -> None:
 
 def test_all_keys_survive_a_dump_to_json(tmp_path: Path) -> None:
     written = {
+        "group": "own",
+        "pool": "slow",
         "key": ["topic", "carrier", "landed", "day", "price", "cancelled", "payload", "value"],
         "window": "7d",
         "floor": "12h",
@@ -164,7 +166,8 @@ def test_an_empty_section_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("written", ["message_id", True, ["message_id"], 28])
 def test_a_value_that_is_not_a_section_is_refused(tmp_path: Path, written: object) -> None:
-    assert "streams.flights.dedup: must be a section with the keys key, window, floor" in refusal(tmp_path, written)
+    message = "streams.flights.dedup: must be a section with the keys group, pool, key, window, floor"
+    assert message in refusal(tmp_path, written)
 
 
 def test_dedup_is_refused_with_the_sink_files(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from waybill.coordination import CommittedOffset
 from waybill.errors import KafkaUnavailable
 from waybill.ingest import Clock, Lane, LaneShare, Outcome, TopicPartitionReport, drain_lane
 from waybill.ingest import lane as lane_module
-from waybill.ingest.plan import _assign_to_lanes, _find_overdue
+from waybill.ingest.plan import _assign_to_lanes, _find_overdue, _order
 from waybill.ingest.target import ArchiveTarget
 from waybill.names import TopicPartition
 from waybill.sources.cluster import Topic
@@ -67,10 +67,13 @@ class World:
         return TopicPartitionReport(topic=tp.topic, partition=0, outcome=outcome)
 
     def plan(self, config: Config, lanes: int = 1) -> list[Lane]:
-        shares = [LaneShare(topic=tp.topic, partition=0, estimated_bytes=size) for tp, size in self.backlog.items()]
+        shares = [
+            LaneShare(stream="s", topic=tp.topic, partition=0, estimated_bytes=size)
+            for tp, size in self.backlog.items()
+        ]
         waiting = [share for share in shares if share.estimated_bytes or share.tp in self.leaderless]
-        overdue = _find_overdue(waiting, self.committed, int(self.now * 1000), config.stream("s").ingest.budget)
-        return _assign_to_lanes(waiting, lanes, overdue)
+        overdue = _find_overdue(waiting, self.committed, int(self.now * 1000), config.stream("s"))
+        return _assign_to_lanes(_order(waiting, overdue), lanes)
 
     def run_once(self, config: Config, lanes: int = 1) -> list[TopicPartitionReport]:
         """Do one run of the DAG: all lanes in parallel, then wait for the rest of the minute."""
@@ -78,7 +81,7 @@ class World:
         for lane in self.plan(config, lanes):
             self.now = started
             services: Any = SimpleNamespace(source=self, coordinator=SimpleNamespace(list_stops=list), store=None)
-            reports += drain_lane(services, config, "s", lane, clock=self.clock).partitions
+            reports += drain_lane({"s": services}, config, lane, clock=self.clock).partitions
             ended.append(self.now)
         self.now = max(*ended, started + 60)
         return reports

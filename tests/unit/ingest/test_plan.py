@@ -7,12 +7,14 @@ from hypothesis import strategies as st
 
 from waybill.coordination import CommittedOffset
 from waybill.ingest import Lane, LaneShare
-from waybill.ingest.plan import _assign_to_lanes, estimate_bytes
+from waybill.ingest.plan import _assign_to_lanes, _count_lanes, _order, estimate_bytes
 from waybill.sources.kafka import LogRange
 
 
 def shares(*sizes: int) -> list[LaneShare]:
-    return [LaneShare(topic="t", partition=number, estimated_bytes=size) for number, size in enumerate(sizes)]
+    return [
+        LaneShare(stream="s", topic="t", partition=number, estimated_bytes=size) for number, size in enumerate(sizes)
+    ]
 
 
 def test_estimate_is_lag_times_the_mean_size_of_the_last_object() -> None:
@@ -30,7 +32,7 @@ def test_largest_go_first_to_the_least_loaded_lane() -> None:
 
 
 def test_small_topic_partitions_of_a_lane_come_first() -> None:
-    (lane,) = _assign_to_lanes(shares(50, 10, 1_000_000), 1)
+    (lane,) = _assign_to_lanes(_order(shares(50, 10, 1_000_000), {}), 1)
     assert [share.estimated_bytes for share in lane.shares] == [10, 50, 1_000_000]
 
 
@@ -56,3 +58,26 @@ def test_assignment_keeps_everything_and_no_lane_is_twice_as_long_as_needed(size
 def test_lane_can_be_stored_as_json() -> None:
     (lane,) = _assign_to_lanes(shares(5, 7), 1)
     assert Lane.model_validate_json(lane.model_dump_json()) == lane
+
+
+def test_stream_is_in_no_more_lanes_than_it_allows() -> None:
+    many = [LaneShare(stream="many", topic="t", partition=number, estimated_bytes=1 << 30) for number in range(8)]
+    few = [LaneShare(stream="few", topic="u", partition=number, estimated_bytes=1 << 30) for number in range(8)]
+    lanes = _assign_to_lanes([*many, *few], 4, {"many": 4, "few": 1})
+    assert len(lanes) == 4
+    assert sum("few" in lane.streams for lane in lanes) == 1
+    assert sum("many" in lane.streams for lane in lanes) == 3, "the lane of `few` has enough work"
+
+
+def test_each_stream_has_one_lane_for_its_chores() -> None:
+    lanes = _assign_to_lanes(
+        [LaneShare(stream=f"s{n % 3}", topic="t", partition=n, estimated_bytes=1 << 30) for n in range(9)], 3
+    )
+    assert sorted(stream for lane in lanes for stream in lane.chores) == ["s0", "s1", "s2"]
+
+
+def test_small_work_of_a_group_shares_one_lane_and_a_backlog_gets_all() -> None:
+    assert _count_lanes(shares(*[1000] * 100), 4) == 1
+    assert _count_lanes(shares(*[1000] * 500), 4) == 3
+    assert _count_lanes(shares(10 << 30, 10 << 30), 4) == 4
+    assert _count_lanes([], 4) == 1

@@ -7,7 +7,9 @@ from waybill.ingest import (
     Failure,
     IngestReport,
     LaneReport,
+    LaneSummary,
     Outcome,
+    StreamReport,
     TopicPartitionReport,
     merge_reports,
 )
@@ -42,23 +44,34 @@ BROKEN = TopicPartitionReport(
 )
 
 
-def test_merge_adds_up_the_reports_of_lanes() -> None:
-    lanes = [
-        LaneReport(stream="s", lane=0, seconds=2.0, partitions=(GOOD,)),
-        LaneReport(stream="s", lane=1, seconds=5.0, partitions=(BEHIND, BROKEN)),
-    ]
-    report = merge_reports("s", lanes)
-    assert (report.lanes, report.seconds, report.lag) == (2, 5.0, 7)
+def lane_report(number: int, seconds: float, **streams: tuple[TopicPartitionReport, ...]) -> LaneReport:
+    reports = tuple(StreamReport(stream=name, partitions=partitions) for name, partitions in streams.items())
+    return LaneReport(lane=number, seconds=seconds, streams=reports)
+
+
+def test_lane_report_adds_up_its_streams() -> None:
+    report = lane_report(0, 2.0, s=(GOOD,), t=(BEHIND, BROKEN))
     assert (report.objects, report.messages, report.size_bytes) == (1, 15, 100), "adopted objects are not counted again"
     assert report.failures == [BROKEN]
-    assert [str(p.tp) for p in report.partitions] == ["a/1", "a/3", "b/0"]
+    assert report.lag == 7
+    assert [str(p.tp) for p in report.partitions] == ["b/0", "a/3", "a/1"]
     assert (GOOD.lag, BEHIND.lag, BROKEN.lag) == (0, 7, None)
 
 
+def test_merge_adds_up_the_lanes_of_each_stream() -> None:
+    lanes = [lane_report(0, 2.0, s=(GOOD,), t=(BEHIND,)), lane_report(1, 5.0, t=(BROKEN,))]
+    report = merge_reports(lane.summary() for lane in lanes)
+    assert (report.lanes, report.seconds) == (2, 5.0)
+    s, t = report.streams
+    assert (s.stream, s.topic_partitions, s.objects, s.messages, s.lag, s.failures) == ("s", 1, 1, 15, 0, ())
+    assert (t.stream, t.topic_partitions, t.objects, t.messages, t.lag, t.failures) == ("t", 2, 0, 0, 7, (BROKEN,))
+
+
 def test_merge_of_no_lane_is_an_empty_report() -> None:
-    assert merge_reports("s", []) == IngestReport(stream="s", lanes=0, seconds=0.0, partitions=())
+    assert merge_reports([]) == IngestReport(lanes=0, seconds=0.0, streams=())
 
 
-def test_report_can_be_stored_as_json() -> None:
-    report = merge_reports("s", [LaneReport(stream="s", lane=0, seconds=2.0, partitions=(GOOD, BROKEN))])
-    assert IngestReport.model_validate_json(report.model_dump_json()) == report
+def test_summary_can_be_stored_as_json_and_leaves_out_topic_partitions_without_a_failure() -> None:
+    summary = lane_report(0, 2.0, s=(GOOD, BROKEN)).summary()
+    assert LaneSummary.model_validate_json(summary.model_dump_json()) == summary
+    assert summary.streams[0].failures == (BROKEN,)

@@ -43,6 +43,21 @@ def test_invalid_range_fails_the_task_without_a_retry(params: dict[str, Any], wh
         check_sweep_range(task_context(params))
 
 
+def group_context(streams: list[str], **params: Any) -> dict[str, Any]:
+    """Return the context of a run of a group's DAG."""
+    dag = DAG("dedup", params={"streams": [], "since": None, "until": None, "rebuild_index": False})
+    return {"dag": dag, "params": {**dag.params.dump(), "streams": streams, **params}}
+
+
+@pytest.mark.parametrize("streams", [[], ["a", "b"]])
+@pytest.mark.parametrize("params", [{"since": "2026-01-01T00:00:00Z"}, {"rebuild_index": True}])
+def test_a_range_in_a_group_needs_one_stream(streams: list[str], params: dict[str, Any]) -> None:
+    with pytest.raises(AirflowFailException, match=f"streams has {len(streams)}: select one"):
+        check_sweep_range(group_context(streams, **params))
+    check_sweep_range(group_context(["a"], **params))
+    check_sweep_range(group_context(streams))
+
+
 def test_unknown_parameter_fails_the_task() -> None:
     with pytest.raises(AirflowFailException, match="unknown parameter: untill; known parameters: since, until"):
         check_sweep_range(task_context({"untill": "2026-01-31T00:00:00Z"}))

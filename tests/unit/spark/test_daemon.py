@@ -127,3 +127,30 @@ def test_long_environment_variables_are_handed_over_completely() -> None:
             answer, _ = daemon.communicate("\n", timeout=20)
         assert value.replace(" ", "_") in answer
         driver.communicate(timeout=20)
+
+
+_RUN = """
+import gc, pathlib, sys, zipfile, zipimport
+import pyspark.daemon
+from waybill.spark import daemon
+
+archive = pathlib.Path(sys.argv[1])
+with zipfile.ZipFile(archive, "w") as made:
+    made.writestr("in_archive.py", "")
+importer = zipimport.zipimporter(str(archive))
+
+def manager():
+    archive.unlink()
+    importer.invalidate_caches()
+    print(gc.get_freeze_count() > 10_000, bool(importer._files))
+
+pyspark.daemon.manager = manager
+daemon.run()
+"""
+
+
+def test_workers_neither_collect_what_is_imported_nor_read_archives_again(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _RUN, str(tmp_path / "archive.zip")], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["True", "True"]

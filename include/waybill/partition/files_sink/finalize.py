@@ -48,12 +48,14 @@ from waybill.partition.files_sink.hour_state import (
     times_reached,
 )
 from waybill.partition.files_sink.upload import Origin
+from waybill.staging.services import Services, services_of
 from waybill.store import ListedObject, Store
-from waybill.tables import Progress, catalog_of, load_tables, read_blocked_partitions, read_progress, read_watermarks
+from waybill.tables import Progress, load_tables, read_blocked_partitions, read_progress, read_watermarks
 from waybill.tables.file_inventory import InventoryEntry, check_file_layout, last_sequence_number, read_inventory
 
-__all__ = ["FinalizeReport", "fetch_log_ends", "finalize"]
+__all__ = ["FinalizeReport", "fetch_log_ends", "finalize", "hours_blocked"]
 
+_MAX_NAMED_HOURS = 5
 _UNKNOWN_END = (1 << 63) - 1
 
 logger = logging.getLogger(__name__)
@@ -124,8 +126,11 @@ def finalize(
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     fetch: FetchLogEnds | None = None,
     dry_run: bool = False,
+    services: Services | None = None,
 ) -> FinalizeReport:
     """Mark the final hours of stream `name`. With `dry_run` only report what would be done.
+
+    `services`: those to use; without them it opens and closes its own.
 
     Raises `ConfigError` for a stream whose sink is not `files`, `ProgressLost`, or one of the retriable
     `StoreUnavailable` and `CatalogUnavailable`. Without Kafka or ZooKeeper it relies on committed data alone.
@@ -133,9 +138,21 @@ def finalize(
     stream = config.stream(name)
     if not stream.sink.is_files:
         raise ConfigError(f"stream {name!r} has the sink {stream.sink.name}: only files are marked as final")
-    with Store.of(config.storage) as store, catalog_of(config) as catalog:
+    with services_of(config, services) as opened:
         fetch = fetch or (lambda store, at: fetch_log_ends(config, name, store, at))
-        return _Finalizer(config, name, stream, store, now, fetch, dry_run).run(catalog)
+        return _Finalizer(config, name, stream, opened.store, now, fetch, dry_run).run(opened.catalog)
+
+
+def hours_blocked(report: FinalizeReport) -> str:
+    """Return the message about hours that cannot become final, with the first of them."""
+    hours = "; ".join(
+        f"{hour.period}: {len(hour.missing)} files missing, {len(hour.strays)} not listed"
+        for hour in report.blocked[:_MAX_NAMED_HOURS]
+    )
+    return (
+        f"{report.stream}: the files of {len(report.blocked):,} hours differ from the file inventory ({hours}); these "
+        f"hours cannot become final. The details: waybill finalize {report.stream} --dry-run"
+    )
 
 
 def fetch_log_ends(config: Config, name: str, store: Store, asked_at: datetime) -> LogEnds:

@@ -1,0 +1,104 @@
+"""Groups of streams that share a DAG, and the keys with which a stream leaves its group."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field, model_validator
+
+from waybill.config.base import Matching, Section, section_error
+from waybill.config.expressions import IsSchedule
+from waybill.config.quantities import WholeNumberBetween
+
+__all__ = ["DEFAULT_GROUP", "OWN_DAG", "Group", "GroupName", "GroupedSection"]
+
+DEFAULT_GROUP = "default"
+OWN_DAG = "own"
+"""The value of `group` for a stream that has a DAG of its own."""
+
+GROUP_NAME = Matching(r"[a-z][a-z0-9_]{0,99}", "a lower-case letter, then up to 99 characters of [a-z0-9_]")
+POOL_NAME = Matching(r"[A-Za-z0-9_.-]{1,250}", "1 to 250 characters of [A-Za-z0-9_.-]")
+
+GroupName = Annotated[str, GROUP_NAME]
+_Pool = Annotated[str, POOL_NAME]
+_DEFAULT_POOL = "default_pool"
+
+
+class IngestGroup(Section):
+    """The ingest DAG of the group."""
+
+    schedule: Annotated[str, IsSchedule()] = Field("* * * * *", description="When the group's ingest runs, in UTC.")
+    lanes: Annotated[int, WholeNumberBetween(1, 1024)] = Field(
+        4,
+        description="The most lanes of a run. A run with little to archive uses fewer, since each has a fixed cost.",
+    )
+    pool: _Pool = Field(_DEFAULT_POOL, description="The Airflow pool of its tasks.")
+
+
+class PartitionGroup(Section):
+    """The partition DAG of the group: one Spark application for all its streams."""
+
+    schedule: Annotated[str, IsSchedule()] = Field("@hourly", description="When the group's DAG runs, in UTC.")
+    parallel: Annotated[int, WholeNumberBetween(1, 64)] = Field(
+        4, description="How many streams the Spark application works on at the same time."
+    )
+    pool: _Pool = Field(_DEFAULT_POOL, description="The Airflow pool of its tasks.")
+
+
+class DedupGroup(PartitionGroup):
+    """The dedup DAG of the group: one Spark application for all its streams with `dedup`."""
+
+    schedule: Annotated[str, IsSchedule()] = Field(
+        "@hourly",
+        description="When the group's DAG runs, in UTC, in addition to after each partition run of the group.",
+    )
+
+
+class MaintenanceGroup(PartitionGroup):
+    """The maintenance DAG of the group: one Spark application for all its streams."""
+
+    schedule: Annotated[str, IsSchedule()] = Field("@daily", description="When the group's DAG runs, in UTC.")
+
+
+class Group(Section):
+    """The DAGs that the streams of a group share. A stream names its group with the key `group` of the same section."""
+
+    ingest: IngestGroup = Field(IngestGroup(), description="The ingest DAG of the group.")
+    partition: PartitionGroup = Field(PartitionGroup(), description="The partition DAG of the group.")
+    dedup: DedupGroup = Field(DedupGroup(), description="The dedup DAG of the group.")
+    maintenance: MaintenanceGroup = Field(MaintenanceGroup(), description="The maintenance DAG of the group.")
+
+
+class GroupedSection(Section):
+    """A section of a stream whose job runs in the DAG of a group, or in a DAG of the stream's own."""
+
+    group: GroupName = Field(
+        DEFAULT_GROUP,
+        description="The group whose DAG does this for the stream. `own`: a DAG of its own, named after the stream. "
+        "A stream that sets `schedule` or `pool` has a DAG of its own, too.",
+    )
+    pool: _Pool | None = Field(None, description="The Airflow pool of the tasks of the stream's own DAG.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_group(cls, value: Any) -> Any:
+        """Give a stream that sets the schedule or pool of its own DAG such a DAG. Refuse both beside a group."""
+        if not isinstance(value, dict):
+            return value
+        own = [key for key in ("schedule", "pool") if key in value]
+        if own and "group" not in value:
+            return {**value, "group": OWN_DAG}
+        # A config that was written out as JSON has every key, with its default.
+        without_effect = [key for key in own if value[key] != cls.model_fields[key].default]
+        if without_effect and value["group"] != OWN_DAG:
+            raise section_error(
+                without_effect[0],
+                f"has no effect in the group {value['group']!r}: remove it, set it for the group (groups."
+                f"{value['group']}), or set `group: {OWN_DAG}`",
+            )
+        return value
+
+    @property
+    def has_own_dag(self) -> bool:
+        """Return whether the stream has a DAG of its own."""
+        return self.group == OWN_DAG

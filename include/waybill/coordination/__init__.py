@@ -1,0 +1,35 @@
+"""ZooKeeper: locks, committed offsets, the journal of named stops, and people's decisions to pause a stream.
+
+What the protocol relies on: a node's version grows with each write, and ZooKeeper refuses a write that names an older
+version. Locks only save work: they keep two lanes from fetching the same data, but without them nothing would be lost
+or archived twice. The committed offset is a fast copy of the end of the chain; if it is missing, ingest reads the chain
+(docs/protocol.md).
+
+What it survives: a session that expires while a lane sleeps or works. From then on this session writes nothing and
+raises `CoordinationUnavailable` instead. What a rival committed in the meantime stays, since every write names the
+version that was read.
+"""
+
+from waybill.coordination.coordinator import Coordinator, IngestState, read_ingest_states
+from waybill.coordination.group_problems import GroupProblems, Problem
+from waybill.coordination.nodes import CommittedOffset, Stop
+from waybill.coordination.paths import ZkPaths
+from waybill.coordination.pauses import Pause, PauseAction, Stage, StreamPauses, read_pauses
+from waybill.coordination.session import ZooKeeperSession
+
+__all__ = [
+    "CommittedOffset",
+    "Coordinator",
+    "GroupProblems",
+    "IngestState",
+    "Pause",
+    "PauseAction",
+    "Problem",
+    "Stage",
+    "Stop",
+    "StreamPauses",
+    "ZkPaths",
+    "ZooKeeperSession",
+    "read_ingest_states",
+    "read_pauses",
+]

@@ -1,0 +1,139 @@
+"""The documents in ZooKeeper's nodes: committed offsets and named stops, as JSON with a version."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from waybill.documents import read_document
+from waybill.errors import DocumentDamaged
+from waybill.names import Extension, TopicPartition
+
+__all__ = ["CommittedOffset", "Stop", "damaged_node", "parse_node", "to_node"]
+
+_VERSION = 1
+_REBUILT = "its content is rebuilt from the archive"
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedOffset:
+    """The committed offset of a topic-partition, and facts that were known when it was written."""
+
+    committed_offset: int
+    """The offset that the next backup object will start at."""
+    topic_id: str = ""
+    """The topic's id at that time; '' if Kafka did not return one."""
+    leader_epoch: int = -1
+    """The leader epoch of the last archived batch; -1 if Kafka did not return one."""
+    object_bytes: int = 0
+    """Size of the last object. With `object_messages` it gives the mean message size, which plans of lanes use."""
+    object_messages: int = 0
+    """Number of messages in the last object."""
+    committed_at_ms: int = 0
+    """When it was written. Epoch ms."""
+    start_offset: int | None = None
+    """Offset at which the chain starts; None if an older Waybill started it, or if it is no longer known."""
+    last_object_offset: int | None = None
+    """Offset at which the last object starts (it ends at the committed offset); None if missing or unknown."""
+    set_by_hand: str = ""
+    """Who set the committed offset by hand, when and why; '' if it was never set by hand."""
+    extension: Extension = Extension.KAFKA
+    """Extension of the chain's objects, which implies their format. All objects of a generation share it."""
+    version: int = -1
+    """The node's version in ZooKeeper; -1 if there is no node. Not part of the document."""
+
+    def to_document(self) -> bytes:
+        """Return the JSON document of the ZooKeeper node."""
+        return to_node(
+            committed_offset=self.committed_offset,
+            topic_id=self.topic_id,
+            leader_epoch=self.leader_epoch,
+            object_bytes=self.object_bytes,
+            object_messages=self.object_messages,
+            committed_at=self.committed_at_ms,
+            start_offset=self.start_offset,
+            last_object_offset=self.last_object_offset,
+            set_by_hand=self.set_by_hand,
+            format=self.extension,
+        )
+
+    @classmethod
+    def from_document(cls, data: bytes, version: int, where: str) -> CommittedOffset:
+        """Return the committed offset in the node `where`, whose version is `version`.
+
+        Raises `DocumentTooNew` for a document of a newer version, `DocumentDamaged` for one that cannot be parsed.
+        """
+        fields = parse_node(data, where)
+        try:
+            return cls(
+                committed_offset=int(fields["committed_offset"]),
+                topic_id=str(fields["topic_id"]),
+                leader_epoch=int(fields["leader_epoch"]),
+                object_bytes=int(fields["object_bytes"]),
+                object_messages=int(fields["object_messages"]),
+                committed_at_ms=int(fields["committed_at"]),
+                start_offset=_offset_or_none(fields.get("start_offset")),
+                last_object_offset=_offset_or_none(fields.get("last_object_offset")),
+                set_by_hand=str(fields.get("set_by_hand", "")),
+                extension=Extension(fields.get("format", Extension.KAFKA)),
+                version=version,
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise damaged_node(where, error) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """A named stop in the journal: which topic-partition is stopped, why, and since when."""
+
+    tp: TopicPartition
+    error: str
+    """The name of the named stop, which is the name of its error class."""
+    message: str
+    figures: dict[str, Any]
+    """The error's attributes that are numbers or strings."""
+    stopped_at_ms: int
+    """Epoch ms."""
+
+    def to_document(self) -> bytes:
+        """Return the JSON document of the ZooKeeper node."""
+        return to_node(error=self.error, message=self.message, figures=self.figures, stopped_at=self.stopped_at_ms)
+
+    @classmethod
+    def from_document(cls, tp: TopicPartition, data: bytes, where: str) -> Stop:
+        """Return the named stop in the node `where`. Raises `DocumentTooNew` or `DocumentDamaged`."""
+        fields = parse_node(data, where)
+        try:
+            return cls(tp, fields["error"], fields["message"], dict(fields["figures"]), int(fields["stopped_at"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise damaged_node(where, error) from None
+
+
+def to_node(**fields: Any) -> bytes:
+    """Return a node's content: a JSON document with the version of its format."""
+    return json.dumps({"v": _VERSION, **fields}, separators=(",", ":")).encode()
+
+
+def parse_node(data: bytes, where: str, remedy: str = _REBUILT) -> dict[str, Any]:
+    """Return the fields of the document in the node `where`. `remedy` says what happens when the node is deleted.
+
+    Raises `DocumentTooNew` or `DocumentDamaged`.
+    """
+    upgrade = "Upgrade this installation, or stop the other one"
+    try:
+        return read_document(data, _VERSION, f"ZooKeeper node {where}", remedy=upgrade)
+    except (KeyError, TypeError, ValueError) as error:
+        raise damaged_node(where, error, remedy) from None
+
+
+def damaged_node(where: str, error: Exception, remedy: str = _REBUILT) -> DocumentDamaged:
+    """Return the error for a node that cannot be parsed. `remedy` says what happens when the node is deleted."""
+    return DocumentDamaged(
+        f"ZooKeeper node {where} does not hold a document of Waybill's ({type(error).__name__}: {error}). Delete the "
+        f"node: {remedy}"
+    )
+
+
+def _offset_or_none(value: Any) -> int | None:
+    return None if value is None else int(value)

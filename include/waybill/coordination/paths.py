@@ -1,0 +1,63 @@
+"""The paths of ZooKeeper's nodes, without the connection's chroot."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from waybill.names import TopicPartition, check_stream_name, check_topic
+
+__all__ = ["ZkPaths", "group_problems_path", "pauses_path"]
+
+
+@dataclass(frozen=True, slots=True)
+class ZkPaths:
+    """The ZooKeeper nodes of one stream and generation, below `root`."""
+
+    root: str
+    stream: str
+    generation: int
+
+    @property
+    def base(self) -> str:
+        """The parent of all nodes."""
+        return f"/{_join(self.root, 'streams', check_stream_name(self.stream), str(self.generation))}"
+
+    @property
+    def offsets(self) -> str:
+        """The parent of the committed offsets: its children are topics, and theirs are partition numbers."""
+        return f"{self.base}/offsets"
+
+    def committed_offset(self, tp: TopicPartition) -> str:
+        """Return the node of a committed offset."""
+        return f"{self.offsets}/{check_topic(tp.topic)}/{tp.partition}"
+
+    def lock(self, tp: TopicPartition) -> str:
+        """Return the node of a topic-partition's lock."""
+        return f"{self.base}/locks/{check_topic(tp.topic)}/{tp.partition}"
+
+    def chore(self, name: str) -> str:
+        """Return the node that records when a chore was last claimed."""
+        return f"{self.base}/chores/{name}"
+
+    @property
+    def stops(self) -> str:
+        """The parent of the journal of named stops."""
+        return f"{self.base}/stops"
+
+    def stop(self, tp: TopicPartition) -> str:
+        """Return the node of the journal that holds a topic-partition's named stop."""
+        return f"{self.stops}/{check_topic(tp.topic)}/{tp.partition}"
+
+
+def pauses_path(root: str, stream: str) -> str:
+    """Return the node of the decisions to pause or resume a stream. They hold for all generations."""
+    return f"/{_join(root, 'pauses', check_stream_name(stream))}"
+
+
+def group_problems_path(root: str, group: str) -> str:
+    """Return the node of the problems that the last run of a group found."""
+    return f"/{_join(root, 'groups', check_stream_name(group), 'problems')}"
+
+
+def _join(root: str, *segments: str) -> str:
+    return "/".join([*(part for part in root.split("/") if part), *segments])

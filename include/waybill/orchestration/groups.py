@@ -1,0 +1,234 @@
+"""What the DAGs of groups share: their ids, forms and assets, and the tasks that show the result of each stream.
+
+    partition (Spark) → results → stream (one mapped task for each stream that did something or failed)
+
+The Spark job writes the results to S3 (`waybill.spark.group_results`). `results` reads them. A task `stream` fails if
+its stream failed or has an alert. Each committed table has its asset event, whatever its stream's task.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import Asset, AssetAlias, Param, task
+
+from waybill.config import Config
+from waybill.config.groups import DEFAULT_GROUP, PartitionGroup
+from waybill.orchestration.spark_submit import SubmitGroup, table_asset
+from waybill.spark.selection import JobKind
+
+if TYPE_CHECKING:
+    from waybill.spark.group_results import GroupResults, StreamResult
+
+__all__ = [
+    "GroupReport",
+    "add_result_tasks",
+    "group_arguments",
+    "group_asset",
+    "group_dag_id",
+    "group_settings",
+    "partition_assets",
+    "read_group_report",
+    "report_stream",
+    "streams_param",
+]
+
+logger = logging.getLogger(__name__)
+
+_MOST_STREAM_TASKS = 1000
+"""Airflow refuses to map a task more than 1,024 times (`core.max_map_length`)."""
+_MOST_NAMES = 20
+
+
+# --- when DAGs are parsed ---------------------------------------------------------------------------------------------
+
+
+def group_dag_id(job: JobKind, group: str) -> str:
+    """Return the id of a group's DAG: `partition` for the default group, `partition_group__large` for another."""
+    return str(job) if group == DEFAULT_GROUP else f"{job}_group__{group}"
+
+
+def group_settings(config: Config, job: JobKind, group: str) -> PartitionGroup:
+    """Return the schedule and pool of a group's DAG."""
+    settings: PartitionGroup = getattr(config.group(group), str(job))
+    return settings
+
+
+def group_arguments(
+    job: JobKind, group: str, settings: PartitionGroup, *, retries: int, retry_delay: timedelta
+) -> dict[str, Any]:
+    """Return arguments of the DAG of a group."""
+    return {
+        "dag_id": group_dag_id(job, group),
+        "catchup": False,
+        "max_active_runs": 1,
+        "default_args": {"owner": "waybill", "retries": retries, "retry_delay": retry_delay, "pool": settings.pool},
+        "tags": ["waybill", str(job), "group"],
+    }
+
+
+def streams_param(streams: Sequence[str]) -> Param:
+    """Return the parameter that selects streams of a group. Airflow refuses other names when a run is triggered."""
+    return Param(
+        [],
+        type="array",
+        items={"type": "string", "enum": list(streams)},
+        uniqueItems=True,
+        examples=list(streams),
+        title="Streams",
+        description="Only these streams of the group. Empty: all of them.",
+    )
+
+
+def group_asset(group: str) -> Asset:
+    """Return the asset that stands for the tables of a partition group: one event for each run that commits."""
+    return Asset(name=group_dag_id(JobKind.PARTITION, group), uri=f"x-waybill://partition/{group}", group="waybill")
+
+
+def partition_assets(config: Config, streams: Sequence[str]) -> list[Asset]:
+    """Return the assets that partition runs of these streams update: of groups, and of tables with a DAG of their own.
+
+    Each once, in the order of the streams.
+    """
+    assets: dict[str, Asset] = {}
+    for name in streams:
+        stream = config.stream(name)
+        partition = stream.partition
+        asset = table_asset(config, stream) if partition.has_own_dag else group_asset(partition.group)
+        assets.setdefault(asset.name, asset)
+    return list(assets.values())
+
+
+def add_result_tasks(job: JobKind, group: str, submit: SubmitGroup) -> None:
+    """Add the tasks `results` and `stream` after the task that submits the job."""
+    # Events of an alias are only for the assets that a task names, so a table without a commit has none.
+    updates = AssetAlias(f"{group_dag_id(job, group)}_updates", group="waybill")
+    outlets = [updates] if job is JobKind.PARTITION else []
+
+    # Also after a failed application: it has done its work for some streams.
+    @task(trigger_rule="all_done", outlets=outlets)
+    def results() -> list[dict[str, Any]]:
+        from airflow.sdk import get_current_context
+
+        from waybill.orchestration.tasks import begin_task
+
+        context = get_current_context()
+        report = read_group_report(begin_task(), job, group, context["run_id"])
+        for asset in report.assets:
+            context["outlet_events"][updates].add(asset)
+        return report.tasks
+
+    # It only reports, so a retry would report the same: it fails, and alerts, once and at once.
+    @task(retries=0, map_index_template="{{ stream_name }}", outlets=outlets)
+    def stream(result: dict[str, Any]) -> None:
+        from airflow.sdk import get_current_context
+
+        context: Any = get_current_context()
+        context["stream_name"] = result["stream"]
+        report_stream(result)
+        if result["asset"] is not None:
+            context["outlet_events"][updates].add(Asset(**result["asset"]))
+
+    found = results()
+    submit >> found
+    stream.expand(result=found)
+
+
+# --- when tasks run ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class GroupReport:
+    """What follows from the results of a group's application."""
+
+    tasks: list[dict[str, Any]]
+    """The argument of each task `stream`: a result as a JSON object, and the asset that the task updates."""
+    assets: list[Asset]
+    """Assets that no such task updates."""
+
+
+def read_group_report(config: Config, job: JobKind, group: str, run: str) -> GroupReport:
+    """Return what follows from the results of a DAG run, and log a summary.
+
+    Raises `AirflowFailException` if the application has written no results, `DocumentDamaged`, or the retriable
+    `StoreUnavailable`.
+    """
+    from airflow.sdk.exceptions import AirflowFailException
+
+    from waybill.spark.group_results import GroupResults
+    from waybill.store import Store
+
+    with Store.of(config.storage) as store:
+        results = GroupResults.load(store, group, str(job), run)
+    if results is None:
+        raise AirflowFailException(
+            f"the Spark application of {group_dag_id(job, group)} has written no results for run {run}: see the log of "
+            f"the task before this one. The next run does its work"
+        )
+    logger.info("%s", _summary(results))
+    return _report(config, job, group, results)
+
+
+def _report(config: Config, job: JobKind, group: str, results: GroupResults) -> GroupReport:
+    shown = _shown(results)
+    assets: dict[str, Asset] = {}
+    if job is JobKind.PARTITION:
+        committed = [each.stream for each in results.streams.values() if each.committed]
+        assets = {name: table_asset(config, config.stream(name)) for name in committed if name in config.streams}
+    # A task that fails updates nothing, so `results` does it. The other tasks do it themselves: Airflow writes all
+    # events of a task in one transaction, and hundreds of them would take longer than a task waits for the answer.
+    by_task = {each.stream: assets[each.stream] for each in shown if each.is_sound and each.stream in assets}
+    tasks = []
+    for each in shown:
+        asset = by_task.get(each.stream)
+        document = None if asset is None else {"name": asset.name, "uri": asset.uri, "group": asset.group}
+        tasks.append({**each.document(), "asset": document})
+    of_group = [group_asset(group)] if assets else []
+    return GroupReport(tasks, [*of_group, *(asset for name, asset in assets.items() if name not in by_task)])
+
+
+def _shown(results: GroupResults) -> list[StreamResult]:
+    """Return the results that have a task: those of streams that failed, then those that did something."""
+    from waybill.spark.group_results import StreamResult, StreamStatus
+
+    shown = [each for each in results.streams.values() if not each.is_sound]
+    shown += [each for each in results.streams.values() if each.is_sound and each.status is StreamStatus.DONE]
+    if not results.ended:
+        missing = results.missing
+        names = ", ".join(missing[:_MOST_NAMES]) + (", …" if len(missing) > _MOST_NAMES else "")
+        message = (
+            f"the Spark application ended before {len(missing)} streams had a result: {names}. See the log of the task "
+            f"that submits it. The next run does their work"
+        )
+        ended = StreamResult("(the application)", StreamStatus.FAILED, error="ApplicationEnded", message=message)
+        shown.insert(0, ended)
+    return shown[:_MOST_STREAM_TASKS]
+
+
+def _summary(results: GroupResults) -> str:
+    from waybill.spark.group_results import StreamStatus
+
+    found = results.streams.values()
+    counts = {status: sum(each.status is status for each in found) for status in StreamStatus}
+    return (
+        f"{len(results.selected)} streams: {counts[StreamStatus.DONE]} did something, "
+        f"{counts[StreamStatus.NOTHING_NEW]} had nothing new, {counts[StreamStatus.FAILED]} failed, "
+        f"{len(results.missing)} without a result; {sum(bool(each.alerts) for each in found)} with alerts; "
+        f"{sum(each.rows for each in found):,} rows"
+    )
+
+
+def report_stream(result: Mapping[str, Any]) -> None:
+    """Log the result of a stream. Raises `AirflowFailException` with its error and its alerts, if it has any."""
+    from airflow.sdk.exceptions import AirflowFailException
+
+    for line in result["lines"]:
+        logger.info("%s", line)
+    error = [f"{result['error']}: {result['message']}"] if result["error"] else []
+    problems = [*error, *result["alerts"]]
+    if problems:
+        raise AirflowFailException("\n".join(problems))
