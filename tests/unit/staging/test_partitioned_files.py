@@ -128,8 +128,8 @@ VALUES: dict[str, list[Any]] = {
     "landed": [None, datetime(1969, 12, 31, 23, 59, 59, 999999, tzinfo=UTC), datetime(2026, 1, 31, tzinfo=UTC)],
     "tail": [None, b"", b"\xff\x00", b"\xff" * 300],
 }
-# Not the ten smallest numbers: truncated, they are no 32-bit numbers. Iceberg's Java and Rust libraries then return a
-# large positive number, as Waybill does, and PyIceberg, which the test compares with, a number below the smallest.
+# Not the ten smallest numbers: truncated, they are no 32-bit numbers. Iceberg's Rust library, which Waybill uses, then
+# returns a large positive number, and PyIceberg, which the test compares with, a number below the smallest.
 INT32, INT64 = st.integers(10 - (1 << 31), (1 << 31) - 1), st.integers(-(1 << 62), (1 << 62) - 1)
 TIMES = st.datetimes(datetime(1600, 1, 1), datetime(2300, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001
 TEXTS = st.sampled_from(["", "AA", "AAL", "null", "a/b=c&%?#", "..", "ü€𝄞-long", "x" * 300, "UA"]) | st.text(max_size=5)
