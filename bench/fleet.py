@@ -142,12 +142,16 @@ class Fleet(threading.Thread):
                 number = self.produced
                 stream = number % len(streams)
                 event = {"id": f"{number}", "at": int(time.time() * 1000), "text": "x" * 400}
-                producer.produce(
-                    f"fleet-{stream}",
-                    json.dumps(event).encode(),
-                    partition=number // len(streams) % PARTITIONS,
-                    on_delivery=self._delivered,
-                )
+                try:
+                    producer.produce(
+                        f"fleet-{stream}",
+                        json.dumps(event).encode(),
+                        partition=number // len(streams) % PARTITIONS,
+                        on_delivery=self._delivered,
+                    )
+                except BufferError:  # the brokers are behind: deliver some messages first
+                    producer.poll(0.5)
+                    continue
                 self.produced += 1
                 due = start + self.produced * gap
             producer.poll(0.05)

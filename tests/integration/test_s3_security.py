@@ -17,7 +17,7 @@ import boto3
 import obstore
 import pyarrow as pa
 import pytest
-from botocore.credentials import ReadOnlyCredentials
+from botocore.credentials import AssumeRoleCredentialFetcher, ReadOnlyCredentials
 from botocore.exceptions import ClientError
 from moto.server import ThreadedMotoServer
 from obstore.exceptions import BaseError
@@ -260,7 +260,7 @@ def test_refused_role_is_one_clear_line(url: str, monkeypatch: pytest.MonkeyPatc
         raise ClientError(answer, "AssumeRole")
 
     where = endpoint(url, **role(url))
-    monkeypatch.setattr(clients.AssumeRoleCredentialFetcher, "_get_credentials", refuse)
+    monkeypatch.setattr(AssumeRoleCredentialFetcher, "_get_credentials", refuse)
     with (
         Store(where, BUCKET) as store,
         pytest.raises(ConfigError, match=f"role {ROLE} was refused .* of connection 'vault'"),
@@ -271,7 +271,7 @@ def test_refused_role_is_one_clear_line(url: str, monkeypatch: pytest.MonkeyPatc
 
 
 def test_unreachable_sts_raises_store_unavailable(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clients, "_STS_CONFIG", clients.Config(connect_timeout=1, retries={"total_max_attempts": 1}))
+    monkeypatch.setattr(clients, "_STS_OPTIONS", {"connect_timeout": 1, "retries": {"total_max_attempts": 1}})
     with Store(endpoint(url, **role("http://127.0.0.1:1")), BUCKET) as store, pytest.raises(StoreUnavailable):
         store.read("x")
 

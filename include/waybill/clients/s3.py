@@ -24,6 +24,13 @@ if TYPE_CHECKING:
 
 __all__ = ["current_keys", "find_region", "renewed_keys", "role_error", "s3_client"]
 
+_STS_OPTIONS: dict[str, Any] = {
+    "connect_timeout": 5,
+    "read_timeout": 20,
+    "retries": {"mode": "standard", "total_max_attempts": 5},
+}
+"""Options of botocore's `Config` for requests to STS. Timeouts in seconds."""
+
 _creating = threading.Lock()
 """Threads share a session, and botocore's sessions must not create two clients at once."""
 
@@ -145,7 +152,7 @@ def _credentials(session: Any, endpoint: S3Endpoint, role: AssumedRole) -> Defer
     from botocore.config import Config
     from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshableCredentials
 
-    config = Config(connect_timeout=5, read_timeout=20, retries={"mode": "standard", "total_max_attempts": 5})
+    config = Config(**_STS_OPTIONS)
     create = functools.partial(
         session.create_client,
         region_name=endpoint.region or session.get_config_variable("region") or "us-east-1",
