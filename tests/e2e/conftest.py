@@ -19,6 +19,8 @@ version: 1
 storage: {connection: e2e_s3, bucket: waybill, prefix: e2e}
 zookeeper: {root: e2e}
 groups:
+  default:
+    ingest: {schedule: AWAY}
   shops:
     partition: {schedule: AWAY}
     dedup: {schedule: AWAY}
@@ -38,11 +40,11 @@ streams:
     <<: *shop
     topics: [e2e-shop-b]
     table: e2e.shop_b
-  shop_wrong:
+  shop_wrong: # not `field: time`, which the test of the clicks corrects everywhere in this file
     <<: *shop
     topics: [e2e-shop-wrong]
     parser:
-      event_time: {field: time, format: epoch_ms}
+      event_time: {field: when, format: epoch_ms}
       message_id: id
     table: e2e.shop_wrong
   shop_idle:

@@ -312,7 +312,7 @@ class Scene:
     def _judge_answer(self, job: Job, answer: dict[str, Any]) -> None:
         failures = [answer] if "error" in answer else []
         if "report" in answer:
-            partitions = answer["report"]["partitions"]
+            partitions = [p for stream in answer["report"]["streams"] for p in stream["partitions"]]
             failures += [p["failure"] for p in partitions if p["failure"]]
             with self._lock:
                 self.result.lanes += 1
