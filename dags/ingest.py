@@ -48,9 +48,13 @@ def lane(planned: dict[str, Any]) -> dict[str, Any]:
 
 
 @task(trigger_rule="all_done")
-def report(group: str | None, plan: dict[str, Any] | None, lanes: Any) -> None:
+def report(group: str | None, lanes: Any) -> None:
+    from airflow.sdk import get_current_context
+
     from waybill.orchestration.tasks import report_ingest
 
+    # None after a failed plan. As an argument, a value that was never pushed would fail the task before its first line.
+    plan = get_current_context()["ti"].xcom_pull(task_ids="plan", key="plan")
     report_ingest(group, plan, list(lanes or []))
 
 
@@ -83,7 +87,7 @@ def ingest_dag(
     def build() -> None:
         planned = plan(group, names)
         reports = lane.override(execution_timeout=lane_timeout).expand(planned=planned)
-        report(group, planned["plan"], reports)
+        report(group, reports)
 
     return build()
 
