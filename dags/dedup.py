@@ -19,15 +19,10 @@ from datetime import timedelta
 from airflow.sdk import DAG, Asset, AssetAny, AssetOrTimeSchedule, CronTriggerTimetable, Param, dag, task
 
 from waybill.config import Config, Dedup, load_valid_streams
-from waybill.orchestration.groups import (
-    add_result_tasks,
-    group_arguments,
-    group_settings,
-    partition_assets,
-    streams_param,
-)
+from waybill.names import Stage
+from waybill.orchestration.dag_arguments import group_arguments, stream_arguments, streams_param
+from waybill.orchestration.groups import add_result_tasks, partition_assets
 from waybill.orchestration.spark_submit import SubmitGroup, SubmitStream, check_sweep_range, table_asset
-from waybill.spark.selection import JobKind, groups_of
 
 RETRIES = {"retries": 2, "retry_delay": timedelta(minutes=1)}
 
@@ -76,10 +71,10 @@ def after_any(assets: Sequence[Asset], cron: str) -> AssetOrTimeSchedule:
 
 def group_dag(config: Config, group: str, streams: Sequence[str]) -> DAG:
     """Return the dedup DAG of a group."""
-    settings = group_settings(config, JobKind.DEDUP, group)
+    settings = config.group(group).spark_job(Stage.DEDUP)
 
     @dag(
-        **group_arguments(JobKind.DEDUP, group, settings, **RETRIES),
+        **group_arguments(Stage.DEDUP, group, settings.pool, **RETRIES),
         description="each message id once",
         schedule=after_any(partition_assets(config, streams), settings.schedule),
         params={"streams": streams_param(streams), **PARAMS},
@@ -94,7 +89,7 @@ def group_dag(config: Config, group: str, streams: Sequence[str]) -> DAG:
             arguments=ARGUMENTS,
             pre_execute=check_sweep_range,
         )
-        add_result_tasks(JobKind.DEDUP, group, submit)
+        add_result_tasks(Stage.DEDUP, group, submit)
 
     return build()
 
@@ -123,14 +118,10 @@ def stream_dag(config: Config, name: str, dedup: Dedup) -> DAG:
     """Return the dedup DAG of one stream."""
 
     @dag(
-        dag_id=f"dedup__{name}",
+        **stream_arguments(Stage.DEDUP, name, dedup, **RETRIES),
         description=f"each message id once, in the tables of generation {config.stream(name).generation}",
         schedule=after_any([table_asset(config, config.stream(name))], dedup.schedule),
-        catchup=False,
-        max_active_runs=1,
         params=PARAMS,
-        default_args={"owner": "waybill", "pool": dedup.pool or "default_pool", **RETRIES},
-        tags=["waybill", "dedup", name],
         doc_md=__doc__,
     )
     def build() -> None:
@@ -149,7 +140,7 @@ def stream_dag(config: Config, name: str, dedup: Dedup) -> DAG:
 
 def build_all(config: Config) -> None:
     """Register a DAG for each group with streams, and for each stream with dedup that is in none."""
-    for group, streams in groups_of(config, JobKind.DEDUP).items():
+    for group, streams in config.streams_by_group(Stage.DEDUP).items():
         globals()[f"group__{group}"] = group_dag(config, group, streams)
     for name, stream in config.streams.items():
         if stream.dedup is not None and stream.dedup.has_own_dag:

@@ -10,14 +10,14 @@ A stream with `ingest.group: own` has a DAG of its own, `ingest__<stream>`. Its 
 problem.
 """
 
-from collections.abc import Collection
 from datetime import timedelta
 from typing import Any
 
-from airflow.sdk import DAG, Param, dag, task
+from airflow.sdk import DAG, dag, task
 
 from waybill.config import Config, load_valid_streams
-from waybill.config.groups import DEFAULT_GROUP
+from waybill.names import Stage
+from waybill.orchestration.dag_arguments import group_arguments, stream_arguments, streams_param
 
 
 @task(show_return_value_in_logs=False)
@@ -58,32 +58,12 @@ def report(group: str | None, lanes: Any) -> None:
     report_ingest(group, plan, list(lanes or []))
 
 
-def ingest_dag(
-    config: Config, dag_id: str, group: str | None, streams: Collection[str], schedule: str, pool: str | None
-) -> DAG:
+def ingest_dag(config: Config, group: str | None, names: list[str], schedule: str, arguments: dict[str, Any]) -> DAG:
     """Return the ingest DAG of some streams. `group` is None for a stream's own DAG."""
-    names = list(streams)
     budgets = [config.streams[name].ingest.budget for name in names if name in config.streams]
     lane_timeout = max(budgets, default=timedelta()) + timedelta(minutes=2)  # a lane finishes its upload after the end
 
-    @dag(
-        dag_id=dag_id,
-        schedule=schedule,
-        catchup=False,
-        max_active_runs=1,
-        params={
-            "streams": Param(
-                [],
-                type="array",
-                items={"type": "string", "enum": names},
-                title="Streams",
-                description="Archive only these streams, one per line. Empty: all of the DAG.",
-            )
-        },
-        default_args={"owner": "waybill", **({"pool": pool} if pool else {})},
-        tags=["waybill", "ingest", *(names if group is None else [f"group {group}"])],
-        doc_md=__doc__,
-    )
+    @dag(**arguments, schedule=schedule, params={"streams": streams_param(names)}, doc_md=__doc__)
     def build() -> None:
         planned = plan(group, names)
         reports = lane.override(execution_timeout=lane_timeout).expand(planned=planned)
@@ -95,14 +75,13 @@ def ingest_dag(
 def build_all(config: Config) -> None:
     """Register a DAG for each group, and for each stream that has a DAG of its own."""
     for group, streams in config.ingest_groups().items():
-        dag_id = "ingest" if group == DEFAULT_GROUP else f"ingest_group__{group}"
         settings = config.group(group).ingest
-        globals()[dag_id] = ingest_dag(config, dag_id, group, streams, settings.schedule, settings.pool)
+        arguments = group_arguments(Stage.INGEST, group, settings.pool)
+        globals()[f"group__{group}"] = ingest_dag(config, group, streams, settings.schedule, arguments)
     for name, stream in config.streams.items():
         if stream.ingest.has_own_dag:
-            ingest = stream.ingest
-            dag_id = f"ingest__{name}"
-            globals()[dag_id] = ingest_dag(config, dag_id, None, [name], ingest.schedule, ingest.pool)
+            arguments = stream_arguments(Stage.INGEST, name, stream.ingest)
+            globals()[f"stream__{name}"] = ingest_dag(config, None, [name], stream.ingest.schedule, arguments)
 
 
 build_all(load_valid_streams())

@@ -14,19 +14,20 @@ from datetime import timedelta
 from airflow.sdk import DAG, dag
 
 from waybill.config import Config, Stream, load_valid_streams
-from waybill.orchestration.groups import add_result_tasks, group_arguments, group_settings, streams_param
+from waybill.names import Stage
+from waybill.orchestration.dag_arguments import group_arguments, stream_arguments, streams_param
+from waybill.orchestration.groups import add_result_tasks
 from waybill.orchestration.spark_submit import SubmitGroup, SubmitStream, check_params
-from waybill.spark.selection import JobKind, groups_of
 
 RETRIES = {"retries": 1, "retry_delay": timedelta(minutes=5)}
 
 
 def group_dag(config: Config, group: str, streams: Sequence[str]) -> DAG:
     """Return the maintenance DAG of a group."""
-    settings = group_settings(config, JobKind.MAINTENANCE, group)
+    settings = config.group(group).spark_job(Stage.MAINTENANCE)
 
     @dag(
-        **group_arguments(JobKind.MAINTENANCE, group, settings, **RETRIES),
+        **group_arguments(Stage.MAINTENANCE, group, settings.pool, **RETRIES),
         schedule=settings.schedule,
         params={"streams": streams_param(streams)},
         doc_md=__doc__,
@@ -35,7 +36,7 @@ def group_dag(config: Config, group: str, streams: Sequence[str]) -> DAG:
         submit = SubmitGroup(
             task_id="maintain", job="maintenance", group=group, config=config, pre_execute=check_params
         )
-        add_result_tasks(JobKind.MAINTENANCE, group, submit)
+        add_result_tasks(Stage.MAINTENANCE, group, submit)
 
     return build()
 
@@ -44,12 +45,8 @@ def stream_dag(config: Config, name: str, stream: Stream) -> DAG:
     """Return the maintenance DAG of one stream."""
 
     @dag(
-        dag_id=f"maintenance__{name}",
+        **stream_arguments(Stage.MAINTENANCE, name, stream.maintenance, **RETRIES),
         schedule=stream.maintenance.schedule,
-        catchup=False,
-        max_active_runs=1,
-        default_args={"owner": "waybill", "pool": stream.maintenance.pool or "default_pool", **RETRIES},
-        tags=["waybill", "maintenance", name],
         doc_md=__doc__,
     )
     def build() -> None:
@@ -60,7 +57,7 @@ def stream_dag(config: Config, name: str, stream: Stream) -> DAG:
 
 def build_all(config: Config) -> None:
     """Register a DAG for each group with streams, and for each stream that is in none."""
-    for group, streams in groups_of(config, JobKind.MAINTENANCE).items():
+    for group, streams in config.streams_by_group(Stage.MAINTENANCE).items():
         globals()[f"group__{group}"] = group_dag(config, group, streams)
     for name, stream in config.streams.items():
         if stream.maintenance.has_own_dag:

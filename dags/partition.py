@@ -18,9 +18,10 @@ from datetime import timedelta
 from airflow.sdk import DAG, dag, task
 
 from waybill.config import Config, Stream, load_valid_streams
-from waybill.orchestration.groups import add_result_tasks, group_arguments, group_settings, streams_param
+from waybill.names import Stage
+from waybill.orchestration.dag_arguments import group_arguments, stream_arguments, streams_param
+from waybill.orchestration.groups import add_result_tasks
 from waybill.orchestration.spark_submit import SubmitGroup, SubmitStream, check_params, table_asset
-from waybill.spark.selection import JobKind, groups_of
 
 RETRIES = {"retries": 2, "retry_delay": timedelta(minutes=1)}
 
@@ -30,17 +31,17 @@ RETRIES = {"retries": 2, "retry_delay": timedelta(minutes=1)}
 
 def group_dag(config: Config, group: str, streams: Sequence[str]) -> DAG:
     """Return the partition DAG of a group."""
-    settings = group_settings(config, JobKind.PARTITION, group)
+    settings = config.group(group).spark_job(Stage.PARTITION)
 
     @dag(
-        **group_arguments(JobKind.PARTITION, group, settings, **RETRIES),
+        **group_arguments(Stage.PARTITION, group, settings.pool, **RETRIES),
         schedule=settings.schedule,
         params={"streams": streams_param(streams)},
         doc_md=__doc__,
     )
     def build() -> None:
         submit = SubmitGroup(task_id="partition", job="partition", group=group, config=config, pre_execute=check_params)
-        add_result_tasks(JobKind.PARTITION, group, submit)
+        add_result_tasks(Stage.PARTITION, group, submit)
 
     return build()
 
@@ -71,12 +72,8 @@ def stream_dag(config: Config, name: str, stream: Stream) -> DAG:
     """Return the partition DAG of one stream."""
 
     @dag(
-        dag_id=f"partition__{name}",
+        **stream_arguments(Stage.PARTITION, name, stream.partition, **RETRIES),
         schedule=stream.partition.schedule,
-        catchup=False,
-        max_active_runs=1,
-        default_args={"owner": "waybill", "pool": stream.partition.pool or "default_pool", **RETRIES},
-        tags=["waybill", "partition", name],
         doc_md=__doc__,
     )
     def build() -> None:
@@ -97,7 +94,7 @@ def stream_dag(config: Config, name: str, stream: Stream) -> DAG:
 
 def build_all(config: Config) -> None:
     """Register a DAG for each group with streams, and for each stream that is in none."""
-    for group, streams in groups_of(config, JobKind.PARTITION).items():
+    for group, streams in config.streams_by_group(Stage.PARTITION).items():
         globals()[f"group__{group}"] = group_dag(config, group, streams)
     for name, stream in config.streams.items():
         if stream.partition.has_own_dag:

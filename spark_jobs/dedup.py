@@ -21,11 +21,11 @@ from waybill.dedup.first_sweep import check_range, parse_instant
 from waybill.dedup.status import check_window
 from waybill.dedup.sweep import run_all_sweeps
 from waybill.errors import ConfigError, WindowShrunk
+from waybill.names import Stage
 from waybill.spark import daemon
 from waybill.spark.execute import SparkSweep
 from waybill.spark.group_job import Application, check_options, run_application
 from waybill.spark.job import configure_logging, end_process, job_parser
-from waybill.spark.selection import JobKind
 from waybill.spark.session import connection_ids, spark_context, task_slots
 from waybill.spark.side_by_side import StreamWork
 from waybill.staging.driver import RunOutcome
@@ -75,7 +75,7 @@ def main(arguments: list[str] | None = None) -> int:
         def start(config: Config, name: str) -> SparkContext:
             return spark_context(name, connection_ids(config), environment)
 
-        return run_application(JobKind.DEDUP, options, start, partial(dedup, options))
+        return run_application(Stage.DEDUP, options, start, partial(dedup, options))
 
 
 def instant(name: str, text: str) -> datetime:

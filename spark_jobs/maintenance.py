@@ -18,11 +18,11 @@ from pyspark.sql import SparkSession
 from waybill.config import Config
 from waybill.connections import CatalogEndpoint, S3Endpoint, find_connection
 from waybill.maintenance.run import run_maintenance
+from waybill.names import Stage
 from waybill.spark.catalog import spark_catalog
 from waybill.spark.group_job import Application, check_options, run_application
 from waybill.spark.iceberg import SparkProcedures, attach_catalog
 from waybill.spark.job import configure_logging, job_parser
-from waybill.spark.selection import JobKind
 from waybill.spark.session import connection_ids, spark_session
 from waybill.spark.side_by_side import StreamWork
 
@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     check_options(parser, options)
     configure_logging()
-    return run_application(JobKind.MAINTENANCE, options, start, maintain)
+    return run_application(Stage.MAINTENANCE, options, start, maintain)
 
 
 def start(config: Config, name: str) -> SparkContext:

@@ -15,13 +15,13 @@ from pyspark import SparkContext
 
 from waybill.config import Config
 from waybill.errors import HoursBlocked
+from waybill.names import Stage
 from waybill.partition.report import Report
 from waybill.partition.run import run_to_the_end
 from waybill.spark import daemon
 from waybill.spark.execute import spark_execute
 from waybill.spark.group_job import Application, check_options, run_application
 from waybill.spark.job import configure_logging, end_process, job_parser
-from waybill.spark.selection import JobKind
 from waybill.spark.session import connection_ids, spark_context, task_slots
 from waybill.spark.side_by_side import StreamWork
 from waybill.staging.driver import RunOutcome
@@ -53,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
             if application.is_group and application.config.stream(work.stream).sink.is_files:
                 mark_final_hours(application, work)
 
-        return run_application(JobKind.PARTITION, options, start, do)
+        return run_application(Stage.PARTITION, options, start, do)
 
 
 def partition(application: Application, work: StreamWork, *, alert: bool) -> None:

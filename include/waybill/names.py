@@ -42,6 +42,7 @@ __all__ = [
     "index_prefix",
     "indexes_prefix",
     "is_topic",
+    "join_segments",
     "key_index_filter_key",
     "key_index_manifest_key",
     "key_index_manifests_prefix",
@@ -209,12 +210,12 @@ class BackupName:
 
 def archive_prefix(prefix: str) -> str:
     """Return the prefix of all backup objects."""
-    return _join(prefix, "backup", "")
+    return join_segments(prefix, "backup", "")
 
 
 def backup_prefix(prefix: str, topic: str) -> str:
     """Return the prefix of all backup objects of a topic."""
-    return _join(prefix, "backup", check_topic(topic), "")
+    return join_segments(prefix, "backup", check_topic(topic), "")
 
 
 def chain_prefix(prefix: str, topic: str, generation: int, partition: int) -> str:
@@ -243,7 +244,7 @@ def chain_of_key(key: str) -> tuple[TopicPartition, int] | None:
 
 def indexes_prefix(prefix: str) -> str:
     """Return the prefix of all index objects."""
-    return _join(prefix, "index", "")
+    return join_segments(prefix, "index", "")
 
 
 def index_prefix(backup_key: str) -> str:
@@ -255,7 +256,7 @@ def index_prefix(backup_key: str) -> str:
     name = BackupName.parse(backup_key)
     prefix = "/".join(backup_key.split("/")[:-3])
     start = f"{name.generation}_{name.partition}_{name.first_offset:0{OFFSET_DIGITS}d}."
-    return _join(prefix, "index", name.topic, start)
+    return join_segments(prefix, "index", name.topic, start)
 
 
 def index_key(backup_key: str, token: str) -> str:
@@ -268,7 +269,7 @@ def index_key(backup_key: str, token: str) -> str:
 
 def chain_start_key(prefix: str, topic: str, generation: int, partition: int) -> str:
     """Return the key of a chain start: `<prefix>/starts/<topic>/<generation>_<partition>.json`."""
-    return _join(prefix, "starts", check_topic(topic), f"{generation}_{partition}.json")
+    return join_segments(prefix, "starts", check_topic(topic), f"{generation}_{partition}.json")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -307,12 +308,12 @@ class GapName:
 
 def gaps_prefix(prefix: str) -> str:
     """Return the prefix of all accepted gaps."""
-    return _join(prefix, "gaps", "")
+    return join_segments(prefix, "gaps", "")
 
 
 def gap_prefix(prefix: str, topic: str, generation: int, partition: int) -> str:
     """Return the prefix of the accepted gaps of one chain."""
-    return _join(prefix, "gaps", check_topic(topic), f"{generation}_{partition}_")
+    return join_segments(prefix, "gaps", check_topic(topic), f"{generation}_{partition}_")
 
 
 # --- partition runs ---------------------------------------------------------------------------------------------------
@@ -320,7 +321,7 @@ def gap_prefix(prefix: str, topic: str, generation: int, partition: int) -> str:
 
 def plans_prefix(prefix: str, stream: str, generation: int, table_uuid: str) -> str:
     """Return the prefix of all plans of a stream's generation, and of the documents of their staged files."""
-    return _join(prefix, "plans", check_stream_name(stream), str(generation), table_uuid, "")
+    return join_segments(prefix, "plans", check_stream_name(stream), str(generation), table_uuid, "")
 
 
 def plan_key(
@@ -374,7 +375,7 @@ class Period:
 
     def prefix(self, root: str) -> str:
         """Return the prefix of all objects of the period below the sink's `root`."""
-        return _join(root, self.path)
+        return join_segments(root, self.path)
 
     def __str__(self) -> str:
         return self.path.rstrip("/")
@@ -410,12 +411,12 @@ class FileName:
 
 def sink_root(prefix: str, sink_prefix: str) -> str:
     """Return the prefix of all files of a sink, below the archive's `prefix`."""
-    return _join(prefix, *(p for p in sink_prefix.split("/") if p))
+    return join_segments(prefix, *(p for p in sink_prefix.split("/") if p))
 
 
 def period_of_key(root: str, key: str) -> Period | None:
     """Return the period whose directory holds an object of the sink; None if no period's directory holds it."""
-    prefix = _join(root, "")
+    prefix = join_segments(root, "")
     match = _PERIOD_OBJECT.fullmatch(key.removeprefix(prefix)) if key.startswith(prefix) else None
     if match is None or not is_topic(match[1]):
         return None
@@ -436,7 +437,7 @@ def success_key(root: str, period: Period) -> str:
 
 def retries_prefix(prefix: str, stream: str, generation: int, table_uuid: str) -> str:
     """Return the prefix of everything about the retries of one table's quarantine."""
-    return _join(prefix, "retries", check_stream_name(stream), str(generation), table_uuid, "")
+    return join_segments(prefix, "retries", check_stream_name(stream), str(generation), table_uuid, "")
 
 
 def retry_key(prefix: str, stream: str, generation: int, table_uuid: str, number: int) -> str:
@@ -462,7 +463,7 @@ def retry_offsets_key(retry: str, token: str) -> str:
 
 def sweeps_prefix(prefix: str, stream: str, generation: int, unique_uuid: str) -> str:
     """Return the prefix of all sweep plans for one unique table, of their staged files and of their marks."""
-    return _join(prefix, "sweeps", check_stream_name(stream), str(generation), unique_uuid, "")
+    return join_segments(prefix, "sweeps", check_stream_name(stream), str(generation), unique_uuid, "")
 
 
 def sweep_plan_key(prefix: str, stream: str, generation: int, unique_uuid: str, sequence: int) -> str:
@@ -483,7 +484,7 @@ def sweep_marks_key(plan: str, token: str) -> str:
 
 def key_index_prefix(prefix: str, stream: str, generation: int, unique_uuid: str) -> str:
     """Return the prefix of the whole key index of one unique table."""
-    return _join(prefix, "dedup", check_stream_name(stream), str(generation), unique_uuid, "")
+    return join_segments(prefix, "dedup", check_stream_name(stream), str(generation), unique_uuid, "")
 
 
 def key_index_manifests_prefix(index: str) -> str:
@@ -525,7 +526,7 @@ def key_index_filter_key(run: str) -> str:
 
 def group_results_key(prefix: str, group: str, job: str) -> str:
     """Return the key of the results of a group's last Spark application: `<prefix>/groups/<group>/<job>.json`."""
-    return _join(prefix, "groups", check_stream_name(group), f"{job}.json")
+    return join_segments(prefix, "groups", check_stream_name(group), f"{job}.json")
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
@@ -551,7 +552,8 @@ def duplicates_table_name(table: str, generation: int) -> str:
     return f"{table}_duplicates_g{generation}"
 
 
-def _join(prefix: str, *segments: str) -> str:
+def join_segments(prefix: str, *segments: str) -> str:
+    """Return the segments of `prefix` that are not empty, and the others, separated by slashes."""
     return "/".join([*(p for p in prefix.split("/") if p), *segments])
 
 

@@ -20,7 +20,7 @@ from waybill.config import Config, load_config, load_valid_streams
 from waybill.coordination import Coordinator, ZooKeeperSession
 from waybill.errors import IngestIncomplete, RetentionGap
 from waybill.ingest import IngestPlan, Lane, LaneReport, LaneShare, Outcome, plan_run, run_lane
-from waybill.ingest.groups import is_news, report_run
+from waybill.ingest.groups import report_run
 from waybill.ingest.time_slice import Clock
 from waybill.names import TopicPartition
 from waybill.sources.cluster import Cluster
@@ -145,7 +145,7 @@ def test_one_run_archives_all_streams_of_the_group_and_the_next_has_nothing_to_d
     requests.clear()
     plan = streams.plan()
     assert (plan.lanes, plan.problems, plan.paused) == ((), (), ())
-    assert not is_news(streams.config, GROUP, plan)
+    assert not plan.has_news
     assert requests["MetadataRequest", None] == 1
     to_leaders = {node: count for (kind, node), count in requests.items() if kind == "ListOffsetsRequest"}
     assert set(to_leaders.values()) == {1}, "one request to each broker"
@@ -197,7 +197,7 @@ def test_new_problem_fails_one_report_and_healthy_streams_are_archived(
     caplog.clear()
     plan = streams.plan()
     assert plan.problems == ()
-    assert is_news(streams.config, GROUP, plan), "two problems are gone"
+    assert plan.has_news, "two problems are gone"
     streams.produce("s1")
     with caplog.at_level(logging.INFO), pytest.raises(IngestIncomplete, match="s1: TopicRecreated"):
         streams.run()

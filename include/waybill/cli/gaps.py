@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 import typer
 
 from waybill.archive import gaps
 from waybill.archive.gaps import Gap
-from waybill.cli.render import Column, count, print_json, print_table, time_text
+from waybill.cli.render import Column, count, print_json, print_table, time_text_of
 from waybill.cli.targets import load_streams, make_decision, open_coordinator, open_store, stream_names, stream_of_topic
 from waybill.config.quantities import counted
 from waybill.coordination import Stop
@@ -124,7 +123,7 @@ def _print_stops(stops: Sequence[tuple[str, Stop]]) -> None:
     print_table(
         columns,
         (
-            [stream, str(stop.tp), stop.error, count(_lost_at_most(stop)), _time(stop.stopped_at_ms)]
+            [stream, str(stop.tp), stop.error, count(_lost_at_most(stop)), time_text_of(stop.stopped_at_ms)]
             for stream, stop in stops
         ),
     )
@@ -178,7 +177,7 @@ def _print_accepted(accepted: Sequence[tuple[str, Gap]]) -> None:
                 str(gap.next_offset - 1),
                 count(gap.messages_at_most),
                 gap.kind,
-                _time(gap.accepted_at_ms),
+                time_text_of(gap.accepted_at_ms),
                 gap.accepted_by,
                 gap.reason,
             ]
@@ -225,7 +224,7 @@ def run_accept(
         )
         return
     for gap in accepted.gaps:
-        before = "" if accepted.is_new else f" before, by {gap.accepted_by} at {_time(gap.accepted_at_ms)}"
+        before = "" if accepted.is_new else f" before, by {gap.accepted_by} at {time_text_of(gap.accepted_at_ms)}"
         typer.echo(f"accepted{before}: {gap}, up to {counted(gap.messages_at_most, 'message')}: {gap.reason}")
     typer.echo(_where_ingest_resumes(accepted))
 
@@ -235,7 +234,3 @@ def _where_ingest_resumes(accepted: AcceptedGaps) -> str:
     if end < offset:
         return f"ingest resumes at offset {offset}, once Kafka's log reaches it: the log ends at {end} now"
     return f"ingest resumes at offset {offset}"
-
-
-def _time(epoch_ms: int) -> str:
-    return time_text(datetime.fromtimestamp(epoch_ms / 1000, UTC))

@@ -119,6 +119,11 @@ def time_text(moment: datetime) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def time_text_of(epoch_ms: int) -> str:
+    """Return a time in epoch ms as `time_text` does."""
+    return time_text(datetime.fromtimestamp(epoch_ms / 1000, UTC))
+
+
 def time_text_ms(moment: datetime) -> str:
     """Return a time in UTC, cut to milliseconds: `2026-01-31T00:00:00.000Z`."""
     return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

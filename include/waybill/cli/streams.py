@@ -5,15 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 import typer
 
-from waybill.cli.render import Column, print_json, print_table, time_text
+from waybill.cli.render import Column, print_json, print_table, time_text_of
 from waybill.cli.targets import load_streams, make_decision
 from waybill.config import Config
-from waybill.config.groups import DEFAULT_GROUP, GroupedSection
 from waybill.coordination import (
     GroupProblems,
     Pause,
@@ -54,10 +52,12 @@ def list_streams(*, as_json: bool) -> None:
     print_table(columns, [_to_row(stream) for stream in streams])
     for stream in streams:
         for stages, pause in _by_decision(stream.pauses):
-            typer.echo(f"\n{stream.name}: {stages} paused since {_time(pause.at_ms)} by {pause.by}: {pause.reason}")
+            typer.echo(
+                f"\n{stream.name}: {stages} paused since {time_text_of(pause.at_ms)} by {pause.by}: {pause.reason}"
+            )
             typer.echo(f'  waybill resume {stream.name} --reason "…"')
         for problem in stream.problems:
-            since = f" since {_time(problem.since_ms)}" if problem.since_ms else ""
+            since = f" since {time_text_of(problem.since_ms)}" if problem.since_ms else ""
             typer.echo(f"\n{stream.name}: {problem.error}{since}: {problem.message}")
 
 
@@ -83,19 +83,8 @@ def _read_states(config: Config) -> list[_StreamState]:
 
 def _dags(config: Config, name: str) -> dict[str, str]:
     stream = config.stream(name)
-    sections: dict[str, GroupedSection | None] = {
-        Stage.INGEST: stream.ingest,
-        Stage.PARTITION: stream.partition,
-        Stage.DEDUP: stream.dedup,
-        Stage.MAINTENANCE: stream.maintenance,
-    }
-    return {stage: _dag_id(stage, name, section) for stage, section in sections.items() if section is not None}
-
-
-def _dag_id(stage: str, stream: str, section: GroupedSection) -> str:
-    if section.has_own_dag:
-        return f"{stage}__{stream}"
-    return stage if section.group == DEFAULT_GROUP else f"{stage}_group__{section.group}"
+    sections = {stage: stream.section(stage) for stage in Stage}
+    return {stage: section.dag_id(stage, name) for stage, section in sections.items() if section is not None}
 
 
 def _to_row(stream: _StreamState) -> tuple[str, ...]:
@@ -124,10 +113,6 @@ def _to_json(stream: _StreamState) -> dict[str, Any]:
             {"error": each.error, "message": each.message, "since": each.since_ms or None} for each in stream.problems
         ],
     }
-
-
-def _time(epoch_ms: int) -> str:
-    return time_text(datetime.fromtimestamp(epoch_ms / 1000, UTC))
 
 
 # --- pause and resume -------------------------------------------------------------------------------------------------

@@ -9,8 +9,9 @@ from pydantic import Field, model_validator
 from waybill.config.base import Matching, Section, section_error
 from waybill.config.expressions import IsSchedule
 from waybill.config.quantities import WholeNumberBetween
+from waybill.names import Stage
 
-__all__ = ["DEFAULT_GROUP", "OWN_DAG", "Group", "GroupName", "GroupedSection"]
+__all__ = ["DEFAULT_GROUP", "OWN_DAG", "Group", "GroupName", "GroupedSection", "PartitionGroup", "group_dag_id"]
 
 DEFAULT_GROUP = "default"
 OWN_DAG = "own"
@@ -68,6 +69,16 @@ class Group(Section):
     dedup: DedupGroup = Field(DedupGroup(), description="The dedup DAG of the group.")
     maintenance: MaintenanceGroup = Field(MaintenanceGroup(), description="The maintenance DAG of the group.")
 
+    def spark_job(self, stage: Stage) -> PartitionGroup:
+        """Return the settings of the group's Spark application for a stage; ingest has none."""
+        jobs = {Stage.PARTITION: self.partition, Stage.DEDUP: self.dedup, Stage.MAINTENANCE: self.maintenance}
+        return jobs[stage]
+
+
+def group_dag_id(stage: Stage, group: str) -> str:
+    """Return the id of a group's DAG: `partition` for the default group, `partition_group__large` for another."""
+    return str(stage) if group == DEFAULT_GROUP else f"{stage}_group__{group}"
+
 
 class GroupedSection(Section):
     """A section of a stream whose job runs in the DAG of a group, or in a DAG of the stream's own."""
@@ -97,6 +108,10 @@ class GroupedSection(Section):
                 f"{value['group']}), or set `group: {OWN_DAG}`",
             )
         return value
+
+    def dag_id(self, stage: Stage, stream: str) -> str:
+        """Return the id of the DAG that does `stage`, which this section describes, for the stream."""
+        return f"{stage}__{stream}" if self.has_own_dag else group_dag_id(stage, self.group)
 
     @property
     def has_own_dag(self) -> bool:

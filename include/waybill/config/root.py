@@ -19,6 +19,7 @@ from waybill.config.sink import check_sinks_apart
 from waybill.config.stream import Stream, TopicRegex
 from waybill.config.texts import IsStreamName
 from waybill.errors import ConfigError
+from waybill.names import Stage
 
 __all__ = ["Config"]
 
@@ -69,15 +70,21 @@ class Config(Section):
         """Return the settings of a group; the defaults for a group that the config does not list."""
         return self.groups.get(name) or Group()
 
+    def streams_by_group(self, stage: Stage) -> dict[str, list[str]]:
+        """Return the streams that share a DAG for a stage, by group, in the config's order. No group is empty."""
+        groups: dict[str, list[str]] = {}
+        for name, stream in self.streams.items():
+            section = stream.section(stage)
+            if section is not None and not section.has_own_dag:
+                groups.setdefault(section.group, []).append(name)
+        return groups
+
     def ingest_groups(self) -> dict[str, list[str]]:
         """Return the streams that share an ingest DAG, by group.
 
         Streams that could not be loaded are in the default group, which reports what is wrong with them.
         """
-        groups: dict[str, list[str]] = {}
-        for name, stream in self.streams.items():
-            if not stream.ingest.has_own_dag:
-                groups.setdefault(stream.ingest.group, []).append(name)
+        groups = self.streams_by_group(Stage.INGEST)
         if self._broken:
             groups.setdefault(DEFAULT_GROUP, []).extend(self._broken)
         return groups

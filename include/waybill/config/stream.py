@@ -14,6 +14,7 @@ from waybill.config.columns import Columns
 from waybill.config.dedup import Dedup, check_dedup
 from waybill.config.enums import BackupFormat, IsolationLevel, StartPosition, TimeUnit
 from waybill.config.expressions import IsRegex, IsStart
+from waybill.config.groups import GroupedSection
 from waybill.config.parsing import EventTimeBounds, ParserConfig, ParseSettings, PythonParser, RawParser, check_columns
 from waybill.config.partition_by import (
     IsPartitionBy,
@@ -26,6 +27,7 @@ from waybill.config.partition_by import (
 from waybill.config.quantities import WholeNumberBetween
 from waybill.config.sink import Sink
 from waybill.config.texts import IsRecompression, IsTopicList
+from waybill.names import Stage
 
 __all__ = ["Stream", "TopicRegex"]
 
@@ -195,6 +197,18 @@ class Stream(Section):
             event_time_bounds=self.event_time_bounds,
             files=self.sink.format if self.sink.is_files else None,
         )
+
+    def section(self, stage: Stage) -> GroupedSection | None:
+        """Return the section that says which DAG does a stage for this stream; None if the stream lacks the stage."""
+        match stage:
+            case Stage.INGEST:
+                return self.ingest
+            case Stage.PARTITION:
+                return self.partition
+            case Stage.DEDUP:
+                return self.dedup
+            case Stage.MAINTENANCE:
+                return self.maintenance
 
     @property
     def by_hour(self) -> bool:

@@ -6,7 +6,7 @@ every minute until it is solved. So the runs record the problems that they have 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from waybill.coordination.nodes import damaged_node, parse_node, to_node
@@ -59,6 +59,10 @@ class GroupProblems:
         except (KeyError, TypeError, ValueError) as error:
             raise damaged_node(path, error, _REMEDY) from None
         return cls(root, group, {problem.key: problem for problem in problems})
+
+    def keys_of(self, streams: Collection[str]) -> set[tuple[str, str]]:
+        """Return the keys of the problems of these streams."""
+        return {key for key, problem in self.known.items() if problem.stream in streams}
 
     def write(self, session: ZooKeeperSession) -> None:
         """Record the problems."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from waybill.names import TopicPartition, check_stream_name, check_topic
+from waybill.names import TopicPartition, check_stream_name, check_topic, join_segments
 
 __all__ = ["ZkPaths", "group_problems_path", "pauses_path"]
 
@@ -20,7 +20,7 @@ class ZkPaths:
     @property
     def base(self) -> str:
         """The parent of all nodes."""
-        return f"/{_join(self.root, 'streams', check_stream_name(self.stream), str(self.generation))}"
+        return f"/{join_segments(self.root, 'streams', check_stream_name(self.stream), str(self.generation))}"
 
     @property
     def offsets(self) -> str:
@@ -51,13 +51,9 @@ class ZkPaths:
 
 def pauses_path(root: str, stream: str) -> str:
     """Return the node of the decisions to pause or resume a stream. They hold for all generations."""
-    return f"/{_join(root, 'pauses', check_stream_name(stream))}"
+    return f"/{join_segments(root, 'pauses', check_stream_name(stream))}"
 
 
 def group_problems_path(root: str, group: str) -> str:
     """Return the node of the problems that the last run of a group found."""
-    return f"/{_join(root, 'groups', check_stream_name(group), 'problems')}"
-
-
-def _join(root: str, *segments: str) -> str:
-    return "/".join([*(part for part in root.split("/") if part), *segments])
+    return f"/{join_segments(root, 'groups', check_stream_name(group), 'problems')}"

@@ -1,4 +1,4 @@
-"""The streams of a group in one ingest run: what is new about their problems, and the report of the run.
+"""The streams of a group in one ingest run: the report of the run, and which of their problems are new.
 
 A stream that stands still must not turn the run of all other streams red every minute. So a run of a group fails when
 a problem appears, and succeeds while it lasts. ZooKeeper records the problems that were reported.
@@ -20,22 +20,12 @@ from waybill.ingest.plan import IngestPlan, StreamProblem
 from waybill.ingest.report import LaneSummary, StreamSummary, merge_reports
 from waybill.ingest.services import FindConnection
 
-__all__ = ["is_news", "report_run"]
+__all__ = ["report_run"]
 
 logger = logging.getLogger(__name__)
 
 Problems = Mapping[tuple[str, str], Problem]
 """Problems by stream and error."""
-
-
-def is_news(config: Config, group: str | None, plan: IngestPlan, find: FindConnection = find_connection) -> bool:
-    """Return whether a plan without lanes must be reported: a problem is new, or one is gone."""
-    if group is None:
-        return bool(plan.problems)
-    with ZooKeeperSession.of(config, find) as session:
-        recorded = GroupProblems.read(session, config.zookeeper.root, group)
-    known = {key for key in recorded.known if key[0] in plan.streams}
-    return _merge(plan.problems, recorded.known).keys() != known
 
 
 def report_run(

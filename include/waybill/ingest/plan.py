@@ -18,6 +18,7 @@ from waybill.config import Config, IsolationLevel, Stream
 from waybill.connections import find_connection
 from waybill.coordination import (
     CommittedOffset,
+    GroupProblems,
     IngestState,
     Pause,
     Problem,
@@ -111,6 +112,11 @@ class StreamProblem(BaseModel):
     """The name of the error's class, or `TopicMissing`."""
     message: str
 
+    @property
+    def key(self) -> tuple[str, str]:
+        """What identifies the problem from run to run."""
+        return self.stream, self.error
+
     def to_problem(self, since_ms: int) -> Problem:
         """Return the problem as the group's node records it."""
         return Problem(self.stream, self.error, self.message, since_ms)
@@ -128,6 +134,8 @@ class IngestPlan(BaseModel):
     """What planning found. Lanes may find more."""
     paused: tuple[str, ...] = ()
     """The streams that are left out because a person paused them."""
+    has_news: bool = False
+    """Whether a plan without lanes must be reported: a problem is new, or one that was reported is gone."""
 
 
 def plan_lanes(
@@ -180,6 +188,10 @@ def plan_run(
         topics = sources.kafka.describe_streams(active) if active else {}
         with_stopped = with_stopped or _is_stop_check_due(clock)
         shares, states = _find_shares(config, sources, topics, clock, with_stopped=with_stopped)
+        # Only a plan without lanes needs it: a damaged record must not stop the archiving.
+        reported = None
+        if group is not None and not shares:
+            reported = GroupProblems.read(sources.session, config.zookeeper.root, group)
     problems += _find_problems(topics, states)
     limits = {name: stream.ingest.lanes for name, stream in active.items()}
     if group is None:
@@ -190,7 +202,14 @@ def plan_run(
     _log_plan(", ".join(names) if group is None else f"group {group}", topics, lanes)
     for name, pause in paused.items():
         logger.info("%s is paused by %s: %s", name, pause.by, pause.reason)
-    return IngestPlan(streams=(*broken, *active), lanes=tuple(lanes), problems=tuple(problems), paused=tuple(paused))
+    covered = (*broken, *active)
+    return IngestPlan(
+        streams=covered,
+        lanes=tuple(lanes),
+        problems=tuple(problems),
+        paused=tuple(paused),
+        has_news={problem.key for problem in problems} != (set() if reported is None else reported.keys_of(covered)),
+    )
 
 
 def _paused(sources: Sources, config: Config, names: Collection[str]) -> dict[str, Pause]:
@@ -227,7 +246,7 @@ def _log_plan(what: str, topics: Mapping[str, StreamTopics], lanes: Collection[L
     )
 
 
-# --- what there is to archive -----------------------------------------------------------------------------------------
+# --- topic-partitions with work ---------------------------------------------------------------------------------------
 
 
 def _find_shares(

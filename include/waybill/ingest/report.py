@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -138,37 +139,44 @@ class ReportDraft:
         )
 
 
-class _Totals(_Document):
-    partitions: tuple[TopicPartitionReport, ...]
+class _Totals(_Document, ABC):
+    """Totals over the reports of topic-partitions."""
+
+    @abstractmethod
+    def _reports(self) -> tuple[TopicPartitionReport, ...]: ...
 
     @property
     def failures(self) -> list[TopicPartitionReport]:
         """The topic-partitions that are stopped or failed."""
-        return [p for p in self.partitions if p.failure is not None]
+        return [p for p in self._reports() if p.failure is not None]
 
     @property
     def objects(self) -> int:
         """The number of created objects."""
-        return sum(not o.adopted for p in self.partitions for o in p.objects)
+        return sum(not o.adopted for p in self._reports() for o in p.objects)
 
     @property
     def messages(self) -> int:
-        return sum(p.messages for p in self.partitions)
+        return sum(p.messages for p in self._reports())
 
     @property
     def size_bytes(self) -> int:
-        return sum(p.size_bytes for p in self.partitions)
+        return sum(p.size_bytes for p in self._reports())
 
     @property
     def lag(self) -> int:
         """The number of offsets left to archive, without the topic-partitions where it is unknown."""
-        return sum(p.lag or 0 for p in self.partitions)
+        return sum(p.lag or 0 for p in self._reports())
 
 
 class StreamReport(_Totals):
     """What one lane did for one stream."""
 
     stream: str
+    partitions: tuple[TopicPartitionReport, ...]
+
+    def _reports(self) -> tuple[TopicPartitionReport, ...]:
+        return self.partitions
 
     def summary(self) -> StreamSummary:
         """Return the totals, and the reports of the topic-partitions that are stopped or failed."""
@@ -183,7 +191,7 @@ class StreamReport(_Totals):
         )
 
 
-class LaneReport(_Document):
+class LaneReport(_Totals):
     """What one lane did, by stream."""
 
     lane: int
@@ -195,28 +203,8 @@ class LaneReport(_Document):
         """The reports of all topic-partitions."""
         return tuple(report for stream in self.streams for report in stream.partitions)
 
-    @property
-    def failures(self) -> list[TopicPartitionReport]:
-        """The topic-partitions that are stopped or failed."""
-        return [report for stream in self.streams for report in stream.failures]
-
-    @property
-    def objects(self) -> int:
-        """The number of created objects."""
-        return sum(stream.objects for stream in self.streams)
-
-    @property
-    def messages(self) -> int:
-        return sum(stream.messages for stream in self.streams)
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(stream.size_bytes for stream in self.streams)
-
-    @property
-    def lag(self) -> int:
-        """The number of offsets left to archive, without the topic-partitions where it is unknown."""
-        return sum(stream.lag for stream in self.streams)
+    def _reports(self) -> tuple[TopicPartitionReport, ...]:
+        return self.partitions
 
     def summary(self) -> LaneSummary:
         """Return what the report task needs. Airflow stores it in its database at every run, so it is small."""

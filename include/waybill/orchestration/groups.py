@@ -1,4 +1,4 @@
-"""What the DAGs of groups share: their ids, forms and assets, and the tasks that show the result of each stream.
+"""What the DAGs of groups share: their assets, and the tasks that show the result of each stream.
 
     partition (Spark) → results → stream (one mapped task for each stream that did something or failed)
 
@@ -11,15 +11,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import Asset, AssetAlias, Param, task
+from airflow.sdk import Asset, AssetAlias, task
 
 from waybill.config import Config
-from waybill.config.groups import DEFAULT_GROUP, PartitionGroup
+from waybill.config.groups import group_dag_id
+from waybill.names import Stage
 from waybill.orchestration.spark_submit import SubmitGroup, table_asset
-from waybill.spark.selection import JobKind
 
 if TYPE_CHECKING:
     from waybill.spark.group_results import GroupResults, StreamResult
@@ -27,14 +26,10 @@ if TYPE_CHECKING:
 __all__ = [
     "GroupReport",
     "add_result_tasks",
-    "group_arguments",
     "group_asset",
-    "group_dag_id",
-    "group_settings",
     "partition_assets",
     "read_group_report",
     "report_stream",
-    "streams_param",
 ]
 
 logger = logging.getLogger(__name__)
@@ -47,46 +42,9 @@ _MOST_NAMES = 20
 # --- when DAGs are parsed ---------------------------------------------------------------------------------------------
 
 
-def group_dag_id(job: JobKind, group: str) -> str:
-    """Return the id of a group's DAG: `partition` for the default group, `partition_group__large` for another."""
-    return str(job) if group == DEFAULT_GROUP else f"{job}_group__{group}"
-
-
-def group_settings(config: Config, job: JobKind, group: str) -> PartitionGroup:
-    """Return the schedule and pool of a group's DAG."""
-    settings: PartitionGroup = getattr(config.group(group), str(job))
-    return settings
-
-
-def group_arguments(
-    job: JobKind, group: str, settings: PartitionGroup, *, retries: int, retry_delay: timedelta
-) -> dict[str, Any]:
-    """Return arguments of the DAG of a group."""
-    return {
-        "dag_id": group_dag_id(job, group),
-        "catchup": False,
-        "max_active_runs": 1,
-        "default_args": {"owner": "waybill", "retries": retries, "retry_delay": retry_delay, "pool": settings.pool},
-        "tags": ["waybill", str(job), "group"],
-    }
-
-
-def streams_param(streams: Sequence[str]) -> Param:
-    """Return the parameter that selects streams of a group. Airflow refuses other names when a run is triggered."""
-    return Param(
-        [],
-        type="array",
-        items={"type": "string", "enum": list(streams)},
-        uniqueItems=True,
-        examples=list(streams),
-        title="Streams",
-        description="Only these streams of the group. Empty: all of them.",
-    )
-
-
 def group_asset(group: str) -> Asset:
     """Return the asset that stands for the tables of a partition group: one event for each run that commits."""
-    return Asset(name=group_dag_id(JobKind.PARTITION, group), uri=f"x-waybill://partition/{group}", group="waybill")
+    return Asset(name=group_dag_id(Stage.PARTITION, group), uri=f"x-waybill://partition/{group}", group="waybill")
 
 
 def partition_assets(config: Config, streams: Sequence[str]) -> list[Asset]:
@@ -103,11 +61,11 @@ def partition_assets(config: Config, streams: Sequence[str]) -> list[Asset]:
     return list(assets.values())
 
 
-def add_result_tasks(job: JobKind, group: str, submit: SubmitGroup) -> None:
+def add_result_tasks(job: Stage, group: str, submit: SubmitGroup) -> None:
     """Add the tasks `results` and `stream` after the task that submits the job."""
     # Events of an alias are only for the assets that a task names, so a table without a commit has none.
     updates = AssetAlias(f"{group_dag_id(job, group)}_updates", group="waybill")
-    outlets = [updates] if job is JobKind.PARTITION else []
+    outlets = [updates] if job is Stage.PARTITION else []
 
     # Also after a failed application: it has done its work for some streams.
     @task(trigger_rule="all_done", outlets=outlets)
@@ -151,7 +109,7 @@ class GroupReport:
     """Assets that no such task updates."""
 
 
-def read_group_report(config: Config, job: JobKind, group: str, run: str) -> GroupReport:
+def read_group_report(config: Config, job: Stage, group: str, run: str) -> GroupReport:
     """Return what follows from the results of a DAG run, and log a summary.
 
     Raises `AirflowFailException` if the application has written no results, `DocumentDamaged`, or the retriable
@@ -173,10 +131,10 @@ def read_group_report(config: Config, job: JobKind, group: str, run: str) -> Gro
     return _report(config, job, group, results)
 
 
-def _report(config: Config, job: JobKind, group: str, results: GroupResults) -> GroupReport:
+def _report(config: Config, job: Stage, group: str, results: GroupResults) -> GroupReport:
     shown = _shown(results)
     assets: dict[str, Asset] = {}
-    if job is JobKind.PARTITION:
+    if job is Stage.PARTITION:
         committed = [each.stream for each in results.streams.values() if each.committed]
         assets = {name: table_asset(config, config.stream(name)) for name in committed if name in config.streams}
     # A task that fails updates nothing, so `results` does it. The other tasks do it themselves: Airflow writes all
@@ -226,9 +184,10 @@ def report_stream(result: Mapping[str, Any]) -> None:
     """Log the result of a stream. Raises `AirflowFailException` with its error and its alerts, if it has any."""
     from airflow.sdk.exceptions import AirflowFailException
 
-    for line in result["lines"]:
+    from waybill.spark.group_results import StreamResult
+
+    found = StreamResult.of_document({name: value for name, value in result.items() if name != "asset"})
+    for line in found.lines:
         logger.info("%s", line)
-    error = [f"{result['error']}: {result['message']}"] if result["error"] else []
-    problems = [*error, *result["alerts"]]
-    if problems:
-        raise AirflowFailException("\n".join(problems))
+    if found.problems:
+        raise AirflowFailException("\n".join(found.problems))

@@ -103,7 +103,6 @@ def plan_ingest(
 
     Raises `ConfigError` for an unknown stream, and what `plan_run` raises.
     """
-    from waybill.ingest.groups import is_news
     from waybill.ingest.plan import plan_run
 
     unknown = sorted(set(selected) - set(streams))
@@ -112,7 +111,7 @@ def plan_ingest(
     config = begin_task()
     # A run by hand finds out at once whether stopped topic-partitions may continue.
     plan = plan_run(config, group, selected or streams, with_stopped=bool(selected) or group is None)
-    if not plan.lanes and not is_news(config, group, plan):
+    if not plan.lanes and not plan.has_news:
         logger.info("nothing to archive")
         return None
     document = plan.model_dump(mode="json")

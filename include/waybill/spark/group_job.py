@@ -15,9 +15,10 @@ from pyspark import SparkContext
 
 from waybill.config import Config, load_valid_streams
 from waybill.errors import WaybillError
+from waybill.names import Stage
 from waybill.spark.group_results import GroupResults, ResultsRecorder, StreamResult
 from waybill.spark.job import log_failure, write_report
-from waybill.spark.selection import JobKind, active_streams, select_streams
+from waybill.spark.selection import active_streams, select_streams
 from waybill.spark.side_by_side import StartedOnce, StreamWork, run_side_by_side
 from waybill.staging.services import Services, services_of
 
@@ -53,7 +54,7 @@ def check_options(parser: ArgumentParser, options: Namespace) -> None:
 
 
 def run_application(
-    job: JobKind,
+    job: Stage,
     options: Namespace,
     start: Callable[[Config, str], SparkContext],
     do: Callable[[Application, StreamWork], None],
@@ -78,7 +79,7 @@ def run_application(
 
 @dataclass(slots=True)
 class _Run:
-    job: JobKind
+    job: Stage
     options: Namespace
     config: Config
     services: Services
@@ -117,7 +118,7 @@ class _Run:
             return int(self.options.parallel)
         if self.options.group is None:
             return _PARALLEL
-        return int(getattr(self.config.group(self.options.group), str(self.job)).parallel)
+        return self.config.group(self.options.group).spark_job(self.job).parallel
 
     def _start(self) -> SparkContext:
         streams = self.options.streams
@@ -144,7 +145,7 @@ class _Run:
         """Write the streams' reports to the file of `--report`; nothing if there is none."""
         reports: list[dict[str, Any]] = [report for work in finished for report in work.reports]
         if reports or not any(work.errors for work in finished):
-            one = self.job is JobKind.MAINTENANCE and len(reports) == 1
+            one = self.job is Stage.MAINTENANCE and len(reports) == 1
             write_report(self.options.report, reports[0] if one else reports)
 
     def _log_end(self, results: Sequence[StreamResult], earlier: int) -> None:

@@ -59,7 +59,7 @@ class StreamResult:
 
     @property
     def is_sound(self) -> bool:
-        """Return whether nobody needs to look at the stream."""
+        """Return whether the stream neither failed nor has an alert."""
         return self.status is not StreamStatus.FAILED and not self.alerts
 
     @property

@@ -7,49 +7,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from enum import StrEnum
 
 from waybill.config import Config
-from waybill.config.groups import GroupedSection
 from waybill.errors import ConfigError
+from waybill.names import Stage
 
-__all__ = ["JobKind", "active_streams", "groups_of", "select_streams", "streams_of_group"]
+__all__ = ["active_streams", "select_streams", "streams_of_group"]
 
 logger = logging.getLogger(__name__)
 
 
-class JobKind(StrEnum):
-    """The jobs that work on the streams of a group in one Spark application."""
-
-    PARTITION = "partition"
-    DEDUP = "dedup"
-    MAINTENANCE = "maintenance"
-
-    def section(self, config: Config, stream: str) -> GroupedSection | None:
-        """Return the stream's section for the job; None if the stream does not have the job."""
-        found = config.stream(stream)
-        match self:
-            case JobKind.PARTITION:
-                return found.partition
-            case JobKind.DEDUP:
-                return found.dedup
-            case JobKind.MAINTENANCE:
-                return found.maintenance
-
-
-def groups_of(config: Config, job: JobKind) -> dict[str, list[str]]:
-    """Return the streams of each group that has at least one, by the group's name, in the order of the config."""
-    groups: dict[str, list[str]] = {}
-    for name in config.streams:
-        section = job.section(config, name)
-        if section is not None and not section.has_own_dag:
-            groups.setdefault(section.group, []).append(name)
-    return groups
-
-
-def streams_of_group(config: Config, job: JobKind, group: str) -> list[str]:
+def streams_of_group(config: Config, job: Stage, group: str) -> list[str]:
     """Return the streams of a group. Raises `ConfigError` with the known groups if there are none."""
-    groups = groups_of(config, job)
+    groups = config.streams_by_group(job)
     if group not in groups:
         raise ConfigError(
             f"no stream is in the {job} group {group!r}; groups with streams: {', '.join(sorted(groups)) or 'none'}. A "
@@ -58,7 +28,7 @@ def streams_of_group(config: Config, job: JobKind, group: str) -> list[str]:
     return groups[group]
 
 
-def select_streams(config: Config, job: JobKind, group: str | None, names: Sequence[str]) -> list[str]:
+def select_streams(config: Config, job: Stage, group: str | None, names: Sequence[str]) -> list[str]:
     """Return `names`, each once, or all streams of `group` if `names` is empty.
 
     Raises `ConfigError` for a name that the config, or the group, does not have, with the names that it has.
@@ -77,18 +47,17 @@ def select_streams(config: Config, job: JobKind, group: str | None, names: Seque
     return wanted or members
 
 
-def active_streams(config: Config, job: JobKind, names: Iterable[str]) -> list[str]:
+def active_streams(config: Config, job: Stage, names: Iterable[str]) -> list[str]:
     """Return the streams for which the job is not paused, and log those for which it is.
 
     Raises `CoordinationUnavailable` when ZooKeeper, where pauses are recorded, does not answer.
     """
     from waybill.coordination import ZooKeeperSession, read_pauses
-    from waybill.names import Stage
 
     names = list(names)
     with ZooKeeperSession.of(config) as session:
         pauses = read_pauses(session, config.zookeeper.root, names)
-    paused = {name: decisions.active().get(Stage(str(job))) for name, decisions in pauses.items()}
+    paused = {name: decisions.active().get(job) for name, decisions in pauses.items()}
     for name, pause in paused.items():
         if pause is not None:
             logger.warning("%s: left out, since %s is paused by %s: %s", name, job, pause.by, pause.reason)

@@ -98,7 +98,7 @@ class StreamWork:
 
 
 def _can_retry(error: Exception) -> bool:
-    # An error that is not Waybill's is a worker that died, or a fault nobody has thought of: Airflow tries again.
+    # An error that is not Waybill's is a worker that died, or an unexpected fault: Airflow tries again.
     return error.retriable if isinstance(error, WaybillError) else True
 
 

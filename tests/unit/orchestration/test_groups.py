@@ -14,17 +14,17 @@ from airflow.sdk.exceptions import AirflowFailException
 from group_configs import StoreInMemory, config_of
 
 from waybill.config import Config
+from waybill.config.groups import group_dag_id
+from waybill.names import Stage
 from waybill.orchestration import groups
+from waybill.orchestration.dag_arguments import streams_param
 from waybill.orchestration.groups import (
-    group_dag_id,
     partition_assets,
     read_group_report,
     report_stream,
-    streams_param,
 )
 from waybill.orchestration.spark_submit import SubmitGroup, is_retry
 from waybill.spark.group_results import ResultsRecorder, StreamResult, StreamStatus
-from waybill.spark.selection import JobKind
 from waybill.store import Store
 
 CONFIG = config_of(
@@ -48,7 +48,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> StoreInMemory:
     return made
 
 
-def record(store: StoreInMemory, *results: StreamResult, job: JobKind = JobKind.PARTITION, ended: bool = True) -> None:
+def record(store: StoreInMemory, *results: StreamResult, job: Stage = Stage.PARTITION, ended: bool = True) -> None:
     recorder = ResultsRecorder(cast("Store", store), "default", str(job), "r1", ["a", "b", "c", "d"])
     for result in results:
         recorder.add(result)
@@ -62,7 +62,7 @@ def names_of(assets: list[Asset]) -> list[str]:
 
 def test_streams_that_did_something_or_failed_have_tasks_and_update_their_tables(store: StoreInMemory) -> None:
     record(store, DONE, NOTHING, ALERT, FAILED)
-    report = read_group_report(CONFIG, JobKind.PARTITION, "default", "r1")
+    report = read_group_report(CONFIG, Stage.PARTITION, "default", "r1")
     assert [task["stream"] for task in report.tasks] == ["c", "d", "a"], "those to look at come first"
     assert {task["stream"]: task["asset"] and task["asset"]["name"] for task in report.tasks} == {
         "a": "x.a_g1",
@@ -74,21 +74,21 @@ def test_streams_that_did_something_or_failed_have_tasks_and_update_their_tables
 
 def test_a_run_without_a_commit_updates_no_asset(store: StoreInMemory) -> None:
     record(store, NOTHING, FAILED, StreamResult("a", StreamStatus.NOTHING_NEW), StreamResult("c", StreamStatus.DONE))
-    report = read_group_report(CONFIG, JobKind.PARTITION, "default", "r1")
+    report = read_group_report(CONFIG, Stage.PARTITION, "default", "r1")
     assert report.assets == []
     assert [task["asset"] for task in report.tasks] == [None, None]
 
 
 def test_dedup_and_maintenance_update_no_asset(store: StoreInMemory) -> None:
-    record(store, DONE, ALERT, job=JobKind.DEDUP)
-    report = read_group_report(CONFIG, JobKind.DEDUP, "default", "r1")
+    record(store, DONE, ALERT, job=Stage.DEDUP)
+    report = read_group_report(CONFIG, Stage.DEDUP, "default", "r1")
     assert report.assets == []
     assert [task["asset"] for task in report.tasks] == [None, None]
 
 
 def test_an_application_that_did_not_come_to_its_end_has_a_failed_task(store: StoreInMemory) -> None:
     record(store, DONE, ended=False)
-    report = read_group_report(CONFIG, JobKind.PARTITION, "default", "r1")
+    report = read_group_report(CONFIG, Stage.PARTITION, "default", "r1")
     assert [task["stream"] for task in report.tasks] == ["(the application)", "a"]
     with pytest.raises(AirflowFailException, match="ended before 3 streams had a result: b, c, d"):
         report_stream(report.tasks[0])
@@ -96,10 +96,10 @@ def test_an_application_that_did_not_come_to_its_end_has_a_failed_task(store: St
 
 def test_an_application_without_results_fails_the_task_that_reads_them(store: StoreInMemory) -> None:
     with pytest.raises(AirflowFailException, match="partition has written no results for run r1"):
-        read_group_report(CONFIG, JobKind.PARTITION, "default", "r1")
+        read_group_report(CONFIG, Stage.PARTITION, "default", "r1")
     record(store, DONE)
     with pytest.raises(AirflowFailException, match="no results for run r2"):
-        read_group_report(CONFIG, JobKind.PARTITION, "default", "r2")
+        read_group_report(CONFIG, Stage.PARTITION, "default", "r2")
 
 
 def test_more_streams_than_airflow_maps_leave_the_rest_to_the_task_results(
@@ -107,7 +107,7 @@ def test_more_streams_than_airflow_maps_leave_the_rest_to_the_task_results(
 ) -> None:
     monkeypatch.setattr(groups, "_MOST_STREAM_TASKS", 2)
     record(store, DONE, ALERT, FAILED)
-    report = read_group_report(CONFIG, JobKind.PARTITION, "default", "r1")
+    report = read_group_report(CONFIG, Stage.PARTITION, "default", "r1")
     assert [task["stream"] for task in report.tasks] == ["c", "d"]
     assert names_of(report.assets) == ["partition", "x.a_g1", "x.c_g1"]
 
@@ -159,11 +159,11 @@ def test_an_application_is_submitted_for_the_selected_streams_of_the_run() -> No
 
 
 def test_only_the_default_groups_dag_has_the_plain_name() -> None:
-    assert group_dag_id(JobKind.DEDUP, "default") == "dedup"
-    assert group_dag_id(JobKind.DEDUP, "large") == "dedup_group__large"
+    assert group_dag_id(Stage.DEDUP, "default") == "dedup"
+    assert group_dag_id(Stage.DEDUP, "large") == "dedup_group__large"
 
 
 def test_results_of_a_stream_that_left_the_config_update_nothing(store: StoreInMemory) -> None:
     record(store, StreamResult("gone", StreamStatus.DONE, committed=True))
-    report: Any = read_group_report(cast("Config", CONFIG), JobKind.PARTITION, "default", "r1")
+    report: Any = read_group_report(cast("Config", CONFIG), Stage.PARTITION, "default", "r1")
     assert (report.tasks[0]["asset"], report.assets) == (None, [])

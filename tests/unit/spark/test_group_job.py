@@ -13,10 +13,10 @@ import pytest
 from group_configs import StoreInMemory, config_of
 
 from waybill.errors import ParserBroken, StoreUnavailable
+from waybill.names import Stage
 from waybill.spark import group_job
 from waybill.spark.group_job import Application, check_options, run_application
 from waybill.spark.job import job_parser
-from waybill.spark.selection import JobKind
 from waybill.spark.side_by_side import StreamWork
 
 CONFIG = config_of({"default": {"partition": {"parallel": 2}}}, a={}, b={}, c={}, d={"partition": {"group": "own"}})
@@ -42,7 +42,7 @@ def run(do: Do, *arguments: str) -> int:
     parser = job_parser("Partition.", "figures")
     options = parser.parse_args(list(arguments))
     check_options(parser, options)
-    return run_application(JobKind.PARTITION, options, lambda *_: pytest.fail("Spark is not needed"), do)
+    return run_application(Stage.PARTITION, options, lambda *_: pytest.fail("Spark is not needed"), do)
 
 
 def results(store: StoreInMemory) -> dict[str, Any]:

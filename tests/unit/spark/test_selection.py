@@ -6,7 +6,8 @@ import pytest
 from group_configs import config_of
 
 from waybill.errors import ConfigError
-from waybill.spark.selection import JobKind, groups_of, select_streams
+from waybill.names import Stage
+from waybill.spark.selection import select_streams
 
 CONFIG = config_of(
     a={},
@@ -17,15 +18,15 @@ CONFIG = config_of(
 
 
 def test_only_groups_with_streams_exist_and_streams_with_a_dag_of_their_own_are_in_none() -> None:
-    assert groups_of(CONFIG, JobKind.PARTITION) == {"default": ["a", "d"], "large": ["b"]}
-    assert groups_of(CONFIG, JobKind.DEDUP) == {"default": ["b"], "large": ["d"]}
-    assert groups_of(CONFIG, JobKind.MAINTENANCE) == {"default": ["a", "b", "c"]}
+    assert CONFIG.streams_by_group(Stage.PARTITION) == {"default": ["a", "d"], "large": ["b"]}
+    assert CONFIG.streams_by_group(Stage.DEDUP) == {"default": ["b"], "large": ["d"]}
+    assert CONFIG.streams_by_group(Stage.MAINTENANCE) == {"default": ["a", "b", "c"]}
 
 
 def test_a_group_is_all_of_its_streams_or_those_that_are_named() -> None:
-    assert select_streams(CONFIG, JobKind.PARTITION, "default", []) == ["a", "d"]
-    assert select_streams(CONFIG, JobKind.PARTITION, "default", ["d", "d"]) == ["d"]
-    assert select_streams(CONFIG, JobKind.PARTITION, None, ["c", "a", "c"]) == ["c", "a"]
+    assert select_streams(CONFIG, Stage.PARTITION, "default", []) == ["a", "d"]
+    assert select_streams(CONFIG, Stage.PARTITION, "default", ["d", "d"]) == ["d"]
+    assert select_streams(CONFIG, Stage.PARTITION, None, ["c", "a", "c"]) == ["c", "a"]
 
 
 @pytest.mark.parametrize(
@@ -38,4 +39,4 @@ def test_a_group_is_all_of_its_streams_or_those_that_are_named() -> None:
 )
 def test_an_unknown_name_is_refused_with_the_known_ones(group: str | None, names: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        select_streams(CONFIG, JobKind.PARTITION, group, names)
+        select_streams(CONFIG, Stage.PARTITION, group, names)
