@@ -32,14 +32,17 @@ _LEVEL = 1
 _COMPILE = """
 import importlib, io, pkgutil
 import waybill.formats, waybill.parsers, waybill.partition.tasks
+from waybill.config import JsonParser
 from waybill.records.decode import decode
 from waybill.records.encode import Record, encode_batch
 from waybill.records.framing import read_frames
 for package in (waybill.parsers, waybill.formats):
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         importlib.import_module(module.name)
-frames = read_frames(io.BytesIO(encode_batch([Record(0, 0, b"key", b"value", (("header", b""),))])), "")
-assert sum(rows.num_rows for rows in decode(frames, where="", first_offset=0, next_offset=1)) == 1
+frames = read_frames(io.BytesIO(encode_batch([Record(0, 0, b"key", b'{"t":0}', (("header", b""),))])), "")
+(rows,) = decode(frames, where="", first_offset=0, next_offset=1)
+json = JsonParser.model_validate({"event_time": {"field": "t", "format": "epoch_ms"}})
+assert waybill.parsers.build_parser(json).parse(rows).error.null_count == rows.num_rows == 1
 """
 
 

@@ -32,7 +32,7 @@ from waybill.parsers.documents import DocumentColumns
 from waybill.parsers.protocol import Parsed
 from waybill.parsers.timestamps import convert_times
 
-__all__ = ["NamedFieldReader", "Rows"]
+__all__ = ["NamedFieldReader", "Rows", "content_of"]
 
 Rows: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 """Indices of messages in a batch."""
@@ -115,7 +115,7 @@ class NamedFieldReader:
         return Parsed(event_time, pa.array(ids, pa.string()), error, columns.arrays), rows
 
     def _documents(self, values: pa.Array) -> tuple[list[Any], Rows]:
-        data, bounds = _content(values)
+        data, bounds = content_of(values)
         for_orjson = _rows_for_orjson(values, data, bounds)
         content, decode = data.tobytes(), self._decode
         spans = list(pairwise(bounds.tolist()))
@@ -203,7 +203,7 @@ def _getter(tree: _Tree, path: Sequence[str]) -> Callable[[Any], Any]:
     return get
 
 
-def _content(values: pa.Array) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def content_of(values: pa.Array) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Return the concatenated bytes of all values, and the position of each; the last position is the end."""
     _, offsets, data = values.buffers()
     bounds = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1]

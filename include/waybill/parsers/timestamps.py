@@ -10,13 +10,17 @@ import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from waybill.config import EventTimeFormat
 from waybill.parsers.protocol import EVENT_TIME_TYPE, Reason, reason
+
+if TYPE_CHECKING:
+    _Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
 __all__ = [
     "MAX_MICROSECONDS",
@@ -24,10 +28,12 @@ __all__ = [
     "BadEventTime",
     "OutOfRangeTime",
     "convert_times",
+    "convert_whole_numbers",
     "out_of_range",
     "shorten",
     "to_microseconds",
     "type_name",
+    "whole_number_bounds",
 ]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -70,6 +76,7 @@ _TYPE_NAMES = {
 _SHOWN_CHARACTERS = 100
 _MAX_NUMBER_CHARACTERS = 100
 _MAX_DIGITS = 40
+_MIN_INT64, _MAX_INT64 = -(1 << 63), (1 << 63) - 1
 
 # Microseconds in one unit of the format, as a fraction: (numerator, denominator).
 _EPOCH_UNITS: dict[EventTimeFormat, tuple[int, int]] = {
@@ -215,6 +222,22 @@ def _int64s(values: Sequence[Any] | pa.Array) -> pa.Array | None:
         return values.cast(pa.int64()) if whole else None
     # Python and Arrow treat a bool as an int: it would become 0 or 1.
     return pa.array(values, pa.int64()) if set(map(type, values)) <= {int} else None
+
+
+def whole_number_bounds(time_format: EventTimeFormat) -> tuple[int, int]:
+    """Return the least and the greatest int64 number that is a time of the format; (1, 0) if numbers are none."""
+    if time_format is EventTimeFormat.ISO8601:
+        return 1, 0
+    numerator, denominator = _EPOCH_UNITS[time_format]
+    least = -(-MIN_MICROSECONDS * denominator // numerator)
+    most = ((MAX_MICROSECONDS + 1) * denominator - 1) // numerator
+    return max(least, _MIN_INT64), min(most, _MAX_INT64)
+
+
+def convert_whole_numbers(numbers: _Int64s, time_format: EventTimeFormat) -> pa.Array:
+    """Return the times of numbers within `whole_number_bounds`."""
+    numerator, denominator = _EPOCH_UNITS[time_format]
+    return pa.array(numbers * numerator // denominator).cast(EVENT_TIME_TYPE)
 
 
 def _floor_divide(numbers: pa.Array, divisor: int) -> pa.Array:

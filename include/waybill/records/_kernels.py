@@ -25,10 +25,32 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 def compiled(function: _Function) -> _Function:
     """Apply `numba.njit`, with a cache on disk unless no directory is writable (as in some containers)."""
+    return _compile(function)
+
+
+def allocation_free(function: _Function) -> _Function:
+    """Apply `numba.njit` to a function that creates no arrays. It then counts no references to its arguments.
+
+    A count is an atomic instruction. In a loop over parts of a few bytes, they take most of the time.
+    """
+    return _compile(function, _nrt=False)
+
+
+def inlined(function: _Function) -> _Function:
+    """Make the function a part of every compiled function that calls it. It creates no arrays.
+
+    An array is seven arguments of a compiled call. For a function with several arrays and little to do, these cost more
+    than its work.
+    """
+    decorate: Any = njit  # its annotations lack `_nrt`
+    return cast("_Function", decorate(inline="always", _nrt=False)(function))
+
+
+def _compile(function: _Function, **options: Any) -> _Function:
     try:
-        fast: Any = njit(cache=True, nogil=True)(function)
+        fast: Any = njit(cache=True, nogil=True, **options)(function)
     except RuntimeError:
-        fast = njit(nogil=True)(function)
+        fast = njit(nogil=True, **options)(function)
     return cast("_Function", fast)
 
 

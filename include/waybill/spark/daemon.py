@@ -51,10 +51,15 @@ def warm_up() -> None:
     It starts no thread and opens no connection, since neither survives a fork.
     """
     import waybill.partition.tasks  # noqa: F401
+    from waybill.config import JsonParser
+    from waybill.parsers import build_parser
     from waybill.records.decode import decode
     from waybill.records.encode import Record, encode_batch
 
-    list(decode(encode_batch([Record(0, 0, b"", b"", (("", b""),))]), where="warm-up"))
+    json = JsonParser.model_validate({"event_time": {"field": "t", "format": "epoch_ms"}})
+    record = Record(0, 0, b"", b'{"t":0}', (("", b""),))
+    for messages in decode(encode_batch([record]), where="warm-up"):
+        build_parser(json).parse(messages)
     _warm_up_libraries()
 
 
@@ -89,9 +94,15 @@ def run() -> None:
     from pyspark.daemon import manager
 
     gc.collect()
-    gc.freeze()
+    _resume_collections()
     zipimport.zipimporter.invalidate_caches = _keep_directory  # type: ignore[method-assign, assignment]
     manager()  # type: ignore[no-untyped-call]
+
+
+def _resume_collections() -> None:
+    """End the pause of `waybill.spark.quick_imports`. Collections leave out the objects that exist now."""
+    gc.freeze()
+    gc.enable()
 
 
 def _keep_directory(_: zipimport.zipimporter) -> None:
@@ -122,6 +133,7 @@ def forked_daemon(warm_up: Callable[[], None], run: Callable[[], None]) -> Itera
             os.close(pipe_write)
             _run_forked(listener, pipe_read, folder, warm_up, run)
         os.close(pipe_read)
+    _resume_collections()
     try:
         yield {SOCKET_VARIABLE: path}
     finally:

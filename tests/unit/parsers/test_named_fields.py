@@ -1,4 +1,4 @@
-"""The parser `json` by msgspec: it reads the same messages as by orjson, with the same result."""
+"""The parser `json` by its compiled loop, by msgspec and by orjson: the same messages have the same result."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from waybill.config import Column, JsonParser
 from waybill.parsers import Parsed
 from waybill.parsers.json import JsonMessages
 from waybill.parsers.named_fields import NamedFieldReader
+from waybill.parsers.plain_json import PlainJsonReader
 from waybill.records.decode import MESSAGE_SCHEMA
 
 CONFIGS = {
@@ -58,14 +59,18 @@ def answer(parsed: Parsed) -> list[list[Any]]:
     return [[error] if error else [*map(repr, found)] for error, *found in rows]
 
 
-def both(name: str, values: list[bytes]) -> tuple[list[list[Any]], list[list[Any]]]:
+def results(name: str, values: list[bytes]) -> dict[str, list[list[Any]]]:
+    """What each reader makes of the messages, with orjson for those that it leaves."""
     config = JsonParser.model_validate(CONFIGS[name])
     columns = {column: Column.model_validate(kind) for column, kind in COLUMNS.get(name, {}).items()}
-    fast = JsonMessages(config, columns)
-    assert fast._named is not None
-    slow = JsonMessages(config, columns)
-    slow._named = None
-    return answer(fast.parse(batch(values))), answer(slow.parse(batch(values)))
+    parser = JsonMessages(config, columns)
+    readers = parser._quick
+    assert [type(reader) for reader in readers] == [*([] if columns else [PlainJsonReader]), NamedFieldReader]
+    found = {}
+    for which in [[], *([reader] for reader in readers), readers]:
+        parser._quick = list(which)
+        found[" ".join(type(reader).__name__ for reader in which)] = answer(parser.parse(batch(values)))
+    return found
 
 
 SCALARS = st.sampled_from(
@@ -76,6 +81,9 @@ SCALARS = st.sampled_from(
         *(b"01", b"1.", b"-", b".5", b"+1", b"NaN", b"Infinity", b"-Infinity", b"nul", b"true", b"false", b"null"),
         *(b'""', b'"a"', b'"1"', b'"1357016400123"', b'"2013-01-01T05:00:00Z"', b'"2013-01-01"', b'"1e400"'),
         *(b'"\xff"', b'"\xed\xa0\x80"', b'"\\ud800"', b'"\\ud83d\\ude00"', b'"\\u0061"', b'"\\q"', b'"\x01"'),
+        *(b'"\\ud83d"', b'"\\uDC00"'),
+        *(b'"\\u00e9"', b'"\\u12"', b'"\\uq000"', b'"\\\\"', b'"\\""', b'"a\\/\\n"', b'"\\'),
+        *(b"1" * 18, b"-" + b"9" * 18, b"1e99", b"1e100", b"1E-05", b"-0.0e-0", b"1e", b"1e+", b"tru", b"nulll"),
         *('"é"'.encode(), b'"a\nb"', b'"', b'"58e123456"', b'"5 1e999"', b"\x00", b"\xef\xbb\xbf"),
     ]
 )
@@ -104,14 +112,24 @@ VALUES = st.recursive(SCALARS, lambda inner: objects(inner) | arrays(inner), max
 @example(values=[b'{"at": 1, "x": ' + b"7" * 220 + b"e99}", b'{"at": 1}'])
 @example(values=[b'{"at":1,"x":' + b"[" * 990 + b"]" * 990 + b"}", b'{"at":1,"x":' + b"[" * 1030 + b"]" * 1030 + b"}"])
 @example(values=[b'{"at":1,"x":"' + b"[" * 2100 + b'"}', b'{"at":1,"x":[' + b"{}," * 1100 + b"0]}"])
+@example(values=[b'{"at":1,"a":{"at":1,"b":{"id":"x"}},"a":{}}', b'{"at":1,"at":"2","id":"x","id":""}'])
+@example(values=[b'{"at":1,"a":{"at":1,"b":[]},"a":{"at":2,"b":null}}', b'{"a":{"at":1},"a":null,"at":1}'])
+@example(values=[b' \n{ "at" : 1 , "id" : "b" , "x" : [ ] , "b" : { } }\r\n\t ', b"{}", b"{} ", b"{", b"}", b"", b" "])
+@example(values=[b'{"at":1,"id":"a"},', b'{"at":1,"id":"a"}}', b'{"at":1,"id":["a"}', b'{"at":1,}'])
+@example(values=[b'{"at":1,"x":{}', b'{"at":1,"x":[1,]}'])
+@example(values=[b'{"at":1,"x":' + b"[" * 62 + b"]" * 62 + b"}", b'{"at":1,"x":' + b"[" * 64 + b"]" * 64 + b"}"])
+@example(values=[b'{"at":1,"x":"' + b"a" * n + b'","id":"' + b"b" * n + b'"}' for n in range(70)])
+@example(values=[b'{"at":-1,"id":-0}', b'{"at":253402300799999,"id":7}', b'{"at":253402300800000}'])
+@example(values=[b'{"at":-62135596800000}', b'{"at":-62135596800001}'])
 @example(values=[b'{"at":1,"id":"a"}', b',{"at":2,"id":"b"}', b'{"at":3} {"at":4}'])
-def test_msgspec_and_orjson_give_the_same_result(name: str, values: list[bytes]) -> None:
-    fast, slow = both(name, values)
-    assert fast == slow
+def test_every_reader_gives_the_same_result(name: str, values: list[bytes]) -> None:
+    orjson, *others = results(name, values).values()
+    for other in others:
+        assert other == orjson
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_msgspec_and_orjson_give_the_same_result_for_damaged_documents(name: str) -> None:
+def test_every_reader_gives_the_same_result_for_damaged_documents(name: str) -> None:
     rng = random.Random(name)
     at = "2013-01-01T05:00:00Z" if name == "text" else 1_700_000_000_000
     a = 1.5 if name == "columns" else {"at": 1.5, "b": {"id": 7}}
@@ -128,10 +146,11 @@ def test_msgspec_and_orjson_give_the_same_result_for_damaged_documents(name: str
         for _ in range(rng.choice([1, 1, 2])):
             damaged[rng.randrange(len(damaged))] = rng.choice(b'"{}[]:,0123456789eE+-.\\u\x00\x1f\xff aN')
         values.append(bytes(damaged))
-    fast, slow = both(name, values)
-    assert fast == slow
-    assert any(len(row) > 1 for row in slow)
-    assert any(len(row) == 1 for row in slow)
+    orjson, *others = results(name, values).values()
+    for other in others:
+        assert other == orjson
+    assert any(len(row) > 1 for row in orjson)
+    assert any(len(row) == 1 for row in orjson)
 
 
 def test_plain_messages_are_read_by_msgspec() -> None:
@@ -148,6 +167,41 @@ def test_plain_messages_are_read_by_msgspec() -> None:
     parsed, rows = reader.read(pa.array(values, pa.binary()).slice(0))
     assert rows.tolist() == [0, 1, 2, 3, 4]
     assert parsed.message_id.to_pylist() == ["x", "7", None, None, None]
+
+
+def test_plain_messages_are_read_by_the_loop() -> None:
+    config = JsonParser.model_validate(CONFIGS["nested"])
+    reader = PlainJsonReader.for_fields(config.event_time, config.message_id)
+    assert reader is not None
+    values = [
+        b'{"a": {"at": 1, "b": {"id": "x"}}, "price": -1.5e3, "list": [{}, [], true, false, null, "\\u00e9\\n"]}',
+        b'{"a": {"at": -1, "b": {"id": 70, "at": 2}}, "at": 3}',
+        b'{"a": {"at": 1.5, "b": {}}}',
+        '{"x": [{"a": {"at": 5}}], "a": {"b": {"id": null}, "at": 12}, "é": "é"}'.encode(),
+        b'{"a": {"at": "1", "b": {}}}',
+        b'{"a": {"at": 4, "b": {"id": "\\n"}}}',
+    ]
+    parsed, rows = reader.read(pa.array([b"", *values], pa.binary()).slice(1))
+    assert rows.tolist() == [0, 1, 3]
+    assert parsed.event_time.cast(pa.int64()).to_pylist() == [1_000, -1_000, 12_000]
+    assert parsed.message_id.to_pylist() == ["x", "70", None]
+    assert parsed.error.null_count == 3
+
+
+def test_texts_as_event_times_are_read_by_the_loop() -> None:
+    config = JsonParser.model_validate(CONFIGS["text"])
+    reader = PlainJsonReader.for_fields(config.event_time, config.message_id)
+    assert reader is not None
+    values = [b'{"at":"2013-01-01T05:00:00Z"}', b'{"at":"yesterday"}', b'{"at":5}', b'{"at":"2013-01-01 05:00"}']
+    parsed, rows = reader.read(pa.array(values, pa.binary()))
+    assert rows.tolist() == [0, 3]
+    assert [time.isoformat() for time in parsed.event_time.to_pylist()] == ["2013-01-01T05:00:00+00:00"] * 2
+
+
+@pytest.mark.parametrize(("field", "message_id"), [("a", "a.b"), ("a.b", "a")])
+def test_the_loop_reads_no_field_inside_another(field: str, message_id: str) -> None:
+    config = JsonParser.model_validate({"event_time": {"field": field, "format": "epoch_ms"}, "message_id": message_id})
+    assert PlainJsonReader.for_fields(config.event_time, config.message_id) is None
 
 
 @pytest.mark.parametrize(("field", "message_id"), [("a", "a.b"), ("a.b", "a"), ('a"b', None), ("a", "b\\c")])
