@@ -2,11 +2,11 @@
 
     python bench/dedup.py [--huge] [--case SIZE_OR_NAME] [--messages N] [--repeats N] [--json FILE]
 
-The input is a million new messages of about 450 bytes, in Parquet files as the partition job writes them. 6 in 1,000
-have the id of a message of the window: nine of ten of one of its last day, the others of one of its first. The cases
-are the numbers of keys in the window, `1M` to `64M`, and `256M` with `--huge`. One repeat reads the new rows, writes
-those that repeat no key, and adds their keys to the store of keys. After each repeat the script checks that exactly the
-right rows were written.
+The input is a million new messages (`--messages`) of about 450 bytes, in Parquet files as the partition job writes
+them. 6 in 1,000 have the id of a message of the window: nine of ten of one of its last day, the others of one of its
+first. The cases are the numbers of keys in the window, `0.1M` to `64M`, and `256M` with `--huge`. One repeat reads the
+new rows, writes those that repeat no key, and adds their keys to the store of keys. After each repeat the script checks
+that exactly the right rows were written.
 
 - `waybill`: the sweep, to the commit of unique rows, duplicates and the index, as hourly sweeps and merges leave it.
 - `waybill-unmerged`: the same, with the sorted runs of the last 24 sweeps not merged yet.
@@ -57,9 +57,9 @@ if TYPE_CHECKING:
     from dedup_inputs import Inputs, Window
 
 OURS = "waybill"
-SIZES = {"1M": 1, "4M": 4, "16M": 16, "64M": 64, "256M": 256}
-HUGE = "256M"
 _MILLION = 1_000_000
+SIZES = {"0.1M": _MILLION // 10, **{f"{n}M": n * _MILLION for n in (1, 4, 16, 64, 256)}}
+HUGE = "256M"
 _UNMERGED_HOURS = 24
 _TOO_SLOW = "it shuffles the window, and took several times as long as the others at 64M"
 _TOO_SLOW_TO_PREPARE = "building its state from the window takes longer than all other cases together"
@@ -136,7 +136,7 @@ def prepare(make: Callable[[Inputs], Method], case: str, arguments: argparse.Nam
     files = sorted(str(path) for path in arguments.new.rglob("*.parquet"))
     folder = arguments.folder / "case"
     folder.mkdir()
-    window = Window(SIZES[case] * arguments.messages, new)
+    window = Window(SIZES[case], new)
     method = make(Inputs(new, files, window, folder))
     start = time.perf_counter()
     method.start()
@@ -280,7 +280,7 @@ def print_rows(rows: Sequence[Row], messages: int) -> None:
 def main() -> None:
     parser = argument_parser(__doc__, repeats=3)
     parser.add_argument("--huge", action="store_true", help=f"also {HUGE}: takes half an hour and 25 GB of disk")
-    parser.add_argument("--messages", type=int, default=_MILLION, help="new messages; windows shrink in proportion")
+    parser.add_argument("--messages", type=int, default=_MILLION, help="new messages (by default a million)")
     parser.add_argument("--new", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()

@@ -134,18 +134,19 @@ class Waybill:
 
     def _write_runs(self, pool: ThreadPoolExecutor, first: int, keys: Keys) -> list[SortedRun]:
         """Write one run for each bucket; `first` is the number in the window of the first of these keys."""
-        from waybill.dedup.index.sorted_runs import IndexEntries, write_run
+        from waybill.dedup.index.sorted_runs import IndexEntries, tail_of, write_run
 
         order = np.argsort(keys.hi)
         numbers = first + order
-        hi, lo, arrived_ms = keys.hi[order], keys.lo[order], keys.arrived_ms[order]
+        hi, tail, arrived_ms = keys.hi[order], tail_of(keys.lo[order]), keys.arrived_ms[order]
         tp, offset = (numbers % PARTITIONS).astype(np.int32), numbers // PARTITIONS
         bits = np.uint64(self.identity.buckets.bit_length() - 1)
         bounds = np.searchsorted(hi >> (np.uint64(64) - bits), np.arange(self.identity.buckets + 1, dtype=np.uint64))
 
         def write(bucket: int) -> SortedRun:
             part = slice(bounds[bucket], bounds[bucket + 1])
-            entries = IndexEntries(hi[part], lo[part], arrived_ms[part], tp[part], offset[part], self.topic_partitions)
+            columns = (column[part] for column in (hi, tail, arrived_ms, tp, offset))
+            entries = IndexEntries(*columns, self.topic_partitions)
             return write_run(self.store, self.index, bucket, (1, 1), entries)
 
         return list(pool.map(write, np.flatnonzero(np.diff(bounds)).tolist()))
@@ -178,7 +179,7 @@ class Waybill:
         from waybill.names import unique_table_name
 
         catalog = _open_catalog()
-        unique = catalog.load_table(unique_table_name(self.config.streams[_STREAM].table, 1))
+        unique = catalog.load_table(unique_table_name(self.config.streams[_STREAM].table))
         rows = unique.scan(selected_fields=("message_id",)).to_arrow()
         catalog.close()
         return rows.column("message_id").cast(pa.string())

@@ -40,7 +40,7 @@ from waybill.dedup.index.merge import (
     one_by_one,
     split_by_expiry,
 )
-from waybill.dedup.index.sorted_runs import FileStore, IndexEntries, SortedRun, write_run
+from waybill.dedup.index.sorted_runs import FileStore, IndexEntries, SortedRun, tail_of, write_run
 from waybill.dedup.keys import exclude_assigned_ids, hash_keys, hash_range_of
 from waybill.dedup.rows import topic_partitions_of
 from waybill.errors import CommitConflict, ObjectMissing, PlanUnusable, SweepHistoryLost
@@ -342,7 +342,7 @@ def _entries_of(job: BuildJob, batch: pa.RecordBatch) -> IndexEntries:
     tp, topic_partitions = topic_partitions_of(batch)
     return IndexEntries(
         hashes.hi[rows],
-        hashes.lo[rows],
+        tail_of(hashes.lo[rows]),
         arrived_ms[rows],
         tp[rows],
         batch.column("offset").to_numpy()[rows],

@@ -27,7 +27,7 @@ from waybill.dedup._kernels import find_repeated, latest_arrivals, latest_entrie
 from waybill.dedup.candidates import Candidates
 from waybill.dedup.index.lookup import BucketIndex, EarlierRows, QuickReads
 from waybill.dedup.index.merge import MergePolicy, least_run_keys, split_by_expiry
-from waybill.dedup.index.sorted_runs import Array, IndexEntries, SortedRun, write_run
+from waybill.dedup.index.sorted_runs import Array, IndexEntries, SortedRun, tail_of, write_run
 from waybill.dedup.keys import hash_range_of
 from waybill.dedup.tasks import MatchedRange, ScannedFiles, SweepJob, UnplannedPartitions
 from waybill.names import TopicPartition, sweep_marks_key
@@ -254,13 +254,21 @@ def _match_bucket(
     )
     if not len(kept):
         return [], duplicates
-    kept = kept.take(np.lexsort((kept.lo, kept.hi)))
-    entries = IndexEntries(kept.hi, kept.lo, kept.arrived_ms, kept.tp, kept.offset, job.topic_partitions)
+    kept = kept.take(_order_by_key(kept.hi, kept.lo))
+    entries = IndexEntries(kept.hi, tail_of(kept.lo), kept.arrived_ms, kept.tp, kept.offset, job.topic_partitions)
     # The sweep's sequence number is known only after its commit: the index manifest then records the final one.
     sequences = (job.covers + 1, job.covers + 1)
     least_keys = least_run_keys(job.budget_bytes, plan.buckets)
     parts = split_by_expiry(entries, MergePolicy.of(plan.window_ms, job.memory_bytes), least_keys)
     return [write_run(store, job.index, bucket, sequences, part) for part in parts], duplicates
+
+
+def _order_by_key(hi: Array, lo: Array) -> Array:
+    """Return the indices that sort keys by (hi, lo)."""
+    order = np.argsort(hi)
+    by_hi = hi[order]
+    # Keys with the same `hi` are as good as never met, and a sort by both halves takes three times as long.
+    return np.lexsort((lo, hi)) if (by_hi[1:] == by_hi[:-1]).any() else order
 
 
 def _earlier_rows(index: BucketIndex, candidates: Candidates, horizon_ms: int) -> EarlierRows:

@@ -9,10 +9,13 @@ import numpy as np
 from hypothesis import strategies as st
 
 from waybill.dedup.index.lookup import BucketIndex
-from waybill.dedup.index.sorted_runs import FileStore, IndexEntries, SortedRun, write_run
+from waybill.dedup.index.sorted_runs import FileStore, IndexEntries, SortedRun, tail_of, write_run
 from waybill.names import TopicPartition
 
 INDEX = "archive/dedup/flights/0/00000000-0000-0000-0000-000000000001/"
+LAST = 2**64 - 1
+STEP = 1 << 40
+"""Second halves of hashes that differ by this are two keys to the index, which keeps the leading 24 bits."""
 TPS = tuple(TopicPartition(topic, n) for topic in ("flights", "a.b") for n in range(2))
 
 
@@ -32,7 +35,7 @@ def kept_rows(max_arrived_ms: int = 40) -> st.SearchStrategy[list[Kept]]:
     row = st.builds(
         Kept,
         hi=st.sampled_from([0, 1, 2, 3, 2**59, 2**60 - 1]),
-        lo=st.sampled_from([0, 1, 2**64 - 1]),
+        lo=st.sampled_from([0, STEP, LAST]),
         arrived_ms=st.integers(0, max_arrived_ms),
         tp=st.sampled_from(TPS),
         offset=st.integers(0, 100),
@@ -46,7 +49,7 @@ def entries_of(rows: Iterable[Kept]) -> IndexEntries:
     tps = tuple(dict.fromkeys(row.tp for row in rows))
     return IndexEntries(
         hi=np.array([row.hi for row in rows], np.uint64),
-        lo=np.array([row.lo for row in rows], np.uint64),
+        tail=tail_of(np.array([row.lo for row in rows], np.uint64)),
         arrived_ms=np.array([row.arrived_ms for row in rows], np.int64),
         tp=np.array([tps.index(row.tp) for row in rows], np.int32),
         offset=np.array([row.offset for row in rows], np.int64),

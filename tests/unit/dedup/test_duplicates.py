@@ -16,7 +16,7 @@ from oracle import NEVER, Kept, Key, Row, State, key_of, low_ms, sweep
 from waybill.dedup.candidates import Candidates
 from waybill.dedup.index.lookup import EarlierRows
 from waybill.dedup.keys import exclude_assigned_ids, hash_keys
-from waybill.dedup.match import find_duplicates, one_of_each_key
+from waybill.dedup.match import _order_by_key, find_duplicates, one_of_each_key
 from waybill.dedup.rows import arrivals_ms
 from waybill.names import TopicPartition
 
@@ -247,3 +247,10 @@ def test_index_entry_of_one_candidate_applies_to_all_of_its_key() -> None:
     assert result.kept.tolist() == [False, False, False, True, False]
     assert result.first_offset[[0, 1, 2, 4]].tolist() == [42, 42, 42, 3]
     assert result.first_tp[[0, 1, 2, 4]].tolist() == [7, 7, 7, 0]
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=12))
+def test_kept_keys_are_sorted_by_both_halves_of_the_hash(keys: list[tuple[int, int]]) -> None:
+    hi, lo = (np.array([key[half] for key in keys], np.uint64) for half in (0, 1))
+    order = _order_by_key(hi, lo)
+    assert [keys[n] for n in order.tolist()] == sorted(keys)

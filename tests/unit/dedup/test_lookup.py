@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from index_files import MemoryFiles
-from index_model import TPS, Kept, kept_rows, latest_rows, look_up, new_run
+from index_model import LAST, STEP, TPS, Kept, kept_rows, latest_rows, look_up, new_run
 
 from waybill.dedup.index.lookup import BucketIndex
 from waybill.errors import IndexDamaged
 
-ASKED = [(hi, lo) for hi in (0, 1, 2, 3, 4, 2**59, 2**60 - 1) for lo in (0, 1, 2, 2**64 - 1)]
+ASKED = [(hi, lo) for hi in (0, 1, 2, 3, 4, 2**59, 2**60 - 1) for lo in (0, STEP, 2 * STEP, LAST)]
 
 
 @settings(max_examples=60, deadline=None)

@@ -21,7 +21,7 @@ from oracle import Row
 from waybill.dedup.candidates import Candidates
 from waybill.dedup.index.lookup import BucketIndex
 from waybill.dedup.index.merge import MergePolicy, choose_merges, merge_entries, merge_runs
-from waybill.dedup.index.sorted_runs import IndexEntries, SortedRun, write_run
+from waybill.dedup.index.sorted_runs import IndexEntries, SortedRun, tail_of, write_run
 from waybill.dedup.keys import exclude_assigned_ids, hash_keys, hash_range_of
 from waybill.dedup.match import find_duplicates
 from waybill.dedup.plan import earliest_arrival_ms, horizon_after
@@ -149,7 +149,7 @@ class Stream:
         if not len(kept):
             return []
         kept = kept.take(np.lexsort((kept.lo, kept.hi)))
-        self.kept.append(IndexEntries(kept.hi, kept.lo, kept.arrived_ms, kept.tp, kept.offset, tuple(TPS)))
+        self.kept.append(IndexEntries(kept.hi, tail_of(kept.lo), kept.arrived_ms, kept.tp, kept.offset, tuple(TPS)))
         return [write_run(self.files, "index/", bucket, (1, 1), self.kept[-1])]
 
     # --- the index ---

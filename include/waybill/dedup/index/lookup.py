@@ -17,7 +17,7 @@ from obstore.exceptions import BaseError
 
 from waybill.clients.object_store import object_store
 from waybill.connections import S3Endpoint
-from waybill.dedup.index.sorted_runs import Array, Content, FileReader, RunMatches, SortedRun, find_in_run
+from waybill.dedup.index.sorted_runs import Array, Content, FileReader, RunMatches, SortedRun, find_in_run, tail_of
 from waybill.names import TopicPartition
 from waybill.store import COALESCE_BYTES, Store
 
@@ -69,18 +69,19 @@ class BucketIndex:
         self._topic_partitions = topic_partitions
 
     def lookup(self, hi: Array, lo: Array, horizon_ms: int) -> EarlierRows:
-        """Return the latest entry of each key that arrived at or after the horizon; keys may repeat.
+        """Return the latest entry of each key (both halves of its hash) that arrived at or after the horizon.
 
-        Reads nothing of runs below the horizon. Of each other run it reads the filter, and the row groups for keys that
-        pass it. Raises `IndexDamaged` when a file of the index is missing or its content changed, `StoreUnavailable`
-        when S3 does not answer.
+        Keys may repeat. Of the second half, the bits that the index has are compared. Reads nothing of runs below the
+        horizon. Of each other run it reads the filter, and the row groups for keys that pass it. Raises `IndexDamaged`
+        when a file of the index is missing or its content changed, `StoreUnavailable` when S3 does not answer.
         """
         runs = [run for run in self._runs if run.max_arrived_ms >= horizon_ms]
         if not runs or not len(hi):
             return EarlierRows.none()
+        tail = tail_of(lo)
         # Each thread holds the filter and the row groups of one run in memory, not more.
         with ThreadPoolExecutor(min(_THREADS, len(runs))) as pool:
-            found = list(pool.map(lambda run: find_in_run(self._files, run, hi, lo), runs))
+            found = list(pool.map(lambda run: find_in_run(self._files, run, hi, tail), runs))
         return self._latest([matches for matches in found if len(matches)], horizon_ms)
 
     def _latest(self, found: Sequence[RunMatches], horizon_ms: int) -> EarlierRows:

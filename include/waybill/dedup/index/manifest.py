@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import crc32c
@@ -307,7 +307,7 @@ def _compact(document: Any) -> bytes:
 
 def _run_values(run: SortedRun, index: str) -> list[Any]:
     """Return a run's fields, with the object keys of its files relative to `index`."""
-    values = dict(zip(_RUN_FIELDS, astuple(run), strict=True))
+    values = {name: getattr(run, name) for name in _RUN_FIELDS}
     return list((values | {name: values[name].removeprefix(index) for name in _PATHS}).values())
 
 

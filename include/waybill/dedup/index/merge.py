@@ -51,9 +51,9 @@ _MAX_SIZE_RATIO = 4  # between the runs of one merge in the newest part of the w
 _WINDOW_PARTS = 16
 _LEAST_SPAN_MS = 3_600_000
 _LEAST_RUN_KEYS = 1 << 14  # fewer keys are not worth a file of their own
-_BYTES_PER_KEY = 24
+_BYTES_PER_KEY = 18
 _ROUNDS = 10
-_COLUMNS = {"hi": np.uint64, "lo": np.uint64, "arrived_ms": np.int64, "tp": np.int32, "offset": np.int64}
+_COLUMNS = {"hi": np.uint64, "tail": np.uint32, "arrived_ms": np.int64, "tp": np.int32, "offset": np.int64}
 
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
@@ -296,7 +296,7 @@ def merge_runs(files: FileStore, index: str, horizon_ms: int, runs: Sequence[Sor
 
 
 def merge_entries(parts: Iterable[IndexEntries], horizon_ms: int) -> IndexEntries:
-    """Return the latest entry of each key that arrived at or after the horizon, sorted by (hi, lo).
+    """Return the latest entry of each key that arrived at or after the horizon, sorted by (hi, tail).
 
     The parts need not be sorted, but sorted parts are faster.
     """
@@ -310,9 +310,9 @@ def merge_entries(parts: Iterable[IndexEntries], horizon_ms: int) -> IndexEntrie
             columns[name].append(column if counts.all() else column[counts])
     if not columns["hi"]:
         return IndexEntries(**{name: np.empty(0, kind) for name, kind in _COLUMNS.items()}, topic_partitions=())
-    whole = {name: _joined(columns, name) for name in ("hi", "lo")}
+    whole = {name: _joined(columns, name) for name in ("hi", "tail")}
     order = np.argsort(whole["hi"], kind="stable")  # a merge sort of the sorted parts
-    order = _latest_of_each_key(order, whole["hi"], whole["lo"], columns["arrived_ms"])
+    order = _latest_of_each_key(order, whole["hi"], whole["tail"], columns["arrived_ms"])
     sorted_columns = {name: (whole.pop(name) if name in whole else _joined(columns, name))[order] for name in _COLUMNS}
     return IndexEntries(**sorted_columns, topic_partitions=tuple(topic_partitions))
 
@@ -323,8 +323,8 @@ def _joined(columns: dict[str, list[Array]], name: str) -> Array:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def _latest_of_each_key(order: Array, hi: Array, lo: Array, arrived_ms: Sequence[Array]) -> Array:
-    """Turn an order by `hi` into one by (hi, lo) that has only the latest entry of each key."""
+def _latest_of_each_key(order: Array, hi: Array, tail: Array, arrived_ms: Sequence[Array]) -> Array:
+    """Turn an order by `hi` into one by (hi, tail) that has only the latest entry of each key."""
     sorted_hi = hi[order]
     same = sorted_hi[1:] == sorted_hi[:-1]
     if not same.any():
@@ -334,9 +334,9 @@ def _latest_of_each_key(order: Array, hi: Array, lo: Array, arrived_ms: Sequence
     tied[1:] |= same
     tied[:-1] |= same
     rows = order[tied]
-    rows = rows[np.lexsort((_values_at(arrived_ms, rows), lo[rows], hi[rows]))]
+    rows = rows[np.lexsort((_values_at(arrived_ms, rows), tail[rows], hi[rows]))]
     is_latest = np.ones(len(rows), np.bool_)
-    is_latest[:-1] = (hi[rows[1:]] != hi[rows[:-1]]) | (lo[rows[1:]] != lo[rows[:-1]])
+    is_latest[:-1] = (hi[rows[1:]] != hi[rows[:-1]]) | (tail[rows[1:]] != tail[rows[:-1]])
     order[tied] = rows
     kept = np.ones(len(order), np.bool_)
     kept[tied] = is_latest

@@ -2,12 +2,16 @@
 
 Columns, all required, none compressed (hashes cannot be, and the encodings make the others small):
 
-- `hi`, `lo`: the two halves of the key's hash, uint64. `hi` is sorted, and DELTA_BINARY_PACKED.
+- `hi`: the first eight bytes of the key's hash, uint64, sorted, DELTA_BINARY_PACKED.
+- `tail`: the last three bytes of the hash, as they are. Together these are 88 of its 128 bits, which is enough
+  (docs/decisions/0015).
 - `arrived_at`: timestamp in ms, UTC, DELTA_BINARY_PACKED.
 - `place`: int64, DELTA_BINARY_PACKED: topic-partition and offset as one number (`PlaceCodec`).
 
 The file's metadata has, under `waybill.run`, the parameters of `place`, and the first `hi` of each row group: reading
 two thousand column statistics through Arrow takes longer than reading the row groups. Every page has a checksum.
+
+Version 1 had `lo`, the last eight bytes of the hash as uint64, in the place of `tail`. Such files are still read.
 """
 
 from __future__ import annotations
@@ -36,23 +40,25 @@ __all__ = [
     "PartialFile",
     "PlaceCodec",
     "RunFooter",
+    "tail_of",
     "write",
 ]
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
 ROW_GROUP_ROWS = 2048
-"""Entries of a row group, about 41 KB. Smaller ones make the footer longer, larger ones cost more to read for one
+"""Entries of a row group, about 31 KB. Smaller ones make the footer longer, larger ones cost more to read for one
 key."""
 
-_VERSION = 1
+_VERSION = 2
 _METADATA = "waybill.run"
 _DELTA = "DELTA_BINARY_PACKED"
-_ENCODINGS = {"hi": _DELTA, "lo": "PLAIN", "arrived_at": _DELTA, "place": _DELTA}
+_TAIL_BYTES = 3
+_ENCODINGS = {"hi": _DELTA, "tail": "PLAIN", "arrived_at": _DELTA, "place": _DELTA}
 _SCHEMA = pa.schema(
     [
         pa.field("hi", pa.uint64(), nullable=False),
-        pa.field("lo", pa.uint64(), nullable=False),
+        pa.field("tail", pa.binary(_TAIL_BYTES), nullable=False),
         pa.field("arrived_at", pa.timestamp("ms", "UTC"), nullable=False),
         pa.field("place", pa.int64(), nullable=False),
     ]
@@ -62,14 +68,15 @@ _PLACES = 1 << 63  # limit of int64
 
 @dataclass(frozen=True, slots=True)
 class IndexEntries:
-    """Entries of the index, sorted by (hi, lo): numpy arrays of one length.
+    """Entries of the index, sorted by (hi, tail): numpy arrays of one length.
 
     Entries of one key (a key is kept again after the window) are adjacent, in no defined order.
     """
 
     hi: Array
-    lo: Array
-    """The two halves of the key's hash, uint64 each."""
+    """The first half of the key's hash, uint64."""
+    tail: Array
+    """The leading 24 bits of the other half, uint32: `tail_of`."""
     arrived_ms: Array
     """Arrival of the kept row as dedup defines it, epoch ms, int64."""
     tp: Array
@@ -84,8 +91,21 @@ class IndexEntries:
     def select(self, rows: Array | slice) -> IndexEntries:
         """Return the entries at these indices (ascending), or where this mask is true."""
         return IndexEntries(
-            self.hi[rows], self.lo[rows], self.arrived_ms[rows], self.tp[rows], self.offset[rows], self.topic_partitions
+            self.hi[rows],
+            self.tail[rows],
+            self.arrived_ms[rows],
+            self.tp[rows],
+            self.offset[rows],
+            self.topic_partitions,
         )
+
+
+def tail_of(lo: Array) -> Array:
+    """Return what the index keeps of the second halves of hashes (uint64): their leading 24 bits, uint32.
+
+    Leading bits, so that entries in the order of the whole hashes stay in order.
+    """
+    return (lo >> np.uint64(64 - 8 * _TAIL_BYTES)).astype(np.uint32)
 
 
 # --- writing ---
@@ -136,8 +156,13 @@ def write(sink: FooterSink, entries: IndexEntries) -> None:
     """
     places = PlaceCodec.of(entries)
     description = {"v": _VERSION, **places.document(), "first_hi": _base64(entries.hi[::ROW_GROUP_ROWS])}
-    columns = [entries.hi, entries.lo, entries.arrived_ms, places.encode(entries.tp, entries.offset)]
-    table = pa.table([pa.array(v).cast(f.type) for v, f in zip(columns, _SCHEMA, strict=True)], schema=_SCHEMA)
+    columns = [
+        pa.array(entries.hi),
+        _pack(entries.tail),
+        pa.array(entries.arrived_ms).cast(_SCHEMA.field("arrived_at").type),
+        pa.array(places.encode(entries.tp, entries.offset)),
+    ]
+    table = pa.table(columns, schema=_SCHEMA)
     with pq.ParquetWriter(
         sink,
         _SCHEMA,
@@ -160,7 +185,7 @@ class EncodedEntries(NamedTuple):
     """Entries with `place` still encoded: a lookup compares many entries and decodes the place of few."""
 
     hi: Array
-    lo: Array
+    tail: Array
     arrived_ms: Array
     place: Array
 
@@ -210,13 +235,15 @@ class RunFooter:
         """
         reader = pq.ParquetFile(file, metadata=self.metadata, page_checksum_verification=True)
         table = reader.read_row_groups(list(groups), use_threads=False)
-        hi, lo, arrived, place = (column.to_numpy() for column in table.columns)
-        return EncodedEntries(hi, lo, arrived.view(np.int64), place)
+        hi, tail, arrived, place = table.columns
+        is_whole = pa.types.is_uint64(tail.type)  # in version 1
+        tails = tail_of(tail.to_numpy()) if is_whole else _unpack(tail.combine_chunks())
+        return EncodedEntries(hi.to_numpy(), tails, arrived.to_numpy().view(np.int64), place.to_numpy())
 
     def decode(self, entries: EncodedEntries) -> IndexEntries:
         """Return the entries with topic-partitions and offsets."""
         tp, offset = self.places.decode(entries.place)
-        return IndexEntries(entries.hi, entries.lo, entries.arrived_ms, tp, offset, self.places.topic_partitions)
+        return IndexEntries(entries.hi, entries.tail, entries.arrived_ms, tp, offset, self.places.topic_partitions)
 
 
 class PartialFile:
@@ -305,3 +332,17 @@ class PlaceCodec:
 
 def _base64(hashes: Array) -> str:
     return b64encode(np.ascontiguousarray(hashes, np.dtype("<u8")).tobytes()).decode()
+
+
+def _pack(tails: Array) -> pa.Array:
+    """Return the numbers as little-endian bytes: the last bytes of the hashes, which are little-endian too."""
+    octets = tails.astype("<u4").view(np.uint8).reshape(-1, 4)[:, :_TAIL_BYTES]
+    return pa.Array.from_buffers(pa.binary(_TAIL_BYTES), len(tails), [None, pa.py_buffer(np.ascontiguousarray(octets))])
+
+
+def _unpack(tails: pa.FixedSizeBinaryArray) -> Array:
+    """Return what `_pack` was given."""
+    octets = np.zeros((len(tails), 4), np.uint8)
+    stored = np.frombuffer(tails.buffers()[1], np.uint8, _TAIL_BYTES * len(tails), _TAIL_BYTES * tails.offset)
+    octets[:, :_TAIL_BYTES] = stored.reshape(-1, _TAIL_BYTES)
+    return octets.view("<u4").reshape(-1).astype(np.uint32, copy=False)

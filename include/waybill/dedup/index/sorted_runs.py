@@ -24,6 +24,7 @@ from waybill.dedup.index.run_file import (
     IndexEntries,
     PartialFile,
     RunFooter,
+    tail_of,
     write,
 )
 from waybill.errors import DocumentTooNew, IndexDamaged, ObjectExists, ObjectMissing
@@ -41,6 +42,7 @@ __all__ = [
     "find_in_run",
     "read_run",
     "read_slices",
+    "tail_of",
     "write_run",
 ]
 
@@ -48,8 +50,8 @@ Content: TypeAlias = bytes | memoryview
 """Bytes read from a file."""
 
 _WHOLE_BYTES = 2 << 20  # reading this much takes as long as reading a part of it after its footer
-_SLICE_BYTES = 4 << 20  # of a run file, read and decoded at a time: 200,000 entries, some 20 MB with Arrow's buffers
-_COLUMNS = {"hi": np.uint64, "lo": np.uint64, "arrived_ms": np.int64, "tp": np.int32, "offset": np.int64}
+_SLICE_BYTES = 4 << 20  # of a run file, read and decoded at a time: 270,000 entries, some 25 MB with Arrow's buffers
+_COLUMNS = {"hi": np.uint64, "tail": np.uint32, "arrived_ms": np.int64, "tp": np.int32, "offset": np.int64}
 
 
 class FileUpload(Protocol):
@@ -156,7 +158,7 @@ def write_run(
 ) -> SortedRun:
     """Write the two files of a sorted run below `prefix` (`names.key_index_prefix`), under unique names.
 
-    `sequences`: first and last sequence number. `entries`: at least one, sorted by (hi, lo); the filter needs
+    `sequences`: first and last sequence number. `entries`: at least one, sorted by (hi, tail); the filter needs
     `filters.BUILD_BYTES_PER_KEY` of memory for each.
 
     Raises `ValueError` for entries that cannot be a run, `StoreUnavailable` when a file could not be written; what was
@@ -199,7 +201,7 @@ def _new_file(files: FileStore, key: str) -> Iterator[FileUpload]:
 
 def _is_sorted(entries: IndexEntries) -> bool:
     before, after = entries.hi[:-1], entries.hi[1:]
-    return bool(np.all((before < after) | ((before == after) & (entries.lo[:-1] <= entries.lo[1:]))))
+    return bool(np.all((before < after) | ((before == after) & (entries.tail[:-1] <= entries.tail[1:]))))
 
 
 def _distinct(hi: Array) -> Array:
@@ -212,7 +214,7 @@ def _distinct(hi: Array) -> Array:
 
 
 def read_run(files: FileReader, run: SortedRun) -> IndexEntries:
-    """Return all entries of a run. It takes 36 bytes for each, and a slice. Raises as `read_slices` does."""
+    """Return all entries of a run. It takes 32 bytes for each, and a slice. Raises as `read_slices` does."""
     values = {name: np.empty(run.keys, kind) for name, kind in _COLUMNS.items()}
     tps: tuple[TopicPartition, ...] = ()
     filled = 0
@@ -234,11 +236,11 @@ def read_slices(files: FileReader, run: SortedRun) -> Iterator[IndexEntries]:
         yield opened.footer.decode(opened.read(groups))
 
 
-def find_in_run(files: FileReader, run: SortedRun, hi: Array, lo: Array) -> RunMatches:
-    """Return which of the keys (hashes, uint64[n] each, in any order, repeated or not) the run contains.
+def find_in_run(files: FileReader, run: SortedRun, hi: Array, tail: Array) -> RunMatches:
+    """Return which of the keys (as in `IndexEntries`, in any order, repeated or not) the run contains.
 
     Reads the filter file and, for keys that pass the filter, the row groups that can contain them, a slice at a time.
-    These entries are compared by all 128 bits. Of a key with several entries the latest one is returned.
+    These entries are compared by all their bits. Of a key with several entries the latest one is returned.
 
     Raises `IndexDamaged` when a file is missing or its content changed, `StoreUnavailable` when S3 does not answer.
     """
@@ -246,13 +248,13 @@ def find_in_run(files: FileReader, run: SortedRun, hi: Array, lo: Array) -> RunM
     if not len(index):
         return RunMatches.none()
     index = index[np.argsort(hi[index], kind="stable")]
-    query_hi, query_lo = hi[index], lo[index]
+    query_hi, query_tail = hi[index], tail[index]
     opened = _OpenRun(files, run)
     places = opened.footer.places
     matches = []
     for groups in opened.slices(opened.footer.groups_for(query_hi)):
         part = opened.read(groups)
-        query, entry = _matching_pairs(part, query_hi, query_lo)
+        query, entry = _matching_pairs(part, query_hi, query_tail)
         tp, offset = places.decode(part.place[entry])
         matches.append(RunMatches(index[query], part.arrived_ms[entry], tp, offset, places.topic_partitions))
     return _latest_of_each_key(matches)
@@ -265,14 +267,14 @@ def _passes_filter(files: FileReader, run: SortedRun, hi: Array) -> Array:
         return filters.probe(fuse, hi)
 
 
-def _matching_pairs(part: EncodedEntries, hi: Array, lo: Array) -> tuple[Array, Array]:
+def _matching_pairs(part: EncodedEntries, hi: Array, tail: Array) -> tuple[Array, Array]:
     """Return all pairs of a key and an entry of it: index of the key, index of the entry. Both are sorted by `hi`."""
     first, end = np.searchsorted(part.hi, hi, "left"), np.searchsorted(part.hi, hi, "right")
     counts = end - first
     query = np.repeat(np.arange(len(hi)), counts)
     # For each key: the first entry with its `hi`, then those that follow it.
     entry = np.repeat(first, counts) + np.arange(len(query)) - np.repeat(np.cumsum(counts) - counts, counts)
-    same = part.lo[entry] == lo[query]
+    same = part.tail[entry] == tail[query]
     return query[same], entry[same]
 
 
