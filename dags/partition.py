@@ -2,11 +2,11 @@
 
 One Spark application works on the streams of the group, some of them at a time. A stream that fails does not hinder
 the others. `results` reads what was done; each stream that did something has a task `stream`, which fails with the
-error and its remedy if the stream failed, or if too many of its messages went to quarantine. Rows of other messages are
-committed even so, and the next run continues.
+error and its remedy if the stream failed, if its rows are held for a person's decision, or if they are published with
+alerts.
 
 A stream that leaves its group (`partition.group: own`) has a DAG `partition__<stream>` and an application of its own.
-`check_quarantine` then raises the quarantine alert, and with `sink: files`, `finalize` marks the final hours.
+`check_alerts` then raises the alerts of what was published, and with `sink: files`, `finalize` marks the final hours.
 
 One snapshot contains the rows and the progress. So a retry or a run by hand continues at that progress and repeats
 nothing.
@@ -51,13 +51,13 @@ def group_dag(config: Config, group: str, streams: Sequence[str]) -> DAG:
 
 # It only reads, so a retry would find the same: it fails, and alerts, once and at once.
 @task(retries=0)
-def check_quarantine(stream: str) -> None:
+def check_alerts(stream: str) -> None:
     from airflow.sdk import get_current_context
 
     from waybill.orchestration.tasks import begin_task
-    from waybill.partition.report import check_quarantine
+    from waybill.partition.alerts import check_alerts
 
-    check_quarantine(begin_task(), stream, get_current_context()["dag_run"].start_date)
+    check_alerts(begin_task(), stream, get_current_context()["dag_run"].start_date)
 
 
 # Also after a failed partition run: earlier hours may have become final.
@@ -82,10 +82,10 @@ def stream_dag(config: Config, name: str, stream: Stream) -> DAG:
             job="partition",
             stream=name,
             config=config,
-            arguments=["--no-quarantine-alert"],
+            arguments=["--no-alerts"],
             outlets=[table_asset(config, stream)],
         )
-        partition >> check_quarantine(name)
+        partition >> check_alerts(name)
         if stream.sink.is_files:
             partition >> finalize(name)
 

@@ -13,6 +13,7 @@ import logging
 
 from pyspark import SparkContext
 
+import waybill.spark.quick_imports  # noqa: F401  (pauses garbage collection for the imports below)
 from waybill.config import Config
 from waybill.errors import HoursBlocked
 from waybill.names import Stage
@@ -33,11 +34,10 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the job and return its exit code."""
     parser = job_parser("Turn new messages of the archive into table rows.", "the runs' figures")
     parser.add_argument(
-        "--no-quarantine-alert",
-        dest="quarantine_alert",
+        "--no-alerts",
+        dest="alerts",
         action="store_false",
-        help="exit with 0 even if more than quarantine.max_rate went to quarantine (in Airflow, the task "
-        "check_quarantine checks it)",
+        help="exit with 0 even if a published run has alerts (in Airflow, the task check_alerts raises them)",
     )
     options = parser.parse_args(arguments)
     check_options(parser, options)
@@ -49,15 +49,15 @@ def main(arguments: list[str] | None = None) -> int:
 
         def do(application: Application, work: StreamWork) -> None:
             with work.part():
-                partition(application, work, alert=options.quarantine_alert)
+                partition(application, work, alerts=options.alerts)
             if application.is_group and application.config.stream(work.stream).sink.is_files:
                 mark_final_hours(application, work)
 
         return run_application(Stage.PARTITION, options, start, do)
 
 
-def partition(application: Application, work: StreamWork, *, alert: bool) -> None:
-    """Run partition runs until all messages of a stream are partitioned. `alert`: raise the quarantine alert."""
+def partition(application: Application, work: StreamWork, *, alerts: bool) -> None:
+    """Run partition runs until all messages of a stream are partitioned. `alerts`: raise those of published runs."""
     report: Report | None = None
     execute = spark_execute(application.context)
     for report in run_to_the_end(
@@ -70,10 +70,10 @@ def partition(application: Application, work: StreamWork, *, alert: bool) -> Non
         is_new = report.outcome is not RunOutcome.NOTHING_NEW
         work.did_something |= is_new
         work.committed |= is_new
-        if report.alert and alert:
-            work.alerts.append(report.alert)
-        elif report.alert:
-            logger.error("partition %s", report.alert)
+        if alerts:
+            work.alerts += report.alerts
+        for alert in () if alerts else report.alerts:
+            logger.error("partition %s", alert)
     if report is not None:
         work.alerts += [
             f"{work.stream}: left out until the archive fault is repaired: {fault}" for fault in report.faults

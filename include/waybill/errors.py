@@ -41,7 +41,12 @@ later without any change. Retry policies, Airflow's among them, read that proper
       ProgressLost                  tables
       DamagedFile
       ParserBroken
-      QuarantineRateExceeded
+      AlertsRaised
+      PublicationHeld               an audit refused a run; a person decides
+      PublicationRejected           (retriable)
+      DecisionRefused
+      BackfillRefused               a request or a decision about a backfill that cannot be granted
+      BackfillUnderWay              a promotion or an undo of a backfill has not ended
       PlanUnusable                  plans of partition runs, sweeps and quarantine retries
       HoursBlocked                  the files sink
       OutputDiffers
@@ -66,6 +71,7 @@ from typing import Any, ClassVar
 
 __all__ = [
     "AirflowCleanupFailed",
+    "AlertsRaised",
     "CatalogUnavailable",
     "ChainBroken",
     "ChainGap",
@@ -77,6 +83,7 @@ __all__ = [
     "CorruptBatch",
     "DamagedFile",
     "DamagedObject",
+    "DecisionRefused",
     "DocumentDamaged",
     "DocumentTooNew",
     "GapRefused",
@@ -97,7 +104,8 @@ __all__ = [
     "PlanUnusable",
     "ProcedureFailed",
     "ProgressLost",
-    "QuarantineRateExceeded",
+    "PublicationHeld",
+    "PublicationRejected",
     "RegistryRefused",
     "RegistryUnavailable",
     "RetentionGap",
@@ -407,8 +415,33 @@ class ParserBroken(WaybillError):
         self.path, self.fault = path, fault
 
 
-class QuarantineRateExceeded(WaybillError):
-    """Runs sent a larger share of messages to quarantine than the config allows. They are committed all the same."""
+class AlertsRaised(WaybillError):
+    """Runs are published, and need a person's attention: too many messages in quarantine, or warnings of an audit."""
+
+
+class PublicationHeld(WaybillError):
+    """An audit found a critical failure, so the rows of a run are not published until a person decides."""
+
+
+class PublicationRejected(WaybillError):
+    """A person rejected the plan while this run was executing it. The next run makes a new plan."""
+
+    retriable = True
+
+
+class DecisionRefused(WaybillError):
+    """A decision about a held run or a backfill cannot be made as requested."""
+
+
+class BackfillRefused(WaybillError):
+    """A backfill cannot be requested, built, promoted, undone or cancelled as asked. Nothing was changed."""
+
+
+class BackfillUnderWay(WaybillError):
+    """A backfill of the stream is being promoted or undone, and what was asked for must wait for its end.
+
+    Not retriable: if the process was killed, a person repeats the command, which then ends the work.
+    """
 
 
 class PlanUnusable(WaybillError):

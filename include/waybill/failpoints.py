@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from waybill.errors import ConfigError
 
-__all__ = ["FILES", "INGEST", "PARTITION", "RETRY", "SWEEP", "VARIABLE", "arm", "disarm", "reach"]
+__all__ = ["BACKFILL", "FILES", "INGEST", "PARTITION", "RETRY", "SWEEP", "VARIABLE", "arm", "disarm", "reach"]
 
 VARIABLE = "WAYBILL_FAILPOINTS"
 
@@ -43,7 +43,10 @@ PARTITION = (
     "partition.file_sent",
     "partition.executed",
     "partition.staged",
-    "partition.quarantine_committed",
+    "partition.quarantine_branched",
+    "partition.branched",
+    "partition.audited",
+    "partition.quarantine_published",
     "partition.committed",
 )
 """The boundaries between the steps of a partition run. Executors reach `span_read` and `file_sent`."""
@@ -60,6 +63,26 @@ RETRY = (
     "retry.dropped",
 )
 """The boundaries between the steps of a quarantine retry. A retry that was interrupted reaches them again."""
+
+BACKFILL = (
+    "backfill.requested",
+    "backfill.task_written",
+    "backfill.task_recorded",
+    "backfill.cut_written",
+    "backfill.cut_recorded",
+    "backfill.quarantine_branched",
+    "backfill.branched",
+    "backfill.built",
+    "backfill.audited",
+    "backfill.compared",
+    "backfill.diffed",
+    "backfill.claimed",
+    "backfill.decided",
+    "backfill.quarantine_moved",
+    "backfill.moved",
+)
+"""The boundaries between the steps of a backfill: building it, then promoting, undoing or cancelling it. Executors
+reach those of tasks and cuts, and `compared`."""
 
 SWEEP = (
     "sweep.planned",

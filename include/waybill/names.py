@@ -28,15 +28,32 @@ __all__ = [
     "Stage",
     "TopicPartition",
     "archive_prefix",
+    "audit_key",
+    "backfill_branch",
+    "backfill_built_key",
+    "backfill_cut_key",
+    "backfill_diff_key",
+    "backfill_event_key",
+    "backfill_plan_id",
+    "backfill_prefix",
+    "backfill_request_key",
+    "backfill_tag",
+    "backfill_task_key",
+    "backfills_prefix",
     "backup_prefix",
     "chain_of_key",
     "chain_prefix",
     "chain_start_key",
+    "check_backfill_id",
     "check_stream_name",
     "check_topic",
+    "data_docs_key",
+    "decision_key",
     "duplicates_table_name",
     "gap_prefix",
     "gaps_prefix",
+    "generation_change_key",
+    "generation_ref",
     "group_results_key",
     "index_key",
     "index_prefix",
@@ -49,6 +66,7 @@ __all__ = [
     "key_index_prefix",
     "key_index_run_key",
     "key_index_version_of",
+    "name_with_generation",
     "offset_prefix",
     "period_of_key",
     "plan_key",
@@ -57,13 +75,13 @@ __all__ = [
     "retries_prefix",
     "retry_key",
     "retry_offsets_key",
+    "run_ref",
     "sink_root",
     "staged_key",
     "success_key",
     "sweep_marks_key",
     "sweep_plan_key",
     "sweeps_prefix",
-    "table_name",
     "unique_table_name",
 ]
 
@@ -112,6 +130,7 @@ class FileExtension(StrEnum):
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _STREAM = re.compile(r"[a-z][a-z0-9_]{0,99}")
 _TOKEN = re.compile(r"[0-9a-f]{32}")
+_BACKFILL = re.compile(r"[0-9]{8}_[0-9a-f]{4}")
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")  # canonical: each number has one spelling, so each object has one name
 _OFFSET = rf"[0-9]{{{OFFSET_DIGITS}}}"
 _EXTENSIONS = "|".join(re.escape(extension) for extension in Extension)
@@ -349,6 +368,21 @@ def staged_key(plan: str) -> str:
     return plan.removesuffix(".json") + ".staged.json"
 
 
+def audit_key(plan: str) -> str:
+    """Return the key of the result of the audit of the plan with the key `plan`."""
+    return plan.removesuffix(".json") + ".audit.json"
+
+
+def decision_key(plan: str) -> str:
+    """Return the key of a person's decision about the held plan with the key `plan`."""
+    return plan.removesuffix(".json") + ".decision.json"
+
+
+def data_docs_key(prefix: str, stream: str, plan: str) -> str:
+    """Return the key of the page about the audit of a plan, given by its id."""
+    return join_segments(prefix, "quality", check_stream_name(stream), f"{plan}.html")
+
+
 # --- the files sink ---------------------------------------------------------------------------------------------------
 
 
@@ -458,6 +492,79 @@ def retry_offsets_key(retry: str, token: str) -> str:
     return f"{retry.removesuffix('.json')}.{_check_token(token)}.parquet"
 
 
+# --- backfills --------------------------------------------------------------------------------------------------------
+
+
+def backfills_prefix(prefix: str, stream: str) -> str:
+    """Return the prefix of everything about the backfills of a stream."""
+    return join_segments(prefix, "backfills", check_stream_name(stream), "")
+
+
+def backfill_prefix(prefix: str, stream: str, backfill: str) -> str:
+    """Return the prefix of everything about one backfill. Raises `ValueError` if `backfill` is no id of a backfill."""
+    return f"{backfills_prefix(prefix, stream)}{check_backfill_id(backfill)}/"
+
+
+def backfill_request_key(prefix: str, stream: str, backfill: str) -> str:
+    """Return the key of a backfill's request. Its audit is beside it (`audit_key`)."""
+    return f"{backfill_prefix(prefix, stream, backfill)}request.json"
+
+
+def backfill_task_key(prefix: str, stream: str, backfill: str, task: int) -> str:
+    """Return the key of the result of one task of a backfill."""
+    return f"{backfill_prefix(prefix, stream, backfill)}tasks/{task:06d}.json"
+
+
+def backfill_cut_key(prefix: str, stream: str, backfill: str, side: str, file: str, attempt: int = 0) -> str:
+    """Return the key of the record of a data file that was cut: of its rows on one side of the backfill's range.
+
+    `file`: what identifies the data file. `attempt` counts the records whose files no longer exist.
+    """
+    digest = hashlib.sha256(file.encode()).hexdigest()[:32]
+    number = f".{attempt}" if attempt else ""
+    return f"{backfill_prefix(prefix, stream, backfill)}cuts/{side}/{digest}{number}.json"
+
+
+def backfill_built_key(prefix: str, stream: str, backfill: str) -> str:
+    """Return the key of the record that a backfill is built: both branches exist."""
+    return f"{backfill_prefix(prefix, stream, backfill)}built.json"
+
+
+def backfill_diff_key(prefix: str, stream: str, backfill: str, name: str) -> str:
+    """Return the key of an object of a backfill's diff, such as `summary.json` or `000000.parquet`."""
+    return f"{backfill_prefix(prefix, stream, backfill)}diff/{name}"
+
+
+def backfill_event_key(prefix: str, stream: str, backfill: str, number: int) -> str:
+    """Return the key of the record of a promotion, an undo or a cancellation; `number` is that of its claim."""
+    return f"{backfill_prefix(prefix, stream, backfill)}events/{_padded(number)}.json"
+
+
+def backfill_plan_id(backfill: str) -> str:
+    """Return the id of a backfill as a plan, with which the names of its data files begin."""
+    return f"backfill-{check_backfill_id(backfill)}"
+
+
+def backfill_branch(backfill: str) -> str:
+    """Return the branch that holds a table as it would be if the backfill were promoted."""
+    return f"backfill_{check_backfill_id(backfill)}"
+
+
+def backfill_tag(backfill: str) -> str:
+    """Return the tag of a table's last snapshot before a backfill was promoted."""
+    return f"before_backfill_{check_backfill_id(backfill)}"
+
+
+def check_backfill_id(backfill: str) -> str:
+    """Return the id of a backfill: its date and four hexadecimal digits, such as `20261122_7f3a`.
+
+    Raises `ValueError` for any other text.
+    """
+    if not _BACKFILL.fullmatch(backfill):
+        raise ValueError(f"{backfill!r} is no id of a backfill, such as 20261122_7f3a")
+    return backfill
+
+
 # --- sweeps and the key index -----------------------------------------------------------------------------------------
 
 
@@ -532,24 +639,43 @@ def group_results_key(prefix: str, group: str, job: str) -> str:
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
-def table_name(table: str, generation: int) -> str:
-    """Return a generation's name of a table: `analytics.flights` in generation 2 is `analytics.flights_g2`."""
-    return f"{table}_g{generation}"
+def quarantine_table_name(table: str) -> str:
+    """Return the name of the quarantine table of a stream's table."""
+    return f"{table}_quarantine"
 
 
-def quarantine_table_name(table: str, generation: int) -> str:
-    """Return the name of the quarantine table of a table's generation."""
-    return f"{table}_quarantine_g{generation}"
+def unique_table_name(table: str) -> str:
+    """Return the name of the unique table of a stream's table, which has each message key once."""
+    return f"{table}_unique"
 
 
-def unique_table_name(table: str, generation: int) -> str:
-    """Return the name of the unique table of a table's generation, which has each message key once."""
-    return f"{table}_unique_g{generation}"
+def duplicates_table_name(table: str) -> str:
+    """Return the name of the duplicates table of a stream's table, which has what was sent again."""
+    return f"{table}_duplicates"
 
 
-def duplicates_table_name(table: str, generation: int) -> str:
-    """Return the name of the duplicates table of a table's generation, which has what was sent again."""
-    return f"{table}_duplicates_g{generation}"
+def name_with_generation(name: str, generation: int) -> str:
+    """Return a name with its generation: `analytics.flights` in generation 2 is `analytics.flights_g2`.
+
+    The directories of the `files` sink have such names. Tables had them before all generations shared one table.
+    """
+    return f"{name}_g{generation}"
+
+
+def generation_ref(generation: int) -> str:
+    """Return the branch of a generation that is not live."""
+    return f"generation_{generation}"
+
+
+def generation_change_key(prefix: str, stream: str, at: datetime) -> str:
+    """Return the key of the record of a change of the live generation, named after its time in UTC."""
+    name = f"{at.astimezone(UTC):%Y%m%dT%H%M%S%f}Z.json"
+    return join_segments(prefix, "generations", check_stream_name(stream), name)
+
+
+def run_ref(plan: str) -> str:
+    """Return the branch that holds the rows of a plan until they are published: `run_` and 16 characters of its id."""
+    return f"run_{plan[:16]}"
 
 
 def join_segments(prefix: str, *segments: str) -> str:

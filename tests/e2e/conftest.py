@@ -96,6 +96,21 @@ streams:
     table: e2e.clicks
     partition: {}
     maintenance: {}
+  fares:
+    topics: [e2e-fares]
+    upload: {max_age: 0s}
+    ingest: {group: own, lanes: 1, budget: 20s}
+    parser:
+      event_time: {field: at, format: epoch_ms}
+      message_id: id
+    columns:
+      fare: {type: double, field: amount}
+    quality:
+      checks:
+        column_became_null: {severity: critical, min_rows: 100}
+    table: e2e.fares
+    partition: {}
+    maintenance: {}
   visits:
     topics: [e2e-visits]
     upload: {max_age: 0s}

@@ -93,6 +93,7 @@ def test_fifty_streams_share_their_dags_and_import_nothing_heavy(tmp_path: Path)
     assert parsed["tasks"]["partition"] == ["partition", "results", "stream"]
     assert parsed["tasks"]["maintenance"] == ["maintain", "results", "stream"]
     assert parsed["tasks"]["quarantine_retry__s3"] == ["retry"]
+    assert parsed["tasks"]["quality_decision"] == ["decide"]
     assert parsed["streams"]["ingest"] == parsed["streams"]["partition"] == sorted(f"s{i}" for i in range(50))
 
 
@@ -102,7 +103,7 @@ def test_streams_that_leave_their_groups_have_dags_of_their_own(tmp_path: Path) 
     kinds = ("ingest", "partition", "maintenance", "quarantine_retry")
     assert waybill_dags(parsed) == {f"{kind}__s{i}" for kind in kinds for i in range(2)}
     assert parsed["tasks"]["ingest__s0"] == ["lane", "plan", "report"]
-    assert parsed["tasks"]["partition__s1"] == ["check_quarantine", "partition"]
+    assert parsed["tasks"]["partition__s1"] == ["check_alerts", "partition"]
     assert parsed["tasks"]["maintenance__s1"] == ["maintain"]
 
 
@@ -127,8 +128,8 @@ def test_stream_with_a_files_sink_and_a_dag_of_its_own_has_a_finalizer(tmp_path:
     config["streams"]["s1"]["sink"] = "files"
     parsed = parse_dags(tmp_path, yaml.safe_dump(config))
     assert parsed["errors"] == {}
-    assert parsed["tasks"]["partition__s0"] == ["check_quarantine", "partition"]
-    assert parsed["tasks"]["partition__s1"] == ["check_quarantine", "finalize", "partition"]
+    assert parsed["tasks"]["partition__s0"] == ["check_alerts", "partition"]
+    assert parsed["tasks"]["partition__s1"] == ["check_alerts", "finalize", "partition"]
 
 
 @pytest.mark.parametrize(
@@ -136,9 +137,9 @@ def test_stream_with_a_files_sink_and_a_dag_of_its_own_has_a_finalizer(tmp_path:
     [
         ("default", "default", "dedup", "partition", ["results", "stream", "sweep"]),
         ("large", "default", "dedup", "partition_group__large", ["results", "stream", "sweep"]),
-        ("own", "default", "dedup", "x.t1_g1", ["results", "stream", "sweep"]),
-        ("default", "own", "dedup__s1", "x.t1_g1", ["check_window", "merge", "sweep"]),
-        ("own", "own", "dedup__s1", "x.t1_g1", ["check_window", "merge", "sweep"]),
+        ("own", "default", "dedup", "x.t1", ["results", "stream", "sweep"]),
+        ("default", "own", "dedup__s1", "x.t1", ["check_window", "merge", "sweep"]),
+        ("own", "own", "dedup__s1", "x.t1", ["check_window", "merge", "sweep"]),
     ],
 )
 def test_stream_with_dedup_is_swept_after_partition_runs(
@@ -154,7 +155,7 @@ def test_stream_with_dedup_is_swept_after_partition_runs(
     assert parsed["tasks"][dag_id] == tasks
     assert parsed["triggers"][dag_id] == [trigger]
     if partition == "own":
-        assert parsed["outlets"]["partition__s1"] == ["x.t1_g1"]
+        assert parsed["outlets"]["partition__s1"] == ["x.t1"]
     else:
         made_by = "partition" if partition == "default" else f"partition_group__{partition}"
         assert parsed["outlets"][made_by] == [f"{made_by}_updates"]

@@ -23,7 +23,7 @@ STAGED = "partition.staged"
 RIVALS = (
     ("", ""),
     ("partition.planned=sleep:1.5", "partition.span_read=sleep:1"),
-    ("partition.executed=sleep:1.5", "partition.quarantine_committed=sleep:1"),
+    ("partition.executed=sleep:1.5", "partition.quarantine_published=sleep:1"),
 )
 SEEDS = range(1, 5)
 UNGUARDED = "unguarded"
@@ -153,6 +153,6 @@ def test_every_drawn_scenario_is_possible() -> None:
     """A driver reaches the quarantine's step only with junk; a compaction needs files."""
     for scenario in map(draw, range(1, 301)):
         acts = [act for wave in scenario.waves for act in wave.acts]
-        assert scenario.junk_share or "partition.quarantine_committed" not in {act.failpoint for act in acts}
+        assert scenario.junk_share or "partition.quarantine_published" not in {act.failpoint for act in acts}
         assert Meanwhile.REWRITE not in {act.meanwhile for act in scenario.waves[0].acts}
         assert all(len(wave.acts) == 1 or wave.acts[0].kind is Kind.KILL for wave in scenario.waves)

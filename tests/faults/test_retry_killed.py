@@ -120,7 +120,7 @@ def test_a_retry_is_killed_between_the_two_commits_of_a_partition_run(
     scene.put(TP0, [event(54, 0), junk(55)])
 
     def kill(step: str) -> None:
-        if step == "quarantine_committed":
+        if step == "quarantine_published":
             assert processes.run(scene.config, f"{failpoint}=kill") == -signal.SIGKILL
 
     run_partition(scene.config, "flights", in_this_process, on_step=kill)

@@ -37,6 +37,7 @@ from waybill.partition.run import run_to_the_end
 from waybill.records.encode import Record
 from waybill.store import Store
 from waybill.tables import catalog_of
+from waybill.tables.adoption import find_table
 
 ARCHIVE = "earlier/archive/"
 """What the keys of all objects of the archive start with."""
@@ -174,8 +175,8 @@ class EarlierStore:
         stream = self.config.stream(name)
         kinds = ("", "_quarantine", *(("_unique", "_duplicates") if stream.dedup else ()))
         with catalog_of(self.config) as catalog:
-            tables = {kind: f"{stream.table}{kind}_g{stream.generation}" for kind in kinds}
-            return {each: _table_picture(catalog.load_table(each)) for each in tables.values()}
+            found = {kind: find_table(catalog, f"{stream.table}{kind}", stream.generation) for kind in kinds}
+            return {f"{stream.table}{kind}": _table_picture(table) for kind, table in found.items() if table}
 
     def nodes(self) -> dict[str, Any]:
         """What ZooKeeper has, by path."""

@@ -27,6 +27,7 @@ from waybill.records.encode import Record, encode_batch
 from waybill.records.framing import Codec
 from waybill.store import Store
 from waybill.tables import open_catalog
+from waybill.tables.state import ancestry
 
 DAY_MS = 86_400_000
 Message = tuple[str, int, int, int | None, bytes | None, tuple[tuple[str, bytes | None], ...], bytes | None]
@@ -65,11 +66,11 @@ class Scene:
 
     @property
     def table(self) -> Table:
-        return self.catalog.load_table(names.table_name(self.stream.table, self.stream.generation))
+        return self.catalog.load_table(self.stream.table)
 
     @property
     def quarantine(self) -> Table:
-        return self.catalog.load_table(names.quarantine_table_name(self.stream.table, self.stream.generation))
+        return self.catalog.load_table(names.quarantine_table_name(self.stream.table))
 
     def put(
         self, tp: TopicPartition, records: Sequence[Record], *, codec: Codec = Codec.ZSTD, batch: int = 100
@@ -113,6 +114,11 @@ class Scene:
     def referenced_files(self) -> set[str]:
         """Return the data files of the current snapshots."""
         return {t.file.file_path for table in (self.table, self.quarantine) for t in table.scan().plan_files()}
+
+    def published_plans(self, table: Table) -> list[str]:
+        """Return the plans that readers of the table see, newest first."""
+        properties = [s.summary.additional_properties for s in ancestry(table.metadata) if s.summary]
+        return [each["waybill.plan"] for each in properties if "waybill.plan" in each]
 
     def check_exactly_once(self) -> None:
         """Assert that each message of the archive is in table or quarantine exactly once, as it was sent."""

@@ -202,7 +202,7 @@ def test_missing_index_is_built_from_all_rows(unique: Unique) -> None:
 
 def test_index_with_a_small_budget_is_built_in_runs_of_separate_times(unique: Unique) -> None:
     """A single run would leave the index at once, and the effective window would shrink by all of it."""
-    unique.buckets, unique.budget_bytes = 1, 1 << 20
+    unique.buckets, unique.budget_bytes = 1, 3 << 18
     unique.append(*(Row(A, n, f"id-{n}", n * DAY_MS // 500) for n in range(10_000)))
     runs = unique.up_to_date(rows=100_000).runs
     assert sum(run.keys for run in runs) == 10_000

@@ -103,8 +103,8 @@ def test_icebergs_procedures_keep_snapshots_that_are_not_swept(
     maintenance.later = 30 * DAY
     report = maintenance.run(swept.scene, keep_last=1, min_input_files=2, orphans_after="3650d")
     main, _, unique, duplicates = report.tables
-    assert unique.table.endswith("_unique_g1")
-    assert duplicates.table.endswith("_duplicates_g1")
+    assert unique.table.endswith("_unique")
+    assert duplicates.table.endswith("_duplicates")
     assert (main.before.data_files, main.after.data_files) == (4, 1)
     expired = figures(main, "expire_snapshots")
     assert expired["snapshots_not_swept"] >= 2

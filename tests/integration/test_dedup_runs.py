@@ -10,15 +10,15 @@ import pytest
 
 from devstack import Stack
 from waybill.connections import S3Endpoint
-from waybill.dedup.index.lookup import QuickReads
 from waybill.dedup.index.sorted_runs import IndexEntries, find_in_run, read_run, write_run
+from waybill.dedup.index.tailokup import QuickReads
 from waybill.errors import ConfigError, IndexDamaged, ObjectMissing
 from waybill.names import TopicPartition, key_index_prefix
 from waybill.store import PART_BYTES, Store
 
 pytestmark = pytest.mark.integration
 
-COUNT = 900_000
+COUNT = 1_200_000
 """More keys than fit into one part of a multipart upload."""
 
 
@@ -38,10 +38,10 @@ def store(stack: Stack, endpoint: S3Endpoint, topic_name: str) -> Iterator[Store
 def random_entries(count: int) -> IndexEntries:
     """Return entries of one of 16 buckets and of one day."""
     rng = np.random.default_rng(count)
-    hi, lo = np.sort(rng.integers(0, 1 << 60, count, np.uint64)), rng.integers(0, 1 << 64, count, np.uint64)
+    hi, tail = np.sort(rng.integers(0, 1 << 60, count, np.uint64)), rng.integers(0, 1 << 24, count, np.uint32)
     arrived = 1_760_000_000_000 + rng.integers(0, 86_400_000, count)
     tps = (TopicPartition("flights", 0), TopicPartition("flights", 1))
-    return IndexEntries(hi, lo, arrived, rng.integers(0, 2, count, np.int32), rng.integers(0, 1 << 22, count), tps)
+    return IndexEntries(hi, tail, arrived, rng.integers(0, 2, count, np.int32), rng.integers(0, 1 << 22, count), tps)
 
 
 def test_read_range_ends_at_the_end_of_the_object(store: Store) -> None:
@@ -94,13 +94,15 @@ def test_large_run_is_written_read_and_searched(store: Store) -> None:
 
     asked = np.arange(5, COUNT, 40_000)
     others = random_entries(1_000)
-    found = find_in_run(store, run, np.append(written.hi[asked], others.hi), np.append(written.lo[asked], others.lo))
+    found = find_in_run(
+        store, run, np.append(written.hi[asked], others.hi), np.append(written.tail[asked], others.tail)
+    )
     assert found.index.tolist() == list(range(len(asked)))
     for name in ("arrived_ms", "tp", "offset"):
         assert np.array_equal(getattr(found, name), getattr(written, name)[asked])
 
     everything = read_run(store, run)
-    for name in ("hi", "lo", "arrived_ms", "tp", "offset"):
+    for name in ("hi", "tail", "arrived_ms", "tp", "offset"):
         assert np.array_equal(getattr(everything, name), getattr(written, name))
 
 
@@ -111,7 +113,7 @@ def test_missing_or_truncated_run_raises_index_damaged(store: Store) -> None:
     content = store.read(run.path)
     store.remove(run.path)
     with pytest.raises(IndexDamaged, match="it is missing"):
-        find_in_run(store, run, written.hi[:1], written.lo[:1])
+        find_in_run(store, run, written.hi[:1], written.tail[:1])
     store.create_if_absent(run.path, content[:1_000_000])
     with pytest.raises(IndexDamaged, match="bytes instead of"):
-        find_in_run(store, run, written.hi[:1], written.lo[:1])
+        find_in_run(store, run, written.hi[:1], written.tail[:1])

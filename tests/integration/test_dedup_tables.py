@@ -75,8 +75,8 @@ def test_unique_table_has_the_partitioning_of_the_main_table(catalog: Catalog) -
     main = ensure_tables(catalog, stream()).main
     assert load_dedup_tables(catalog, stream()) is None
     tables = ensure_dedup_tables(catalog, stream(), main)
-    assert tables.unique.name() == ("x", "flights_unique_g1")
-    assert tables.duplicates.name() == ("x", "flights_duplicates_g1")
+    assert tables.unique.name() == ("x", "flights_unique")
+    assert tables.duplicates.name() == ("x", "flights_duplicates")
     assert columns_of(tables.unique) == [*columns_of(main), ("arrived_at", "timestamptz", True)]
     for table in (tables.unique, main):
         assert [(f.name, str(f.transform)) for f in table.spec().fields] == [
@@ -127,12 +127,12 @@ def test_concurrent_drivers_create_each_table_once(endpoint: CatalogEndpoint, ca
 def test_tables_with_another_schema_are_refused(catalog: Catalog) -> None:
     main = ensure_tables(catalog, stream()).main
     schema = Schema(NestedField(1, "topic", StringType()), NestedField(2, "partition", LongType()))
-    catalog.create_table("x.flights_unique_g1", schema)
-    with pytest.raises(ConfigError, match=r"table x\.flights_unique_g1 has long for 'partition' where int is needed"):
+    catalog.create_table("x.flights_unique", schema)
+    with pytest.raises(ConfigError, match=r"table x\.flights_unique has long for 'partition' where int is needed"):
         ensure_dedup_tables(catalog, stream(), main)
-    catalog.drop_table("x.flights_unique_g1")
-    catalog.create_table("x.flights_unique_g1", main.schema())
-    with pytest.raises(ConfigError, match=r"x\.flights_unique_g1 has no column for 'arrived_at'"):
+    catalog.drop_table("x.flights_unique")
+    catalog.create_table("x.flights_unique", main.schema())
+    with pytest.raises(ConfigError, match=r"x\.flights_unique has no column for 'arrived_at'"):
         ensure_dedup_tables(catalog, stream(), main)
 
 
@@ -140,7 +140,7 @@ def test_main_table_with_an_arrived_at_column_is_refused(catalog: Catalog) -> No
     main = ensure_tables(catalog, stream()).main
     with main.update_schema() as update:
         update.add_column("arrived_at", TimestamptzType())
-    with pytest.raises(ConfigError, match=r"x\.flights_g1 has a column 'arrived_at', which the unique table adds"):
+    with pytest.raises(ConfigError, match=r"x\.flights has a column 'arrived_at', which the unique table adds"):
         ensure_dedup_tables(catalog, stream(), main)
 
 
@@ -148,7 +148,7 @@ def test_table_with_rows_but_no_state_is_refused(catalog: Catalog) -> None:
     main = ensure_tables(catalog, stream()).main
     tables = ensure_dedup_tables(catalog, stream(), main)
     tables.duplicates.append(pa.Table.from_pylist([duplicate(0)], schema=DUPLICATES_ROWS))
-    with pytest.raises(ProgressLost, match=r"x\.flights_duplicates_g1 holds rows, but no snapshot in its history"):
+    with pytest.raises(ProgressLost, match=r"x\.flights_duplicates holds rows, but no snapshot in its history"):
         ensure_dedup_tables(catalog, stream(), main)
 
 
@@ -161,10 +161,10 @@ def test_main_table_that_was_created_again_is_refused(catalog: Catalog) -> None:
     assert commit_snapshot(tables.unique, sweep_properties(state))
     unique = ensure_dedup_tables(catalog, stream(), main).unique
     assert read_sweep_state(unique.metadata, "t") == state
-    catalog.drop_table("x.flights_g1")
+    catalog.drop_table("x.flights")
     recreated = ensure_tables(catalog, stream()).main
     with pytest.raises(
-        SweepHistoryLost, match=r"x\.flights_g1 that had the uuid .* was dropped and created again since, .* Drop"
+        SweepHistoryLost, match=r"x\.flights that had the uuid .* was dropped and created again since, .* Drop"
     ):
         ensure_dedup_tables(catalog, stream(), recreated)
 

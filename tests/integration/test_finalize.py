@@ -8,13 +8,26 @@ from pathlib import Path
 
 import pytest
 from archived_stream import ArchivedStream, waybill
-from files_scenes import at, check_files_exactly_once, finalize_at, inventory, markers, moment, objects, root
-from partition_scenes import Scene, in_this_process
+from files_scenes import (
+    at,
+    check_files_exactly_once,
+    data_keys,
+    finalize_at,
+    inventory,
+    markers,
+    moment,
+    objects,
+    root,
+)
+from partition_scenes import Scene, in_this_process, junk
+from test_holds import refuse_more_than_half
 
 from waybill.archive.spans import Span
-from waybill.errors import ConfigError
+from waybill.errors import ConfigError, PublicationHeld
 from waybill.names import TopicPartition
+from waybill.partition import publication
 from waybill.partition.files_sink.hour_state import HourState
+from waybill.partition.holds import reject_hold
 from waybill.partition.plan import Task
 from waybill.partition.tasks import Job, TaskResult, run_task
 from waybill.store import ObjectStream, Store
@@ -171,7 +184,8 @@ def test_a_marker_is_read_only_if_its_etag_differs(scene: Scene, monkeypatch: py
     opens = Store.open
 
     def note(store: Store, key: str) -> ObjectStream:
-        opened.append(key)
+        if key.endswith("_SUCCESS"):
+            opened.append(key)
         return opens(store, key)
 
     monkeypatch.setattr(Store, "open", note)
@@ -277,3 +291,26 @@ def test_the_command_finalizes_with_the_log_ends_of_kafka(stack: object, tmp_pat
     assert len(ran.document["marked"]) == 5
     assert "5 are final" in stream.waybill("finalize", "events").out
     assert waybill("verify", "--no-table", WAYBILL_CONFIG=str(stream.file)).code == 0
+
+
+def test_a_held_run_marks_nothing_and_files_of_a_rejected_one_are_removed(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files of the held run are in the directories; the file inventory, which says what counts, lists none."""
+    finalize_at(scene, 100)
+    monkeypatch.setattr(publication, "run_audit", refuse_more_than_half)
+    before = data_keys(scene)
+    scene.put(TP0, [moment(28, 2.3), *(junk(n) for n in range(29, 32))])
+    with pytest.raises(PublicationHeld):
+        scene.run()
+    held = set(data_keys(scene)) - set(before)
+    assert len(held) == 1
+    assert "held" in finalize_at(scene, 200).notes[-1]
+    assert not markers(scene) & {key.rsplit("/", 1)[0] for key in held}
+    reject_hold(scene.config, "flights", by="ann", reason="wrong parser")
+    report = finalize_at(scene, 200)
+    assert {key.removeprefix(f"{root(scene)}/") for key in report.removed} == held
+    assert set(data_keys(scene)) == set(before)
+    monkeypatch.undo()
+    scene.run()
+    assert set(data_keys(scene)) == {*before, *held}, "names follow from the offsets"

@@ -28,6 +28,17 @@ from waybill.records.framing import Codec, ControlType, empty_batch
 from waybill.staging.driver import RunOutcome
 from waybill.tables import read_progress
 
+STEPS = [
+    "planned",
+    "executed",
+    "staged",
+    "quarantine_branched",
+    "branched",
+    "audited",
+    "quarantine_published",
+    "committed",
+]
+
 pytestmark = pytest.mark.integration
 
 TP0, TP1 = TopicPartition("flights", 0), TopicPartition("flights", 1)
@@ -72,7 +83,9 @@ def test_every_message_is_in_table_or_quarantine_exactly_once(scene: Scene) -> N
 
 def test_rows_and_progress_are_committed_in_one_snapshot(scene: Scene) -> None:
     report = scene.run()
-    (snapshot,) = scene.table.metadata.snapshots
+    assert scene.published_plans(scene.table) == [report.plan]
+    snapshot = scene.table.metadata.current_snapshot()
+    assert snapshot is not None
     assert snapshot.summary is not None
     properties = snapshot.summary.additional_properties
     assert properties["added-records"] == "74"
@@ -150,7 +163,7 @@ def test_messages_outside_the_range_of_an_object_are_not_read_from_it(make_scene
     scene.check_exactly_once()
 
 
-@pytest.mark.parametrize("step", ["planned", "executed", "staged", "quarantine_committed", "committed"])
+@pytest.mark.parametrize("step", STEPS)
 def test_the_next_run_continues_after_a_driver_died_at_any_step(scene: Scene, step: str) -> None:
     with pytest.raises(Killed):
         scene.run(on_step=die_at(step))
@@ -182,7 +195,7 @@ from waybill.config import Config
 from waybill.partition.run import run_partition
 
 def die(step):
-    if step == "quarantine_committed":
+    if step == "quarantine_published":
         os.kill(os.getpid(), signal.SIGKILL)
 
 run_partition(Config.model_validate_json(Path(sys.argv[1]).read_text()), "flights", in_this_process, on_step=die)
@@ -190,8 +203,8 @@ run_partition(Config.model_validate_json(Path(sys.argv[1]).read_text()), "flight
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
     killed = subprocess.run([sys.executable, "-c", script, config], env=environment, timeout=120, check=False)
     assert killed.returncode == -signal.SIGKILL
-    assert scene.table.metadata.snapshots == []
-    assert len(scene.quarantine.metadata.snapshots) == 1
+    assert scene.published_plans(scene.table) == []
+    assert len(scene.published_plans(scene.quarantine)) == 1
     assert scene.run().outcome is RunOutcome.COMMITTED
     scene.check_exactly_once()
     scene.check_no_file_is_left_over()
@@ -199,14 +212,14 @@ run_partition(Config.model_validate_json(Path(sys.argv[1]).read_text()), "flight
 
 def test_recorded_files_are_committed_without_executing_tasks_again(scene: Scene) -> None:
     with pytest.raises(Killed):
-        scene.run(on_step=die_at("quarantine_committed"))
+        scene.run(on_step=die_at("quarantine_published"))
 
     def refuse(job: Job, tasks: Sequence[Task]) -> list[TaskResult]:
         raise AssertionError("the tasks were executed before")
 
     report = scene.run(refuse)
     assert (report.outcome, report.rows, report.quarantined) == (RunOutcome.COMMITTED, 74, 2)
-    assert len(scene.quarantine.metadata.snapshots) == 1
+    assert len(scene.published_plans(scene.quarantine)) == 1
     scene.check_exactly_once()
     scene.check_no_file_is_left_over()
 
@@ -258,12 +271,13 @@ def test_of_two_drivers_one_commits_and_the_other_adopts(scene: Scene) -> None:
     for driver in drivers:
         driver.join(timeout=120)
     assert sorted(report.outcome for report in reports) == [RunOutcome.ADOPTED, RunOutcome.COMMITTED]
-    assert len(scene.table.metadata.snapshots) == len(scene.quarantine.metadata.snapshots) == 1
+    assert len(scene.published_plans(scene.table)) == len(scene.published_plans(scene.quarantine)) == 1
+    assert set(scene.table.metadata.refs) == set(scene.quarantine.metadata.refs) == {"main"}
     scene.check_exactly_once()
     scene.check_no_file_is_left_over()
 
 
-@pytest.mark.parametrize("step", ["planned", "executed", "staged", "quarantine_committed"])
+@pytest.mark.parametrize("step", STEPS[:-1])
 def test_a_driver_that_resumes_after_later_runs_changes_nothing(scene: Scene, step: str) -> None:
     def oversleep(reached: str) -> None:
         if reached == step:
@@ -303,9 +317,9 @@ def test_a_compaction_between_staging_and_commit_is_no_conflict(scene: Scene) ->
 
 def test_rows_are_written_again_after_a_rollback_of_the_table(scene: Scene) -> None:
     scene.run()
+    first = scene.table.metadata.current_snapshot_id
     scene.put(TP0, [event(54, 0)])
     scene.run()
-    first = scene.table.metadata.snapshots[0].snapshot_id
     scene.table.manage_snapshots().rollback_to_snapshot(first).commit()
     assert read_progress(scene.table.metadata, "t")[TP0] == 54
     assert scene.run().rows == 1
@@ -385,7 +399,7 @@ def test_a_fault_at_the_very_start_does_not_hold_up_what_comes_for_others(make_s
     assert scene.run().faults == ()
 
 
-@pytest.mark.parametrize("step", ["planned", "executed", "staged", "quarantine_committed"])
+@pytest.mark.parametrize("step", STEPS[:-1])
 def test_a_zombie_that_met_the_fault_and_wakes_when_it_is_mended_changes_nothing(scene: Scene, step: str) -> None:
     """And the other way round: of two outcomes of one plan only one can be committed."""
     records = [event(n, 0) for n in range(54, 60)]
@@ -475,14 +489,20 @@ def test_a_chain_that_does_not_begin_at_the_progress_stops_only_its_topic_partit
     assert "54" in fault
 
 
-def test_another_generation_has_its_own_chains_and_tables(scene: Scene) -> None:
+def test_another_generation_has_its_own_chains_and_a_branch_that_readers_do_not_see(scene: Scene) -> None:
     scene.run()
+    first = scene.table.metadata.current_snapshot_id
     scene.config = scene.with_stream(generation=2)
-    scene.sent.clear()
     scene.put(TP0, [event(0, 0)])
+    scene.sent.pop()
     assert scene.run().end == {"flights/0": 1}
+    assert scene.run().outcome is RunOutcome.NOTHING_NEW
     scene.check_exactly_once()
-    assert scene.table.name()[-1].endswith("_g2")
+    table = scene.table
+    assert table.metadata.current_snapshot_id == first
+    assert set(table.metadata.refs) == {"main", "generation_2"}
+    branch = table.scan(snapshot_id=table.metadata.refs["generation_2"].snapshot_id).to_arrow()
+    assert branch.column("generation").to_pylist() == [2]
 
 
 def test_a_table_with_another_partition_spec_is_refused(scene: Scene) -> None:

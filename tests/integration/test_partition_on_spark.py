@@ -130,12 +130,12 @@ def test_the_next_run_continues_after_a_submitted_job_was_killed_twice(scene: Sc
     config.write_text(yaml.safe_dump(scene.config.model_dump(mode="json")))
     submit = [str(Path(sys.executable).with_name("spark-submit")), "--master", "local[2]"]
     command = [*submit, str(SPARK_JOBS / "partition.py"), "--stream", "flights", "--config", str(config)]
-    for step in ("staged", "quarantine_committed"):
+    for step in ("staged", "quarantine_published"):
         environment = os.environ | {"WAYBILL_FAILPOINTS": f"partition.{step}=kill"}
         killed = subprocess.run(command, env=environment, capture_output=True, timeout=280, check=False)
         assert killed.returncode == 128 + signal.SIGKILL, killed.stderr.decode()[-2000:]
-        assert scene.table.metadata.snapshots == []
-    assert len(scene.quarantine.metadata.snapshots) == 1
+        assert scene.published_plans(scene.table) == []
+    assert len(scene.published_plans(scene.quarantine)) == 1
     assert scene.run().outcome is RunOutcome.COMMITTED
     scene.check_exactly_once()
 

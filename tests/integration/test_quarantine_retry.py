@@ -227,7 +227,7 @@ def test_a_retry_during_a_partition_run_ignores_rows_that_are_not_final(scene: S
     reports = []
 
     def between(reached: str) -> None:
-        if reached == "quarantine_committed":
+        if reached == "quarantine_published":
             reports.append(retry(scene))
             assert verified(scene).figures.waiting == 2
 
@@ -306,7 +306,7 @@ def test_a_retry_waits_for_the_partition_run_after_a_rollback_of_both_tables(sce
     scene.put(TP0, [event(54, 0)])
     scene.config = scene.with_stream(parser=BROKEN)
     scene.run()
-    before = scene.table.metadata.snapshots[0].snapshot_id
+    before = scene.table.metadata.snapshots[1].snapshot_id  # after the empty one
     scene.config = scene.with_stream(parser=MENDED)
     assert retry(scene).moved == 74
     scene.table.manage_snapshots().rollback_to_snapshot(before).commit()

@@ -127,7 +127,7 @@ def test_duplicates_of_a_removed_plan_do_not_become_final(swept: SweptScene) -> 
     with pytest.raises(PlanUnusable, match="Remove the object"):
         swept.sweep()
     remove_plan(swept, start.sequence)
-    with pytest.raises(SweepHistoryLost, match=rf"Roll .*_duplicates_g1 back .* number of {start.sequence} or less"):
+    with pytest.raises(SweepHistoryLost, match=rf"Roll .*_duplicates back .* number of {start.sequence} or less"):
         swept.sweep()
     swept.scene.catalog.drop_table(swept.tables.duplicates.name())  # it has no earlier snapshot
     swept.sweep_until_current()

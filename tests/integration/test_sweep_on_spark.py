@@ -19,7 +19,6 @@ from partition_scenes import DAY_MS, Scene, event
 from pyspark.sql import SparkSession
 from sweep_scenes import SweptScene
 
-from waybill import names
 from waybill.dedup.plan import epoch_ms
 from waybill.errors import ConnectionMissing
 from waybill.names import TopicPartition
@@ -63,7 +62,7 @@ def test_sweeps_before_and_after_a_compaction_by_spark_match_the_oracle(swept: S
     assert (report.rows, report.duplicates) == (ROWS, 0)
     assert report.peak_memory_bytes > 0
     archive_and_partition(swept, TPS[1], range(ROWS // 2))
-    table = names.table_name(swept.scene.stream.table, swept.scene.stream.generation)
+    table = swept.scene.stream.table
     procedures = MaintenanceRunner.on(spark).procedures(lambda: datetime.now(UTC))
     assert procedures.rewrite_data_files(table, sort=True, target_file_bytes=1 << 30, min_input_files=2).files_after
     report = swept.sweep(execute, slots=4)  # more ranges of the hash than buckets

@@ -22,10 +22,10 @@ from waybill.names import TopicPartition
 from waybill.tables import (
     Commit,
     CommitOutcome,
-    commit_files,
     ensure_tables,
     load_tables,
     open_catalog,
+    publish,
     read_progress,
     remove_files,
 )
@@ -41,9 +41,10 @@ def scene(make_scene: MakeScene) -> Scene:
     return make_scene()
 
 
-def commit_of(scene: Scene, start: int | None, end: int) -> Commit:
+def commit_of(scene: Scene, start: int | None, end: int, *, must_be_at_start: bool = True) -> Commit:
     """Return a commit that adds no files and moves the progress of one topic-partition."""
-    return Commit(f"plan-{start}", {} if start is None else {TP: start}, {TP: end}, [], {})
+    begin = {} if start is None else {TP: start}
+    return Commit(f"plan-{start}", f"run_{start}", begin, {TP: end}, [], {}, must_be_at_start=must_be_at_start)
 
 
 def test_main_table_and_quarantine_are_created_once_with_their_schemas(scene: Scene) -> None:
@@ -78,7 +79,7 @@ def test_removal_of_files_leaves_no_folder_objects(scene: Scene) -> None:
 def test_table_with_other_columns_is_refused(scene: Scene) -> None:
     scene.catalog.create_namespace_if_not_exists("tests")
     schema = Schema(NestedField(1, "topic", StringType()), NestedField(2, "partition", LongType()))
-    scene.catalog.create_table(f"{scene.stream.table}_g1", schema)
+    scene.catalog.create_table(f"{scene.stream.table}", schema)
     with pytest.raises(ConfigError, match=r"has long for 'partition' where int is needed"):
         ensure_tables(scene.catalog, scene.stream)
 
@@ -113,24 +114,24 @@ def test_drivers_that_open_a_new_catalog_at_once_create_each_table_once(scene: S
 def test_commit_moves_progress_only_from_its_start(scene: Scene) -> None:
     table = ensure_tables(scene.catalog, scene.stream).main
     assert read_progress(table.metadata, "t") == {}
-    assert commit_files(table, commit_of(scene, None, 10)) is CommitOutcome.COMMITTED
-    assert commit_files(table, commit_of(scene, None, 10)) is CommitOutcome.ADOPTED
-    assert commit_files(scene.table, commit_of(scene, 10, 20)) is CommitOutcome.COMMITTED
-    assert commit_files(table, commit_of(scene, None, 10)) is CommitOutcome.ADOPTED, "it is further by now"
+    assert publish(table, commit_of(scene, None, 10)) is CommitOutcome.COMMITTED
+    assert publish(table, commit_of(scene, None, 10)) is CommitOutcome.ADOPTED
+    assert publish(scene.table, commit_of(scene, 10, 20)) is CommitOutcome.COMMITTED
+    assert publish(table, commit_of(scene, None, 10)) is CommitOutcome.ADOPTED, "it is further by now"
     with pytest.raises(CommitConflict, match=r'"flights/0":20.*neither where plan plan-30 starts nor at its end'):
-        commit_files(scene.table, commit_of(scene, 30, 40))
+        publish(scene.table, commit_of(scene, 30, 40))
     with pytest.raises(CommitConflict):
-        commit_files(scene.table, commit_of(scene, 15, 25))
+        publish(scene.table, commit_of(scene, 15, 25))
     assert read_progress(scene.table.metadata, "t") == {TP: 20}
 
 
 def test_quarantine_may_be_behind_the_start_but_not_ahead(scene: Scene) -> None:
     table = ensure_tables(scene.catalog, scene.stream).quarantine
-    assert commit_files(table, commit_of(scene, 30, 40), must_be_at_start=False) is CommitOutcome.COMMITTED
-    assert commit_files(table, commit_of(scene, 50, 60), must_be_at_start=False) is CommitOutcome.COMMITTED
-    assert commit_files(table, commit_of(scene, 30, 40), must_be_at_start=False) is CommitOutcome.ADOPTED
+    assert publish(table, commit_of(scene, 30, 40, must_be_at_start=False)) is CommitOutcome.COMMITTED
+    assert publish(table, commit_of(scene, 50, 60, must_be_at_start=False)) is CommitOutcome.COMMITTED
+    assert publish(table, commit_of(scene, 30, 40, must_be_at_start=False)) is CommitOutcome.ADOPTED
     with pytest.raises(CommitConflict):
-        commit_files(table, commit_of(scene, 55, 65), must_be_at_start=False)
+        publish(table, commit_of(scene, 55, 65, must_be_at_start=False))
 
 
 def test_refused_commit_is_retried_and_adopts_the_commit_of_a_rival(
@@ -140,7 +141,7 @@ def test_refused_commit_is_retried_and_adopts_the_commit_of_a_rival(
     table = ensure_tables(scene.catalog, scene.stream).main
     rivals = [
         lambda: foreign_snapshot(scene),
-        lambda: commit_files(scene.table, commit_of(scene, None, 10)),
+        lambda: publish(scene.table, commit_of(scene, None, 10)),
     ]
     refused = []
     commit = type(table)._do_commit
@@ -155,7 +156,7 @@ def test_refused_commit_is_retried_and_adopts_the_commit_of_a_rival(
             raise
 
     monkeypatch.setattr(type(table), "_do_commit", let_a_rival_commit_first)
-    assert commit_files(table, commit_of(scene, None, 10)) is CommitOutcome.ADOPTED
+    assert publish(table, commit_of(scene, None, 10)) is CommitOutcome.ADOPTED
     assert len(refused) == 2
     progress = [
         s.summary.additional_properties.get("waybill.progress") for s in scene.table.metadata.snapshots if s.summary
@@ -163,10 +164,15 @@ def test_refused_commit_is_retried_and_adopts_the_commit_of_a_rival(
     assert len([p for p in progress if p]) == 1
 
 
-def test_commit_with_unknown_outcome_is_found_in_the_table(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("lost", "outcome"), [(1, CommitOutcome.COMMITTED), (2, CommitOutcome.ADOPTED)])
+def test_commit_with_unknown_outcome_is_found_in_the_table(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, lost: int, outcome: CommitOutcome
+) -> None:
+    """Commit 0 is the empty first snapshot. The answer is lost when the branch is built, or when it is published."""
     table = ensure_tables(scene.catalog, scene.stream).main
     commit = type(table)._do_commit
-    answers = [OperationalError("UPDATE", {}, Exception("connection lost")), None]
+    answers: list[OperationalError | None] = [None, None, None]
+    answers[lost] = OperationalError("UPDATE", {}, Exception("connection lost"))
 
     def lose_the_answer(self: object, **arguments: object) -> None:
         commit(self, **arguments)  # type: ignore[arg-type]
@@ -174,8 +180,9 @@ def test_commit_with_unknown_outcome_is_found_in_the_table(scene: Scene, monkeyp
             raise error
 
     monkeypatch.setattr(type(table), "_do_commit", lose_the_answer)
-    assert commit_files(table, commit_of(scene, None, 10)) is CommitOutcome.ADOPTED
-    assert len(scene.table.metadata.snapshots) == 1
+    assert publish(table, commit_of(scene, None, 10)) is outcome
+    assert len(scene.published_plans(scene.table)) == 1
+    assert set(scene.table.metadata.refs) == {"main"}
 
 
 def test_locked_catalog_is_waited_for_and_then_unavailable(scene: Scene, tmp_path: Path) -> None:
@@ -223,7 +230,7 @@ def test_secrets_are_in_neither_table_metadata_nor_plans(scene: Scene) -> None:
     s3 = S3Endpoint.of(find_connection(scene.config.storage.connection))
     texts = [scene.table.metadata.model_dump_json(), scene.quarantine.metadata.model_dump_json()]
     texts += [scene.store.read(key).decode() for key in scene.keys("plans/")]
-    assert len(texts) == 4
+    assert len(texts) == 5, "the metadata of two tables; plan, staged files and audit"
     for text in texts:
         assert s3.secret_key
         assert s3.secret_key not in text

@@ -332,7 +332,7 @@ def test_missing_row_is_lost(archived: ArchivedStream) -> None:
     (fault,) = faults(archived)
     assert (fault["kind"], fault["topic"], fault["partition"]) == ("lost", archived.topic, 0)
     assert (fault["first_offset"], fault["next_offset"]) == (123, 124)
-    assert ".events_g1" in fault["where"]
+    assert ".events" in fault["where"]
     assert archived.object_keys()[1] in fault["where"]
     assert figures(archived)["lost"] == 1
 

@@ -145,7 +145,7 @@ class HandFilledTables:
         tables = ensure_dedup_tables(self.catalog, STREAM, self.main)
         listener = Silent()
         check_unique(
-            self.catalog.load_table("x.flights_g1"),
+            self.catalog.load_table("x.flights"),
             tables,
             self.ranges,
             report,
@@ -303,8 +303,8 @@ def test_rows_of_a_missing_backup_object_are_effects_of_that_fault(made: HandFil
     check_unique(made.main, tables, ranges, report, Silent(), window_offsets=1 << 20, progress=progress)
     (fault,) = report.faults
     assert [(effect.where, effect.rows) for effect in fault.affects] == [
-        ("x.flights_unique_g1", 9),
-        ("x.flights_duplicates_g1", 1),
+        ("x.flights_unique", 9),
+        ("x.flights_duplicates", 1),
     ]
     assert (report.figures.unique, report.figures.duplicates, report.figures.foreign) == (135, 15, 0)
 
@@ -346,12 +346,12 @@ def test_history_without_the_swept_snapshot_and_the_next_one_is_a_fault(made: Ha
 
 def test_main_table_that_was_dropped_and_created_again_is_a_fault(made: HandFilledTables) -> None:
     tables = ensure_dedup_tables(made.catalog, STREAM, made.main)
-    made.catalog.drop_table("x.flights_g1")
+    made.catalog.drop_table("x.flights")
     main = ensure_tables(made.catalog, STREAM).main
     report = Report("flights", 1)
     check_unique(main, tables, {}, report, Silent(), window_offsets=10)
     (fault,) = report.faults
-    assert "and x.flights_g1 has another one: it is a new table" in fault.what
+    assert "and x.flights has another one: it is a new table" in fault.what
     assert not report.unique_checked
 
 

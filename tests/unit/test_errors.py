@@ -25,13 +25,13 @@ EXAMPLES = [
     errors.ChainGap("t/3: x is missing"),
     errors.MixedFormats("t/3: two formats"),
     errors.DocumentTooNew("the plan is too new"),
-    errors.DamagedFile("a.t_g1", "s3://b/f.parquet", "not Parquet"),
+    errors.DamagedFile("a.t", "s3://b/f.parquet", "not Parquet"),
     errors.ParserBroken("module:Class", "raised"),
     errors.OutputDiffers("a/b", "its size"),
     errors.SweepUnsound("7", 10, 8, 1, 1),
     errors.IndexDamaged("a/b", "its checksum differs"),
-    errors.ProcedureFailed("rewrite_data_files", "a.t_g1", "no memory"),
-    errors.CompactionUnsound("a.t_g1", 7, 10, 9),
+    errors.ProcedureFailed("rewrite_data_files", "a.t", "no memory"),
+    errors.CompactionUnsound("a.t", 7, 10, 9),
 ]
 
 

@@ -246,10 +246,10 @@ def test_topic_partition_refuses_other_texts(text: str) -> None:
 
 
 def test_table_names_contain_the_generation() -> None:
-    assert names.table_name("a.flights", 2) == "a.flights_g2"
-    assert names.quarantine_table_name("a.flights", 2) == "a.flights_quarantine_g2"
-    assert names.unique_table_name("a.flights", 2) == "a.flights_unique_g2"
-    assert names.duplicates_table_name("a.flights", 2) == "a.flights_duplicates_g2"
+    assert names.quarantine_table_name("a.flights") == "a.flights_quarantine"
+    assert names.unique_table_name("a.flights") == "a.flights_unique"
+    assert names.duplicates_table_name("a.flights") == "a.flights_duplicates"
+    assert names.name_with_generation("a.flights", 2) == "a.flights_g2"
 
 
 @given(st.dictionaries(st.builds(TopicPartition, TOPICS, NUMBERS), OFFSETS, max_size=5), st.randoms())

@@ -30,6 +30,12 @@ quarantine_app = typer.Typer(help="List, show and retry messages that could not 
 app.add_typer(quarantine_app, name="quarantine")
 dedup_app = typer.Typer(help="State of deduplication, and its key index.", no_args_is_help=True)
 app.add_typer(dedup_app, name="dedup")
+generation_app = typer.Typer(help="Generations of a stream, and which one consumers read.", no_args_is_help=True)
+app.add_typer(generation_app, name="generation")
+quality_app = typer.Typer(help="Audits: what was checked of the rows of each run.", no_args_is_help=True)
+app.add_typer(quality_app, name="quality")
+backfill_app = typer.Typer(help="Build a range of a table again, compare, promote, undo.", no_args_is_help=True)
+app.add_typer(backfill_app, name="backfill")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -367,6 +373,244 @@ def quarantine_retry(
         reasons=reason or (), targets=topic_partition or (), first_offset=from_offset, last_offset=to_offset
     )
     command.run_retry(stream, choice, dry_run=dry_run, as_json=as_json)
+
+
+@generation_app.command("ls")
+def generation_ls(stream: Annotated[str, typer.Argument(help="The stream.")], as_json: AsJson = False) -> None:
+    """Print the generations that the table of a stream holds, and which one is live."""
+    from waybill.cli import generations
+
+    generations.list_generations(stream, as_json=as_json)
+
+
+@generation_app.command("promote")
+def generation_promote(
+    stream: Annotated[str, typer.Argument(help="The stream.")],
+    reason: Reason,
+    to: Annotated[
+        int | None, typer.Option("--to", min=1, help="The generation; default: the one of the config.")
+    ] = None,
+    by: By = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let consumers read another generation of a stream. To undo it, promote the earlier generation again."""
+    from waybill.cli import generations
+
+    generations.run_promote(stream, to, reason=reason, by=by, as_json=as_json)
+
+
+@quality_app.command("show")
+def quality_show(
+    stream: Annotated[str, typer.Argument(help="The stream.")],
+    plan: Annotated[str | None, typer.Option("--plan", help="The plan; default: that of the last audit.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the results of the last audit: each check, what was observed, and examples of failed rows."""
+    from waybill.cli import quality as command
+
+    command.show(stream, plan, as_json=as_json)
+
+
+@quality_app.command("history")
+def quality_history(
+    stream: Annotated[str, typer.Argument(help="The stream.")],
+    since: Annotated[str, typer.Option("--since", metavar="DURATION", help="How far back: 24h, 30d.")] = "7d",
+    as_json: AsJson = False,
+) -> None:
+    """List the audits of a stream, newest first, with the checks that failed."""
+    from waybill.cli import quality as command
+
+    command.history(stream, since, as_json=as_json)
+
+
+@quality_app.command("release")
+def quality_release(
+    stream: Annotated[str, typer.Argument(help="The stream.")],
+    reason: Reason,
+    by: By = None,
+    as_json: AsJson = False,
+) -> None:
+    """Publish the held rows of a stream as they are. The decision is stored with who made it, when and why."""
+    from waybill.cli import holds
+
+    holds.run_release(stream, reason=reason, by=by, as_json=as_json)
+
+
+@quality_app.command("reject")
+def quality_reject(
+    stream: Annotated[str, typer.Argument(help="The stream.")],
+    reason: Reason,
+    by: By = None,
+    as_json: AsJson = False,
+) -> None:
+    """Drop the held rows of a stream. The next run parses the same messages again, with the config of that time."""
+    from waybill.cli import holds
+
+    holds.run_reject(stream, reason=reason, by=by, as_json=as_json)
+
+
+OfOffsets = Annotated[
+    list[str] | None,
+    typer.Option("--offsets", metavar="TOPIC/PARTITION@FIRST-LAST", help="flights/0@100-199; repeatable."),
+]
+OfWholePartition = Annotated[
+    list[str] | None, typer.Option("--topic-partition", metavar="TOPIC/PARTITION", help="Only these; repeatable.")
+]
+Since = Annotated[
+    str | None, typer.Option("--since", metavar="TIME", help="Messages by Kafka's timestamp: 2026-11-22T10:00:00Z.")
+]
+Until = Annotated[str | None, typer.Option("--until", metavar="TIME", help="Not included.")]
+Everything = Annotated[bool, typer.Option("--all", help="Everything that the table has.")]
+OfGeneration = Annotated[int | None, typer.Option("--generation", min=0, help="It must be the live one.")]
+Source = Annotated[str, typer.Option("--source", help="`archive` is the only source yet.")]
+BackfillId = Annotated[str, typer.Argument(metavar="ID", help="The backfill, as `waybill backfill status` shows it.")]
+
+
+@backfill_app.command("plan")
+def backfill_plan(
+    stream: Annotated[str, typer.Argument(help="The stream.")],
+    offsets: OfOffsets = None,
+    topic_partition: OfWholePartition = None,
+    since: Since = None,
+    until: Until = None,
+    everything: Everything = False,
+    generation: OfGeneration = None,
+    source: Source = "archive",
+    as_json: AsJson = False,
+) -> None:
+    """Print what a backfill would read and how long it would take. Nothing is stored."""
+    from waybill.backfill import Choice
+    from waybill.cli import backfill as command
+
+    choice = Choice.parse(
+        offsets=offsets or (),
+        topic_partitions=topic_partition or (),
+        since=since,
+        until=until,
+        everything=everything,
+    )
+    command.run_plan(stream, choice, generation=generation, source=source, as_json=as_json)
+
+
+@backfill_app.command("run")
+def backfill_run(
+    stream: Annotated[str, typer.Argument(help="The stream.")],
+    offsets: OfOffsets = None,
+    topic_partition: OfWholePartition = None,
+    since: Since = None,
+    until: Until = None,
+    everything: Everything = False,
+    generation: OfGeneration = None,
+    source: Source = "archive",
+    reason: Annotated[str | None, typer.Option("--reason", help="Why; it is stored with the request.")] = None,
+    by: By = None,
+    continued: Annotated[str | None, typer.Option("--id", help="Continue this backfill instead.")] = None,
+    rate: Annotated[
+        str | None, typer.Option("--rate", metavar="SIZE", help="At most so much of the archive a second: 10MiB.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Build a range again with the present config, on a branch of the table, in this process. Consumers see nothing.
+
+    The rows are audited and compared with those of the table. `promote` then replaces the table's rows.
+    """
+    from waybill.backfill import Choice
+    from waybill.cli import backfill as command
+
+    chosen = None
+    if continued is None:
+        chosen = Choice.parse(
+            offsets=offsets or (),
+            topic_partitions=topic_partition or (),
+            since=since,
+            until=until,
+            everything=everything,
+        )
+    command.run_build(
+        stream,
+        chosen,
+        continued,
+        generation=generation,
+        source=source,
+        reason=reason,
+        by=by,
+        rate=rate,
+        as_json=as_json,
+    )
+
+
+@backfill_app.command("status")
+def backfill_status(
+    stream: Annotated[str | None, typer.Argument(help="The stream; default: all.")] = None,
+    backfill: Annotated[
+        str | None, typer.Argument(metavar="[ID]", help="Only this one, with all that is known.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List backfills: state, tasks, who requested them and why."""
+    from waybill.cli import backfill as command
+
+    command.print_status(stream, backfill, as_json=as_json)
+
+
+@backfill_app.command("diff")
+def backfill_diff(
+    stream: Annotated[str, typer.Argument(help="The stream.")], backfill: BackfillId, as_json: AsJson = False
+) -> None:
+    """Print what the promotion of a backfill changes: messages by kind, column and hour, with examples."""
+    from waybill.cli import backfill as command
+
+    command.print_diff(stream, backfill, as_json=as_json)
+
+
+@backfill_app.command("promote")
+def backfill_promote(
+    stream: Annotated[str, typer.Argument(help="The stream.")],
+    backfill: BackfillId,
+    reason: Reason,
+    by: By = None,
+    despite_audit: Annotated[
+        bool, typer.Option("--despite-audit", help="Promote even though a critical check has failed.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Replace the table's rows of the range by those of the backfill. What was appended meanwhile stays."""
+    from waybill.backfill import Action
+    from waybill.cli import backfill as command
+
+    command.run_change(
+        Action.PROMOTE, stream, backfill, reason=reason, by=by, despite_audit=despite_audit, as_json=as_json
+    )
+
+
+@backfill_app.command("undo")
+def backfill_undo(
+    stream: Annotated[str, typer.Argument(help="The stream.")],
+    backfill: BackfillId,
+    reason: Reason,
+    by: By = None,
+    as_json: AsJson = False,
+) -> None:
+    """Restore the rows that a promotion replaced, within 7 days. What was appended since stays."""
+    from waybill.backfill import Action
+    from waybill.cli import backfill as command
+
+    command.run_change(Action.UNDO, stream, backfill, reason=reason, by=by, despite_audit=False, as_json=as_json)
+
+
+@backfill_app.command("cancel")
+def backfill_cancel(
+    stream: Annotated[str, typer.Argument(help="The stream.")],
+    backfill: BackfillId,
+    reason: Reason,
+    by: By = None,
+    as_json: AsJson = False,
+) -> None:
+    """Give up a backfill that is not promoted: its branches are removed, and others may be requested."""
+    from waybill.backfill import Action
+    from waybill.cli import backfill as command
+
+    command.run_change(Action.CANCEL, stream, backfill, reason=reason, by=by, despite_audit=False, as_json=as_json)
 
 
 @dedup_app.command("status")

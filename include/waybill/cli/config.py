@@ -2,19 +2,41 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import typer
 
-from waybill.config import config_path, load_config, reference
+from waybill.config import Config, config_path, load_config, reference
+from waybill.errors import ConfigError
 
 __all__ = ["check", "print_reference", "print_schema"]
 
 
 def check() -> None:
-    """Load the config and print that it is valid. Raise `ConfigError`, with a line for each error, if it is not."""
+    """Load the config and print that it is valid. Raise `ConfigError`, with a line for each error, if it is not.
+
+    If a stream has expectations, their values are checked with Great Expectations itself, which takes seconds.
+    """
     path = config_path()
     config = load_config(path)
+    _check_expectations(path, config)
     count = len(config.streams)
     typer.echo(f"{path} is valid: {count} {'stream' if count == 1 else 'streams'} ({', '.join(config.streams)})")
+
+
+def _check_expectations(path: Path, config: Config) -> None:
+    expectations = {name: stream.quality.all_expectations for name, stream in config.streams.items()}
+    if not any(expectations.values()):
+        return
+    from waybill.audit.expectations import refused_expectations
+
+    refused = [
+        f"{path}: streams.{name}.quality: {error}"
+        for name, own in expectations.items()
+        for error in refused_expectations(own)
+    ]
+    if refused:
+        raise ConfigError("\n".join(refused))
 
 
 def print_reference() -> None:

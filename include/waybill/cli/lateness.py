@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from waybill import names
 from waybill.cli.render import Column, count, print_json, print_table, time_text
 from waybill.cli.targets import load_streams, open_catalog, parse_duration_option
 from waybill.config.quantities import counted, format_duration
@@ -31,7 +30,7 @@ def run(stream: str, since: str, *, as_json: bool) -> None:
 
     with open_catalog(config) as catalog:
         tables = load_tables(catalog, chosen)
-    name = names.table_name(chosen.table, chosen.generation)
+    name = chosen.table
     begins = datetime.now(UTC) - span
     history = LatenessHistory([], None) if tables is None else LatenessHistory.of(tables.main.metadata, name, begins)
     if as_json:

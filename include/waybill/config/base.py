@@ -55,7 +55,7 @@ class NamedSection(Section):
 
 
 def section_error(
-    at: str | tuple[str, ...], message: str, kind: LiteralString = "section_error"
+    at: str | tuple[str | int, ...], message: str, kind: LiteralString = "section_error"
 ) -> PydanticCustomError:
     """Return an error for a section's validator to raise; the message is shown at the key `at` below the section."""
     # The message goes in as a value: pydantic would read braces in a template as placeholders.

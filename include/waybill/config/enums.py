@@ -14,6 +14,7 @@ __all__ = [
     "Keep",
     "ProtobufFraming",
     "SequenceFileKey",
+    "Severity",
     "SinkName",
     "StartPosition",
     "TimeUnit",
@@ -90,6 +91,17 @@ class EventTimeFormat(StrEnum):
     EPOCH_MILLISECONDS = "epoch_ms"
     EPOCH_MICROSECONDS = "epoch_us"
     EPOCH_NANOSECONDS = "epoch_ns"
+
+
+class Severity(StrEnum):
+    """What a failed expectation or check does. The words are those of Great Expectations."""
+
+    CRITICAL = "critical"
+    """The run is held: nothing of it is published until a person decides."""
+    WARNING = "warning"
+    """The run is published, and an alert is raised."""
+    INFO = "info"
+    """The run is published, and the failure is only recorded."""
 
 
 class WrongType(StrEnum):

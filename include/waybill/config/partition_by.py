@@ -264,7 +264,7 @@ class QuarantineAlert(Section):
     max_rate: Annotated[Decimal, IsShare()] = Field(
         Decimal("0.1"),
         description="If a larger share of a run's messages goes to quarantine, the job (in Airflow, the task "
-        "`check_quarantine`) fails after the rows are committed. `0%`: at the first message; `100%`: never.",
+        "`check_alerts`) fails after the rows are committed. `0%`: at the first message; `100%`: never.",
     )
     min_messages: Annotated[int, WholeNumberBetween(1, 1_000_000_000)] = Field(
         100, description="A run with fewer messages raises no alert, because a few of them are already a large share."

@@ -202,7 +202,7 @@ def _default(field: FieldInfo, value_type: ValueType | None) -> str:
         return "*required*"
     if isinstance(field.default, BaseModel):
         return "the defaults of its keys"
-    if field.default is None or field.default in ("", {}):
+    if field.default is None or field.default in ("", (), {}):
         return "none"
     written = str(value_type.format(field.default) if value_type else field.default)
     return f"`{written if written.isprintable() else json.dumps(written)}`"

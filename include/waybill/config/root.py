@@ -111,7 +111,7 @@ class Config(Section):
         for name, stream in self.streams.items():
             for table in _tables_of(stream):
                 owner = owners.setdefault(table, name)
-                if owner != name:
+                if owner != name and not _are_generations(self.streams[owner], stream):
                     raise _overlap(
                         (name, "table"),
                         f"streams {owner!r} and {name!r} would both write the table {table}: "
@@ -154,8 +154,7 @@ class Config(Section):
 
     def files_root(self, name: str) -> str:
         """Return the prefix of the keys of all files of a stream with the sink `files`."""
-        stream = self.stream(name)
-        return stream.sink.root(self.storage.prefix, names.table_name(stream.table, stream.generation))
+        return self.stream(name).files_root(self.storage.prefix)
 
     def stream(self, name: str) -> Stream:
         """Return the stream with the name. Raise `ConfigError` with a list of the names if there is none."""
@@ -169,11 +168,16 @@ class Config(Section):
             raise ConfigError(f"no stream {name!r}{meant} streams: {', '.join(sorted(self.streams))}") from None
 
 
+def _are_generations(first: Stream, second: Stream) -> bool:
+    """Return whether two streams are generations of one table: one is live, and the other is built beside it."""
+    return first.table == second.table and first.generation != second.generation
+
+
 def _tables_of(stream: Stream) -> list[str]:
-    own = [names.table_name, names.quarantine_table_name]
+    tables = [stream.table, names.quarantine_table_name(stream.table)]
     if stream.dedup is not None:
-        own += [names.unique_table_name, names.duplicates_table_name]
-    return [name_of(stream.table, stream.generation) for name_of in own]
+        tables += [names.unique_table_name(stream.table), names.duplicates_table_name(stream.table)]
+    return tables
 
 
 def _check_topics_apart(a: str, first: Stream, b: str, second: Stream) -> None:

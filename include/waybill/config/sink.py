@@ -21,7 +21,20 @@ SINK_PREFIX = Matching(
     "`{table}` stands for the table with its generation",
     refused=r"(?:^|/)\.\.?(?:/|$)|^.{401}",
 )
-_RESERVED = ("backup", "dedup", "gaps", "index", "plans", "retries", "starts", "sweeps")
+_RESERVED = (
+    "backfills",
+    "backup",
+    "dedup",
+    "gaps",
+    "generations",
+    "groups",
+    "index",
+    "plans",
+    "quality",
+    "retries",
+    "starts",
+    "sweeps",
+)
 """The prefixes of Waybill's own objects: first segments of object keys below the archive's prefix."""
 
 

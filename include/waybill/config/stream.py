@@ -10,7 +10,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from waybill.config.archiving import Format, Ingest, UploadPolicy
 from waybill.config.base import Matching, Section, section_error
-from waybill.config.columns import Columns
+from waybill.config.columns import OWN_COLUMNS, Columns
 from waybill.config.dedup import Dedup, check_dedup
 from waybill.config.enums import BackupFormat, IsolationLevel, StartPosition, TimeUnit
 from waybill.config.expressions import IsRegex, IsStart
@@ -24,10 +24,11 @@ from waybill.config.partition_by import (
     QuarantineAlert,
     check_partition_by,
 )
+from waybill.config.quality import Quality, check_quality
 from waybill.config.quantities import WholeNumberBetween
 from waybill.config.sink import Sink
 from waybill.config.texts import IsRecompression, IsTopicList
-from waybill.names import Stage
+from waybill.names import Stage, name_with_generation
 
 __all__ = ["Stream", "TopicRegex"]
 
@@ -93,8 +94,8 @@ class Stream(Section):
         {}, description="Fields of the messages that become columns of the table, by the column's name."
     )
     table: Annotated[str, TABLE] = Field(
-        description="The table. The generation is appended: `analytics.flights` becomes `analytics.flights_g1`, and "
-        "its quarantine `analytics.flights_quarantine_g1`."
+        description="The table that consumers read, whichever generation is live. Its quarantine is "
+        "`analytics.flights_quarantine`, if this is `analytics.flights`."
     )
     partition_by: Annotated[PartitionBy, IsPartitionBy()] = Field(
         PartitionBy(),
@@ -109,6 +110,7 @@ class Stream(Section):
     quarantine: QuarantineAlert = Field(
         QuarantineAlert(), description="The share of quarantined messages that raises an alert."
     )
+    quality: Quality = Field(Quality(), description="What is checked of a run's rows before they are published.")
     dedup: Dedup | None = Field(
         None,
         exclude_if=lambda dedup: dedup is None,
@@ -178,6 +180,11 @@ class Stream(Section):
         return self
 
     @model_validator(mode="after")
+    def _check_quality(self) -> Self:
+        check_quality(self.quality, (*OWN_COLUMNS, *self.columns), writes_files=self.sink.is_files)
+        return self
+
+    @model_validator(mode="after")
     def _check_dedup(self) -> Self:
         if self.dedup is None:
             return self
@@ -209,6 +216,10 @@ class Stream(Section):
                 return self.dedup
             case Stage.MAINTENANCE:
                 return self.maintenance
+
+    def files_root(self, prefix: str) -> str:
+        """Return the prefix of the keys of all files that the sink `files` writes, in an archive with this prefix."""
+        return self.sink.root(prefix, name_with_generation(self.table, self.generation))
 
     @property
     def by_hour(self) -> bool:

@@ -316,7 +316,7 @@ def _status_before_first_sweep(name: str, stream: Stream, settings: Dedup, main:
     state = SweepState()
     return DedupStatus(
         stream=name,
-        unique=names.unique_table_name(stream.table, stream.generation),
+        unique=names.unique_table_name(stream.table),
         swept_snapshot=None,
         swept_at=None,
         beginning=None,

@@ -66,6 +66,7 @@ from waybill.tables import (
     FirstSweepStart,
     SweepState,
     ensure_dedup_tables,
+    is_live,
     load_tables,
     read_progress,
     read_sweep_state,
@@ -178,8 +179,9 @@ class _Runtime:
 
 def _sweep_once(services: _Services, options: _Options, runtime: _Runtime) -> SweepReport:
     tables = load_tables(services.catalog, services.stream)
-    if tables is None:
-        logger.info("dedup %s: the stream's table does not exist yet", services.name)
+    if tables is None or not is_live(tables.main.metadata, services.stream.generation):
+        why = "the stream's table does not exist yet" if tables is None else "its generation is not live"
+        logger.info("dedup %s: %s", services.name, why)
         return SweepReport.of(
             stream=services.name,
             outcome=RunOutcome.NOTHING_NEW,

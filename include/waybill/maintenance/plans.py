@@ -22,7 +22,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from waybill.audit import DecisionKind, find_decision
 from waybill.names import TopicPartition
+from waybill.partition.plan import plan_id
 from waybill.store import ListedObject, Store
 from waybill.tables import Progress, SweepPosition
 
@@ -32,6 +34,7 @@ __all__ = [
     "classify_plans",
     "find_open_retries",
     "find_plans",
+    "find_rejected_plans",
     "find_sweep_plans",
     "read_strings",
 ]
@@ -40,6 +43,7 @@ logger = logging.getLogger(__name__)
 
 _STAGED = ".staged.json"
 _JSON = ".json"
+_DECISION = ".decision.json"
 _SWEEP_OBJECT = re.compile(r"([0-9]{20})(?:\.json|\.staged\.json|\.marks/.+)")
 
 
@@ -87,7 +91,7 @@ def find_plans(store: Store, prefix: str) -> list[StagedPlan]:
     for entry in store.list_objects(prefix):
         name = entry.key.removeprefix(prefix)
         if "/" not in name and name.endswith(_JSON):
-            by_id.setdefault(name.removesuffix(_STAGED).removesuffix(_JSON), []).append(entry)
+            by_id.setdefault(name.split(".")[0], []).append(entry)
     return [plan for plan_id, entries in by_id.items() if (plan := _read_plan(store, plan_id, entries)) is not None]
 
 
@@ -112,9 +116,21 @@ def _read_plan(store: Store, plan_id: str, entries: list[ListedObject]) -> Stage
             return None
         if entry.key.endswith(_STAGED):
             files = _parse_staged_files(entry.key, text)
-        else:
+        elif entry.key.endswith(f"/{plan_id}{_JSON}"):
             start = _parse_start(entry.key, text)
     return StagedPlan(plan_id, start, files, tuple(objects))
+
+
+def find_rejected_plans(store: Store, prefix: str) -> frozenset[str]:
+    """Return the ids of the plans below `prefix` (from `names.plans_prefix`) that a person rejected."""
+    rejected = set()
+    for key in store.keys(prefix):
+        if key.endswith(_DECISION):
+            plan = key.removesuffix(_DECISION) + _JSON
+            decision = find_decision(store, plan)
+            if decision is not None and decision.kind is DecisionKind.REJECTED:
+                rejected.add(plan_id(plan))
+    return frozenset(rejected)
 
 
 def _is_passed(start: Progress | None, progress: Progress) -> bool:

@@ -28,7 +28,15 @@ from waybill.maintenance.orphans import (
     find_orphaned_indexes,
     find_unneeded_index_files,
 )
-from waybill.maintenance.plans import Plans, StagedPlan, classify_plans, find_open_retries, find_plans, find_sweep_plans
+from waybill.maintenance.plans import (
+    Plans,
+    StagedPlan,
+    classify_plans,
+    find_open_retries,
+    find_plans,
+    find_rejected_plans,
+    find_sweep_plans,
+)
 from waybill.maintenance.procedures import MaintenanceReport, Procedures, Step, TableReport
 from waybill.maintenance.table import TableMaintenance, UnsweptSnapshots, find_unswept_snapshots, timed_step
 from waybill.quarantine.retry import finish_retries
@@ -38,6 +46,8 @@ from waybill.tables import (
     DedupTables,
     StreamTables,
     SweepPosition,
+    drop_branch,
+    is_live,
     load_dedup_tables,
     load_tables,
     read_progress,
@@ -73,11 +83,14 @@ def run_maintenance(
         catalog = opened.catalog
         run = _MaintenanceRun(name, stream, opened.store, s3, make_procedures, now())
         tables = load_tables(catalog, stream)
+        if tables is not None and not is_live(tables.main.metadata, stream.generation):
+            logger.info("%s: generation %d is not live: its branch is not maintained", name, stream.generation)
+            return MaintenanceReport(name, (), (), time.monotonic() - began, ())
         if tables is not None and run.finish_killed_retries(catalog):
             tables = load_tables(catalog, stream)
         dedup = load_dedup_tables(catalog, stream) if stream.dedup is not None else None
         table_reports = () if tables is None else run.maintain_tables(tables, dedup)
-        steps = [] if tables is None else [run.remove_plans(tables)]
+        steps = [] if tables is None else [run.remove_branches(tables), run.remove_plans(tables)]
         if dedup is not None:
             steps += [run.remove_sweep_plans(dedup), run.remove_key_index_files(dedup)]
         steps.append(run.remove_index_objects())
@@ -145,6 +158,9 @@ class _MaintenanceRun:
 
     # --- beside the archive ---
 
+    def remove_branches(self, tables: StreamTables) -> Step:
+        return timed_step(self.name, "remove_branches", lambda: self._remove_abandoned_branches(tables))
+
     def remove_plans(self, tables: StreamTables) -> Step:
         return timed_step(self.name, "remove_plans", lambda: self._remove_passed_plans(self._read_plans(tables)))
 
@@ -161,6 +177,18 @@ class _MaintenanceRun:
         before = self._leftovers_before
         old = [entry for plan in plans.passed if plan.modified < before for entry in plan.objects]
         return {**self._remove(old), "plans_open": len(plans.open)}
+
+    def _remove_abandoned_branches(self, tables: StreamTables) -> Mapping[str, int]:
+        """Remove branches of runs whose plan can no longer be published: a frozen process may have left them behind."""
+        # Branches before plans: the plan of each branch is stored by then.
+        both = (tables.main, tables.quarantine)
+        branches = [(table, ref) for table in both for ref in table.metadata.refs if ref.startswith(names.run_ref(""))]
+        if not branches:
+            return {}
+        rejected = find_rejected_plans(self.store, self._plans_prefix(tables))
+        open_plans = {plan.id for plan in self._read_plans(tables).open} - rejected
+        needed = {names.run_ref(plan) for plan in open_plans}
+        return {"branches_removed": sum(drop_branch(table, ref) for table, ref in branches if ref not in needed)}
 
     def _remove_key_index_files(self, dedup: DedupTables) -> Mapping[str, int]:
         uuid = str(dedup.unique.metadata.table_uuid)
@@ -194,9 +222,11 @@ class _MaintenanceRun:
     def _read_plans(self, tables: StreamTables) -> Plans:
         tables.main.refresh()
         progress = read_progress(tables.main.metadata, ".".join(tables.main.name()))
+        return classify_plans(find_plans(self.store, self._plans_prefix(tables)), progress)
+
+    def _plans_prefix(self, tables: StreamTables) -> str:
         uuid = str(tables.main.metadata.table_uuid)
-        prefix = names.plans_prefix(self.store.prefix, self.name, self.stream.generation, uuid)
-        return classify_plans(find_plans(self.store, prefix), progress)
+        return names.plans_prefix(self.store.prefix, self.name, self.stream.generation, uuid)
 
     def _read_open_retries(self, tables: StreamTables) -> list[StagedPlan]:
         """Return the retries of the quarantine that the main table or the quarantine has not committed.

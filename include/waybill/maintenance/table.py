@@ -17,6 +17,7 @@ from typing import TypeVar
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from waybill.config import Maintenance
@@ -28,6 +29,7 @@ from waybill.maintenance.procedures import Procedures, Step, TableReport, TableS
 from waybill.store import Store
 from waybill.tables import SweepPosition
 from waybill.tables.commit import copy_state_to_new_snapshot
+from waybill.tables.generations import generations_of
 from waybill.tables.state import ancestry
 
 __all__ = ["TableMaintenance", "UnsweptSnapshots", "check_compaction", "find_unswept_snapshots", "timed_step"]
@@ -170,7 +172,8 @@ class TableMaintenance:
         if before <= self.rules.keep_last:
             return {}
         # First: progress and other state are in the properties of snapshots that may expire now.
-        copy_state_to_new_snapshot(table)
+        for branch in generations_of(table).values() or (MAIN_BRANCH,):
+            copy_state_to_new_snapshot(table, branch)
         result = _retry_if_moved(
             table,
             lambda: self.get_procedures().expire_snapshots(name, older_than=older_than, keep_last=self.rules.keep_last),

@@ -11,23 +11,35 @@ from typing import Any
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import Asset
 
-from waybill import names
 from waybill.config import Config, Stream
 from waybill.orchestration.tasks import export_connections
 from waybill.spark.job import with_brief_jvm, with_kept_memory
 
-__all__ = ["JOBS", "SubmitGroup", "SubmitStream", "check_params", "check_sweep_range", "is_retry", "table_asset"]
+__all__ = [
+    "JOBS",
+    "SubmitGroup",
+    "SubmitStream",
+    "WaybillSparkSubmit",
+    "check_params",
+    "check_sweep_range",
+    "is_retry",
+    "table_asset",
+]
 
 JOBS = Path(__file__).parents[3] / "spark_jobs"
 """The directory of the scripts that `spark-submit` runs."""
 
-_ENVIRONMENT_CHANGES = {"partition": (with_brief_jvm,), "dedup": (with_brief_jvm, with_kept_memory)}
+_ENVIRONMENT_CHANGES = {
+    "partition": (with_brief_jvm,),
+    "backfill": (with_brief_jvm,),
+    "dedup": (with_brief_jvm, with_kept_memory),
+}
 """By job: functions that take an environment and return it with more variables."""
 
 
 def table_asset(config: Config, stream: Stream) -> Asset:
-    """Return the asset of the table of a stream's generation. A partition run updates it, and sweeps wait for it."""
-    table = names.table_name(stream.table, stream.generation)
+    """Return the asset of a stream's table. A partition run updates it, and sweeps wait for it."""
+    table = stream.table
     path = table.replace(".", "/")
     # Airflow looks up the scheme in all providers, which loads boto3 among others; schemes that begin with x- it does
     # not look up.

@@ -19,6 +19,7 @@ from waybill.errors import ConfigError, HoursBlocked, IngestIncomplete
 __all__ = [
     "begin_task",
     "connection_environment",
+    "decide_from_form",
     "export_connections",
     "finalize_hours",
     "plan_ingest",
@@ -184,3 +185,19 @@ def retry_from_form(config: Config, stream: str, form: Mapping[str, Any]) -> dic
     for line in report.lines():
         logger.info("%s", line)
     return report.document()
+
+
+# --- holds ------------------------------------------------------------------------------------------------------------
+
+
+def decide_from_form(config: Config, form: Mapping[str, Any], user: str | None) -> dict[str, Any]:
+    """Release or reject the held run of a stream, as the DAG's form says, and return it as a JSON object.
+
+    `user`: who triggered the DAG run. Raises what `release_hold` and `reject_hold` raise.
+    """
+    from waybill.partition.holds import reject_hold, release_hold
+
+    decide = {"release": release_hold, "reject": reject_hold}[form["decision"]]
+    hold = decide(config, form["stream"], by=user or "Airflow", reason=form["reason"].strip())
+    logger.info("%s: %s", form["stream"], hold.decision)
+    return hold.document()

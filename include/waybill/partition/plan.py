@@ -40,6 +40,7 @@ __all__ = [
     "pack",
     "parse_faults",
     "parse_offsets",
+    "plan_id",
 ]
 
 _VERSION = 2
@@ -47,6 +48,11 @@ _LISTING_THREADS = 8
 
 Task = tuple[Span, ...]
 """The spans that one Spark task reads, in this order."""
+
+
+def plan_id(key: str) -> str:
+    """Return the id of the plan with this key: the last segment, without its extension."""
+    return key.rsplit("/", 1)[-1].removesuffix(".json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +74,7 @@ class Plan:
     @property
     def id(self) -> str:
         """A short name; plans with the same start have the same."""
-        return self.key.rsplit("/", 1)[-1].removesuffix(".json")
+        return plan_id(self.key)
 
     def to_json(self) -> bytes:
         """Return the content of the plan's object, with `"v": 2`."""

@@ -100,6 +100,8 @@ class Rows(NamedTuple):
 
     table: pa.RecordBatch
     quarantine: pa.RecordBatch
+    assigned_ids: int = 0
+    """How many rows of the table got an id assigned, because the message had none; tombstones do not count."""
 
 
 class RowBuilder:
@@ -136,7 +138,7 @@ class RowBuilder:
             schema=self._rows,
         )
         if parsed.error.null_count == len(parsed.error):
-            return Rows(good, _NO_QUARANTINE_ROWS)
+            return Rows(good, _NO_QUARANTINE_ROWS, parsed.message_id.null_count - messages.column("value").null_count)
         refused = pc.is_valid(parsed.error)
         n = messages.num_rows
         bad = pa.RecordBatch.from_arrays(
@@ -149,7 +151,8 @@ class RowBuilder:
             ],
             schema=QUARANTINE_ROWS,
         )
-        return Rows(good.filter(pc.invert(refused)), bad.filter(refused))
+        has_no_id = pc.and_not(parsed.message_id.is_null(), pc.or_(refused, messages.column("value").is_null()))
+        return Rows(good.filter(pc.invert(refused)), bad.filter(refused), has_no_id.true_count)
 
     def _generations(self, messages: pa.RecordBatch) -> pa.Array:
         return pa.repeat(pa.scalar(self._generation, pa.int32()), messages.num_rows)

@@ -4,13 +4,13 @@
 
 1. Read the progress from the table. Find the plan that starts there, or list the chains and create it.
 2. Find the files that were recorded for the plan, or execute its tasks and record their files.
-3. Commit the quarantine's files, then the table's, each with the end of the staged files as progress.
-
-Readers count a row of the quarantine only below the table's progress: between the two commits the quarantine has more.
+3. Write the files to a branch of each table, audit them, and publish them (`waybill.partition.publication`): each table
+   gets the files, and the end of the staged files as progress, in one snapshot.
 
 A plan, and the record of its files, are never changed or withdrawn. Where a backup object is damaged or missing, the
 staged files end before it, and the commit stores the fault beside the progress. If nothing could be staged at all, that
-is committed as well: the progress stays, and the next plan has the next attempt number.
+is committed as well: the progress stays, and the next plan has the next attempt number. So has the plan after one that
+a person rejected.
 """
 
 from __future__ import annotations
@@ -25,15 +25,18 @@ from types import MappingProxyType
 from waybill import failpoints
 from waybill.archive.chain import ChainObject
 from waybill.archive.spans import ArchiveFault, find_fault, spans_from
+from waybill.audit import Audit
 from waybill.config import Config, Stream
-from waybill.names import TopicPartition, plan_key
+from waybill.names import TopicPartition
 from waybill.partition.execute import Execute, execute_all_or_none, execute_tasks
 from waybill.partition.files_sink.upload import FilesLayout, Origin
 from waybill.partition.files_sink.writer import inventory_properties, stage_inventory
+from waybill.partition.next_plan import NextPlan
 from waybill.partition.plan import Plan, list_chains, make_plan
+from waybill.partition.publication import Publication, drop_branches
 from waybill.partition.report import Report
 from waybill.partition.staged import Staged, discard, find_staged, record_staged
-from waybill.partition.statistics import QUARANTINED_PROPERTY, ROWS_PROPERTY, RunStatistics
+from waybill.partition.statistics import RunStatistics
 from waybill.partition.tasks import Job, TaskResult
 from waybill.staging.driver import FinishedJob, OnStep, find_or_create, repeat_while_more, run_staged_job
 from waybill.staging.services import Services, services_of
@@ -41,18 +44,11 @@ from waybill.staging.table_layout import TableLayout
 from waybill.staging.timing import StepClock
 from waybill.store import Store
 from waybill.tables import (
-    BLOCKED_PARTITIONS_PROPERTY,
-    BlockedPartitions,
-    Commit,
     CommitOutcome,
     Progress,
     StreamTables,
-    blocked_partitions_text,
-    commit_files,
     ensure_tables,
     evolve_columns,
-    read_blocked_partitions,
-    read_progress,
     translate_storage_errors,
 )
 from waybill.tables.file_inventory import last_sequence_number
@@ -82,16 +78,17 @@ def run_partition(
     without them the run opens and closes its own. A topic-partition whose chain is
     broken or has a damaged object is left out from the fault on, and named in the report's `faults`.
 
-    Raises `ProgressLost`, `ParserBroken`, `CommitConflict`, `PlanUnusable`, `DocumentDamaged`, `DocumentTooNew`,
-    `ConfigError`, or one of the retriable `StoreUnavailable` and `CatalogUnavailable`. After any of these a later run
-    continues without loss.
+    Raises `PublicationHeld` if an audit has failed and a person has to decide, `ProgressLost`, `ParserBroken`,
+    `CommitConflict`, `PlanUnusable`, `DocumentDamaged`, `DocumentTooNew`, `ConfigError`, or one of the retriable
+    `PublicationRejected`, `StoreUnavailable` and `CatalogUnavailable`. After any of these a later run continues without
+    loss.
     """
     stream = config.stream(name)
     with services_of(config, services) as opened, translate_storage_errors():
         clock = StepClock()
         tables = ensure_tables(opened.catalog, stream)
-        start = read_progress(tables.main.metadata, ".".join(tables.main.name()))
-        job = _PartitionJob(config, name, stream, opened, tables, start, execute, now, on_step, slots)
+        upcoming = NextPlan.of(opened.store, name, stream, tables)
+        job = _PartitionJob(config, name, stream, opened, tables, upcoming, execute, now, on_step, slots)
         finished = run_staged_job(job, clock=clock, on_step=on_step)
         return job.report(finished, clock)
 
@@ -112,12 +109,13 @@ class _PartitionJob:
     stream: Stream
     services: Services
     tables: StreamTables
-    start: Progress
+    upcoming: NextPlan
     run_tasks: Execute
     now: Callable[[], datetime]
     on_step: OnStep
     slots: int
     run_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    audit: Audit | None = None
     made_plan: bool = False
     more: bool = False
     broken_chains: list[str] = field(default_factory=list)
@@ -137,29 +135,23 @@ class _PartitionJob:
     # --- plan ---
 
     def find_or_create_plan(self) -> Plan | None:
-        metadata = self.tables.main.metadata
-        before = read_blocked_partitions(metadata)
-        key = plan_key(
-            self.config.storage.prefix,
-            self.name,
-            self.stream.generation,
-            str(metadata.table_uuid),
-            self.start,
-            before.attempt,
-        )
-        plan = find_or_create(self.store, key, Plan.from_json, lambda: self._make_plan(key, before))
+        for rejected in self.upcoming.rejected:
+            # The person who rejected it may have been interrupted, or a frozen run may have built a branch since.
+            drop_branches(self.tables, rejected)
+        key = self.upcoming.key
+        plan = find_or_create(self.store, key, Plan.from_json, lambda: self._make_plan(key))
         # A rival with a newer config may have made the plan, and added columns to the table after it was loaded here.
         if plan is not None and plan.parse_settings.files is None:
             evolve_columns(self.tables.main, plan.parse_settings.columns)
         return plan
 
-    def _make_plan(self, key: str, before: BlockedPartitions) -> Plan | None:
+    def _make_plan(self, key: str) -> Plan | None:
         self.made_plan = True
         committed = self.services.committed_offsets(self.name)
         topics = self.services.archived_topics(self.stream)
         generation = self.stream.generation
-        chains, self.broken_chains = list_chains(self.store, topics, generation, self.start, committed)
-        self.known_faults = self._find_faults_again(chains, before)
+        chains, self.broken_chains = list_chains(self.store, topics, generation, self.upcoming.start, committed)
+        self.known_faults = self._find_faults_again(chains)
         chains = {tp: _before_fault(objects, self.known_faults.get(tp)) for tp, objects in chains.items()}
         plan = make_plan(
             key,
@@ -167,7 +159,7 @@ class _PartitionJob:
             generation=self.stream.generation,
             parse_settings=self.stream.parse_settings,
             created_at=self.now(),
-            start=self.start,
+            start=self.upcoming.start,
             chains=chains,
             task_bytes=self.stream.partition.task_bytes,
             run_bytes=self.stream.partition.run_bytes,
@@ -180,15 +172,15 @@ class _PartitionJob:
         return plan
 
     def _find_faults_again(
-        self, chains: Mapping[TopicPartition, Sequence[ChainObject]], before: BlockedPartitions
+        self, chains: Mapping[TopicPartition, Sequence[ChainObject]]
     ) -> dict[TopicPartition, ArchiveFault]:
         """Return the faults that stopped topic-partitions last time and still exist.
 
         Without this check each run would execute all tasks behind a fault in vain.
         """
         faults = {}
-        for tp, offset in before.offsets.items():
-            spans = spans_from(tp, chains.get(tp, ()), self.start.get(tp))
+        for tp, offset in self.upcoming.blocked.offsets.items():
+            spans = spans_from(tp, chains.get(tp, ()), self.upcoming.start.get(tp))
             span = next((span for span in spans if span.first_offset <= offset < span.next_offset), None)
             if span is not None and (fault := find_fault(self.store, span)):
                 faults[tp] = fault
@@ -269,26 +261,11 @@ class _PartitionJob:
     # --- commit ---
 
     def commit(self, plan: Plan, staged: Staged) -> CommitOutcome:
-        properties = {"waybill.stream": self.name, "waybill.run": staged.run_id}
-        if staged.quarantine_files:
-            files = staged.quarantine_files
-            commit_files(
-                self.tables.quarantine,
-                Commit(plan.id, plan.start, staged.end, files, properties),
-                must_be_at_start=False,
-            )
-            self.on_step("quarantine_committed")
-        properties |= {ROWS_PROPERTY: str(staged.rows), QUARANTINED_PROPERTY: str(staged.quarantined)}
-        if staged.faults:
-            properties[BLOCKED_PARTITIONS_PROPERTY] = self._blocked_partitions(plan, staged)
-        properties |= staged.properties
-        return commit_files(self.tables.main, Commit(plan.id, plan.start, staged.end, staged.table_files, properties))
-
-    def _blocked_partitions(self, plan: Plan, staged: Staged) -> str:
-        before = read_blocked_partitions(self.tables.main.metadata)
-        attempt = before.attempt + 1 if staged.end == plan.start else 0
-        offsets = {tp: fault.offset for tp, fault in staged.faults.items()}
-        return blocked_partitions_text(BlockedPartitions(offsets, attempt))
+        publication = Publication(
+            self.services, self.name, self.stream, self.tables, plan, staged, self.upcoming.attempt
+        )
+        outcome, self.audit = publication.run(self.on_step)
+        return outcome
 
     # --- report ---
 
@@ -297,11 +274,12 @@ class _PartitionJob:
         return Report.of(
             stream=self.name,
             outcome=finished.outcome,
-            start=self.start,
+            start=self.upcoming.start,
             plan=finished.plan,
             resumed=finished.plan is not None and not self.made_plan,
             more=self.more,
             staged=staged,
+            audit=self.audit,
             results=self.results,
             alert_settings=self.stream.quarantine,
             faults=(

@@ -12,12 +12,15 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Self
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from waybill.audit.counts import CLOCK_TOLERANCE_SECONDS, COUNTS_PROPERTY, AuditCounts, OffsetRange
 from waybill.documents import read_document
 from waybill.errors import DocumentTooNew
 from waybill.names import TopicPartition
+from waybill.parsers.protocol import Reason
 from waybill.partition.lateness import LATENESS_PROPERTY, Lateness
 from waybill.partition.rows import Rows
 from waybill.tables.progress import Watermarks, merge_watermarks, watermarks_text
@@ -134,19 +137,23 @@ class RunStatistics:
     lateness: Lateness = field(default_factory=Lateness)
     watermarks: Watermarks = field(default_factory=dict)
     reasons: ReasonCounts = field(default_factory=ReasonCounts)
+    counts: AuditCounts = field(default_factory=AuditCounts)
 
     @classmethod
     def sum(cls, parts: Iterable[RunStatistics]) -> RunStatistics:
-        """Add up the statistics of several tasks."""
-        total = RunStatistics()
+        """Add up the statistics of all tasks of a run."""
+        lateness, reasons, counts = Lateness(), ReasonCounts(), list[AuditCounts]()
+        watermarks: Watermarks = {}
         for one in parts:
-            watermarks = merge_watermarks(total.watermarks, one.watermarks)
-            total = cls(total.lateness + one.lateness, watermarks, total.reasons + one.reasons)
-        return total
+            lateness += one.lateness
+            reasons += one.reasons
+            watermarks = merge_watermarks(watermarks, one.watermarks)
+            counts.append(one.counts)
+        return cls(lateness, watermarks, reasons, AuditCounts.sum(counts))
 
     def snapshot_properties(self) -> Mapping[str, str]:
         """Return the properties of the snapshot that commits the run."""
-        found = {LATENESS_PROPERTY: self.lateness.to_text()}
+        found = {LATENESS_PROPERTY: self.lateness.to_text(), COUNTS_PROPERTY: self.counts.to_text()}
         if self.watermarks:
             found[WATERMARKS_PROPERTY] = watermarks_text(self.watermarks)
         if self.reasons.by_kind:
@@ -163,13 +170,16 @@ class StatisticsBuilder:
         self._lateness = Lateness()
         self._reasons = ReasonCounts()
         self._newest_us: dict[TopicPartition, int] = {}
+        self._counts = _CountsBuilder(self._planned_at_us.as_py())
 
     def add(self, tp: TopicPartition, messages: pa.RecordBatch, rows: Rows) -> None:
         """Add a batch: `messages` of `MESSAGE_SCHEMA`, and the rows that were made of them."""
         self._lateness += Lateness.of(rows.table)
-        self._reasons += ReasonCounts.of(tp, rows.quarantine)
+        reasons = ReasonCounts.of(tp, rows.quarantine)
+        self._reasons += reasons
         timestamps = messages.column("timestamp").cast(pa.int64())
         newest = pc.max(timestamps)
+        self._counts.add(tp, messages, rows, reasons, newest.as_py())
         if newest.is_valid and newest.as_py() > self._planned_at_us.as_py():
             newest = pc.max(timestamps.filter(pc.less_equal(timestamps, self._planned_at_us)))
         if newest.is_valid and newest.as_py() >= 0:
@@ -178,4 +188,73 @@ class StatisticsBuilder:
     def result(self) -> RunStatistics:
         """Return the statistics of all batches so far."""
         watermarks = {tp: newest // 1000 for tp, newest in self._newest_us.items()}
-        return RunStatistics(self._lateness, watermarks, self._reasons)
+        return RunStatistics(self._lateness, watermarks, self._reasons, self._counts.result())
+
+
+class _CountsBuilder:
+    """Counts for the built-in checks: a few calls of Arrow and numpy for each batch."""
+
+    def __init__(self, planned_at_us: int) -> None:
+        self._planned_at_us = planned_at_us
+        self._latest_us = planned_at_us + CLOCK_TOLERANCE_SECONDS * 1_000_000
+        self._messages = self._without_event_time = self._assigned_ids = 0
+        self._event_times_ahead = self._kafka_timestamps_ahead = 0
+        self._newest_us = planned_at_us
+        self._repeated = 0
+        self._example = ""
+        self._ranges: dict[TopicPartition, OffsetRange] = {}
+
+    def add(
+        self,
+        tp: TopicPartition,
+        messages: pa.RecordBatch,
+        rows: Rows,
+        reasons: ReasonCounts,
+        newest_timestamp_us: int | None,
+    ) -> None:
+        """Add a batch. `reasons`: those of its quarantined messages; `newest_timestamp_us`: its newest timestamp."""
+        if not messages.num_rows:
+            return
+        self._messages += messages.num_rows
+        self._assigned_ids += rows.assigned_ids
+        missing = reasons.by_kind.get(Reason.EVENT_TIME_MISSING)
+        self._without_event_time += missing.messages if missing else 0
+        self._event_times_ahead += self._count_ahead(rows.table.column("event_time"))
+        if newest_timestamp_us is not None and newest_timestamp_us > self._latest_us:
+            self._kafka_timestamps_ahead += self._count_ahead(messages.column("timestamp"))
+        self._add_offsets(tp, np.asarray(messages.column("offset")))
+
+    def _count_ahead(self, times: pa.Array) -> int:
+        times_us = times.cast(pa.int64())
+        newest = pc.max(times_us).as_py()
+        if newest is None or newest <= self._latest_us:
+            return 0
+        self._newest_us = max(self._newest_us, newest)
+        return int(pc.sum(pc.greater(times_us, self._latest_us)).as_py())
+
+    def _add_offsets(self, tp: TopicPartition, offsets: np.ndarray[Any, np.dtype[np.int64]]) -> None:
+        known = self._ranges.get(tp)
+        first, last = int(offsets[0]), int(offsets[-1])
+        repeats = np.flatnonzero(offsets[1:] <= offsets[:-1])
+        found = [int(offsets[at + 1]) for at in repeats[:1]]
+        if known is not None and first <= known[1]:
+            self._repeated += 1
+            found.insert(0, first)
+        self._repeated += len(repeats)
+        if found and not self._example:
+            self._example = f"{tp}@{found[0]}"
+        self._ranges[tp] = (first, last) if known is None else (min(known[0], first), max(known[1], last))
+
+    def result(self) -> AuditCounts:
+        """Return the counts of all batches so far."""
+        return AuditCounts(
+            messages=self._messages,
+            without_event_time=self._without_event_time,
+            assigned_ids=self._assigned_ids,
+            event_times_ahead=self._event_times_ahead,
+            kafka_timestamps_ahead=self._kafka_timestamps_ahead,
+            ahead_seconds=-(-(self._newest_us - self._planned_at_us) // 1_000_000),
+            repeated_offsets=self._repeated,
+            repeated_example=self._example,
+            ranges={tp: (found,) for tp, found in self._ranges.items()},
+        )

@@ -74,6 +74,8 @@ class Job:
     """Size of the rows that a task buffers before it writes them; see `waybill.staging.file_writer`."""
     files: FilesLayout | None = None
     """Where the rows go if the sink is `files`; `table` is then the file inventory."""
+    objects_in_part: frozenset[str] = frozenset()
+    """Keys of backup objects that go on beyond the spans of the tasks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +138,7 @@ class _TaskRun:
         settings = job.parse_settings
         rows = table_rows(settings.columns) if job.files else rows_in_table(settings, job.table)
         self._task, self._store = task, store
+        self._objects_in_part = job.objects_in_part
         self._builder = build_row_builder(settings, job.generation, job.planned_at, rows)
         self._statistics = StatisticsBuilder(job.planned_at)
         self._uploads = uploads
@@ -184,7 +187,8 @@ class _TaskRun:
         buffers = DecodeBuffers()
         for span in self._task:
             try:
-                for messages in read_span(self._store, span, ahead=ahead, buffers=buffers):
+                in_part = span.key in self._objects_in_part
+                for messages in read_span(self._store, span, in_part=in_part, ahead=ahead, buffers=buffers):
                     yield span.tp, messages
             except ARCHIVE_ERRORS as error:
                 raise _UnreadableSpan(fault_from_error(span, error)) from error

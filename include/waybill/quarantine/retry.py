@@ -51,6 +51,7 @@ from waybill.tables import (
     commit_snapshot,
     commit_with_retry,
     ensure_tables,
+    is_live,
     load_tables,
     read_progress,
     read_retries,
@@ -137,13 +138,22 @@ def retry_quarantine(
             view = open_view(store, catalog, name, stream)
             if view is not None:
                 report.moved, report.stayed = count_rows(view, stream, row_filter, now())
-        elif load_tables(catalog, stream) is not None:
+        elif (tables := load_tables(catalog, stream)) is not None:
+            _check_live(tables, name, stream)
             is_done = False
             while not is_done:
                 job = _RetryJob(name, stream, store, catalog, row_filter, now(), max_messages)
                 is_done = job.run(report)
     report.seconds = round(time.monotonic() - began, 3)
     return report
+
+
+def _check_live(tables: StreamTables, name: str, stream: Stream) -> None:
+    if not is_live(tables.main.metadata, stream.generation):
+        raise ConfigError(
+            f"generation {stream.generation} of stream {name} is not live, and a retry writes to what consumers read: "
+            f"promote it first (waybill generation promote {name}), or build the generation again"
+        )
 
 
 def finish_retries(store: Store, catalog: Catalog, name: str, stream: Stream) -> list[int]:
@@ -153,7 +163,8 @@ def finish_retries(store: Store, catalog: Catalog, name: str, stream: Stream) ->
     has to finish it. Raises what `retry_quarantine` raises.
     """
     report = RetryReport(name, dry_run=False)
-    if load_tables(catalog, stream) is not None and not stream.sink.is_files:
+    tables = load_tables(catalog, stream)
+    if tables is not None and not stream.sink.is_files and is_live(tables.main.metadata, stream.generation):
         is_done = False
         while not is_done:
             is_done = _RetryJob(name, stream, store, catalog).run(report)

@@ -17,15 +17,28 @@ from pydantic import ValidationError
 
 from waybill.config import ParseSettings
 from waybill.documents import read_document
-from waybill.errors import DocumentDamaged, ObjectMissing, PlanUnusable
+from waybill.errors import BackfillUnderWay, DocumentDamaged, ObjectMissing, PlanUnusable
 from waybill.names import TopicPartition, retry_offsets_key
 from waybill.quarantine.offset_sets import Offsets
 from waybill.staging.table_layout import FileEntry
 from waybill.store import Store
 
-__all__ = ["StagedRetry", "find_retry", "new_offsets_key", "read_offsets", "record_retry"]
+__all__ = [
+    "CLAIM_FIELD",
+    "CLAIM_VERSION",
+    "StagedRetry",
+    "find_retry",
+    "new_offsets_key",
+    "read_offsets",
+    "record_retry",
+]
 
 _VERSION = 1
+
+CLAIM_FIELD = "backfill"
+"""In the place of a retry's record: the id of the backfill that has claimed the number (`waybill.backfill.events`)."""
+CLAIM_VERSION = 2
+"""An earlier Waybill, which knows no claims, refuses the document by its version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +87,18 @@ class StagedRetry:
     def from_json(cls, key: str, text: bytes) -> Self:
         """Parse what `to_json` returned.
 
-        Raises `DocumentTooNew` for a newer Waybill's document, `DocumentDamaged` for one that cannot be parsed.
+        Raises `BackfillUnderWay` for the claim of a backfill, `DocumentTooNew` for a newer Waybill's document,
+        `DocumentDamaged` for one that cannot be parsed.
         """
         try:
-            document = read_document(text, _VERSION, key)
+            document = read_document(text, CLAIM_VERSION, key)
+            if CLAIM_FIELD in document:
+                raise BackfillUnderWay(
+                    f"backfill {document[CLAIM_FIELD]} is being changed ({document['action']}) by {document['by']} "
+                    f"since {document['at']}: try again in a moment. If that process was killed, any command `waybill "
+                    f"backfill {document['action']} STREAM {document[CLAIM_FIELD]}` ends what it began"
+                )
+            read_document(text, _VERSION, key)
             return cls(
                 key=key,
                 number=document["number"],
@@ -105,6 +126,8 @@ def record_retry(store: Store, retry: StagedRetry, offsets: Offsets) -> bool:
     # The offsets first: until a record names their object, the object counts for nothing.
     store.create_if_absent(retry.offsets_key, offsets.to_parquet())
     existing = store.create_or_read_existing(retry.key, retry.to_json())
+    if existing is not None and CLAIM_FIELD in json.loads(existing):
+        return False
     # The object may be our own: a create whose response was lost is sent again, and refused.
     return existing is None or StagedRetry.from_json(retry.key, existing).run_id == retry.run_id
 

@@ -220,15 +220,17 @@ class Store:
             return self.read(key)
         return None
 
-    def replace(self, key: str, data: Buffer) -> None:
+    def replace(self, key: str, data: Buffer, content_type: str | None = None) -> None:
         """Create an object, or replace the one of that key. Only for reports: nothing that Waybill decides by them."""
         body = memoryview(data).cast("B")
+        described = {} if content_type is None else {"ContentType": content_type}
         with self._calls.translate_errors(f"write {key}", key):
             answer = self.client.put_object(
                 Bucket=self.bucket,
                 Key=key,
                 Body=request_body(body),
                 ChecksumCRC32C=checksum_header(crc32c.crc32c(body)),
+                **described,
                 **self._calls.encryption,
             )
         self._calls.check_encryption(key, answer)

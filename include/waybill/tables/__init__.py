@@ -2,7 +2,7 @@
 
 from waybill.tables.catalog import catalog_of, file_io, open_catalog, task_io
 from waybill.tables.columns import evolve_columns
-from waybill.tables.commit import Commit, CommitOutcome, commit_files, commit_snapshot, commit_with_retry
+from waybill.tables.commit import CommitOutcome, commit_snapshot, commit_with_retry
 from waybill.tables.dedup import (
     DedupTables,
     FirstSweepStart,
@@ -25,8 +25,9 @@ from waybill.tables.progress import (
     read_progress,
     read_watermarks,
 )
+from waybill.tables.publish import Commit, drop_branch, head_of, is_live, publish, stage_on_branch, target_of
 from waybill.tables.schemas import StreamTables, ensure_tables, load_tables
-from waybill.tables.state import BLOCKED_PARTITIONS_PROPERTY, RETRIES_PROPERTY, read_retries, state_of
+from waybill.tables.state import BLOCKED_PARTITIONS_PROPERTY, RETRIES_PROPERTY, metadata_at, read_retries, state_of
 
 __all__ = [
     "BLOCKED_PARTITIONS_PROPERTY",
@@ -43,17 +44,21 @@ __all__ = [
     "Watermarks",
     "blocked_partitions_text",
     "catalog_of",
-    "commit_files",
     "commit_snapshot",
     "commit_with_retry",
+    "drop_branch",
     "ensure_dedup_tables",
     "ensure_tables",
     "evolve_columns",
     "file_io",
+    "head_of",
     "io_properties",
+    "is_live",
     "load_dedup_tables",
     "load_tables",
+    "metadata_at",
     "open_catalog",
+    "publish",
     "read_blocked_partitions",
     "read_progress",
     "read_retries",
@@ -61,9 +66,11 @@ __all__ = [
     "read_sweep_state",
     "read_watermarks",
     "remove_files",
+    "stage_on_branch",
     "state_of",
     "sweep_position_text",
     "sweep_properties",
+    "target_of",
     "task_io",
     "translate_damage_errors",
     "translate_storage_errors",

@@ -1,38 +1,33 @@
 """Commit data files and progress to a table in one snapshot, or not at all, and retry until the outcome is known.
 
 Every commit is made on top of the snapshot that was loaded. If the table has moved on since, the catalog refuses the
-commit, and this module reads the table's progress again:
-
-- Progress is still where the plan starts: another snapshot came first (a compaction, a deletion, a retry of the
-  quarantine). Commit again.
-- Progress is at the plan's end or beyond: a rival has committed the same plan. Nothing is left to do.
+commit, and the caller's attempt reads the table again and decides whether anything is left to commit.
+`waybill.tables.publish` does so for the runs that write to a branch first.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from typing import TypeVar
 
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from pyiceberg.manifest import DataFile
-from pyiceberg.table import Table, TableProperties
+from pyiceberg.table import Table, TableProperties, Transaction
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH
 from sqlalchemy.exc import OperationalError
 from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_attempt, wait_exponential
 
 from waybill.errors import CatalogUnavailable, CommitConflict
 from waybill.tables.catalog import translate_catalog_errors
-from waybill.tables.progress import Progress, progress_text, read_progress, with_watermarks
-from waybill.tables.state import PLAN_PROPERTY, PROGRESS_PROPERTY, state_of
+from waybill.tables.state import metadata_at, state_of
 
 __all__ = [
-    "Commit",
     "CommitOutcome",
-    "commit_files",
     "commit_snapshot",
+    "commit_transaction",
     "commit_with_retry",
     "copy_state_to_new_snapshot",
 ]
@@ -52,21 +47,6 @@ class CommitOutcome(StrEnum):
     COMMITTED = "committed"
     ADOPTED = "adopted"
     """Another process had committed the same plan."""
-
-
-@dataclass(frozen=True, slots=True)
-class Commit:
-    """Data files to add to a table, and the progress that the table moves to with them."""
-
-    plan: str
-    """The id of the plan that was executed."""
-    start: Progress
-    """The progress that the table must have before the commit."""
-    end: Progress
-    """The progress that the table has after the commit."""
-    files: Sequence[DataFile]
-    properties: Mapping[str, str]
-    """Further properties of the new snapshot."""
 
 
 def commit_with_retry(table: Table, attempt: Callable[[], _T | None], what: str = "commits") -> _T:
@@ -102,11 +82,33 @@ def commit_with_retry(table: Table, attempt: Callable[[], _T | None], what: str 
 
 
 def commit_snapshot(
-    table: Table, properties: Mapping[str, str], *, added: Iterable[DataFile] = (), removed: Iterable[DataFile] = ()
+    table: Table,
+    properties: Mapping[str, str],
+    *,
+    added: Iterable[DataFile] = (),
+    removed: Iterable[DataFile] = (),
+    branch: str = MAIN_BRANCH,
 ) -> bool:
     """Commit a snapshot with these properties that adds and removes data files, and return whether it is committed.
 
-    Files in `removed` must belong to `table` as it is loaded.
+    The snapshot becomes the head of `branch`. Files in `removed` must belong to that branch as `table` is loaded.
+    Returns False as `commit_transaction` does.
+    """
+    removed = list(removed)
+
+    def stage(transaction: Transaction) -> None:
+        update = transaction.update_snapshot(dict(properties), branch=branch)
+        with update.overwrite() if removed else update.fast_append() as snapshot:
+            for file in removed:
+                snapshot.delete_data_file(file)
+            for file in added:
+                snapshot.append_data_file(file)
+
+    return commit_transaction(table, stage)
+
+
+def commit_transaction(table: Table, stage: Callable[[Transaction], None]) -> bool:
+    """Commit the changes that `stage` adds to a transaction of `table`, and return whether they are committed.
 
     Returns False when the catalog refused the commit because the table has moved on since it was loaded, and also when
     the outcome is unknown. In both cases refresh the table and check whether it has the changes.
@@ -115,15 +117,9 @@ def commit_snapshot(
     both succeed. This function turns these retries off, in the loaded metadata only: Spark's compactions keep theirs.
     """
     _turn_retries_off(table)
-    removed = list(removed)
     try:
         with table.transaction() as transaction:
-            update = transaction.update_snapshot(dict(properties))
-            with update.overwrite() if removed else update.fast_append() as snapshot:
-                for file in removed:
-                    snapshot.delete_data_file(file)
-                for file in added:
-                    snapshot.append_data_file(file)
+            stage(transaction)
     except CommitFailedException as refused:
         logger.info("%s: the commit was refused, reading the table again: %s", ".".join(table.name()), refused)
         return False
@@ -135,27 +131,8 @@ def commit_snapshot(
     return True
 
 
-def commit_files(table: Table, commit: Commit, *, must_be_at_start: bool = True) -> CommitOutcome:
-    """Add the files and move the progress in one snapshot, provided that the table's progress is `commit.start`.
-
-    Without `must_be_at_start`, the table's progress may also be older than `commit.start`. The quarantine's is older
-    when earlier plans had no rows for it.
-
-    Raises `CommitConflict` when the progress is at neither start nor end, or when every attempt was refused;
-    `CatalogUnavailable` when the catalog does not answer.
-    """
-    name = ".".join(table.name())
-
-    def attempt() -> CommitOutcome | None:
-        if _is_done(read_progress(table.metadata, name), commit, name, must_be_at_start):
-            return CommitOutcome.ADOPTED
-        return CommitOutcome.COMMITTED if _try_commit(table, commit, name) else None
-
-    return commit_with_retry(table, attempt)
-
-
-def copy_state_to_new_snapshot(table: Table) -> bool:
-    """Ensure that the current snapshot holds all of the table's state, and return whether a snapshot was added.
+def copy_state_to_new_snapshot(table: Table, branch: str = MAIN_BRANCH) -> bool:
+    """Ensure that the head of a branch holds all of its state, and return whether a snapshot was added.
 
     Call it before older snapshots expire (`waybill.tables.state`). Later commits go on top of the new snapshot, which
     is younger than any snapshot that then expires.
@@ -166,39 +143,14 @@ def copy_state_to_new_snapshot(table: Table) -> bool:
 
     def attempt() -> bool | None:
         nonlocal tried
-        state = state_of(table.metadata)
-        if state.items() <= _current_properties(table.metadata).items():
+        metadata = metadata_at(table.metadata, branch)
+        state = state_of(metadata)
+        if state.items() <= _current_properties(metadata).items():
             return tried
         tried = True
-        return True if commit_snapshot(table, state) else None
+        return True if commit_snapshot(table, state, branch=branch) else None
 
     return commit_with_retry(table, attempt)
-
-
-def _is_done(progress: Progress, commit: Commit, name: str, must_be_at_start: bool) -> bool:
-    """Return whether a table at `progress` already has what `commit` would add."""
-    if progress == commit.start:
-        return False
-    # Plans of one stream follow each other: each starts where the one before it ends. So a table at the plan's end or
-    # beyond has the plan's rows.
-    if all(progress.get(tp, -1) >= end for tp, end in commit.end.items()):
-        return True
-    is_older = all(offset <= commit.start.get(tp, -1) for tp, offset in progress.items())
-    if is_older and not must_be_at_start:
-        return False
-    raise CommitConflict(
-        f"table {name} has progress {progress_text(progress)}: neither where plan {commit.plan} starts nor at its end "
-        f"or beyond. The table was rolled back, or another program wrote to it, while the plan was executed. Run again"
-    )
-
-
-def _try_commit(table: Table, commit: Commit, name: str) -> bool:
-    properties = {
-        PROGRESS_PROPERTY: progress_text(commit.end),
-        PLAN_PROPERTY: commit.plan,
-        **with_watermarks(commit.properties, table.metadata, name),
-    }
-    return commit_snapshot(table, properties, added=commit.files)
 
 
 def _turn_retries_off(table: Table) -> None:

@@ -15,7 +15,6 @@ from typing import Any
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -30,6 +29,7 @@ from waybill.config.dedup import ARRIVED_AT
 from waybill.documents import read_document
 from waybill.errors import ConfigError, ProgressLost, SweepHistoryLost
 from waybill.names import TopicPartition
+from waybill.tables.adoption import find_table
 from waybill.tables.catalog import translate_catalog_errors
 from waybill.tables.columns import copy_columns
 from waybill.tables.schemas import TABLE_SCHEMA, check_table, ensure_table
@@ -131,7 +131,7 @@ DUPLICATES_ROWS = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class DedupTables:
-    """The unique table and the duplicates table of one generation of a stream."""
+    """The unique table and the duplicates table of a stream."""
 
     unique: Table
     duplicates: Table
@@ -221,14 +221,16 @@ def ensure_dedup_tables(catalog: Catalog, stream: Stream, main: Table) -> DedupT
     with translate_catalog_errors("create the tables of dedup"):
         unique = ensure_table(
             catalog,
-            names.unique_table_name(stream.table, stream.generation),
+            names.unique_table_name(stream.table),
+            stream.generation,
             _unique_schema(main),
             main.spec(),
             main.sort_order(),
         )
         duplicates = ensure_table(
             catalog,
-            names.duplicates_table_name(stream.table, stream.generation),
+            names.duplicates_table_name(stream.table),
+            stream.generation,
             DUPLICATES_SCHEMA,
             _DUPLICATES_SPEC,
             _DUPLICATES_ORDER,
@@ -248,11 +250,10 @@ def load_dedup_tables(catalog: Catalog, stream: Stream) -> DedupTables | None:
     duplicates of every sweep in the unique table are there.
     """
     with translate_catalog_errors("load the tables of dedup"):
-        try:
-            unique = catalog.load_table(names.unique_table_name(stream.table, stream.generation))
-            duplicates = catalog.load_table(names.duplicates_table_name(stream.table, stream.generation))
-        except NoSuchTableError:
-            return None
+        unique = find_table(catalog, names.unique_table_name(stream.table), stream.generation)
+        duplicates = find_table(catalog, names.duplicates_table_name(stream.table), stream.generation)
+    if unique is None or duplicates is None:
+        return None
     return DedupTables(unique, duplicates)
 
 

@@ -36,6 +36,7 @@ __all__ = [
     "Watermarks",
     "blocked_partitions_text",
     "merge_watermarks",
+    "parse_watermarks",
     "progress_text",
     "read_blocked_partitions",
     "read_progress",
@@ -118,7 +119,7 @@ def read_watermarks(metadata: TableMetadata, name: str) -> Watermarks:
     Raises `DocumentTooNew` for a document of a newer Waybill.
     """
     text = newest_property(metadata, WATERMARKS_PROPERTY)
-    return {} if text is None else _parse_watermarks(text, f"{WATERMARKS_PROPERTY} of table {name}")
+    return {} if text is None else parse_watermarks(text, f"{WATERMARKS_PROPERTY} of table {name}")
 
 
 def watermarks_text(watermarks: Watermarks) -> str:
@@ -140,7 +141,7 @@ def with_watermarks(properties: Mapping[str, str], metadata: TableMetadata, name
     own = properties.get(WATERMARKS_PROPERTY)
     if own is None:
         return dict(properties)
-    merged = merge_watermarks(read_watermarks(metadata, name), _parse_watermarks(own, WATERMARKS_PROPERTY))
+    merged = merge_watermarks(read_watermarks(metadata, name), parse_watermarks(own))
     return {**properties, WATERMARKS_PROPERTY: watermarks_text(merged)}
 
 
@@ -155,6 +156,7 @@ def _parse_progress(text: str, name: str) -> Progress:
         ) from error
 
 
-def _parse_watermarks(text: str, where: str) -> Watermarks:
+def parse_watermarks(text: str, where: str = WATERMARKS_PROPERTY) -> Watermarks:
+    """Return the watermarks of the snapshot property `text`; `where` names it in errors. Raises `DocumentTooNew`."""
     document = read_document(text.encode(), _VERSION, where)
     return {TopicPartition.parse(tp): int(at) for tp, at in document["newest"].items()}

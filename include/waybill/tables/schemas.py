@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchTableError, TableAlreadyExistsError
+from pyiceberg.exceptions import NamespaceAlreadyExistsError, TableAlreadyExistsError
 from pyiceberg.partitioning import (
     PARTITION_FIELD_ID_START,
     UNPARTITIONED_PARTITION_SPEC,
@@ -20,7 +20,8 @@ from pyiceberg.partitioning import (
     PartitionSpec,
 )
 from pyiceberg.schema import Schema
-from pyiceberg.table import Table
+from pyiceberg.table import Table, Transaction
+from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, NullOrder, SortDirection, SortField, SortOrder
 from pyiceberg.transforms import (
     BucketTransform,
@@ -45,10 +46,13 @@ from sqlalchemy.exc import IntegrityError
 from waybill import names
 from waybill.config import Columns, ColumnTransform, PartitionBy, Stream, TimeUnit, TransformKind
 from waybill.errors import ConfigError
+from waybill.tables.adoption import adopt_table, find_table
 from waybill.tables.catalog import translate_catalog_errors
 from waybill.tables.columns import column_fields, evolve_columns
+from waybill.tables.commit import commit_transaction, commit_with_retry
 from waybill.tables.file_inventory import INVENTORY_SCHEMA, SINK_PROPERTY, check_file_layout, file_layout_text
-from waybill.tables.state import read_retries
+from waybill.tables.publish import is_live, target_of
+from waybill.tables.state import LIVE_GENERATION_PROPERTY, metadata_at, read_retries
 
 __all__ = [
     "EVENT_TIME_ID",
@@ -56,6 +60,7 @@ __all__ = [
     "TABLE_SCHEMA",
     "StreamTables",
     "check_table",
+    "ensure_spec",
     "ensure_table",
     "ensure_tables",
     "load_tables",
@@ -137,7 +142,7 @@ def table_schema(columns: Columns) -> Schema:
 
 @dataclass(frozen=True, slots=True)
 class StreamTables:
-    """The main table and the quarantine of one generation of a stream."""
+    """The main table and the quarantine of a stream."""
 
     main: Table
     quarantine: Table
@@ -186,7 +191,8 @@ def ensure_tables(catalog: Catalog, stream: Stream) -> StreamTables:
         main = _ensure_inventory(catalog, stream) if stream.sink.is_files else _ensure_main(catalog, stream)
         quarantine = ensure_table(
             catalog,
-            names.quarantine_table_name(stream.table, stream.generation),
+            names.quarantine_table_name(stream.table),
+            stream.generation,
             QUARANTINE_SCHEMA,
             UNPARTITIONED_PARTITION_SPEC,
             UNSORTED_SORT_ORDER,
@@ -196,13 +202,19 @@ def ensure_tables(catalog: Catalog, stream: Stream) -> StreamTables:
         check_table(main, INVENTORY_SCHEMA, UNPARTITIONED_PARTITION_SPEC)
         check_file_layout(main, stream)
     else:
-        check_table(main, TABLE_SCHEMA, partition_spec(stream.partition_by, table_schema(stream.columns)))
+        check_table(main, TABLE_SCHEMA, main.spec())  # before anything of a table that does not fit is changed
         evolve_columns(main, stream.columns)
+        spec = partition_spec(stream.partition_by, table_schema(stream.columns))
+        ensure_spec(main, spec, may_be_new=not is_live(main.metadata, stream.generation))
+        check_table(main, TABLE_SCHEMA, spec)
     return StreamTables(main, quarantine)
 
 
 def load_tables(catalog: Catalog, stream: Stream) -> StreamTables | None:
     """Return the tables of a stream, or None before its first partition run.
+
+    The current snapshot of each is that of the stream's generation: of `main` if it is live, else of its branch. A
+    `refresh` of a table returns to `main`.
 
     The two loaded versions are consistent with each other, whichever commits come in between. A partition run commits
     the quarantine first, and the main table is loaded first: so no loaded row of the main table is missing its
@@ -210,17 +222,24 @@ def load_tables(catalog: Catalog, stream: Stream) -> StreamTables | None:
     are loaded again if the quarantine has a retry that the main table lacks.
     """
     with translate_catalog_errors("load the tables"):
-        try:
-            for _ in range(_LOAD_ATTEMPTS):
-                main = catalog.load_table(names.table_name(stream.table, stream.generation))
-                quarantine = catalog.load_table(names.quarantine_table_name(stream.table, stream.generation))
-                if _retries(quarantine) <= _retries(main):
-                    break
-                # A retry committed between the two loads. If the main table was rolled back, loading again does not
-                # help, so the number of attempts is limited.
-        except NoSuchTableError:
-            return None
-    return StreamTables(main, quarantine)
+        for _ in range(_LOAD_ATTEMPTS):
+            main = find_table(catalog, stream.table, stream.generation)
+            quarantine = find_table(catalog, names.quarantine_table_name(stream.table), stream.generation)
+            if main is None or quarantine is None:
+                return None
+            tables = StreamTables(_as_of(main, stream.generation), _as_of(quarantine, stream.generation))
+            if _retries(quarantine) <= _retries(main):
+                break
+            # A retry committed between the two loads. If the main table was rolled back, loading again does not
+            # help, so the number of attempts is limited.
+    return tables
+
+
+def _as_of(table: Table, generation: int) -> Table:
+    target = target_of(table.metadata, generation)
+    if target != MAIN_BRANCH:
+        table.metadata = metadata_at(table.metadata, target)
+    return table
 
 
 def _retries(table: Table) -> int:
@@ -230,7 +249,8 @@ def _retries(table: Table) -> int:
 def _ensure_main(catalog: Catalog, stream: Stream) -> Table:
     return ensure_table(
         catalog,
-        names.table_name(stream.table, stream.generation),
+        stream.table,
+        stream.generation,
         table_schema(stream.columns),
         partition_spec(stream.partition_by, table_schema(stream.columns)),
         sort_order(),
@@ -240,7 +260,8 @@ def _ensure_main(catalog: Catalog, stream: Stream) -> Table:
 def _ensure_inventory(catalog: Catalog, stream: Stream) -> Table:
     return ensure_table(
         catalog,
-        names.table_name(stream.table, stream.generation),
+        stream.table,
+        stream.generation,
         INVENTORY_SCHEMA,
         UNPARTITIONED_PARTITION_SPEC,
         UNSORTED_SORT_ORDER,
@@ -258,22 +279,75 @@ def _ensure_namespace(catalog: Catalog, namespace: str) -> None:
 def ensure_table(
     catalog: Catalog,
     name: str,
+    generation: int,
     schema: Schema,
     spec: PartitionSpec,
     order: SortOrder,
     further_properties: Mapping[str, str] = MappingProxyType({}),
 ) -> Table:
-    """Return the table `name`, and create it if it does not exist. Another driver may create it at the same time."""
-    try:
-        return catalog.load_table(name)
-    except NoSuchTableError:
+    """Return the table `name`, and create it if it does not exist. Another driver may create it at the same time.
+
+    A new table, and one of an earlier Waybill that did not record it, has `generation` as its live generation.
+    """
+    table = adopt_table(catalog, name, generation)
+    if table is None:
         _ensure_namespace(catalog, name.split(".")[0])
-    try:
-        return catalog.create_table(
-            name, schema, partition_spec=spec, sort_order=order, properties={**_PROPERTIES, **further_properties}
-        )
-    except TableAlreadyExistsError:
-        return catalog.load_table(name)
+        live = {LIVE_GENERATION_PROPERTY: str(generation)}
+        properties = {**_PROPERTIES, **live, **further_properties}
+        try:
+            return catalog.create_table(name, schema, partition_spec=spec, sort_order=order, properties=properties)
+        except TableAlreadyExistsError:
+            table = catalog.load_table(name)
+    _ensure_live_generation(table, generation)
+    return table
+
+
+def _ensure_live_generation(table: Table, generation: int) -> None:
+    def attempt() -> bool | None:
+        if LIVE_GENERATION_PROPERTY in table.metadata.properties:
+            return True
+        return True if commit_transaction(table, record) else None
+
+    def record(transaction: Transaction) -> None:
+        transaction.set_properties({LIVE_GENERATION_PROPERTY: str(generation)})
+
+    if LIVE_GENERATION_PROPERTY not in table.metadata.properties:
+        commit_with_retry(table, attempt, "changes of its properties")
+
+
+def ensure_spec(table: Table, wanted: PartitionSpec, *, may_be_new: bool) -> None:
+    """Let new files of `table` be partitioned by `wanted`, if the table had this spec before, or if it `may_be_new`.
+
+    Files that exist keep their partitioning: Iceberg plans scans by the spec of each file.
+
+    Raises `CommitConflict` when every attempt was refused, `CatalogUnavailable` when the catalog does not answer.
+    """
+    fields = _spec_fields(wanted)
+
+    def attempt() -> bool | None:
+        known = [_spec_fields(spec) for spec in table.specs().values()]
+        if _spec_fields(table.spec()) == fields or not (may_be_new or fields in known):
+            return True
+        return True if commit_transaction(table, evolve) else None
+
+    def evolve(transaction: Transaction) -> None:
+        with transaction.update_spec() as update:
+            for field in table.spec().fields:
+                if (field.name, str(field.transform)) not in fields:
+                    update.remove_field(field.name)
+            kept = _spec_fields(table.spec())
+            for field in wanted.fields:
+                if (field.name, str(field.transform)) not in kept:
+                    source = table.schema().find_column_name(field.source_id)
+                    assert source is not None
+                    update.add_field(source, field.transform, field.name)
+
+    if _spec_fields(table.spec()) != fields:
+        commit_with_retry(table, attempt, "changes of the partitioning")
+
+
+def _spec_fields(spec: PartitionSpec) -> list[tuple[str, str]]:
+    return [(field.name, str(field.transform)) for field in spec.fields]
 
 
 def check_table(table: Table, wanted: Schema, spec: PartitionSpec) -> None:
@@ -289,7 +363,7 @@ def check_table(table: Table, wanted: Schema, spec: PartitionSpec) -> None:
                 f"table {name} has {found.get(field.name, 'no column')} for {field.name!r} where {field.field_type} is "
                 f"needed: name another table, or raise the stream's generation"
             )
-    if [(f.name, str(f.transform)) for f in table.spec().fields] != [(f.name, str(f.transform)) for f in spec.fields]:
+    if _spec_fields(table.spec()) != _spec_fields(spec):
         raise ConfigError(
             f"table {name} is partitioned by {table.spec().fields or 'nothing'}, and the config has {spec.fields}: "
             f"restore partition_by, or raise the stream's generation"

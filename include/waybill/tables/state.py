@@ -20,6 +20,7 @@ from waybill.errors import ProgressLost
 
 __all__ = [
     "BLOCKED_PARTITIONS_PROPERTY",
+    "LIVE_GENERATION_PROPERTY",
     "PLAN_PROPERTY",
     "PROGRESS_PROPERTY",
     "RETRIES_PROPERTY",
@@ -32,6 +33,7 @@ __all__ = [
     "WATERMARKS_PROPERTY",
     "ancestry",
     "metadata_as_of",
+    "metadata_at",
     "newest_properties_with",
     "newest_property",
     "read_retries",
@@ -47,6 +49,9 @@ WATERMARKS_PROPERTY = "waybill.watermarks"
 
 SWEPT_PROPERTY = "waybill.swept"
 """In the tables that dedup sweeps fill: the last snapshot of the main table that was swept. `waybill.tables.dedup`."""
+
+LIVE_GENERATION_PROPERTY = "waybill.generation"
+"""A property of the table, not of a snapshot: the generation whose rows `main` shows."""
 
 STATE_PROPERTIES = (PROGRESS_PROPERTY, RETRIES_PROPERTY, WATERMARKS_PROPERTY, SWEPT_PROPERTY)
 
@@ -117,6 +122,15 @@ def read_retries(metadata: TableMetadata, table: str) -> int:
 def metadata_as_of(metadata: TableMetadata, snapshot: Snapshot) -> TableMetadata:
     """Return the metadata with `snapshot` as the current one, to read the state that the table had at that time."""
     return metadata.model_copy(update={"current_snapshot_id": snapshot.snapshot_id})
+
+
+def metadata_at(metadata: TableMetadata, branch: str) -> TableMetadata:
+    """Return the metadata with the head of `branch` as the current snapshot, to read the state of the branch.
+
+    A branch that does not exist has the state of an empty table.
+    """
+    ref = metadata.refs.get(branch)
+    return metadata.model_copy(update={"current_snapshot_id": None if ref is None else ref.snapshot_id})
 
 
 def ancestry(metadata: TableMetadata) -> Iterator[Snapshot]:

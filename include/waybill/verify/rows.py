@@ -12,12 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 from pyiceberg.table import Table
 
+from waybill.backfill.between import HalfMoved
 from waybill.names import TopicPartition
 from waybill.quarantine.offset_sets import Offsets
 from waybill.store import Store
@@ -75,12 +77,14 @@ def check_rows(
     listener: Listener,
     *,
     files: SinkFiles | None = None,
+    half_moved: HalfMoved | None = None,
     window_offsets: int = WINDOW_OFFSETS,
 ) -> None:
     """Compare both tables, as loaded, with the archive, which was read after they were loaded.
 
     `moved` are rows of the quarantine that are no longer counted, because a retry has moved them. `files` are the files
-    of the rows, if the main table is a file inventory.
+    of the rows, if the main table is a file inventory. `half_moved`: a change of a backfill that only the quarantine
+    has so far.
     """
     chain_ends = {tp: chain.next_offset for tp, chain in archive.items()}
     check_progress(report, progress, chain_ends, ".".join(tables.main.name()))
@@ -88,7 +92,7 @@ def check_rows(
     windows = list(offset_windows(ranges.values(), window_offsets))
     listener.begin("reading the tables", _row_count(tables) + (files.rows if files else 0) or 1)
     affected = AffectedRows(report, progress)
-    checker = _RowChecker(store, archive, tables, progress, moved, report, listener, files, affected)
+    checker = _RowChecker(store, archive, tables, progress, moved, report, listener, files, affected, half_moved)
     for first, following in windows:
         checker.check(first, following, ranges)
     checker.finish()
@@ -134,6 +138,7 @@ class _RowChecker:
         listener: Listener,
         files: SinkFiles | None,
         affected: AffectedRows,
+        half_moved: HalfMoved | None,
     ) -> None:
         self._store = store
         self._files = files
@@ -144,6 +149,7 @@ class _RowChecker:
         self._report = report
         self._listener = listener
         self._affected = affected
+        self._half_moved = half_moved
         self._foreign: dict[tuple[str, TopicPartition, str], list[Int64s]] = {}
         self._foreign_kept = 0
         self._names = {id(t): ".".join(t.name()) for t in (tables.main, tables.quarantine)}
@@ -202,7 +208,14 @@ class _RowChecker:
     def _batches(self, table: Table, first: int, following: int) -> Iterator[pa.RecordBatch]:
         if self._files is not None and table is self._tables.main:
             return self._files.batches(first, following)
-        return read_offsets(table, first, following)
+        moved = self._half_moved
+        if moved is None or table is self._tables.main:
+            return read_offsets(table, first, following)
+        before = read_offsets(table, first, following, snapshot_id=moved.snapshot_id)
+        return chain(
+            (batch.filter(pa.array(~moved.ranges.mask(batch))) for batch in read_offsets(table, first, following)),
+            (batch.filter(pa.array(moved.ranges.mask(batch))) for batch in before),
+        )
 
     def _count_batch(
         self, is_main: bool, name: str, batch: pa.RecordBatch, windows: Mapping[TopicPartition, _Window]

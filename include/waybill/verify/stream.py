@@ -10,6 +10,7 @@ from pyiceberg.catalog import Catalog
 
 from waybill import names
 from waybill.archive import gaps
+from waybill.backfill.between import find_half_moved
 from waybill.config import Stream
 from waybill.errors import DocumentDamaged, DocumentTooNew, PlanUnusable, ProgressLost, StoreUnavailable
 from waybill.names import TopicPartition
@@ -65,14 +66,23 @@ def verify_stream(
         with _translate_read_errors():
             main, progress = tables[0].main, tables[1]
             files = SinkFiles(store, main, stream) if stream.sink.is_files else None
-            check_rows(store, archive, *tables, report, listener, files=files, window_offsets=window_offsets)
+            half_moved = find_half_moved(store, name, stream, tables[0])
+            if half_moved is not None:
+                report.notes.append(
+                    f"backfill {half_moved.backfill} is being promoted or undone, or was interrupted: quarantine rows "
+                    f"of its range are checked as they were before. The same command ends it"
+                )
+            check_rows(
+                store, archive, *tables, report, listener,
+                files=files, half_moved=half_moved, window_offsets=window_offsets,
+            )  # fmt: skip
             if dedup is not None:
                 ranges = row_ranges(archive, progress)
                 check_unique(main, dedup, ranges, report, listener, window_offsets=window_offsets, progress=progress)
                 if keys and report.unique_checked and stream.dedup is not None:
                     check_keys(dedup, stream.dedup, ranges, report, listener, window_offsets=window_offsets)
             if files is not None:
-                root = stream.sink.root(store.prefix, names.table_name(stream.table, stream.generation))
+                root = stream.files_root(store.prefix)
                 check_directories(store, main, stream, root, report)
     return report
 
@@ -84,7 +94,7 @@ def _load_tables(
 
     Returns None, and adds the reason to the report, if the tables cannot be checked.
     """
-    name = names.table_name(stream.table, stream.generation)
+    name = stream.table
     try:
         with _translate_read_errors():
             tables = load_tables(catalog, stream)
@@ -106,7 +116,7 @@ def _load_dedup_tables(catalog: Catalog, stream: Stream, report: Report) -> Dedu
         with _translate_read_errors():
             found = load_dedup_tables(catalog, stream)
     except FileNotFoundError as error:
-        name = names.unique_table_name(stream.table, stream.generation)
+        name = names.unique_table_name(stream.table)
         report.add_fault(Fault(FaultKind.UNREADABLE, name, None, None, None, first_line(error)))
         return None
     if found is None:

@@ -76,7 +76,7 @@ _QUERIES = {
 def open_tables(properties: Mapping[str, str], name: str) -> Iterator[tuple[Table | None, Table | None]]:
     """Load a stream's table and quarantine by PyIceberg; None for one that does not exist yet."""
     with closing(load_catalog("waybill", **properties)) as catalog:
-        yield _load(catalog, f"{name}_g1"), _load(catalog, f"{name}_quarantine_g1")
+        yield _load(catalog, f"{name}"), _load(catalog, f"{name}_quarantine")
 
 
 def _load(catalog: Catalog, name: str) -> Table | None:

@@ -17,7 +17,7 @@ _KIB = 1 << 10
 DRIVER_STEPS = tuple(name for name in failpoints.PARTITION if name != "partition.committed")
 """Steps at which a frozen driver still has work to do, so that it is a zombie when it resumes."""
 
-_QUARANTINE = "partition.quarantine_committed"
+_QUARANTINE = "partition.quarantine_published"
 _REACHED_AGAIN = ("partition.planned", "partition.staged", _QUARANTINE, "partition.committed")
 """Steps that a driver reaches if it finds the staged files of another."""
 _REACHED_OFTEN = ("partition.span_read", "partition.file_sent")

@@ -17,7 +17,7 @@ NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
 STATUS = DedupStatus(
     stream="orders",
-    unique="shop.orders_unique_g1",
+    unique="shop.orders_unique",
     swept_snapshot=42,
     swept_at=NOON,
     beginning=None,
@@ -42,7 +42,7 @@ def printed(status: DedupStatus, capsys: pytest.CaptureFixture[str]) -> tuple[li
 def test_status_of_a_swept_stream(capsys: pytest.CaptureFixture[str]) -> None:
     lines, err = printed(STATUS, capsys)
     assert lines[:4] == [
-        "orders: 9,940 rows in shop.orders_unique_g1, 60 duplicates (0.60% of all)",
+        "orders: 9,940 rows in shop.orders_unique, 60 duplicates (0.60% of all)",
         "  swept   through snapshot 42 of 2026-01-31T12:00:00Z; nothing to sweep",
         "  window  28d of 28d (floor 1d); rows older than 2026-01-03T12:00:00Z are no longer compared",
         "  index   9,940 keys in 16 sorted runs, 208.7 KB (19.9% of 1MiB), 21.0 bytes a key",
@@ -72,7 +72,7 @@ def test_status_before_the_first_sweep(capsys: pytest.CaptureFixture[str]) -> No
     )  # fmt: skip
     lines, err = printed(first, capsys)
     assert lines == [
-        "orders: 0 rows in shop.orders_unique_g1, 0 duplicates",
+        "orders: 0 rows in shop.orders_unique, 0 duplicates",
         "  swept   nothing yet; 3 snapshots with 1,000 rows to sweep",
         "  window  28d of 28d (floor 1d)",
         "  index   none yet: the next sweep builds it from the unique rows",

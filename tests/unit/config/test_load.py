@@ -35,7 +35,7 @@ streams:
     table: analytics.flights
 """
 
-KEYS_OF_STREAM = "topics, generation, start, isolation_level, upload, format, recompress, ingest, parser, columns, table, partition_by, event_time_bounds, sink, partition, quarantine, dedup, maintenance"
+KEYS_OF_STREAM = "topics, generation, start, isolation_level, upload, format, recompress, ingest, parser, columns, table, partition_by, event_time_bounds, sink, partition, quarantine, quality, dedup, maintenance"
 
 
 def load(tmp_path: Path, text: str) -> Config:
@@ -477,9 +477,9 @@ SECOND = """\
         ("{regex: 'fl.*'}", "a.b", "line 11: streams.second.topics: streams 'flights' and 'second' both archive topic "
          "'flights' in generation 1: remove it from one of them, or give one of them another generation"),
         ("[x]", "analytics.flights", "line 14: streams.second.table: streams 'flights' and 'second' would both write "
-         "the table analytics.flights_g1: give one of them another table or generation"),
+         "the table analytics.flights: give one of them another table or generation"),
         ("[x]", "analytics.flights_quarantine", "line 14: streams.second.table: streams 'flights' and 'second' would "
-         "both write the table analytics.flights_quarantine_g1: give one of them another table or generation"),
+         "both write the table analytics.flights_quarantine: give one of them another table or generation"),
     ],
 )  # fmt: skip
 def test_two_streams_that_write_the_same_table_or_chain_are_refused(

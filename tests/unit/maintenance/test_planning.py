@@ -97,9 +97,9 @@ def test_compaction_that_changes_the_number_of_rows_is_an_error() -> None:
 def test_report_has_sizes_steps_and_figures_as_text_and_json() -> None:
     before, after = TableSize(100, 2_000_000, 50, 9, 12), TableSize(3, 1_500_000, 50, 1, 2)
     steps = (Step("compact", 2.0, {"files_before": 100, "files_after": 3}), Step("rewrite_manifests", 0.1, {}))
-    report = MaintenanceReport("flights", (TableReport("a.flights_g1", before, after, steps),), (), 2.5)
+    report = MaintenanceReport("flights", (TableReport("a.flights", before, after, steps),), (), 2.5)
     assert str(report) == (
-        "maintained flights in 2.5 s: a.flights_g1: 100 files of 2.0 MB in 9 manifests, 12 snapshots → "
+        "maintained flights in 2.5 s: a.flights: 100 files of 2.0 MB in 9 manifests, 12 snapshots → "
         "3 files of 1.5 MB in 1 manifests, 2 snapshots"
     )
     assert [str(step) for step in steps] == [

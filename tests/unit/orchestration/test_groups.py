@@ -65,11 +65,11 @@ def test_streams_that_did_something_or_failed_have_tasks_and_update_their_tables
     report = read_group_report(CONFIG, Stage.PARTITION, "default", "r1")
     assert [task["stream"] for task in report.tasks] == ["c", "d", "a"], "those to look at come first"
     assert {task["stream"]: task["asset"] and task["asset"]["name"] for task in report.tasks} == {
-        "a": "x.a_g1",
+        "a": "x.a",
         "c": None,
         "d": None,
     }
-    assert names_of(report.assets) == ["partition", "x.c_g1"], "a failed task updates nothing, so this one does"
+    assert names_of(report.assets) == ["partition", "x.c"], "a failed task updates nothing, so this one does"
 
 
 def test_a_run_without_a_commit_updates_no_asset(store: StoreInMemory) -> None:
@@ -109,7 +109,7 @@ def test_more_streams_than_airflow_maps_leave_the_rest_to_the_task_results(
     record(store, DONE, ALERT, FAILED)
     report = read_group_report(CONFIG, Stage.PARTITION, "default", "r1")
     assert [task["stream"] for task in report.tasks] == ["c", "d"]
-    assert names_of(report.assets) == ["partition", "x.a_g1", "x.c_g1"]
+    assert names_of(report.assets) == ["partition", "x.a", "x.c"]
 
 
 def test_a_streams_task_shows_its_report_and_fails_with_its_problems(caplog: pytest.LogCaptureFixture) -> None:
@@ -124,7 +124,7 @@ def test_a_streams_task_shows_its_report_and_fails_with_its_problems(caplog: pyt
 
 @pytest.mark.parametrize(
     ("streams", "assets"),
-    [(["a"], ["partition"]), (["b", "d", "a", "c"], ["partition_group__large", "partition", "x.c_g1"])],
+    [(["a"], ["partition"]), (["b", "d", "a", "c"], ["partition_group__large", "partition", "x.c"])],
 )
 def test_sweeps_start_after_the_partition_runs_of_their_streams(streams: list[str], assets: list[str]) -> None:
     assert names_of(partition_assets(CONFIG, streams)) == assets

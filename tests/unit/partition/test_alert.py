@@ -9,7 +9,7 @@ import pytest
 
 from waybill.config.partition_by import QuarantineAlert
 from waybill.names import TopicPartition
-from waybill.partition.report import quarantine_alert
+from waybill.partition.alerts import quarantine_alert
 from waybill.partition.statistics import OTHER, ReasonCount, ReasonCounts
 
 TP = TopicPartition("t", 3)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from waybill.audit.counts import COUNTS_PROPERTY
 from waybill.errors import DocumentTooNew
 from waybill.names import TopicPartition
 from waybill.parsers.protocol import EVENT_TIME_TYPE
@@ -90,5 +91,6 @@ def test_statistics_of_tasks_add_up_to_the_properties_of_the_snapshot() -> None:
     assert together.snapshot_properties() == {
         WATERMARKS_PROPERTY: '{"v":1,"newest":{"t/0":5,"t/1":6}}',
         LATENESS_PROPERTY: Lateness().to_text(),
+        COUNTS_PROPERTY: together.counts.to_text(),
     }
-    assert set(RunStatistics().snapshot_properties()) == {LATENESS_PROPERTY}
+    assert set(RunStatistics().snapshot_properties()) == {LATENESS_PROPERTY, COUNTS_PROPERTY}

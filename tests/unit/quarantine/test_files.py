@@ -24,7 +24,7 @@ from waybill.tables.schemas import QUARANTINE_SCHEMA
 
 class _Named:
     def name(self) -> tuple[str, str]:
-        return "analytics", "flights_quarantine_g1"
+        return "analytics", "flights_quarantine"
 
 
 @pytest.mark.parametrize(
@@ -33,9 +33,9 @@ class _Named:
         (
             FileNotFoundError("x.parquet"),
             CommitConflict,
-            r"flights_quarantine_g1 no longer exists \(x\.parquet\).*Run again",
+            r"flights_quarantine no longer exists \(x\.parquet\).*Run again",
         ),
-        (OSError("no answer"), StoreUnavailable, r"analytics\.flights_quarantine_g1 cannot be reached: no answer"),
+        (OSError("no answer"), StoreUnavailable, r"analytics\.flights_quarantine cannot be reached: no answer"),
     ],
 )
 def test_errors_of_s3_name_the_table(error: OSError, raised: type[Exception], message: str) -> None:
@@ -67,7 +67,7 @@ def quarantine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Table]:
     folder = tmp_path_factory.mktemp("warehouse")
     catalog = load_catalog("test", type="sql", uri=f"sqlite:///{folder}/c.db", warehouse=f"file://{folder}")
     catalog.create_namespace("analytics")
-    table = catalog.create_table("analytics.flights_quarantine_g1", QUARANTINE_SCHEMA)
+    table = catalog.create_table("analytics.flights_quarantine", QUARANTINE_SCHEMA)
     table.append(rows(3000))
     yield table
     catalog.close()
@@ -93,7 +93,7 @@ def test_a_damaged_file_is_named_or_read_unchanged(quarantine: Table, at: float,
             for _ in read_file(quarantine, file):
                 pass
         path.write_bytes(good[: len(good) // 2])
-        with pytest.raises(DamagedFile, match=r"analytics\.flights_quarantine_g1: its file .*parquet is damaged: "):
+        with pytest.raises(DamagedFile, match=r"analytics\.flights_quarantine: its file .*parquet is damaged: "):
             list(read_file(quarantine, file))
     finally:
         path.write_bytes(good)

@@ -11,7 +11,7 @@ from waybill.verify.effects import AffectedRows, check_progress
 from waybill.verify.report import EffectKind, Fault, FaultKind, Report
 
 A, B = TopicPartition("flights", 3), TopicPartition("flights", 4)
-MAIN, QUARANTINE = "lake.flights_g1", "lake.flights_quarantine_g1"
+MAIN, QUARANTINE = "lake.flights", "lake.flights_quarantine"
 
 
 def report_of(*faults: Fault) -> Report:
@@ -45,8 +45,8 @@ def test_deleted_last_object_is_one_fault_with_rows_and_progress_as_effects() ->
     ]
     assert str(fault) == (
         "missing: flights/3 offsets 120000–131071: no backup object holds these offsets (key)"
-        "; affects: lake.flights_g1 has progress 131072, which has passed these offsets"
-        "; affects: lake.flights_g1 has 11,072 rows of these offsets, which the archive no longer backs"
+        "; affects: lake.flights has progress 131072, which has passed these offsets"
+        "; affects: lake.flights has 11,072 rows of these offsets, which the archive no longer backs"
     )
     assert fault.document()["affects"] == [
         {

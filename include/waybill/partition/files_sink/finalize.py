@@ -48,9 +48,10 @@ from waybill.partition.files_sink.hour_state import (
     times_reached,
 )
 from waybill.partition.files_sink.upload import Origin
+from waybill.partition.next_plan import NextPlan
 from waybill.staging.services import Services, services_of
 from waybill.store import ListedObject, Store
-from waybill.tables import Progress, load_tables, read_blocked_partitions, read_progress, read_watermarks
+from waybill.tables import Progress, StreamTables, load_tables, read_progress, read_watermarks
 from waybill.tables.file_inventory import InventoryEntry, check_file_layout, last_sequence_number, read_inventory
 
 __all__ = ["FinalizeReport", "fetch_log_ends", "finalize", "hours_blocked"]
@@ -206,11 +207,11 @@ class _Finalizer:
         behind = self._times_reached(inventory, progress, log_ends)
         until = final_before(earliest_time(behind), self.stream.sink.lateness)
         entries = self._entries(inventory)
-        if self._has_open_plan(inventory, progress):
-            notes.append("a partition run is under way, or was cut: nothing is marked before it is committed")
+        if self._has_open_plan(tables):
+            notes.append("a partition run is under way, was cut, or is held: nothing is marked before it is published")
             hours = [self._classify(period, entries, listed, until) for period, listed in self._hours(entries)]
             return FinalizeReport(self.name, until, behind, tuple(hours), (), (), (), tuple(notes))
-        marking = _Marking(self, inventory, progress, entries, until)
+        marking = _Marking(self, tables, entries, until)
         hours = [marking.update_marker(period, listed) for period, listed in self._hours(entries)]
         changes = (tuple(marking.marked), tuple(marking.unmarked), tuple(marking.removed))
         return FinalizeReport(self.name, until, behind, tuple(hours), *changes, tuple(notes))
@@ -226,12 +227,9 @@ class _Finalizer:
         watermarks = read_watermarks(inventory.metadata, self._table_name(inventory))
         return tuple(times_reached(tps, started, watermarks, log_ends))
 
-    def _has_open_plan(self, inventory: Table, progress: Progress) -> bool:
+    def _has_open_plan(self, tables: StreamTables) -> bool:
         """Return whether a plan starts at the inventory's progress: a run may write its files at any time."""
-        attempt = read_blocked_partitions(inventory.metadata).attempt
-        uuid, prefix = str(inventory.metadata.table_uuid), self.config.storage.prefix
-        key = names.plan_key(prefix, self.name, self.stream.generation, uuid, progress, attempt)
-        return self.store.exists(key)
+        return self.store.exists(NextPlan.of(self.store, self.name, self.stream, tables).key)
 
     def _entries(self, inventory: Table) -> Mapping[Period, list[InventoryEntry]]:
         by_hour = self.stream.by_hour
@@ -296,14 +294,13 @@ class _Marking:
     def __init__(
         self,
         finalizer: _Finalizer,
-        inventory: Table,
-        progress: Progress,
+        tables: StreamTables,
         entries: Mapping[Period, list[InventoryEntry]],
         until: datetime | None,
     ) -> None:
         self._finalizer = finalizer
-        self._inventory = inventory
-        self._progress = progress
+        self._tables = tables
+        self._inventory = tables.main
         self._entries = entries
         self._until = until
         self.marked: list[Period] = []
@@ -372,7 +369,7 @@ class _Marking:
             and origin is not None
             and origin.inventory == str(self._inventory.metadata.table_uuid)
             and origin.sequence < last_sequence_number(self._inventory)
-            and not finalizer._has_open_plan(self._inventory, self._progress)
+            and not finalizer._has_open_plan(self._tables)
         )
 
     def _list_and_classify(self, period: Period) -> HourStatus:

@@ -1,0 +1,63 @@
+"""`backfill`: build a range of a stream's table again from the archive, when triggered by hand.
+
+The form chooses the action. `plan` logs what a backfill would read and how long it would take. `run` requests a
+backfill and builds it with the present config on a branch of the table; `report` logs its audit and what it would
+change. Consumers see nothing of it until a run with `promote`; `undo` restores the rows from before. Partition runs go
+on meanwhile.
+
+The request is stored. So a retry, also of a run whose Spark application was killed, continues with the tasks that are
+not done.
+"""
+
+from datetime import timedelta
+from typing import Any
+
+from airflow.sdk import DAG, dag, task
+
+from waybill.config import Config, load_valid_streams
+from waybill.orchestration.backfill import SubmitBackfill, backfill_params
+from waybill.orchestration.spark_submit import check_params
+
+
+@task(pre_execute=check_params)
+def act() -> str | None:
+    from airflow.sdk import get_current_context
+
+    from waybill.orchestration.backfill import act_from_form
+    from waybill.orchestration.tasks import begin_task
+
+    context = get_current_context()
+    by = context["dag_run"].triggering_user_name
+    return act_from_form(begin_task(), context["params"], by, context["run_id"])
+
+
+@task
+def report(backfill: str) -> dict[str, Any]:
+    from airflow.sdk import get_current_context
+
+    from waybill.orchestration.backfill import report_built
+    from waybill.orchestration.tasks import begin_task
+
+    return report_built(begin_task(), get_current_context()["params"]["stream"], backfill)
+
+
+def backfill_dag(config: Config) -> DAG:
+    """Return the DAG; its form offers the streams of the config."""
+
+    @dag(
+        dag_id="backfill",
+        schedule=None,
+        params=backfill_params(config),
+        default_args={"owner": "waybill", "retries": 2, "retry_delay": timedelta(minutes=1)},
+        tags=["waybill", "backfill"],
+        doc_md=__doc__,
+    )
+    def build() -> None:
+        requested = act()
+        built = SubmitBackfill(task_id="build", config=config)
+        requested >> built >> report(requested)
+
+    return build()
+
+
+backfill = backfill_dag(load_valid_streams())

@@ -1,0 +1,48 @@
+"""`quality_decision`: release or reject the held run of a stream, when triggered by hand.
+
+A run is held when one of its critical checks failed: readers see nothing of it, and later runs wait. `release`
+publishes its rows as they are. `reject` drops them, and the next partition run parses the same messages again: correct
+the config first. The decision is stored with its reason and the user who triggered the run.
+"""
+
+from typing import Any
+
+from airflow.sdk import DAG, Param, dag, task
+
+from waybill.config import Config, load_valid_streams
+
+
+@task
+def decide() -> dict[str, Any]:
+    from airflow.sdk import get_current_context
+
+    from waybill.orchestration.tasks import begin_task, decide_from_form
+
+    context = get_current_context()
+    return decide_from_form(begin_task(), context["params"], context["dag_run"].triggering_user_name)
+
+
+def quality_decision_dag(config: Config) -> DAG:
+    """Return the DAG; its form offers the streams of the config."""
+
+    @dag(
+        dag_id="quality_decision",
+        schedule=None,
+        params={
+            "stream": Param(type="string", enum=sorted(config.streams), title="Stream"),
+            "decision": Param(type="string", enum=["release", "reject"], title="Decision"),
+            "reason": Param(
+                type="string", minLength=1, title="Reason", description="Why; it is stored with the decision."
+            ),
+        },
+        default_args={"owner": "waybill", "retries": 0},
+        tags=["waybill", "quality"],
+        doc_md=__doc__,
+    )
+    def build() -> None:
+        decide()
+
+    return build()
+
+
+quality_decision = quality_decision_dag(load_valid_streams())

@@ -1,0 +1,23 @@
+"""The audit of a run: what is checked of its staged files before they are published."""
+
+from waybill.audit.decisions import Decision, DecisionKind, find_decision, record_decision
+from waybill.audit.given import AuditInput
+from waybill.audit.record import find_audit, record_audit
+from waybill.audit.results import Audit, CheckResult, Severity
+from waybill.audit.results_table import append_results
+from waybill.audit.run import run_audit
+
+__all__ = [
+    "Audit",
+    "AuditInput",
+    "CheckResult",
+    "Decision",
+    "DecisionKind",
+    "Severity",
+    "append_results",
+    "find_audit",
+    "find_decision",
+    "record_audit",
+    "record_decision",
+    "run_audit",
+]

@@ -1,0 +1,161 @@
+"""The code of the DAG `backfill`: its form, its Python tasks, and the operator that builds a backfill on Spark."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from airflow.sdk import Param
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+from waybill.config import Config
+from waybill.orchestration.spark_submit import WaybillSparkSubmit
+
+__all__ = ["SubmitBackfill", "act_from_form", "backfill_params", "report_built"]
+
+logger = logging.getLogger(__name__)
+
+_ACTIONS = ("plan", "run", "promote", "undo", "cancel")
+_INSTANT = r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?(Z|[+-]\d{2}:\d{2})$"
+
+
+def backfill_params(config: Config) -> dict[str, Param]:
+    """Return the fields of the form. Airflow refuses other values when a run is triggered."""
+    names = sorted(config.streams)
+    return {
+        "action": Param(
+            "plan",
+            type="string",
+            enum=list(_ACTIONS),
+            title="Action",
+            description="plan: a dry run. run: build a range on a branch, audit and compare it. promote: replace the "
+            "table's rows by it. undo: restore the rows from before. cancel: give it up.",
+        ),
+        "stream": Param(names[0] if names else None, type="string", enum=names, title="Stream"),
+        "backfill": Param(
+            None,
+            type=["null", "string"],
+            pattern="^[0-9]{8}_[0-9a-f]{4}$",
+            title="Backfill",
+            description="To promote, undo or cancel, and to continue a run: the id, such as 20261122_7f3a.",
+        ),
+        "generation": Param(
+            None, type=["null", "integer"], minimum=0, title="Generation", description="It must be the live one."
+        ),
+        "source": Param("archive", type="string", enum=["archive"], title="Source"),
+        "offsets": _list(
+            "Offsets", "TOPIC/PARTITION@FIRST-LAST, such as flights/0@100-199; one per line. Not with the fields below."
+        ),
+        "topic_partitions": _list("Topic-partitions", "Such as flights/0; one per line. Empty: all of the stream."),
+        "since": _instant("Since", "Messages with a Kafka timestamp from this time on."),
+        "until": _instant("Until", "Messages with a Kafka timestamp before this time."),
+        "everything": Param(False, type="boolean", title="Everything", description="The whole table is built again."),
+        "parallel": Param(
+            None, type=["null", "integer"], minimum=1, title="Parallel tasks", description="Empty: all slots of Spark."
+        ),
+        "rate": Param(
+            None,
+            type=["null", "string"],
+            title="Rate limit",
+            description="At most so much of the archive a second, such as 10MiB. Empty: no limit.",
+        ),
+        "despite_audit": Param(
+            False,
+            type="boolean",
+            title="Despite the audit",
+            description="Promote even though a critical check has failed.",
+        ),
+        "reason": Param(
+            None, type=["null", "string"], title="Reason", description="Why; needed for all but plan, and stored."
+        ),
+    }
+
+
+def _list(title: str, description: str) -> Param:
+    return Param([], type="array", items={"type": "string"}, title=title, description=description)
+
+
+def _instant(title: str, description: str) -> Param:
+    # JSON Schema's `format` only chooses the form's field: without an optional library it checks nothing.
+    return Param(
+        None, type=["null", "string"], format="date-time", pattern=_INSTANT, title=title, description=description
+    )
+
+
+def act_from_form(config: Config, form: Mapping[str, Any], by: str | None, run_id: str) -> str | None:
+    """Do what the form asks for, or request what it asks to build; return the backfill's id, None for a dry run.
+
+    A retry of the task finds what its first try did. Raises `AirflowFailException` for what cannot be granted.
+    """
+    from waybill.errors import BackfillRefused, ConfigError
+
+    try:
+        return _act(config, form, by or "airflow", run_id)
+    except (BackfillRefused, ConfigError) as error:
+        raise AirflowFailException(str(error)) from error
+
+
+def _act(config: Config, form: Mapping[str, Any], by: str, run_id: str) -> str | None:
+    from waybill.backfill import Action, Choice, change_backfill, plan_backfill, request_backfill
+    from waybill.errors import BackfillRefused
+
+    stream, backfill, action, reason = form["stream"], form["backfill"], form["action"], (form["reason"] or "").strip()
+    if action != "plan" and not reason and not (action == "run" and backfill):
+        raise BackfillRefused("give the reason: it is stored")
+    if action in ("promote", "undo", "cancel"):
+        if not backfill:
+            raise BackfillRefused(f"give the id of the backfill to {action}: `waybill backfill status` lists them")
+        changed = change_backfill(
+            config, stream, backfill, Action(action), by=by, reason=reason, despite_audit=form["despite_audit"]
+        )
+        logger.info("%s", changed.event)
+        return str(backfill)
+    if action == "run" and backfill:
+        return str(backfill)
+    choice = Choice.parse(
+        offsets=form["offsets"],
+        topic_partitions=form["topic_partitions"],
+        since=form["since"],
+        until=form["until"],
+        everything=form["everything"],
+    )
+    asked: dict[str, Any] = {"generation": form["generation"], "source": form["source"], "by": by, "reason": reason}
+    if action == "plan":
+        request, figures = plan_backfill(config, stream, choice, **asked)
+    else:
+        request, figures = request_backfill(config, stream, choice, token=run_id, **asked)
+        logger.info("requested backfill %s", request.id)
+    for line in figures.lines():
+        logger.info("%s", line)
+    return None if action == "plan" else request.id
+
+
+class SubmitBackfill(WaybillSparkSubmit):
+    """Submits the job that builds the backfill which the task `act` has requested. Skipped for other actions."""
+
+    def __init__(self, *, config: Config, **kwargs: Any) -> None:
+        arguments = [
+            "--stream={{ params.stream }}",
+            "--backfill={{ ti.xcom_pull(task_ids='act') }}",
+            "{{ '--parallel=' ~ params.parallel if params.parallel else '' }}",
+            "{{ '--rate=' ~ params.rate if params.rate else '' }}",
+        ]
+        super().__init__(job="backfill", label="build", config=config, arguments=arguments, **kwargs)
+
+    def execute(self, context: Any) -> None:
+        if context["params"]["action"] != "run":
+            raise AirflowSkipException(f"{context['params']['action']} builds nothing")
+        super().execute(context)
+
+
+def report_built(config: Config, stream: str, backfill: str) -> dict[str, Any]:
+    """Log the audit and the diff of a backfill that was built, and return its report as a JSON object."""
+    from waybill.backfill import find_request, report_backfill
+    from waybill.store import Store
+
+    with Store.of(config.storage) as store:
+        report = report_backfill(store, find_request(store, stream, backfill))
+    for line in report.lines():
+        logger.info("%s", line)
+    return report.document()

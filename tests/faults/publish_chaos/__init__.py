@@ -1,0 +1,1 @@
+"""Random histories of runs, holds and decisions about one stream, compared with what the decisions allow."""

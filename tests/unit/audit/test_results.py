@@ -1,0 +1,135 @@
+"""The audit's document and the table of results, each written once."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from audited_table import NOON, catalog_in
+from hypothesis import given
+from hypothesis import strategies as st
+from pyiceberg.catalog import Catalog
+
+from waybill.audit import Audit, CheckResult, Severity, append_results
+from waybill.audit import results_table as module
+from waybill.audit.results_table import RESULTS_TABLE, compact_results, read_results
+from waybill.errors import DocumentDamaged, DocumentTooNew
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+RESULTS = st.builds(
+    CheckResult,
+    st.text(min_size=1),
+    st.dictionaries(st.text(), JSON),
+    st.sampled_from(Severity),
+    st.booleans(),
+    st.none() | st.text(),
+    st.none() | st.integers(0),
+    st.lists(st.text()).map(tuple),
+)
+AUDITS = st.builds(
+    Audit,
+    st.text(),
+    st.text(),
+    st.datetimes(timezones=st.just(UTC)),
+    st.lists(RESULTS, max_size=3).map(tuple),
+    st.none() | st.text(),
+    st.integers(1),
+)
+
+
+@given(AUDITS)
+def test_an_audit_survives_its_document(audit: Audit) -> None:
+    assert Audit.from_json("k", audit.to_json()) == audit
+
+
+def test_an_audit_of_a_newer_version_and_a_damaged_one_are_refused() -> None:
+    with pytest.raises(DocumentTooNew, match="audit k was written by a newer Waybill"):
+        Audit.from_json("k", b'{"v": 2}')
+    with pytest.raises(DocumentDamaged, match="audit k cannot be read"):
+        Audit.from_json("k", b'{"v": 1, "results": 3}')
+
+
+def result(severity: Severity, success: bool) -> CheckResult:
+    return CheckResult("volume", {"at_least": "50%"}, severity, success, "40%", 1, ("flights/0@1: 2",))
+
+
+def test_only_failures_hold_or_warn() -> None:
+    results = tuple(result(severity, success) for severity in Severity for success in (True, False))
+    audit = Audit("p", "r", NOON, results, None)
+    assert audit.failed_critical == (result(Severity.CRITICAL, False),)
+    assert audit.warnings == (result(Severity.WARNING, False),)
+
+
+def test_a_result_as_text_names_arguments_and_counts() -> None:
+    assert str(result(Severity.INFO, False)) == 'volume(at_least="50%"): 40% (1 unexpected)'
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Catalog:
+    return catalog_in(tmp_path)
+
+
+def audit_of(plan: str, at: datetime = NOON) -> Audit:
+    return Audit(plan, "run", at, (result(Severity.WARNING, False), result(Severity.INFO, True)), "quality/p.html")
+
+
+def test_results_are_appended_once_however_often_a_run_is_repeated(catalog: Catalog) -> None:
+    for _ in range(3):
+        append_results(catalog, "flights", audit_of("p1"), 17)
+    append_results(catalog, "orders", audit_of("p1"), None)  # plans of two streams may have one id
+    rows = read_results(catalog, "flights")
+    assert len(rows) == 2
+    assert len(read_results(catalog, "orders")) == 2
+    assert {key: rows[0][key] for key in ("plan", "run", "snapshot", "generation", "expectation", "arguments")} == {
+        "plan": "p1",
+        "run": "run",
+        "snapshot": 17,
+        "generation": 1,
+        "expectation": "volume",
+        "arguments": '{"at_least": "50%"}',
+    }
+    assert (rows[0]["examples"], rows[0]["data_docs"]) == (["flights/0@1: 2"], "quality/p.html")
+
+
+def test_results_are_chosen_by_time_and_plan(catalog: Catalog) -> None:
+    assert read_results(catalog, "flights") == []
+    for day in range(3):
+        append_results(catalog, "flights", audit_of(f"p{day}", NOON + timedelta(days=day)), day)
+    recent = read_results(catalog, "flights", since=NOON + timedelta(days=1))
+    assert [row["plan"] for row in recent] == ["p1", "p1", "p2", "p2"]
+    assert {row["plan"] for row in read_results(catalog, "flights", plan="p0")} == {"p0"}
+
+
+def test_an_audit_without_results_makes_no_table(catalog: Catalog) -> None:
+    append_results(catalog, "flights", Audit("p", "r", NOON, (), None), None)
+    assert not catalog.table_exists(RESULTS_TABLE)
+
+
+def test_many_files_are_compacted_and_old_snapshots_expire_with_their_files(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_MOST_FILES", 5)
+    for number in range(8):
+        append_results(catalog, "flights", audit_of(f"p{number}"), number)
+    table = catalog.load_table(RESULTS_TABLE)
+    assert len(list(table.scan().plan_files())) < 5
+    assert len(read_results(catalog, "flights")) == 16
+
+    compact_results(table, now=datetime.now(UTC) + timedelta(days=3))
+    table = catalog.load_table(RESULTS_TABLE)
+    assert len(table.snapshots()) == 1
+    assert len(list(table.scan().plan_files())) == len(list(tmp_path.rglob("*.parquet"))) == 1
+    assert len(read_results(catalog, "flights")) == 16
+
+
+def test_a_compaction_that_loses_against_an_append_changes_nothing(catalog: Catalog, tmp_path: Path) -> None:
+    append_results(catalog, "flights", audit_of("p1"), 1)
+    stale = catalog.load_table(RESULTS_TABLE)
+    append_results(catalog, "flights", audit_of("p2"), 2)
+    compact_results(stale)
+    assert len(read_results(catalog, "flights")) == 4
+    assert len(list(tmp_path.rglob("*.parquet"))) == 2
