@@ -106,6 +106,7 @@ def job(name: str, *_: object) -> Work:
             (report,) = json.loads(report_file.read_text())
             _check_audit(name, file)
         remove(table_prefix(config, _STREAM))
+        print(f"{name}: {cost.cpu_seconds:.2f} CPU seconds", file=sys.stderr, flush=True)
         if report["quarantined"] or report["faults"]:
             raise RuntimeError(f"some messages did not become rows: {report}")
         return Sample(report["rows"], report["backup_bytes"], {}, *cost)

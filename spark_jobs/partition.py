@@ -61,7 +61,12 @@ def partition(application: Application, work: StreamWork, *, alerts: bool) -> No
     report: Report | None = None
     execute = spark_execute(application.context)
     for report in run_to_the_end(
-        application.config, work.stream, execute, slots=task_slots(), services=application.services
+        application.config,
+        work.stream,
+        execute,
+        slots=task_slots(),
+        services=application.services,
+        on_audit=application.audits.append,
     ):
         logger.info("%s", report)
         work.reports.append(report.document())

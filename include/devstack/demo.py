@@ -1,8 +1,8 @@
 """`make demo`: send real data through the whole system, and count it at the end.
 
 336,776 flights, some of them sent twice, some unparsable messages and some tombstones go through Kafka and the archive
-in S3 into an Iceberg table, and each of them once into its unique table. Airflow's scheduler runs the DAGs. At the end
-`waybill verify` counts the messages.
+in S3 into an Iceberg table, and each of them once into its unique table. Airflow's scheduler runs the DAGs. Then
+`waybill verify` counts the messages. At the end the audit holds a run with a renamed field (`devstack.demo_hold`).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from rich.table import Table
 
 from devstack import flights
 from devstack.airflow import AirflowClient, DagRun, RunState, TaskInstance
+from devstack.demo_hold import RenamedField
 from devstack.produce import create_topic, produce
 from devstack.stack import Stack
 from devstack.state import state_dir
@@ -159,9 +160,11 @@ class Demo:
         self._dedup(produced)
         counts = self._verify()
         unique = self._unique()
+        with self._timed("hold", "audit: a renamed field is held, and a person decides", 0):
+            is_held = RenamedField(self._stack, self._console, f"{before + produced}").play()
         self._print_result(before, produced, counts, unique)
         is_whole = counts.ok and counts.archived == before + produced == counts.rows + counts.quarantined
-        return is_whole and unique.is_right(before, counts.rows)
+        return is_whole and is_held and unique.is_right(before, counts.rows)
 
     def _produce(self) -> int:
         total = flights.FLIGHTS + SENT_TWICE + UNPARSABLE + TOMBSTONES

@@ -72,6 +72,8 @@ from typing import Any, ClassVar
 __all__ = [
     "AirflowCleanupFailed",
     "AlertsRaised",
+    "BackfillRefused",
+    "BackfillUnderWay",
     "CatalogUnavailable",
     "ChainBroken",
     "ChainGap",

@@ -93,6 +93,9 @@ SWEEP = (
     "sweep.duplicates_committed",
     "sweep.committed",
     "sweep.index_saved",
+    "sweep.rebuild_started",
+    "sweep.unique_published",
+    "sweep.published",
 )
 """The boundaries between the steps of a sweep. Executors reach `run_written` (and `partition.file_sent`)."""
 

@@ -55,6 +55,7 @@ __all__ = [
     "generation_change_key",
     "generation_ref",
     "group_results_key",
+    "history_name",
     "index_key",
     "index_prefix",
     "indexes_prefix",
@@ -66,12 +67,15 @@ __all__ = [
     "key_index_prefix",
     "key_index_run_key",
     "key_index_version_of",
+    "key_indexes_prefix",
     "name_with_generation",
     "offset_prefix",
     "period_of_key",
     "plan_key",
+    "plan_of_audit",
     "plans_prefix",
     "quarantine_table_name",
+    "rebuild_ref",
     "retries_prefix",
     "retry_key",
     "retry_offsets_key",
@@ -81,6 +85,7 @@ __all__ = [
     "success_key",
     "sweep_marks_key",
     "sweep_plan_key",
+    "sweeps_of_stream_prefix",
     "sweeps_prefix",
     "unique_table_name",
 ]
@@ -373,6 +378,11 @@ def audit_key(plan: str) -> str:
     return plan.removesuffix(".json") + ".audit.json"
 
 
+def plan_of_audit(key: str) -> str | None:
+    """Return the key of the plan whose audit has the key `key`; None if this is no key of an audit."""
+    return key.removesuffix(".audit.json") + ".json" if key.endswith(".audit.json") else None
+
+
 def decision_key(plan: str) -> str:
     """Return the key of a person's decision about the held plan with the key `plan`."""
     return plan.removesuffix(".json") + ".decision.json"
@@ -568,17 +578,33 @@ def check_backfill_id(backfill: str) -> str:
 # --- sweeps and the key index -----------------------------------------------------------------------------------------
 
 
-def sweeps_prefix(prefix: str, stream: str, generation: int, unique_uuid: str) -> str:
-    """Return the prefix of all sweep plans for one unique table, of their staged files and of their marks."""
-    return join_segments(prefix, "sweeps", check_stream_name(stream), str(generation), unique_uuid, "")
+def sweeps_prefix(prefix: str, stream: str, generation: int, history: str) -> str:
+    """Return the prefix of all sweep plans for one history of a unique table, of their staged files and marks.
+
+    `history`: what `history_name` returns.
+    """
+    return f"{sweeps_of_stream_prefix(prefix, stream)}{generation}/{history}/"
 
 
-def sweep_plan_key(prefix: str, stream: str, generation: int, unique_uuid: str, sequence: int) -> str:
+def sweeps_of_stream_prefix(prefix: str, stream: str) -> str:
+    """Return the prefix of all sweep plans of a stream."""
+    return join_segments(prefix, "sweeps", check_stream_name(stream), "")
+
+
+def history_name(unique_uuid: str, rebuild: str | None) -> str:
+    """Return what the plans and the key index of a unique table are filed under: its uuid, and the id of a rebuild.
+
+    `rebuild`: the one that made the table's history; None: the history with which the table began.
+    """
+    return unique_uuid if rebuild is None else f"{unique_uuid}-{rebuild}"
+
+
+def sweep_plan_key(prefix: str, stream: str, generation: int, history: str, sequence: int) -> str:
     """Return the key of the plan of the sweep that starts after that sequence number of the stream's table.
 
     Raises `ValueError` if `sequence` is out of range.
     """
-    return f"{sweeps_prefix(prefix, stream, generation, unique_uuid)}{_padded(sequence)}.json"
+    return f"{sweeps_prefix(prefix, stream, generation, history)}{_padded(sequence)}.json"
 
 
 def sweep_marks_key(plan: str, token: str) -> str:
@@ -589,9 +615,17 @@ def sweep_marks_key(plan: str, token: str) -> str:
     return f"{plan.removesuffix('.json')}.marks/{_check_token(token)}.parquet"
 
 
-def key_index_prefix(prefix: str, stream: str, generation: int, unique_uuid: str) -> str:
-    """Return the prefix of the whole key index of one unique table."""
-    return join_segments(prefix, "dedup", check_stream_name(stream), str(generation), unique_uuid, "")
+def key_index_prefix(prefix: str, stream: str, generation: int, history: str) -> str:
+    """Return the prefix of the whole key index of one history of a unique table.
+
+    `history`: what `history_name` returns.
+    """
+    return f"{key_indexes_prefix(prefix, stream)}{generation}/{history}/"
+
+
+def key_indexes_prefix(prefix: str, stream: str) -> str:
+    """Return the prefix of all key indexes of a stream."""
+    return join_segments(prefix, "dedup", check_stream_name(stream), "")
 
 
 def key_index_manifests_prefix(index: str) -> str:
@@ -671,6 +705,11 @@ def generation_change_key(prefix: str, stream: str, at: datetime) -> str:
     """Return the key of the record of a change of the live generation, named after its time in UTC."""
     name = f"{at.astimezone(UTC):%Y%m%dT%H%M%S%f}Z.json"
     return join_segments(prefix, "generations", check_stream_name(stream), name)
+
+
+def rebuild_ref(rebuild: str) -> str:
+    """Return the branch that holds the rows of a rebuild of the unique table until they are published."""
+    return f"rebuild_{rebuild}"
 
 
 def run_ref(plan: str) -> str:

@@ -94,6 +94,7 @@ def test_fifty_streams_share_their_dags_and_import_nothing_heavy(tmp_path: Path)
     assert parsed["tasks"]["maintenance"] == ["maintain", "results", "stream"]
     assert parsed["tasks"]["quarantine_retry__s3"] == ["retry"]
     assert parsed["tasks"]["quality_decision"] == ["decide"]
+    assert parsed["tasks"]["backfill"] == ["act", "build", "report"]
     assert parsed["streams"]["ingest"] == parsed["streams"]["partition"] == sorted(f"s{i}" for i in range(50))
 
 
@@ -165,5 +166,5 @@ def test_stream_with_dedup_is_swept_after_partition_runs(
 def test_wrong_config_is_an_import_error_that_names_the_file(tmp_path: Path, fault: str) -> None:
     parsed = parse_dags(tmp_path, fault)
     assert waybill_dags(parsed) == set()
-    assert len(parsed["errors"]) == 6
+    assert len(parsed["errors"]) == 8
     assert all("ConfigError" in trace and "streams.yaml, line 1" in trace for trace in parsed["errors"].values())

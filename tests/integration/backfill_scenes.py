@@ -11,11 +11,13 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import pytest
 from partition_scenes import DAY_MS, Scene
 from quarantine_scenes import verified
 
 from waybill.backfill import Action, Choice, Request, change_backfill, request_backfill, run_backfill
 from waybill.names import TopicPartition
+from waybill.partition.plan import Plan, make_plan
 from waybill.records.encode import Record
 
 TP0, TP1 = TopicPartition("flights", 0), TopicPartition("flights", 1)
@@ -50,6 +52,15 @@ def message(offset: int, time_ms: int = 0) -> Record:
     if offset % 5:
         fields["time"] = time_ms + DAY_MS
     return Record(offset, time_ms + 5, b"key", json.dumps(fields).encode())
+
+
+def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let backfills have a task for each backup object, which the config does not allow."""
+
+    def make_small(key: str, **settings: Any) -> Plan | None:
+        return make_plan(key, **{**settings, "task_bytes": 1})
+
+    monkeypatch.setattr("waybill.backfill.planning.make_plan", make_small)
 
 
 def put(scene: Scene, tp: TopicPartition, first: int, end: int, *, hours: int = 4) -> None:

@@ -247,4 +247,4 @@ def test_maintenance_before_the_first_sweep_skips_dedup(swept: SweptScene) -> No
     swept.append(rows(0))
     report = run_maintenance(swept.scene.config, "flights", no_spark)
     assert [table.after.rows for table in report.tables] == [4, 0]
-    assert [step.name for step in report.store] == ["remove_plans", "remove_indexes"]
+    assert [step.name for step in report.store] == ["remove_branches", "remove_plans", "remove_indexes"]

@@ -10,8 +10,8 @@ import pytest
 
 from devstack import Stack
 from waybill.connections import S3Endpoint
+from waybill.dedup.index.lookup import QuickReads
 from waybill.dedup.index.sorted_runs import IndexEntries, find_in_run, read_run, write_run
-from waybill.dedup.index.tailokup import QuickReads
 from waybill.errors import ConfigError, IndexDamaged, ObjectMissing
 from waybill.names import TopicPartition, key_index_prefix
 from waybill.store import PART_BYTES, Store

@@ -12,7 +12,7 @@ from archived_stream import waybill
 from partition_scenes import DAY_MS, Scene, event, junk
 
 from waybill import names
-from waybill.audit import Audit, append_results, find_audit
+from waybill.audit import Audit, AuditRecord, append_results, find_audit
 from waybill.audit.results_table import read_results
 from waybill.names import TopicPartition
 from waybill.tables import catalog_of
@@ -66,7 +66,7 @@ def test_rivals_append_the_results_of_an_audit_once(audited: tuple[Scene, Audit]
 
     def append(_: int) -> None:
         with catalog_of(scene.config) as catalog:
-            append_results(catalog, "flights", audit, 5)
+            append_results(catalog, [AuditRecord("flights", audit, 5)])
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(append, range(4)))
@@ -76,7 +76,7 @@ def test_rivals_append_the_results_of_an_audit_once(audited: tuple[Scene, Audit]
 
 def test_the_command_line_shows_an_audit_and_the_history(audited: tuple[Scene, Audit], tmp_path: Path) -> None:
     scene, audit = audited
-    append_results(scene.catalog, "flights", audit, None)
+    append_results(scene.catalog, [AuditRecord("flights", audit, None)])
     file = tmp_path / "streams.yaml"
     file.write_text(yaml.safe_dump(scene.config.model_dump(mode="json")))
     shown = waybill("quality", "show", "flights", "--plan", audit.plan, WAYBILL_CONFIG=str(file))

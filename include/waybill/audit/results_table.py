@@ -1,8 +1,8 @@
 """The table `waybill.quality_results`: a row for each result of each audit of any stream, appended once.
 
-The snapshot that appends an audit's rows names it in a property, so an audit that is appended again after a crash is
-found. The table looks after itself: `append_results` compacts its files and expires its snapshots when there are many,
-since the maintenance DAGs work on the tables of streams.
+The snapshot that appends the rows of audits names them in a property, so an audit that is appended again after a crash
+is found. The table looks after itself: `append_results` compacts its files and expires its snapshots when there are
+many, since the maintenance DAGs work on the tables of streams.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -21,7 +22,7 @@ from pyiceberg.exceptions import (
     NoSuchTableError,
     TableAlreadyExistsError,
 )
-from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOrEqual
+from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOrEqual, In
 from pyiceberg.manifest import DataFile, ManifestContent
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -35,13 +36,13 @@ from waybill.tables import commit_snapshot, commit_with_retry, remove_files
 from waybill.tables.catalog import translate_catalog_errors
 from waybill.tables.state import ancestry
 
-__all__ = ["RESULTS_SCHEMA", "RESULTS_TABLE", "append_results", "compact_results", "read_results"]
+__all__ = ["RESULTS_SCHEMA", "RESULTS_TABLE", "AuditRecord", "append_results", "compact_results", "read_results"]
 
 logger = logging.getLogger(__name__)
 
 RESULTS_TABLE = "waybill.quality_results"
 
-_AUDIT_PROPERTY = "waybill.audit"
+_AUDITS_PROPERTY = "waybill.audits"
 _MOST_FILES = 256
 """When the table has more data files, they are compacted into one."""
 _KEPT = timedelta(days=2)
@@ -101,36 +102,82 @@ _PROPERTIES = {
 # --- appending --------------------------------------------------------------------------------------------------------
 
 
-def append_results(catalog: Catalog, stream_name: str, audit: Audit, snapshot_id: int | None) -> None:
-    """Append the results of an audit to the table, unless it has them. The table is created if it does not exist.
+@dataclass(frozen=True, slots=True)
+class AuditRecord:
+    """An audit whose results belong into the table."""
 
-    `snapshot_id`: the snapshot with the rows that were audited.
+    stream: str
+    audit: Audit
+    snapshot_id: int | None = None
+    """The snapshot with the rows that were audited; None if they are on no branch yet."""
+
+    @property
+    def name(self) -> str:
+        """Return what tells this audit from all others."""
+        return f"{self.stream}/{self.audit.generation}/{self.audit.plan}/{self.audit.run_id}"
+
+
+def append_results(catalog: Catalog, records: Sequence[AuditRecord]) -> None:
+    """Append the results of audits to the table in one snapshot, but for those that it has already.
+
+    The table is created if it does not exist. An application that audits many streams appends all of them at once: each
+    snapshot stays in the table's metadata for two days.
 
     Raises `CommitConflict` or `CatalogUnavailable`.
     """
-    if not audit.results:
+    given = {record.name: record for record in records if record.audit.results}
+    if not given:
         return
     table = _ensure_table(catalog)
-    name = f"{stream_name}/{audit.generation}/{audit.plan}/{audit.run_id}"
-    if _has(table, name):
+    missing = _missing(table, given)
+    if not missing:
         return
-    batch = pa.RecordBatch.from_pylist(list(_rows(stream_name, audit, snapshot_id)), _ROWS)
+    rows = [row for name in missing for row in _rows(given[name])]
+    batch = pa.RecordBatch.from_pylist(rows, _ROWS)
     files = write_data_files(table, _ROWS, [batch], memory_bytes=_MEMORY_BYTES, name="audit")
     appended = False
 
     def attempt() -> bool | None:
         nonlocal appended
-        if _has(table, name):
+        if _appended_recently(table) & set(missing):
             return True
-        appended = commit_snapshot(table, {_AUDIT_PROPERTY: name}, added=files)
+        appended = commit_snapshot(table, {_AUDITS_PROPERTY: json.dumps(missing)}, added=files)
         return True if appended else None
 
     commit_with_retry(table, attempt)
     if not appended:
-        # A rival appended the audit, or an attempt whose outcome was unknown. Only the rival's files are in the table.
+        # A rival appended some of them, or an attempt whose outcome was unknown.
         _remove_unless_referenced(table, files)
+        append_results(catalog, [given[name] for name in missing])
+        return
     if int(_summary(table).get("total-data-files", "0")) > _MOST_FILES:
         compact_results(table)
+
+
+def _missing(table: Table, given: Mapping[str, AuditRecord]) -> list[str]:
+    """Return the names of the audits that the table does not have."""
+    recent = _appended_recently(table)
+    missing = [name for name in given if name not in recent]
+    # The snapshots of older audits may have expired; those of held runs are offered again and again.
+    old = [given[name] for name in missing if given[name].audit.at < datetime.now(UTC) - _KEPT / 2]
+    if not old or table.metadata.current_snapshot() is None:
+        return missing
+    since = min(record.audit.at for record in old).astimezone(UTC).isoformat()
+    chosen = And(
+        GreaterThanOrEqual(term="checked_at", value=since),
+        In(term="plan", literals={record.audit.plan for record in old}),
+    )
+    found = (
+        table.scan(row_filter=chosen, selected_fields=("stream", "generation", "plan", "run")).to_arrow().to_pylist()
+    )
+    known = {f"{row['stream']}/{row['generation']}/{row['plan']}/{row['run']}" for row in found}
+    return [name for name in missing if name not in known]
+
+
+def _appended_recently(table: Table) -> set[str]:
+    """Return the names of the audits that the snapshots which have not expired appended."""
+    texts = (_properties(snapshot).get(_AUDITS_PROPERTY) for snapshot in ancestry(table.metadata))
+    return {name for text in texts if text is not None for name in json.loads(text)}
 
 
 def _ensure_table(catalog: Catalog) -> Table:
@@ -149,14 +196,15 @@ def _ensure_table(catalog: Catalog) -> Table:
             return catalog.load_table(RESULTS_TABLE)
 
 
-def _rows(stream_name: str, audit: Audit, snapshot_id: int | None) -> Iterator[dict[str, Any]]:
+def _rows(record: AuditRecord) -> Iterator[dict[str, Any]]:
+    audit = record.audit
     for result in audit.results:
         yield {
-            "stream": stream_name,
+            "stream": record.stream,
             "generation": audit.generation,
             "run": audit.run_id,
             "plan": audit.plan,
-            "snapshot": snapshot_id,
+            "snapshot": record.snapshot_id,
             "checked_at": audit.at,
             "expectation": result.check,
             "arguments": json.dumps(result.arguments, ensure_ascii=False, default=str),
@@ -167,10 +215,6 @@ def _rows(stream_name: str, audit: Audit, snapshot_id: int | None) -> Iterator[d
             "examples": list(result.examples),
             "data_docs": audit.data_docs,
         }
-
-
-def _has(table: Table, name: str) -> bool:
-    return any(_properties(snapshot).get(_AUDIT_PROPERTY) == name for snapshot in ancestry(table.metadata))
 
 
 def _properties(snapshot: Snapshot) -> Mapping[str, str]:

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from waybill import failpoints
 from waybill.archive.spans import ArchiveFault
-from waybill.audit import Audit, AuditInput, append_results, find_audit, record_audit, run_audit
+from waybill.audit import Audit, AuditInput, AuditRecord, append_results, find_audit, record_audit, run_audit
 from waybill.backfill.diff import Diff, find_diff, make_diff
 from waybill.backfill.events import ABANDONED_AFTER, Event, State, events_of, state_of
 from waybill.backfill.promotion import Changer, refuse_if_not_of
@@ -312,7 +312,7 @@ class _Build:
             given = self._audit_input(tables, files)
             audit = run_audit(self.services, given, on_step=lambda _: None)
             audit = record_audit(self.store, request.plan.key, audit)
-            append_results(self.services.catalog, self.name, audit, None)
+            append_results(self.services.catalog, [AuditRecord(self.name, audit)])
         self.on_step("audited")
 
     def _audit_input(self, tables: StreamTables, files: BuiltFiles) -> AuditInput:

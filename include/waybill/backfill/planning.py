@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from pyiceberg.table.refs import MAIN_BRANCH
+
 from waybill import failpoints
 from waybill.archive.chain import ChainObject, walk_chain
 from waybill.backfill.choice import Choice, available_ranges, resolve
@@ -109,8 +111,7 @@ def check_stream(
         )
     if tables is None:
         raise BackfillRefused(f"stream {name} has no table yet: the first partition run creates it")
-    live = target_of(tables.main.metadata, stream.generation)
-    if live != "main":
+    if target_of(tables.main.metadata, stream.generation) != MAIN_BRANCH:
         raise BackfillRefused(
             f"generation {stream.generation} of stream {name} is not live, and a backfill replaces rows of the live "
             f"generation: build the generation by partition runs"
@@ -265,7 +266,7 @@ def _make_request(
     )
     if plan is None:
         raise BackfillRefused(f"the archive has no object of {ranges}")
-    head = head_of(tables.main.metadata, "main")
+    head = head_of(tables.main.metadata, MAIN_BRANCH)
     return Request(
         id=identifier,
         by=by,

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pyiceberg.table import Table
+from pyiceberg.table.refs import MAIN_BRANCH
 
 from waybill import failpoints
 from waybill.audit import find_audit
@@ -40,7 +41,14 @@ from waybill.quarantine.retry import finish_retries
 from waybill.staging.driver import OnStep
 from waybill.staging.services import Services, services_of
 from waybill.store import Store
-from waybill.tables import StreamTables, load_tables, read_progress, read_retries, translate_storage_errors
+from waybill.tables import (
+    StreamTables,
+    load_tables,
+    read_progress,
+    read_retries,
+    target_of,
+    translate_storage_errors,
+)
 
 __all__ = ["Changed", "Changer", "change_backfill", "refuse_if_not_of"]
 
@@ -127,6 +135,11 @@ def refuse_if_not_of(request: Request, stream: Stream, tables: StreamTables | No
         raise BackfillRefused(
             f"backfill {request.id} of {request.stream} is of generation {request.plan.generation}, and the config has "
             f"{stream.generation}"
+        )
+    if target_of(tables.main.metadata, stream.generation) != MAIN_BRANCH:
+        raise BackfillRefused(
+            f"backfill {request.id} of {request.stream} is of generation {request.plan.generation}, which is no longer "
+            f"live: promote the generation first"
         )
     return tables
 

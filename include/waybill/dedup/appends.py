@@ -1,7 +1,8 @@
 """The data files that were appended to a stream's table between two of its snapshots, as they were appended.
 
 Only snapshots that append count. A compaction replaces files by others with the same rows. A deletion or an overwrite
-removes rows, which dedup does not follow: a message that was in the table once has arrived.
+by another program removes rows, which dedup does not follow: a message that was in the table once has arrived. A
+backfill replaces rows: `waybill.dedup.rebuild` begins again then, with all rows of the newest snapshot that did so.
 
 PyIceberg's `incremental_append_scan` lists the files of one snapshot. It cannot list a range at once here: its result
 does not tell which snapshot a file belongs to, and it refuses a start that has expired and that PyIceberg has removed
@@ -21,13 +22,15 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from waybill.dedup.first_sweep import find_first_sweep_start, snapshots_before
 from waybill.errors import PlanUnusable, SweepHistoryLost
 from waybill.tables.dedup import FirstSweepStart
-from waybill.tables.state import ancestry
+from waybill.tables.state import BACKFILL_PROPERTY, ancestry
 
 __all__ = [
     "TABLE_START",
     "AppendedFile",
     "AppendedFiles",
     "TablePosition",
+    "appends_rows",
+    "backfill_of",
     "current_position",
     "has_no_appends",
     "live_files",
@@ -81,7 +84,8 @@ def scan_appends(
     Takes whole snapshots, the oldest first: at least one that adds files, and more while all files together have at
     most `run_bytes`. With `until_ms` it stops before the first snapshot that was committed after that time, epoch ms.
 
-    From `TABLE_START` it takes all files of the oldest snapshot that has not expired, and those appended later. With
+    From `TABLE_START` it takes all files of the oldest snapshot that has not expired, or of the newest one in which a
+    backfill replaced rows, and those appended later. With
     `since_ms` it takes only those after the snapshots that were committed before that time; if there are none, the
     result is not None even so, because the first sweep must record what it leaves out.
 
@@ -89,6 +93,8 @@ def scan_appends(
     not Parquet, `ConfigError` as `waybill.dedup.first_sweep.find_first_sweep_start` does.
     """
     later = snapshots_since(table, start)
+    if start.snapshot_id is None:
+        later = _from_last_backfill(later)
     beginning, end = None, None
     if since_ms is not None and start.snapshot_id is None:
         beginning = find_first_sweep_start(table, later, since_ms)
@@ -118,7 +124,7 @@ def has_no_appends(table: Table, start: TablePosition, end: TablePosition) -> bo
     for snapshot in ancestry(table.metadata):
         if before_end and snapshot.snapshot_id == start.snapshot_id:
             return True
-        if before_end and any(_appended_by(table, snapshot)):
+        if before_end and appends_rows(table, snapshot):
             return False
         before_end = before_end or snapshot.snapshot_id == end.snapshot_id
     return before_end and start == TABLE_START
@@ -135,9 +141,20 @@ def snapshots_since(table: Table, start: TablePosition) -> list[Snapshot]:
             return later[::-1]
         later.append(snapshot)
     # The start itself may have expired as long as its successor has not.
-    if start.snapshot_id is None or (later and _follows(later[-1], start)):
+    has_expired = start.snapshot_id is not None and table.metadata.snapshot_by_id(start.snapshot_id) is None
+    if start.snapshot_id is None or (has_expired and later and _follows(later[-1], start)):
         return later[::-1]
     raise SweepHistoryLost(_history_lost_text(table, start))
+
+
+def backfill_of(snapshot: Snapshot) -> str | None:
+    """Return the id of the backfill that replaced rows in this snapshot of the stream's table; None: none did."""
+    return snapshot.summary.additional_properties.get(BACKFILL_PROPERTY) if snapshot.summary else None
+
+
+def appends_rows(table: Table, snapshot: Snapshot) -> bool:
+    """Return whether a snapshot appended data files."""
+    return any(True for _ in _appended_by(table, snapshot))
 
 
 def current_position(table: Table) -> TablePosition:
@@ -154,6 +171,12 @@ def live_files(table: Table, snapshot: Snapshot) -> Iterator[DataFile]:
         if manifest.content is ManifestContent.DATA:
             for entry in manifest.fetch_manifest_entry(table.io):
                 yield entry.data_file
+
+
+def _from_last_backfill(snapshots: list[Snapshot]) -> list[Snapshot]:
+    """Leave out the snapshots before the last backfill: what they appended may not be in the table any more."""
+    replacing = [number for number, snapshot in enumerate(snapshots) if backfill_of(snapshot) is not None]
+    return snapshots[replacing[-1] :] if replacing else snapshots
 
 
 def _appended_by(table: Table, snapshot: Snapshot) -> Iterator[DataFile]:

@@ -42,7 +42,15 @@ from waybill.tables.dedup import (
     sweep_position_text,
     sweep_properties,
 )
-from waybill.tables.state import PLAN_PROPERTY, RUN_PROPERTY, SWEPT_PROPERTY, ancestry, metadata_as_of
+from waybill.tables.histories import TableHistory
+from waybill.tables.state import (
+    PLAN_PROPERTY,
+    RUN_PROPERTY,
+    SWEEP_REBUILD_PROPERTY,
+    SWEPT_PROPERTY,
+    ancestry,
+    metadata_as_of,
+)
 
 __all__ = [
     "StagedSweep",
@@ -212,6 +220,7 @@ def commit_duplicates(tables: DedupTables, plan: SweepPlan, staged: StagedSweep)
     }
 
     def attempt() -> CommitOutcome | None:
+        branch = _branch_of(table, plan)
         beyond = list(_commits_beyond(table, plan))
         within_plan = [found for found in beyond if found.swept.sequence <= plan.end.sequence]
         is_foreign = not all(_is_of_same_run(found, properties) for found in within_plan)
@@ -220,12 +229,13 @@ def commit_duplicates(tables: DedupTables, plan: SweepPlan, staged: StagedSweep)
             return CommitOutcome.ADOPTED
         if within_plan or not staged.duplicates:
             return CommitOutcome.ADOPTED
-        return CommitOutcome.COMMITTED if commit_snapshot(table, properties, added=staged.duplicate_files) else None
+        added = staged.duplicate_files
+        return CommitOutcome.COMMITTED if commit_snapshot(table, properties, added=added, branch=branch) else None
 
     return commit_with_retry(table, attempt)
 
 
-def commit_unique(table: Table, plan: SweepPlan, staged: StagedSweep) -> CommitOutcome:
+def commit_unique(table: TableHistory, plan: SweepPlan, staged: StagedSweep) -> CommitOutcome:
     """Add the kept rows of a sweep, and the state after it. Raises `CommitConflict`, `CatalogUnavailable`."""
     properties = {
         **sweep_properties(staged.state),
@@ -237,16 +247,18 @@ def commit_unique(table: Table, plan: SweepPlan, staged: StagedSweep) -> CommitO
     def attempt() -> CommitOutcome | None:
         if is_committed(table, plan):
             return CommitOutcome.ADOPTED
-        return CommitOutcome.COMMITTED if commit_snapshot(table, properties, added=staged.unique_files) else None
+        added, branch = staged.unique_files, _branch_of(table, plan)
+        return CommitOutcome.COMMITTED if commit_snapshot(table, properties, added=added, branch=branch) else None
 
     return commit_with_retry(table, attempt)
 
 
-def is_committed(unique: Table, plan: SweepPlan) -> bool:
+def is_committed(unique: TableHistory, plan: SweepPlan) -> bool:
     """Return whether the unique table, as it is loaded, has the plan's rows; False if it is at the plan's start.
 
     Raises `CommitConflict` when neither is true.
     """
+    _branch_of(unique, plan)
     name = ".".join(unique.name())
     found = read_sweep_position(unique.metadata, name)
     sequence = 0 if found is None else found.sequence
@@ -263,6 +275,17 @@ def is_committed(unique: Table, plan: SweepPlan) -> bool:
     )
 
 
+def _branch_of(table: TableHistory, plan: SweepPlan) -> str:
+    """Return the branch that shows the history which the plan extends. Raises `CommitConflict` if there is none."""
+    assert table.history_id == plan.rebuild
+    if table.ref is None:
+        raise CommitConflict(
+            f"table {'.'.join(table.name())} no longer has the history that plan {plan.key} extends: a rebuild was "
+            f"published or given up while the plan was executed. Run again"
+        )
+    return table.ref
+
+
 def position_of_sweep(unique: Table, swept: SweepPosition) -> TablePosition | None:
     """Return the position of the snapshot that a sweep committed; None: it is not in the table's history any more."""
     text = sweep_position_text(swept)
@@ -276,7 +299,8 @@ def position_of_sweep(unique: Table, swept: SweepPosition) -> TablePosition | No
 
 
 def _origin(plan: SweepPlan, staged: StagedSweep) -> dict[str, str]:
-    return {PLAN_PROPERTY: plan.id, "waybill.stream": plan.stream, RUN_PROPERTY: staged.run_id}
+    history = {} if plan.rebuild is None else {SWEEP_REBUILD_PROPERTY: plan.rebuild}
+    return {PLAN_PROPERTY: plan.id, "waybill.stream": plan.stream, RUN_PROPERTY: staged.run_id, **history}
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from pyiceberg.table import Table
-
 from waybill import names
 from waybill.config import Config, Dedup
 from waybill.dedup import index_build
@@ -28,6 +26,7 @@ from waybill.staging.services import Services, services_of
 from waybill.store import Store
 from waybill.tables import translate_storage_errors
 from waybill.tables.dedup import SweepState, load_dedup_tables, read_sweep_state
+from waybill.tables.histories import TableHistory
 
 __all__ = ["KeyIndex", "merge_index", "rebuild_index"]
 
@@ -41,17 +40,18 @@ class KeyIndex:
     config: Config
     settings: Dedup
     store: Store
-    unique: Table
+    unique: TableHistory
     prefix: str
     """Prefix of the object keys of the index."""
     identity: IndexIdentity
 
     @classmethod
-    def of(cls, config: Config, name: str, store: Store, unique: Table, identity: IndexIdentity) -> KeyIndex:
-        """Return the index of stream `name`, which has dedup."""
+    def of(cls, config: Config, name: str, store: Store, unique: TableHistory, identity: IndexIdentity) -> KeyIndex:
+        """Return the index of the history of `unique`, of stream `name`, which has dedup."""
         stream = config.stream(name)
         assert stream.dedup is not None
-        prefix = names.key_index_prefix(store.prefix, name, stream.generation, identity.unique)
+        history = names.history_name(identity.unique, unique.history_id)
+        prefix = names.key_index_prefix(store.prefix, name, stream.generation, history)
         return cls(config, stream.dedup, store, unique, prefix, identity)
 
     def bring_up_to_date(self, horizon_ms: int, *, rebuild: bool = False, for_each: ForEach = one_by_one) -> Manifest:

@@ -57,6 +57,8 @@ class SweepPlan:
     buckets: int
     beginning: FirstSweepStart | None = None
     """What the first sweep left out, or leaves out if this is the first."""
+    rebuild: str | None = None
+    """The rebuild whose history the plan extends; None: the history with which the unique table began."""
 
     @property
     def id(self) -> str:
@@ -103,6 +105,8 @@ class SweepPlan:
             "buckets": self.buckets,
             "beginning": None if self.beginning is None else self.beginning.document(),
         }
+        if self.rebuild is not None:  # the digest of other plans is that of an earlier Waybill
+            document["rebuild"] = self.rebuild
         return json.dumps(document, separators=(",", ":")).encode()
 
     @classmethod
@@ -138,6 +142,7 @@ class SweepPlan:
             source=document["source"],
             buckets=document["buckets"],
             beginning=None if beginning is None else FirstSweepStart.from_document(beginning),
+            rebuild=document.get("rebuild"),
         )
 
 

@@ -79,6 +79,10 @@ class SweepReport:
     """Largest resident size of an executor's worker process; 0 if this run executed no task."""
     alert: str | None
     """Set when the sweep compares keys less far back than the config promises; None also if the index is behind."""
+    rebuild: str | None = None
+    """The rebuild of the unique table that the sweep is a part of, if any: consumers do not see its rows yet."""
+    published: bool = False
+    """The sweep has ended the rebuild: consumers see its rows now."""
 
     @classmethod
     def of(
@@ -96,6 +100,8 @@ class SweepReport:
         state: SweepState,
         seconds: Mapping[str, float],
         alert: str | None = None,
+        rebuild: str | None = None,
+        published: bool = False,
     ) -> SweepReport:
         """Add up the figures. `start`: position before the sweep; `index`: entries and bytes of the key index."""
         end = plan.end if plan else start
@@ -133,6 +139,8 @@ class SweepReport:
             task_cpu_seconds={kind: round(sum(u.cpu_seconds for u in found), 3) for kind, found in usages.items()},
             peak_memory_bytes=_peak_memory(usage for found in usages.values() for usage in found),
             alert=alert,
+            rebuild=rebuild,
+            published=published,
         )
 
     def document(self) -> dict[str, Any]:
@@ -142,14 +150,21 @@ class SweepReport:
     def __str__(self) -> str:
         spent = f"{self.seconds['total']:.1f} s"
         if self.outcome is RunOutcome.NOTHING_NEW:
-            return f"swept {self.stream}: nothing new, in {spent}"
+            return f"swept {self.stream}: nothing new, in {spent}{self._rebuild_text}"
         adopted = " (committed by another run)" if self.outcome is RunOutcome.ADOPTED else ""
         found = self.rows + self.duplicates
         share = f" ({self.duplicates / found:.2%})" if self.duplicates else ""
         return (
             f"swept {self.stream}: {self.rows:,} rows kept, {self.duplicates:,} duplicates{share}, {self.files:,} "
             f"files {self.file_bytes / 1e6:.1f} MB, through snapshot {self.end_snapshot}, in {spent}{adopted}"
+            f"{self._rebuild_text}"
         )
+
+    @property
+    def _rebuild_text(self) -> str:
+        if self.rebuild is None:
+            return ""
+        return f"; rebuild {self.rebuild}{', published' if self.published else ', not published yet'}"
 
 
 def _peak_memory(usages: Iterable[Usage]) -> int:

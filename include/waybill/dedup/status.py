@@ -40,6 +40,7 @@ from waybill.tables.dedup import (
     read_sweep_position,
     read_sweep_state,
 )
+from waybill.tables.histories import TableHistory
 from waybill.tables.state import SWEPT_PROPERTY, ancestry, metadata_as_of
 
 __all__ = [
@@ -143,9 +144,12 @@ def window_alert(stream: str, settings: Dedup, window: Window, index: Manifest |
     )
 
 
-def _newest_manifest(store: Store, stream: str, generation: int, settings: Dedup, unique: Table) -> Manifest | None:
+def _newest_manifest(
+    store: Store, stream: str, generation: int, settings: Dedup, unique: TableHistory
+) -> Manifest | None:
     """Return the newest usable manifest of the unique table's key index, if any. Raises `StoreUnavailable`."""
-    index = names.key_index_prefix(store.prefix, stream, generation, str(unique.metadata.table_uuid))
+    history = names.history_name(str(unique.metadata.table_uuid), unique.history_id)
+    index = names.key_index_prefix(store.prefix, stream, generation, history)
     return load_manifest(store, index, IndexIdentity.of_table(unique, settings.key, settings.buckets)).manifest
 
 

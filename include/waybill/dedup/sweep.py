@@ -7,6 +7,9 @@
 5. Add the kept keys to the key index. The index is derived from the unique table: if this fails, the next sweep does
    it.
 
+If the rows of the stream's table were replaced, all of this works on a branch of the unique table and the duplicates
+table, which begins with nothing, until that is published (`waybill.dedup.rebuild`).
+
 A run that fails at any step has no lasting effect but its plan and its record: the next run starts at step 1 and finds
 them. Steps 2 to 4 are those of `waybill.staging.driver`.
 
@@ -44,11 +47,12 @@ from waybill.dedup.first_sweep import check_range, check_since, format_first_swe
 from waybill.dedup.index.manifest import IndexIdentity, Manifest
 from waybill.dedup.key_index import KeyIndex
 from waybill.dedup.plan import SweepPlan, epoch_ms
+from waybill.dedup.rebuild import find_change, follow_main, give_up_rebuilds, publish_if_current
 from waybill.dedup.report import SweepReport, TaskResults
 from waybill.dedup.status import Window, window_alert
 from waybill.dedup.tasks import SweepJob, WrittenFiles, count_hash_ranges, cut_tasks
-from waybill.errors import ConfigError, PlanUnusable, SweepUnsound, WaybillError
-from waybill.names import sweep_plan_key
+from waybill.errors import CommitConflict, ConfigError, PlanUnusable, SweepUnsound, WaybillError
+from waybill.names import history_name, sweep_plan_key
 from waybill.staging.driver import (
     NothingToCommit,
     OnStep,
@@ -205,6 +209,7 @@ def _sweep_once(services: _Services, options: _Options, runtime: _Runtime) -> Sw
         runtime.on_step("index_saved")
         if options.merge_index:
             runtime.clock.timed("merge", lambda: sweep.merge_index(plan, staged))
+    sweep.publish_rebuild()
     return sweep.report(finished.outcome, finished.plan, finished.staged)
 
 
@@ -216,7 +221,12 @@ class _Sweep:
         self._options = options
         self._runtime = runtime
         self._main = main
-        self._dedup = ensure_dedup_tables(services.catalog, services.stream, main)
+        shown = ensure_dedup_tables(services.catalog, services.stream, main)
+        self._dedup = follow_main(main, shown, runtime.on_step)
+        history = self._dedup.unique.history_id
+        self._rebuild = None if history == shown.unique.history_id else history
+        """The rebuild that the sweep is a part of."""
+        self._published = False
         self._state = _read_state(self._dedup.unique)
         """The state before the sweep."""
         swept = self._state.swept
@@ -236,16 +246,17 @@ class _Sweep:
         services, main = self._services, self._main
         if self._start != TABLE_START:
             self._check_since(self._state.beginning, self._start)
-        unique_uuid = str(self._dedup.unique.metadata.table_uuid)
+        unique = self._dedup.unique
+        history = history_name(str(unique.metadata.table_uuid), unique.history_id)
         generation = services.stream.generation
-        key = sweep_plan_key(services.store.prefix, services.name, generation, unique_uuid, self._start.sequence)
+        key = sweep_plan_key(services.store.prefix, services.name, generation, history, self._start.sequence)
         plan = find_or_create(services.store, key, SweepPlan.from_json, lambda: self._make_plan(key))
         if plan is None:
             return None
         if not self._made_plan:
             # The rival that made the plan may have a newer config, and have added columns to the tables.
             main.refresh()
-            self._dedup = ensure_dedup_tables(services.catalog, services.stream, main)
+            self._dedup = ensure_dedup_tables(services.catalog, services.stream, main).at(unique.history_id)
         self._check_history(plan)
         if self._start == TABLE_START:
             self._check_first_plan(plan)
@@ -283,14 +294,25 @@ class _Sweep:
             source=services.settings.source,
             buckets=services.settings.buckets,
             beginning=appended.beginning or state.beginning,
+            rebuild=self._dedup.unique.history_id,
         )
 
     def _check_history(self, plan: SweepPlan) -> None:
-        """Raise `PlanUnusable` if the table's history does not contain the range of a plan that was found."""
+        """Raise `PlanUnusable` if the table's history does not contain the range of a plan that was found.
+
+        If the table's rows were replaced, raises `CommitConflict`: the next sweep follows that.
+        """
         main = self._main
         is_in_history = any(snapshot.snapshot_id == plan.end.snapshot_id for snapshot in ancestry(main.metadata))
         if plan.main == str(main.metadata.table_uuid) and plan.start == self._start and is_in_history:
             return
+        if self._rebuild is not None:
+            give_up_rebuilds(self._dedup)
+        if self._rebuild is not None or find_change(main, self._dedup) is not None:
+            raise CommitConflict(
+                f"plan {plan.key} has rows that {'.'.join(main.name())} does not show any more: they were replaced "
+                f"while the plan was executed. Run again"
+            )
         raise PlanUnusable(
             f"plan {plan.key} ends with snapshot {plan.end.snapshot_id} of table {'.'.join(main.name())}, which is not "
             f"in the history of its current snapshot: the table was rolled back since. Remove the object, and run again"
@@ -387,6 +409,11 @@ class _Sweep:
             self._runtime.on_step("duplicates_committed")
         return commit_unique(self._dedup.unique, plan, staged)
 
+    def publish_rebuild(self) -> None:
+        """If the sweep is a part of a rebuild that has come to the end of the table, let consumers see it."""
+        if self._rebuild is not None:
+            self._published = publish_if_current(self._main, self._dedup, self._runtime.on_step)
+
     # --- key index ---
 
     def rebuild_index(self) -> None:
@@ -450,6 +477,8 @@ class _Sweep:
             state=_read_state(self._dedup.unique) if staged is None else staged.state,
             seconds=self._runtime.clock.seconds(),
             alert=alert,
+            rebuild=self._rebuild,
+            published=self._published,
         )
 
 

@@ -20,6 +20,8 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from waybill import names
+from waybill.audit import AuditRecord, append_results, find_audit
+from waybill.backfill import open_requests
 from waybill.config import Config, Stream
 from waybill.connections import S3Endpoint, find_connection
 from waybill.errors import WaybillError
@@ -81,7 +83,7 @@ def run_maintenance(
     began = time.monotonic()
     with services_of(config, services) as opened:
         catalog = opened.catalog
-        run = _MaintenanceRun(name, stream, opened.store, s3, make_procedures, now())
+        run = _MaintenanceRun(name, stream, opened.store, catalog, s3, make_procedures, now())
         tables = load_tables(catalog, stream)
         if tables is not None and not is_live(tables.main.metadata, stream.generation):
             logger.info("%s: generation %d is not live: its branch is not maintained", name, stream.generation)
@@ -102,6 +104,7 @@ class _MaintenanceRun:
     name: str
     stream: Stream
     store: Store
+    catalog: Catalog
     s3: S3Endpoint
     make_procedures: Callable[[], Procedures]
     now: datetime
@@ -134,7 +137,8 @@ class _MaintenanceRun:
     def maintain_tables(self, tables: StreamTables, dedup: DedupTables | None) -> tuple[TableReport, ...]:
         def find_needed() -> Plans:
             plans = self._read_plans(tables)
-            return replace(plans, open=(*plans.open, *self._read_open_retries(tables)))
+            more = (*self._read_open_retries(tables), *self._read_open_backfills())
+            return replace(plans, open=(*plans.open, *more))
 
         steps = TableMaintenance(
             self.name, self.stream.maintenance, self.s3, self.get_procedures, self.now, self.warnings
@@ -175,7 +179,9 @@ class _MaintenanceRun:
 
     def _remove_passed_plans(self, plans: Plans) -> Mapping[str, int]:
         before = self._leftovers_before
-        old = [entry for plan in plans.passed if plan.modified < before for entry in plan.objects]
+        passed = [plan for plan in plans.passed if plan.modified < before]
+        self._append_audits(passed)
+        old = [entry for plan in passed for entry in plan.objects]
         return {**self._remove(old), "plans_open": len(plans.open)}
 
     def _remove_abandoned_branches(self, tables: StreamTables) -> Mapping[str, int]:
@@ -189,6 +195,12 @@ class _MaintenanceRun:
         open_plans = {plan.id for plan in self._read_plans(tables).open} - rejected
         needed = {names.run_ref(plan) for plan in open_plans}
         return {"branches_removed": sum(drop_branch(table, ref) for table, ref in branches if ref not in needed)}
+
+    def _append_audits(self, plans: Iterable[StagedPlan]) -> None:
+        """Append the results of audits that the table of results lacks, before their objects are removed."""
+        keys = [names.plan_of_audit(entry.key) for plan in plans for entry in plan.objects]
+        audits = [find_audit(self.store, key) for key in keys if key is not None]
+        append_results(self.catalog, [AuditRecord(self.name, audit) for audit in audits if audit is not None])
 
     def _remove_key_index_files(self, dedup: DedupTables) -> Mapping[str, int]:
         uuid = str(dedup.unique.metadata.table_uuid)
@@ -240,6 +252,11 @@ class _MaintenanceRun:
         uuid = str(tables.main.metadata.table_uuid)
         prefix = names.retries_prefix(self.store.prefix, self.name, self.stream.generation, uuid)
         return find_open_retries(self.store, prefix, taken_part=taken_part)
+
+    def _read_open_backfills(self) -> list[StagedPlan]:
+        """Return the backfills that may still be promoted: the names of their files begin with their ids."""
+        found = open_requests(self.store, self.name, self.now)
+        return [StagedPlan(request.plan_id, None, frozenset(), ()) for request in found]
 
     def _read_sweep_plans(self, dedup: DedupTables) -> Plans:
         swept = self._read_sweep_position(dedup)

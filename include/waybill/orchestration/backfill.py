@@ -22,7 +22,6 @@ _INSTANT = r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?(Z|[+-]\d{2}:\d{
 
 def backfill_params(config: Config) -> dict[str, Param]:
     """Return the fields of the form. Airflow refuses other values when a run is triggered."""
-    names = sorted(config.streams)
     return {
         "action": Param(
             "plan",
@@ -32,7 +31,7 @@ def backfill_params(config: Config) -> dict[str, Param]:
             description="plan: a dry run. run: build a range on a branch, audit and compare it. promote: replace the "
             "table's rows by it. undo: restore the rows from before. cancel: give it up.",
         ),
-        "stream": Param(names[0] if names else None, type="string", enum=names, title="Stream"),
+        "stream": Param(type="string", enum=sorted(config.streams), title="Stream"),
         "backfill": Param(
             None,
             type=["null", "string"],

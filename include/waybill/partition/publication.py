@@ -15,14 +15,16 @@ if absent, and never changed. Any process that continues, a retry, a rival or a 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from waybill.audit import (
     Audit,
     AuditInput,
+    AuditRecord,
     Decision,
     DecisionKind,
+    append_results,
     find_audit,
     find_decision,
     record_audit,
@@ -49,9 +51,11 @@ from waybill.tables import (
     target_of,
 )
 
-__all__ = ["Publication", "drop_branches"]
+__all__ = ["OnAudit", "Publication", "drop_branches"]
 
 logger = logging.getLogger(__name__)
+
+OnAudit = Callable[[AuditRecord], None]
 
 _FAILURES_IN_MESSAGE = 5
 _EXAMPLES_IN_MESSAGE = 3
@@ -69,6 +73,8 @@ class Publication:
     staged: Staged
     attempt: int
     """How many earlier plans started where this one does."""
+    on_audit: OnAudit | None = None
+    """Takes the result of the audit, whatever becomes of the plan. By default it is appended to the results' table."""
 
     def run(self, on_step: OnStep) -> tuple[CommitOutcome, Audit | None]:
         """Write the files to branches, audit them, and publish them. Returns no audit if a rival has published them.
@@ -82,10 +88,12 @@ class Publication:
         if quarantine is not None:
             stage_on_branch(self.tables.quarantine, quarantine)
             on_step("quarantine_branched")
-        if stage_on_branch(self.tables.main, main) is None:
+        branched = stage_on_branch(self.tables.main, main)
+        if branched is None:
             return CommitOutcome.ADOPTED, None
         on_step("branched")
         audit = self._find_or_make_audit(on_step)
+        self._report_audit(AuditRecord(self.stream_name, audit, branched.snapshot_id))
         on_step("audited")
         self._check_may_publish(audit)
         if quarantine is not None:
@@ -146,6 +154,12 @@ class Publication:
             properties=self.staged.properties,
         )
         return record_audit(self.services.store, self.plan.key, run_audit(self.services, given, on_step=on_step))
+
+    def _report_audit(self, record: AuditRecord) -> None:
+        if self.on_audit is not None:
+            self.on_audit(record)
+        else:
+            append_results(self.services.catalog, [record])
 
     def _check_may_publish(self, audit: Audit) -> None:
         if not audit.failed_critical:

@@ -33,7 +33,7 @@ from waybill.partition.files_sink.upload import FilesLayout, Origin
 from waybill.partition.files_sink.writer import inventory_properties, stage_inventory
 from waybill.partition.next_plan import NextPlan
 from waybill.partition.plan import Plan, list_chains, make_plan
-from waybill.partition.publication import Publication, drop_branches
+from waybill.partition.publication import OnAudit, Publication, drop_branches
 from waybill.partition.report import Report
 from waybill.partition.staged import Staged, discard, find_staged, record_staged
 from waybill.partition.statistics import RunStatistics
@@ -71,11 +71,13 @@ def run_partition(
     on_step: OnStep = _reach,
     slots: int = 1,
     services: Services | None = None,
+    on_audit: OnAudit | None = None,
 ) -> Report:
     """Turn the new backup objects of stream `name` into rows, and return the run's report.
 
     `execute` runs the tasks, on Spark or in this process; `slots` of them run side by side. `services`: those to use;
-    without them the run opens and closes its own. A topic-partition whose chain is
+    without them the run opens and closes its own. `on_audit` takes the result of the audit, also of a run that is held;
+    without it, the run appends it to the table of results. A topic-partition whose chain is
     broken or has a damaged object is left out from the fault on, and named in the report's `faults`.
 
     Raises `PublicationHeld` if an audit has failed and a person has to decide, `ProgressLost`, `ParserBroken`,
@@ -88,16 +90,24 @@ def run_partition(
         clock = StepClock()
         tables = ensure_tables(opened.catalog, stream)
         upcoming = NextPlan.of(opened.store, name, stream, tables)
-        job = _PartitionJob(config, name, stream, opened, tables, upcoming, execute, now, on_step, slots)
+        job = _PartitionJob(config, name, stream, opened, tables, upcoming, execute, now, on_step, slots, on_audit)
         finished = run_staged_job(job, clock=clock, on_step=on_step)
         return job.report(finished, clock)
 
 
 def run_to_the_end(
-    config: Config, name: str, execute: Execute, *, slots: int = 1, services: Services | None = None
+    config: Config,
+    name: str,
+    execute: Execute,
+    *,
+    slots: int = 1,
+    services: Services | None = None,
+    on_audit: OnAudit | None = None,
 ) -> Iterator[Report]:
     """Yield the reports of `run_partition` until the archive has no more input. Raises what `run_partition` raises."""
-    return repeat_while_more(lambda: run_partition(config, name, execute, slots=slots, services=services))
+    return repeat_while_more(
+        lambda: run_partition(config, name, execute, slots=slots, services=services, on_audit=on_audit)
+    )
 
 
 @dataclass(slots=True)
@@ -114,6 +124,7 @@ class _PartitionJob:
     now: Callable[[], datetime]
     on_step: OnStep
     slots: int
+    on_audit: OnAudit | None
     run_id: str = field(default_factory=lambda: uuid.uuid4().hex)
     audit: Audit | None = None
     made_plan: bool = False
@@ -262,7 +273,7 @@ class _PartitionJob:
 
     def commit(self, plan: Plan, staged: Staged) -> CommitOutcome:
         publication = Publication(
-            self.services, self.name, self.stream, self.tables, plan, staged, self.upcoming.attempt
+            self.services, self.name, self.stream, self.tables, plan, staged, self.upcoming.attempt, self.on_audit
         )
         outcome, self.audit = publication.run(self.on_step)
         return outcome

@@ -8,11 +8,12 @@ from __future__ import annotations
 import logging
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark import SparkContext
 
+from waybill.audit import AuditRecord, append_results
 from waybill.config import Config, load_valid_streams
 from waybill.errors import WaybillError
 from waybill.names import Stage
@@ -39,6 +40,8 @@ class Application:
     """Starts Spark at the first call: without work there is no Spark."""
     is_group: bool
     """The application does all steps for its streams, also those that are tasks of their own in a stream's own DAG."""
+    audits: list[AuditRecord] = field(default_factory=list)
+    """The audits of all streams. Their results are appended to the table of results at the end, in one snapshot."""
 
 
 def check_options(parser: ArgumentParser, options: Namespace) -> None:
@@ -101,6 +104,7 @@ class _Run:
             on_end=lambda work: self._end_stream(work, recorder),
             can_go_on=lambda: _is_alive(application.context.started),
         )
+        self._append_audits(application.audits)
         self._write_report(finished)
         results = [work.result() for work in finished]
         lost = len(finished) < len(names)
@@ -134,6 +138,13 @@ class _Run:
             return None
         earlier = GroupResults.load(store, options.group, str(self.job), options.run) if options.resume else None
         return ResultsRecorder(store, options.group, str(self.job), options.run, selected, earlier)
+
+    def _append_audits(self, audits: Sequence[AuditRecord]) -> None:
+        try:
+            append_results(self.services.catalog, audits)
+        except WaybillError as error:
+            # The rows are published or held already, and each audit is an object, which maintenance appends.
+            logger.warning("the results of %d audits are not in the table of results yet: %s", len(audits), error)
 
     def _end_stream(self, work: StreamWork, recorder: ResultsRecorder | None) -> None:
         for alert in work.alerts:

@@ -32,7 +32,8 @@ from waybill.names import TopicPartition
 from waybill.tables.adoption import find_table
 from waybill.tables.catalog import translate_catalog_errors
 from waybill.tables.columns import copy_columns
-from waybill.tables.schemas import TABLE_SCHEMA, check_table, ensure_table
+from waybill.tables.histories import TableHistory, shown_history
+from waybill.tables.schemas import TABLE_SCHEMA, check_table, ensure_spec, ensure_table
 from waybill.tables.state import (
     SWEEP_BEGINNING_PROPERTY,
     SWEEP_HORIZON_PROPERTY,
@@ -70,6 +71,7 @@ NO_HORIZON_MS = -(1 << 63)
 
 _VERSION = 1
 _ARRIVED_AT_ID = 6
+_LOAD_ATTEMPTS = 3
 
 _ARRIVED = NestedField(
     0,
@@ -131,10 +133,14 @@ DUPLICATES_ROWS = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class DedupTables:
-    """The unique table and the duplicates table of a stream."""
+    """The unique table and the duplicates table of a stream, at the same history."""
 
-    unique: Table
-    duplicates: Table
+    unique: TableHistory
+    duplicates: TableHistory
+
+    def at(self, history: str | None) -> DedupTables:
+        """Return the tables as they are loaded, at another history."""
+        return DedupTables(TableHistory(self.unique, history), TableHistory(self.duplicates, history))
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,10 +215,10 @@ class SweepState:
 
 
 def ensure_dedup_tables(catalog: Catalog, stream: Stream, main: Table) -> DedupTables:
-    """Return the tables that sweeps of `main` fill. Creates those that do not exist.
+    """Return the tables that sweeps of `main` fill, as `load_dedup_tables` does. Creates those that do not exist.
 
     The unique table has the columns, partitioning and sort order of `main`, and the column `arrived_at`. Columns that
-    are new in `main` are added. Several drivers may call this at the same time.
+    are new in `main` are added, and new files get its partitioning. Several drivers may call this at the same time.
 
     Raises `ConfigError` when an existing table of that name does not fit, `SweepHistoryLost` when its rows come from
     another main table, `ProgressLost` as `read_sweep_state` does, `CommitConflict` when every attempt to add columns
@@ -235,16 +241,21 @@ def ensure_dedup_tables(catalog: Catalog, stream: Stream, main: Table) -> DedupT
             _DUPLICATES_SPEC,
             _DUPLICATES_ORDER,
         )
-    check_table(unique, Schema(*TABLE_SCHEMA.fields, _arrived_at_field(TABLE_SCHEMA)), main.spec())
+    # Before anything of a table that does not fit is changed.
+    check_table(unique, Schema(*TABLE_SCHEMA.fields, _arrived_at_field(TABLE_SCHEMA)), unique.spec())
     check_table(duplicates, DUPLICATES_SCHEMA, _DUPLICATES_SPEC)
     for table in (duplicates, unique):
         _check_same_main(table, main)
     copy_columns(unique, main)
-    return DedupTables(unique, duplicates)
+    ensure_spec(unique, _spec_for(unique, main), may_be_new=True)
+    return _at_the_same_history(unique, duplicates)
 
 
 def load_dedup_tables(catalog: Catalog, stream: Stream) -> DedupTables | None:
     """Return the tables that a stream's sweeps fill, or None before the first sweep.
+
+    Both show the history that `main` of the unique table shows. A rebuild is published in the unique table first; until
+    the duplicates table follows, its duplicates are those of the rebuild's branch.
 
     The duplicates table is loaded last and a sweep commits it first. So the loaded versions are consistent: the
     duplicates of every sweep in the unique table are there.
@@ -254,7 +265,35 @@ def load_dedup_tables(catalog: Catalog, stream: Stream) -> DedupTables | None:
         duplicates = find_table(catalog, names.duplicates_table_name(stream.table), stream.generation)
     if unique is None or duplicates is None:
         return None
-    return DedupTables(unique, duplicates)
+    with translate_catalog_errors("load the tables of dedup"):
+        return _at_the_same_history(unique, duplicates)
+
+
+def _at_the_same_history(unique: Table, duplicates: Table) -> DedupTables:
+    """Return both tables at the history that `main` of the unique table shows."""
+    for _ in range(_LOAD_ATTEMPTS):
+        history = shown_history(unique.metadata)
+        tables = DedupTables(TableHistory(unique, history), TableHistory(duplicates, history))
+        if tables.duplicates.ref is not None:
+            break
+        # A rebuild was published between the two loads. If one of the tables was rolled back to before a rebuild,
+        # loading again does not help, so the number of attempts is limited.
+        unique.refresh()
+        duplicates.refresh()
+    return tables
+
+
+def _spec_for(unique: Table, main: Table) -> PartitionSpec:
+    """Return the partitioning of `main` for the unique table, which has its columns with other field ids."""
+    columns = {field.source_id: main.schema().find_column_name(field.source_id) for field in main.spec().fields}
+    return PartitionSpec(
+        *(
+            PartitionField(
+                unique.schema().find_field(columns[f.source_id] or "").field_id, f.field_id, f.transform, f.name
+            )
+            for f in main.spec().fields
+        )
+    )
 
 
 def _unique_schema(main: Table) -> Schema:

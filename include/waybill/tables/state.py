@@ -19,6 +19,7 @@ from pyiceberg.table.snapshots import Snapshot
 from waybill.errors import ProgressLost
 
 __all__ = [
+    "BACKFILL_PROPERTY",
     "BLOCKED_PARTITIONS_PROPERTY",
     "LIVE_GENERATION_PROPERTY",
     "PLAN_PROPERTY",
@@ -28,6 +29,7 @@ __all__ = [
     "STATE_PROPERTIES",
     "SWEEP_BEGINNING_PROPERTY",
     "SWEEP_HORIZON_PROPERTY",
+    "SWEEP_REBUILD_PROPERTY",
     "SWEEP_WATERMARKS_PROPERTY",
     "SWEPT_PROPERTY",
     "WATERMARKS_PROPERTY",
@@ -43,7 +45,8 @@ __all__ = [
 PROGRESS_PROPERTY = "waybill.progress"
 """The offset of each topic-partition up to which its chain has been turned into rows: `waybill.tables.progress`."""
 RETRIES_PROPERTY = "waybill.retries"
-"""The number of quarantine retries whose rows the table has committed: `read_retries`."""
+"""The number of changes to both tables that the table has committed: quarantine retries, and promotions and undos of
+backfills. `read_retries`."""
 WATERMARKS_PROPERTY = "waybill.watermarks"
 """The newest Kafka timestamp of each topic-partition's rows: `waybill.tables.progress`."""
 
@@ -61,6 +64,11 @@ BLOCKED_PARTITIONS_PROPERTY = "waybill.left_out"
 SWEEP_WATERMARKS_PROPERTY = "waybill.sweep.watermarks"
 SWEEP_HORIZON_PROPERTY = "waybill.sweep.horizon"
 SWEEP_BEGINNING_PROPERTY = "waybill.sweep.beginning"
+SWEEP_REBUILD_PROPERTY = "waybill.sweep.rebuild"
+"""The rebuild to whose history a snapshot of the unique or the duplicates table belongs: `waybill.tables.histories`."""
+
+BACKFILL_PROPERTY = "waybill.backfill"
+"""In the main table: the id of the backfill that this snapshot promoted or undid. It replaces rows of a range."""
 
 _COMPANIONS = {
     PROGRESS_PROPERTY: (PLAN_PROPERTY, BLOCKED_PARTITIONS_PROPERTY),
@@ -68,6 +76,7 @@ _COMPANIONS = {
         SWEEP_WATERMARKS_PROPERTY,
         SWEEP_HORIZON_PROPERTY,
         SWEEP_BEGINNING_PROPERTY,
+        SWEEP_REBUILD_PROPERTY,
         PLAN_PROPERTY,
         RUN_PROPERTY,
     ),

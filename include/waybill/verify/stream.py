@@ -12,7 +12,14 @@ from waybill import names
 from waybill.archive import gaps
 from waybill.backfill.between import find_half_moved
 from waybill.config import Stream
-from waybill.errors import DocumentDamaged, DocumentTooNew, PlanUnusable, ProgressLost, StoreUnavailable
+from waybill.errors import (
+    BackfillUnderWay,
+    DocumentDamaged,
+    DocumentTooNew,
+    PlanUnusable,
+    ProgressLost,
+    StoreUnavailable,
+)
 from waybill.names import TopicPartition
 from waybill.quarantine.offset_sets import Offsets
 from waybill.quarantine.view import moved_offsets
@@ -105,7 +112,7 @@ def _load_tables(
         return tables, progress, moved_offsets(store, report.stream, stream, tables)
     except FileNotFoundError as error:
         report.add_fault(Fault(FaultKind.UNREADABLE, name, None, None, None, first_line(error)))
-    except (ProgressLost, PlanUnusable, DocumentDamaged, DocumentTooNew) as error:
+    except (BackfillUnderWay, ProgressLost, PlanUnusable, DocumentDamaged, DocumentTooNew) as error:
         report.add_fault(Fault(FaultKind.PROGRESS, name, None, None, None, str(error)))
     return None
 

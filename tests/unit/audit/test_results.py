@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.catalog import Catalog
 
-from waybill.audit import Audit, CheckResult, Severity, append_results
+from waybill.audit import Audit, AuditRecord, CheckResult, Severity, append_results
 from waybill.audit import results_table as module
 from waybill.audit.results_table import RESULTS_TABLE, compact_results, read_results
 from waybill.errors import DocumentDamaged, DocumentTooNew
@@ -79,8 +79,8 @@ def audit_of(plan: str, at: datetime = NOON) -> Audit:
 
 def test_results_are_appended_once_however_often_a_run_is_repeated(catalog: Catalog) -> None:
     for _ in range(3):
-        append_results(catalog, "flights", audit_of("p1"), 17)
-    append_results(catalog, "orders", audit_of("p1"), None)  # plans of two streams may have one id
+        append_results(catalog, [AuditRecord("flights", audit_of("p1"), 17)])
+    append_results(catalog, [AuditRecord("orders", audit_of("p1"), None)])  # plans of two streams may have one id
     rows = read_results(catalog, "flights")
     assert len(rows) == 2
     assert len(read_results(catalog, "orders")) == 2
@@ -98,14 +98,14 @@ def test_results_are_appended_once_however_often_a_run_is_repeated(catalog: Cata
 def test_results_are_chosen_by_time_and_plan(catalog: Catalog) -> None:
     assert read_results(catalog, "flights") == []
     for day in range(3):
-        append_results(catalog, "flights", audit_of(f"p{day}", NOON + timedelta(days=day)), day)
+        append_results(catalog, [AuditRecord("flights", audit_of(f"p{day}", NOON + timedelta(days=day)), day)])
     recent = read_results(catalog, "flights", since=NOON + timedelta(days=1))
     assert [row["plan"] for row in recent] == ["p1", "p1", "p2", "p2"]
     assert {row["plan"] for row in read_results(catalog, "flights", plan="p0")} == {"p0"}
 
 
 def test_an_audit_without_results_makes_no_table(catalog: Catalog) -> None:
-    append_results(catalog, "flights", Audit("p", "r", NOON, (), None), None)
+    append_results(catalog, [AuditRecord("flights", Audit("p", "r", NOON, (), None), None)])
     assert not catalog.table_exists(RESULTS_TABLE)
 
 
@@ -114,7 +114,7 @@ def test_many_files_are_compacted_and_old_snapshots_expire_with_their_files(
 ) -> None:
     monkeypatch.setattr(module, "_MOST_FILES", 5)
     for number in range(8):
-        append_results(catalog, "flights", audit_of(f"p{number}"), number)
+        append_results(catalog, [AuditRecord("flights", audit_of(f"p{number}"), number)])
     table = catalog.load_table(RESULTS_TABLE)
     assert len(list(table.scan().plan_files())) < 5
     assert len(read_results(catalog, "flights")) == 16
@@ -127,9 +127,9 @@ def test_many_files_are_compacted_and_old_snapshots_expire_with_their_files(
 
 
 def test_a_compaction_that_loses_against_an_append_changes_nothing(catalog: Catalog, tmp_path: Path) -> None:
-    append_results(catalog, "flights", audit_of("p1"), 1)
+    append_results(catalog, [AuditRecord("flights", audit_of("p1"), 1)])
     stale = catalog.load_table(RESULTS_TABLE)
-    append_results(catalog, "flights", audit_of("p2"), 2)
+    append_results(catalog, [AuditRecord("flights", audit_of("p2"), 2)])
     compact_results(stale)
     assert len(read_results(catalog, "flights")) == 4
     assert len(list(tmp_path.rglob("*.parquet"))) == 2

@@ -31,6 +31,8 @@ VALUES = st.tuples(st.sampled_from([None, 1.0, 2.5, math.nan]), st.sampled_from(
 TABLES = st.dictionaries(KEYS, VALUES, max_size=20)
 REASONS = st.dictionaries(KEYS, st.tuples(st.sampled_from(["r", "s"]), st.just("json")), max_size=10)
 
+NAMES = ("offset", "change", "column", "before", "after")
+
 
 def rows(schema: pa.Schema, found: dict[Key, tuple[Any, ...]], batch: int = 7) -> Rows:
     document = [
@@ -59,10 +61,10 @@ def test_comparison_agrees_with_dictionaries(
         found,
     )
     differences = [
-        (TopicPartition(row["topic"], row["partition"]), row["offset"], row["change"], row["column"], row["before"], row["after"])
+        (TopicPartition(row["topic"], row["partition"]), *(row[name] for name in NAMES))
         for batch in batches
         for row in batch.to_pylist()
-    ]  # fmt: skip
+    ]
     expected, unchanged, messages = [], 0, Counter[str]()
     keys = [(tp, offset) for tp, (first, end) in WINDOW for offset in range(first, end)]
     for key in keys:
