@@ -16,6 +16,7 @@ from partition_scenes import DAY_MS, Scene
 from quarantine_scenes import verified
 
 from waybill.backfill import Action, Choice, Request, change_backfill, request_backfill, run_backfill
+from waybill.config import ParseSettings, Stream
 from waybill.names import TopicPartition
 from waybill.partition.plan import Plan, make_plan
 from waybill.records.encode import Record
@@ -71,6 +72,11 @@ def put(scene: Scene, tp: TopicPartition, first: int, end: int, *, hours: int = 
 def use(scene: Scene, parser: Mapping[str, Any]) -> None:
     """Configure a parser."""
     scene.config = scene.with_stream(parser=parser)
+
+
+def parser_of(settings: Stream | ParseSettings) -> str:
+    """Return which parser is configured."""
+    return "first" if settings.parser.model_dump(mode="json")["message_id"] == FIRST["message_id"] else "second"
 
 
 def request(scene: Scene, *offsets: str, **choice: Any) -> Request:

@@ -64,8 +64,7 @@ class GroupScene:
 
     def table(self, stream: str, unique: bool = False) -> Table:
         found = self.config.stream(stream)
-        name_of = names.unique_table_name if unique else names.table_name
-        return self.catalog.load_table(name_of(found.table, found.generation))
+        return self.catalog.load_table(names.unique_table_name(found.table) if unique else found.table)
 
     def rows(self, stream: str, unique: bool = False) -> int:
         return self.table(stream, unique).scan().to_arrow().num_rows

@@ -22,6 +22,7 @@ from backfill_scenes import (
     check_verified,
     die_at,
     files_of_all_snapshots,
+    parser_of,
     promote,
     put,
     request,
@@ -83,7 +84,7 @@ def put_and_run(scene: Scene, expected: dict[Key, str], tp: TopicPartition, firs
     """Let a live run parse new messages, with the parser that is configured now."""
     put(scene, tp, first, end)
     scene.run()
-    parser = "first" if scene.stream.parser.message_id == "id" else "second"
+    parser = parser_of(scene.stream)
     expected |= {(tp, offset): parser for offset in range(first, end)}
 
 

@@ -19,6 +19,7 @@ from backfill_scenes import (
     check,
     check_verified,
     die_at,
+    parser_of,
     put,
     small_tasks,
     use,
@@ -54,7 +55,6 @@ class History:
     def step(self) -> None:
         weights = {
             self.live_run: 3,
-            self.new_parser: 1,
             self.compact: 1,
             self.build: 3,
             self.promote: 3,
@@ -65,6 +65,7 @@ class History:
         check(self.scene, self.expected)
 
     def live_run(self) -> None:
+        use(self.scene, self.rng.choice([FIRST, SECOND]))
         for tp in self.rng.sample(list(self.ends), self.rng.choice([1, 2])):
             end = self.ends[tp] + self.rng.randrange(3, 15)
             put(self.scene, tp, self.ends[tp], end, hours=self.rng.choice([1, 5]))
@@ -74,10 +75,7 @@ class History:
 
     @property
     def parser(self) -> str:
-        return "first" if self.scene.stream.parser.message_id == "id" else "second"
-
-    def new_parser(self) -> None:
-        use(self.scene, self.rng.choice([FIRST, SECOND]))
+        return parser_of(self.scene.stream)
 
     def compact(self) -> None:
         if self.rng.random() < 0.5:
@@ -86,6 +84,7 @@ class History:
             rewrite_quarantine(self.scene)
 
     def build(self) -> None:
+        use(self.scene, self.rng.choice([FIRST, SECOND]))
         chosen = []
         for tp in self.rng.sample(list(self.ends), self.rng.choice([1, 2])):
             if self.ends[tp] > STARTS[tp]:
@@ -97,7 +96,7 @@ class History:
     def promote(self) -> None:
         if self.waiting:
             backfill = self.waiting.pop(self.rng.randrange(len(self.waiting)))
-            parser = "first" if backfill.plan.parse_settings.parser.message_id == "id" else "second"
+            parser = parser_of(backfill.plan.parse_settings)
             keys = self._keys(backfill)
             self.promoted.append((backfill, {key: self.expected[key] for key in keys}))
             self._change(backfill, Action.PROMOTE)

@@ -14,7 +14,7 @@ from partition_scenes import Scene
 from sweep_scenes import START_MS, SweptScene, compact
 
 from waybill import names
-from waybill.maintenance.orphans import KEPT_MANIFESTS, find_indexes_of_dropped_tables, find_unneeded_index_files
+from waybill.maintenance.orphans import KEPT_MANIFESTS, find_ended_histories, find_unneeded_index_files
 from waybill.maintenance.plans import find_sweep_plans
 from waybill.maintenance.procedures import MaintenanceReport
 from waybill.maintenance.run import run_maintenance
@@ -237,7 +237,8 @@ def test_unneeded_index_files_are_old_and_not_referenced(make_scene: MakeScene) 
         *(f"runs/0/{version}.{end}" for version in old for end in ("parquet", "fuse16")),
         "runs/0/of_nobody.parquet",
     }
-    found = [entry.key for entry in find_indexes_of_dropped_tables(store, index, before=datetime.now(UTC) + DAY)]
+    below, before = names.key_indexes_prefix(store.prefix, "flights"), datetime.now(UTC) + DAY
+    found = [entry.key for entry in find_ended_histories(store, below, histories=["uuid"], before=before)]
     assert found == [f"{other}runs/0/1.parquet"]
 
 

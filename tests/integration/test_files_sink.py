@@ -24,6 +24,7 @@ from waybill.config.enums import Compression
 from waybill.config.sink import FilesFormat
 from waybill.errors import ConfigError, OutputDiffers
 from waybill.names import BackupName, TopicPartition
+from waybill.partition.generations import promote_generation
 from waybill.partition.plan import Task
 from waybill.partition.report import Report
 from waybill.partition.run import run_to_the_end
@@ -157,7 +158,9 @@ def _large(rng: random.Random, offset: int) -> Record:
     return small._replace(value=small.value[:-1] + b', "pad": "%s"}' % rng.randbytes(1500).hex().encode())
 
 
-@pytest.mark.parametrize("step", ["planned", "executed", "staged", "quarantine_committed", "committed"])
+@pytest.mark.parametrize(
+    "step", ["planned", "executed", "staged", "branched", "audited", "quarantine_published", "committed"]
+)
 def test_the_next_run_continues_after_a_driver_died_at_any_step(scene: Scene, step: str) -> None:
     with pytest.raises(Killed):
         scene.run(on_step=die_at(step))
@@ -263,9 +266,13 @@ def test_a_damaged_object_stops_its_topic_partition_and_files_of_the_ended_plan_
 def test_the_layout_of_files_must_not_change_within_a_generation(scene: Scene) -> None:
     scene.run()
     as_made = scene.config
-    for changes in ({"partition_by": "day"}, {"sink": {"name": "files", "format": "text"}}, {"sink": "iceberg"}):
+    for changes, remedy in (
+        ({"partition_by": "day"}, "raise the stream's generation"),
+        ({"sink": {"name": "files", "format": "text"}}, "raise the stream's generation"),
+        ({"sink": "iceberg"}, "name another table"),
+    ):
         scene.config = scene.with_stream(**changes)
-        with pytest.raises(ConfigError, match=r"raise the stream's generation"):
+        with pytest.raises(ConfigError, match=remedy):
             scene.run()
         scene.config = as_made
     scene.config = scene.with_stream(sink={"name": "files", "format": {"name": "parquet", "compression": "gzip"}})
@@ -274,4 +281,5 @@ def test_the_layout_of_files_must_not_change_within_a_generation(scene: Scene) -
     scene.sent.clear()
     scene.put(TP0, [moment(0, 0)])
     scene.run()
+    promote_generation(scene.config, "flights", 2, by="ann", reason="by day")
     check_files_exactly_once(scene)

@@ -15,9 +15,11 @@ from oracle import Row
 from partition_scenes import Scene
 from sweep_scenes import START_MS, RandomRows, SweptScene, compact, damage_index
 
+from waybill.dedup.execute import InThisProcess
 from waybill.dedup.plan import SweepPlan
 from waybill.dedup.status import read_status
-from waybill.errors import ConfigError, PlanUnusable, SweepHistoryLost
+from waybill.dedup.sweep import run_sweep
+from waybill.errors import ConfigError, PlanUnusable
 from waybill.names import TopicPartition, staged_key, sweeps_prefix
 from waybill.partition.rows import table_rows
 from waybill.staging.driver import RunOutcome
@@ -385,15 +387,15 @@ def _append_many(swept: SweptScene, first_offset: int, keys: list[str], at_ms: i
     swept.append_tables([pa.Table.from_arrays(made, schema=schema)], {A: first_offset + n})
 
 
-def test_sweep_of_a_rolled_back_table_is_refused(swept: SweptScene) -> None:
+def test_sweep_of_a_rolled_back_table_starts_again(swept: SweptScene) -> None:
     swept.append([row(A, 0, "a")])
     first = swept.main.current_snapshot()
     assert first is not None
     swept.append([row(A, 1, "b")])
     swept.sweep()
     swept.main.manage_snapshots().rollback_to_snapshot(first.snapshot_id).commit()
-    with pytest.raises(SweepHistoryLost, match="rolled back"):
-        swept.sweep()
+    assert run_sweep(swept.scene.config, "flights", InThisProcess()).published
+    assert [offset for _, offset, _ in swept.found()[0]] == [0]
 
 
 def test_plan_of_a_rolled_back_history_is_refused(swept: SweptScene) -> None:

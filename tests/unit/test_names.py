@@ -350,6 +350,9 @@ def test_keys_of_sweeps_and_index_manifests_sort_by_number() -> None:
     assert names.sweep_plan_key("a", "flights", 2, "u", 12) == "a/sweeps/flights/2/u/00000000000000000012.json"
     index = names.key_index_prefix("a", "flights", 2, "u")
     assert index == "a/dedup/flights/2/u/"
+    rebuilt = names.key_index_prefix("a", "flights", 2, names.history_name("u", "2_ab"))
+    assert rebuilt == "a/dedup/flights/2/u-2_ab/"
+    assert not rebuilt.startswith(index)
     keys = [names.key_index_manifest_key(index, version) for version in (1, 2, 10, names.MAX_OFFSET)]
     assert keys == sorted(keys)
     assert all(key.startswith(names.key_index_manifests_prefix(index)) for key in keys)

@@ -248,7 +248,7 @@ class Changer:
         is_blocked = claim.action is Action.UNDO and self._promoted_later(request, claim.number) is not None
         event = record_event(self.store, request, claim, is_blocked=is_blocked)
         self.on_step("decided")
-        change = self._change(request, tables)
+        change = self._change(request)
         new = BuiltFiles("", (), (), 0, 0, {})
         if event.action is Action.PROMOTE and event.is_effective:
             new = load_built_files(self.store, request, tables)
@@ -263,19 +263,18 @@ class Changer:
             else:
                 change.cancel(table, claim.number)
 
-        if event.is_effective and event.action is not Action.CANCEL:
-            # Before the quarantine: if the main table cannot be changed, neither is the quarantine.
-            self._progress_check(request)(tables.main)
+        replaces_rows = event.is_effective and event.action is not Action.CANCEL
+        check_main = self._progress_check(request) if replaces_rows else lambda _: None
+        # Before the quarantine: if the main table cannot be changed, neither is the quarantine.
+        check_main(tables.main)
         move(tables.quarantine, change(lambda _: None), new.quarantine)
         self.on_step("quarantine_moved")
-        may_move = self._progress_check(request) if event.action is not Action.CANCEL else lambda _: None
-        move(tables.main, change(may_move), new.table)
+        move(tables.main, change(check_main), new.table)
         self.on_step("moved")
         logger.info("%s: backfill %s: %s by %s: %s", self.name, request.id, event.action, event.by, event.reason)
         return event
 
-    def _change(self, request: Request, tables: StreamTables) -> Callable[[Callable[[Table], None]], RangeChange]:
-        del tables
+    def _change(self, request: Request) -> Callable[[Callable[[Table], None]], RangeChange]:
         cutter = self.cutter(request)
         properties = {"waybill.stream": self.name, "waybill.run": request.plan_id}
         return lambda check: RangeChange(cutter, properties, check)

@@ -28,13 +28,12 @@ from waybill.staging.table_layout import TableLayout
 from waybill.store import Store
 from waybill.tables import RETRIES_PROPERTY, CommitOutcome, commit_snapshot, commit_with_retry, head_of, read_retries
 from waybill.tables.commit import commit_transaction
+from waybill.tables.state import BACKFILL_PROPERTY
 
 __all__ = ["BACKFILL_PROPERTY", "UNDO_WINDOW", "Cutter", "RangeChange", "Replacement"]
 
 logger = logging.getLogger(__name__)
 
-BACKFILL_PROPERTY = "waybill.backfill"
-"""Snapshot property: the id of the backfill that was promoted or undone."""
 ACTION_PROPERTY = "waybill.backfill.action"
 
 UNDO_WINDOW = timedelta(days=7)

@@ -15,7 +15,7 @@ from waybill.config.quantities import counted, format_duration, format_size
 from waybill.dedup.first_sweep import format_instant
 from waybill.dedup.index.manifest import Manifest
 from waybill.dedup.key_index import merge_index, rebuild_index
-from waybill.dedup.status import DedupStatus, DuplicateCount, read_status
+from waybill.dedup.status import DedupStatus, DuplicateCount, RebuildFigures, read_status
 from waybill.errors import ConfigError
 
 __all__ = ["print_status", "run_merge", "run_rebuild", "run_status"]
@@ -48,6 +48,8 @@ def print_status(status: DedupStatus, last: timedelta) -> None:
     """Print the status of one stream. `last`: the duration over which its duplicates were counted."""
     typer.echo(f"{status.stream}: {counted(status.rows, 'row')} in {status.unique}, {_duplicates_text(status)}")
     typer.echo(f"  swept   {_swept_text(status)}")
+    if status.rebuild is not None:
+        typer.echo(f"  rebuild {_rebuild_text(status.rebuild)}")
     if status.beginning is not None:
         since = format_instant(status.beginning.since_ms)
         typer.echo(f"  since   {since}; {counted(status.beginning.rows, 'older row')} left out by the first sweep")
@@ -63,6 +65,15 @@ def print_status(status: DedupStatus, last: timedelta) -> None:
         print(f"{status.stream}: {duplicates} in the {span}", file=sys.stderr)
     if status.alert is not None:
         print(f"alert: {status.alert}", file=sys.stderr)
+
+
+def _rebuild_text(rebuild: RebuildFigures) -> str:
+    done = (
+        "the next sweep starts it"
+        if rebuild.id is None
+        else f"{count(rebuild.rows)} of {counted(rebuild.of_rows, 'row')}"
+    )
+    return f"because {rebuild.reason}: {done}; consumers see the rows from before until it is published"
 
 
 def _duplicates_text(status: DedupStatus) -> str:

@@ -248,6 +248,11 @@ def commit_unique(table: TableHistory, plan: SweepPlan, staged: StagedSweep) -> 
         if is_committed(table, plan):
             return CommitOutcome.ADOPTED
         added, branch = staged.unique_files, _branch_of(table, plan)
+        if any(file.spec_id != table.spec().spec_id for file in added):  # PyIceberg would write them with the new one
+            raise CommitConflict(
+                f"table {'.'.join(table.name())} got another partitioning while plan {plan.key} was executed, as after "
+                f"the promotion of a generation. Run again"
+            )
         return CommitOutcome.COMMITTED if commit_snapshot(table, properties, added=added, branch=branch) else None
 
     return commit_with_retry(table, attempt)

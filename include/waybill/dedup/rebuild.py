@@ -13,8 +13,10 @@ one when main's rows are replaced again, and without another one when main shows
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 
 from pyiceberg.table import Table
+from pyiceberg.table.refs import MAIN_BRANCH
 
 from waybill.dedup.appends import TablePosition, appends_rows, backfill_of, snapshots_since
 from waybill.errors import CommitConflict, SweepHistoryLost
@@ -32,7 +34,15 @@ from waybill.tables.histories import (
 )
 from waybill.tables.state import ancestry
 
-__all__ = ["find_change", "find_rebuild", "follow_main", "give_up_rebuilds", "publish_if_current", "reads_from"]
+__all__ = [
+    "find_change",
+    "find_rebuild",
+    "follow_main",
+    "give_up_rebuilds",
+    "histories_of",
+    "publish_if_current",
+    "reads_from",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +67,17 @@ def find_rebuild(main: Table, tables: DedupTables) -> DedupTables | None:
     return None
 
 
+def histories_of(tables: DedupTables, generation: int) -> Iterator[tuple[int, DedupTables]]:
+    """Yield the tables at each history that has a branch: the shown one, and those of rebuilds; with its generation.
+
+    `generation`: that of the shown history, if the tables do not record it.
+    """
+    shown = shown_history(tables.unique.metadata)
+    yield live_generation(tables.unique) or generation, tables.at(shown)
+    for rebuild in rebuilds_of(tables.unique.metadata):
+        yield generation_of_rebuild(rebuild), tables.at(rebuild)
+
+
 def reads_from(main: Table, tables: DedupTables) -> SweepPosition | None:
     """Return the position in `main` from which the next sweep reads; None: its beginning. Raises as `find_change`."""
     if find_change(main, tables) is None:
@@ -73,7 +94,7 @@ def follow_main(main: Table, shown: DedupTables, on_step: OnStep) -> DedupTables
     Raises `SweepHistoryLost` as `find_change` does, and when the two tables have no common history; `CommitConflict`,
     `ProgressLost`, `CatalogUnavailable`.
     """
-    if shown.unique.history_id is not None and shown.duplicates.ref is not None:
+    if shown.duplicates.ref not in (None, MAIN_BRANCH):
         publish_history(shown.duplicates)
     change = find_change(main, shown)
     if change is None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -27,10 +27,11 @@ from waybill.config import Config, Dedup, Stream
 from waybill.config.dedup import ARRIVED_AT
 from waybill.config.quantities import format_size
 from waybill.dedup.index.manifest import IndexIdentity, Manifest, effective_window_ms, load_manifest
-from waybill.errors import WindowShrunk
+from waybill.dedup.rebuild import find_change, find_rebuild
+from waybill.errors import SweepHistoryLost, WindowShrunk
 from waybill.staging.services import Services, services_of
 from waybill.store import Store
-from waybill.tables import catalog_of, load_tables
+from waybill.tables import catalog_of, is_live, load_tables
 from waybill.tables.dedup import (
     NO_HORIZON_MS,
     DedupTables,
@@ -48,6 +49,7 @@ __all__ = [
     "DedupStatus",
     "DuplicateCount",
     "IndexFigures",
+    "RebuildFigures",
     "Window",
     "check_window",
     "final_snapshot",
@@ -236,6 +238,20 @@ class IndexFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class RebuildFigures:
+    """A rebuild of the unique table. The field names are those of the JSON document."""
+
+    id: str | None
+    """None: the next sweep starts it."""
+    reason: str
+    """What replaced the rows of the stream's table."""
+    rows: int
+    """Rows of the stream's table that are swept again."""
+    of_rows: int
+    """Rows of the stream's table."""
+
+
+@dataclass(frozen=True, slots=True)
 class DuplicateCount:
     """The number of duplicates that arrived in one hour. The field names are those of the JSON document."""
 
@@ -273,6 +289,8 @@ class DedupStatus:
     alert: str | None
     counted: Sequence[DuplicateCount]
     """Duplicates of the last hours, oldest first."""
+    rebuild: RebuildFigures | None = None
+    """None: the rows of the stream's table that were swept are still its rows."""
 
     def document(self) -> dict[str, Any]:
         """Return the JSON document."""
@@ -293,6 +311,7 @@ class DedupStatus:
             "newest": _iso(self.newest),
             "index": None if self.index is None else {**asdict(self.index), "bytes_per_key": self.index.bytes_per_key},
             "alert": self.alert,
+            "rebuild": None if self.rebuild is None else asdict(self.rebuild),
             "counted": [{**asdict(counted), "hour": _iso(counted.hour)} for counted in self.counted],
         }
 
@@ -310,10 +329,13 @@ def read_status(config: Config, name: str, last: timedelta) -> DedupStatus | Non
         dedup_tables = load_dedup_tables(catalog, stream)
         tables = load_tables(catalog, stream)
         main = None if tables is None else tables.main.metadata
+        rebuild = None
+        if tables is not None and dedup_tables is not None and is_live(tables.main.metadata, stream.generation):
+            rebuild = _rebuild_figures(tables.main, dedup_tables)
         if dedup_tables is None:
             return _status_before_first_sweep(name, stream, stream.dedup, main)
         manifest = _newest_manifest(store, name, stream.generation, stream.dedup, dedup_tables.unique)
-        return _status(name, stream.dedup, main, dedup_tables, manifest, last)
+        return replace(_status(name, stream.dedup, main, dedup_tables, manifest, last), rebuild=rebuild)
 
 
 def _status_before_first_sweep(name: str, stream: Stream, settings: Dedup, main: TableMetadata | None) -> DedupStatus:
@@ -368,6 +390,23 @@ def _status(
         counted=()
         if final is None or newest is None
         else _count_duplicates(tables.duplicates, final, _as_time(newest) - last),
+    )
+
+
+def _rebuild_figures(main: Table, tables: DedupTables) -> RebuildFigures | None:
+    try:
+        reason = find_change(main, tables)
+    except SweepHistoryLost:  # the next sweep fails with the reason
+        return None
+    if reason is None:
+        return None
+    running = find_rebuild(main, tables)
+    swept = () if running is None else (running.unique, running.duplicates)
+    return RebuildFigures(
+        id=None if running is None else running.unique.history_id,
+        reason=reason,
+        rows=sum(_total_rows(table.metadata.current_snapshot()) for table in swept),
+        of_rows=_total_rows(main.metadata.current_snapshot()),
     )
 
 

@@ -30,7 +30,7 @@ from waybill.store import ListedObject, Store
 __all__ = [
     "KEPT_MANIFESTS",
     "Location",
-    "find_indexes_of_dropped_tables",
+    "find_ended_histories",
     "find_orphaned_indexes",
     "find_unneeded_index_files",
     "select_orphan_candidates",
@@ -134,10 +134,15 @@ def find_unneeded_index_files(
             yield entry
 
 
-def find_indexes_of_dropped_tables(store: Store, prefix: str, *, before: datetime) -> Iterator[ListedObject]:
-    """Yield the objects beside `prefix`, which ends with a table's uuid, that are older than `before`.
+def find_ended_histories(
+    store: Store, below: str, *, histories: Collection[str], before: datetime
+) -> list[ListedObject]:
+    """Return the objects below a stream's prefix of key indexes or of sweeps that belong to no history that exists.
 
-    They are the key index of a unique table that was dropped, and useless for the table that replaces it.
+    Such a unique table was dropped, or a rebuild has taken its place or was given up. `histories`: the names of those
+    that exist (`names.history_name`). The objects are older than `before`, and in the order in which they may be
+    removed: the staged files of a plan before the plan.
     """
-    siblings = f"{prefix.rstrip('/').rpartition('/')[0]}/"
-    return (e for e in store.list_objects(siblings) if not e.key.startswith(prefix) and e.modified < before)
+    found = [e for e in store.list_objects(below) if e.modified < before]
+    ended = [e for e in found if e.key.removeprefix(below).split("/")[1:2] not in ([h] for h in histories)]
+    return sorted(ended, key=lambda entry: entry.key, reverse=True)

@@ -24,9 +24,10 @@ from waybill.audit import AuditRecord, append_results, find_audit
 from waybill.backfill import open_requests
 from waybill.config import Config, Stream
 from waybill.connections import S3Endpoint, find_connection
-from waybill.errors import WaybillError
+from waybill.dedup.rebuild import histories_of, reads_from
+from waybill.errors import SweepHistoryLost, WaybillError
 from waybill.maintenance.orphans import (
-    find_indexes_of_dropped_tables,
+    find_ended_histories,
     find_orphaned_indexes,
     find_unneeded_index_files,
 )
@@ -156,8 +157,14 @@ class _MaintenanceRun:
         if self.stream.dedup is None:
             return None
         # The position before the main table: so the swept snapshot is in the main table's history.
-        swept = None if dedup is None else self._read_sweep_position(dedup)
+        if dedup is not None:
+            for table in (dedup.unique, dedup.duplicates):
+                table.refresh()
         main.refresh()
+        try:
+            swept = None if dedup is None else reads_from(main, dedup)
+        except SweepHistoryLost:  # the next sweep fails with it; the snapshots that it could read are kept
+            swept = None if dedup is None else _position_of(dedup)
         return find_unswept_snapshots(main.metadata, swept)
 
     # --- beside the archive ---
@@ -203,13 +210,18 @@ class _MaintenanceRun:
         append_results(self.catalog, [AuditRecord(self.name, audit) for audit in audits if audit is not None])
 
     def _remove_key_index_files(self, dedup: DedupTables) -> Mapping[str, int]:
-        uuid = str(dedup.unique.metadata.table_uuid)
-        index = names.key_index_prefix(self.store.prefix, self.name, self.stream.generation, uuid)
         # Plans before index manifests: a sweep that commits in between is in a manifest by the time they are read.
         needed = frozenset[str]().union(*(plan.staged_files for plan in self._read_sweep_plans(dedup).open))
-        before = self._leftovers_before
-        unneeded = list(find_unneeded_index_files(self.store, index, before=before, needed=needed))
-        return self._remove([*unneeded, *find_indexes_of_dropped_tables(self.store, index, before=before)])
+        before, prefix = self._leftovers_before, self.store.prefix
+        unneeded: list[ListedObject] = []
+        histories = self._histories_of(dedup)
+        for generation, history, _ in histories:
+            index = names.key_index_prefix(prefix, self.name, generation, history)
+            unneeded += find_unneeded_index_files(self.store, index, before=before, needed=needed)
+        known = [history for _, history, _ in histories]
+        for below in (names.key_indexes_prefix(prefix, self.name), names.sweeps_of_stream_prefix(prefix, self.name)):
+            unneeded += find_ended_histories(self.store, below, histories=known, before=before)
+        return self._remove(unneeded)
 
     def _remove_orphaned_index_objects(self) -> Mapping[str, int]:
         if not self.stream.format.extension.is_indexed:
@@ -259,11 +271,24 @@ class _MaintenanceRun:
         return [StagedPlan(request.plan_id, None, frozenset(), ()) for request in found]
 
     def _read_sweep_plans(self, dedup: DedupTables) -> Plans:
-        swept = self._read_sweep_position(dedup)
-        uuid = str(dedup.unique.metadata.table_uuid)
-        prefix = names.sweeps_prefix(self.store.prefix, self.name, self.stream.generation, uuid)
-        return find_sweep_plans(self.store, prefix, swept)
+        found = []
+        for generation, history, tables in self._histories_of(dedup):
+            prefix = names.sweeps_prefix(self.store.prefix, self.name, generation, history)
+            found.append(find_sweep_plans(self.store, prefix, _position_of(tables)))
+        return Plans(
+            open=tuple(plan for plans in found for plan in plans.open),
+            passed=tuple(plan for plans in found for plan in plans.passed),
+        )
 
-    def _read_sweep_position(self, dedup: DedupTables) -> SweepPosition | None:
+    def _histories_of(self, dedup: DedupTables) -> list[tuple[int, str, DedupTables]]:
+        """Return the generation, the name and the tables of each history that has a branch, as they are now."""
         dedup.unique.refresh()
-        return read_sweep_position(dedup.unique.metadata, ".".join(dedup.unique.name()))
+        uuid = str(dedup.unique.metadata.table_uuid)
+        return [
+            (generation, names.history_name(uuid, tables.unique.history_id), tables)
+            for generation, tables in histories_of(dedup, self.stream.generation)
+        ]
+
+
+def _position_of(dedup: DedupTables) -> SweepPosition | None:
+    return read_sweep_position(dedup.unique.metadata, ".".join(dedup.unique.name()))

@@ -224,13 +224,14 @@ def ensure_dedup_tables(catalog: Catalog, stream: Stream, main: Table) -> DedupT
     another main table, `ProgressLost` as `read_sweep_state` does, `CommitConflict` when every attempt to add columns
     was refused, `CatalogUnavailable` when the catalog does not answer.
     """
+    spec = _spec_of_stream(main, stream)
     with translate_catalog_errors("create the tables of dedup"):
         unique = ensure_table(
             catalog,
             names.unique_table_name(stream.table),
             stream.generation,
             _unique_schema(main),
-            main.spec(),
+            spec,
             main.sort_order(),
         )
         duplicates = ensure_table(
@@ -247,7 +248,7 @@ def ensure_dedup_tables(catalog: Catalog, stream: Stream, main: Table) -> DedupT
     for table in (duplicates, unique):
         _check_same_main(table, main)
     copy_columns(unique, main)
-    ensure_spec(unique, _spec_for(unique, main), may_be_new=True)
+    ensure_spec(unique, _for_unique(spec, unique, main), may_be_new=True)
     return _at_the_same_history(unique, duplicates)
 
 
@@ -283,17 +284,26 @@ def _at_the_same_history(unique: Table, duplicates: Table) -> DedupTables:
     return tables
 
 
-def _spec_for(unique: Table, main: Table) -> PartitionSpec:
-    """Return the partitioning of `main` for the unique table, which has its columns with other field ids."""
-    columns = {field.source_id: main.schema().find_column_name(field.source_id) for field in main.spec().fields}
-    return PartitionSpec(
-        *(
-            PartitionField(
-                unique.schema().find_field(columns[f.source_id] or "").field_id, f.field_id, f.transform, f.name
-            )
-            for f in main.spec().fields
-        )
-    )
+def _spec_of_stream(main: Table, stream: Stream) -> PartitionSpec:
+    """Return the partitioning of the stream's generation in `main`, where another generation's may be the present one.
+
+    If `main` never had it, return the present one.
+    """
+    by = stream.partition_by
+    configured = [by.time_field_name, *(column.field_name for column in by.columns)]
+    of_generation = (spec for spec in main.specs().values() if [field.name for field in spec.fields] == configured)
+    return next(of_generation, main.spec())
+
+
+def _for_unique(spec: PartitionSpec, unique: Table, main: Table) -> PartitionSpec:
+    """Return a partitioning of `main` for the unique table, whose columns have other field ids."""
+
+    def source_id(field: PartitionField) -> int:
+        column = main.schema().find_column_name(field.source_id)
+        assert column is not None
+        return unique.schema().find_field(column).field_id
+
+    return PartitionSpec(*(PartitionField(source_id(f), f.field_id, f.transform, f.name) for f in spec.fields))
 
 
 def _unique_schema(main: Table) -> Schema:

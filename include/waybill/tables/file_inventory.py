@@ -31,8 +31,10 @@ __all__ = [
     "InventoryEntry",
     "check_file_layout",
     "file_layout_text",
+    "find_file_layout",
     "inventory_batch",
     "last_sequence_number",
+    "layout_property",
     "read_inventory",
     "read_inventory_file",
 ]
@@ -144,12 +146,25 @@ def file_layout_text(stream: Stream) -> str:
     return json.dumps(document, separators=(",", ":"))
 
 
+def layout_property(generation: int) -> str:
+    """Return the table property with the file layout of a generation."""
+    return f"{SINK_PROPERTY}.{generation}"
+
+
+def find_file_layout(table: Table, generation: int) -> str | None:
+    """Return the layout of a generation's files; None if the table does not record one."""
+    found = table.properties.get(layout_property(generation))
+    if found is None and not any(name.startswith(f"{SINK_PROPERTY}.") for name in table.properties):
+        return table.properties.get(SINK_PROPERTY)  # of the only generation of a table of an earlier Waybill
+    return found
+
+
 def check_file_layout(table: Table, stream: Stream) -> None:
-    """Raise `ConfigError` if the config's file layout differs from the one the table was created with.
+    """Raise `ConfigError` if the config's file layout differs from the one that the generation began with.
 
     All files of a generation have the same layout.
     """
-    found, wanted = table.properties.get(SINK_PROPERTY), file_layout_text(stream)
+    found, wanted = find_file_layout(table, stream.generation), file_layout_text(stream)
     if found != wanted:
         raise ConfigError(
             f"table {'.'.join(table.name())} lists files with the layout {found}, and the config has {wanted}: restore "

@@ -50,7 +50,13 @@ from waybill.tables.adoption import adopt_table, find_table
 from waybill.tables.catalog import translate_catalog_errors
 from waybill.tables.columns import column_fields, evolve_columns
 from waybill.tables.commit import commit_transaction, commit_with_retry
-from waybill.tables.file_inventory import INVENTORY_SCHEMA, SINK_PROPERTY, check_file_layout, file_layout_text
+from waybill.tables.file_inventory import (
+    INVENTORY_SCHEMA,
+    check_file_layout,
+    file_layout_text,
+    find_file_layout,
+    layout_property,
+)
 from waybill.tables.publish import is_live, target_of
 from waybill.tables.state import LIVE_GENERATION_PROPERTY, metadata_at, read_retries
 
@@ -200,11 +206,12 @@ def ensure_tables(catalog: Catalog, stream: Stream) -> StreamTables:
     check_table(quarantine, QUARANTINE_SCHEMA, UNPARTITIONED_PARTITION_SPEC)
     if stream.sink.is_files:
         check_table(main, INVENTORY_SCHEMA, UNPARTITIONED_PARTITION_SPEC)
+        _ensure_file_layout(main, stream)
         check_file_layout(main, stream)
     else:
         check_table(main, TABLE_SCHEMA, main.spec())  # before anything of a table that does not fit is changed
         evolve_columns(main, stream.columns)
-        spec = partition_spec(stream.partition_by, table_schema(stream.columns))
+        spec = partition_spec(stream.partition_by, main.schema())  # with the field ids of the table
         ensure_spec(main, spec, may_be_new=not is_live(main.metadata, stream.generation))
         check_table(main, TABLE_SCHEMA, spec)
     return StreamTables(main, quarantine)
@@ -265,8 +272,23 @@ def _ensure_inventory(catalog: Catalog, stream: Stream) -> Table:
         INVENTORY_SCHEMA,
         UNPARTITIONED_PARTITION_SPEC,
         UNSORTED_SORT_ORDER,
-        {SINK_PROPERTY: file_layout_text(stream)},
+        {layout_property(stream.generation): file_layout_text(stream)},
     )
+
+
+def _ensure_file_layout(inventory: Table, stream: Stream) -> None:
+    """Record the layout of a generation's files when it begins."""
+
+    def attempt() -> bool | None:
+        if find_file_layout(inventory, stream.generation) is not None:
+            return True
+        return True if commit_transaction(inventory, record) else None
+
+    def record(transaction: Transaction) -> None:
+        transaction.set_properties({layout_property(stream.generation): file_layout_text(stream)})
+
+    if find_file_layout(inventory, stream.generation) is None:
+        commit_with_retry(inventory, attempt, "changes of its properties")
 
 
 def _ensure_namespace(catalog: Catalog, namespace: str) -> None:
@@ -361,7 +383,7 @@ def check_table(table: Table, wanted: Schema, spec: PartitionSpec) -> None:
         if str(found.get(field.name)) != str(field.field_type) and not _same_but_for_ids(found.get(field.name), field):
             raise ConfigError(
                 f"table {name} has {found.get(field.name, 'no column')} for {field.name!r} where {field.field_type} is "
-                f"needed: name another table, or raise the stream's generation"
+                f"needed: name another table"
             )
     if _spec_fields(table.spec()) != _spec_fields(spec):
         raise ConfigError(

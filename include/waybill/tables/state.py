@@ -56,7 +56,6 @@ SWEPT_PROPERTY = "waybill.swept"
 LIVE_GENERATION_PROPERTY = "waybill.generation"
 """A property of the table, not of a snapshot: the generation whose rows `main` shows."""
 
-STATE_PROPERTIES = (PROGRESS_PROPERTY, RETRIES_PROPERTY, WATERMARKS_PROPERTY, SWEPT_PROPERTY)
 
 PLAN_PROPERTY = "waybill.plan"
 RUN_PROPERTY = "waybill.run"
@@ -70,13 +69,20 @@ SWEEP_REBUILD_PROPERTY = "waybill.sweep.rebuild"
 BACKFILL_PROPERTY = "waybill.backfill"
 """In the main table: the id of the backfill that this snapshot promoted or undid. It replaces rows of a range."""
 
+STATE_PROPERTIES = (
+    PROGRESS_PROPERTY,
+    RETRIES_PROPERTY,
+    WATERMARKS_PROPERTY,
+    SWEPT_PROPERTY,
+    SWEEP_REBUILD_PROPERTY,
+)
+
 _COMPANIONS = {
     PROGRESS_PROPERTY: (PLAN_PROPERTY, BLOCKED_PARTITIONS_PROPERTY),
     SWEPT_PROPERTY: (
         SWEEP_WATERMARKS_PROPERTY,
         SWEEP_HORIZON_PROPERTY,
         SWEEP_BEGINNING_PROPERTY,
-        SWEEP_REBUILD_PROPERTY,
         PLAN_PROPERTY,
         RUN_PROPERTY,
     ),

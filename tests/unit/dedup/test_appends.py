@@ -6,9 +6,11 @@ import pyarrow as pa
 import pytest
 from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.table import Table
+from pyiceberg.table.update.snapshot import ManageSnapshots
 
 from waybill.dedup.appends import TABLE_START, AppendedFiles, TablePosition, has_no_appends, scan_appends
 from waybill.errors import ConfigError, SweepHistoryLost
+from waybill.tables.state import BACKFILL_PROPERTY
 
 PLENTY = 1 << 40
 
@@ -266,3 +268,49 @@ def test_rollback_to_before_the_start_raises(table: Table) -> None:
     table.manage_snapshots().rollback_to_snapshot(first.snapshot_id or 0).commit()
     with pytest.raises(SweepHistoryLost, match=r"rolled back.*Roll the unique table"):
         scan_appends(table, second, run_bytes=PLENTY)
+
+
+def backfill(table: Table, *offsets: int, name: str = "20260101_0000") -> TablePosition:
+    """Replace all rows, as the promotion of a backfill of everything does."""
+    old = [task.file for task in table.scan().plan_files()]
+    rows = pa.table({"offset": pa.array(offsets, pa.int64())})
+    with table.transaction() as transaction:
+        update = transaction.update_snapshot({BACKFILL_PROPERTY: name})
+        with update.overwrite() as replace:
+            for file in old:
+                replace.delete_data_file(file)
+            for file in _dataframe_to_data_files(transaction.table_metadata, rows, table.io):
+                replace.append_data_file(file)
+    return current(table)
+
+
+def test_first_sweep_begins_with_the_rows_that_the_last_backfill_left(table: Table) -> None:
+    append(table, 1)
+    backfill(table, 11)
+    append(table, 2, 3)
+    backfill(table, 11, 12, 13, name="20260102_0000")
+    end = append(table, 4, 5)
+    found = scan(table)
+    assert (records(found), found.end) == ([3, 2], end)
+
+
+def test_first_sweep_cannot_leave_out_rows_that_a_later_backfill_replaced(table: Table) -> None:
+    append(table, 1)
+    backfill(table, 11)
+    append(table, 2, 3)
+    set_commit_times(table, 1000, 2000, 3000)
+    with pytest.raises(ConfigError, match="1970-01-01T00:00:02Z"):
+        scan(table, since_ms=1500)
+    assert records(scan(table, since_ms=2500)) == [2]
+
+
+def test_snapshot_of_another_history_does_not_follow_a_start_that_exists(table: Table) -> None:
+    """It has no parent, and the next sequence number, as a successor whose parent PyIceberg has expired."""
+    first = append(table, 1)
+    with table.transaction() as transaction:
+        transaction.update_snapshot(branch="other").fast_append().commit()
+    with table.transaction() as transaction, ManageSnapshots(transaction) as refs:
+        refs.create_branch(table.refs()["other"].snapshot_id, "main")
+    assert current(table).sequence == first.sequence + 1
+    with pytest.raises(SweepHistoryLost):
+        scan_appends(table, first, run_bytes=PLENTY)
