@@ -341,7 +341,7 @@ def test_history_without_the_swept_snapshot_and_the_next_one_is_a_fault(made: Ha
     made.expire(made.main)
     (fault,) = made.check().faults
     assert fault.kind is FaultKind.PROGRESS
-    assert "through which it was swept, is not in its history" in fault.what
+    assert "through which dedup has swept it, is not in the history of its current snapshot" in fault.what
 
 
 def test_main_table_that_was_dropped_and_created_again_is_a_fault(made: HandFilledTables) -> None:
