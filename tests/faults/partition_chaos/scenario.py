@@ -17,8 +17,16 @@ _KIB = 1 << 10
 DRIVER_STEPS = tuple(name for name in failpoints.PARTITION if name != "partition.committed")
 """Steps at which a frozen driver still has work to do, so that it is a zombie when it resumes."""
 
-_QUARANTINE = "partition.quarantine_published"
-_REACHED_AGAIN = ("partition.planned", "partition.staged", _QUARANTINE, "partition.committed")
+_OF_QUARANTINE = ("partition.quarantine_branched", "partition.quarantine_published")
+"""Steps that a run without junk does not reach."""
+_REACHED_AGAIN = (
+    "partition.planned",
+    "partition.staged",
+    "partition.branched",
+    "partition.audited",
+    *_OF_QUARANTINE,
+    "partition.committed",
+)
 """Steps that a driver reaches if it finds the staged files of another."""
 _REACHED_OFTEN = ("partition.span_read", "partition.file_sent")
 
@@ -153,7 +161,7 @@ class _ActDrawer:
         return Act(rival_delays=tuple(delays))
 
     def _step(self, steps: tuple[str, ...]) -> str:
-        return self.rng.choice([step for step in steps if self.has_junk or step != _QUARANTINE])
+        return self.rng.choice([step for step in steps if self.has_junk or step not in _OF_QUARANTINE])
 
     def _kill(self, steps: tuple[str, ...]) -> Act:
         step = self._step(steps)

@@ -1,0 +1,22 @@
+"""Random histories of runs, holds and decisions: readers see exactly what the decisions allow, and never a mixture."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from publish_chaos.history import History
+
+if TYPE_CHECKING:
+    from devstack import Stack
+
+pytestmark = [pytest.mark.faults, pytest.mark.integration]
+
+SEEDS = [*range(1, 4), *(pytest.param(seed, marks=pytest.mark.deep) for seed in range(4, 24))]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_readers_see_what_the_decisions_allow(stack: Stack, seed: int) -> None:
+    del stack  # its addresses are in the environment
+    history = History(seed)
+    assert history.play().faults == [], "\n".join(history.trace)
