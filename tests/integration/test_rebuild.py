@@ -199,7 +199,7 @@ def swept_and_promoted(stream: Replaced) -> Replaced:
 def test_promoted_generation_is_followed_and_promoting_the_earlier_one_again_too(stream: Replaced) -> None:
     swept_and_promoted(stream)
     before = (_offsets(stream.tables.unique), stream.keys())
-    reports = []
+    reports: list[str] = []
 
     def look(done: str) -> None:
         if done in {"rebuild_started", "committed", "index_saved"}:
@@ -345,7 +345,7 @@ def test_rebuild_is_bounded_by_run_bytes(make_scene: MakeScene) -> None:
 @pytest.mark.parametrize("step", STEPS)
 def test_rebuild_that_a_rival_finishes_meanwhile_changes_nothing(stream: Replaced, step: str) -> None:
     swept_and_promoted(stream)
-    happened = []
+    happened: list[str] = []
 
     def rival(done: str) -> None:
         if done == step and not happened:
@@ -367,7 +367,7 @@ def test_sweep_that_slept_through_a_rebuild_commits_nothing(stream: Replaced, st
     stream.sweep()
     stream.append("axx", 2)
     stream.append("cca")
-    happened = []
+    happened: list[str] = []
 
     def replace(done: str) -> None:
         if done == step and not happened:

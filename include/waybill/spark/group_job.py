@@ -140,6 +140,8 @@ class _Run:
         return ResultsRecorder(store, options.group, str(self.job), options.run, selected, earlier)
 
     def _append_audits(self, audits: Sequence[AuditRecord]) -> None:
+        if not audits:
+            return
         try:
             append_results(self.services.catalog, audits)
         except WaybillError as error:
