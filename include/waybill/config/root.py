@@ -111,11 +111,20 @@ class Config(Section):
         for name, stream in self.streams.items():
             for table in _tables_of(stream):
                 owner = owners.setdefault(table, name)
-                if owner != name and not _are_generations(self.streams[owner], stream):
+                if owner == name:
+                    continue
+                if not _are_generations(self.streams[owner], stream):
                     raise _overlap(
                         (name, "table"),
                         f"streams {owner!r} and {name!r} would both write the table {table}: "
                         f"give one of them another table or generation",
+                    )
+                # PyIceberg writes all new files of a table with one partition spec.
+                if self.streams[owner].partition_by != stream.partition_by:
+                    raise _overlap(
+                        (name, "partition_by"),
+                        f"streams {owner!r} and {name!r} are generations of the table {table}, and must have the same "
+                        f"partition_by while both run",
                     )
 
     def _pairs_that_may_share_topics(self) -> Iterator[tuple[tuple[str, Stream], tuple[str, Stream]]]:

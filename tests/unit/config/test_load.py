@@ -489,6 +489,12 @@ def test_two_streams_that_write_the_same_table_or_chain_are_refused(
     assert refusal(tmp_path, text) == f"streams.yaml, {message}"
 
 
+def test_two_generations_of_a_table_have_the_same_partitioning(tmp_path: Path) -> None:
+    second = SECOND.format(topics="[x]", generation=2, table="analytics.flights")
+    message = refusal(tmp_path, f"{VALID}{second}    partition_by: [day, 'bucket(4, key)']\n")
+    assert "streams.second.partition_by: streams 'flights' and 'second' are generations of the table" in message
+
+
 def test_two_streams_with_the_same_pattern_are_refused(tmp_path: Path) -> None:
     text = VALID.replace("[flights]", "{regex: 'f{2}'}") + SECOND.format(
         topics="{regex: 'f{2}'}", generation=1, table="a.b"
