@@ -138,4 +138,4 @@ def _bookings(field: str, first: int) -> Iterator[FlightEvent]:
 def _first_line(log: str) -> str:
     """Return the message about the hold in a log."""
     lines = [line for line in log.splitlines() if "are held, not published" in line]
-    return lines[0][lines[0].index(_STREAM) :] if lines else log[-500:]
+    return lines[0].partition("PublicationHeld: ")[2] if lines else log[-500:]
