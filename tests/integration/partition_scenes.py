@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.io.pyarrow import parquet_file_to_data_file
 from pyiceberg.table import Table
@@ -32,6 +33,11 @@ from waybill.tables.state import ancestry
 DAY_MS = 86_400_000
 Message = tuple[str, int, int, int | None, bytes | None, tuple[tuple[str, bytes | None], ...], bytes | None]
 """Topic, partition, offset, timestamp in ms, key, headers, value."""
+
+
+def mostly_deep(steps: Sequence[str], *kept: str) -> list[Any]:
+    """Return the steps as parameters of a test: those that are not `kept` only for `make test-deep`."""
+    return [step if step in kept else pytest.param(step, marks=pytest.mark.deep) for step in steps]
 
 
 def in_this_process(job: Job, tasks: Sequence[Task]) -> list[TaskResult | ArchiveFault]:

@@ -32,7 +32,7 @@ from backfill_scenes import (
     use,
     with_second,
 )
-from partition_scenes import Scene, in_this_process
+from partition_scenes import Scene, in_this_process, mostly_deep
 from quarantine_scenes import rewrite_quarantine
 
 from waybill.backfill import (
@@ -230,6 +230,7 @@ def test_what_others_publish_meanwhile_stays_after_promotion_and_undo(scene: Sce
     check(scene, expected)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("action", [Action.PROMOTE, Action.UNDO])
 @pytest.mark.parametrize("step", CHANGE_STEPS[:3])
 def test_a_live_run_and_a_compaction_at_any_step_stay(scene: Scene, action: Action, step: str) -> None:
@@ -268,7 +269,7 @@ def test_a_held_publication_does_not_hinder_a_backfill(scene: Scene) -> None:
 # --- killed -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("step", BUILD_STEPS)
+@pytest.mark.parametrize("step", mostly_deep(BUILD_STEPS, BUILD_STEPS[2]))
 def test_a_backfill_killed_at_any_step_continues(scene: Scene, step: str) -> None:
     before = all_first(scene)
     backfill = request(scene, *RANGE)
@@ -282,6 +283,7 @@ def test_a_backfill_killed_at_any_step_continues(scene: Scene, step: str) -> Non
     assert scene.data_files() == files_of_all_snapshots(scene)
 
 
+@pytest.mark.deep
 def test_each_task_counts_once_when_runs_die_between_tasks_and_race(
     make_scene: MakeScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -318,7 +320,7 @@ def test_each_task_counts_once_when_runs_die_between_tasks_and_race(
     assert scene.data_files() == files_of_all_snapshots(scene)  # the rival's files are deleted
 
 
-@pytest.mark.parametrize("step", CHANGE_STEPS)
+@pytest.mark.parametrize("step", mostly_deep(CHANGE_STEPS, CHANGE_STEPS[2]))
 def test_a_promotion_and_an_undo_killed_at_any_step_are_ended_by_the_next_call(scene: Scene, step: str) -> None:
     before = all_first(scene)
     after = promoted(before)
@@ -332,6 +334,7 @@ def test_a_promotion_and_an_undo_killed_at_any_step_are_ended_by_the_next_call(s
     assert scene.data_files() == files_of_all_snapshots(scene)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("step", CHANGE_STEPS)
 def test_what_a_killed_process_began_is_ended_before_anything_else(scene: Scene, step: str) -> None:
     before = all_first(scene)
@@ -347,6 +350,7 @@ def test_what_a_killed_process_began_is_ended_before_anything_else(scene: Scene,
     check(scene, before)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("step", CHANGE_STEPS)
 def test_rivals_at_any_step_do_it_once(scene: Scene, step: str) -> None:
     before = all_first(scene)
@@ -363,6 +367,7 @@ def test_rivals_at_any_step_do_it_once(scene: Scene, step: str) -> None:
     assert len(report_backfill(scene.store, backfill).events) == 2
 
 
+@pytest.mark.deep
 def test_a_sleeper_that_wakes_after_the_undo_changes_nothing(scene: Scene) -> None:
     before = all_first(scene)
     backfill = build(scene, *RANGE)
@@ -380,6 +385,7 @@ def test_a_sleeper_that_wakes_after_the_undo_changes_nothing(scene: Scene) -> No
 # --- retries of the quarantine ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.deep
 def test_a_retry_waits_while_a_backfill_is_moved(scene: Scene) -> None:
     before = all_first(scene)
     backfill = build(scene, *RANGE)
@@ -396,6 +402,7 @@ def test_a_retry_waits_while_a_backfill_is_moved(scene: Scene) -> None:
     check_verified(scene)
 
 
+@pytest.mark.deep
 def test_a_retry_between_build_and_promotion_is_replaced_in_the_range_and_stays_outside(scene: Scene) -> None:
     use(scene, FIRST)
     put(scene, TP0, 21, 30)
@@ -413,6 +420,7 @@ def test_a_retry_between_build_and_promotion_is_replaced_in_the_range_and_stays_
     check_verified(scene)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("step", ["staged", "recorded", "committed", "rewritten"])
 def test_a_retry_that_was_killed_is_ended_before_a_promotion(
     scene: Scene, step: str, monkeypatch: pytest.MonkeyPatch
@@ -431,6 +439,7 @@ def test_a_retry_that_was_killed_is_ended_before_a_promotion(
     assert {offset for (_, offset), who in quarantine.items() if who == "second"} == {5, 10, 15, 105}
 
 
+@pytest.mark.deep
 def test_a_retry_that_sleeps_over_a_promotion_moves_nothing(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     before = all_first(scene)
     backfill = build(scene, *RANGE)
@@ -556,6 +565,7 @@ def test_an_archive_fault_in_the_range_ends_the_build_with_its_message(scene: Sc
     check(scene, promoted(before))
 
 
+@pytest.mark.deep
 def test_a_table_rolled_back_below_the_range_is_not_changed(scene: Scene) -> None:
     backfill = build(scene, *RANGE)
     table = scene.table

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 import pytest
-from partition_scenes import Scene, event, junk
+from partition_scenes import Scene, event, junk, mostly_deep
 from test_partition import Killed, die_at
 
 from waybill.audit import Audit, AuditInput, CheckResult, DecisionKind, Severity
@@ -25,6 +25,7 @@ pytestmark = pytest.mark.integration
 TP = TopicPartition("flights", 0)
 OTHER_FIELDS = {"name": "json", "event_time": {"field": "when", "format": "epoch_ms"}, "message_id": "id"}
 DECISION_STEPS = ["decided", "quarantine_branched", "branched", "audited", "quarantine_published"]
+RUN_STEPS = ["executed", "staged", "quarantine_branched", "branched", "audited"]
 MakeScene = Callable[..., Scene]
 
 
@@ -156,7 +157,7 @@ def test_a_decision_is_made_once(scene: Scene) -> None:
     scene.check_exactly_once()
 
 
-@pytest.mark.parametrize("step", DECISION_STEPS)
+@pytest.mark.parametrize("step", mostly_deep(DECISION_STEPS, "branched"))
 def test_a_killed_release_is_finished_by_the_next_run(scene: Scene, step: str) -> None:
     hold(scene)
     with pytest.raises(Killed):
@@ -189,7 +190,7 @@ def test_the_table_may_be_compacted_during_a_hold(scene: Scene, decide: Callable
     assert branches(scene) == {"main"}
 
 
-@pytest.mark.parametrize("step", ["executed", "staged", "quarantine_branched", "branched", "audited"])
+@pytest.mark.parametrize("step", mostly_deep(RUN_STEPS, "audited"))
 def test_a_run_that_was_frozen_while_its_plan_was_rejected_publishes_nothing(scene: Scene, step: str) -> None:
     def oversleep(reached: str) -> None:
         if reached == step:
@@ -205,7 +206,7 @@ def test_a_run_that_was_frozen_while_its_plan_was_rejected_publishes_nothing(sce
     scene.check_exactly_once()
 
 
-@pytest.mark.parametrize("step", ["executed", "staged", "quarantine_branched", "branched", "audited"])
+@pytest.mark.parametrize("step", mostly_deep(RUN_STEPS, "audited"))
 def test_a_run_that_was_frozen_during_a_release_adopts_it(scene: Scene, step: str) -> None:
     def oversleep(reached: str) -> None:
         if reached == step:
