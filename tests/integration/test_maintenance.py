@@ -108,8 +108,8 @@ def test_all_but_the_newest_snapshot_expire_between_staging_and_commit(
         assert figures(done, "expire_snapshots")["snapshots_after"] == 1
     assert figures(report.tables[0], "expire_snapshots")["data_files_removed"] == 2 * FILES
     removed = {step.name: step.figures for step in report.store}["remove_plans"]
-    assert (removed["objects_removed"], removed["plans_open"]) == (2 * FILES, 1)
-    assert len(scene.keys("plans/")) == 2
+    assert (removed["objects_removed"], removed["plans_open"]) == (3 * FILES, 1), "plans, staged files and audits"
+    assert len(scene.keys("plans/")) == 3
     scene.check_exactly_once()
     scene.check_no_file_is_left_over()
     scene.put(TP, [event(FILES * 10 + 2, 0)])
