@@ -40,6 +40,7 @@ SOCKET_VARIABLE = "WAYBILL_FORKED_DAEMON"
 
 _STREAM_COUNT = 3  # standard input, output and error
 _LENGTH_BYTES = 8
+_FORWARDED_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
 # --- the imports ------------------------------------------------------------------------------------------------------
@@ -202,30 +203,41 @@ def _take_over(connection: socket.socket) -> None:
 def hand_over(path: str) -> bool:
     """Let the forked process behind a socket run as the daemon, and return True when it has ended.
 
-    Returns False at once if there is no such process.
+    Returns False at once if there is no such process. Signals that end a daemon go to the forked process.
     """
-    with socket.socket(socket.AF_UNIX) as connection:
-        try:
-            connection.connect(path)
-            environment = json.dumps(dict(os.environ)).encode()
-            size = len(environment).to_bytes(_LENGTH_BYTES, "big")
-            socket.send_fds(connection, [size], list(range(_STREAM_COUNT)))
-            connection.sendall(environment)
-            answer = connection.recv(_LENGTH_BYTES)
-        except OSError:
-            return False
-        if not answer:
-            return False
-        daemon_pid = int.from_bytes(answer, "big")
+    # The forked process may start to work before this process knows its id. A signal that comes in between waits.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED_SIGNALS)
+    try:
+        with socket.socket(socket.AF_UNIX) as connection:
+            daemon_pid = _hand_over_streams(connection, path)
+            if daemon_pid is None:
+                return False
 
-        def forward_signal(number: int, _: object) -> None:
-            with suppress(ProcessLookupError):
-                os.kill(daemon_pid, number)
+            def forward_signal(number: int, _: object) -> None:
+                with suppress(ProcessLookupError):
+                    os.kill(daemon_pid, number)
 
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-            signal.signal(number, forward_signal)
-        connection.recv(1)
-    return True
+            for number in _FORWARDED_SIGNALS:
+                signal.signal(number, forward_signal)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED_SIGNALS)
+            connection.recv(1)
+        return True
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED_SIGNALS)
+
+
+def _hand_over_streams(connection: socket.socket, path: str) -> int | None:
+    """Send this process's environment and streams. Returns the id of the process that took them, or None."""
+    try:
+        connection.connect(path)
+        environment = json.dumps(dict(os.environ)).encode()
+        size = len(environment).to_bytes(_LENGTH_BYTES, "big")
+        socket.send_fds(connection, [size], list(range(_STREAM_COUNT)))
+        connection.sendall(environment)
+        answer = connection.recv(_LENGTH_BYTES)
+    except OSError:
+        return None
+    return int.from_bytes(answer, "big") if answer else None
 
 
 if __name__ == "__main__":
