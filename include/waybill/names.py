@@ -53,6 +53,7 @@ __all__ = [
     "gap_prefix",
     "gaps_prefix",
     "generation_change_key",
+    "generation_of_ref",
     "generation_ref",
     "group_results_key",
     "history_name",
@@ -147,6 +148,7 @@ _PERIOD_OBJECT = re.compile(r"([a-zA-Z0-9._-]{1,249})/dt=([0-9]{4}-[0-9]{2}-[0-9
 _FILE_EXTENSIONS = "|".join(re.escape(extension) for extension in FileExtension)
 _FILE = re.compile(rf"({_NUMBER.pattern})_({_NUMBER.pattern})_({_OFFSET})\.({_FILE_EXTENSIONS})")
 _SUCCESS = "_SUCCESS"
+_GENERATION_REF = "generation_"
 
 
 # --- topics and streams -----------------------------------------------------------------------------------------------
@@ -698,7 +700,13 @@ def name_with_generation(name: str, generation: int) -> str:
 
 def generation_ref(generation: int) -> str:
     """Return the branch of a generation that is not live."""
-    return f"generation_{generation}"
+    return f"{_GENERATION_REF}{generation}"
+
+
+def generation_of_ref(ref: str) -> int | None:
+    """Return the generation whose rows a branch holds; None for any other branch or tag."""
+    number = ref.removeprefix(_GENERATION_REF)
+    return int(number) if number != ref and number.isdecimal() else None
 
 
 def generation_change_key(prefix: str, stream: str, at: datetime) -> str:

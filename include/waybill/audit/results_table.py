@@ -23,7 +23,7 @@ from pyiceberg.exceptions import (
     TableAlreadyExistsError,
 )
 from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOrEqual, In
-from pyiceberg.manifest import DataFile, ManifestContent
+from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
@@ -34,7 +34,7 @@ from waybill.audit.results import Audit
 from waybill.staging.file_writer import write_data_files
 from waybill.tables import commit_snapshot, commit_with_retry, remove_files
 from waybill.tables.catalog import translate_catalog_errors
-from waybill.tables.state import ancestry
+from waybill.tables.state import ancestry, live_files
 
 __all__ = ["RESULTS_SCHEMA", "RESULTS_TABLE", "AuditRecord", "append_results", "compact_results", "read_results"]
 
@@ -227,7 +227,7 @@ def _summary(table: Table) -> Mapping[str, str]:
 
 
 def _remove_unless_referenced(table: Table, files: Sequence[DataFile]) -> None:
-    referenced = _paths(_files(table, table.metadata.current_snapshot()))
+    referenced = _paths(live_files(table, table.metadata.current_snapshot()))
     remove_files(table.io, [file.file_path for file in files if file.file_path not in referenced])
 
 
@@ -266,7 +266,7 @@ def compact_results(table: Table, *, now: datetime | None = None) -> None:
     Another process may append at the same time: then nothing happens, and a later append tries again. A process that
     is killed in between leaves files that no snapshot references.
     """
-    old = list(_files(table, table.metadata.current_snapshot()))
+    old = list(live_files(table, table.metadata.current_snapshot()))
     rows = table.scan().to_arrow().select(_ROWS.names).cast(_ROWS)
     new = write_data_files(table, _ROWS, rows.to_batches(), memory_bytes=_MEMORY_BYTES, name="compacted")
     if not commit_snapshot(table, {}, added=new, removed=old):
@@ -300,12 +300,6 @@ def _all_paths(table: Table, snapshots: Sequence[Snapshot]) -> set[str]:
     for manifest in manifests.values():
         paths |= _paths(entry.data_file for entry in manifest.fetch_manifest_entry(table.io))
     return paths | manifests.keys()
-
-
-def _files(table: Table, snapshot: Snapshot | None) -> Iterator[DataFile]:
-    for manifest in () if snapshot is None else snapshot.manifests(table.io):
-        if manifest.content is ManifestContent.DATA:
-            yield from (entry.data_file for entry in manifest.fetch_manifest_entry(table.io))
 
 
 def _paths(files: Iterator[DataFile]) -> set[str]:

@@ -26,8 +26,8 @@ from waybill.errors import BackfillRefused
 from waybill.names import backfill_branch, backfill_plan_id, backfill_tag
 from waybill.staging.table_layout import TableLayout
 from waybill.store import Store
-from waybill.tables import RETRIES_PROPERTY, CommitOutcome, commit_snapshot, commit_with_retry, head_of, read_retries
-from waybill.tables.commit import commit_transaction
+from waybill.tables import RETRIES_PROPERTY, CommitOutcome, commit_with_retry, head_of, read_retries
+from waybill.tables.commit import assert_head, commit_transaction, ensure_first_snapshot, stage_snapshot
 from waybill.tables.state import BACKFILL_PROPERTY
 
 __all__ = ["BACKFILL_PROPERTY", "UNDO_WINDOW", "Cutter", "RangeChange", "Replacement"]
@@ -142,7 +142,7 @@ class RangeChange:
 
             def stage(transaction: Transaction) -> None:
                 with ManageSnapshots(transaction) as refs:
-                    refs.create_branch(base.snapshot_id, MAIN_BRANCH)  # asserts that `main` is still there
+                    assert_head(refs, MAIN_BRANCH, base)
                     refs.create_branch(base.snapshot_id, name)
                 _overwrite(transaction, found, {**self.properties, BACKFILL_PROPERTY: self.backfill}, name)
                 # Last: PyIceberg drops the age of a branch that gets a snapshot.
@@ -228,7 +228,7 @@ class RangeChange:
 
             def stage(transaction: Transaction) -> None:
                 with ManageSnapshots(transaction) as refs:
-                    refs.create_branch(base.snapshot_id, MAIN_BRANCH)  # asserts that `main` is still there
+                    assert_head(refs, MAIN_BRANCH, base)
                     stage_refs(refs, base)
                 _overwrite(transaction, found or Replacement((), ()), {**state, **about}, MAIN_BRANCH)
 
@@ -238,20 +238,13 @@ class RangeChange:
 
 
 def _head(table: Table) -> Snapshot | None:
-    """Return the head of `main`; None after a first, empty snapshot was committed: PyIceberg needs one to branch."""
-    head = head_of(table.metadata, MAIN_BRANCH)
-    if head is None:
-        commit_snapshot(table, {})
-    return head
+    """Return the head of `main`; None after an attempt to commit a first, empty snapshot."""
+    return head_of(table.metadata, MAIN_BRANCH) if ensure_first_snapshot(table) else None
 
 
 def _overwrite(transaction: Transaction, found: Replacement, properties: Mapping[str, str], branch: str) -> None:
-    update = transaction.update_snapshot(dict(properties), branch=branch)
-    with update.overwrite() if found.removed or found.added else update.fast_append() as snapshot:
-        for file in found.removed:
-            snapshot.delete_data_file(file)
-        for file in found.added:
-            snapshot.append_data_file(file)
+    is_empty = not found.removed and not found.added
+    stage_snapshot(transaction, properties, branch, added=found.added, removed=found.removed, is_append=is_empty)
 
 
 def _age_ms(snapshot: Snapshot, from_now: timedelta) -> int:

@@ -15,14 +15,14 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pyiceberg.manifest import DataFile, FileFormat, ManifestContent
+from pyiceberg.manifest import DataFile, FileFormat
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from waybill.dedup.first_sweep import find_first_sweep_start, snapshots_before
 from waybill.errors import PlanUnusable, SweepHistoryLost
 from waybill.tables.dedup import FirstSweepStart
-from waybill.tables.state import BACKFILL_PROPERTY, ancestry
+from waybill.tables.state import BACKFILL_PROPERTY, ancestry, live_files
 
 __all__ = [
     "TABLE_START",
@@ -33,7 +33,6 @@ __all__ = [
     "backfill_of",
     "current_position",
     "has_no_appends",
-    "live_files",
     "scan_appends",
     "snapshots_since",
 ]
@@ -160,17 +159,6 @@ def appends_rows(table: Table, snapshot: Snapshot) -> bool:
 def current_position(table: Table) -> TablePosition:
     """Return the position of the table's current snapshot."""
     return _position_of(table.metadata.current_snapshot())
-
-
-def live_files(table: Table, snapshot: Snapshot) -> Iterator[DataFile]:
-    """Yield all data files of a snapshot, whichever snapshot added them.
-
-    Delete files are ignored. So this is not `table.scan`, which reads them too, and raises for equality deletes.
-    """
-    for manifest in snapshot.manifests(table.io):
-        if manifest.content is ManifestContent.DATA:
-            for entry in manifest.fetch_manifest_entry(table.io):
-                yield entry.data_file
 
 
 def _from_last_backfill(snapshots: list[Snapshot]) -> list[Snapshot]:

@@ -29,7 +29,7 @@ from pyiceberg.types import TimestamptzType
 
 from waybill.config import Storage
 from waybill.config.dedup import ARRIVED_AT, Dedup
-from waybill.dedup.appends import TablePosition, current_position, live_files, scan_appends
+from waybill.dedup.appends import TablePosition, current_position, scan_appends
 from waybill.dedup.index.manifest import IndexIdentity, IndexStore, Manifest, load_manifest, save_manifest
 from waybill.dedup.index.merge import (
     MERGE_BYTES_PER_KEY,
@@ -50,7 +50,7 @@ from waybill.store import Store
 from waybill.tables.catalog import task_io, translate_catalog_errors
 from waybill.tables.dedup import NO_HORIZON_MS
 from waybill.tables.files import translate_storage_errors
-from waybill.tables.state import SWEEP_HORIZON_PROPERTY, newest_property
+from waybill.tables.state import SWEEP_HORIZON_PROPERTY, live_files, newest_property
 
 __all__ = ["BuildJob", "BuildTask", "bring_up_to_date", "index_rows", "rebuild", "run_build_task"]
 
@@ -264,7 +264,6 @@ class _Builder:
 
 def _files_by_arrival(unique: Table) -> list[_UniqueFile]:
     """Return the data files of the table's current snapshot, sorted by their last arrival."""
-    snapshot = unique.metadata.current_snapshot()
     field_id = unique.schema().find_field(ARRIVED_AT).field_id
 
     def last_arrived_ms(file: DataFile) -> int | None:
@@ -273,7 +272,7 @@ def _files_by_arrival(unique: Table) -> list[_UniqueFile]:
 
     found = [
         _UniqueFile(file.file_path, file.record_count, last_arrived_ms(file))
-        for file in (() if snapshot is None else live_files(unique, snapshot))
+        for file in live_files(unique, unique.metadata.current_snapshot())
     ]
     return sorted(found, key=lambda file: (file.last_arrived_ms or 0, file.path))
 

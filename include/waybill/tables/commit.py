@@ -17,6 +17,8 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table, TableProperties, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.update.snapshot import ManageSnapshots
 from sqlalchemy.exc import OperationalError
 from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_attempt, wait_exponential
 
@@ -26,10 +28,14 @@ from waybill.tables.state import metadata_at, state_of
 
 __all__ = [
     "CommitOutcome",
+    "assert_head",
     "commit_snapshot",
     "commit_transaction",
     "commit_with_retry",
     "copy_state_to_new_snapshot",
+    "ensure_first_snapshot",
+    "ensure_property",
+    "stage_snapshot",
 ]
 
 logger = logging.getLogger(__name__)
@@ -97,17 +103,69 @@ def commit_snapshot(
     removed = list(removed)
 
     def stage(transaction: Transaction) -> None:
-        update = transaction.update_snapshot(dict(properties), branch=branch)
-        with update.overwrite() if removed else update.fast_append() as snapshot:
-            for file in removed:
-                snapshot.delete_data_file(file)
-            for file in added:
-                snapshot.append_data_file(file)
+        stage_snapshot(transaction, properties, branch, added=added, removed=removed, is_append=not removed)
 
     return commit_transaction(table, stage)
 
 
-def commit_transaction(table: Table, stage: Callable[[Transaction], None]) -> bool:
+def stage_snapshot(
+    transaction: Transaction,
+    properties: Mapping[str, str],
+    branch: str,
+    *,
+    added: Iterable[DataFile] = (),
+    removed: Iterable[DataFile] = (),
+    is_append: bool,
+) -> None:
+    """Add a snapshot to a transaction, which becomes the head of `branch`.
+
+    `is_append`: the snapshot adds rows that the table did not have. Sweeps read only the files of such snapshots.
+    """
+    update = transaction.update_snapshot(dict(properties), branch=branch)
+    with update.fast_append() if is_append else update.overwrite() as snapshot:
+        for file in removed:
+            snapshot.delete_data_file(file)
+        for file in added:
+            snapshot.append_data_file(file)
+
+
+def assert_head(refs: ManageSnapshots, branch: str, head: Snapshot) -> None:
+    """Let the commit fail unless `head` is still the head of the branch.
+
+    A reference that is set to where it is changes nothing. PyIceberg keeps only the first assertion about a reference
+    in a transaction, so this must come first.
+    """
+    refs.create_branch(head.snapshot_id, branch)
+
+
+def ensure_first_snapshot(table: Table) -> bool:
+    """Return whether `main` of the table, as it is loaded, has a snapshot. Else try to commit an empty one.
+
+    PyIceberg writes the first snapshot of a table to `main` only. So an attempt that is to write to a branch of a new
+    table calls this first, and gives up if it returns False: the next attempt finds the snapshot.
+    """
+    if MAIN_BRANCH in table.metadata.refs:
+        return True
+    commit_snapshot(table, {})
+    return False
+
+
+def ensure_property(table: Table, name: str, value: str) -> None:
+    """Ensure that the table has a property. A value that it has already stays.
+
+    Raises `CommitConflict` when every attempt was refused, `CatalogUnavailable` when the catalog does not answer.
+    """
+
+    def attempt() -> bool | None:
+        if name in table.metadata.properties:
+            return True
+        return True if commit_transaction(table, lambda changes: changes.set_properties({name: value})) else None
+
+    if name not in table.metadata.properties:
+        commit_with_retry(table, attempt, "changes of its properties")
+
+
+def commit_transaction(table: Table, stage: Callable[[Transaction], object]) -> bool:
     """Commit the changes that `stage` adds to a transaction of `table`, and return whether they are committed.
 
     Returns False when the catalog refused the commit because the table has moved on since it was loaded, and also when

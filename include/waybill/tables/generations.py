@@ -10,8 +10,8 @@ from pyiceberg.table import Table, Transaction
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.update.snapshot import ManageSnapshots
 
-from waybill.names import generation_ref
-from waybill.tables.commit import commit_snapshot, commit_transaction, commit_with_retry
+from waybill.names import generation_of_ref, generation_ref
+from waybill.tables.commit import commit_snapshot, commit_transaction, commit_with_retry, ensure_first_snapshot
 from waybill.tables.publish import head_of
 from waybill.tables.state import LIVE_GENERATION_PROPERTY
 
@@ -28,10 +28,7 @@ def generations_of(table: Table) -> dict[int, str]:
     """Return the branch of each generation that the table holds, by generation, in their order."""
     live = live_generation(table)
     found = {} if live is None else {live: MAIN_BRANCH}
-    prefix = generation_ref(0)[:-1]
-    for ref in table.metadata.refs:
-        if ref.startswith(prefix) and ref.removeprefix(prefix).isdecimal():
-            found[int(ref.removeprefix(prefix))] = ref
+    found |= {generation: ref for ref in table.metadata.refs if (generation := generation_of_ref(ref)) is not None}
     return dict(sorted(found.items()))
 
 
@@ -52,8 +49,8 @@ def make_live(table: Table, generation: int) -> bool:
         assert live is not None  # `ensure_tables` records it before any branch exists
         ref = generation_ref(generation)
         shown, wanted = head_of(table.metadata, MAIN_BRANCH), head_of(table.metadata, ref)
-        if shown is None:  # PyIceberg writes the first snapshot of a table to `main` only
-            commit_snapshot(table, {})
+        if shown is None:
+            ensure_first_snapshot(table)
             return None
         if wanted is None:
             commit_snapshot(table, {}, branch=ref)

@@ -22,7 +22,13 @@ from pyiceberg.table.update.snapshot import ManageSnapshots
 
 from waybill.errors import CommitConflict
 from waybill.names import rebuild_ref
-from waybill.tables.commit import CommitOutcome, commit_snapshot, commit_transaction, commit_with_retry
+from waybill.tables.commit import (
+    CommitOutcome,
+    commit_snapshot,
+    commit_transaction,
+    commit_with_retry,
+    ensure_first_snapshot,
+)
 from waybill.tables.publish import drop_branch, head_of
 from waybill.tables.state import (
     LIVE_GENERATION_PROPERTY,
@@ -114,8 +120,7 @@ def begin_history(table: TableHistory, is_needed: Callable[[], bool] = lambda: T
             return False
         if table.ref is not None:
             return True
-        if not table.metadata.snapshots:  # PyIceberg writes the first snapshot of a table to `main` only
-            commit_snapshot(table, {})
+        if not ensure_first_snapshot(table):
             return None
         return True if commit_snapshot(table, properties, branch=branch) else None
 
@@ -133,7 +138,7 @@ def publish_history(table: TableHistory) -> CommitOutcome:
     def attempt() -> CommitOutcome | None:
         if table.ref == MAIN_BRANCH:
             return CommitOutcome.ADOPTED
-        head, shown = head_of(table.metadata, branch), head_of(table.metadata, MAIN_BRANCH)
+        head = head_of(table.metadata, branch)
         if head is None:
             raise CommitConflict(
                 f"table {'.'.join(table.name())} has no branch {branch} any more: another process has given up this "
@@ -142,9 +147,7 @@ def publish_history(table: TableHistory) -> CommitOutcome:
 
         def move(transaction: Transaction) -> None:
             with ManageSnapshots(transaction) as refs:
-                if shown is not None:
-                    refs.create_branch(shown.snapshot_id, MAIN_BRANCH)  # asserts that `main` is still there
-                refs.create_branch(head.snapshot_id, MAIN_BRANCH)
+                refs.create_branch(head.snapshot_id, MAIN_BRANCH)  # asserts that `main` is still where it was read
                 refs.remove_branch(branch)  # asserts that it is still there
             transaction.set_properties({LIVE_GENERATION_PROPERTY: str(generation_of_rebuild(history))})
 

@@ -27,7 +27,14 @@ from pyiceberg.table.update.snapshot import ManageSnapshots
 
 from waybill.errors import CommitConflict
 from waybill.names import generation_ref
-from waybill.tables.commit import CommitOutcome, commit_snapshot, commit_transaction, commit_with_retry
+from waybill.tables.commit import (
+    CommitOutcome,
+    assert_head,
+    commit_transaction,
+    commit_with_retry,
+    ensure_first_snapshot,
+    stage_snapshot,
+)
 from waybill.tables.progress import Progress, progress_text, read_progress, with_watermarks
 from waybill.tables.state import LIVE_GENERATION_PROPERTY, PLAN_PROPERTY, PROGRESS_PROPERTY, metadata_at
 
@@ -164,8 +171,7 @@ def _is_published(table: Table, commit: Commit) -> bool:
 
 def _stage(table: Table, commit: Commit) -> Snapshot | None:
     """Return the branch's snapshot on top of the target as `table` is loaded; None if the catalog refused it."""
-    # PyIceberg writes the first snapshot of a table to `main` only: so an empty one comes first.
-    if not table.metadata.snapshots and not commit_snapshot(table, {}):
+    if not ensure_first_snapshot(table):
         return None
     head = head_of(table.metadata, commit.target)
     staged = head_of(table.metadata, commit.branch)
@@ -181,19 +187,8 @@ def _stage(table: Table, commit: Commit) -> Snapshot | None:
     def add(transaction: Transaction) -> None:
         if head is not None:
             with ManageSnapshots(transaction) as refs:
-                _assert_head(refs, commit.target, head)
+                assert_head(refs, commit.target, head)
                 refs.create_branch(head.snapshot_id, commit.branch)
-        with transaction.update_snapshot(properties, branch=commit.branch).fast_append() as snapshot:
-            for file in commit.files:
-                snapshot.append_data_file(file)
+        stage_snapshot(transaction, properties, commit.branch, added=commit.files, is_append=True)
 
     return head_of(table.metadata, commit.branch) if commit_transaction(table, add) else None
-
-
-def _assert_head(refs: ManageSnapshots, branch: str, head: Snapshot) -> None:
-    """Let the commit fail unless `head` is still the head of the branch.
-
-    A reference that is set to where it is changes nothing. PyIceberg keeps only the first assertion about a reference
-    in a transaction, so this must come first.
-    """
-    refs.create_branch(head.snapshot_id, branch)

@@ -49,7 +49,7 @@ from waybill.errors import ConfigError
 from waybill.tables.adoption import adopt_table, find_table
 from waybill.tables.catalog import translate_catalog_errors
 from waybill.tables.columns import column_fields, evolve_columns
-from waybill.tables.commit import commit_transaction, commit_with_retry
+from waybill.tables.commit import commit_transaction, commit_with_retry, ensure_property
 from waybill.tables.file_inventory import (
     INVENTORY_SCHEMA,
     check_file_layout,
@@ -206,7 +206,8 @@ def ensure_tables(catalog: Catalog, stream: Stream) -> StreamTables:
     check_table(quarantine, QUARANTINE_SCHEMA, UNPARTITIONED_PARTITION_SPEC)
     if stream.sink.is_files:
         check_table(main, INVENTORY_SCHEMA, UNPARTITIONED_PARTITION_SPEC)
-        _ensure_file_layout(main, stream)
+        if find_file_layout(main, stream.generation) is None:
+            ensure_property(main, layout_property(stream.generation), file_layout_text(stream))
         check_file_layout(main, stream)
     else:
         check_table(main, TABLE_SCHEMA, main.spec())  # before anything of a table that does not fit is changed
@@ -276,21 +277,6 @@ def _ensure_inventory(catalog: Catalog, stream: Stream) -> Table:
     )
 
 
-def _ensure_file_layout(inventory: Table, stream: Stream) -> None:
-    """Record the layout of a generation's files when it begins."""
-
-    def attempt() -> bool | None:
-        if find_file_layout(inventory, stream.generation) is not None:
-            return True
-        return True if commit_transaction(inventory, record) else None
-
-    def record(transaction: Transaction) -> None:
-        transaction.set_properties({layout_property(stream.generation): file_layout_text(stream)})
-
-    if find_file_layout(inventory, stream.generation) is None:
-        commit_with_retry(inventory, attempt, "changes of its properties")
-
-
 def _ensure_namespace(catalog: Catalog, namespace: str) -> None:
     try:
         catalog.create_namespace_if_not_exists(namespace)
@@ -320,21 +306,8 @@ def ensure_table(
             return catalog.create_table(name, schema, partition_spec=spec, sort_order=order, properties=properties)
         except TableAlreadyExistsError:
             table = catalog.load_table(name)
-    _ensure_live_generation(table, generation)
+    ensure_property(table, LIVE_GENERATION_PROPERTY, str(generation))
     return table
-
-
-def _ensure_live_generation(table: Table, generation: int) -> None:
-    def attempt() -> bool | None:
-        if LIVE_GENERATION_PROPERTY in table.metadata.properties:
-            return True
-        return True if commit_transaction(table, record) else None
-
-    def record(transaction: Transaction) -> None:
-        transaction.set_properties({LIVE_GENERATION_PROPERTY: str(generation)})
-
-    if LIVE_GENERATION_PROPERTY not in table.metadata.properties:
-        commit_with_retry(table, attempt, "changes of its properties")
 
 
 def ensure_spec(table: Table, wanted: PartitionSpec, *, may_be_new: bool) -> None:

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from pyiceberg.manifest import DataFile, ManifestContent
+from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
@@ -34,6 +36,7 @@ __all__ = [
     "SWEPT_PROPERTY",
     "WATERMARKS_PROPERTY",
     "ancestry",
+    "live_files",
     "metadata_as_of",
     "metadata_at",
     "newest_properties_with",
@@ -155,3 +158,14 @@ def ancestry(metadata: TableMetadata) -> Iterator[Snapshot]:
         yield snapshot
         parent = snapshot.parent_snapshot_id
         snapshot = None if parent is None else metadata.snapshot_by_id(parent)
+
+
+def live_files(table: Table, snapshot: Snapshot | None) -> Iterator[DataFile]:
+    """Yield all data files of a snapshot, whichever snapshot added them; none without a snapshot.
+
+    Delete files are ignored. So this is not `table.scan`, which reads them too, and raises for equality deletes.
+    """
+    for manifest in () if snapshot is None else snapshot.manifests(table.io):
+        if manifest.content is ManifestContent.DATA:
+            for entry in manifest.fetch_manifest_entry(table.io):
+                yield entry.data_file
