@@ -111,6 +111,19 @@ streams:
     table: e2e.fares
     partition: {}
     maintenance: {}
+  trips:
+    topics: [e2e-trips]
+    upload: {max_age: 0s}
+    ingest: {group: own, lanes: 1, budget: 20s}
+    parser:
+      event_time: {field: time.scheduled, format: iso8601}
+      message_id: id
+    columns:
+      distance_km: {type: double, field: route.distance_km}
+    table: e2e.trips
+    partition_by: day
+    partition: {}
+    maintenance: {}
   visits:
     topics: [e2e-visits]
     upload: {max_age: 0s}

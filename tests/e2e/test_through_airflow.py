@@ -10,9 +10,11 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterable
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from in_parallel import RUN_SECONDS, in_parallel, run_dag
 
 from devstack import Stack
 from devstack.airflow import AirflowClient, DagRun, RunState
+from devstack.flights import flight_events
 from waybill.config import load_valid_streams
 from waybill.connections import CatalogEndpoint, S3Endpoint, find_connection
 from waybill.errors import StackError
@@ -33,6 +36,8 @@ from waybill.tables import open_catalog
 
 pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(1800)]
 
+
+KM_PER_MILE = 1.609344
 
 _config_lock = threading.Lock()
 
@@ -237,6 +242,81 @@ def test_a_renamed_field_is_held_rejected_corrected_and_published(stack: Stack, 
     assert (report["sound"], report["figures"]["rows"]) == (True, 500)
 
 
+@pytest.mark.deep  # sixteen DAG runs
+@in_parallel
+def test_days_with_a_wrong_unit_are_backfilled_beside_live_runs_promoted_undone_and_promoted_again(
+    stack: Stack, airflow: AirflowClient
+) -> None:
+    flights = sorted(islice(flight_events(), 6_000), key=lambda flight: flight.timestamp_ms)
+    days = [(day, list(found)) for day, found in groupby(flights, key=lambda flight: day_of(flight.timestamp_ms))]
+    create_topic(stack, "e2e-trips")
+    counts: Counter[tuple[date, str]] = Counter()
+
+    def archive_and_partition(number: int, unit: str) -> None:
+        day, events = days[number]
+        producer = Producer({"bootstrap.servers": stack.bootstrap_servers, "linger.ms": 20})
+        for event in events:
+            flight = json.loads(event.value or b"")
+            flight["route"]["distance_km"] = flight["route"]["distance_miles"] * KM_PER_MILE
+            producer.produce("e2e-trips", json.dumps(flight), event.key, timestamp=event.timestamp_ms)
+        assert producer.flush(60) == 0
+        for dag_id in ("ingest__trips", "partition__trips"):
+            run = run_dag(airflow, dag_id)
+            assert run.state is RunState.SUCCESS, airflow.failure_report(dag_id, run.run_id)
+        counts[day, unit] = len(events)
+
+    def backfill(action: str, **form: Any) -> dict[str, str]:
+        """Run the DAG with this form, and return the logs of its tasks."""
+        run = run_dag(airflow, "backfill", {"action": action, "stream": "trips", **form})
+        assert run.state is RunState.SUCCESS, airflow.failure_report("backfill", run.run_id)
+        done = [task for task in airflow.task_instances("backfill", run.run_id) if task.state == "success"]
+        return {task.task_id: airflow.log("backfill", run.run_id, task) for task in done}
+
+    def units() -> Counter[tuple[date, str]]:
+        """Count the rows by day and by the unit that their column has."""
+        found: Counter[tuple[date, str]] = Counter()
+        for row in rows_of("e2e.trips", "event_time", "value", "distance_km"):
+            miles = json.loads(row["value"])["route"]["distance_miles"]
+            unit = {miles: "miles", miles * KM_PER_MILE: "km"}[row["distance_km"]]
+            found[row["event_time"].date(), unit] += 1
+        return found
+
+    archive_and_partition(0, "km")
+    correct_config("field: route.distance_km", "field: route.distance_miles")
+    for number in (1, 2):
+        archive_and_partition(number, "miles")
+    correct_config("field: route.distance_miles", "field: route.distance_km")
+    archive_and_partition(3, "km")
+    assert units() == counts
+
+    wrong_days = {"since": f"{days[1][0]}T00:00:00Z", "until": f"{days[3][0]}T00:00:00Z"}
+    dry = backfill("plan", **wrong_days)
+    assert dry.keys() == {"act"}
+    assert "trips: 4 objects" in dry["act"]
+    built = backfill("run", **wrong_days, reason="the distance was in miles")
+    [identifier] = re.findall(r"requested backfill (\w+)", built["act"])
+    changed = len(days[1][1]) + len(days[2][1])
+    assert f"column distance_km: {changed:,}" in built["report"], built["report"]
+    archive_and_partition(4, "km")  # published while the backfill waits for a decision
+    assert units() == counts, "consumers see nothing of a backfill before its promotion"
+    diff = waybill("backfill", "diff", "trips", identifier)
+    assert diff["messages"] == {"changed": changed}, diff
+
+    corrected = Counter({(day, "km"): count for (day, _), count in counts.items()})
+    backfill("promote", backfill=identifier, reason="the diff is as expected")
+    assert units() == corrected
+    backfill("undo", backfill=identifier, reason="a report still expects miles")
+    assert units() == counts
+    backfill("promote", backfill=identifier, reason="the report is changed")
+    assert units() == corrected
+    [report] = waybill("verify", "trips")
+    assert (report["sound"], report["figures"]["rows"]) == (True, sum(counts.values()))
+    status = waybill("backfill", "status", "trips", identifier)
+    assert [(event["action"], event["by"]) for event in status["events"]] == [
+        ("promote", "admin"), ("undo", "admin"), ("promote", "admin"),
+    ]  # fmt: skip
+
+
 @in_parallel
 def test_partition_run_triggers_a_sweep_that_keeps_each_id_once(stack: Stack, airflow: AirflowClient) -> None:
     create_topic(stack, "e2e-visits")
@@ -363,6 +443,10 @@ def triggered_run(airflow: AirflowClient, dag_id: str) -> DagRun:
     return airflow.wait_for_run(dag_id, runs[-1].run_id, seconds=RUN_SECONDS)
 
 
+def day_of(time_ms: int) -> date:
+    return datetime.fromtimestamp(time_ms / 1000, UTC).date()
+
+
 def ids_in(table: str) -> list[str]:
     """Return the message ids of a table's rows, sorted."""
     return values_in(table, "message_id")
@@ -370,8 +454,13 @@ def ids_in(table: str) -> list[str]:
 
 def values_in(table: str, column: str) -> list[Any]:
     """Return the values that readers of a table see in a column, sorted."""
+    return sorted(row[column] for row in rows_of(table, column))
+
+
+def rows_of(table: str, *columns: str) -> list[dict[str, Any]]:
+    """Return some columns of the rows that readers of a table see."""
     config = load_valid_streams()
     s3 = S3Endpoint.of(find_connection(config.storage.connection))
     with closing(open_catalog(CatalogEndpoint.of(find_connection(config.catalog.connection)), s3)) as catalog:
-        rows = catalog.load_table(table).scan(selected_fields=(column,)).to_arrow()
-    return sorted(rows.column(column).to_pylist())
+        rows: list[dict[str, Any]] = catalog.load_table(table).scan(selected_fields=columns).to_arrow().to_pylist()
+    return rows
