@@ -1,0 +1,53 @@
+"""How names are put together: segments of keys, offsets with leading zeros, random tokens."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = [
+    "MAX_OFFSET",
+    "NUMBER",
+    "OFFSET_DIGITS",
+    "OFFSET_PATTERN",
+    "check_token",
+    "join_segments",
+    "padded",
+    "padded_offset",
+]
+
+OFFSET_DIGITS = 20
+"""Digits of a zero-padded offset in a key."""
+MAX_OFFSET = (1 << 63) - 1
+"""Kafka's largest offset."""
+
+NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")
+"""A number in a name. Each number has one spelling, so each object has one name."""
+OFFSET_PATTERN = rf"[0-9]{{{OFFSET_DIGITS}}}"
+
+_TOKEN = re.compile(r"[0-9a-f]{32}")
+
+
+def join_segments(prefix: str, *segments: str) -> str:
+    """Return the segments of `prefix` that are not empty, and the others, separated by slashes."""
+    return "/".join([*(p for p in prefix.split("/") if p), *segments])
+
+
+def check_token(token: str) -> str:
+    """Return `token` if it is 32 hexadecimal digits, as a process chooses them. Raises `ValueError` otherwise."""
+    if not _TOKEN.fullmatch(token):
+        raise ValueError(f"{token!r} is not a token: 32 hexadecimal digits")
+    return token
+
+
+def padded_offset(offset: int) -> str:
+    """Return an offset with leading zeros, so that a listing is in order. Raises `ValueError` if it is none."""
+    if not 0 <= offset <= MAX_OFFSET:
+        raise ValueError(f"{offset} is no offset: 0 to {MAX_OFFSET}")
+    return padded(offset)
+
+
+def padded(number: int) -> str:
+    """Return a number with the digits of the largest one, so that a listing is in numeric order."""
+    if not 0 <= number <= MAX_OFFSET:
+        raise ValueError(f"{number} cannot be part of a name: 0 to {MAX_OFFSET}")
+    return f"{number:0{OFFSET_DIGITS}d}"

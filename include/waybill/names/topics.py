@@ -1,0 +1,70 @@
+"""The names of topics, topic-partitions and streams, and the stages of a stream."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from waybill.errors import ConfigError
+from waybill.names.segments import NUMBER
+
+__all__ = ["Stage", "TopicPartition", "check_stream_name", "check_topic", "is_topic"]
+
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_STREAM = re.compile(r"[a-z][a-z0-9_]{0,99}")
+
+
+class Stage(StrEnum):
+    """A part of a stream's scheduled work that can be paused alone."""
+
+    INGEST = "ingest"
+    PARTITION = "partition"
+    DEDUP = "dedup"
+    MAINTENANCE = "maintenance"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicPartition:
+    """A topic-partition, written `topic/partition` in messages and documents."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.partition}"
+
+    @classmethod
+    def parse(cls, text: str) -> TopicPartition:
+        """Return the topic-partition that `str()` gives as `text`. Raises `ValueError` for any other text."""
+        topic, separator, partition = text.rpartition("/")
+        if not separator or not is_topic(topic) or not NUMBER.fullmatch(partition):
+            raise ValueError(f"{text!r} is not of the form topic/partition")
+        return cls(topic, int(partition))
+
+
+def is_topic(topic: str) -> bool:
+    """Return whether Kafka allows a topic of that name."""
+    return _TOPIC.fullmatch(topic) is not None and topic not in {".", ".."}
+
+
+def check_topic(topic: str) -> str:
+    """Return `topic` if Kafka allows it; such a name is also safe as one segment of a key or path.
+
+    Raises `ConfigError` otherwise. Kafka's rule: 1 to 249 characters of `[a-zA-Z0-9._-]`, neither `.` nor `..`.
+    """
+    if not is_topic(topic):
+        raise ConfigError(
+            f"topic {topic!r} is not a legal Kafka topic name: 1 to 249 characters of [a-zA-Z0-9._-], not '.' or '..'"
+        )
+    return topic
+
+
+def check_stream_name(stream: str) -> str:
+    """Return `stream` if it can be part of a DAG id, a path and a key. Raises `ConfigError` otherwise."""
+    if not _STREAM.fullmatch(stream):
+        raise ConfigError(
+            f"stream name {stream!r} is not usable: it starts with a lower-case letter and goes on with up to 99 "
+            f"characters of [a-z0-9_]"
+        )
+    return stream
