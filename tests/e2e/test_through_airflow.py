@@ -208,6 +208,7 @@ def test_too_many_messages_in_quarantine_fail_one_task_and_a_retry_moves_them(
     assert (report["sound"], report["figures"]["rows"], report["figures"]["quarantine"]) == (True, 90, 10)
 
 
+@pytest.mark.deep
 @in_parallel
 def test_a_renamed_field_is_held_rejected_corrected_and_published(stack: Stack, airflow: AirflowClient) -> None:
     create_topic(stack, "e2e-fares", partitions=1)

@@ -91,6 +91,7 @@ def test_no_snapshot_expires_before_it_is_swept(
     swept.check()
 
 
+@pytest.mark.deep
 def test_icebergs_procedures_keep_snapshots_that_are_not_swept(
     swept: SweptScene, maintenance: MaintenanceRunner
 ) -> None:

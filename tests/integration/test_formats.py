@@ -211,6 +211,7 @@ def test_text_objects_hold_the_values_of_kafka_line_by_line(
         assert sorted(rows) == sorted((json.loads(line or b"{}")["number"],) for line in in_kafka)
 
 
+@pytest.mark.deep
 def test_spark_data_source_reads_text_objects_with_messages_that_were_set_aside(
     stack: Stack, cluster: Cluster, tp: TopicPartition, tmp_path: Path, spark: SparkSession
 ) -> None:

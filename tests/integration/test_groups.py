@@ -71,6 +71,7 @@ def test_a_broken_stream_fails_only_its_own_part(stack: Stack, tmp_path: Path) -
         assert results.streams["idle"].status is StreamStatus.NOTHING_NEW
 
 
+@pytest.mark.deep
 def test_a_killed_application_leaves_the_results_of_the_streams_that_had_ended(stack: Stack, tmp_path: Path) -> None:
     names = ["a", "b", "c"]
     with new_group_scene(tmp_path, **{name: {} for name in names}) as scene:
@@ -88,6 +89,7 @@ def test_a_killed_application_leaves_the_results_of_the_streams_that_had_ended(s
         assert [scene.rows(name) for name in names] == [10, 10, 10]
 
 
+@pytest.mark.deep
 def test_the_tables_of_several_streams_are_maintained_side_by_side(stack: Stack, tmp_path: Path) -> None:
     names = ["a", "b", "c"]
     small = {"maintenance": {"min_input_files": 2}}

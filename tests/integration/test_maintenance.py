@@ -86,6 +86,7 @@ def test_compaction_makes_few_files_and_neither_loses_nor_repeats_rows(
     scene.check_exactly_once()
 
 
+@pytest.mark.deep
 def test_all_but_the_newest_snapshot_expire_between_staging_and_commit(
     scene: Scene, maintenance: MaintenanceRunner
 ) -> None:
@@ -192,6 +193,7 @@ def test_killed_retry_of_the_quarantine_is_finished_and_keeps_its_files(
     check_done(scene, 2)
 
 
+@pytest.mark.deep
 def test_partition_runs_commit_during_a_compaction(scene: Scene, maintenance: MaintenanceRunner) -> None:
     committed: list[RunOutcome] = []
     over = threading.Event()

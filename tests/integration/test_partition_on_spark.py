@@ -124,6 +124,7 @@ def test_the_job_runs_by_spark_submit(
     scene.check_exactly_once()
 
 
+@pytest.mark.deep
 def test_the_next_run_continues_after_a_submitted_job_was_killed_twice(scene: Scene, tmp_path: Path) -> None:
     """Kills the driver of a real `spark-submit` by SIGKILL, before the commits and then between them."""
     config = tmp_path / "streams.yaml"

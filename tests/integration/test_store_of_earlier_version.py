@@ -58,6 +58,7 @@ def test_a_store_of_an_earlier_version_is_read_as_that_version_read_it(load: Loa
     assert list(differences(expected["as it lay"], store.picture(), but=AS_IT_LAY)) == []
 
 
+@pytest.mark.deep
 def test_work_that_an_earlier_version_left_half_done_is_finished_and_ingest_goes_on(
     load: Load, expected: dict[str, Any]
 ) -> None:

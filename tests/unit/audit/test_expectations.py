@@ -247,6 +247,7 @@ def test_a_stream_without_expectations_does_not_import_the_library() -> None:
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 
 
+@pytest.mark.deep
 def test_the_library_is_imported_without_modules_that_an_audit_does_not_use() -> None:
     script = (
         "import sys\n"

@@ -11,6 +11,7 @@ import json_drill
 import pytest
 
 
+@pytest.mark.deep
 def test_the_loop_stays_within_its_arrays(request: pytest.FixtureRequest) -> None:
     """Run the drill in a process where numba checks every index: an access out of bounds raises IndexError."""
     # A cache of its own, since cached code of normal processes lacks the checks. It is kept between test runs,

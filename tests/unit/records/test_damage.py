@@ -71,6 +71,7 @@ def test_damaged_records_with_a_valid_crc_raise_or_yield_rows() -> None:
     assert outcomes["decoded"] > 500  # bits inside keys and values
 
 
+@pytest.mark.deep
 def test_compiled_loops_stay_within_their_arrays(request: pytest.FixtureRequest) -> None:
     """Run the drill in a process where numba checks every index: an access out of bounds raises IndexError."""
     folder = Path(__file__).parent
