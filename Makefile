@@ -55,7 +55,7 @@ chaos-partition: $(READY) ## The same with partition runs: killed, frozen, again
 	@PYTHONPATH=tests/faults $(BIN)/python -m partition_chaos --seeds $(SEEDS) --first-seed $(FIRST_SEED) --guard $(GUARD) $(CHAOS_ARGS)
 
 .PHONY: chaos-publish
-chaos-publish: $(READY) ## Random histories of runs, holds and decisions, killed and frozen; SEEDS, FIRST_SEED
+chaos-publish: $(READY) ## Random histories of runs, holds, decisions and backfills, killed and frozen; SEEDS, FIRST_SEED
 	@PYTHONPATH=tests/faults:tests/integration $(BIN)/python -m publish_chaos --seeds $(SEEDS) --first-seed $(FIRST_SEED) $(CHAOS_ARGS)
 
 .PHONY: lint

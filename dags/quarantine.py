@@ -1,7 +1,8 @@
 """`quarantine_retry__<stream>`: parse messages in quarantine again, when triggered by hand.
 
 Run it after a correction of the parser or the config. Messages that can be parsed now move to the table, exactly once,
-even if the task is killed and retried; the others stay. The log shows their numbers and reasons.
+even if the task is killed and retried; the others stay. The log shows their numbers and reasons. The rows are audited
+first: if a critical check fails, nothing moves.
 `waybill quarantine ls` lists the messages in quarantine.
 """
 
@@ -29,6 +30,12 @@ PARAMS = {
     ),
     "first_offset": Param(None, type=["null", "integer"], minimum=0, title="From offset"),
     "last_offset": Param(None, type=["null", "integer"], minimum=0, title="To offset", description="Included."),
+    "accept_failed_checks": Param(
+        None,
+        type=["null", "string"],
+        title="Move the messages although critical checks fail, because",
+        description="The reason; it is stored with your name. Empty: if a critical check fails, nothing is moved.",
+    ),
     "dry_run": Param(False, type="boolean", title="Dry run", description="Only report what a retry would move."),
 }
 
@@ -39,7 +46,8 @@ def retry(stream: str) -> dict[str, Any]:
 
     from waybill.orchestration.tasks import begin_task, retry_from_form
 
-    return retry_from_form(begin_task(), stream, get_current_context()["params"])
+    context = get_current_context()
+    return retry_from_form(begin_task(), stream, context["params"], context["dag_run"].triggering_user_name)
 
 
 def quarantine_retry_dag(name: str) -> DAG:

@@ -44,6 +44,7 @@ later without any change. Retry policies, Airflow's among them, read that proper
       AlertsRaised
       PublicationHeld               an audit refused a run; a person decides
       PublicationRejected           (retriable)
+      RetryRefused                  an audit refused a retry of the quarantine
       DecisionRefused
       BackfillRefused               a request or a decision about a backfill that cannot be granted
       BackfillUnderWay              a promotion or an undo of a backfill has not ended
@@ -111,6 +112,7 @@ __all__ = [
     "RegistryRefused",
     "RegistryUnavailable",
     "RetentionGap",
+    "RetryRefused",
     "ScratchUnusable",
     "StackError",
     "StoreUnavailable",
@@ -429,6 +431,10 @@ class PublicationRejected(WaybillError):
     """A person rejected the plan while this run was executing it. The next run makes a new plan."""
 
     retriable = True
+
+
+class RetryRefused(WaybillError):
+    """An audit found a critical failure, so a retry of the quarantine moved nothing."""
 
 
 class DecisionRefused(WaybillError):

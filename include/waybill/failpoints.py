@@ -20,7 +20,19 @@ from dataclasses import dataclass
 
 from waybill.errors import ConfigError
 
-__all__ = ["BACKFILL", "FILES", "INGEST", "PARTITION", "RETRY", "SWEEP", "VARIABLE", "arm", "disarm", "reach"]
+__all__ = [
+    "BACKFILL",
+    "DECISION",
+    "FILES",
+    "INGEST",
+    "PARTITION",
+    "RETRY",
+    "SWEEP",
+    "VARIABLE",
+    "arm",
+    "disarm",
+    "reach",
+]
 
 VARIABLE = "WAYBILL_FAILPOINTS"
 
@@ -51,13 +63,26 @@ PARTITION = (
 )
 """The boundaries between the steps of a partition run. Executors reach `span_read` and `file_sent`."""
 
+DECISION = (
+    "decision.found",
+    "decision.decided",
+    "decision.quarantine_branched",
+    "decision.branched",
+    "decision.audited",
+    "decision.quarantine_published",
+    "decision.done",
+)
+"""The boundaries between the steps of a decision about a held run. A rejection reaches the first two and the last."""
+
 FILES = ("partition.hour_file_created", "finalize.listed", "finalize.marked")
 """Additional places of the `files` sink: after the create of a file, and within the finalizer."""
 
 RETRY = (
     "retry.rows_read",
     "retry.staged",
+    "retry.audited",
     "retry.recorded",
+    "retry.results_stored",
     "retry.committed",
     "retry.rewritten",
     "retry.dropped",
@@ -66,6 +91,8 @@ RETRY = (
 
 BACKFILL = (
     "backfill.requested",
+    "backfill.archived",
+    "backfill.partitioned",
     "backfill.task_written",
     "backfill.task_recorded",
     "backfill.cut_written",

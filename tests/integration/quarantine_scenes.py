@@ -8,7 +8,8 @@ from partition_scenes import DAY_MS, Scene, event, junk
 from pyiceberg.io.pyarrow import parquet_file_to_data_file
 
 from waybill.names import TopicPartition, retry_key
-from waybill.quarantine.retry import RetryReport, retry_quarantine
+from waybill.quarantine.report import RetryReport
+from waybill.quarantine.retry import retry_quarantine
 from waybill.quarantine.row_filter import RowFilter
 from waybill.quarantine.staged import find_retry
 from waybill.quarantine.view import retries_of

@@ -23,11 +23,12 @@ from partition_scenes import Scene, in_this_process, junk
 from test_holds import refuse_more_than_half
 
 from waybill.archive.spans import Span
+from waybill.audit import DecisionKind
 from waybill.errors import ConfigError, PublicationHeld
 from waybill.names import TopicPartition
 from waybill.partition import publication
 from waybill.partition.files_sink.hour_state import HourState
-from waybill.partition.holds import reject_hold
+from waybill.partition.holds import decide_hold
 from waybill.partition.plan import Task
 from waybill.partition.tasks import Job, TaskResult, run_task
 from waybill.store import ObjectStream, Store
@@ -307,7 +308,7 @@ def test_a_held_run_marks_nothing_and_files_of_a_rejected_one_are_removed(
     assert len(held) == 1
     assert "held" in finalize_at(scene, 200).notes[-1]
     assert not markers(scene) & {key.rsplit("/", 1)[0] for key in held}
-    reject_hold(scene.config, "flights", by="ann", reason="wrong parser")
+    decide_hold(scene.config, "flights", DecisionKind.REJECTED, by="ann", reason="wrong parser")
     report = finalize_at(scene, 200)
     assert {key.removeprefix(f"{root(scene)}/") for key in report.removed} == held
     assert set(data_keys(scene)) == set(before)

@@ -13,7 +13,7 @@ from waybill.audit import Audit, AuditInput, CheckResult, DecisionKind, Severity
 from waybill.errors import DecisionRefused, PublicationHeld, PublicationRejected
 from waybill.names import TopicPartition, name_with_generation, quarantine_table_name
 from waybill.partition import publication
-from waybill.partition.holds import find_hold, reject_hold, release_hold
+from waybill.partition.holds import decide_hold, find_hold
 from waybill.partition.plan import Task
 from waybill.partition.tasks import Job, TaskResult
 from waybill.staging.driver import RunOutcome
@@ -70,11 +70,11 @@ def refuse_tasks(job: Job, tasks: Sequence[Task]) -> list[TaskResult]:
 
 
 def release(scene: Scene, on_step: Callable[[str], None] = lambda _: None) -> None:
-    release_hold(scene.config, "flights", by="ann", reason="known", on_step=on_step)
+    decide_hold(scene.config, "flights", DecisionKind.RELEASED, by="ann", reason="known", on_step=on_step)
 
 
 def reject(scene: Scene, on_step: Callable[[str], None] = lambda _: None) -> None:
-    reject_hold(scene.config, "flights", by="ann", reason="wrong parser", on_step=on_step)
+    decide_hold(scene.config, "flights", DecisionKind.REJECTED, by="ann", reason="wrong parser", on_step=on_step)
 
 
 def mend(scene: Scene) -> None:
@@ -110,7 +110,7 @@ def test_later_runs_wait_for_the_decision_and_execute_nothing(scene: Scene) -> N
 def test_a_release_publishes_the_held_rows_as_they_are(scene: Scene) -> None:
     hold(scene)
     mend(scene)  # has no effect on what is staged
-    found = release_hold(scene.config, "flights", by="ann", reason="known")
+    found = decide_hold(scene.config, "flights", DecisionKind.RELEASED, by="ann", reason="known")
     assert found.decision is not None
     assert (found.decision.kind, found.decision.by, found.decision.reason) == (DecisionKind.RELEASED, "ann", "known")
     assert visible(scene) == (list(range(11)), list(range(11, 20)))

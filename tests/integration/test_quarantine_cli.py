@@ -11,7 +11,7 @@ import pytest
 import yaml
 from archived_stream import Ran, waybill
 from partition_scenes import Scene, event, junk
-from quarantine_scenes import BROKEN, GOOD, JUNK, TP0, check_done, fill_quarantine
+from quarantine_scenes import BROKEN, GOOD, JUNK, MENDED, TP0, check_done, fill_quarantine
 
 from waybill.errors import AlertsRaised
 from waybill.partition.alerts import check_alerts
@@ -117,6 +117,26 @@ def test_retry_moves_the_messages_that_the_corrected_parser_accepts(command: Com
     ran = command("retry", "flights")
     assert f"flights: moved {GOOD - 10} messages to the table, {JUNK} stay in quarantine" in ran.out
     assert f"  not_json: {JUNK} stay, such as flights" in ran.out
+    check_done(scene, JUNK)
+
+
+def test_a_refused_retry_ends_with_1_and_a_person_can_accept_what_failed(command: Command, scene: Scene) -> None:
+    share = {"severity": "critical", "max_share": 0, "min_messages": 1}
+    scene.config = scene.with_stream(
+        parser={**MENDED, "message_id": "number"}, quality={"checks": {"message_id_null_share": share}}
+    )
+    refused = command("retry", "flights")
+    assert (refused.code, refused.out) == (1, "")
+    assert f"error: flights: {GOOD} messages in quarantine can be parsed now, and are not moved" in refused.err
+    assert 'waybill quarantine retry flights --accept-failed-checks "why"' in refused.err
+    check_done(scene, GOOD + JUNK)
+    empty = command("retry", "flights", "--accept-failed-checks", " ")
+    assert empty.code == 1
+    assert "--accept-failed-checks is empty: give the reason" in empty.err
+    ran = command("retry", "flights", "--accept-failed-checks", "they have none", "--by", "ann", "--json")
+    assert ran.code == 0, ran.err
+    assert ran.document["moved"] == GOOD
+    assert ran.document["warnings"][0].endswith("(ann accepted it: they have none)")
     check_done(scene, JUNK)
 
 

@@ -28,7 +28,8 @@ from waybill import failpoints
 from waybill.errors import CommitConflict, ConfigError, PlanUnusable
 from waybill.partition.run import run_partition
 from waybill.quarantine.offset_sets import Offsets
-from waybill.quarantine.retry import RetryReport, finish_retries
+from waybill.quarantine.report import RetryReport
+from waybill.quarantine.retry import finish_retries
 from waybill.quarantine.row_filter import RowFilter
 from waybill.tables import load_tables, read_progress
 
@@ -136,7 +137,7 @@ def test_a_retry_without_tables_or_rows_does_nothing(make_scene: MakeScene) -> N
     check_done(scene, 0)
 
 
-@pytest.mark.parametrize("step", ["rows_read", "staged", "recorded", "committed", "rewritten", "dropped"])
+@pytest.mark.parametrize("step", [name.removeprefix("retry.") for name in failpoints.RETRY])
 def test_the_next_retry_continues_after_one_died_at_any_step(
     scene: Scene, step: str, at_step: Callable[..., None]
 ) -> None:
@@ -151,11 +152,11 @@ def test_the_next_retry_continues_after_one_died_at_any_step(
     scene.run()
     check_sound(scene, 3 if is_committed else 76)
     report = retry(scene)
-    is_recorded = step not in {"rows_read", "staged"}
+    is_recorded = step not in {"rows_read", "staged", "audited"}
     assert report.finished == ([0] if is_recorded and step != "dropped" else [])
     assert (report.moved, report.stayed_messages) == (0, 3 if is_recorded else 76)
     # Files that were staged and not recorded, or rewritten and not committed, are orphans, which maintenance removes.
-    check_done(scene, 3 if is_recorded else 76, left_over=step in {"staged", "rewritten"})
+    check_done(scene, 3 if is_recorded else 76, left_over=step in {"staged", "audited", "rewritten"})
 
 
 def test_maintenance_finishes_an_unfinished_retry(scene: Scene, at_step: Callable[..., None]) -> None:
@@ -196,14 +197,14 @@ def test_two_concurrent_retries_move_each_row_once(scene: Scene, monkeypatch: py
     check_done(scene, 2, left_over=True)  # both may have finished the first one, each with files for the quarantine
 
 
-@pytest.mark.parametrize("step", ["rows_read", "staged", "recorded", "committed", "rewritten"])
+@pytest.mark.parametrize("step", [name.removeprefix("retry.") for name in failpoints.RETRY[:-1]])
 def test_a_retry_that_resumes_after_another_finished_changes_nothing(
     scene: Scene, step: str, at_step: Callable[..., None]
 ) -> None:
     other: list[RetryReport] = []
     at_step(step, lambda: other.append(retry(scene)))
     report = retry(scene)
-    is_recorded = step in {"recorded", "committed", "rewritten"}
+    is_recorded = step not in {"rows_read", "staged", "audited"}
     assert (other[0].finished, other[0].moved) == (([0], 0) if is_recorded else ([], 73))
     assert report.moved == (73 if is_recorded else 0)
     check_done(scene, 2, left_over=step == "rewritten")

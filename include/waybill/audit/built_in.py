@@ -55,7 +55,7 @@ class _BuiltInChecks:
             CheckName.COLUMN_BECAME_NULL: self._column_became_null,
         }
         for name, judge in judges.items():
-            if self._check(name).failure is not None:
+            if name in self._given.checks and self._check(name).failure is not None:
                 result = judge()
                 if result is not None:
                     yield result

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime
 
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
 
 from waybill.config import Stream
+from waybill.config.quality import CheckName
+from waybill.tables import metadata_at, target_of
 
 __all__ = ["AuditInput"]
+
+_ALL_CHECKS = frozenset(CheckName)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,3 +36,10 @@ class AuditInput:
     quarantine_files: Sequence[DataFile]
     properties: Mapping[str, str]
     """The snapshot properties that were staged with the files: the statistics of the tasks."""
+    checks: Set[CheckName] = _ALL_CHECKS
+    """The built-in checks that have a meaning for these files."""
+
+    @property
+    def history(self) -> TableMetadata:
+        """The table's metadata as the stream's generation has it: what a run is compared with."""
+        return metadata_at(self.table.metadata, target_of(self.table.metadata, self.stream.generation))

@@ -1,4 +1,4 @@
-"""`waybill quality`: print the results of audits."""
+"""`waybill quality`: print the results of audits, and decide about held runs."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from waybill.cli.render import Column, count, print_json, print_table, time_text
-from waybill.cli.targets import load_streams, open_catalog, parse_duration_option
+from waybill.cli.targets import load_streams, make_decision, open_catalog, parse_duration_option
 from waybill.config.enums import Severity
 from waybill.config.quantities import counted, format_duration
 from waybill.errors import ConfigError
 
-__all__ = ["history", "show"]
+if TYPE_CHECKING:
+    from waybill.audit.decisions import DecisionKind
+
+__all__ = ["decide", "history", "show"]
 
 _Row = Mapping[str, Any]
 
@@ -46,6 +49,24 @@ def history(stream: str, since: str, *, as_json: bool) -> None:
         columns = [Column("checked at"), Column("plan"), Column("checks", figure=True), Column("failed")]
         print_table(columns, (_line(results) for results in audits))
     print(f"{stream}, last {format_duration(span)}: {counted(len(audits), 'audit')}", file=sys.stderr)
+
+
+def decide(stream: str, kind: DecisionKind, *, reason: str, by: str | None, as_json: bool) -> None:
+    """Release or reject the held run of a stream; see `waybill quality release --help` and `reject --help`."""
+    decision = make_decision(reason, by)
+    config = load_streams()
+    from waybill.partition.holds import decide_hold
+
+    hold = decide_hold(config, stream, kind, by=decision.by, reason=decision.reason)
+    if as_json:
+        print_json(hold.document())
+        return
+    then = {
+        "released": "are published. The next run continues after them.",
+        "rejected": "are dropped. The next run parses the same messages again, with the config of that time.",
+    }
+    held = f"{count(hold.staged.rows)} rows and {count(hold.staged.quarantined)} quarantined messages"
+    typer.echo(f"{kind} {stream}: {held} {then[kind]}")
 
 
 def _read(stream: str, *, since: datetime | None = None, plan: str | None = None) -> list[dict[str, Any]]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from itertools import islice
 from typing import IO, Any
 
 import orjson
 import typer
 
+from waybill.audit import Decision, DecisionKind
 from waybill.cli.render import (
     Column,
     bytes_document,
@@ -20,7 +22,7 @@ from waybill.cli.render import (
     time_text,
     time_text_ms,
 )
-from waybill.cli.targets import load_streams, open_catalog, open_store
+from waybill.cli.targets import load_streams, make_decision, open_catalog, open_store
 from waybill.config.quantities import counted
 from waybill.errors import ConfigError
 from waybill.quarantine.retry import retry_quarantine
@@ -226,12 +228,22 @@ def _printable(text: str) -> str:
 # --- retry ------------------------------------------------------------------------------------------------------------
 
 
-def run_retry(stream: str, choice: RowFilter, *, dry_run: bool, as_json: bool) -> None:
+def run_retry(
+    stream: str, choice: RowFilter, *, dry_run: bool, accepted_because: str | None, by: str | None, as_json: bool
+) -> None:
     """Parse messages in quarantine again and print the report; see `waybill quarantine retry --help`."""
+    accepted = None if accepted_because is None else _accept(accepted_because, by)
     config = load_streams()
-    report = retry_quarantine(config, stream, choice, dry_run=dry_run)
+    report = retry_quarantine(config, stream, choice, dry_run=dry_run, accepted=accepted)
     if as_json:
         print_json(report.document())
         return
     for line in report.lines():
         typer.echo(_printable(line))
+
+
+def _accept(reason: str, by: str | None) -> Decision:
+    if not reason.strip():
+        raise ConfigError("--accept-failed-checks is empty: give the reason; it is stored with the retry")
+    given = make_decision(reason, by)
+    return Decision(DecisionKind.RELEASED, given.by, given.reason, datetime.now(UTC))

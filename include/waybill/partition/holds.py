@@ -6,11 +6,13 @@ of the stream does what was decided.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from waybill import failpoints
 from waybill.audit import Audit, Decision, DecisionKind, find_audit, find_decision, record_decision
 from waybill.config import Config
 from waybill.errors import DecisionRefused
@@ -21,9 +23,9 @@ from waybill.partition.publication import Publication, drop_branches
 from waybill.partition.staged import Staged, find_staged
 from waybill.staging.driver import OnStep
 from waybill.staging.services import Services, services_of
-from waybill.tables import CommitOutcome, StreamTables, load_tables, translate_storage_errors
+from waybill.tables import StreamTables, load_tables, translate_storage_errors
 
-__all__ = ["Hold", "find_hold", "reject_hold", "release_hold"]
+__all__ = ["Hold", "decide_hold", "find_hold"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +78,10 @@ def find_hold(services: Services, config: Config, name: str) -> Hold | None:
     return Hold(plan, upcoming.attempt, tables, staged, audit, find_decision(store, upcoming.key))
 
 
-def release_hold(
+def decide_hold(
     config: Config,
     name: str,
+    kind: DecisionKind,
     *,
     by: str,
     reason: str,
@@ -86,49 +89,34 @@ def release_hold(
     on_step: OnStep = lambda _: None,
     services: Services | None = None,
 ) -> Hold:
-    """Publish the held rows of stream `name` as they are, and return the plan with the stored decision.
+    """Store a decision about the held plan of stream `name`, do what it says, and return the plan with the decision.
 
-    Calls `on_step` with `decided`, and the steps of `Publication.run`. Raises `DecisionRefused` if nothing is held, or
-    if it was rejected before; otherwise as `find_hold` and `Publication.run` do.
+    `RELEASED` publishes the held rows as they are. `REJECTED` drops them: the next run parses the same messages again,
+    with the config of that time. Calls `on_step` with `found`, `decided`, for a release with the steps of
+    `Publication.run`, and with `done`.
+
+    Raises `DecisionRefused` if nothing is held, or if the opposite was decided before; otherwise as `find_hold` does,
+    and for a release as `Publication.run` does.
     """
+
+    def reached(step: str) -> None:
+        failpoints.reach(f"decision.{step}")
+        on_step(step)
+
     with services_of(config, services) as opened, translate_storage_errors():
-        hold = _held(opened, config, name)
-        decision = record_decision(opened.store, hold.plan.key, Decision(DecisionKind.RELEASED, by, reason, now()))
-        on_step("decided")
-        stream = config.stream(name)
-        publication = Publication(opened, name, stream, hold.tables, hold.plan, hold.staged, hold.attempt)
-        outcome, _ = publication.run(on_step)
-        assert outcome in (CommitOutcome.COMMITTED, CommitOutcome.ADOPTED)
-        return Hold(hold.plan, hold.attempt, hold.tables, hold.staged, hold.audit, decision)
-
-
-def reject_hold(
-    config: Config,
-    name: str,
-    *,
-    by: str,
-    reason: str,
-    now: Callable[[], datetime] = lambda: datetime.now(UTC),
-    on_step: OnStep = lambda _: None,
-    services: Services | None = None,
-) -> Hold:
-    """Drop the held rows of stream `name`: the next run parses the same messages again, with the config of that time.
-
-    Calls `on_step` with `decided`. Raises `DecisionRefused` if nothing is held, or if it was released before; otherwise
-    as `find_hold` does.
-    """
-    with services_of(config, services) as opened, translate_storage_errors():
-        hold = _held(opened, config, name)
-        decision = record_decision(opened.store, hold.plan.key, Decision(DecisionKind.REJECTED, by, reason, now()))
-        on_step("decided")
-        drop_branches(hold.tables, hold.plan.id)
-        return Hold(hold.plan, hold.attempt, hold.tables, hold.staged, hold.audit, decision)
-
-
-def _held(services: Services, config: Config, name: str) -> Hold:
-    hold = find_hold(services, config, name)
-    if hold is None:
-        raise DecisionRefused(
-            f"{name}: no run is held, so there is nothing to decide. `waybill quality show {name}` has the last audit"
-        )
-    return hold
+        hold = find_hold(opened, config, name)
+        if hold is None:
+            raise DecisionRefused(
+                f"{name}: no run is held, so there is nothing to decide. `waybill quality show {name}` has the last "
+                f"audit"
+            )
+        reached("found")
+        decision = record_decision(opened.store, hold.plan.key, Decision(kind, by, reason, now()))
+        reached("decided")
+        if kind is DecisionKind.RELEASED:
+            stream = config.stream(name)
+            Publication(opened, name, stream, hold.tables, hold.plan, hold.staged, hold.attempt).run(reached)
+        else:
+            drop_branches(hold.tables, hold.plan.id)
+        reached("done")
+        return dataclasses.replace(hold, decision=decision)

@@ -51,7 +51,7 @@ from waybill.tables import (
     target_of,
 )
 
-__all__ = ["OnAudit", "Publication", "drop_branches"]
+__all__ = ["OnAudit", "Publication", "decision_text", "drop_branches", "failures_text"]
 
 logger = logging.getLogger(__name__)
 
@@ -189,6 +189,17 @@ def decision_text(decision: Decision) -> str:
 
 def held_text(stream: str, audit: Audit, staged: Staged) -> str:
     """Return the message about a held plan: what failed, with examples, and what to do."""
+    return (
+        f"{stream}: {staged.rows:,} rows and {staged.quarantined:,} quarantined messages are held, not published: "
+        f"{failures_text(audit)}. Readers can look at the branch {run_ref(audit.plan)} of the table. Decide: "
+        f"`waybill quality release {stream} --reason …` publishes them as they are; `waybill quality reject {stream} "
+        f"--reason …` drops them, and the next run parses the same messages again. `waybill quality show {stream}` has "
+        f"all results"
+    )
+
+
+def failures_text(audit: Audit) -> str:
+    """Return the critical failures of an audit as a clause, with examples of the first ones."""
     failures = audit.failed_critical
     listed = [
         f"{failure}" + (f", such as {'; '.join(failure.examples[:_EXAMPLES_IN_MESSAGE])}" if failure.examples else "")
@@ -196,10 +207,4 @@ def held_text(stream: str, audit: Audit, staged: Staged) -> str:
     ]
     if len(failures) > _FAILURES_IN_MESSAGE:
         listed.append(f"and {len(failures) - _FAILURES_IN_MESSAGE} more")
-    return (
-        f"{stream}: {staged.rows:,} rows and {staged.quarantined:,} quarantined messages are held, not published: "
-        f"{'; '.join(listed)}. Readers can look at the branch {run_ref(audit.plan)} of the table. Decide: "
-        f"`waybill quality release {stream} --reason …` publishes them as they are; `waybill quality reject {stream} "
-        f"--reason …` drops them, and the next run parses the same messages again. `waybill quality show {stream}` has "
-        f"all results"
-    )
+    return "; ".join(listed)

@@ -116,6 +116,14 @@ class OffsetsBuilder:
         for tp, places in by_topic_partition(rows):
             self.add(tp, offsets[places])
 
+    def repeated(self) -> list[str]:
+        """Return the messages that were added more than once, each as `topic/partition@offset`."""
+        found = []
+        for tp, pieces in sorted(self._pieces.items()):
+            offsets, times = np.unique(np.concatenate(pieces), return_counts=True)
+            found += [f"{tp}@{offset}" for offset in offsets[times > 1].tolist()]
+        return found
+
     def result(self) -> Offsets:
         """Return the set of all added messages."""
         return Offsets({tp: np.unique(np.concatenate(pieces)) for tp, pieces in self._pieces.items()})

@@ -16,6 +16,7 @@ from pyiceberg.manifest import DataFile
 
 from waybill import failpoints
 from waybill.archive.indexed_reader import SET_ASIDE
+from waybill.audit.counts import CLOCK_TOLERANCE_SECONDS, AuditCounts
 from waybill.config import ParseSettings, Stream
 from waybill.config.enums import BackupFormat
 from waybill.names import TopicPartition
@@ -113,6 +114,48 @@ class StayedCounter:
         return sorted(self._found.values(), key=lambda each: (-each.messages, each.reason))
 
 
+class MovedCounter:
+    """Counts the messages that a retry moves, for the built-in checks."""
+
+    def __init__(self, now: datetime) -> None:
+        self._latest_us = int(now.timestamp() * 1_000_000) + CLOCK_TOLERANCE_SECONDS * 1_000_000
+        self._messages = self._assigned_ids = self._event_times_ahead = self._kafka_timestamps_ahead = 0
+        self._newest_us = 0
+        self.offsets = OffsetsBuilder()
+
+    def add(self, tp: TopicPartition, rows: Rows) -> None:
+        """Add rows of one topic-partition."""
+        if not rows.table.num_rows:
+            return
+        self._messages += rows.table.num_rows
+        self._assigned_ids += rows.assigned_ids
+        self._event_times_ahead += self._count_ahead(rows.table.column("event_time"))
+        self._kafka_timestamps_ahead += self._count_ahead(rows.table.column("kafka_timestamp"))
+        self.offsets.add(tp, rows.table.column("offset").to_numpy())
+
+    def _count_ahead(self, times: pa.Array) -> int:
+        times_us = times.cast(pa.int64())
+        newest = pc.max(times_us).as_py()
+        if newest is None or newest <= self._latest_us:
+            return 0
+        self._newest_us = max(self._newest_us, newest)
+        return int(pc.sum(pc.greater(times_us, self._latest_us)).as_py())
+
+    def result(self) -> AuditCounts:
+        """Return the counts of all messages so far."""
+        repeated = self.offsets.repeated()
+        ahead_us = self._newest_us - self._latest_us + CLOCK_TOLERANCE_SECONDS * 1_000_000 if self._newest_us else 0
+        return AuditCounts(
+            messages=self._messages,
+            assigned_ids=self._assigned_ids,
+            event_times_ahead=self._event_times_ahead,
+            kafka_timestamps_ahead=self._kafka_timestamps_ahead,
+            ahead_seconds=-(-ahead_us // 1_000_000),
+            repeated_offsets=len(repeated),
+            repeated_example=repeated[0] if repeated else "",
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class StagedRows:
     """Rows of a retry, written to data files."""
@@ -121,6 +164,8 @@ class StagedRows:
     """Uploaded data files that no snapshot references yet."""
     offsets: Offsets
     """The messages in these files."""
+    counts: AuditCounts
+    """Of the messages in these files."""
     stayed: list[StayedMessages]
     has_more: bool
     """The selection may hold more rows that can be read now."""
@@ -143,23 +188,23 @@ def stage_rows(
 
     If it fails, the files are deleted. Raises what `View.rows` raises, and `ParserBroken`.
     """
-    reparser, stayed, moved, has_more = _reparser(view, stream, now), StayedCounter(), OffsetsBuilder(), False
+    reparser, stayed, moved, has_more = _reparser(view, stream, now), StayedCounter(), MovedCounter(now), False
 
     def readable_rows() -> Iterator[pa.RecordBatch]:
         nonlocal has_more
         for tp, rows in (parsed for batch in view.rows(row_filter) for parsed in reparser.parse(batch)):
             stayed.add(tp, rows.quarantine)
+            moved.add(tp, rows)
             if rows.table.num_rows:
-                moved.add(tp, rows.table.column("offset").to_numpy())
                 yield rows.table
-            if len(moved) >= max_messages:
+            if len(moved.offsets) >= max_messages:
                 has_more = True
                 break
         failpoints.reach("retry.rows_read")
 
     memory_bytes = stream.partition.memory
     files = write_data_files(view.tables.main, reparser.rows, readable_rows(), memory_bytes=memory_bytes, name=name)
-    return StagedRows(files, moved.result(), stayed.result(), has_more)
+    return StagedRows(files, moved.offsets.result(), moved.result(), stayed.result(), has_more)
 
 
 def _reparser(view: View, stream: Stream, now: datetime) -> Reparser:

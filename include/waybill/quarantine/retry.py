@@ -4,8 +4,9 @@
 the next retry:
 
 1. Find the retry with this number, if a process has recorded it and not finished. Then finish that one.
-2. Else parse the selected rows again, write those that can be read now to data files of the table, and record the retry
-   in an object that is created if absent.
+2. Else parse the selected rows again, write those that can be read now to data files of the table, audit these, and
+   record the retry with its audit in an object that is created if absent. If a critical check fails, the retry ends
+   here, and nothing is recorded or committed.
 3. Commit the files to the table, together with the number of the retry, in one snapshot.
 4. Drop the rows from the quarantine, and store the number of the retry there too, in one snapshot.
 
@@ -15,14 +16,12 @@ the table has and the quarantine does not. After a crash at any line the next re
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.io import FileIO
@@ -30,16 +29,21 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
 from waybill import failpoints
+from waybill.audit import AuditRecord, Decision, append_results
 from waybill.config import Config, Stream
 from waybill.errors import CommitConflict, ConfigError, PlanUnusable
 from waybill.names import retry_key
+from waybill.partition.publication import decision_text
 from waybill.quarantine.files import drop_rows, translate_file_errors
 from waybill.quarantine.offset_sets import Offsets
 from waybill.quarantine.reparse import MAX_MESSAGES, StayedMessages, count_rows, stage_rows
+from waybill.quarantine.report import RetryReport
+from waybill.quarantine.retry_audit import Attempt, audit_retry, failed_checks
 from waybill.quarantine.row_filter import RowFilter
 from waybill.quarantine.staged import StagedRetry, find_retry, new_offsets_key, read_offsets, record_retry
 from waybill.quarantine.view import View, open_view, retries_of
 from waybill.staging.driver import FinishedJob, NothingToCommit, RunOutcome, run_staged_job
+from waybill.staging.services import Services, services_of
 from waybill.staging.table_layout import file_entries, load_data_files
 from waybill.staging.timing import StepClock
 from waybill.store import Store
@@ -47,7 +51,6 @@ from waybill.tables import (
     RETRIES_PROPERTY,
     CommitOutcome,
     StreamTables,
-    catalog_of,
     commit_snapshot,
     commit_with_retry,
     ensure_tables,
@@ -59,50 +62,9 @@ from waybill.tables import (
 )
 from waybill.tables.catalog import translate_catalog_errors
 
-__all__ = ["RetryReport", "finish_retries", "retry_quarantine"]
+__all__ = ["finish_retries", "retry_quarantine"]
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class RetryReport:
-    """The figures of `waybill quarantine retry`."""
-
-    stream: str
-    dry_run: bool
-    moved: int = 0
-    """Messages moved to the table; in a dry run, messages that would be moved."""
-    stayed: list[StayedMessages] = field(default_factory=list)
-    """Messages that stay in quarantine, by kind of reason, most frequent first. Their rows keep their first reason."""
-    retries: list[int] = field(default_factory=list)
-    """The numbers of the retries that this run began."""
-    finished: list[int] = field(default_factory=list)
-    """The numbers of unfinished retries of other runs that this run finished."""
-    finished_messages: int = 0
-    """Messages that these moved."""
-    seconds: float = 0.0
-
-    @property
-    def stayed_messages(self) -> int:
-        return sum(each.messages for each in self.stayed)
-
-    def document(self) -> dict[str, Any]:
-        """Return the report for a JSON file."""
-        return {"v": 1, **dataclasses.asdict(self)}
-
-    def lines(self) -> Sequence[str]:
-        """Return the report as lines for people."""
-        lines = []
-        if self.finished:
-            numbers = ", ".join(map(str, self.finished))
-            lines.append(f"finished retry {numbers} of an earlier run: {self.finished_messages:,} messages")
-        verb = "would move" if self.dry_run else "moved"
-        lines.append(
-            f"{self.stream}: {verb} {self.moved:,} messages to the table, {self.stayed_messages:,} stay in quarantine, "
-            f"in {self.seconds:.1f} s"
-        )
-        lines += [f"  {each.reason}: {each.messages:,} stay, such as {each.example}" for each in self.stayed]
-        return lines
 
 
 def retry_quarantine(
@@ -113,16 +75,19 @@ def retry_quarantine(
     dry_run: bool = False,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     max_messages: int = MAX_MESSAGES,
+    accepted: Decision | None = None,
 ) -> RetryReport:
     """Parse the selected rows of stream `name`'s quarantine by the present config, and move what can be read now.
 
-    It runs in this process, in bounded memory. With `dry_run` it only reports what would be moved. Bounds of event
-    times are relative to `now`. One retry moves at most about `max_messages`; further retries follow until all selected
-    rows are parsed.
+    It runs in this process, in bounded memory. With `dry_run` it only reports what would be moved, without an audit.
+    Bounds of event times are relative to `now`. One retry moves at most about `max_messages`; further retries follow
+    until all selected rows are parsed. `accepted`: a person's decision to move rows that fail critical checks; it is
+    stored with the retry if one fails.
 
-    Raises `ConfigError`, `PlanUnusable`, `DocumentDamaged`, `DocumentTooNew`, `ProgressLost`, `ParserBroken`,
-    `CommitConflict`, or one of the retriable `StoreUnavailable` and `CatalogUnavailable`. After any of these a later
-    call continues, and no message is lost or moved twice.
+    Raises `RetryRefused` if a critical check of the audit fails; then this retry has changed nothing, and the messages
+    stay in quarantine. Otherwise raises `ConfigError`, `PlanUnusable`, `DocumentDamaged`, `DocumentTooNew`,
+    `ProgressLost`, `ParserBroken`, `CommitConflict`, or one of the retriable `StoreUnavailable` and
+    `CatalogUnavailable`. After any of these a later call continues, and no message is lost or moved twice.
     """
     began = time.monotonic()
     stream = config.stream(name)
@@ -133,7 +98,8 @@ def retry_quarantine(
             f"generation to have the whole archive parsed again"
         )
     report = RetryReport(name, dry_run)
-    with Store.of(config.storage) as store, catalog_of(config) as catalog:
+    with services_of(config) as services:
+        store, catalog = services.store, services.catalog
         if dry_run:
             view = open_view(store, catalog, name, stream)
             if view is not None:
@@ -142,8 +108,8 @@ def retry_quarantine(
             _check_live(tables, name, stream)
             is_done = False
             while not is_done:
-                job = _RetryJob(name, stream, store, catalog, row_filter, now(), max_messages)
-                is_done = job.run(report)
+                request = _Request(services, row_filter, now(), max_messages, accepted)
+                is_done = _RetryJob(name, stream, store, catalog, request).run(report)
     report.seconds = round(time.monotonic() - began, 3)
     return report
 
@@ -186,17 +152,26 @@ class _NextRetry:
         return f"retry {self.number}"
 
 
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What a new retry is to move."""
+
+    services: Services
+    row_filter: RowFilter
+    now: datetime
+    max_messages: int
+    accepted: Decision | None
+
+
 @dataclass(slots=True)
 class _RetryJob:
-    """The steps of one retry, a `StagedJob`. Without `row_filter` it only finishes a retry of another run."""
+    """The steps of one retry, a `StagedJob`. Without `request` it only finishes a retry of another run."""
 
     name: str
     stream: Stream
     store: Store
     catalog: Catalog
-    row_filter: RowFilter | None = None
-    now: datetime | None = None
-    max_messages: int = MAX_MESSAGES
+    request: _Request | None = None
     run_id: str = field(default_factory=lambda: uuid.uuid4().hex)
     offsets: Offsets = field(default_factory=Offsets)
     """The messages in the files that this run has staged."""
@@ -220,10 +195,12 @@ class _RetryJob:
         if retry.run_id == self.run_id:
             report.retries.append(retry.number)
             report.moved += retry.rows
+            report.warnings += failed_checks(retry)
             return not self.has_more
         if finished.outcome is RunOutcome.COMMITTED:
             report.finished.append(retry.number)
             report.finished_messages += retry.rows
+            report.warnings += failed_checks(retry)
         return False  # parse the selected rows again: this retry may have moved other rows, or only some of them
 
     # --- plan ---
@@ -249,28 +226,44 @@ class _RetryJob:
         return find_retry(self.store, plan.key)
 
     def execute(self, plan: _NextRetry) -> StagedRetry:
-        if self.row_filter is None or self.now is None:
+        request = self.request
+        if request is None:
             raise NothingToCommit(RunOutcome.NOTHING_NEW)
         view = View.of(self.store, self.name, self.stream, plan.tables)
         file_name = f"retry-{self.run_id}"
         with translate_file_errors(plan.tables.main):
-            rows = stage_rows(view, self.stream, self.row_filter, self.now, file_name, self.max_messages)
+            rows = stage_rows(view, self.stream, request.row_filter, request.now, file_name, request.max_messages)
         self.io = plan.tables.main.io
         self.offsets, self.stayed, self.has_more = rows.offsets, rows.stayed, rows.has_more
         if not len(rows.offsets):
             raise NothingToCommit(RunOutcome.NOTHING_NEW)
         failpoints.reach("retry.staged")
+        try:
+            audit = audit_retry(
+                request.services,
+                self.name,
+                self.stream,
+                plan.tables.main,
+                rows,
+                Attempt(plan.number, self.run_id, request.now, request.accepted),
+            )
+        except Exception:
+            remove_files(self.io, [file.file_path for file in rows.files])
+            raise
+        failpoints.reach("retry.audited")
         return StagedRetry(
             key=plan.key,
             number=plan.number,
             run_id=self.run_id,
-            created_at=self.now,
+            created_at=request.now,
             parse_settings=self.stream.parse_settings,
-            choice=self.row_filter.document(),
+            choice=request.row_filter.document(),
             rows=len(rows.offsets),
             ranges=rows.offsets.ranges,
             entries=tuple(file_entries(rows.files)),
             offsets_key=new_offsets_key(plan.key),
+            audit=audit,
+            accepted=request.accepted if audit.failed_critical else None,
         )
 
     def record_staged(self, _: _NextRetry, staged: StagedRetry) -> bool:
@@ -287,9 +280,23 @@ class _RetryJob:
     # --- commit ---
 
     def commit(self, plan: _NextRetry, staged: StagedRetry) -> CommitOutcome:
-        is_committed = self._commit_to_table(plan.tables.main, staged) if plan.in_main <= staged.number else False
+        is_committed = False
+        if plan.in_main <= staged.number:
+            self._store_results(staged)
+            is_committed = self._commit_to_table(plan.tables.main, staged)
         is_dropped = self._drop_from_quarantine(plan.tables.quarantine, staged)
         return CommitOutcome.COMMITTED if is_committed or is_dropped else CommitOutcome.ADOPTED
+
+    def _store_results(self, retry: StagedRetry) -> None:
+        """Append the results of the audit, unless that was done: whoever commits the retry has stored them."""
+        if retry.audit is None:
+            return
+        if retry.accepted is not None:
+            logger.info(
+                "%s: retry %d has failed checks, and %s", self.name, retry.number, decision_text(retry.accepted)
+            )
+        append_results(self.catalog, [AuditRecord(self.name, retry.audit)])
+        failpoints.reach("retry.results_stored")
 
     def _commit_to_table(self, main: Table, retry: StagedRetry) -> bool:
         """Add the files and the retry's number to the table. Return False if another process has done so."""

@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from pydantic import ValidationError
 
+from waybill.audit import Audit, Decision
 from waybill.config import ParseSettings
 from waybill.documents import read_document
 from waybill.errors import BackfillUnderWay, DocumentDamaged, ObjectMissing, PlanUnusable
@@ -61,6 +62,10 @@ class StagedRetry:
     """The data files for the table."""
     offsets_key: str
     """Key of the object with the offsets of the messages in the files."""
+    audit: Audit | None = None
+    """The audit of the files. None: an earlier Waybill, which made none, recorded the retry."""
+    accepted: Decision | None = None
+    """A person's decision to move the messages although critical checks failed."""
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -81,6 +86,10 @@ class StagedRetry:
             "files": list(self.entries),
             "offsets": self.offsets_key,
         }
+        if self.audit is not None:
+            document["audit"] = json.loads(self.audit.to_json())
+        if self.accepted is not None:
+            document["accepted"] = json.loads(self.accepted.to_json())
         return json.dumps(document, separators=(",", ":")).encode()
 
     @classmethod
@@ -110,9 +119,15 @@ class StagedRetry:
                 ranges={TopicPartition.parse(tp): (first, last) for tp, (first, last) in document["ranges"].items()},
                 entries=tuple(document["files"]),
                 offsets_key=document["offsets"],
+                audit=Audit.from_json(key, json.dumps(document["audit"]).encode()) if "audit" in document else None,
+                accepted=_read_decision(key, document["accepted"]) if "accepted" in document else None,
             )
         except (ValueError, KeyError, TypeError, AttributeError, ValidationError) as error:
             raise DocumentDamaged(f"retry {key} cannot be read ({error}): restore the object, and run again") from error
+
+
+def _read_decision(key: str, fields: Mapping[str, Any]) -> Decision:
+    return Decision.from_json(key, json.dumps(fields).encode())
 
 
 def find_retry(store: Store, key: str) -> StagedRetry | None:

@@ -12,6 +12,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
+from pyiceberg.table.refs import MAIN_BRANCH
 
 from waybill.audit import AuditInput
 from waybill.audit.counts import COUNTS_PROPERTY, AuditCounts
@@ -53,6 +54,7 @@ class AuditedTable:
     def __init__(self, catalog: Catalog, stream: Stream | None = None) -> None:
         self.stream = stream or stream_of()
         self.table: Table = ensure_tables(catalog, self.stream).main
+        self.branch = MAIN_BRANCH
         self._next_offset = 0
 
     def stage(self, rows: Sequence[Mapping[str, Any]]) -> list[DataFile]:
@@ -62,9 +64,9 @@ class AuditedTable:
         return write_data_files(self.table, schema, [batch], memory_bytes=64 << 20, name="plan")
 
     def commit(self, rows: Sequence[Mapping[str, Any]], watermark: datetime | None = None) -> None:
-        """Add rows to `main`."""
+        """Add rows to the branch."""
         mark = {} if watermark is None else {WATERMARKS_PROPERTY: watermarks_text({TP: epoch_ms(watermark)})}
-        assert commit_snapshot(self.table, mark, added=self.stage(rows))
+        assert commit_snapshot(self.table, mark, added=self.stage(rows), branch=self.branch)
         self.table.refresh()
 
     def given(

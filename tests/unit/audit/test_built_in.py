@@ -194,6 +194,18 @@ def test_rows_of_an_hour_that_are_in_the_table_already_count_too(tmp_path: Path)
     assert verdict(table.given(files, watermark=NOON), CheckName.VOLUME) is True
 
 
+def test_a_generation_that_is_not_live_is_compared_with_its_own_history(tmp_path: Path) -> None:
+    table = AuditedTable(catalog_in(tmp_path), stream_of(VOLUME))
+    fill_days(table, 4, 40)
+    table.stream, table.branch = stream_of(VOLUME, generation=2), "generation_2"
+    fill_days(table, 4, 400)
+    files = table.stage([{"event_time": NOON - HOUR / 2}] * 400)
+    found = result(table.given(files, watermark=NOON), CheckName.VOLUME)
+    assert found is not None
+    assert found.success
+    assert "400 rows, usually 400 (median of 4 days)" in str(found.observed)
+
+
 def test_volume_gets_no_verdict_without_history_or_before_the_hour_is_complete(tmp_path: Path) -> None:
     table = AuditedTable(catalog_in(tmp_path), stream_of(VOLUME))
     fill_days(table, 2, 40)

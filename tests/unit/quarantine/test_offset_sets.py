@@ -53,6 +53,22 @@ def test_a_set_is_read_back_from_its_file(added: list[tuple[str, int, int]]) -> 
         assert (found.of(tp)[0], found.of(tp)[-1] + 1) == (first, following)
 
 
+@settings(deadline=None)
+@given(MESSAGES)
+def test_messages_that_were_added_twice_are_named(added: list[tuple[str, int, int]]) -> None:
+    builder = OffsetsBuilder()
+    for message in added:
+        builder.add_rows(batch([message]))
+    twice = {
+        f"{topic}/{partition}@{offset}"
+        for topic, partition, offset in added
+        if added.count((topic, partition, offset)) > 1
+    }
+    found = builder.repeated()
+    assert len(found) == len(twice)
+    assert set(found) == twice
+
+
 def test_rows_are_grouped_by_topic_and_partition() -> None:
     rows = batch([("a", 1, 5), ("b", 1, 5), ("a", 1, 3), ("a", 0, 9)])
     found = {tp: places.tolist() for tp, places in by_topic_partition(rows)}
