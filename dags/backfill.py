@@ -3,7 +3,8 @@
 The form chooses the action. `plan` logs what a backfill would read and how long it would take. `run` requests a
 backfill and builds it with the present config on a branch of the table; `report` logs its audit and what it would
 change. Consumers see nothing of it until a run with `promote`; `undo` restores the rows from before. Partition runs go
-on meanwhile.
+on meanwhile. With a generation that is not live, `run` builds that generation on its branch, from the archive or from
+Kafka, and `promote` shows it instead of the live one.
 
 The request is stored. So a retry, also of a run whose Spark application was killed, continues with the tasks that are
 not done.

@@ -22,7 +22,7 @@ from waybill.errors import WaybillError
 from waybill.spark import daemon
 from waybill.spark.execute import run_each
 from waybill.spark.job import configure_logging, end_process, log_failure, write_report
-from waybill.spark.session import connection_ids, spark_context
+from waybill.spark.session import connection_ids, spark_context, task_slots
 from waybill.spark.side_by_side import StartedOnce
 
 logger = logging.getLogger("waybill.backfill")
@@ -62,6 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
                 for_each,
                 parallel=options.parallel,
                 bytes_per_second=options.rate,
+                slots=task_slots(),
             )
         except WaybillError as error:
             log_failure(logger, "backfill", options.stream, error)

@@ -15,7 +15,7 @@ import pytest
 from partition_scenes import DAY_MS, Scene
 from quarantine_scenes import verified
 
-from waybill.backfill import Action, Choice, Request, change_backfill, request_backfill, run_backfill
+from waybill.backfill import Action, Choice, Request, Trigger, change_backfill, request_backfill, run_backfill
 from waybill.config import ParseSettings, Stream
 from waybill.names import TopicPartition
 from waybill.partition.plan import Plan, make_plan
@@ -82,7 +82,7 @@ def parser_of(settings: Stream | ParseSettings) -> str:
 def request(scene: Scene, *offsets: str, **choice: Any) -> Request:
     """Request a backfill of the given offsets, by default of everything."""
     chosen = Choice.parse(offsets=offsets, everything=not offsets and not choice, **choice)
-    made, _ = request_backfill(scene.config, "flights", chosen, by="anna", reason="the parser was wrong")
+    made, _ = request_backfill(scene.config, Trigger("flights", chosen, "anna", "the parser was wrong"))
     return made
 
 

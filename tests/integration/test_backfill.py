@@ -39,6 +39,7 @@ from waybill.backfill import (
     Action,
     Choice,
     State,
+    Trigger,
     find_request,
     plan_backfill,
     report_backfill,
@@ -135,13 +136,8 @@ def test_everything_and_a_time_range_can_be_chosen(scene: Scene) -> None:
     before = all_first(scene)
     hour = timedelta(hours=4)
     since, until = (datetime.fromtimestamp(0, UTC) + number * hour for number in (5, 9))
-    request, figures = plan_backfill(
-        scene.config,
-        "flights",
-        Choice.parse(topic_partitions=["flights/0"], since=since.isoformat(), until=until.isoformat()),
-        by="anna",
-        reason="",
-    )
+    choice = Choice.parse(topic_partitions=["flights/0"], since=since.isoformat(), until=until.isoformat())
+    request, figures = plan_backfill(scene.config, Trigger("flights", choice, "anna", ""))
     assert request.ranges.document() == {"flights/0": [5, 9]}
     assert (figures.objects, figures.messages, figures.tasks) == (1, 4, 1)
     assert not figures.is_measured
@@ -149,7 +145,7 @@ def test_everything_and_a_time_range_can_be_chosen(scene: Scene) -> None:
     backfill = build(scene)
     promote(scene, backfill)
     check(scene, dict.fromkeys(before, "second"))
-    _, figures = plan_backfill(scene.config, "flights", Choice.parse(everything=True), by="anna", reason="")
+    _, figures = plan_backfill(scene.config, Trigger("flights", Choice.parse(everything=True), "anna", ""))
     assert figures.is_measured
     assert figures.minutes > 0
 
@@ -502,17 +498,17 @@ def test_a_cancelled_backfill_is_over_and_its_offsets_are_free(scene: Scene) -> 
 
 def test_what_cannot_be_granted_is_refused_and_nothing_is_stored(scene: Scene) -> None:
     def refused(match: str, error: type[Exception] = BackfillRefused, stream: str = "flights", **asked: Any) -> None:
-        given = {"by": "anna", "reason": "", **asked}
-        choice = given.pop("choice", Choice.parse(everything=True))
+        trigger = Trigger(stream, asked.pop("choice", Choice.parse(everything=True)), "anna", "", **asked)
         with pytest.raises(error, match=match):
-            plan_backfill(scene.config, stream, choice, **given)
+            plan_backfill(scene.config, trigger)
 
     refused("known streams: flights", ConfigError, stream="trains")
     refused("no generation 7 in the config; it has: 1", generation=7)
-    refused("'kafka' is not supported yet; supported: archive", source="kafka")
+    refused("there is no source 'http'; the sources: archive, kafka", source="http")
+    refused(r"generation 1 of stream flights is live, .* `table: tests\.flights_\w+`, .*--generation", source="kafka")
     put(scene, TP0, 21, 25)
     refused(r"outside of .*: 0–20", choice=Choice.parse(offsets=["flights/0@15-22"]))
-    refused(r"no rows of flights/9; available: flights/0@0-20", choice=Choice.parse(offsets=["flights/9@1-2"]))
+    refused(r"nothing of flights/9 .*; available: flights/0@0-20", choice=Choice.parse(offsets=["flights/9@1-2"]))
     refused("no message of .* in the time range", choice=Choice.parse(since="2026-01-01"))
     assert report_backfills(scene.store, "flights") == []
     with pytest.raises(BackfillRefused, match=r"no backfill '20260101_abcd'; its backfills: none"):

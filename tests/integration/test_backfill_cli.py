@@ -72,7 +72,7 @@ def test_a_backfill_from_the_dry_run_to_the_undo(scene: Scene, command: Callable
         (["plan", "flights"], "nothing is chosen"),
         (["plan", "trains", "--all"], "no stream 'trains'"),
         (["plan", "flights", "--offsets", "flights/0@15-25"], "0–19"),
-        (["plan", "flights", "--all", "--source", "kafka"], "supported: archive"),
+        (["plan", "flights", "--all", "--source", "kafka"], "is live, and its chains hold"),
         (["plan", "flights", "--all", "--generation", "2"], "it has: 1"),
         (["run", "flights", "--all"], "give --reason"),
         (["run", "flights", "--all", "--reason", " "], "--reason is empty"),

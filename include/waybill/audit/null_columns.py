@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from pyiceberg.manifest import DataFile, ManifestContent
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import ListType
 
 from waybill.audit.given import AuditInput
@@ -55,7 +56,7 @@ def find_columns_that_became_null(given: AuditInput) -> list[NullColumn]:
     if not empty:
         return []
     found = []
-    for name, usual in _count(_newest_files(given.table), empty).items():
+    for name, usual in _count(_newest_files(given.table, given.history.current_snapshot()), empty).items():
         share = usual.values / usual.rows if usual.rows else 0.0
         if share * staged[name].rows >= _LEAST_EXPECTED_VALUES:
             found.append(NullColumn(name, staged[name].rows, share))
@@ -84,9 +85,8 @@ def _count(files: Iterable[DataFile], ids: Mapping[str, int]) -> dict[str, _Seen
     return seen
 
 
-def _newest_files(table: Table) -> Iterator[DataFile]:
-    """Yield the files of the newest manifests until they have `_ENOUGH_ROWS`."""
-    snapshot = table.metadata.current_snapshot()
+def _newest_files(table: Table, snapshot: Snapshot | None) -> Iterator[DataFile]:
+    """Yield the files of a snapshot's newest manifests until they have `_ENOUGH_ROWS`."""
     manifests = [] if snapshot is None else snapshot.manifests(table.io)
     data = [manifest for manifest in manifests if manifest.content is ManifestContent.DATA]
     rows = 0

@@ -18,6 +18,7 @@ from typing import Any
 from pyiceberg.conversions import from_bytes
 from pyiceberg.manifest import DataFile, ManifestContent, ManifestFile
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import IntegerType
 
 from waybill.audit.given import AuditInput
@@ -64,12 +65,12 @@ def volumes_of(given: AuditInput) -> list[PartitionVolume]:
         return []
     unit_ms = _HOUR_MS if given.stream.by_hour else _DAY_MS
     name = ".".join(given.table.name())
-    units = completed_units(read_watermarks(given.table.metadata, name), parse_watermarks(text), unit_ms)
+    units = completed_units(read_watermarks(given.history, name), parse_watermarks(text), unit_ms)
     if not units:
         return []
     days = 1 if unit_ms == _DAY_MS else 24
     wanted = {*units, *(earlier for unit in units for earlier in earlier_units(unit, days))}
-    rows, first = _rows_in_table(given.table, wanted)
+    rows, first = _rows_in_table(given.table, given.history.current_snapshot(), wanted)
     rows.update(_rows_by_unit(given.table_files))
     return [_volume(unit, rows, first, days, unit_ms) for unit in units]
 
@@ -99,9 +100,8 @@ def _volume(unit: int, rows: Mapping[int, int], first: int, units_a_day: int, un
     return PartitionVolume(start, rows.get(unit, 0), usual, len(history))
 
 
-def _rows_in_table(table: Table, wanted: Collection[int]) -> tuple[Counter[int], int]:
-    """Return the rows of the wanted hours in the table, and the first hour that the table has."""
-    snapshot = table.metadata.current_snapshot()
+def _rows_in_table(table: Table, snapshot: Snapshot | None, wanted: Collection[int]) -> tuple[Counter[int], int]:
+    """Return the rows of the wanted hours in a snapshot of the table, and the first hour that it has."""
     rows: Counter[int] = Counter()
     first: int | None = None
     for manifest in () if snapshot is None else snapshot.manifests(table.io):

@@ -8,27 +8,45 @@
 | `diff`, `compare` | the differences between the built rows and the table's |
 | `replace`, `cuts` | replacing a range in a table: files removed, added, and cut at the bounds |
 | `events`, `promotion` | promoting, undoing and cancelling: claims, and what they do |
+| `generation_…`, `archiving` | the same for a generation that is not live: its request, its build, its promotion |
+| `kinds` | both kinds of backfills behind one set of functions, which are those of this package |
 """
 
-from waybill.backfill.build import BackfillReport, report_backfill, report_backfills, run_backfill
 from waybill.backfill.choice import Choice
 from waybill.backfill.events import Action, Event, State, state_of
-from waybill.backfill.planning import Estimate, open_requests, plan_backfill, request_backfill
-from waybill.backfill.promotion import Changed, change_backfill
+from waybill.backfill.generation_request import GenerationRequest, Source
+from waybill.backfill.kinds import (
+    AnyReport,
+    AnyRequest,
+    change_backfill,
+    find_backfill,
+    plan_backfill,
+    report_backfill,
+    report_backfills,
+    request_backfill,
+    run_backfill,
+)
+from waybill.backfill.planning import Estimate, Trigger, open_requests
+from waybill.backfill.promotion import Changed
 from waybill.backfill.request import Request, find_request, list_requests
 from waybill.backfill.work import ForEach, in_this_process
 
 __all__ = [
     "Action",
-    "BackfillReport",
+    "AnyReport",
+    "AnyRequest",
     "Changed",
     "Choice",
     "Estimate",
     "Event",
     "ForEach",
+    "GenerationRequest",
     "Request",
+    "Source",
     "State",
+    "Trigger",
     "change_backfill",
+    "find_backfill",
     "find_request",
     "in_this_process",
     "list_requests",

@@ -13,8 +13,9 @@ from waybill.backfill.ranges import OffsetRanges
 from waybill.backfill.replace import BACKFILL_PROPERTY
 from waybill.backfill.request import find_request
 from waybill.config import Stream
+from waybill.quarantine.view import retries_of
 from waybill.store import Store
-from waybill.tables import RETRIES_PROPERTY, StreamTables, read_retries
+from waybill.tables import RETRIES_PROPERTY, StreamTables
 from waybill.tables.state import ancestry
 
 __all__ = ["HalfMoved", "find_half_moved"]
@@ -32,7 +33,7 @@ class HalfMoved:
 
 def find_half_moved(store: Store, name: str, stream: Stream, tables: StreamTables) -> HalfMoved | None:
     """Return the change that only the quarantine has, for tables as `load_tables` loads them; None if there is none."""
-    main, quarantine = (read_retries(t.metadata, ".".join(t.name())) for t in (tables.main, tables.quarantine))
+    main, quarantine = retries_of(tables)
     claim = find_claim(store, name, stream, tables) if quarantine > main else None
     if claim is None:
         return None

@@ -11,30 +11,39 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
-from waybill import failpoints
 from waybill.archive.spans import ArchiveFault
 from waybill.audit import Audit, AuditInput, AuditRecord, append_results, find_audit, record_audit, run_audit
-from waybill.backfill.diff import Diff, find_diff, make_diff
+from waybill.backfill.diff import Diff, Files, Part, find_diff, make_diff
 from waybill.backfill.events import ABANDONED_AFTER, Event, State, events_of, state_of
-from waybill.backfill.promotion import Changer, refuse_if_not_of
+from waybill.backfill.promotion import refuse_if_not_of
+from waybill.backfill.ranges import OffsetRanges
 from waybill.backfill.replace import Cutter, RangeChange
-from waybill.backfill.request import Request, find_request, list_requests
-from waybill.backfill.results import BuiltFiles, PlannedTask, find_records, load_built_files, run_and_record
-from waybill.backfill.work import ForEach, in_this_process
+from waybill.backfill.request import Request, find_request
+from waybill.backfill.results import (
+    BuiltFiles,
+    PlannedTask,
+    TaskRecord,
+    find_records,
+    load_built_files,
+    run_and_record,
+)
+from waybill.backfill.work import ForEach, in_this_process, reach_step
 from waybill.config import Config, Stream
 from waybill.documents import read_document
 from waybill.errors import BackfillRefused, DocumentDamaged
-from waybill.names import backfill_branch, backfill_built_key
+from waybill.names import TopicPartition, backfill_branch, backfill_built_key
+from waybill.partition.plan import Task
 from waybill.partition.tasks import Job
 from waybill.staging.driver import OnStep
 from waybill.staging.services import Services, services_of
-from waybill.staging.table_layout import TableLayout
+from waybill.staging.table_layout import TableLayout, load_data_files
 from waybill.store import Store
 from waybill.tables import StreamTables, drop_branch, ensure_tables, evolve_columns, translate_storage_errors
 
-__all__ = ["BackfillReport", "Built", "find_built", "report_backfill", "report_backfills", "run_backfill"]
+__all__ = ["BackfillReport", "Built", "build_range", "find_built", "report_range"]
 
 logger = logging.getLogger(__name__)
 
@@ -88,6 +97,11 @@ class BackfillReport:
     diff: Diff | None
     events: Sequence[Event]
 
+    @property
+    def tasks_text(self) -> str:
+        """Return how many tasks are done."""
+        return f"{self.tasks_done}/{len(self.request.plan.tasks)}"
+
     def document(self) -> dict[str, Any]:
         """Return the report as JSON fields."""
         request = self.request
@@ -107,17 +121,7 @@ class BackfillReport:
             "branch": backfill_branch(request.id),
             "audit": None if self.audit is None else self.audit.document(),
             "diff": None if self.diff is None else self.diff.document(),
-            "events": [
-                {
-                    "action": str(event.action),
-                    "by": event.by,
-                    "reason": event.reason,
-                    "at": event.at.isoformat(),
-                    "number": event.number,
-                    "effective": event.is_effective,
-                }
-                for event in self.events
-            ],
+            "events": [event.document() for event in self.events],
         }
 
     def lines(self) -> list[str]:
@@ -139,13 +143,10 @@ class BackfillReport:
             lines += [f"    {result.severity}: {result}" for result in failed]
         if self.diff is not None:
             lines += [f"  {line}" for line in self.diff.lines()]
-        for event in self.events:
-            effect = "" if event.is_effective else " (without effect)"
-            lines.append(f"  {event.action} by {event.by} at {event.at:%Y-%m-%d %H:%M:%S} UTC: {event.reason}{effect}")
-        return lines
+        return lines + [f"  {event}" for event in self.events]
 
 
-def report_backfill(store: Store, request: Request) -> BackfillReport:
+def report_range(store: Store, request: Request) -> BackfillReport:
     """Return what is known of a backfill."""
     return BackfillReport(
         request,
@@ -158,19 +159,10 @@ def report_backfill(store: Store, request: Request) -> BackfillReport:
     )
 
 
-def report_backfills(store: Store, stream: str) -> list[BackfillReport]:
-    """Return what is known of all backfills of a stream, oldest first."""
-    return [report_backfill(store, request) for request in list_requests(store, stream)]
-
-
 # --- building ---------------------------------------------------------------------------------------------------------
 
 
-def _reach(step: str) -> None:
-    failpoints.reach(f"backfill.{step}")
-
-
-def run_backfill(
+def build_range(
     config: Config,
     name: str,
     backfill: str,
@@ -178,7 +170,7 @@ def run_backfill(
     *,
     parallel: int | None = None,
     bytes_per_second: float | None = None,
-    on_step: OnStep = _reach,
+    on_step: OnStep = reach_step,
     services: Services | None = None,
 ) -> BackfillReport:
     """Build a requested backfill of stream `name`, or continue, and return its report.
@@ -205,7 +197,7 @@ def run_backfill(
             built = run.branch(tables)
         run.audit(tables)
         run.diff(tables, built)
-        return report_backfill(opened.store, request)
+        return report_range(opened.store, request)
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,10 +322,37 @@ class _Build:
 
     def diff(self, tables: StreamTables, built: Built) -> None:
         if find_diff(self.store, self.request) is None:
-            bases = (built.main_base, built.quarantine_base)
-            make_diff(self.config, self.store, self.request, tables, bases, self._cutter(), self.for_each)
+            cutter = self._cutter()
+            old = (
+                Files.of(tables.main, cutter.files_of_range(tables.main, built.main_base)),
+                Files.of(tables.quarantine, cutter.files_of_range(tables.quarantine, built.quarantine_base)),
+            )
+            make_diff(self.config, self.store, self.request, tables, old, self._parts(tables), self.for_each)
         self.on_step("diffed")
 
+    def _parts(self, tables: StreamTables) -> list[Part]:
+        """Return a part for each task of the backfill."""
+        records = find_records(self.store, self.request)
+
+        def files(record: TaskRecord) -> tuple[Files, Files]:
+            return (
+                Files.of(tables.main, load_data_files(tables.main, record.table)),
+                Files.of(tables.quarantine, load_data_files(tables.quarantine, record.quarantine)),
+            )
+
+        return [
+            Part(_together(spans), partial(files, records[number]))
+            for number, spans in enumerate(self.request.plan.tasks)
+        ]
+
     def _cutter(self) -> Cutter:
-        changer = Changer(self.config, self.name, self.stream, self.services, self.for_each, self.on_step)
-        return changer.cutter(self.request)
+        return Cutter.of(self.config, self.store, self.request, self.for_each)
+
+
+def _together(spans: Task) -> OffsetRanges:
+    """Return the offsets of a task."""
+    found: dict[TopicPartition, tuple[int, int]] = {}
+    for span in spans:
+        first, end = found.get(span.tp, (span.first_offset, span.next_offset))
+        found[span.tp] = min(first, span.first_offset), max(end, span.next_offset)
+    return OffsetRanges(found)

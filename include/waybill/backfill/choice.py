@@ -23,7 +23,7 @@ from waybill.quarantine.offset_sets import by_topic_partition
 from waybill.staging.services import Services
 from waybill.tables import Progress, StreamTables
 
-__all__ = ["Choice", "available_ranges", "resolve"]
+__all__ = ["Choice", "available_ranges", "bounded_ranges", "resolve"]
 
 _OFFSETS = re.compile(r"(?P<tp>.+)@(?P<first>[0-9]*)-(?P<last>[0-9]*)")
 _SHOWN = 10
@@ -128,13 +128,7 @@ def resolve(choice: Choice, available: OffsetRanges, tables: StreamTables) -> Of
     """
     if not available.by_tp:
         raise BackfillRefused("the table has no rows that the archive holds: there is nothing to backfill")
-    if choice.offsets:
-        return OffsetRanges({tp: _bounded(tp, wanted, available) for tp, wanted in choice.offsets.items()})
-    for tp in choice.topic_partitions:
-        if tp not in available.by_tp:
-            raise BackfillRefused(_unknown(tp, available))
-    tps = choice.topic_partitions or tuple(available.by_tp)
-    whole = OffsetRanges({tp: available.by_tp[tp] for tp in tps})
+    whole = bounded_ranges(choice, available)
     if choice.since is None and choice.until is None:
         return whole
     found = _offsets_of_times(tables, choice, whole)
@@ -144,6 +138,20 @@ def resolve(choice: Choice, available: OffsetRanges, tables: StreamTables) -> Of
             f"kafka_timestamp shows which there are"
         )
     return found
+
+
+def bounded_ranges(choice: Choice, available: OffsetRanges) -> OffsetRanges:
+    """Return the chosen offsets as ranges, whatever times are chosen.
+
+    Raises `BackfillRefused`, with the valid values, for a choice outside of what is available.
+    """
+    if choice.offsets:
+        return OffsetRanges({tp: _bounded(tp, wanted, available) for tp, wanted in choice.offsets.items()})
+    for tp in choice.topic_partitions:
+        if tp not in available.by_tp:
+            raise BackfillRefused(_unknown(tp, available))
+    tps = choice.topic_partitions or tuple(available.by_tp)
+    return OffsetRanges({tp: available.by_tp[tp] for tp in tps})
 
 
 def _bounded(tp: TopicPartition, wanted: tuple[int | None, int | None], available: OffsetRanges) -> tuple[int, int]:
@@ -157,14 +165,13 @@ def _bounded(tp: TopicPartition, wanted: tuple[int | None, int | None], availabl
         raise BackfillRefused(f"{tp}: the range from {first} to {following - 1} is empty; available: {start}–{end - 1}")
     if first < start or following > end:
         raise BackfillRefused(
-            f"{tp}: offsets {first}–{following - 1} are outside of what the archive holds and the table has: "
-            f"{start}–{end - 1}"
+            f"{tp}: offsets {first}–{following - 1} are outside of what can be built again: {start}–{end - 1}"
         )
     return first, following
 
 
 def _unknown(tp: TopicPartition, available: OffsetRanges) -> str:
-    return f"the stream's table has no rows of {tp}; available: {_listed(available)}"
+    return f"there is nothing of {tp} to build again; available: {_listed(available)}"
 
 
 def _listed(ranges: OffsetRanges) -> str:

@@ -1,6 +1,6 @@
 """The diff of a backfill: its files compared with the rows that the table had when the branch was built.
 
-A task for each task of the backfill, in windows of offsets, so that memory is bounded. Each task writes its differences
+A task for each part of the range, in windows of offsets, so that memory is bounded. Each task writes its differences
 as a Parquet file `diff/<task>.parquet` below the backfill's prefix, and its figures beside it. All of them together are
 the table of differences; `diff/summary.json` has the sums.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,25 +24,25 @@ from waybill import failpoints
 from waybill.backfill.compare import DIFF_SCHEMA, ChangeKind, Comparison, Rows, compare
 from waybill.backfill.cuts import read_file
 from waybill.backfill.ranges import OffsetRanges, Placement
-from waybill.backfill.replace import Cutter
-from waybill.backfill.request import Request
-from waybill.backfill.results import find_records
+from waybill.backfill.request import Requested
 from waybill.backfill.work import ForEach
 from waybill.config import Config, Storage
 from waybill.documents import read_document
 from waybill.names import backfill_diff_key
-from waybill.staging.table_layout import TableLayout, load_data_files
+from waybill.staging.table_layout import TableLayout
 from waybill.staging.uploads import scratch_directory
 from waybill.store import Store
 from waybill.tables import StreamTables, task_io
 
-__all__ = ["Diff", "find_diff", "make_diff"]
+__all__ = ["WINDOWS_OF_PART", "Diff", "Files", "Part", "find_diff", "make_diff", "windows"]
 
 logger = logging.getLogger(__name__)
 
 _VERSION = 1
 WINDOW_OFFSETS = 1 << 19
 """Offsets that are compared at a time."""
+WINDOWS_OF_PART = 4
+"""Windows that a task compares where the backfill itself has no tasks."""
 _SUMMARY = "summary.json"
 _ARCHIVED = ("topic", "partition", "offset", "kafka_timestamp", "key", "headers", "value", "generation")
 _PLACE = ("topic", "partition", "offset", "kafka_timestamp")
@@ -79,7 +79,7 @@ class Diff:
         return [*lines, f"  all differences: {self.table}"]
 
 
-def find_diff(store: Store, request: Request) -> Diff | None:
+def find_diff(store: Store, request: Requested) -> Diff | None:
     """Return the diff of a backfill, or None if it was not made yet."""
     found = store.read_if_exists(_key(store, request, _SUMMARY))
     if found is None:
@@ -91,43 +91,35 @@ def find_diff(store: Store, request: Request) -> Diff | None:
 def make_diff(
     config: Config,
     store: Store,
-    request: Request,
+    request: Requested,
     tables: StreamTables,
-    bases: tuple[int, int],
-    cutter: Cutter,
+    old: tuple[Files, Files],
+    parts: Sequence[Part],
     for_each: ForEach,
 ) -> Diff:
-    """Compare a backfill's files with the snapshots `bases` of table and quarantine, and store the diff.
+    """Compare the files `old` of table and quarantine with those of the parts, and store the diff.
 
-    Raises `FileNotFoundError` when a snapshot has expired meanwhile, `DamagedFile`, `ScratchUnusable`.
+    A retry must be called with the same parts. Raises `FileNotFoundError` when a file no longer exists because its
+    snapshot has expired, `DamagedFile`, `ScratchUnusable`.
     """
-    both = (tables.main, tables.quarantine)
-    old = tuple(_Files.of(table, cutter.files_of_range(table, base)) for table, base in zip(both, bases, strict=True))
-    records = find_records(store, request)
     layouts = (TableLayout.of(tables.main), TableLayout.of(tables.quarantine))
-    tasks = []
-    for number, spans in enumerate(request.plan.tasks):
-        if store.exists(_key(store, request, f"{number:06d}.json")):
-            continue
-        ranges = OffsetRanges(_together(spans))
-        record = records[number]
-        new = (
-            _Files.of(tables.main, load_data_files(tables.main, record.table)),
-            _Files.of(tables.quarantine, load_data_files(tables.quarantine, record.quarantine)),
+    tasks = [
+        _DiffTask(
+            config.storage,
+            config.catalog.connection,
+            layouts,
+            number,
+            tuple(
+                (window, tuple(each.meeting(window) for each in (*old, *part.new()))) for window in windows(part.ranges)
+            ),
+            _key(store, request, f"{number:06d}"),
         )
-        tasks.append(
-            _DiffTask(
-                config.storage,
-                config.catalog.connection,
-                layouts,
-                number,
-                tuple((window, tuple(each.meeting(window) for each in (*old, *new))) for window in _windows(ranges)),
-                _key(store, request, f"{number:06d}"),
-            )
-        )
+        for number, part in enumerate(parts)
+        if not store.exists(_key(store, request, f"{number:06d}.json"))
+    ]
     for_each(_compare_task, tasks)
     total = Comparison()
-    for number in range(len(request.plan.tasks)):
+    for number in range(len(parts)):
         key = _key(store, request, f"{number:06d}.json")
         total.add(Comparison.parse(read_document(store.read(key), _VERSION, key)))
     document = {"v": _VERSION, **total.document()}
@@ -135,11 +127,11 @@ def make_diff(
     return Diff(total, _location(store, request))
 
 
-def _key(store: Store, request: Request, name: str) -> str:
+def _key(store: Store, request: Requested, name: str) -> str:
     return backfill_diff_key(store.prefix, request.stream, request.id, name)
 
 
-def _location(store: Store, request: Request) -> str:
+def _location(store: Store, request: Requested) -> str:
     return f"s3://{store.bucket}/{_key(store, request, '*.parquet')}"
 
 
@@ -147,7 +139,7 @@ def _location(store: Store, request: Request) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Files:
+class Files:
     """Data files of one table with their offsets, to find those that a window needs."""
 
     table: Table
@@ -156,7 +148,8 @@ class _Files:
     high: np.ndarray[Any, np.dtype[np.int64]]
 
     @classmethod
-    def of(cls, table: Table, files: Sequence[DataFile]) -> _Files:
+    def of(cls, table: Table, files: Sequence[DataFile]) -> Files:
+        """Return these files of a table."""
         field = table.schema().find_field("offset").field_id
         bounds = [
             [int.from_bytes(each[field], "little") if each and field in each else default for each, default in sides]
@@ -176,15 +169,16 @@ class _Files:
         return tuple(file.file_path for file in met if window.place(file, schema) is not Placement.OUTSIDE)
 
 
-def _together(spans: Sequence[Any]) -> dict[Any, tuple[int, int]]:
-    found: dict[Any, tuple[int, int]] = {}
-    for span in spans:
-        first, end = found.get(span.tp, (span.first_offset, span.next_offset))
-        found[span.tp] = min(first, span.first_offset), max(end, span.next_offset)
-    return found
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one task compares."""
+
+    ranges: OffsetRanges
+    new: Callable[[], tuple[Files, Files]]
+    """Returns the files of table and quarantine after the change."""
 
 
-def _windows(ranges: OffsetRanges) -> Iterator[OffsetRanges]:
+def windows(ranges: OffsetRanges) -> Iterator[OffsetRanges]:
     """Cut ranges into windows of at most `WINDOW_OFFSETS`."""
     window: dict[Any, tuple[int, int]] = {}
     room = WINDOW_OFFSETS

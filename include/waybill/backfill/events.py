@@ -20,14 +20,15 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Self
 
-from waybill.backfill.request import Request
+from waybill.backfill.request import Requested
 from waybill.config import Stream
 from waybill.documents import read_document
 from waybill.errors import BackfillRefused, DocumentDamaged
 from waybill.names import backfill_built_key, backfill_event_key, backfill_prefix, retry_key
 from waybill.quarantine.staged import CLAIM_FIELD, CLAIM_VERSION
+from waybill.quarantine.view import retries_of
 from waybill.store import Store
-from waybill.tables import StreamTables, read_retries
+from waybill.tables import StreamTables
 
 __all__ = [
     "ABANDONED_AFTER",
@@ -95,6 +96,21 @@ class Event:
     is_effective: bool = True
     """False: when its turn came, another event had made it pointless, and nothing was done."""
 
+    def __str__(self) -> str:
+        effect = "" if self.is_effective else " (without effect)"
+        return f"{self.action} by {self.by} at {self.at:%Y-%m-%d %H:%M:%S} UTC: {self.reason}{effect}"
+
+    def document(self) -> dict[str, Any]:
+        """Return the event for a JSON document about its backfill."""
+        return {
+            "action": str(self.action),
+            "by": self.by,
+            "reason": self.reason,
+            "at": self.at.isoformat(),
+            "number": self.number,
+            "effective": self.is_effective,
+        }
+
     def to_json(self, version: int) -> bytes:
         """Return the content of the event's object, or of the claim's."""
         document: dict[str, Any] = {
@@ -135,8 +151,7 @@ class Event:
 
 def find_claim(store: Store, name: str, stream: Stream, tables: StreamTables) -> Event | None:
     """Return the claim that is not done yet, for the tables as they are loaded; None if there is none."""
-    number = min(read_retries(table.metadata, ".".join(table.name())) for table in (tables.main, tables.quarantine))
-    key = _claim_key(store, name, stream, tables, number)
+    key = _claim_key(store, name, stream, tables, min(retries_of(tables)))
     found = store.read_if_exists(key)
     if found is None or CLAIM_FIELD not in json.loads(found):
         return None
@@ -158,13 +173,13 @@ def _claim_key(store: Store, name: str, stream: Stream, tables: StreamTables, nu
 # --- events -----------------------------------------------------------------------------------------------------------
 
 
-def events_of(store: Store, request: Request) -> list[Event]:
+def events_of(store: Store, request: Requested) -> list[Event]:
     """Return the recorded events of a backfill, in order."""
     prefix = backfill_prefix(store.prefix, request.stream, request.id) + "events/"
     return [Event.from_json(key, store.read(key), _VERSION) for key in store.keys(prefix)]
 
 
-def state_of(store: Store, request: Request, before: int | None = None) -> State:
+def state_of(store: Store, request: Requested, before: int | None = None) -> State:
     """Return the state of a backfill, or the one that it had before the event with the number `before`."""
     events = [event for event in events_of(store, request) if before is None or event.number < before]
     return _state(events, store.exists(backfill_built_key(store.prefix, request.stream, request.id)))
@@ -177,7 +192,7 @@ def _state(events: Sequence[Event], is_built: bool) -> State:
     return State.BUILT if is_built else State.PLANNED
 
 
-def check_action(request: Request, state: State, action: Action) -> None:
+def check_action(request: Requested, state: State, action: Action) -> None:
     """Raise `BackfillRefused` if the action does not apply to a backfill in this state."""
     if state in _FROM[action]:
         return
@@ -193,7 +208,7 @@ def check_action(request: Request, state: State, action: Action) -> None:
     )
 
 
-def record_event(store: Store, request: Request, claim: Event, *, is_blocked: bool) -> Event:
+def record_event(store: Store, request: Requested, claim: Event, *, is_blocked: bool) -> Event:
     """Record the event of a claim, or find it recorded.
 
     It is not effective if it does not apply to the backfill's state when its turn comes, or if it `is_blocked`.

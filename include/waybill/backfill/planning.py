@@ -14,31 +14,49 @@ from typing import Any
 
 from pyiceberg.table.refs import MAIN_BRANCH
 
-from waybill import failpoints
 from waybill.archive.chain import ChainObject, walk_chain
 from waybill.backfill.choice import Choice, available_ranges, resolve
 from waybill.backfill.events import ABANDONED_AFTER, Action, State, state_of
-from waybill.backfill.promotion import change_backfill
+from waybill.backfill.generation_request import Source
+from waybill.backfill.promotion import change_range
 from waybill.backfill.ranges import OffsetRanges
 from waybill.backfill.request import Request, find_request, list_requests
 from waybill.backfill.results import find_records
+from waybill.backfill.work import reach_step
 from waybill.config import Config, Stream
 from waybill.config.quantities import counted
 from waybill.errors import BackfillRefused, ChainBroken, MixedFormats, ObjectExists
 from waybill.names import TopicPartition, backfill_request_key
 from waybill.partition.plan import Plan, make_plan
+from waybill.staging.driver import OnStep
 from waybill.staging.services import Services, services_of
 from waybill.store import Store
-from waybill.tables import StreamTables, ensure_tables, head_of, load_tables, read_progress, target_of
+from waybill.tables import StreamTables, ensure_tables, head_of, load_tables, read_progress
 
-__all__ = ["Estimate", "check_stream", "estimate", "open_requests", "plan_backfill", "request_backfill"]
+__all__ = ["Estimate", "Trigger", "estimate", "measured_speed", "open_requests", "plan_range", "request_range"]
 
 logger = logging.getLogger(__name__)
 
 BYTES_PER_SECOND = 8 << 20
 """Backup bytes that one task slot parses in a second, until a backfill of the stream has measured it."""
 
-_SOURCES = ("archive",)
+
+@dataclass(frozen=True, slots=True)
+class Trigger:
+    """What a person, or a run of the DAG, asks for."""
+
+    stream: str
+    """Its name in the config, or that of another generation of its table."""
+    choice: Choice
+    by: str
+    reason: str
+    generation: int | None = None
+    """None: that of the stream."""
+    source: str = Source.ARCHIVE
+    slots: int = 1
+    """How many tasks will run side by side."""
+    token: str | None = None
+    """Names what triggers the backfill, such as a DAG run: the id follows from it. None: each call is another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,30 +109,20 @@ class Estimate:
 # --- checks -----------------------------------------------------------------------------------------------------------
 
 
-def check_stream(
-    name: str, stream: Stream, generation: int | None, source: str, tables: StreamTables | None
-) -> StreamTables:
+def _check_stream(trigger: Trigger, name: str, stream: Stream, tables: StreamTables | None) -> StreamTables:
     """Return the stream's tables. Raise `BackfillRefused` if the stream cannot be backfilled as asked."""
     if stream.sink.is_files:
         raise BackfillRefused(
             f"stream {name} writes files, and the files of a final hour are not replaced: raise the stream's "
             f"generation to build all files again"
         )
-    if source not in _SOURCES:
-        raise BackfillRefused(
-            f"source {source!r} is not supported yet; supported: {', '.join(_SOURCES)}. To archive from Kafka again, "
-            f"raise the stream's generation"
-        )
-    if generation is not None and generation != stream.generation:
-        raise BackfillRefused(
-            f"stream {name} has no generation {generation} in the config; it has: {stream.generation}"
-        )
     if tables is None:
         raise BackfillRefused(f"stream {name} has no table yet: the first partition run creates it")
-    if target_of(tables.main.metadata, stream.generation) != MAIN_BRANCH:
+    if trigger.source == Source.KAFKA:
         raise BackfillRefused(
-            f"generation {stream.generation} of stream {name} is not live, and a backfill replaces rows of the live "
-            f"generation: build the generation by partition runs"
+            f"generation {stream.generation} of stream {name} is live, and its chains hold these messages already: "
+            f"archiving them again takes another generation. Declare a stream with `table: {stream.table}`, the same "
+            f"topics and another `generation`, and give --generation"
         )
     return tables
 
@@ -142,66 +150,49 @@ def _check_overlap(store: Store, name: str, ranges: OffsetRanges, now: datetime,
 # --- planning ---------------------------------------------------------------------------------------------------------
 
 
-def plan_backfill(
+def plan_range(
     config: Config,
     name: str,
-    choice: Choice,
+    trigger: Trigger,
     *,
-    by: str,
-    reason: str,
-    generation: int | None = None,
-    source: str = "archive",
-    slots: int = 1,
-    token: str | None = None,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     services: Services | None = None,
 ) -> tuple[Request, Estimate]:
-    """Return the request of a backfill, which is not stored, and what it would take. `slots`: tasks side by side.
-
-    `token` names what triggers the backfill: the id follows from it.
+    """Return the request of a backfill of stream `name`, which is not stored, and what it would take.
 
     Raises `BackfillRefused`, with the valid values, `ConfigError` for an unknown stream, `ProgressLost`, or one of the
     retriable `StoreUnavailable` and `CatalogUnavailable`.
     """
     stream = config.stream(name)
     with services_of(config, services) as opened:
-        tables = check_stream(name, stream, generation, source, load_tables(opened.catalog, stream))
+        tables = _check_stream(trigger, name, stream, load_tables(opened.catalog, stream))
         progress = read_progress(tables.main.metadata, ".".join(tables.main.name()))
-        ranges = resolve(choice, available_ranges(opened, stream, progress), tables)
+        ranges = resolve(trigger.choice, available_ranges(opened, stream, progress), tables)
         at = now()
         _check_overlap(opened.store, name, ranges, at)
-        request = _make_request(opened, name, stream, tables, ranges, at, by, reason, token, slots)
-        return request, estimate(opened.store, request, slots)
+        request = _make_request(opened, trigger, name, stream, tables, ranges, at)
+        return request, estimate(opened.store, request, trigger.slots)
 
 
-def request_backfill(
+def request_range(
     config: Config,
     name: str,
-    choice: Choice,
+    trigger: Trigger,
     *,
-    by: str,
-    reason: str,
-    generation: int | None = None,
-    source: str = "archive",
-    slots: int = 1,
-    token: str | None = None,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
-    on_step: Callable[[str], None] = lambda step: failpoints.reach(f"backfill.{step}"),
+    on_step: OnStep = reach_step,
     services: Services | None = None,
 ) -> tuple[Request, Estimate]:
-    """Store the request of a backfill, and return it with what it takes. The same `token` returns the same request.
+    """Store the request of a backfill of stream `name`, and return it with what it takes.
 
-    Calls `on_step` with `requested`. Raises as `plan_backfill` does.
+    The same token returns the same request. Calls `on_step` with `requested`. Raises as `plan_range` does.
     """
     stream = config.stream(name)
     with services_of(config, services) as opened:
-        if token is not None and (known := _find_by_token(opened.store, name, token)) is not None:
-            return known, estimate(opened.store, known, slots)
+        if trigger.token is not None and (known := _find_by_token(opened.store, name, trigger.token)) is not None:
+            return known, estimate(opened.store, known, trigger.slots)
         ensure_tables(opened.catalog, stream)  # the table's columns become those of the config
-        request, figures = plan_backfill(
-            config, name, choice, by=by, reason=reason, generation=generation, source=source, slots=slots,
-            token=token, now=now, services=opened,
-        )  # fmt: skip
+        request, figures = plan_range(config, name, trigger, now=now, services=opened)
         try:
             opened.store.create_if_absent(request.plan.key, request.to_json())
         except ObjectExists:
@@ -223,7 +214,7 @@ def _withdraw_if_rivalled(config: Config, services: Services, request: Request, 
     try:
         _check_overlap(services.store, request.stream, request.ranges, now(), own=request.id)
     except BackfillRefused as error:
-        change_backfill(
+        change_range(
             config, request.stream, request.id, Action.CANCEL, by=request.by, reason=str(error), services=services
         )
         raise
@@ -231,17 +222,14 @@ def _withdraw_if_rivalled(config: Config, services: Services, request: Request, 
 
 def _make_request(
     services: Services,
+    trigger: Trigger,
     name: str,
     stream: Stream,
     tables: StreamTables,
     ranges: OffsetRanges,
     at: datetime,
-    by: str,
-    reason: str,
-    token: str | None,
-    slots: int,
 ) -> Request:
-    token = token or secrets.token_hex(16)
+    token = trigger.token or secrets.token_hex(16)
     identifier = f"{at:%Y%m%d}_{hashlib.sha256(token.encode()).hexdigest()[:4]}"
     key = backfill_request_key(services.store.prefix, name, identifier)
     committed = services.committed_offsets(name)
@@ -262,15 +250,15 @@ def _make_request(
         chains=chains,
         task_bytes=stream.partition.task_bytes,
         run_bytes=sys.maxsize,
-        slots=slots,
+        slots=trigger.slots,
     )
     if plan is None:
         raise BackfillRefused(f"the archive has no object of {ranges}")
     head = head_of(tables.main.metadata, MAIN_BRANCH)
     return Request(
         id=identifier,
-        by=by,
-        reason=reason,
+        by=trigger.by,
+        reason=trigger.reason,
         token=token,
         table_uuid=str(tables.main.metadata.table_uuid),
         base=None if head is None else head.snapshot_id,
@@ -299,7 +287,7 @@ def _objects(
 
 def estimate(store: Store, request: Request, slots: int) -> Estimate:
     """Return what a backfill takes, by the speed that the last backfill of the stream has measured."""
-    measured = _measured_speed(store, request.stream)
+    measured = measured_speed(store, request.stream)
     plan: Plan = request.plan
     return Estimate(
         stream=request.stream,
@@ -314,7 +302,8 @@ def estimate(store: Store, request: Request, slots: int) -> Estimate:
     )
 
 
-def _measured_speed(store: Store, name: str) -> float | None:
+def measured_speed(store: Store, name: str) -> float | None:
+    """Return the bytes of backup objects that a task of the stream's last backfill parsed in a second."""
     for request in reversed(list_requests(store, name)):
         if state_of(store, request) is State.PLANNED:
             continue

@@ -14,9 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pyiceberg.table import Table
-from pyiceberg.table.refs import MAIN_BRANCH
 
-from waybill import failpoints
 from waybill.audit import find_audit
 from waybill.backfill.events import (
     ABANDONED_AFTER,
@@ -33,24 +31,18 @@ from waybill.backfill.events import (
 from waybill.backfill.replace import Cutter, RangeChange
 from waybill.backfill.request import Request, find_request, list_requests
 from waybill.backfill.results import BuiltFiles, load_built_files
-from waybill.backfill.work import ForEach, in_this_process
+from waybill.backfill.work import ForEach, in_this_process, reach_step
 from waybill.config import Config, Stream
 from waybill.errors import BackfillRefused, BackfillUnderWay, CommitConflict
 from waybill.names import backfill_tag
 from waybill.quarantine.retry import finish_retries
+from waybill.quarantine.view import retries_of
 from waybill.staging.driver import OnStep
 from waybill.staging.services import Services, services_of
 from waybill.store import Store
-from waybill.tables import (
-    StreamTables,
-    load_tables,
-    read_progress,
-    read_retries,
-    target_of,
-    translate_storage_errors,
-)
+from waybill.tables import StreamTables, is_live, load_tables, read_progress, read_retries, translate_storage_errors
 
-__all__ = ["Changed", "Changer", "change_backfill", "refuse_if_not_of"]
+__all__ = ["Changed", "Changer", "change_range", "refuse_if_not_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -59,18 +51,14 @@ _ATTEMPTS = 10
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """The result of `change_backfill`."""
+    """The result of `change_range`."""
 
     event: Event
     is_new: bool
     """False: the same had been done before, by an earlier call or a rival."""
 
 
-def _reach(step: str) -> None:
-    failpoints.reach(f"backfill.{step}")
-
-
-def change_backfill(
+def change_range(
     config: Config,
     name: str,
     backfill: str,
@@ -81,7 +69,7 @@ def change_backfill(
     despite_audit: bool = False,
     for_each: ForEach = in_this_process,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
-    on_step: OnStep = _reach,
+    on_step: OnStep = reach_step,
     services: Services | None = None,
 ) -> Changed:
     """Promote, undo or cancel a backfill of stream `name`, and return the event.
@@ -136,7 +124,7 @@ def refuse_if_not_of(request: Request, stream: Stream, tables: StreamTables | No
             f"backfill {request.id} of {request.stream} is of generation {request.plan.generation}, and the config has "
             f"{stream.generation}"
         )
-    if target_of(tables.main.metadata, stream.generation) != MAIN_BRANCH:
+    if not is_live(tables.main.metadata, stream.generation):
         raise BackfillRefused(
             f"backfill {request.id} of {request.stream} is of generation {request.plan.generation}, which is no longer "
             f"live: promote the generation first"
@@ -165,8 +153,7 @@ class Changer:
 
     def next_number(self, request: Request) -> int:
         """Return the number of the next claim."""
-        tables = self.load(request)
-        return min(_retries(table) for table in (tables.main, tables.quarantine))
+        return min(retries_of(self.load(request)))
 
     def end_claim(self, tables: StreamTables) -> Event | None:
         """Do what a claim says that is not done yet, and return its event; None if there is none."""
@@ -251,7 +238,8 @@ class Changer:
         change = self._change(request)
         new = BuiltFiles("", (), (), 0, 0, {})
         if event.action is Action.PROMOTE and event.is_effective:
-            new = load_built_files(self.store, request, tables)
+            is_moved = read_retries(tables.quarantine.metadata, ".".join(tables.quarantine.name())) > claim.number
+            new = load_built_files(self.store, request, tables, with_quarantine=not is_moved)
 
         def move(table: Table, change: RangeChange, files: Any) -> None:
             if not event.is_effective:
@@ -275,22 +263,9 @@ class Changer:
         return event
 
     def _change(self, request: Request) -> Callable[[Callable[[Table], None]], RangeChange]:
-        cutter = self.cutter(request)
+        cutter = Cutter.of(self.config, self.store, request, self.for_each)
         properties = {"waybill.stream": self.name, "waybill.run": request.plan_id}
         return lambda check: RangeChange(cutter, properties, check)
-
-    def cutter(self, request: Request) -> Cutter:
-        """Return what finds and cuts the files of a backfill's range."""
-        return Cutter(
-            self.store,
-            self.config.storage,
-            self.config.catalog.connection,
-            self.name,
-            request.id,
-            request.ranges,
-            self.stream.partition.memory,
-            self.for_each,
-        )
 
     def _progress_check(self, request: Request) -> Callable[[Table], None]:
         def check(main: Table) -> None:
@@ -303,7 +278,3 @@ class Changer:
 def _last_promotion(events: list[Event]) -> int:
     """Return the number of the last promotion; -1 without one."""
     return max((e.number for e in events if e.action is Action.PROMOTE and e.is_effective), default=-1)
-
-
-def _retries(table: Table) -> int:
-    return read_retries(table.metadata, ".".join(table.name()))

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Self
 
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table, Transaction
@@ -20,15 +21,17 @@ from pyiceberg.table.update.snapshot import ManageSnapshots
 
 from waybill.backfill.cuts import CutJob, Side, cut_files, place_files
 from waybill.backfill.ranges import OffsetRanges
+from waybill.backfill.request import Requested
 from waybill.backfill.work import ForEach
-from waybill.config import Storage
+from waybill.config import Config, Storage
 from waybill.errors import BackfillRefused
 from waybill.names import backfill_branch, backfill_plan_id, backfill_tag
 from waybill.staging.table_layout import TableLayout
 from waybill.store import Store
 from waybill.tables import RETRIES_PROPERTY, CommitOutcome, commit_with_retry, head_of, read_retries
 from waybill.tables.commit import assert_head, commit_transaction, ensure_first_snapshot, stage_snapshot
-from waybill.tables.state import BACKFILL_PROPERTY
+from waybill.tables.progress import progress_text
+from waybill.tables.state import BACKFILL_PROPERTY, PROGRESS_PROPERTY, newest_property
 
 __all__ = ["BACKFILL_PROPERTY", "UNDO_WINDOW", "Cutter", "RangeChange", "Replacement"]
 
@@ -60,6 +63,20 @@ class Cutter:
     ranges: OffsetRanges
     memory_bytes: int
     for_each: ForEach
+
+    @classmethod
+    def of(cls, config: Config, store: Store, request: Requested, for_each: ForEach) -> Self:
+        """Return the cutter of a backfill's range."""
+        return cls(
+            store,
+            config.storage,
+            config.catalog.connection,
+            request.stream,
+            request.id,
+            request.ranges,
+            config.stream(request.stream).partition.memory,
+            for_each,
+        )
 
     def replacement(self, table: Table, base: Snapshot, new: Sequence[DataFile]) -> Replacement:
         """Return what replaces the range's rows in the snapshot `base` by the files `new`."""
@@ -225,6 +242,9 @@ class RangeChange:
             self.check(table)
             found = find(base)
             about = {} if found is None else {BACKFILL_PROPERTY: self.backfill, ACTION_PROPERTY: action}
+            if newest_property(table.metadata, PROGRESS_PROPERTY) is None:
+                # A quarantine that no run has written to: with rows and without progress, runs would refuse it.
+                about[PROGRESS_PROPERTY] = progress_text({})
 
             def stage(transaction: Transaction) -> None:
                 with ManageSnapshots(transaction) as refs:

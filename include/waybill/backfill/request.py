@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from waybill.backfill.ranges import OffsetRanges
 from waybill.documents import read_document
@@ -19,15 +19,37 @@ from waybill.names import backfill_plan_id, backfill_request_key, backfills_pref
 from waybill.partition.plan import Plan
 from waybill.store import Store
 
-__all__ = ["Request", "find_request", "list_requests"]
+__all__ = ["Request", "Requested", "find_request", "list_requests"]
 
 _VERSION = 1
 _OBJECT = "/request.json"
 
 
+class Requested(Protocol):
+    """What requests of ranges and of generations have in common."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def stream(self) -> str: ...
+
+    @property
+    def by(self) -> str: ...
+
+    @property
+    def reason(self) -> str: ...
+
+    @property
+    def at(self) -> datetime: ...
+
+    @property
+    def ranges(self) -> OffsetRanges: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A backfill of a stream's live generation from the archive."""
+    """A backfill of a range of a stream's live generation from the archive."""
 
     id: str
     by: str

@@ -184,8 +184,13 @@ class BuiltFiles:
     """The statistics of the tasks, as the properties of a run's snapshot."""
 
 
-def load_built_files(store: Store, request: Request, tables: StreamTables) -> BuiltFiles:
+def load_built_files(
+    store: Store, request: Request, tables: StreamTables, *, with_quarantine: bool = True
+) -> BuiltFiles:
     """Return the files of a backfill whose tasks are done.
+
+    `with_quarantine`: False for a promotion that has changed the quarantine already. Its files may have been compacted
+    and expired since then.
 
     Raises `BackfillRefused` if a task is not done, `PlanUnusable` when a file no longer exists.
     """
@@ -199,7 +204,8 @@ def load_built_files(store: Store, request: Request, tables: StreamTables) -> Bu
     done = [records[number] for number in sorted(records)]
     try:
         table = load_data_files(tables.main, [entry for record in done for entry in record.table])
-        quarantine = load_data_files(tables.quarantine, [entry for record in done for entry in record.quarantine])
+        entries = [entry for record in done for entry in record.quarantine] if with_quarantine else []
+        quarantine = load_data_files(tables.quarantine, entries)
     except FileNotFoundError as error:
         raise PlanUnusable(
             f"a file of backfill {request.id} of {request.stream} no longer exists ({error}): its branch has expired. "

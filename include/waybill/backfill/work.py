@@ -1,11 +1,13 @@
-"""How the tasks of a backfill are executed: on Spark's executors, or in this process."""
+"""What all parts of a backfill's work share: how tasks are executed, and the names of the steps."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
-__all__ = ["ForEach", "in_this_process"]
+from waybill import failpoints
+
+__all__ = ["ForEach", "in_this_process", "reach_step"]
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -20,3 +22,8 @@ class ForEach(Protocol):
 def in_this_process(work: Callable[[_T], _R], tasks: Sequence[_T], /) -> list[_R]:
     """Run the tasks one after the other in this process. A `ForEach`."""
     return [work(task) for task in tasks]
+
+
+def reach_step(step: str) -> None:
+    """Reach the failpoint of a step. The default of every `on_step`."""
+    failpoints.reach(f"backfill.{step}")

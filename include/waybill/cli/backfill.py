@@ -6,17 +6,18 @@ import typer
 
 from waybill.backfill import (
     Action,
+    AnyReport,
+    AnyRequest,
     Choice,
-    Request,
+    Trigger,
     change_backfill,
-    find_request,
+    find_backfill,
     plan_backfill,
     report_backfill,
     report_backfills,
     request_backfill,
     run_backfill,
 )
-from waybill.backfill.build import BackfillReport
 from waybill.cli.render import Column, count, print_json, print_table, time_text
 from waybill.cli.targets import current_user, load_streams, make_decision, open_store, stream_names
 from waybill.config import Config
@@ -28,9 +29,8 @@ __all__ = ["print_diff", "print_status", "run_build", "run_change", "run_plan"]
 
 def run_plan(stream: str, choice: Choice, *, generation: int | None, source: str, as_json: bool) -> None:
     """Print what a backfill would take; see `waybill backfill plan --help`."""
-    _, figures = plan_backfill(
-        load_streams(), stream, choice, by=current_user(), reason="", generation=generation, source=source
-    )
+    trigger = Trigger(stream, choice, current_user(), "", generation, source)
+    _, figures = plan_backfill(load_streams(), trigger)
     if as_json:
         print_json(figures.document())
         return
@@ -73,13 +73,12 @@ def _request(
     by: str | None,
     *,
     as_json: bool,
-) -> Request:
+) -> AnyRequest:
     if choice is None or reason is None:
         raise BackfillRefused("give --reason, and what to build again; or --id to continue a backfill")
     decision = make_decision(reason, by)
-    request, figures = request_backfill(
-        config, stream, choice, by=decision.by, reason=decision.reason, generation=generation, source=source
-    )
+    trigger = Trigger(stream, choice, decision.by, decision.reason, generation, source)
+    request, figures = request_backfill(config, trigger)
     if not as_json:
         typer.echo(
             f"requested backfill {request.id}; if this is interrupted: waybill backfill run {stream} --id {request.id}"
@@ -96,8 +95,7 @@ def print_status(stream: str | None, backfill: str | None, *, as_json: bool) -> 
         raise BackfillRefused("give the stream of the backfill")
     with open_store(config) as store:
         if stream is not None and backfill is not None:
-            config.stream(stream)
-            _print_report(report_backfill(store, find_request(store, stream, backfill)), as_json=as_json)
+            _print_report(report_backfill(store, find_backfill(store, config, stream, backfill)), as_json=as_json)
             return
         reports = [report for name in stream_names(config, stream) for report in report_backfills(store, name)]
     if as_json:
@@ -118,7 +116,7 @@ def print_status(stream: str | None, backfill: str | None, *, as_json: bool) -> 
             report.request.stream,
             report.request.id,
             str(report.state),
-            f"{report.tasks_done}/{len(report.request.plan.tasks)}",
+            report.tasks_text,
             count(report.request.ranges.offsets),
             report.request.by,
             time_text(report.request.at),
@@ -135,9 +133,8 @@ def print_status(stream: str | None, backfill: str | None, *, as_json: bool) -> 
 def print_diff(stream: str, backfill: str, *, as_json: bool) -> None:
     """Print the diff of a backfill; see `waybill backfill diff --help`."""
     config = load_streams()
-    config.stream(stream)
     with open_store(config) as store:
-        report = report_backfill(store, find_request(store, stream, backfill))
+        report = report_backfill(store, find_backfill(store, config, stream, backfill))
     if report.diff is None:
         raise BackfillRefused(
             f"backfill {backfill} of {stream} is not built yet: `waybill backfill run {stream} --id {backfill}` "
@@ -160,7 +157,7 @@ def run_change(
         config, stream, backfill, action, by=decision.by, reason=decision.reason, despite_audit=despite_audit
     )
     with open_store(config) as store:
-        report = report_backfill(store, find_request(store, stream, backfill))
+        report = report_backfill(store, find_backfill(store, config, stream, backfill))
     if as_json:
         print_json({**report.document(), "done_now": changed.is_new})
         return
@@ -169,7 +166,7 @@ def run_change(
     typer.echo(f"{stream} {backfill}: {report.state}{already}")
 
 
-def _print_report(report: BackfillReport, *, as_json: bool) -> None:
+def _print_report(report: AnyReport, *, as_json: bool) -> None:
     if as_json:
         print_json(report.document())
         return

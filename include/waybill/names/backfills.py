@@ -14,6 +14,7 @@ __all__ = [
     "backfill_cut_key",
     "backfill_diff_key",
     "backfill_event_key",
+    "backfill_generation_key",
     "backfill_plan_id",
     "backfill_prefix",
     "backfill_request_key",
@@ -39,6 +40,11 @@ def backfill_prefix(prefix: str, stream: str, backfill: str) -> str:
 def backfill_request_key(prefix: str, stream: str, backfill: str) -> str:
     """Return the key of a backfill's request. Its audit is beside it (`audit_key`)."""
     return f"{backfill_prefix(prefix, stream, backfill)}request.json"
+
+
+def backfill_generation_key(prefix: str, stream: str, backfill: str) -> str:
+    """Return the key of the request to build a generation that is not live."""
+    return f"{backfill_prefix(prefix, stream, backfill)}generation.json"
 
 
 def backfill_task_key(prefix: str, stream: str, backfill: str, task: int) -> str:

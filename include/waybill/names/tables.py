@@ -10,6 +10,7 @@ from waybill.names.topics import check_stream_name
 __all__ = [
     "duplicates_table_name",
     "generation_change_key",
+    "generation_changes_prefix",
     "generation_of_ref",
     "generation_ref",
     "name_with_generation",
@@ -56,10 +57,14 @@ def generation_of_ref(ref: str) -> int | None:
     return int(number) if number != ref and number.isdecimal() else None
 
 
+def generation_changes_prefix(prefix: str, stream: str) -> str:
+    """Return the prefix of the records of all changes of the live generation, which sort by time."""
+    return join_segments(prefix, "generations", check_stream_name(stream), "")
+
+
 def generation_change_key(prefix: str, stream: str, at: datetime) -> str:
     """Return the key of the record of a change of the live generation, named after its time in UTC."""
-    name = f"{at.astimezone(UTC):%Y%m%dT%H%M%S%f}Z.json"
-    return join_segments(prefix, "generations", check_stream_name(stream), name)
+    return f"{generation_changes_prefix(prefix, stream)}{at.astimezone(UTC):%Y%m%dT%H%M%S%f}Z.json"
 
 
 def rebuild_ref(rebuild: str) -> str:

@@ -17,6 +17,8 @@ __all__ = ["SubmitBackfill", "act_from_form", "backfill_params", "report_built"]
 logger = logging.getLogger(__name__)
 
 _ACTIONS = ("plan", "run", "promote", "undo", "cancel")
+_SLOTS = 4
+"""Only the Spark job knows how many tasks can run side by side. Less input is cut into so many, of at least 32 MiB."""
 _INSTANT = r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?(Z|[+-]\d{2}:\d{2})$"
 
 
@@ -40,9 +42,20 @@ def backfill_params(config: Config) -> dict[str, Param]:
             description="To promote, undo or cancel, and to continue a run: the id, such as 20261122_7f3a.",
         ),
         "generation": Param(
-            None, type=["null", "integer"], minimum=0, title="Generation", description="It must be the live one."
+            None,
+            type=["null", "integer"],
+            minimum=0,
+            title="Generation",
+            description="Empty: that of the stream. One that is not live is built on its branch, up to the end of the "
+            "range; a promotion then shows it instead of the live one.",
         ),
-        "source": Param("archive", type="string", enum=["archive"], title="Source"),
+        "source": Param(
+            "archive",
+            type="string",
+            enum=["archive", "kafka"],
+            title="Source",
+            description="kafka: archive the messages again, into a generation that is not live.",
+        ),
         "offsets": _list(
             "Offsets", "TOPIC/PARTITION@FIRST-LAST, such as flights/0@100-199; one per line. Not with the fields below."
         ),
@@ -96,7 +109,7 @@ def act_from_form(config: Config, form: Mapping[str, Any], by: str | None, run_i
 
 
 def _act(config: Config, form: Mapping[str, Any], by: str, run_id: str) -> str | None:
-    from waybill.backfill import Action, Choice, change_backfill, plan_backfill, request_backfill
+    from waybill.backfill import Action, Choice, Trigger, change_backfill, plan_backfill, request_backfill
     from waybill.errors import BackfillRefused
 
     stream, backfill, action, reason = form["stream"], form["backfill"], form["action"], (form["reason"] or "").strip()
@@ -119,11 +132,13 @@ def _act(config: Config, form: Mapping[str, Any], by: str, run_id: str) -> str |
         until=form["until"],
         everything=form["everything"],
     )
-    asked: dict[str, Any] = {"generation": form["generation"], "source": form["source"], "by": by, "reason": reason}
+    trigger = Trigger(
+        stream, choice, by, reason, form["generation"], form["source"], form["parallel"] or _SLOTS, token=run_id
+    )
     if action == "plan":
-        request, figures = plan_backfill(config, stream, choice, **asked)
+        request, figures = plan_backfill(config, trigger)
     else:
-        request, figures = request_backfill(config, stream, choice, token=run_id, **asked)
+        request, figures = request_backfill(config, trigger)
         logger.info("requested backfill %s", request.id)
     for line in figures.lines():
         logger.info("%s", line)
@@ -150,11 +165,11 @@ class SubmitBackfill(WaybillSparkSubmit):
 
 def report_built(config: Config, stream: str, backfill: str) -> dict[str, Any]:
     """Log the audit and the diff of a backfill that was built, and return its report as a JSON object."""
-    from waybill.backfill import find_request, report_backfill
+    from waybill.backfill import find_backfill, report_backfill
     from waybill.store import Store
 
     with Store.of(config.storage) as store:
-        report = report_backfill(store, find_request(store, stream, backfill))
+        report = report_backfill(store, find_backfill(store, config, stream, backfill))
     for line in report.lines():
         logger.info("%s", line)
     return report.document()

@@ -112,8 +112,8 @@ def test_choices_that_cannot_be_granted_are_refused(options: dict[str, object], 
 @pytest.mark.parametrize(
     ("offsets", "message"),
     [
-        ("flights/7@0-1", r"no rows of flights/7; available: flights/0@100-199, flights/1@0-9"),
-        ("flights/0@0-150", r"outside of what the archive holds and the table has: 100–199"),
+        ("flights/7@0-1", r"nothing of flights/7 to build again; available: flights/0@100-199, flights/1@0-9"),
+        ("flights/0@0-150", r"outside of what can be built again: 100–199"),
         ("flights/0@150-200", r"outside of .*: 100–199"),
         ("flights/1@10-", r"empty; available: 0–9"),
     ],
