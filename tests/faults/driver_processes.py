@@ -1,4 +1,4 @@
-"""Processes that run a quarantine retry or a sweep with failpoints of their own, to be killed and frozen.
+"""Processes that run drivers and commands with failpoints of their own, to be killed and frozen.
 
 One server process imports the modules, which takes seconds, and forks a child for each driver.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from waybill.config import Config
 
-__all__ = ["RETRY", "SWEEP", "DriverProcesses", "open_driver_processes"]
+__all__ = ["PUBLISH", "RETRY", "SWEEP", "DriverProcesses", "open_driver_processes"]
 
 RETRY = """
 from waybill.quarantine.retry import retry_quarantine
@@ -37,6 +37,46 @@ def drive(config):
 """
 """Sweeps all rows appended to the table of the stream `flights`."""
 
+PUBLISH = """
+import os
+
+from waybill.audit import DecisionKind
+from waybill.backfill import Action, change_backfill, run_backfill
+from waybill.errors import WaybillError
+from waybill.partition.holds import decide_hold
+from waybill.partition.run import run_partition
+from waybill.partition.tasks import run_task
+
+HELD, REFUSED = 3, 4
+CODES = {
+    "PublicationHeld": HELD,
+    "PublicationRejected": REFUSED,
+    "DecisionRefused": REFUSED,
+    "BackfillRefused": REFUSED,
+}
+
+def act(config, what, backfill):
+    if what == "run":
+        run_partition(config, "flights", lambda job, tasks: [run_task(job, task) for task in tasks])
+    elif what in ("release", "reject"):
+        kind = DecisionKind.RELEASED if what == "release" else DecisionKind.REJECTED
+        decide_hold(config, "flights", kind, by="ann", reason="as agreed")
+    elif what == "build":
+        run_backfill(config, "flights", backfill)
+    else:
+        change_backfill(config, "flights", backfill, Action(what), by="ann", reason="as agreed")
+
+def drive(config, what, backfill=""):
+    try:
+        act(config, what, backfill)
+    except WaybillError as error:
+        if type(error).__name__ not in CODES:
+            raise
+        os._exit(CODES[type(error).__name__])
+"""
+"""Does what its first argument says: `run`, `release`, `reject`, or with a backfill's id as the second argument
+`build`, `promote`, `undo` or `cancel`. Exit code 3: the run is held. 4: refused, or rejected meanwhile."""
+
 _SERVER = """
 import os, sys, traceback
 from pathlib import Path
@@ -45,7 +85,7 @@ from waybill.config import Config
 
 print("ready", flush=True)
 for line in sys.stdin:
-    command, what, *armed = line.split()
+    command, what, *given = line.split()
     if command == "wait":
         print(os.waitpid(int(what), os.WUNTRACED)[1], flush=True)
         continue
@@ -55,8 +95,9 @@ for line in sys.stdin:
         continue
     code = 1
     try:
-        failpoints.arm("".join(armed))
-        drive(Config.model_validate_json(Path(what).read_text()))
+        armed, *arguments = given
+        failpoints.arm(armed.removeprefix("-"))
+        drive(Config.model_validate_json(Path(what).read_text()), *arguments)
         code = 0
     except BaseException:
         traceback.print_exc()
@@ -73,16 +114,16 @@ class DriverProcesses:
         self._directory = directory
         self._started = 0
 
-    def run(self, config: Config, armed: str = "") -> int:
+    def run(self, config: Config, armed: str = "", *arguments: str) -> int:
         """Run a driver to its end; see `wait`."""
-        return self.wait(self.start(config, armed))
+        return self.wait(self.start(config, armed, *arguments))
 
-    def start(self, config: Config, armed: str = "") -> int:
-        """Start a driver with these failpoints; return its process id."""
+    def start(self, config: Config, armed: str = "", *arguments: str) -> int:
+        """Start a driver with these failpoints, and the arguments that it takes; return its process id."""
         self._started += 1
         path = self._directory / f"{self._started}.json"
         path.write_text(config.model_dump_json())
-        return self._ask(f"start {path} {armed}")
+        return self._ask(" ".join(["start", str(path), armed or "-", *arguments]))
 
     def wait(self, process: int) -> int:
         """Wait until a driver has ended or stopped; return its exit code, or the negative signal number."""
@@ -100,7 +141,7 @@ class DriverProcesses:
 
 @contextmanager
 def open_driver_processes(directory: Path, driver: str) -> Iterator[DriverProcesses]:
-    """Start the server for `RETRY` or `SWEEP`, and kill all of its processes at the end.
+    """Start the server for `PUBLISH`, `RETRY` or `SWEEP`, and kill all of its processes at the end.
 
     The stack's connections must be in the environment.
     """

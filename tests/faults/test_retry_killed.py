@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.deep, pytest.mark.faults, pytest.mark.integration]
 
 IN_THE_TABLE = ("retry.committed", "retry.rewritten", "retry.dropped")
 """Steps after which the rows are in the table."""
-RECORDED = ("retry.recorded", *IN_THE_TABLE)
+RECORDED = ("retry.recorded", "retry.results_stored", *IN_THE_TABLE)
 """Steps after which the next retry finishes this one without parsing messages."""
 
 
@@ -70,7 +70,7 @@ def test_the_next_retry_finishes_a_killed_one(scene: Scene, processes: DriverPro
     check_done(scene, JUNK, left_over=True)
 
 
-@pytest.mark.parametrize("second", failpoints.RETRY[3:])
+@pytest.mark.parametrize("second", failpoints.RETRY[failpoints.RETRY.index("retry.results_stored") :])
 def test_a_third_retry_finishes_after_two_were_killed(scene: Scene, processes: DriverProcesses, second: str) -> None:
     assert processes.run(scene.config, "retry.recorded=kill") == -signal.SIGKILL
     assert processes.run(scene.config, f"{second}=kill") == -signal.SIGKILL

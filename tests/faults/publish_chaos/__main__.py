@@ -20,7 +20,7 @@ from publish_chaos.history import History, HistoryResult
 __all__ = ["main", "play"]
 
 _PARALLEL_HISTORIES = 2
-_KINDS = ("lost", "repeated", "mixed", "not published", "published against a decision")
+_KINDS = ("lost", "repeated", "mixed", "not published", "published against a decision", "not as decided")
 
 
 @dataclass

@@ -1,8 +1,9 @@
 """One random history of a stream: what happens, and the check of what readers see after each step.
 
 A history is drawn from its seed. Its acts are partition runs, releases, rejections, compactions, retries of the
-quarantine, new messages and changes of the config. Any run or decision may be killed at one of its steps, or frozen
-there while other acts happen.
+quarantine, new messages, changes of the config, and backfills of a random range that are built, promoted, undone and
+cancelled. Any run, decision or step of a backfill may be killed at one of its steps, or frozen there while other acts
+happen.
 
 The messages show which config has parsed them: config 1 takes the message id from the field `a` and the event time from
 `t1`, config 2 from `b` and `t2`. Some messages have only one of the times, and some are no JSON at all.
@@ -20,17 +21,27 @@ from typing import Any
 from partition_scenes import Scene, in_this_process, new_scene
 from pyiceberg.table.snapshots import Snapshot
 
+from publish_chaos.backfills import BUILD_STEPS, CHANGE_STEPS, Backfills, version_of
 from waybill.audit import find_audit, find_decision
 from waybill.audit.decisions import DecisionKind
-from waybill.errors import CommitConflict, DecisionRefused, PublicationHeld, PublicationRejected, WaybillError
+from waybill.backfill import Action
+from waybill.errors import (
+    BackfillRefused,
+    BackfillUnderWay,
+    CommitConflict,
+    DecisionRefused,
+    PublicationHeld,
+    PublicationRejected,
+    WaybillError,
+)
 from waybill.names import TopicPartition, plans_prefix
-from waybill.partition.holds import reject_hold, release_hold
+from waybill.partition.holds import decide_hold
 from waybill.partition.plan import Plan
 from waybill.partition.run import run_partition
 from waybill.quarantine.retry import retry_quarantine
 from waybill.quarantine.row_filter import RowFilter
 from waybill.records.encode import Record
-from waybill.tables.state import PLAN_PROPERTY, ancestry
+from waybill.tables.state import BACKFILL_PROPERTY, PLAN_PROPERTY, RETRIES_PROPERTY, ancestry
 
 __all__ = ["Fault", "History", "HistoryResult"]
 
@@ -40,7 +51,14 @@ ACTS = 12
 
 RUN_STEPS = ("planned", "executed", "staged", "quarantine_branched", "branched", "audited", "quarantine_published")
 DECISION_STEPS = ("decided", "quarantine_branched", "branched", "audited", "quarantine_published")
-EXPECTED_ERRORS = (PublicationHeld, PublicationRejected, DecisionRefused, CommitConflict)
+EXPECTED_ERRORS = (
+    PublicationHeld,
+    PublicationRejected,
+    DecisionRefused,
+    CommitConflict,
+    BackfillRefused,
+    BackfillUnderWay,
+)
 
 
 class Killed(BaseException):
@@ -84,19 +102,27 @@ class History:
         self.version = 1
         self.scene: Scene = new_scene(**_stream(1))
         self.messages: list[_Message] = []
+        self.backfills = Backfills(self.scene, self.random, TP)
         self.trace: list[str] = []
 
     def play(self) -> HistoryResult:
         """Play all acts, end every hold, and check that each message is visible exactly once."""
+        try:
+            self._play()
+        except WaybillError as error:  # one that no act may end with
+            self._fault("error", 1, f"{type(error).__name__}: {error}")
+        self.result.messages = len(self.messages)
+        return self.result
+
+    def _play(self) -> None:
         self._put()
         for _ in range(ACTS):
             self._act(0)
             self._check()
         self._end_holds()
+        self.backfills.end_all(self.scene.config)
         self._check()
         self._check_complete()
-        self.result.messages = len(self.messages)
-        return self.result
 
     # --- acts ---
 
@@ -109,6 +135,10 @@ class History:
             "change config": (2, lambda _: self._change_config()),
             "compact": (1, lambda _: self._compact()),
             "retry": (1, lambda _: self._retry()),
+            "backfill": (3, self._backfill),
+            "promote": (3, lambda depth: self._change_backfill(Action.PROMOTE, depth)),
+            "undo": (2, lambda depth: self._change_backfill(Action.UNDO, depth)),
+            "cancel": (1, lambda depth: self._change_backfill(Action.CANCEL, depth)),
         }
         (name,) = self.random.choices(list(acts), [weight for weight, _ in acts.values()])
         self._say(f"{'  ' * depth}{name}")
@@ -122,17 +152,15 @@ class History:
         )
 
     def _release(self, depth: int) -> None:
-        config = self.scene.config
-        self._guarded(
-            lambda on_step: release_hold(config, "flights", by="ann", reason="chaos", on_step=on_step),
-            DECISION_STEPS,
-            depth,
-        )
+        self._decide(DecisionKind.RELEASED, "ann", depth)
 
     def _reject(self, depth: int) -> None:
+        self._decide(DecisionKind.REJECTED, "bob", depth)
+
+    def _decide(self, kind: DecisionKind, by: str, depth: int) -> None:
         config = self.scene.config
         self._guarded(
-            lambda on_step: reject_hold(config, "flights", by="bob", reason="chaos", on_step=on_step),
+            lambda on_step: decide_hold(config, "flights", kind, by=by, reason="chaos", on_step=on_step),
             DECISION_STEPS,
             depth,
         )
@@ -184,6 +212,23 @@ class History:
         except WaybillError as error:
             self.result.happened[f"retry: {type(error).__name__}"] += 1
 
+    def _backfill(self, depth: int) -> None:
+        """Request a backfill and build it, or build one again that was killed."""
+        config = self.scene.config
+        exists = self.scene.catalog.table_exists(self.scene.stream.table)
+        progress = self._progress() if exists else 0
+        backfill = self.backfills.pick() if self.random.random() < 0.2 or not progress else None
+        if backfill is None and progress:
+            backfill = self.backfills.request(config, progress)
+        if backfill is not None:
+            wanted = backfill
+            self._guarded(lambda on_step: self.backfills.build(config, wanted, on_step), BUILD_STEPS, depth)
+
+    def _change_backfill(self, action: Action, depth: int) -> None:
+        config, backfill = self.scene.config, self.backfills.pick()
+        if backfill is not None:
+            self._guarded(lambda on_step: self.backfills.change(config, backfill, action, on_step), CHANGE_STEPS, depth)
+
     def _end_holds(self) -> None:
         """Run until everything is published; release what is held."""
         for _ in range(2 * len(self.messages) + 10):
@@ -191,7 +236,7 @@ class History:
                 if run_partition(self.scene.config, "flights", in_this_process).outcome == "nothing_new":
                     return
             except PublicationHeld:
-                release_hold(self.scene.config, "flights", by="ann", reason="the end")
+                decide_hold(self.scene.config, "flights", DecisionKind.RELEASED, by="ann", reason="the end")
             except PublicationRejected:
                 continue
         self._fault("stuck", 1, "the last runs did not come to an end")
@@ -207,33 +252,49 @@ class History:
         rows = self.scene.table.scan(selected_fields=("offset", "message_id")).to_arrow().to_pylist()
         seen = Counter(row["offset"] for row in rows)
         quarantine = self.scene.quarantine.scan(selected_fields=("offset",)).to_arrow()["offset"].to_pylist()
-        seen.update(offset for offset in quarantine if offset < progress)
-        self._compare("lost", set(range(progress)) - seen.keys())
+        # Between the two commits of a backfill's change, readers know its range in the quarantine only from before.
+        half_moved = self.backfills.half_moved()
         self._compare("repeated", {offset for offset, times in seen.items() if times > 1})
+        seen.update(offset for offset in quarantine if offset < progress)
+        self._compare("lost", set(range(progress)) - seen.keys() - half_moved)
+        self._compare("repeated", {offset for offset, times in seen.items() if times > 1} - half_moved)
         self._compare("not published", {offset for offset in seen if offset >= progress})
-        self._check_versions({row["offset"]: row["message_id"] for row in rows}, set(quarantine))
+        self._check_versions({row["offset"]: row["message_id"] for row in rows}, {*quarantine, *half_moved})
 
     def _check_versions(self, ids: dict[int, str], quarantine: set[int]) -> None:
-        """Each published range shows what the config of its plan makes of its messages; a retry may have moved some."""
+        """Each offset shows what the config that is to have made its row makes of it; a retry may have moved some."""
         mixed: set[int] = set()
-        for first, end, version in self._published_ranges():
-            for message in self.messages[first:end]:
-                is_row = message.offset in ids
-                if version in message.parsable:
-                    right = is_row and ids[message.offset] == f"v{version}-{message.offset}"
-                else:  # in quarantine, or moved out of it by a retry with the other config
-                    right = not is_row or ids[message.offset] == f"v{3 - version}-{message.offset}"
-                if not right or (not is_row and message.offset not in quarantine):
-                    mixed.add(message.offset)
+        for offset, version in self._versions().items():
+            message = self.messages[offset]
+            is_row = offset in ids
+            if version in message.parsable:
+                right = is_row and ids[offset] == f"v{version}-{offset}"
+            else:  # in quarantine, or moved out of it by a retry with the other config
+                right = not is_row or ids[offset] == f"v{3 - version}-{offset}"
+            if not right or (not is_row and offset not in quarantine):
+                mixed.add(offset)
         self._compare("mixed", mixed)
 
-    def _published_ranges(self) -> list[tuple[int, int, int]]:
-        """Return first offset, end and config version of each published plan."""
-        ranges = []
-        for plan, snapshot in self._published_plans():
-            version = 1 if plan.parse_settings.parser.event_time.field == ("t1",) else 2  # type: ignore[union-attr]
-            ranges.append((plan.start.get(TP, 0), _progress_of(snapshot), version))
-        return ranges
+    def _versions(self) -> dict[int, int]:
+        """Return which config has made the rows of each published offset: that of its plan, or of a backfill."""
+        versions: dict[int, int] = {}
+        before: dict[str, dict[int, int]] = {}
+        changes: list[tuple[int, str, str]] = []
+        plans = {snapshot.snapshot_id: plan for plan, snapshot in self._published_plans()}
+        for snapshot in reversed(list(ancestry(self.scene.table.metadata))):
+            properties: dict[str, Any] = snapshot.summary.additional_properties if snapshot.summary else {}
+            plan = plans.get(snapshot.snapshot_id)
+            if plan is not None:
+                offsets = range(plan.start.get(TP, 0), _progress_of(snapshot))
+                versions.update(dict.fromkeys(offsets, version_of(plan.parse_settings)))
+            elif BACKFILL_PROPERTY in properties:
+                number = int(properties[RETRIES_PROPERTY]) - 1
+                changes.append((number, properties[BACKFILL_PROPERTY], properties["waybill.backfill.action"]))
+                self.backfills.apply(properties, versions, before)
+        decided = self.backfills.decided()
+        if changes != decided:  # one was done twice, not at all, or by a process that had been overtaken
+            self._fault("not as decided", 1, f"main has {changes}, decided was {decided}")
+        return versions
 
     def _check_decisions(self) -> None:
         for plan, _ in self._published_plans():
@@ -263,8 +324,9 @@ class History:
         if self._progress() != len(self.messages):
             self._fault("incomplete", len(self.messages) - self._progress(), f"progress {self._progress()}")
         refs = {*self.scene.table.metadata.refs, *self.scene.quarantine.metadata.refs}
-        if refs - {"main"}:
-            self._fault("left over", len(refs) - 1, f"branches {refs}")
+        left = refs - {"main"} - self.backfills.tags()
+        if left:
+            self._fault("left over", len(left), f"branches {left}")
         missing = self.scene.referenced_files() - self.scene.data_files()
         if missing:
             self._fault("gone", len(missing), min(missing))
