@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -36,6 +37,8 @@ quality_app = typer.Typer(help="Audits: what was checked of the rows of each run
 app.add_typer(quality_app, name="quality")
 backfill_app = typer.Typer(help="Build a range of a table again, compare, promote, undo.", no_args_is_help=True)
 app.add_typer(backfill_app, name="backfill")
+incidents_app = typer.Typer(help="Broken promises: list, show, acknowledge.", no_args_is_help=True)
+app.add_typer(incidents_app, name="incidents")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -363,16 +366,28 @@ def quarantine_retry(
     from_offset: FromOffset = None,
     to_offset: ToOffset = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would be moved.")] = False,
+    accepted: Annotated[
+        str | None,
+        typer.Option(
+            "--accept-failed-checks",
+            metavar="REASON",
+            help="Move messages although critical checks of their rows fail; the reason is stored.",
+        ),
+    ] = None,
+    by: By = None,
     as_json: AsJson = False,
 ) -> None:
-    """Parse messages again with the current config. Those that can be parsed move to the table, exactly once."""
+    """Parse messages again with the current config. Those that can be parsed move to the table, exactly once.
+
+    The rows are audited first. If a critical check fails, nothing is moved.
+    """
     from waybill.cli import quarantine as command
     from waybill.quarantine.row_filter import RowFilter
 
     choice = RowFilter.parse(
         reasons=reason or (), targets=topic_partition or (), first_offset=from_offset, last_offset=to_offset
     )
-    command.run_retry(stream, choice, dry_run=dry_run, as_json=as_json)
+    command.run_retry(stream, choice, dry_run=dry_run, accepted_because=accepted, by=by, as_json=as_json)
 
 
 @generation_app.command("ls")
@@ -431,9 +446,10 @@ def quality_release(
     as_json: AsJson = False,
 ) -> None:
     """Publish the held rows of a stream as they are. The decision is stored with who made it, when and why."""
-    from waybill.cli import holds
+    from waybill.audit.decisions import DecisionKind
+    from waybill.cli import quality as command
 
-    holds.run_release(stream, reason=reason, by=by, as_json=as_json)
+    command.decide(stream, DecisionKind.RELEASED, reason=reason, by=by, as_json=as_json)
 
 
 @quality_app.command("reject")
@@ -444,9 +460,10 @@ def quality_reject(
     as_json: AsJson = False,
 ) -> None:
     """Drop the held rows of a stream. The next run parses the same messages again, with the config of that time."""
-    from waybill.cli import holds
+    from waybill.audit.decisions import DecisionKind
+    from waybill.cli import quality as command
 
-    holds.run_reject(stream, reason=reason, by=by, as_json=as_json)
+    command.decide(stream, DecisionKind.REJECTED, reason=reason, by=by, as_json=as_json)
 
 
 OfOffsets = Annotated[
@@ -461,8 +478,15 @@ Since = Annotated[
 ]
 Until = Annotated[str | None, typer.Option("--until", metavar="TIME", help="Not included.")]
 Everything = Annotated[bool, typer.Option("--all", help="Everything that the table has.")]
-OfGeneration = Annotated[int | None, typer.Option("--generation", min=0, help="It must be the live one.")]
-Source = Annotated[str, typer.Option("--source", help="`archive` is the only source yet.")]
+OfGeneration = Annotated[
+    int | None,
+    typer.Option(
+        "--generation", min=0, help="Another generation of the table than the stream's; one that is not live is built."
+    ),
+]
+Source = Annotated[
+    str, typer.Option("--source", help="`archive`, or `kafka`: archive again, into a generation that is not live.")
+]
 BackfillId = Annotated[str, typer.Argument(metavar="ID", help="The backfill, as `waybill backfill status` shows it.")]
 
 
@@ -670,6 +694,38 @@ def finalize(
 
 
 @app.command()
+def ledger(
+    stream: Annotated[str, typer.Argument(metavar="STREAM|check", help="The stream; or check, and a file.")],
+    file: Annotated[Path | None, typer.Argument(help="With check: the signed ledger.")] = None,
+    kafka: Annotated[bool, typer.Option("--kafka/--no-kafka", help="Ask Kafka for what is not archived yet.")] = True,
+    read_objects: Annotated[
+        bool, typer.Option("--read-objects", help="Also count the messages in the backup objects.")
+    ] = False,
+    as_json: AsJson = False,
+    sign: Annotated[
+        str | None, typer.Option("--sign", metavar="CONNECTION", help="Print signed JSON; the key is its password.")
+    ] = None,
+    public_key: Annotated[
+        str | None, typer.Option("--public-key", metavar="KEY|FILE", help="With check: the key it must be signed with.")
+    ] = None,
+) -> None:
+    """Balance the log, the archive and the tables by topic-partition. Exit code 1 if something does not balance.
+
+    `waybill ledger check FILE` checks the signature of a ledger that was printed with --sign.
+    """
+    from waybill.cli import ledger as command
+
+    if file is not None:
+        if stream != "check":
+            raise typer.BadParameter(f"a file follows `check`, not {stream!r}")
+        command.run_check(file, public_key)
+        return
+    if public_key is not None:
+        raise typer.BadParameter("--public-key belongs to `waybill ledger check FILE`")
+    command.run(stream, kafka=kafka, read_objects=read_objects, as_json=as_json, sign_with=sign)
+
+
+@app.command()
 def verify(
     stream: Annotated[str | None, typer.Argument(help="The stream; default: all streams.")] = None,
     table: Annotated[bool, typer.Option("--table/--no-table", help="Compare the tables with the chains.")] = True,
@@ -682,3 +738,65 @@ def verify(
     from waybill.cli import verify as command
 
     command.run(stream, table=table, keys=keys, as_json=as_json)
+
+
+# --- the watch --------------------------------------------------------------------------------------------------------
+
+
+@app.command("watch")
+def watch(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only measure: store nothing, send nothing.")] = False,
+    every: Annotated[
+        str | None, typer.Option("--every", help="Watch again after each such time, such as 1m; default: once.")
+    ] = None,
+    test: Annotated[str | None, typer.Option("--test", help="Only send a test message to this channel.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure the promises of all streams, and send an alert for each that is broken.
+
+    It needs no Airflow. Run it each minute from cron, systemd or Kubernetes, in addition to the DAG `watch`: two
+    watches send one message. It ends with code 1 if a promise is broken.
+    """
+    from waybill.cli import incidents as command
+    from waybill.cli.targets import parse_duration_option
+
+    if test is not None:
+        command.test_channel(test)
+        return
+    seconds = None if every is None else int(parse_duration_option("--every", every).total_seconds())
+    command.watch(dry_run=dry_run, every_seconds=seconds, as_json=as_json)
+
+
+@incidents_app.command("ls")
+def incidents_ls(
+    resolved: Annotated[bool, typer.Option("--all", help="Also those that were resolved in the last 30 days.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the open incidents."""
+    from waybill.cli import incidents as command
+
+    command.list_incidents(with_resolved=resolved, as_json=as_json)
+
+
+@incidents_app.command("show")
+def incidents_show(
+    incident: Annotated[str, typer.Argument(help="The id, as `waybill incidents ls` prints it.")],
+    as_json: AsJson = False,
+) -> None:
+    """Print all that is known of an incident, and what to do."""
+    from waybill.cli import incidents as command
+
+    command.show(incident, as_json=as_json)
+
+
+@incidents_app.command("ack")
+def incidents_ack(
+    incident: Annotated[str, typer.Argument(help="The id, as `waybill incidents ls` prints it.")],
+    reason: Annotated[str, typer.Option("--reason", help="What you do about it; it is stored.")],
+    by: By = None,
+    as_json: AsJson = False,
+) -> None:
+    """Acknowledge an incident: reminders and escalation end, and its end is still told."""
+    from waybill.cli import incidents as command
+
+    command.acknowledge(incident, reason=reason, by=by, as_json=as_json)

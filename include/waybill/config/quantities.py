@@ -24,6 +24,7 @@ __all__ = [
     "format_size",
     "parse_duration",
     "parse_size",
+    "rough_duration",
 ]
 
 _DURATION = re.compile(r"([0-9]{1,9}) *(s|m|h|d)")
@@ -83,6 +84,19 @@ def format_size(size: int) -> str:
         if size and size % factor == 0:
             return f"{size // factor}{unit}"
     return f"{size}B"
+
+
+def rough_duration(seconds: float) -> str:
+    """Return a duration in its two largest units, for people: `40 s`, `23 min`, `3 h 20 min`, `2 d 4 h`."""
+    whole = max(int(seconds), 0)
+    units = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+    first = next((number for number, (length, _) in enumerate(units) if whole >= length), len(units) - 1)
+    parts: list[str] = []
+    for length, name in units[first : first + 2]:
+        amount, whole = divmod(whole, length)
+        if amount or not parts:
+            parts.append(f"{amount} {name}")
+    return " ".join(parts[:1] if units[first][1] == "min" else parts)
 
 
 class DurationBetween(ValueType):

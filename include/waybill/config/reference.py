@@ -115,15 +115,17 @@ def _sections(path: str, model: type[BaseModel], title: str = "The file") -> Ite
         sections = list(_models_in(field.annotation))
         described: list[str] = []
         for section in sections:
-            title = f"`{inner}`" if len(sections) == 1 else f"`{inner}` with `name: {_name_of(section)}`"
+            title = f"`{inner}`" if len(sections) == 1 else f"`{inner}` with `{_kind_of(section)}`"
             # Sections that several parsers share, such as `event_time`, are described once.
             new = [text for text in _sections(inner, section, title) if text not in described]
             described += new
             yield from new
 
 
-def _name_of(model: type[BaseModel]) -> str:
-    return str(get_args(model.model_fields["name"].annotation)[0])
+def _kind_of(model: type[BaseModel]) -> str:
+    """Return the key that tells a section from others in the same place, with its value: `name: json`."""
+    key = next(key for key in ("name", "type") if key in model.model_fields)
+    return f"{key}: {get_args(model.model_fields[key].annotation)[0]}"
 
 
 def _first_paragraph(model: type[BaseModel]) -> str:
@@ -175,6 +177,9 @@ def _type_and_allowed(annotation: Any) -> tuple[str, str]:
         return _choices(get_args(annotation))
     if isinstance(annotation, type) and issubclass(annotation, Enum):
         return _choices([member.value for member in annotation])
+    if get_origin(annotation) is tuple:
+        value_type = _value_type_in(annotation)
+        return "list", f"each: {value_type.allowed}" if value_type else "see below"
     if get_origin(annotation) is dict and not list(_models_in(annotation)):
         return "section", "any keys"
     if get_origin(annotation) is dict:

@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 from pydantic_core import PydanticCustomError
 
 from waybill import names
+from waybill.config.alerts import Alerts
 from waybill.config.base import Section, section_error
 from waybill.config.groups import DEFAULT_GROUP, OWN_DAG, Group, GroupName
 from waybill.config.schema_parsers import AvroParser
@@ -41,6 +42,7 @@ class Config(Section):
     zookeeper: ZooKeeper = Field(ZooKeeper(), description="Where lanes are coordinated.")
     catalog: Catalog = Field(Catalog(), description="The catalog of the tables.")
     spark: Spark = Field(Spark(), description="Where Spark jobs run.")
+    alerts: Alerts = Field(Alerts(), description="Where alerts about broken promises are sent.")
     groups: dict[GroupName, Group] = Field(
         {}, description="Groups of streams that share DAGs, by name. A group that is not listed has the defaults."
     )

@@ -24,6 +24,7 @@ from waybill.config.partition_by import (
     QuarantineAlert,
     check_partition_by,
 )
+from waybill.config.promises import Promises
 from waybill.config.quality import Quality, check_quality
 from waybill.config.quantities import WholeNumberBetween
 from waybill.config.sink import Sink
@@ -111,6 +112,7 @@ class Stream(Section):
         QuarantineAlert(), description="The share of quarantined messages that raises an alert."
     )
     quality: Quality = Field(Quality(), description="What is checked of a run's rows before they are published.")
+    promises: Promises = Field(Promises(), description="What the watch promises about the stream's data.")
     dedup: Dedup | None = Field(
         None,
         exclude_if=lambda dedup: dedup is None,

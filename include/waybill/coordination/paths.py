@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from waybill.names import TopicPartition, check_stream_name, check_topic, join_segments
 
-__all__ = ["ZkPaths", "group_problems_path", "pauses_path"]
+__all__ = ["ZkPaths", "group_problems_path", "pauses_path", "watch_path"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,3 +57,8 @@ def pauses_path(root: str, stream: str) -> str:
 def group_problems_path(root: str, group: str) -> str:
     """Return the node of the problems that the last run of a group found."""
     return f"/{join_segments(root, 'groups', check_stream_name(group), 'problems')}"
+
+
+def watch_path(root: str) -> str:
+    """Return the node of the incidents that the watch has found."""
+    return f"/{join_segments(root, 'watch', 'incidents')}"

@@ -53,6 +53,7 @@ __all__ = [
     "Window",
     "check_window",
     "final_snapshot",
+    "find_window_alert",
     "read_status",
     "window_alert",
 ]
@@ -112,14 +113,30 @@ def check_window(config: Config, name: str, services: Services | None = None) ->
         tables = load_dedup_tables(opened.catalog, stream)
         if tables is None:
             return None
-        unique = tables.unique
-        window = Window.of(read_sweep_state(unique.metadata, ".".join(unique.name())), settings)
-        index = _newest_manifest(opened.store, name, stream.generation, settings, unique)
+        window, index = _window_and_index(name, stream, settings, tables, opened.store)
     logger.info("%s: sweeps compare keys over %s; the key index has %s", name, window, _index_text(index))
     alert = window_alert(name, settings, window, index)
     if alert is not None:
         raise WindowShrunk(alert)
     return window
+
+
+def find_window_alert(name: str, stream: Stream, tables: DedupTables, store: Store) -> str | None:
+    """Return the text of the alert about the window of stream `name`, whose tables are loaded; None without one.
+
+    Raises `ProgressLost` or `StoreUnavailable`.
+    """
+    if stream.dedup is None:
+        return None
+    return window_alert(name, stream.dedup, *_window_and_index(name, stream, stream.dedup, tables, store))
+
+
+def _window_and_index(
+    name: str, stream: Stream, settings: Dedup, tables: DedupTables, store: Store
+) -> tuple[Window, Manifest | None]:
+    unique = tables.unique
+    window = Window.of(read_sweep_state(unique.metadata, ".".join(unique.name())), settings)
+    return window, _newest_manifest(store, name, stream.generation, settings, unique)
 
 
 def window_alert(stream: str, settings: Dedup, window: Window, index: Manifest | None) -> str | None:

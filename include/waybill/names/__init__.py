@@ -25,6 +25,7 @@ from waybill.names.backfills import (
     backfill_cut_key,
     backfill_diff_key,
     backfill_event_key,
+    backfill_generation_key,
     backfill_plan_id,
     backfill_prefix,
     backfill_request_key,
@@ -65,6 +66,7 @@ from waybill.names.sweeps import (
 from waybill.names.tables import (
     duplicates_table_name,
     generation_change_key,
+    generation_changes_prefix,
     generation_of_ref,
     generation_ref,
     name_with_generation,
@@ -74,6 +76,7 @@ from waybill.names.tables import (
     unique_table_name,
 )
 from waybill.names.topics import Stage, TopicPartition, check_stream_name, check_topic, is_topic
+from waybill.names.watch import incidents_key, samples_key, table_states_key
 
 __all__ = [
     "MAX_OFFSET",
@@ -93,6 +96,7 @@ __all__ = [
     "backfill_cut_key",
     "backfill_diff_key",
     "backfill_event_key",
+    "backfill_generation_key",
     "backfill_plan_id",
     "backfill_prefix",
     "backfill_request_key",
@@ -112,10 +116,12 @@ __all__ = [
     "gap_prefix",
     "gaps_prefix",
     "generation_change_key",
+    "generation_changes_prefix",
     "generation_of_ref",
     "generation_ref",
     "group_results_key",
     "history_name",
+    "incidents_key",
     "index_key",
     "index_prefix",
     "indexes_prefix",
@@ -140,6 +146,7 @@ __all__ = [
     "retry_key",
     "retry_offsets_key",
     "run_ref",
+    "samples_key",
     "sink_root",
     "staged_key",
     "success_key",
@@ -147,5 +154,6 @@ __all__ = [
     "sweep_plan_key",
     "sweeps_of_stream_prefix",
     "sweeps_prefix",
+    "table_states_key",
     "unique_table_name",
 ]

@@ -10,6 +10,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from waybill.config import Config, load_valid_streams
@@ -26,6 +27,7 @@ __all__ = [
     "report_ingest",
     "retry_from_form",
     "run_planned_lane",
+    "watch_promises",
 ]
 
 logger = logging.getLogger(__name__)
@@ -87,6 +89,49 @@ def _to_environment(airflow_connection: Any) -> str:
     fields = {name: value for name in names if (value := getattr(airflow_connection, name)) is not None}
     connection = Connection(conn_id=airflow_connection.conn_id, extra=airflow_connection.extra_dejson, **fields)
     return connection.to_environment()
+
+
+# --- the watch --------------------------------------------------------------------------------------------------------
+
+
+def watch_promises() -> dict[str, Any]:
+    """Watch once, and return the number of promises and of those that are broken. The log has the broken ones.
+
+    A broken promise is an incident, and not a failure of the task: the task fails only if the watch itself cannot work.
+    """
+    from waybill.watch.run import run_watch
+
+    config = begin_task()
+    os.environ.update(_alert_connections(config))
+    report = run_watch(config)
+    for finding in report.broken:
+        logger.warning(
+            "%s: %s %s (%s) %s",
+            finding.stream or finding.subject,
+            finding.promise,
+            finding.figure,
+            finding.limit,
+            finding.detail,
+        )
+    for error in report.failed:
+        logger.warning("a message was not sent, and is tried again: %s", error)
+    return {"promises": len(report.findings), "broken": len(report.broken), "sent": report.sent}
+
+
+def _alert_connections(config: Config) -> dict[str, str]:
+    """Return the connections of the alert channels that the environment lacks. A missing one is left out.
+
+    The watch reports it as a channel that does not work, on the other channels.
+    """
+    from airflow.sdk import BaseHook
+    from airflow.sdk.exceptions import AirflowNotFoundException
+
+    variables = {}
+    for conn_id in config.alerts.connections:
+        if connection_variable(conn_id) not in os.environ:
+            with contextlib.suppress(AirflowNotFoundException):
+                variables[connection_variable(conn_id)] = _to_environment(BaseHook.get_connection(conn_id))
+    return variables
 
 
 # --- ingest -----------------------------------------------------------------------------------------------------------
@@ -167,11 +212,12 @@ def finalize_hours(config: Config, stream: str) -> None:
 # --- quarantine_retry__<stream> ---------------------------------------------------------------------------------------
 
 
-def retry_from_form(config: Config, stream: str, form: Mapping[str, Any]) -> dict[str, Any]:
+def retry_from_form(config: Config, stream: str, form: Mapping[str, Any], user: str | None) -> dict[str, Any]:
     """Retry the messages that the DAG's form selects, log the report, and return it as a JSON object.
 
-    Raises what `retry_quarantine` raises.
+    `user`: who triggered the DAG run. Raises what `retry_quarantine` raises.
     """
+    from waybill.audit import Decision, DecisionKind
     from waybill.quarantine.retry import retry_quarantine
     from waybill.quarantine.row_filter import RowFilter
 
@@ -181,7 +227,9 @@ def retry_from_form(config: Config, stream: str, form: Mapping[str, Any]) -> dic
         first_offset=form["first_offset"],
         last_offset=form["last_offset"],
     )
-    report = retry_quarantine(config, stream, row_filter, dry_run=form["dry_run"])
+    reason = (form.get("accept_failed_checks") or "").strip()
+    accepted = Decision(DecisionKind.RELEASED, user or "Airflow", reason, datetime.now(UTC)) if reason else None
+    report = retry_quarantine(config, stream, row_filter, dry_run=form["dry_run"], accepted=accepted)
     for line in report.lines():
         logger.info("%s", line)
     return report.document()
@@ -193,11 +241,12 @@ def retry_from_form(config: Config, stream: str, form: Mapping[str, Any]) -> dic
 def decide_from_form(config: Config, form: Mapping[str, Any], user: str | None) -> dict[str, Any]:
     """Release or reject the held run of a stream, as the DAG's form says, and return it as a JSON object.
 
-    `user`: who triggered the DAG run. Raises what `release_hold` and `reject_hold` raise.
+    `user`: who triggered the DAG run. Raises what `decide_hold` raises.
     """
-    from waybill.partition.holds import reject_hold, release_hold
+    from waybill.audit import DecisionKind
+    from waybill.partition.holds import decide_hold
 
-    decide = {"release": release_hold, "reject": reject_hold}[form["decision"]]
-    hold = decide(config, form["stream"], by=user or "Airflow", reason=form["reason"].strip())
+    kind = {"release": DecisionKind.RELEASED, "reject": DecisionKind.REJECTED}[form["decision"]]
+    hold = decide_hold(config, form["stream"], kind, by=user or "Airflow", reason=form["reason"].strip())
     logger.info("%s: %s", form["stream"], hold.decision)
     return hold.document()

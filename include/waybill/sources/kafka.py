@@ -25,6 +25,7 @@ from waybill.names import TopicPartition
 from waybill.sources import consumer_groups
 from waybill.sources.cluster import Cluster, Topic
 from waybill.sources.partition_reader import Chunk, FetchSettings, PartitionReader
+from waybill.sources.topic_configs import Retention, fetch_retention
 
 __all__ = ["FETCH_BYTES", "EpochEnd", "KafkaSource", "LogRange", "PartitionState", "StreamTopics"]
 
@@ -245,6 +246,10 @@ class KafkaSource:
 
         ask = self._cluster.ask_leaders_briefly if briefly else self._cluster.ask_leaders
         return ask("could not list offsets", tps, build_request, read_response)
+
+    def retention(self, topics: Collection[str]) -> dict[str, Retention]:
+        """Return when Kafka deletes messages of topics. See `topic_configs.fetch_retention`."""
+        return fetch_retention(self._cluster, topics)
 
     # --- consumer groups ---
 

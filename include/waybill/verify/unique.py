@@ -48,13 +48,13 @@ if TYPE_CHECKING:
     Counts = np.ndarray[Any, np.dtype[np.uint8]]
     Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
-__all__ = ["check_unique"]
+__all__ = ["SweptRows", "check_unique", "find_swept_rows"]
 
 _MAX_COUNT = 255
 
 
 @dataclass(frozen=True, slots=True)
-class _Source:
+class SweptRows:
     """The rows of one table that are counted: those of a snapshot."""
 
     table: Table
@@ -113,7 +113,7 @@ def check_unique(
         if swept is None:
             report.notes.append("there was no dedup sweep yet")
             return
-        source = _find_swept_rows(main, swept)
+        source = find_swept_rows(main, swept)
     except (ProgressLost, SweepHistoryLost) as error:
         where = ".".join(tables.unique.name())
         report.add_fault(Fault(FaultKind.PROGRESS, where, None, None, None, str(error)))
@@ -130,7 +130,7 @@ def check_unique(
     report.unique_checked = True
 
 
-def _find_swept_rows(main: Table, swept: SweepPosition) -> _Source:
+def find_swept_rows(main: Table, swept: SweepPosition) -> SweptRows:
     """Return the main table's rows as of the last swept snapshot, even if that snapshot has expired.
 
     Raises `SweepHistoryLost` when the table was replaced or rolled back, or snapshots that were not swept have expired.
@@ -143,7 +143,7 @@ def _find_swept_rows(main: Table, swept: SweepPosition) -> _Source:
     oldest = None
     for snapshot in ancestry(main.metadata):
         if snapshot.snapshot_id == swept.snapshot:
-            return _Source(main, snapshot)
+            return SweptRows(main, snapshot)
         oldest = snapshot
     if oldest is None or not _follows(oldest, swept):
         raise SweepHistoryLost(
@@ -151,7 +151,7 @@ def _find_swept_rows(main: Table, swept: SweepPosition) -> _Source:
             f"rolled back, or snapshots expired before a sweep had processed them"
         )
     # The next snapshot still exists. It has the same rows, and those of the files that it added.
-    return _Source(main, oldest, frozenset(_appended(main, oldest)))
+    return SweptRows(main, oldest, frozenset(_appended(main, oldest)))
 
 
 def _follows(snapshot: Snapshot, swept: SweepPosition) -> bool:
@@ -177,7 +177,7 @@ class _Checker:
 
     def __init__(
         self,
-        source: _Source,
+        source: SweptRows,
         tables: DedupTables,
         beginning: FirstSweepStart | None,
         report: Report,
@@ -230,7 +230,7 @@ class _Checker:
         return 0 if self._beginning is None else self._beginning.progress.get(tp, 0)
 
     def _count(
-        self, source: _Source | None, first: int, following: int, windows: Mapping[TopicPartition, _Window]
+        self, source: SweptRows | None, first: int, following: int, windows: Mapping[TopicPartition, _Window]
     ) -> bool:
         """Count a table's rows in a window, and return whether all its files could be read."""
         if source is None:
@@ -246,7 +246,7 @@ class _Checker:
             return False
         return True
 
-    def _add(self, source: _Source, tp: TopicPartition, offsets: Int64s, window: _Window | None) -> None:
+    def _add(self, source: SweptRows, tp: TopicPartition, offsets: Int64s, window: _Window | None) -> None:
         inside = np.zeros(len(offsets), bool)
         if window is not None:
             inside = (offsets >= window.first_offset) & (offsets < window.first_offset + len(window.swept))
@@ -266,7 +266,7 @@ class _Checker:
             _count_in(window.swept if source is self._source else window.kept, places)
         self._add_to_figures(source, tp, len(places) + affected_outside, outside)
 
-    def _add_to_figures(self, source: _Source, tp: TopicPartition, rows: int, outside: Int64s) -> None:
+    def _add_to_figures(self, source: SweptRows, tp: TopicPartition, rows: int, outside: Int64s) -> None:
         """Count rows, and keep the offsets of those outside of all windows until all files are read."""
         figures = self._report.figures
         if source is self._source:
@@ -320,9 +320,9 @@ class _Checker:
             list_faults(self._report, FaultKind.FOREIGN, self._both, tp, foreign + window.first_offset, what)
 
 
-def _current(table: Table) -> _Source | None:
+def _current(table: Table) -> SweptRows | None:
     snapshot = table.current_snapshot()
-    return None if snapshot is None else _Source(table, snapshot)
+    return None if snapshot is None else SweptRows(table, snapshot)
 
 
 def _count_in(counts: Counts, places: Int64s) -> None:

@@ -1,0 +1,197 @@
+"""`waybill watch` and `waybill incidents`: measure the promises, and look at what is broken."""
+
+from __future__ import annotations
+
+import sys
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from waybill.cli.render import Column, print_json, print_table, time_text
+from waybill.cli.targets import load_streams, make_decision, open_store
+from waybill.config.quantities import counted, rough_duration
+from waybill.errors import ConfigError
+
+if TYPE_CHECKING:
+    from waybill.config import Config
+    from waybill.incidents.book_store import BookStore
+    from waybill.incidents.incident import Incident
+    from waybill.watch.run import WatchReport
+
+__all__ = ["acknowledge", "list_incidents", "show", "test_channel", "watch"]
+
+
+def watch(*, dry_run: bool, every_seconds: int | None, as_json: bool) -> None:
+    """Watch once, or again and again; see `waybill watch --help`. Ends with code 1 if a promise is broken."""
+    from waybill.watch.run import run_watch
+
+    while True:
+        began = time.monotonic()
+        report = run_watch(load_streams(), dry_run=dry_run)
+        _print_report(report, as_json=as_json)
+        if every_seconds is None:
+            raise typer.Exit(1 if report.broken else 0)
+        time.sleep(max(0.0, every_seconds - (time.monotonic() - began)))
+
+
+def test_channel(name: str) -> None:
+    """Send a message to a channel, to see whether it arrives; see `waybill watch --help`."""
+    config = load_streams()
+    if name not in config.alerts.channels:
+        known = ", ".join(config.alerts.channels) or "none"
+        raise ConfigError(f"the config has no channel {name!r}; channels: {known}")
+    from waybill.notify.channels import ChannelFailed, check_channel, send
+    from waybill.notify.message import test_message
+
+    channel = config.alerts.channels[name]
+    check_channel(channel)
+    try:
+        send(channel, test_message(config.alerts, int(time.time() * 1000)))
+    except ChannelFailed as error:
+        typer.echo(f"not sent: {error}", err=True)
+        raise typer.Exit(1) from None
+    typer.echo(f"sent to {name}: look whether it has arrived")
+
+
+def list_incidents(*, with_resolved: bool, as_json: bool) -> None:
+    """Print the open incidents; see `waybill incidents ls --help`."""
+    config = load_streams()
+    with _Books(config) as books:
+        found = [each for each in books.load().incidents if with_resolved or each.is_open]
+    if as_json:
+        print_json([incident.document() for incident in found])
+        return
+    if found:
+        columns = [Column(name) for name in ("incident", "severity", "figure", "since", "state")]
+        print_table(columns, ([i.id, i.severity, i.figure, _time(i.since_ms), _state(i)] for i in found))
+    is_open = sum(incident.is_open for incident in found)
+    print(f"{counted(is_open, 'open incident')}", file=sys.stderr)
+
+
+def show(incident: str, *, as_json: bool) -> None:
+    """Print one incident; see `waybill incidents show --help`."""
+    config = load_streams()
+    with _Books(config) as books:
+        found = _find(books, incident)
+    if as_json:
+        print_json(found.document())
+        return
+    from waybill.incidents.incident import NotificationKind
+    from waybill.notify.message import Message
+
+    kind = NotificationKind.OPENED if found.is_open else NotificationKind.RESOLVED
+    typer.echo(Message.of("", kind, found, config.alerts, int(time.time() * 1000)).plain())
+    if found.acknowledged is not None:
+        by = found.acknowledged
+        typer.echo(f"acknowledged by {by.by} at {_time(by.at_ms)}: {by.reason}")
+
+
+def acknowledge(incident: str, *, reason: str, by: str | None, as_json: bool) -> None:
+    """Acknowledge an incident; see `waybill incidents ack --help`."""
+    decision = make_decision(reason, by)
+    from waybill.incidents import rules
+    from waybill.incidents.incident import Acknowledgement
+
+    acknowledgement = Acknowledgement(decision.by, int(time.time() * 1000), decision.reason)
+    with _Books(load_streams()) as books:
+        _find(books, incident)
+        books.change(lambda book: rules.acknowledge(book, incident, acknowledgement))
+        found = _find(books, incident)
+    if as_json:
+        print_json(found.document())
+        return
+    assert found.acknowledged is not None
+    typer.echo(f"{incident} is acknowledged by {found.acknowledged.by}: no reminders, and no escalation")
+
+
+class _Books:
+    """The stored incidents, with ZooKeeper and S3 if they answer."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+
+    def __enter__(self) -> BookStore:
+        from contextlib import ExitStack
+
+        from waybill.coordination import ZooKeeperSession
+        from waybill.errors import CoordinationUnavailable
+        from waybill.incidents.book_store import BookStore
+
+        self._stack = ExitStack()
+        store = self._stack.enter_context(open_store(self._config))
+        try:
+            session = self._stack.enter_context(ZooKeeperSession.of(self._config))
+        except CoordinationUnavailable as error:
+            typer.echo(f"reading a copy of the incidents: {error}", err=True)
+            session = None
+        return BookStore(self._config.zookeeper.root, session, store)
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+
+def _find(books: BookStore, incident: str) -> Incident:
+    book = books.load()
+    found = book.find(incident)
+    if found is None:
+        known = ", ".join(each.id for each in book.incidents if each.is_open) or "none"
+        raise ConfigError(f"no incident {incident!r}; open incidents: {known}")
+    return found
+
+
+def _print_report(report: WatchReport, *, as_json: bool) -> None:
+    if as_json:
+        print_json(_document(report))
+        return
+    measured = [finding for finding in report.findings if finding.limit]
+    for finding in report.broken:
+        where = finding.stream or finding.subject
+        typer.echo(f"{where}: {finding.promise} {finding.figure} ({finding.limit}){_detail(finding.detail)}")
+    unknown = len(report.findings) - len(measured)
+    note = f", {unknown} could not be measured" if unknown else ""
+    typer.echo(
+        f"{counted(len(measured), 'promise')}, {len(report.broken)} broken{note}; "
+        f"{counted(len(report.open), 'open incident')}; {counted(report.sent, 'message')} sent"
+        f"{''.join(f'; not sent: {error}' for error in report.failed)}; {report.seconds:.1f} s"
+    )
+
+
+def _time(time_ms: int) -> str:
+    return time_text(datetime.fromtimestamp(time_ms / 1000, UTC))
+
+
+def _detail(text: str) -> str:
+    return f": {text}" if text else ""
+
+
+def _document(report: WatchReport) -> dict[str, Any]:
+    return {
+        "v": 1,
+        "findings": [
+            {
+                "stream": finding.stream,
+                "promise": finding.promise,
+                "subject": finding.subject,
+                "verdict": finding.verdict,
+                "severity": finding.severity,
+                "figure": finding.figure,
+                "limit": finding.limit,
+                "detail": finding.detail,
+            }
+            for finding in report.findings
+        ],
+        "incidents": [incident.document() for incident in report.open],
+        "sent": report.sent,
+        "failed": list(report.failed),
+        "seconds": round(report.seconds, 3),
+    }
+
+
+def _state(incident: Incident) -> str:
+    if incident.lasted_ms is not None:
+        return f"resolved after {rough_duration(incident.lasted_ms / 1000)}"
+    if incident.acknowledged is not None:
+        return f"acknowledged by {incident.acknowledged.by}"
+    return "kept again, not over yet" if incident.kept_since_ms else "open"

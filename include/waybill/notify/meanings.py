@@ -1,0 +1,65 @@
+"""What a broken promise means, in words: the title of a message, and what consumers of the data see."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from waybill.config.promises import PromiseName
+from waybill.incidents.finding import CHANNEL, REACHABLE, READABLE
+
+__all__ = ["MEANINGS", "Meaning"]
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """One promise in words."""
+
+    title: str
+    """Goes before the figure: `archive lag`."""
+    consumers: str
+    """What consumers see while it is broken."""
+
+    @property
+    def runbook(self) -> str:
+        """The name of the runbook below `docs/runbooks/`."""
+        return self.title.replace(" ", "-") + ".md"
+
+
+MEANINGS: dict[str, Meaning] = {
+    PromiseName.ARCHIVE_LAG: Meaning(
+        "archive lag", "New messages reach neither the archive nor the table. Nothing is lost while Kafka keeps them."
+    ),
+    PromiseName.RETENTION_RUNWAY: Meaning(
+        "retention runway", "Kafka deletes messages before they are archived. What it deletes is lost for good."
+    ),
+    PromiseName.TABLE_LAG: Meaning(
+        "table lag", "The table shows older data than promised. The messages are safe in the archive."
+    ),
+    PromiseName.COMPLETE_BY: Meaning(
+        "completeness", "Reports on this hour or day miss rows. The rows follow when the partition run succeeds."
+    ),
+    PromiseName.RUN_DURATION: Meaning(
+        "run duration", "The table shows older data than promised: the partition run has not finished."
+    ),
+    PromiseName.QUARANTINE_SHARE: Meaning(
+        "quarantine share", "Messages that could not be parsed are missing in the table. They are in its quarantine."
+    ),
+    PromiseName.DUPLICATE_SHARE: Meaning(
+        "duplicate share", "A producer sends messages again. The unique table is right; the main table shows repeats."
+    ),
+    PromiseName.DEDUP_WINDOW: Meaning(
+        "dedup window", "A message that is sent again after a long time counts as new in the unique table."
+    ),
+    PromiseName.NAMED_STOP: Meaning(
+        "named stop", "Some topic-partitions are not archived until a person decides how to continue."
+    ),
+    PromiseName.HELD_PUBLICATION: Meaning(
+        "held publication", "The table shows nothing newer until a person releases or rejects the held run."
+    ),
+    PromiseName.PAUSED: Meaning("pause", "A person has stopped the stream, and may have forgotten to resume it."),
+    REACHABLE: Meaning("service", "Nothing that needs this service makes progress, for any stream."),
+    READABLE: Meaning(
+        "table state", "Partition runs of the stream fail, and the table shows nothing newer. The archive goes on."
+    ),
+    CHANNEL: Meaning("alert channel", "Alerts do not get through on this channel. The other channels have them."),
+}

@@ -1,0 +1,219 @@
+"""A message about an incident: as plain text, HTML, Slack blocks, and JSON."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from waybill.config.alerts import Alerts
+from waybill.config.promises import PromiseName, PromiseSeverity
+from waybill.config.quantities import rough_duration
+from waybill.incidents.finding import REACHABLE
+from waybill.incidents.incident import Incident, NotificationKind
+from waybill.notify.meanings import MEANINGS
+
+__all__ = ["RUNBOOKS_URL", "Message", "test_message"]
+
+RUNBOOKS_URL = "https://github.com/waybill/waybill/blob/main/docs/runbooks"
+"""Where the runbooks are, unless the config says otherwise."""
+
+_COLOURS = {
+    NotificationKind.RESOLVED: "#2e7d32",
+    PromiseSeverity.CRITICAL: "#c62828",
+    PromiseSeverity.WARNING: "#ef6c00",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What is sent to one channel."""
+
+    id: str
+    """The same for a second copy of the same message."""
+    kind: NotificationKind
+    incident: Incident
+    now_ms: int
+    runbook: str
+    airflow: str | None
+    """Address of the stream's DAG runs."""
+
+    @classmethod
+    def of(
+        cls, notification_id: str, kind: NotificationKind, incident: Incident, alerts: Alerts, now_ms: int
+    ) -> Message:
+        """Return the message about an incident as it is now."""
+        runbook = f"{alerts.runbooks_url or RUNBOOKS_URL}/{MEANINGS[incident.promise].runbook}"
+        airflow = f"{alerts.airflow_url}/dags?search={incident.stream}" if alerts.airflow_url else None
+        return cls(notification_id, kind, incident, now_ms, runbook, airflow)
+
+    @property
+    def what(self) -> str:
+        """Return the stream, or what all streams share."""
+        incident = self.incident
+        if incident.stream:
+            return incident.stream
+        return f"{incident.subject} does not answer" if incident.promise == REACHABLE else incident.subject
+
+    @property
+    def subject(self) -> str:
+        """Return the message in one line."""
+        incident = self.incident
+        title = MEANINGS[incident.promise].title
+        if self.kind is NotificationKind.RESOLVED:
+            why = f" ({incident.outcome})" if incident.outcome else ""
+            return f"[resolved] {self.what}: {title}, after {rough_duration((incident.lasted_ms or 0) / 1000)}{why}"
+        notes = {NotificationKind.REMINDER: "still ", NotificationKind.ESCALATED: "not acknowledged: "}
+        note = notes.get(self.kind, "")
+        return f"[{incident.severity}] {self.what}: {note}{title} {incident.figure} ({incident.limit})"
+
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """Return the lines of the message: name and value."""
+        incident = self.incident
+        since = f"{_time(incident.since_ms)}"
+        facts = [
+            ("Stream", incident.stream or "all"),
+            ("Promise", f"{MEANINGS[incident.promise].title}: {incident.limit}"),
+            ("Figure", incident.figure),
+            ("Since", since),
+        ]
+        if self.kind is NotificationKind.RESOLVED:
+            facts.append(("Lasted", rough_duration((incident.lasted_ms or 0) / 1000)))
+        else:
+            facts.append(("For", rough_duration((self.now_ms - incident.since_ms) / 1000)))
+            facts += [("Detail", incident.detail)] if incident.detail else []
+            facts += [("For consumers", MEANINGS[incident.promise].consumers), ("Run", incident.command)]
+        facts += [("Runbook", self.runbook)]
+        facts += [("Airflow", self.airflow)] if self.airflow and incident.stream else []
+        return [*facts, ("Incident", incident.id)]
+
+    def plain(self) -> str:
+        """Return the body of an email as plain text."""
+        width = max(len(name) for name, _ in self.facts)
+        lines = [f"{name + ':':{width + 1}}  {value}" for name, value in self.facts]
+        if self.kind is not NotificationKind.RESOLVED:
+            lines += ["", f"To end the reminders: waybill incidents ack {self.incident.id} --reason …"]
+        return "\n".join([self.subject, "", *lines, ""])
+
+    def html(self) -> str:
+        """Return the body of an email as HTML. Mail programs ignore style sheets, so the elements have the styles."""
+        from jinja2 import Environment
+
+        template = Environment(autoescape=True, trim_blocks=True).from_string(_HTML)
+        return template.render(
+            subject=self.subject,
+            colour=self._colour,
+            facts=self.facts,
+            links={"Runbook", "Airflow"},
+            is_open=self.kind is not NotificationKind.RESOLVED,
+            incident=self.incident.id,
+        )
+
+    def slack_blocks(self) -> list[dict[str, Any]]:
+        """Return the message as Slack's blocks."""
+        facts = {name: value for name, value in self.facts if name not in ("Runbook", "Airflow", "Incident", "Run")}
+        fields = [{"type": "mrkdwn", "text": f"*{name}*\n{_slack(value)}"} for name, value in facts.items()]
+        blocks: list[dict[str, Any]] = [
+            {"type": "header", "text": {"type": "plain_text", "text": self.subject[:150]}},
+            *({"type": "section", "fields": fields[first : first + 10]} for first in range(0, len(fields), 10)),
+        ]
+        if self.kind is not NotificationKind.RESOLVED:
+            command = f"```{self.incident.command}\nwaybill incidents ack {self.incident.id} --reason …```"
+            blocks.append({"type": "section", "text": {"type": "mrkdwn", "text": command}})
+        links = [f"<{self.runbook}|Runbook>"]
+        links += [f"<{self.airflow}|Airflow>"] if self.airflow and self.incident.stream else []
+        links.append(f"`{self.incident.id}`")
+        return [*blocks, {"type": "context", "elements": [{"type": "mrkdwn", "text": " · ".join(links)}]}]
+
+    def document(self) -> dict[str, Any]:
+        """Return the message as a JSON object for webhooks."""
+        return {
+            "v": 1,
+            "id": self.id,
+            "kind": str(self.kind),
+            "summary": self.subject,
+            "consumers": MEANINGS[self.incident.promise].consumers,
+            "runbook": self.runbook,
+            "airflow": self.airflow,
+            "incident": self.incident.document(),
+        }
+
+    def pagerduty(self, routing_key: str) -> dict[str, Any]:
+        """Return the message as an event of PagerDuty's Events API v2, which merges events by the incident's id.
+
+        Format: https://developer.pagerduty.com/docs/events-api-v2/trigger-events/
+        """
+        is_over = self.kind is NotificationKind.RESOLVED
+        event = {
+            "routing_key": routing_key,
+            "event_action": "resolve" if is_over else "trigger",
+            "dedup_key": self.incident.id,
+        }
+        if is_over:
+            return event
+        return {
+            **event,
+            "payload": {
+                "summary": self.subject[:1024],
+                "source": self.what,
+                "severity": str(self.incident.severity),
+                "timestamp": datetime.fromtimestamp(self.incident.since_ms / 1000, UTC).isoformat(),
+                "component": self.incident.promise,
+                "custom_details": dict(self.facts),
+            },
+            "links": [{"href": self.runbook, "text": "Runbook"}],
+        }
+
+    @property
+    def _colour(self) -> str:
+        return _COLOURS.get(self.kind) or _COLOURS[self.incident.severity]
+
+
+def test_message(alerts: Alerts, now_ms: int) -> Message:
+    """Return a message to try a channel with."""
+    incident = Incident(
+        id=f"test-{now_ms}",
+        stream="test",
+        promise=PromiseName.ARCHIVE_LAG,
+        subject="",
+        severity=PromiseSeverity.WARNING,
+        opened_ms=now_ms,
+        since_ms=now_ms,
+        figure="0 s",
+        limit="at most 15 min",
+        detail="This is a test of the channel. Nothing is broken.",
+        command="waybill incidents ls",
+    )
+    return Message.of(f"test-{now_ms}", NotificationKind.OPENED, incident, alerts, now_ms)
+
+
+def _time(time_ms: int) -> str:
+    return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _slack(text: str) -> str:
+    """Return text with the characters escaped that Slack reads as markup."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")[:1900]
+
+
+_HTML = """\
+<!doctype html>
+<html><body style="font-family: sans-serif; color: #212121; margin: 0">
+<div style="border-left: 6px solid {{ colour }}; padding: 4px 16px; margin: 8px">
+<h2 style="margin: 8px 0; font-size: 18px">{{ subject }}</h2>
+<table style="border-collapse: collapse; font-size: 14px">
+{% for name, value in facts %}
+<tr><td style="padding: 4px 16px 4px 0; color: #616161; vertical-align: top; white-space: nowrap">{{ name }}</td>
+<td style="padding: 4px 0">
+{%- if name in links %}<a href="{{ value }}">{{ value }}</a>
+{%- elif name == "Run" %}<code style="background: #f5f5f5; padding: 2px 6px">{{ value }}</code>
+{%- else %}{{ value }}{% endif %}</td></tr>
+{% endfor %}
+</table>
+{% if is_open %}
+<p style="font-size: 13px; color: #616161">To end the reminders:
+<code>waybill incidents ack {{ incident }} --reason …</code></p>
+{% endif %}
+</div></body></html>
+"""

@@ -1,0 +1,74 @@
+"""The retention of topics, as Kafka's own configuration has it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from kafka import errors as kafka_errors
+
+from waybill.sources.cluster import Cluster
+
+__all__ = ["Retention", "fetch_retention"]
+
+logger = logging.getLogger(__name__)
+
+_TOPIC = 2
+_KEYS = ("cleanup.policy", "retention.ms", "retention.bytes")
+_TIMEOUT_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """When Kafka deletes messages of a topic. None: never for this reason."""
+
+    retention_ms: int | None
+    retention_bytes: int | None
+    """Of each topic-partition."""
+
+
+def fetch_retention(cluster: Cluster, topics: Collection[str]) -> dict[str, Retention]:
+    """Return the retention of topics, in one request, without the topics whose configuration may not be described.
+
+    Raises `KafkaUnavailable` when no broker answers within 5 seconds.
+    """
+    # Lanes import this module, too, and need none of the admin protocol.
+    from kafka.protocol.admin import DescribeConfigsRequest
+
+    action = "could not describe the configuration of topics"
+    if not topics:
+        return {}
+    resource = DescribeConfigsRequest.DescribeConfigsResource
+    resources = [
+        resource(resource_type=_TOPIC, resource_name=topic, configuration_keys=list(_KEYS)) for topic in sorted(topics)
+    ]
+    response: Any = None
+    for _ in cluster.attempts(action, _TIMEOUT_SECONDS):
+        try:
+            response = cluster.wait(cluster.send(None, DescribeConfigsRequest(resources=resources, max_version=4)))
+        except kafka_errors.RetriableError as error:
+            logger.debug("%s: %s", action, error)
+            continue
+        except kafka_errors.KafkaError as error:
+            raise cluster.translate(action, error) from error
+        break
+    found = {}
+    for result in response.results:
+        if result.error_code:
+            refusal = kafka_errors.for_code(result.error_code)
+            logger.info("the retention of topic %s is not known: %s", result.resource_name, refusal.__name__)
+            continue
+        values = {config.name: config.value for config in result.configs}
+        deletes = "delete" in values.get("cleanup.policy", "delete")
+        found[result.resource_name] = Retention(
+            _limit(values.get("retention.ms")) if deletes else None,
+            _limit(values.get("retention.bytes")) if deletes else None,
+        )
+    return found
+
+
+def _limit(text: str | None) -> int | None:
+    """Return the value of a limit; None for -1, which Kafka uses for none."""
+    return None if text is None or int(text) < 0 else int(text)

@@ -1,0 +1,10 @@
+"""The watch: measure the promises of all streams, once a minute, from outside of the jobs that keep them.
+
+| module | content |
+|---|---|
+| `run` | one watch: measure, store the incidents, send the messages, ping the dead man's switch |
+| `measure` | the services, and the findings about all streams |
+| `log_figures` | figures of Kafka and ZooKeeper: archive lag, retention, named stops, pauses |
+| `table_figures` | figures of the tables: table lag, deadlines, runs, shares, window, holds |
+| `samples` | the offsets that earlier watches saw |
+"""

@@ -1,0 +1,229 @@
+"""Figures of Kafka and ZooKeeper: archive lag, retention runway, named stops and pauses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from waybill.config import Config, Stream
+from waybill.config.promises import Promise, PromiseName
+from waybill.config.quantities import counted, rough_duration
+from waybill.coordination import Stop
+from waybill.coordination.coordinator import IngestState, read_ingest_states
+from waybill.coordination.pauses import StreamPauses, read_pauses
+from waybill.incidents.finding import Finding, Verdict
+from waybill.ingest.services import Sources
+from waybill.names import Stage, TopicPartition
+from waybill.sources.kafka import LogRange
+from waybill.sources.topic_configs import Retention
+from waybill.watch.samples import Key, Offsets, Samples
+
+__all__ = ["Logs", "archive_lag", "named_stops", "observe", "pauses", "retention_runway"]
+
+_RATE_MS = 3_600_000
+"""Rates are those of the last hour."""
+
+
+@dataclass(frozen=True, slots=True)
+class Logs:
+    """The logs of all streams, as Kafka and ZooKeeper show them now."""
+
+    offsets: Mapping[Key, Offsets]
+    stops: Mapping[str, tuple[Stop, ...]]
+    pauses: Mapping[str, StreamPauses]
+    retention: Mapping[str, Retention] = field(default_factory=dict)
+    """By topic; without topics whose configuration the user may not describe."""
+    chain_starts: Mapping[Key, int] = field(default_factory=dict)
+    """The offset at which a chain starts; without chains of which this is not known."""
+
+    def archived_from(self, key: Key) -> int:
+        """Return the offset from which on a topic-partition is archived."""
+        return self.chain_starts.get(key, self.offsets[key].start)
+
+    def of_stream(self, name: str) -> dict[TopicPartition, Offsets]:
+        """Return the topic-partitions of a stream."""
+        return {tp: each for (stream, tp), each in self.offsets.items() if stream == name}
+
+
+def observe(config: Config, sources: Sources, names: Iterable[str]) -> Logs:
+    """Return the logs of streams, with a few requests for all of them. No message is read.
+
+    Raises `KafkaUnavailable`, `CoordinationUnavailable`, or `ConfigError`.
+    """
+    streams = {name: config.stream(name) for name in names}
+    topics = sources.kafka.describe_streams(streams)
+    tps = {name: found.tps for name, found in topics.items()}
+    # Committed offsets are read before Kafka's: a commit in between only makes the lag look larger than it is.
+    states = read_ingest_states(sources.session, {name: sources.coordinators[name] for name in streams}, tps)
+    ranges = sources.kafka.offsets_briefly({tp for each in tps.values() for tp in each})
+    offsets = {(name, tp): _offsets(ranges[tp], states[name], tp) for name in tps for tp in tps[name] if tp in ranges}
+    return Logs(
+        offsets=offsets,
+        stops={name: state.stops for name, state in states.items()},
+        pauses=read_pauses(sources.session, config.zookeeper.root, list(streams)),
+        chain_starts={
+            (name, tp): committed.start_offset
+            for name, state in states.items()
+            for tp, committed in state.committed.items()
+            if committed.start_offset is not None
+        },
+        retention=sources.kafka.retention({tp.topic for each in tps.values() for tp in each}),
+    )
+
+
+def _offsets(log: LogRange, state: IngestState, tp: TopicPartition) -> Offsets:
+    committed = state.committed.get(tp)
+    return Offsets(log.earliest, log.end, log.earliest if committed is None else committed.committed_offset)
+
+
+# --- findings ---------------------------------------------------------------------------------------------------------
+
+
+def archive_lag(name: str, stream: Stream, logs: Logs, samples: Samples, now_ms: int) -> Finding:
+    """Return the age of the oldest message of a stream in Kafka that is not archived.
+
+    It is the time since a watch saw it first. Kafka timestamps are not used: producers may set any.
+    """
+    promise = stream.promises.archive_lag
+    lags: dict[TopicPartition, float] = {}
+    for tp, offsets in logs.of_stream(name).items():
+        if offsets.end > offsets.committed:
+            since = samples.beyond_since((name, tp), offsets.committed)
+            lags[tp] = 0.0 if since is None else max(0.0, (now_ms - since) / 1000)
+    worst = max(lags, key=lambda tp: lags[tp], default=None)
+    seconds = 0.0 if worst is None else lags[worst]
+    late = [tp for tp, lag in lags.items() if lag > promise.limit.total_seconds()]
+    behind = sum(each.end - each.committed for tp, each in logs.of_stream(name).items() if tp in late)
+    return _finding(
+        name,
+        PromiseName.ARCHIVE_LAG,
+        promise,
+        is_broken=bool(late),
+        figure=rough_duration(seconds),
+        limit=f"at most {rough_duration(promise.limit.total_seconds())}",
+        detail=f"{counted(len(late), 'topic-partition')}, at most {counted(behind, 'message')}; the oldest in {worst}",
+        command=f"waybill offsets {name}",
+        since_ms=now_ms - int((seconds - promise.limit.total_seconds()) * 1000),
+    )
+
+
+def retention_runway(name: str, stream: Stream, logs: Logs, samples: Samples, now_ms: int) -> Finding:
+    """Return how long Kafka keeps the messages of a stream that are not archived."""
+    promise = stream.promises.retention_runway
+    runways = {
+        tp: runway
+        for tp, offsets in logs.of_stream(name).items()
+        if offsets.end > offsets.committed and (runway := _runway(name, tp, offsets, logs, samples, now_ms)) is not None
+    }
+    worst = min(runways, key=lambda tp: runways[tp], default=None)
+    seconds = None if worst is None else runways[worst]
+    lost = worst is not None and logs.offsets[name, worst].start > logs.offsets[name, worst].committed
+    figure = "no loss in sight" if seconds is None else rough_duration(seconds)
+    return _finding(
+        name,
+        PromiseName.RETENTION_RUNWAY,
+        promise,
+        is_broken=seconds is not None and seconds < promise.limit.total_seconds(),
+        figure="messages are deleted already" if lost else figure,
+        limit=f"at least {rough_duration(promise.limit.total_seconds())}",
+        detail=f"the first messages that Kafka deletes before they are archived are in {worst}",
+        command=f"waybill offsets {name}",
+        since_ms=now_ms,
+    )
+
+
+def _runway(name: str, tp: TopicPartition, offsets: Offsets, logs: Logs, samples: Samples, now_ms: int) -> float | None:
+    """Return the seconds until messages of a topic-partition are deleted before they are archived; None: never.
+
+    By two ways, of which the shorter one counts. By time: the oldest message that is not archived is deleted when it is
+    as old as `retention.ms`; its age grows as fast as it did in the last hour. By offsets: the start of the log comes
+    closer to the committed offset as fast as in the last hour, which also shows `retention.bytes`.
+    """
+    if offsets.start > offsets.committed:
+        return 0.0
+    key = (name, tp)
+    before = samples.at_least_ago(key, _RATE_MS)
+    elapsed_ms = 0 if before is None else now_ms - before[0]
+    found: list[float] = []
+    retention = logs.retention.get(tp.topic)
+    oldest_ms = samples.latest_before(key, offsets.committed)
+    if retention is not None and retention.retention_ms is not None and oldest_ms is not None:
+        left_ms = max(0, retention.retention_ms - (now_ms - oldest_ms))
+        growth = 1.0
+        if before is not None and elapsed_ms > 0:
+            # What was archived within the last hour, as a time of the log.
+            was_oldest_ms = samples.latest_before(key, before[1].committed)
+            archived_ms = 0 if was_oldest_ms is None else oldest_ms - was_oldest_ms
+            growth = 1.0 - min(1.0, archived_ms / elapsed_ms)
+        if growth > 0:
+            found.append(left_ms / growth / 1000)
+    if before is not None and elapsed_ms > 0:
+        gain = (offsets.start - before[1].start) - (offsets.committed - before[1].committed)
+        if gain > 0:
+            found.append((offsets.committed - offsets.start) * elapsed_ms / gain / 1000)
+    return min(found, default=None)
+
+
+def named_stops(name: str, stream: Stream, logs: Logs) -> Finding:
+    """Return whether topic-partitions of a stream are stopped until a person decides."""
+    stops = logs.stops.get(name, ())
+    first = min(stops, key=lambda stop: stop.stopped_at_ms, default=None)
+    return _finding(
+        name,
+        PromiseName.NAMED_STOP,
+        stream.promises.named_stop,
+        is_broken=bool(stops),
+        figure=counted(len(stops), "stopped topic-partition"),
+        limit="none",
+        detail="" if first is None else f"{first.tp}: {first.error}: {first.message}",
+        command=f"waybill gaps ls {name}",
+        since_ms=None if first is None else first.stopped_at_ms,
+    )
+
+
+def pauses(name: str, stream: Stream, logs: Logs, now_ms: int) -> Finding:
+    """Return how long a stream, or a stage of it, is paused."""
+    promise = stream.promises.paused
+    active = logs.pauses[name].active() if name in logs.pauses else {}
+    first = min(active.values(), key=lambda pause: pause.at_ms, default=None)
+    seconds = 0.0 if first is None else (now_ms - first.at_ms) / 1000
+    return _finding(
+        name,
+        PromiseName.PAUSED,
+        promise,
+        is_broken=seconds > promise.limit.total_seconds(),
+        figure=rough_duration(seconds),
+        limit=f"at most {rough_duration(promise.limit.total_seconds())}",
+        detail="" if first is None else f"{', '.join(_stages(active))}: paused by {first.by}, because: {first.reason}",
+        command=f"waybill resume {name} --reason …",
+        since_ms=None if first is None else first.at_ms + int(promise.limit.total_seconds() * 1000),
+    )
+
+
+def _stages(stages: Iterable[Stage]) -> Iterator[str]:
+    return (str(stage) for stage in sorted(stages))
+
+
+def _finding(
+    name: str,
+    promise: PromiseName,
+    settings: Promise,
+    *,
+    is_broken: bool,
+    figure: str,
+    limit: str,
+    detail: str,
+    command: str,
+    since_ms: int | None,
+) -> Finding:
+    return Finding(
+        stream=name,
+        promise=promise,
+        verdict=Verdict.BROKEN if is_broken else Verdict.KEPT,
+        severity=settings.severity,
+        figure=figure,
+        limit=limit,
+        detail=detail if is_broken else "",
+        command=command,
+        since_ms=since_ms if is_broken else None,
+    )

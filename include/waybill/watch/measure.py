@@ -1,0 +1,267 @@
+"""Measure the promises of all streams.
+
+Offsets are read for all streams at once, each minute. Loading the tables of a stream takes some 30 ms of CPU, and their
+promises are of hours. So the state of a stream's tables is read every five minutes, not for all streams in the same
+minute, and whenever a promise about them would be broken, or was broken at the last watch. In between, the stored state
+is measured against the present time and offsets.
+"""
+
+from __future__ import annotations
+
+import gzip
+import logging
+import zlib
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import orjson
+
+from waybill.config import Config
+from waybill.config.promises import PromiseName, PromiseSeverity
+from waybill.coordination import ZooKeeperSession
+from waybill.documents import read_document
+from waybill.errors import DocumentTooNew, WaybillError
+from waybill.incidents.finding import REACHABLE, READABLE, Finding, Verdict
+from waybill.ingest.services import FindConnection, Sources, connect_sources
+from waybill.names import samples_key, table_states_key
+from waybill.staging.services import Services, services_of
+from waybill.store import Store
+from waybill.watch import log_figures
+from waybill.watch.log_figures import Logs, observe
+from waybill.watch.samples import Samples
+from waybill.watch.table_figures import TableState, read_table_state, table_findings
+
+__all__ = ["WatchServices", "measure"]
+
+logger = logging.getLogger(__name__)
+
+_THREADS = 8
+"""Streams whose tables are loaded at the same time: a watch waits for the catalog and S3."""
+_READ_AGAIN_MINUTES = 5
+_MINUTE_MS = 60_000
+_VERSION = 1
+_TABLE_PROMISES = (
+    PromiseName.TABLE_LAG,
+    PromiseName.COMPLETE_BY,
+    PromiseName.RUN_DURATION,
+    PromiseName.QUARANTINE_SHARE,
+    PromiseName.DUPLICATE_SHARE,
+    PromiseName.DEDUP_WINDOW,
+    PromiseName.HELD_PUBLICATION,
+)
+_LOG_PROMISES = (
+    PromiseName.ARCHIVE_LAG,
+    PromiseName.RETENTION_RUNWAY,
+    PromiseName.NAMED_STOP,
+    PromiseName.PAUSED,
+)
+
+
+# --- services ---------------------------------------------------------------------------------------------------------
+
+
+class WatchServices:
+    """The services, each of which may be away. Findings about them are collected in `findings`."""
+
+    def __init__(self, config: Config, find: FindConnection) -> None:
+        self.findings: dict[str, Finding] = {}
+        self.session: ZooKeeperSession | None = None
+        self.sources: Sources | None = None
+        self.store: Store | None = None
+        self._config, self._find = config, find
+        self._stack = ExitStack()
+
+    def __enter__(self) -> WatchServices:
+        config, streams = self._config, list(self._config.streams)
+        with self.needed("Kafka"):
+            self.sources = self._stack.enter_context(connect_sources(config, streams, self._find))
+            self.session = self.sources.session
+        if self.sources is None:  # which of the two is away?
+            with self.needed("ZooKeeper"):
+                self.session = self._stack.enter_context(ZooKeeperSession.of(config, self._find))
+            if self.session is None:
+                self.findings["Kafka"] = _reachable("Kafka", Verdict.UNKNOWN)
+        else:
+            self.findings["ZooKeeper"] = _reachable("ZooKeeper", Verdict.KEPT)
+        with self.needed("S3"):
+            store = self._stack.enter_context(Store.of(config.storage, self._find))
+            store.exists(samples_key(store.prefix))
+            self.store = store
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def needed(self, service: str) -> _Needed:
+        """Return a block that is left when the service does not answer, with a finding about that."""
+        return _Needed(self.findings, service)
+
+
+@dataclass(frozen=True, slots=True)
+class _Needed:
+    findings: dict[str, Finding]
+    service: str
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if error is None:
+            self.findings.setdefault(self.service, _reachable(self.service, Verdict.KEPT))
+            return False
+        if not isinstance(error, WaybillError) or not error.retriable:
+            return False
+        self.findings[self.service] = _reachable(self.service, Verdict.BROKEN, str(error))
+        return True
+
+
+def _reachable(service: str, verdict: Verdict, detail: str = "") -> Finding:
+    return Finding(
+        stream="",
+        promise=REACHABLE,
+        subject=service,
+        verdict=verdict,
+        severity=PromiseSeverity.CRITICAL,
+        figure="no answer" if verdict is Verdict.BROKEN else "it answers",
+        limit="it answers",
+        detail=detail,
+        command="waybill watch --dry-run",
+    )
+
+
+def _readable(name: str, error: str = "") -> Finding:
+    return Finding(
+        stream=name,
+        promise=READABLE,
+        verdict=Verdict.BROKEN if error else Verdict.KEPT,
+        severity=PromiseSeverity.CRITICAL,
+        figure="cannot be read" if error else "can be read",
+        limit="can be read",
+        detail=error,
+        command=f"waybill verify {name}",
+    )
+
+
+# --- measuring --------------------------------------------------------------------------------------------------------
+
+
+def measure(config: Config, services: WatchServices, now_ms: int, *, stores: bool) -> list[Finding]:
+    """Return the findings about all promises of all streams, and about the services.
+
+    `stores`: the offsets and table states are stored for the next watch.
+    """
+    names = list(config.streams)
+    logs: Logs | None = None
+    samples, states = Samples(), dict[str, TableState]()
+    if services.store is not None:
+        with services.needed("S3"):
+            samples = Samples.parse(services.store.read_if_exists(samples_key(services.store.prefix)))
+            states = _parse_states(services.store.read_if_exists(table_states_key(services.store.prefix)))
+    if services.sources is not None:
+        with services.needed("Kafka"):
+            logs = observe(config, services.sources, names)
+            samples = samples.with_sample(now_ms, logs.offsets)
+    found: list[Finding] = []
+    for name in names:
+        found += _log_findings(config, name, logs, samples, now_ms)
+    found += _table_findings(config, services, names, logs, samples, states, now_ms)
+    if stores and services.store is not None and logs is not None:
+        with services.needed("S3"):
+            services.store.replace(samples_key(services.store.prefix), samples.content())
+            services.store.replace(table_states_key(services.store.prefix), _states_content(states))
+    return [*found, *services.findings.values()]
+
+
+def _log_findings(config: Config, name: str, logs: Logs | None, samples: Samples, now_ms: int) -> list[Finding]:
+    stream = config.stream(name)
+    if logs is None:
+        return _unknown(config, name, _LOG_PROMISES)
+    return [
+        log_figures.archive_lag(name, stream, logs, samples, now_ms),
+        log_figures.retention_runway(name, stream, logs, samples, now_ms),
+        log_figures.named_stops(name, stream, logs),
+        log_figures.pauses(name, stream, logs, now_ms),
+    ]
+
+
+def _table_findings(
+    config: Config,
+    services: WatchServices,
+    names: Sequence[str],
+    logs: Logs | None,
+    samples: Samples,
+    states: dict[str, TableState],
+    now_ms: int,
+) -> list[Finding]:
+    """Return the findings about the tables of all streams, and bring `states` up to date."""
+    if logs is None or services.store is None:
+        services.findings.setdefault("the catalog", _reachable("the catalog", Verdict.UNKNOWN))
+        return [finding for name in names for finding in _unknown(config, name, (*_TABLE_PROMISES, READABLE))]
+    found: dict[str, list[Finding]] = {}
+    due = []
+    for name in names:
+        state = states.get(name)
+        if state is not None and not _is_due(name, state, now_ms):
+            found[name] = [_readable(name), *table_findings(name, config.stream(name), state, logs, samples, now_ms)]
+        if name not in found or any(finding.verdict is Verdict.BROKEN for finding in found[name]):
+            due.append(name)
+    found |= {name: _unknown(config, name, (*_TABLE_PROMISES, READABLE)) for name in due}
+    services.findings.setdefault("the catalog", _reachable("the catalog", Verdict.UNKNOWN))
+    if due:
+        del services.findings["the catalog"]
+        with services.needed("the catalog"), services_of(config, None) as opened, ThreadPoolExecutor(_THREADS) as pool:
+            for name, read in zip(due, pool.map(lambda name: _read(config, name, opened, now_ms), due), strict=True):
+                if isinstance(read, TableState):
+                    states[name] = read
+                    findings = table_findings(name, config.stream(name), read, logs, samples, now_ms)
+                    found[name] = [_readable(name), *findings]
+                else:
+                    states.pop(name, None)
+                    found[name] = [_readable(name, str(read)), *_unknown(config, name, _TABLE_PROMISES)]
+    return [finding for name in names for finding in found[name]]
+
+
+def _is_due(name: str, state: TableState, now_ms: int) -> bool:
+    """Return whether the state is to be read again. Streams have different minutes, by their names."""
+    minute = now_ms // _MINUTE_MS
+    turn = (minute + zlib.crc32(name.encode())) % _READ_AGAIN_MINUTES == 0
+    return turn or minute - state.read_ms // _MINUTE_MS >= _READ_AGAIN_MINUTES
+
+
+def _read(config: Config, name: str, services: Services, now_ms: int) -> TableState | WaybillError:
+    """Return the state of a stream's tables, or why it cannot be read. Raises the retriable errors."""
+    try:
+        return read_table_state(name, config.stream(name), services, now_ms)
+    except WaybillError as error:
+        if error.retriable:
+            raise
+        return error
+
+
+def _parse_states(content: bytes | None) -> dict[str, TableState]:
+    """Return the stored table states; none if they cannot be read: then all are read again."""
+    if content is None:
+        return {}
+    try:
+        fields = read_document(gzip.decompress(content), _VERSION, "the watch's table states")
+        return {name: TableState.parse(document) for name, document in fields["states"].items()}
+    except (DocumentTooNew, KeyError, TypeError, ValueError, OSError) as error:
+        logger.warning("all tables are read again: the stored states cannot be read: %s", error)
+        return {}
+
+
+def _states_content(states: Mapping[str, TableState]) -> bytes:
+    documents = {name: state.document() for name, state in states.items()}
+    return gzip.compress(orjson.dumps({"v": _VERSION, "states": documents}), compresslevel=1)
+
+
+def _unknown(config: Config, name: str, promises: Sequence[str]) -> list[Finding]:
+    """Return findings about promises that cannot be measured now."""
+    deadlines = [str(deadline) for deadline in config.stream(name).promises.complete_by.deadlines]
+    return [
+        Finding(name, promise, Verdict.UNKNOWN, PromiseSeverity.WARNING, subject=subject)
+        for promise in promises
+        for subject in (deadlines if promise == PromiseName.COMPLETE_BY else [""])
+    ]

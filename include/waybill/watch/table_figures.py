@@ -1,0 +1,354 @@
+"""Figures of the tables: lag, deadlines, runs, shares of quarantine and duplicates, the dedup window, and holds."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Operation
+
+from waybill.audit import find_audit, find_decision
+from waybill.config import Stream
+from waybill.config.promises import Deadline, Promise, PromiseName
+from waybill.config.quantities import counted, rough_duration
+from waybill.dedup.status import find_window_alert
+from waybill.incidents.finding import Finding, Verdict
+from waybill.names import TopicPartition
+from waybill.partition.next_plan import NextPlan
+from waybill.partition.plan import Plan
+from waybill.partition.statistics import QUARANTINED_PROPERTY, ROWS_PROPERTY
+from waybill.staging.services import Services
+from waybill.tables import (
+    Progress,
+    StreamTables,
+    Watermarks,
+    load_dedup_tables,
+    load_tables,
+    read_progress,
+    read_watermarks,
+)
+from waybill.tables.state import ancestry
+from waybill.watch.log_figures import Logs
+from waybill.watch.samples import Samples
+
+__all__ = ["TableState", "read_table_state", "table_findings"]
+
+_RECENT_MS = 3_600_000
+"""Shares are those of the last hour."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """Rows that one commit has published."""
+
+    at_ms: int
+    rows: int = 0
+    quarantined: int = 0
+    unique: int = 0
+    """Rows that a sweep found for the first time."""
+    duplicates: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """What the tables of a stream, and the documents of its next run, showed when they were read."""
+
+    read_ms: int
+    progress: Progress
+    watermarks: Watermarks
+    published: tuple[Published, ...] = ()
+    """The commits of the last hour."""
+    planned_ms: int | None = None
+    """When the run that is not finished was planned; None if there is none."""
+    held: tuple[str, ...] = ()
+    """The failed checks of a held run."""
+    window_alert: str = ""
+    """Why sweeps compare keys over less than the whole window."""
+
+    def recent(self, now_ms: int) -> Published:
+        """Return the sum of what was published in the last hour."""
+        recent = [each for each in self.published if each.at_ms >= now_ms - _RECENT_MS]
+        return Published(
+            now_ms,
+            sum(each.rows for each in recent),
+            sum(each.quarantined for each in recent),
+            sum(each.unique for each in recent),
+            sum(each.duplicates for each in recent),
+        )
+
+    def document(self) -> dict[str, Any]:
+        """Return the state as a JSON object."""
+        return {
+            "read": self.read_ms,
+            "progress": {str(tp): offset for tp, offset in self.progress.items()},
+            "watermarks": {str(tp): time for tp, time in self.watermarks.items()},
+            "published": [dataclasses.astuple(each) for each in self.published],
+            "planned": self.planned_ms,
+            "held": self.held,
+            "window_alert": self.window_alert,
+        }
+
+    @classmethod
+    def parse(cls, document: Mapping[str, Any]) -> TableState:
+        """Return the state of a JSON object. Raises `KeyError`, `TypeError` or `ValueError`."""
+        return cls(
+            document["read"],
+            {TopicPartition.parse(tp): offset for tp, offset in document["progress"].items()},
+            {TopicPartition.parse(tp): time for tp, time in document["watermarks"].items()},
+            tuple(Published(*each) for each in document["published"]),
+            document["planned"],
+            tuple(document["held"]),
+            document["window_alert"],
+        )
+
+
+def read_table_state(name: str, stream: Stream, services: Services, now_ms: int) -> TableState:
+    """Return the state of the tables of a stream; an empty one before its first run.
+
+    Raises `ProgressLost`, `DocumentDamaged`, `DocumentTooNew`, or one of the retriable `StoreUnavailable` and
+    `CatalogUnavailable`.
+    """
+    tables = load_tables(services.catalog, stream)
+    if tables is None:
+        return TableState(now_ms, {}, {})
+    text = ".".join(tables.main.name())
+    since_ms = now_ms - _RECENT_MS
+    published = [
+        Published(at, int(each.get(ROWS_PROPERTY) or each.get("added-records", "0")), int(each[QUARANTINED_PROPERTY]))
+        for at, each in _appends(tables.main.metadata, since_ms)
+        if QUARANTINED_PROPERTY in each
+    ]
+    dedup = load_dedup_tables(services.catalog, stream) if stream.dedup is not None else None
+    window_alert = None
+    if dedup is not None:
+        published += [Published(at, unique=_added(each)) for at, each in _appends(dedup.unique.metadata, since_ms)]
+        published += [
+            Published(at, duplicates=_added(each)) for at, each in _appends(dedup.duplicates.metadata, since_ms)
+        ]
+        window_alert = find_window_alert(name, stream, dedup, services.store)
+    planned_ms, held = _next_run(name, stream, services, tables)
+    return TableState(
+        now_ms,
+        read_progress(tables.main.metadata, text),
+        read_watermarks(tables.main.metadata, text),
+        tuple(published),
+        planned_ms,
+        held,
+        window_alert or "",
+    )
+
+
+def _next_run(
+    name: str, stream: Stream, services: Services, tables: StreamTables
+) -> tuple[int | None, tuple[str, ...]]:
+    """Return when the unfinished run was planned, and the failed checks if it is held."""
+    upcoming = NextPlan.of(services.store, name, stream, tables)
+    content = services.store.read_if_exists(upcoming.key)
+    if content is None:
+        return None, ()
+    planned_ms = int(Plan.from_json(upcoming.key, content).created_at.timestamp() * 1000)
+    audit = find_audit(services.store, upcoming.key)
+    if audit is None or not audit.failed_critical or find_decision(services.store, upcoming.key) is not None:
+        return planned_ms, ()
+    return planned_ms, tuple(str(result) for result in audit.failed_critical)
+
+
+def _appends(metadata: TableMetadata, since_ms: int) -> Iterator[tuple[int, Mapping[str, str]]]:
+    """Yield time and properties of the snapshots since then that appended rows, newest first."""
+    for snapshot in ancestry(metadata):
+        if snapshot.timestamp_ms < since_ms:
+            return
+        if snapshot.summary is not None and snapshot.summary.operation is Operation.APPEND:
+            yield snapshot.timestamp_ms, snapshot.summary.additional_properties
+
+
+def _added(properties: Mapping[str, str]) -> int:
+    return int(properties.get("added-records", "0"))
+
+
+# --- findings ---------------------------------------------------------------------------------------------------------
+
+
+def table_findings(
+    name: str, stream: Stream, state: TableState, logs: Logs, samples: Samples, now_ms: int
+) -> list[Finding]:
+    """Return the findings about the tables of a stream."""
+    return [
+        _table_lag(name, stream, state, logs, samples, now_ms),
+        *(
+            _complete_by(name, stream, each, state, logs, samples, now_ms)
+            for each in stream.promises.complete_by.deadlines
+        ),
+        _run_duration(name, stream, state, now_ms),
+        _quarantine_share(name, stream, state, now_ms),
+        _duplicate_share(name, stream, state, now_ms),
+        _dedup_window(name, stream, state, now_ms),
+        _held(name, stream, state, now_ms),
+    ]
+
+
+def _table_lag(name: str, stream: Stream, state: TableState, logs: Logs, samples: Samples, now_ms: int) -> Finding:
+    """Return since when messages are archived that are neither in the table nor in quarantine."""
+    promise = stream.promises.table_lag
+    lags: dict[TopicPartition, float] = {}
+    for tp, offsets in logs.of_stream(name).items():
+        published = state.progress.get(tp, logs.archived_from((name, tp)))
+        if offsets.committed > published:
+            since = samples.beyond_since((name, tp), published, of_archive=True)
+            lags[tp] = 0.0 if since is None else (now_ms - since) / 1000
+    worst = max(lags, key=lambda tp: lags[tp], default=None)
+    seconds = 0.0 if worst is None else lags[worst]
+    late = sum(lag > promise.limit.total_seconds() for lag in lags.values())
+    return _finding(
+        name,
+        PromiseName.TABLE_LAG,
+        promise,
+        is_broken=late > 0,
+        figure=rough_duration(seconds),
+        limit=f"at most {rough_duration(promise.limit.total_seconds())}",
+        detail=f"{counted(late, 'topic-partition')}; the oldest message is in {worst}",
+        command=f"waybill quality show {name}" if state.held else f"waybill verify {name}",
+        since_ms=now_ms - int((seconds - promise.limit.total_seconds()) * 1000),
+    )
+
+
+def _complete_by(
+    name: str, stream: Stream, deadline: Deadline, state: TableState, logs: Logs, samples: Samples, now_ms: int
+) -> Finding:
+    """Return whether the newest hour or day that is due is complete.
+
+    A topic-partition is complete up to a time if the table has a message of it with a later Kafka timestamp, or all
+    messages that its log had when a watch looked after that time.
+    """
+    end, due = deadline.last_due(datetime.fromtimestamp(now_ms / 1000, UTC))
+    end_ms = int(end.timestamp() * 1000)
+    missing = []
+    for tp, offsets in logs.of_stream(name).items():
+        published = state.progress.get(tp, logs.archived_from((name, tp)))
+        seen = samples.first_since((name, tp), end_ms) or offsets
+        if state.watermarks.get(tp, -1) < end_ms and published < min(seen.end, offsets.end):
+            missing.append(tp)
+    return _finding(
+        name,
+        PromiseName.COMPLETE_BY,
+        stream.promises.complete_by,
+        is_broken=bool(missing),
+        figure=f"{counted(len(missing), 'topic-partition')} incomplete",
+        limit=str(deadline),
+        detail=f"messages from before {end:%Y-%m-%d %H:%M} UTC are missing, such as of {min(missing, default='')}",
+        command=f"waybill offsets {name}",
+        since_ms=int(due.timestamp() * 1000),
+        subject=str(deadline),
+    )
+
+
+def _run_duration(name: str, stream: Stream, state: TableState, now_ms: int) -> Finding:
+    promise = stream.promises.run_duration
+    # A held run waits for a person, and is a promise of its own.
+    planned_ms = None if state.held else state.planned_ms
+    seconds = 0.0 if planned_ms is None else (now_ms - planned_ms) / 1000
+    return _finding(
+        name,
+        PromiseName.RUN_DURATION,
+        promise,
+        is_broken=seconds > promise.limit.total_seconds(),
+        figure=rough_duration(seconds),
+        limit=f"at most {rough_duration(promise.limit.total_seconds())}",
+        detail="the partition run was planned, and is not finished: its application failed, or is stuck",
+        command=f"waybill verify {name}",
+        since_ms=now_ms - int((seconds - promise.limit.total_seconds()) * 1000),
+    )
+
+
+def _quarantine_share(name: str, stream: Stream, state: TableState, now_ms: int) -> Finding:
+    promise, recent = stream.promises.quarantine_share, state.recent(now_ms)
+    messages = recent.rows + recent.quarantined
+    share = recent.quarantined / messages if messages else 0.0
+    return _finding(
+        name,
+        PromiseName.QUARANTINE_SHARE,
+        promise,
+        is_broken=messages >= promise.min_messages and share > promise.limit,
+        figure=f"{share:.1%}",
+        limit=f"at most {promise.limit:.1%}",
+        detail=f"{recent.quarantined:,} of {messages:,} messages of the last hour's runs",
+        command=f"waybill quarantine ls {name}",
+        since_ms=now_ms,
+    )
+
+
+def _duplicate_share(name: str, stream: Stream, state: TableState, now_ms: int) -> Finding:
+    promise, recent = stream.promises.duplicate_share, state.recent(now_ms)
+    rows = recent.unique + recent.duplicates
+    share = recent.duplicates / rows if rows else 0.0
+    return _finding(
+        name,
+        PromiseName.DUPLICATE_SHARE,
+        promise,
+        is_broken=rows >= promise.min_messages and share > promise.limit,
+        figure=f"{share:.1%}",
+        limit=f"at most {promise.limit:.1%}",
+        detail=f"{recent.duplicates:,} of {rows:,} rows that were swept in the last hour",
+        command=f"waybill dedup status {name}",
+        since_ms=now_ms,
+    )
+
+
+def _dedup_window(name: str, stream: Stream, state: TableState, now_ms: int) -> Finding:
+    return _finding(
+        name,
+        PromiseName.DEDUP_WINDOW,
+        stream.promises.dedup_window,
+        is_broken=bool(state.window_alert),
+        figure="shorter" if state.window_alert else "whole",
+        limit="the whole window",
+        detail=state.window_alert,
+        command=f"waybill dedup status {name}",
+        since_ms=now_ms,
+    )
+
+
+def _held(name: str, stream: Stream, state: TableState, now_ms: int) -> Finding:
+    held = state.held
+    return _finding(
+        name,
+        PromiseName.HELD_PUBLICATION,
+        stream.promises.held_publication,
+        is_broken=bool(held),
+        figure="a run is held" if held else "none",
+        limit="none",
+        detail="; ".join(held),
+        command=f"waybill quality show {name}",
+        since_ms=now_ms,
+    )
+
+
+def _finding(
+    name: str,
+    promise: PromiseName,
+    settings: Promise,
+    *,
+    is_broken: bool,
+    figure: str,
+    limit: str,
+    detail: str,
+    command: str,
+    since_ms: int,
+    subject: str = "",
+) -> Finding:
+    return Finding(
+        stream=name,
+        promise=promise,
+        verdict=Verdict.BROKEN if is_broken else Verdict.KEPT,
+        severity=settings.severity,
+        figure=figure,
+        limit=limit,
+        detail=detail if is_broken else "",
+        command=command,
+        subject=subject,
+        since_ms=since_ms if is_broken else None,
+    )

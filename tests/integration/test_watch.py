@@ -1,0 +1,290 @@
+"""The watch on the real stack: what it finds, what it sends, and what becomes of it when services are away."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alert_servers import AlertServers, alert_servers
+from archived_stream import ArchivedStream
+from ingest_scenes import Cluster
+
+from devstack import Stack
+from waybill.config import Config
+from waybill.incidents.finding import Finding, Verdict
+from waybill.incidents.incident import Incident
+from waybill.ingest import plan_lanes, run_lane
+from waybill.watch.run import WatchReport, run_watch
+
+pytestmark = pytest.mark.integration
+
+MINUTE = 60_000
+START_MS = 1_800_000_000_000
+CHANNELS = """\
+alerts:
+  airflow_url: https://airflow.example.com
+  dead_man: dead_man
+  channels:
+    team: {type: email, connection: mail, to: [ann@example.com, bob@example.com]}
+    chat: {type: slack, connection: slack_hook}
+    room: {type: slack, connection: slack_api, channel: "#data"}
+    hook: {type: webhook, connection: hook}
+    pager: {type: webhook, connection: pagerduty, format: pagerduty}
+"""
+
+
+class Watched(ArchivedStream):
+    """A stream that is watched at times that the test chooses: `now_ms` goes on with each watch."""
+
+    def __init__(self, directory: Path, topic: str, **options: Any) -> None:
+        super().__init__(directory, topic, **options)
+        self.directory = directory
+        self.now_ms = START_MS
+
+    def configure(self, alerts: str = "", promises: str = "") -> None:
+        """Add the section `alerts`, and the promises of the stream."""
+        text = self.file.read_text().replace("streams:\n", f"{alerts}streams:\n", 1)
+        self.file.write_text(f"{text}    promises: {promises}\n" if promises else text)
+
+    def watch(self, minutes: int = 1, config: Config | None = None) -> WatchReport:
+        """Watch once, some minutes after the watch before."""
+        self.now_ms += minutes * MINUTE
+        return run_watch(config or self.config, now_ms=lambda: self.now_ms, directory=self.directory)
+
+    def watch_for(self, minutes: int) -> WatchReport:
+        """Watch each minute for a while, and return the last report."""
+        return [self.watch() for _ in range(minutes)][-1]
+
+
+@pytest.fixture
+def watched(stack: Stack, tmp_path: Path, topic_name: str) -> Watched:
+    return Watched(tmp_path, topic_name)
+
+
+@pytest.fixture
+def servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AlertServers]:
+    with alert_servers(tmp_path) as servers:
+        for name, value in servers.environment.items():
+            monkeypatch.setenv(name, value)
+        yield servers
+
+
+def found(report: WatchReport, promise: str) -> Finding:
+    [finding] = [each for each in report.findings if each.promise == promise and each.stream]
+    return finding
+
+
+def broken(report: WatchReport) -> list[str]:
+    return sorted(each.subject if each.promise == "reachable" else each.promise for each in report.broken)
+
+
+def incident(report: WatchReport) -> Incident:
+    [incident] = report.open
+    return incident
+
+
+def test_sound_stream_breaks_no_promise_before_and_after_its_first_run(watched: Watched) -> None:
+    assert broken(watched.watch()) == []
+    watched.produce_events(10)
+    watched.ingest()
+    assert broken(watched.watch()) == []
+    watched.partition()
+    report = watched.watch()
+    assert broken(report) == []
+    assert {each.subject for each in report.findings if each.verdict is not Verdict.KEPT} <= {"the catalog"}, (
+        "tables are not read each minute"
+    )
+    assert report.open == []
+
+
+def test_topic_that_is_not_archived_is_one_incident_that_is_told_on_all_channels_and_told_when_it_is_over(
+    watched: Watched, servers: AlertServers
+) -> None:
+    watched.configure(CHANNELS, "{archive_lag: 10m}")
+    watched.watch()
+    watched.produce_events(30)
+    watched.watch_for(11)
+    assert servers.mails == []
+    opened = incident(watched.watch())
+    assert (opened.stream, opened.promise, opened.figure) == ("events", "archive_lag", "11 min")
+    watched.watch_for(5)
+    [mail] = servers.mails
+    assert mail["Subject"] == "[critical] events: archive lag 11 min (at most 10 min)"
+    assert mail["To"] == "ann@example.com, bob@example.com"
+    assert mail["From"] == "waybill@example.com"
+    plain, html = mail.get_body(("plain",)), mail.get_body(("html",))
+    assert plain is not None
+    assert html is not None
+    for body in (plain.get_content(), html.get_content()):
+        for part in (
+            "1 topic-partition, at most 30 messages",
+            "New messages reach neither the archive nor the table.",
+            "waybill offsets events",
+            "docs/runbooks/archive-lag.md",
+            "https://airflow.example.com/dags",
+            opened.id,
+        ):
+            assert part in body
+    assert [body["text"] for body in servers.bodies("/services/T0/B0/x")] == [mail["Subject"]]
+    assert [body["channel"] for body in servers.bodies("/api/chat.postMessage")] == ["#data"]
+    [document] = servers.bodies("/hook")
+    assert (document["kind"], document["incident"]["id"]) == ("opened", opened.id)
+    [event] = servers.bodies("/v2/enqueue")
+    assert (event["event_action"], event["dedup_key"], event["routing_key"]) == ("trigger", opened.id, "routing-key")
+
+    watched.ingest()
+    watched.watch_for(5)
+    assert len(servers.mails) == 1
+    report = watched.watch()
+    assert report.open == []
+    assert servers.mails[1]["Subject"] == "[resolved] events: archive lag, after 7 min"
+    assert [each["event_action"] for each in servers.bodies("/v2/enqueue")] == ["trigger", "resolve"]
+    watched.watch_for(3)
+    assert len(servers.mails) == 2
+    assert servers.pings == 27
+
+
+def test_named_stop_a_pause_and_a_late_table_are_incidents(
+    watched: Watched, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched.configure("", "{table_lag: 30m, paused: 1h}")
+    watched.produce_events(20)
+    watched.ingest()
+    watched.produce_events(20, first=20)
+    cluster.delete_records(watched.tp(), 30)
+    for lane in plan_lanes(watched.config, watched.name):
+        run_lane(watched.config, lane)
+    report = watched.watch()
+    assert broken(report) == ["named_stop", "retention_runway"]
+    assert "RetentionGap" in found(report, "named_stop").detail
+    assert found(report, "retention_runway").figure == "messages are deleted already"
+
+    monkeypatch.setenv("WAYBILL_CONFIG", str(watched.file))
+    assert watched.waybill("pause", "events", "--reason", "a test").code == 0
+    watched.watch(29)
+    assert "table_lag" not in broken(watched.watch())
+    assert "table_lag" in broken(watched.watch())
+    watched.partition()
+    assert "table_lag" not in broken(watched.watch())
+
+
+def test_service_that_is_away_is_one_incident_and_changes_no_other(
+    watched: Watched, servers: AlertServers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched.configure(CHANNELS, "{archive_lag: 5m}")
+    watched.watch()
+    watched.produce_events(5)
+    watched.watch_for(7)
+    assert incident(watched.watch()).promise == "archive_lag"
+    for name in ("AWS_DEFAULT", "ZOOKEEPER_DEFAULT", "KAFKA_DEFAULT"):
+        with monkeypatch.context() as away:
+            connection = json.loads(os.environ[f"AIRFLOW_CONN_{name}"])
+            if name == "AWS_DEFAULT":
+                connection["extra"]["endpoint_url"] = "http://127.0.0.1:9"
+            elif name == "KAFKA_DEFAULT":
+                connection["extra"]["bootstrap.servers"] = "127.0.0.1:9"
+            else:
+                connection["host"], connection["port"] = "127.0.0.1", 9
+            away.setenv(f"AIRFLOW_CONN_{name}", json.dumps(connection))
+            report = watched.watch()
+            services = {"AWS_DEFAULT": "S3", "ZOOKEEPER_DEFAULT": "ZooKeeper", "KAFKA_DEFAULT": "Kafka"}
+            assert services[name] in broken(report)
+            assert {each.promise for each in report.open} == {"archive_lag", "reachable"}
+            mails = len(servers.mails)
+            watched.watch()
+            assert len(servers.mails) == mails, "it is told once"
+        for _ in range(7):
+            report = watched.watch()
+        assert [each.promise for each in report.open] == ["archive_lag"], "it is over"
+    subjects = [str(mail["Subject"]) for mail in servers.mails]
+    assert sum("archive lag" in subject for subject in subjects) == 1
+
+
+def test_two_watches_at_once_send_one_message(watched: Watched, servers: AlertServers) -> None:
+    watched.configure(CHANNELS, "{archive_lag: 5m}")
+    watched.watch()
+    watched.produce_events(5)
+    watched.watch_for(5)
+    watched.now_ms += 2 * MINUTE
+    with ThreadPoolExecutor(2) as pool:
+        both = [
+            pool.submit(run_watch, watched.config, now_ms=lambda: watched.now_ms, directory=watched.directory)
+            for _ in range(2)
+        ]
+        reports = [each.result() for each in both]
+    assert sorted(report.sent for report in reports) == [0, 5]
+    assert len(servers.mails) == 1
+
+
+def test_channel_that_refuses_is_tried_again_and_told_on_the_others(watched: Watched, servers: AlertServers) -> None:
+    watched.configure(CHANNELS, "{archive_lag: 5m}")
+    watched.watch()
+    watched.produce_events(5)
+    servers.is_refusing = True
+    watched.watch_for(10)
+    assert {str(mail["Subject"]).split("]")[1].split(":")[0].strip() for mail in servers.mails} == {
+        "events", "chat", "room", "hook", "pager",
+    }  # fmt: skip
+    assert servers.posts == []
+    servers.is_refusing = False
+    watched.watch_for(60)
+    assert len(servers.bodies("/v2/enqueue")) >= 1
+
+
+def test_wrong_password_is_named_by_the_test_of_the_channel(watched: Watched, servers: AlertServers) -> None:
+    watched.configure(CHANNELS.replace("connection: mail,", "connection: mail_wrong_password,"))
+    ran = watched.waybill("watch", "--test", "team")
+    assert ran.code == 1
+    assert "connection 'mail_wrong_password': SMTPAuthenticationError" in ran.err
+    assert watched.waybill("watch", "--test", "chat").out == "sent to chat: look whether it has arrived\n"
+    assert watched.waybill("watch", "--test", "phone").code == 1
+
+
+def test_commands_list_show_and_acknowledge_incidents(watched: Watched, servers: AlertServers) -> None:
+    watched.configure(CHANNELS.replace("dead_man: dead_man", "escalate_to: [pager]"), "{archive_lag: 5m}")
+    watched.watch()
+    watched.produce_events(5)
+    watched.watch_for(7)
+    [listed] = watched.waybill("incidents", "ls", "--json").document
+    assert listed["promise"] == "archive_lag"
+    shown = watched.waybill("incidents", "show", listed["id"]).out
+    assert "Run:            waybill offsets events" in shown
+    assert watched.waybill("incidents", "ack", "no-such", "--reason", "x").code == 1
+    ran = watched.waybill("incidents", "ack", listed["id"], "--reason", "on it", "--by", "ann")
+    assert ran.out == f"{listed['id']} is acknowledged by ann: no reminders, and no escalation\n"
+    watched.watch(minutes=600)
+    assert servers.bodies("/v2/enqueue") == []
+    assert len(servers.mails) == 1
+    ran = watched.waybill("watch", "--dry-run")
+    assert "0 broken; 1 open incident; 0 messages sent" in ran.out, "the clock of this process is years behind"
+
+
+def test_retention_alarm_comes_before_the_first_loss(stack: Stack, tmp_path: Path, topic_name: str) -> None:
+    """Ten minutes of retention, and ingest at half of the rate of the producers, in simulated minutes."""
+    watched = Watched(tmp_path, topic_name, topic_config={"retention.ms": "600000"}, partitions=1)
+    watched.configure("", "{archive_lag: off, retention_runway: 4m}")
+    watched.file.write_text(watched.file.read_text().replace("max_bytes: 1MiB", "max_bytes: 1KiB"))
+    alarm = None
+    with watched.coordinator() as coordinator:
+        watched.produce_events(1)
+        watched.ingest()
+        for minute in range(1, 40):
+            watched.produce_events(100, first=100 * minute)
+            committed = coordinator.read_committed(watched.tp())
+            assert committed is not None
+            # As a lane that commits 50 messages a minute would.
+            coordinator.write_committed(
+                watched.tp(), replace(committed, committed_offset=50 * minute), committed.version
+            )
+            if "retention_runway" in broken(watched.watch()):
+                alarm = minute
+                break
+    # The message at offset 50 t was produced in minute t / 2, so the first is lost in minute 20.
+    assert alarm is not None
+    assert 10 <= alarm <= 18
