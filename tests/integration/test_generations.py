@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
 
 import pytest
-from partition_scenes import Scene, event, junk
+from maintenance_scenes import MaintenanceRunner
+from partition_scenes import Scene, event, in_this_process, junk
 from test_partition import Killed, die_at
 
-from waybill.errors import ConfigError, DecisionRefused
+from waybill.audit import DecisionKind
+from waybill.errors import ConfigError, DecisionRefused, PublicationHeld
 from waybill.names import TopicPartition
 from waybill.partition.generations import list_generations, promote_generation
+from waybill.partition.holds import decide_hold
+from waybill.partition.run import run_partition
 from waybill.tables.generations import generations_of, live_generation
 
 pytestmark = pytest.mark.integration
@@ -125,3 +131,26 @@ def test_a_new_generation_may_have_another_partitioning(scene: Scene) -> None:
     scene.put(TP, [event(10, 10)])
     scene.run()
     assert visible(scene) == rows_of(1, 11), "the live generation has its earlier partitioning again"
+
+
+def test_maintenance_of_the_live_generation_keeps_the_held_run_of_another_stream(
+    make_scene: MakeScene,
+) -> None:
+    made = make_scene(quarantine={"min_messages": 1})
+    made.put(TP, [event(n, n) for n in range(10)])
+    made.run()
+    later = made.with_stream(generation=2, quality={"checks": {"quarantine_share": "critical"}})
+    replace(made, config=later).put(TP, [junk(n) for n in range(3)])
+    streams = {**made.config.streams, "flights_v2": later.stream("flights")}
+    made.config = made.config.model_copy(update={"streams": streams})
+    with pytest.raises(PublicationHeld):
+        run_partition(made.config, "flights_v2", in_this_process)
+    runner = MaintenanceRunner.without_spark(made.catalog)
+    runner.later = timedelta(days=30)
+    runner.run_config(made.config)
+    decide_hold(made.config, "flights_v2", DecisionKind.RELEASED, by="ann", reason="they are tests")
+    found = {each.number: each.rows for each in list_generations(made.catalog, made.config, "flights_v2")}
+    assert found == {1: 10, 2: 0}
+    made.quarantine.refresh()
+    rows = made.quarantine.scan(snapshot_id=made.quarantine.metadata.refs["generation_2"].snapshot_id).to_arrow()
+    assert rows["offset"].to_pylist() == [0, 1, 2], "the files of the held run are still there"

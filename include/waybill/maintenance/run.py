@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 
@@ -53,9 +53,12 @@ from waybill.tables import (
     is_live,
     load_dedup_tables,
     load_tables,
+    metadata_at,
     read_progress,
     read_sweep_position,
+    target_of,
 )
+from waybill.tables.generations import generations_of
 from waybill.tables.state import read_retries
 
 __all__ = ["run_maintenance"]
@@ -84,7 +87,8 @@ def run_maintenance(
     began = time.monotonic()
     with services_of(config, services) as opened:
         catalog = opened.catalog
-        run = _MaintenanceRun(name, stream, opened.store, catalog, s3, make_procedures, now())
+        writers = {(other, each.generation) for other, each in config.streams.items() if each.table == stream.table}
+        run = _MaintenanceRun(name, stream, opened.store, catalog, s3, make_procedures, now(), writers)
         tables = load_tables(catalog, stream)
         if tables is not None and not is_live(tables.main.metadata, stream.generation):
             logger.info("%s: generation %d is not live: its branch is not maintained", name, stream.generation)
@@ -109,6 +113,8 @@ class _MaintenanceRun:
     s3: S3Endpoint
     make_procedures: Callable[[], Procedures]
     now: datetime
+    writers: Collection[tuple[str, int]]
+    """The streams of the config that write the table, each with its generation."""
     warnings: list[str] = field(default_factory=list)
     procedures: Procedures | None = None
 
@@ -137,9 +143,8 @@ class _MaintenanceRun:
 
     def maintain_tables(self, tables: StreamTables, dedup: DedupTables | None) -> tuple[TableReport, ...]:
         def find_needed() -> Plans:
-            plans = self._read_plans(tables)
             more = (*self._read_open_retries(tables), *self._read_open_backfills())
-            return replace(plans, open=(*plans.open, *more))
+            return Plans(open=(*self._read_open_plans(tables), *more), passed=())
 
         steps = TableMaintenance(
             self.name, self.stream.maintenance, self.s3, self.get_procedures, self.now, self.warnings
@@ -198,8 +203,12 @@ class _MaintenanceRun:
         branches = [(table, ref) for table in both for ref in table.metadata.refs if ref.startswith(names.run_ref(""))]
         if not branches:
             return {}
-        rejected = find_rejected_plans(self.store, self._plans_prefix(tables))
-        open_plans = {plan.id for plan in self._read_plans(tables).open} - rejected
+        rejected = {
+            plan
+            for name, generation in self._written_generations(tables)
+            for plan in find_rejected_plans(self.store, self._plans_prefix(tables, name, generation))
+        }
+        open_plans = {plan.id for plan in self._read_open_plans(tables)} - rejected
         needed = {names.run_ref(plan) for plan in open_plans}
         return {"branches_removed": sum(drop_branch(table, ref) for table, ref in branches if ref not in needed)}
 
@@ -244,13 +253,30 @@ class _MaintenanceRun:
     # --- plans and positions as they are now ---
 
     def _read_plans(self, tables: StreamTables) -> Plans:
+        """Return the plans of this stream."""
         tables.main.refresh()
-        progress = read_progress(tables.main.metadata, ".".join(tables.main.name()))
-        return classify_plans(find_plans(self.store, self._plans_prefix(tables)), progress)
+        return self._classified(tables, self.name, self.stream.generation)
 
-    def _plans_prefix(self, tables: StreamTables) -> str:
-        uuid = str(tables.main.metadata.table_uuid)
-        return names.plans_prefix(self.store.prefix, self.name, self.stream.generation, uuid)
+    def _read_open_plans(self, tables: StreamTables) -> list[StagedPlan]:
+        """Return the open plans of all generations of the table, whichever stream writes them."""
+        tables.main.refresh()
+        found = (self._classified(tables, name, number) for name, number in self._written_generations(tables))
+        return [plan for plans in found for plan in plans.open]
+
+    def _written_generations(self, tables: StreamTables) -> set[tuple[str, int]]:
+        """Return each stream of the table with each generation that it may have plans of."""
+        known = generations_of(tables.main)
+        streams = {name for name, _ in self.writers}
+        return {*self.writers, *((name, generation) for name in streams for generation in known)}
+
+    def _classified(self, tables: StreamTables, name: str, generation: int) -> Plans:
+        main = tables.main
+        published = metadata_at(main.metadata, target_of(main.metadata, generation))
+        plans = find_plans(self.store, self._plans_prefix(tables, name, generation))
+        return classify_plans(plans, read_progress(published, ".".join(main.name())))
+
+    def _plans_prefix(self, tables: StreamTables, name: str, generation: int) -> str:
+        return names.plans_prefix(self.store.prefix, name, generation, str(tables.main.metadata.table_uuid))
 
     def _read_open_retries(self, tables: StreamTables) -> list[StagedPlan]:
         """Return the retries of the quarantine that the main table or the quarantine has not committed.
