@@ -43,6 +43,8 @@ class Log:
     """The offsets of the messages of each data batch, by the batch's bytes."""
     wanted: list[int] = field(default_factory=list)
     """The offsets of all messages that belong into the archive."""
+    missing: list[int] = field(default_factory=list)
+    """The offsets that compaction has removed."""
     aborted: list[tuple[int, int]] = field(default_factory=list)
     """The first offset of each aborted transaction, and the offset of its abort marker."""
     ends: list[int] = field(default_factory=list)
@@ -57,6 +59,7 @@ class Log:
 
     def _append(self, letter: str) -> None:
         if letter == "h":
+            self.missing += range(self._next, self._next + 3)
             self._next += 3
         if letter in "dh":
             self._data(-1, wanted=True)

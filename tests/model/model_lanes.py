@@ -277,6 +277,29 @@ class World:
         if self._highest is not None and self.committed < self._highest and not self.wiped:
             return f"the committed offset went back from {self._highest} to {self.committed}"
         self._highest = self.committed
+        return self._counts_fault(chain)
+
+    def _counts_fault(self, chain: list[tuple[int, int, tuple[int, ...]]]) -> str | None:
+        """Return how the counts beside the committed offset contradict the objects and the log."""
+        counts = json.loads(self.nodes[COMMITTED].data)["counts"]
+        if counts is None:
+            return None
+        start, end, marked = counts.pop("from_offset"), self.committed or 0, self._gap_markers()
+        counted = [found for found in chain if start <= found[0] < end]
+        messages = [
+            o for first, following, all_ in counted if first not in marked for o in all_ if first <= o < following
+        ]
+        expected = {
+            "messages": len(messages),
+            "gaps": sum(following - first for first, following, _ in counted if first in marked),
+        }
+        missing = sum(start <= offset < end for offset in self.log.missing)
+        rest = end - start - sum(counts.values())
+        # What is missing in an adopted object, or in a gap, is counted as such.
+        if {name: counts[name] for name in expected} != expected or not 0 <= rest <= missing:
+            return f"the counts of [{start}, {end}) are {counts} with a rest of {rest}: {expected}, {missing} missing"
+        if not counts["unknown"] and not counts["gaps"] and rest != missing:
+            return f"the counts of [{start}, {end}) are {counts} with a rest of {rest}: {missing} are missing"
         return None
 
     def finished(self, name: str, report: TopicPartitionReport) -> None:

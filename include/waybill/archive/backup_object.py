@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
 from waybill import __version__
+from waybill.archive.message_count import count_messages
 from waybill.config import Format
 from waybill.config.enums import BackupFormat
 from waybill.names import BackupName
@@ -53,6 +54,10 @@ class BackupObject(ABC):
         self.next_offset = name.first_offset
         """The end of the range so far."""
         self.messages = 0
+        self.control_offsets = 0
+        """Offsets of the range that belong to control batches, which are left out."""
+        self.aborted_offsets = 0
+        """Offsets of the range that belong to other batches that were left out: those of aborted transactions."""
         self.leader_epoch = -1
         """The leader epoch of the last batch that was taken."""
         self.oldest_ms: int | None = None
@@ -73,10 +78,24 @@ class BackupObject(ABC):
         self.leader_epoch = header.leader_epoch
         if header.record_count:
             timestamp_ms = _oldest_timestamp_ms(header)
-            if self.oldest_ms is None or timestamp_ms < self.oldest_ms:
+            if self.oldest_ms is None:
+                self.oldest_ms = timestamp_ms
+                if archived and header.base_offset < self.name.first_offset:
+                    self._skip_before_start(frame)
+            elif timestamp_ms < self.oldest_ms:
                 self.oldest_ms = timestamp_ms
         if archived:
             self._append(frame)
+        else:
+            offsets = header.next_offset - max(header.base_offset, self.name.first_offset)
+            if header.is_control:
+                self.control_offsets += offsets
+            else:
+                self.aborted_offsets += offsets
+
+    @abstractmethod
+    def _skip_before_start(self, frame: framing.Frame) -> None:
+        """Leave the messages before the object's range out of `messages`: only its first batch can have any."""
 
     @abstractmethod
     def is_full(self, frame: framing.Frame, max_bytes: int) -> bool:
@@ -119,6 +138,9 @@ class RecordBatchObject(BackupObject):
         self._data = memoryview(b"")
         self._pending_start = self._pending_stop = 0
         """The contiguous batches in `_data` that are not handed to the upload yet."""
+
+    def _skip_before_start(self, frame: framing.Frame) -> None:
+        self.messages -= frame.header.record_count - count_messages(frame, self.name.first_offset, self.key)
 
     def is_full(self, frame: framing.Frame, max_bytes: int) -> bool:
         return self.size_bytes + len(frame.data) > max_bytes and self.messages > 0

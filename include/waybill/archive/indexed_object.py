@@ -105,6 +105,9 @@ class IndexedObject(BackupObject):
     def begin_chunk(self, data: memoryview) -> None:  # noqa: ARG002 - each frame refers to its own part of the chunk
         self.flush()
 
+    def _skip_before_start(self, frame: framing.Frame) -> None:
+        """Do nothing: the decoder skips these messages."""
+
     def _append(self, frame: framing.Frame) -> None:
         self._frames.append(frame)
         self._frames_bytes += len(frame.data)

@@ -24,7 +24,7 @@ from waybill.records.decode import MESSAGE_SCHEMA
 from waybill.store import ObjectStream, Store
 from waybill.store.objects import HashedBytes
 
-__all__ = ["INDEX_TOKEN_KEY", "SET_ASIDE", "IndexedReader", "read_checked_figures"]
+__all__ = ["INDEX_TOKEN_KEY", "SET_ASIDE", "IndexedReader"]
 
 INDEX_TOKEN_KEY = "index"
 """The key of a backup object's user metadata whose value is the token in the name of its index object."""
@@ -34,16 +34,6 @@ SET_ASIDE = "set_aside"
 
 _SET_ASIDE_SCHEMA = MESSAGE_SCHEMA.append(pa.field(SET_ASIDE, pa.string()))
 _NO_MESSAGES = pa.RecordBatch.from_pylist([], schema=MESSAGE_SCHEMA)
-
-
-def read_checked_figures(store: Store, key: str) -> ObjectFigures:
-    """Read a whole object, compare its bytes with its index, and return the figures in the index.
-
-    Raises what `IndexedReader` raises.
-    """
-    with IndexedReader(store, key) as reader:
-        reader.check()
-        return reader.figures
 
 
 class IndexedReader:

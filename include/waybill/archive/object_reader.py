@@ -13,6 +13,8 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from waybill.archive.gaps import GAP_METADATA_KEY
+from waybill.archive.message_count import count_messages
 from waybill.errors import ChainBroken, CorruptBatch, ObjectMissing
 from waybill.names import BackupName
 from waybill.records import framing
@@ -41,6 +43,8 @@ class ObjectSummary:
     """The lowest base timestamp of a batch with messages; -1 if no batch has messages."""
     max_timestamp_ms: int
     """The highest timestamp; -1 if no batch has messages."""
+    is_gap_marker: bool = False
+    """Whether the object stands for an accepted gap."""
 
 
 def inspect_object(store: Store, name: BackupName, key: str) -> ObjectSummary:
@@ -49,7 +53,7 @@ def inspect_object(store: Store, name: BackupName, key: str) -> ObjectSummary:
     Raises `ChainBroken` when the object is missing, damaged, or holds no offset at or after the one in its name.
     """
     try:
-        summary = _summarise_indexed(store, key) if name.extension.is_indexed else _summarise_batches(store, key)
+        summary = _summarise_indexed(store, key) if name.extension.is_indexed else _summarise_batches(store, name, key)
     except (CorruptBatch, ObjectMissing) as error:
         raise ChainBroken(f"{name.topic}/{name.partition}: {error}") from error
     if summary is None or summary.next_offset <= name.first_offset:
@@ -122,9 +126,11 @@ def _is_indexed(key: str) -> bool:
 
 def _summarise_indexed(store: Store, key: str) -> ObjectSummary:
     """Return the figures of an object's index, after the object's bytes have been checked against it."""
-    from waybill.archive.indexed_reader import read_checked_figures
+    from waybill.archive.indexed_reader import IndexedReader
 
-    figures = read_checked_figures(store, key)
+    with IndexedReader(store, key) as reader:
+        reader.check()
+        figures, is_gap_marker = reader.figures, GAP_METADATA_KEY in reader.metadata
     return ObjectSummary(
         figures.next_offset,
         figures.messages,
@@ -133,18 +139,20 @@ def _summarise_indexed(store: Store, key: str) -> ObjectSummary:
         leader_epoch=figures.leader_epoch,
         min_timestamp_ms=figures.min_timestamp_ms,
         max_timestamp_ms=figures.max_timestamp_ms,
+        is_gap_marker=is_gap_marker,
     )
 
 
-def _summarise_batches(store: Store, key: str) -> ObjectSummary | None:
+def _summarise_batches(store: Store, name: BackupName, key: str) -> ObjectSummary | None:
     """Return the summary of an object of record batches; None if it has no batch."""
     messages, batches, size_bytes, lowest, highest = 0, 0, 0, -1, -1
     header = None
     with store.open(key) as stream:
+        is_gap_marker = GAP_METADATA_KEY in stream.metadata
         for frame in framing.read_frames(stream, key):
             framing.check_crc(frame, key)
             header = frame.header
-            messages += header.record_count
+            messages += count_messages(frame, name.first_offset, key)
             batches += 1
             size_bytes += header.size_bytes
             highest = max(highest, header.max_timestamp_ms)
@@ -152,4 +160,6 @@ def _summarise_batches(store: Store, key: str) -> ObjectSummary | None:
                 lowest = header.base_timestamp_ms if lowest < 0 else min(lowest, header.base_timestamp_ms)
     if header is None:
         return None
-    return ObjectSummary(header.next_offset, messages, batches, size_bytes, header.leader_epoch, lowest, highest)
+    return ObjectSummary(
+        header.next_offset, messages, batches, size_bytes, header.leader_epoch, lowest, highest, is_gap_marker
+    )

@@ -12,7 +12,7 @@ version that was read.
 
 from waybill.coordination.coordinator import Coordinator, IngestState, read_ingest_states
 from waybill.coordination.group_problems import GroupProblems, Problem
-from waybill.coordination.nodes import CommittedOffset, Stop
+from waybill.coordination.nodes import CommittedOffset, OffsetCounts, Stop
 from waybill.coordination.paths import ZkPaths
 from waybill.coordination.pauses import Pause, PauseAction, Stage, StreamPauses, read_pauses
 from waybill.coordination.session import ZooKeeperSession
@@ -22,6 +22,7 @@ __all__ = [
     "Coordinator",
     "GroupProblems",
     "IngestState",
+    "OffsetCounts",
     "Pause",
     "PauseAction",
     "Problem",

@@ -3,17 +3,50 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from dataclasses import fields as fields_of
 from typing import Any
 
 from waybill.documents import read_document
 from waybill.errors import DocumentDamaged
 from waybill.names import Extension, TopicPartition
 
-__all__ = ["CommittedOffset", "Stop", "damaged_node", "parse_node", "to_node"]
+__all__ = ["CommittedOffset", "OffsetCounts", "Stop", "damaged_node", "parse_node", "to_node"]
 
 _VERSION = 1
 _REBUILT = "its content is rebuilt from the archive"
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetCounts:
+    """How many offsets of a chain hold a message, and why the others hold none.
+
+    The counts cover the offsets from `from_offset` to the committed offset that they are stored with. Offsets in none
+    of them were not in the log that was fetched: compaction had removed them.
+    """
+
+    from_offset: int
+    messages: int = 0
+    control: int = 0
+    """Offsets of control batches, which mark where a transaction ended."""
+    aborted: int = 0
+    """Offsets of batches of aborted transactions."""
+    gaps: int = 0
+    """Offsets of gap markers."""
+    unknown: int = 0
+    """Offsets without a message in objects that another lane created: the lane that adopts one reads only the object,
+    which does not show why an offset is not in it."""
+
+    def __add__(self, later: OffsetCounts) -> OffsetCounts:
+        """Return the counts of both ranges, of which `later` starts where these counts end."""
+        return OffsetCounts(
+            self.from_offset,
+            self.messages + later.messages,
+            self.control + later.control,
+            self.aborted + later.aborted,
+            self.gaps + later.gaps,
+            self.unknown + later.unknown,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +73,9 @@ class CommittedOffset:
     """Who set the committed offset by hand, when and why; '' if it was never set by hand."""
     extension: Extension = Extension.KAFKA
     """Extension of the chain's objects, which implies their format. All objects of a generation share it."""
+    counts: OffsetCounts | None = None
+    """What the offsets before the committed offset hold; None if nothing was archived since ZooKeeper lost its data or
+    since an earlier Waybill, which did not count."""
     version: int = -1
     """The node's version in ZooKeeper; -1 if there is no node. Not part of the document."""
 
@@ -56,6 +92,7 @@ class CommittedOffset:
             last_object_offset=self.last_object_offset,
             set_by_hand=self.set_by_hand,
             format=self.extension,
+            counts=None if self.counts is None else asdict(self.counts),
         )
 
     @classmethod
@@ -77,6 +114,7 @@ class CommittedOffset:
                 last_object_offset=_offset_or_none(fields.get("last_object_offset")),
                 set_by_hand=str(fields.get("set_by_hand", "")),
                 extension=Extension(fields.get("format", Extension.KAFKA)),
+                counts=_counts_or_none(fields.get("counts")),
                 version=version,
             )
         except (KeyError, TypeError, ValueError) as error:
@@ -137,3 +175,9 @@ def damaged_node(where: str, error: Exception, remedy: str = _REBUILT) -> Docume
 
 def _offset_or_none(value: Any) -> int | None:
     return None if value is None else int(value)
+
+
+def _counts_or_none(value: Any) -> OffsetCounts | None:
+    """Return the counts; None if there are none, or if a newer Waybill counts what this one does not know."""
+    counts = {name: int(count) for name, count in dict(value or {}).items()}
+    return OffsetCounts(**counts) if counts.keys() == {field.name for field in fields_of(OffsetCounts)} else None

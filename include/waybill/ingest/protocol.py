@@ -19,7 +19,8 @@ from waybill import failpoints
 from waybill.archive import gaps, object_reader
 from waybill.archive.chain import add_restore_remedy, find_uncommitted_object
 from waybill.archive.gaps import Gap, write_gap_marker
-from waybill.coordination import CommittedOffset
+from waybill.archive.object_reader import ObjectSummary
+from waybill.coordination import CommittedOffset, OffsetCounts
 from waybill.errors import (
     CommitConflict,
     IngestStopped,
@@ -51,6 +52,7 @@ class _ObjectInChain:
     archived: ArchivedObject
     leader_epoch: int
     """The leader epoch of its last batch."""
+    counts: OffsetCounts
 
 
 def archive_topic_partition(target: ArchiveTarget) -> TopicPartitionReport:
@@ -253,7 +255,8 @@ def _complete_or_adopt(target: ArchiveTarget, cut: CutObject) -> _ObjectInChain:
         size_bytes=ours.size_bytes,
         seconds=cut.seconds,
     )
-    return _ObjectInChain(archived, ours.leader_epoch)
+    counts = OffsetCounts(ours.name.first_offset, ours.messages, ours.control_offsets, ours.aborted_offsets)
+    return _ObjectInChain(archived, ours.leader_epoch, counts)
 
 
 def _adopt(target: ArchiveTarget, name: BackupName, key: str) -> _ObjectInChain:
@@ -275,7 +278,14 @@ def _adopt(target: ArchiveTarget, name: BackupName, key: str) -> _ObjectInChain:
         seconds=0.0,
         adopted=True,
     )
-    return _ObjectInChain(archived, summary.leader_epoch)
+    return _ObjectInChain(archived, summary.leader_epoch, _counts_of_adopted(name, summary))
+
+
+def _counts_of_adopted(name: BackupName, summary: ObjectSummary) -> OffsetCounts:
+    offsets = summary.next_offset - name.first_offset
+    if summary.is_gap_marker:
+        return OffsetCounts(name.first_offset, gaps=offsets)
+    return OffsetCounts(name.first_offset, summary.messages, unknown=offsets - summary.messages)
 
 
 # --- step 7: move the committed offset --------------------------------------------------------------------------------
@@ -294,6 +304,7 @@ def _write_committed_offset(target: ArchiveTarget, position: Position, found: _O
         leader_epoch=found.leader_epoch,
         committed_at_ms=target.clock.now_ms(),
         last_object_offset=archived.first_offset,
+        counts=found.counts if before.counts is None else before.counts + found.counts,
     )
     if archived.messages:  # an object without messages has no mean message size
         after = replace(after, object_bytes=archived.size_bytes, object_messages=archived.messages)

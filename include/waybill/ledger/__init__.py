@@ -1,0 +1,24 @@
+"""The ledger: for each topic-partition, a balance from the offsets of Kafka's log to the rows of the unique table.
+
+`read_ledger` adds up what is recorded anyway, and reads no message: the counts that ingest stores with the committed
+offset, the listings of the chains, accepted gaps, and of the tables which topic-partition each row belongs to. `verify`
+reads all bytes instead, and finds the offsets that the ledger can only bound.
+
+- `balance`: the terms and the equations; `read`: where the terms come from.
+- `archived`: the side of the archive; `rows`: the side of the tables.
+- `signature`: signed ledgers.
+"""
+
+from waybill.ledger.balance import Imbalance, Ledger, Line, LogTerms, MessageTerms, RowTerms
+from waybill.ledger.read import ReadLogEnds, read_ledger
+
+__all__ = [
+    "Imbalance",
+    "Ledger",
+    "Line",
+    "LogTerms",
+    "MessageTerms",
+    "ReadLogEnds",
+    "RowTerms",
+    "read_ledger",
+]

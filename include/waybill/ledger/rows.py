@@ -1,0 +1,202 @@
+"""The tables' side of the ledger: the rows of each topic-partition in the tables of a stream.
+
+No value of a message is read. A data file holds rows of many topic-partitions, and its manifest entry shows only how
+many rows it has. So the columns topic, partition and generation are read, which take a few bytes for a thousand rows;
+of the quarantine also the offset, which decides whether a row is final.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+
+from waybill.backfill.between import HalfMoved
+from waybill.config import Stream
+from waybill.dedup.rebuild import find_change
+from waybill.names import TopicPartition
+from waybill.partition.holds import Hold
+from waybill.quarantine.view import View
+from waybill.tables import DedupTables, FirstSweepStart, is_live, read_sweep_position, read_sweep_state
+from waybill.tables.file_inventory import read_inventory, read_inventory_file
+from waybill.tables.state import live_files
+from waybill.verify.offsets import by_topic_partition, read_columns, read_offsets
+from waybill.verify.unique import find_swept_rows
+
+__all__ = [
+    "RowCounts",
+    "SweptCounts",
+    "count_held",
+    "count_lost",
+    "count_main",
+    "count_quarantine",
+    "count_swept",
+    "rows_since",
+]
+
+_ORIGIN = ("topic", "partition", "generation")
+
+
+@dataclass(slots=True)
+class RowCounts:
+    """Rows by topic-partition. Rows of another generation are counted apart."""
+
+    generation: int
+    rows: Counter[TopicPartition] = field(default_factory=Counter)
+    foreign: Counter[tuple[TopicPartition, int]] = field(default_factory=Counter)
+    """Rows of another generation, with the generation."""
+
+    def add(self, tp: TopicPartition, generation: int, rows: int) -> None:
+        if generation == self.generation:
+            self.rows[tp] += rows
+        else:
+            self.foreign[tp, generation] += rows
+
+    def add_batches(self, batches: Iterable[pa.RecordBatch]) -> None:
+        """Count the rows of batches that have the columns topic, partition and generation."""
+        for batch in batches:
+            groups = pa.Table.from_batches([batch]).group_by(list(_ORIGIN)).aggregate([([], "count_all")])
+            for group in groups.to_pylist():
+                tp = TopicPartition(group["topic"], group["partition"])
+                self.add(tp, group["generation"], group["count_all"])
+
+
+# --- the main table and the quarantine --------------------------------------------------------------------------------
+
+
+def count_main(main: Table, stream: Stream) -> RowCounts:
+    """Count the rows of the main table as it is loaded; with `sink: files` those of the files that it lists."""
+    counts = RowCounts(stream.generation)
+    if main.current_snapshot() is None:
+        return counts
+    if stream.sink.is_files:
+        for entry in read_inventory(main):
+            counts.add(entry.tp, stream.generation, entry.rows)
+    else:
+        counts.add_batches(read_columns(main, _ORIGIN))
+    return counts
+
+
+def count_quarantine(view: View, stream: Stream, half_moved: HalfMoved | None) -> RowCounts:
+    """Count the rows of the quarantine that are final, as it is loaded.
+
+    `half_moved`: a change of a backfill that only the quarantine has so far. Its range counts as it was before.
+    """
+    counts, table = RowCounts(stream.generation), view.tables.quarantine
+    if table.current_snapshot() is None:
+        return counts
+
+    def add(batches: Iterable[pa.RecordBatch], in_range: bool | None) -> None:
+        for batch in batches:
+            rows = batch
+            if half_moved is not None:
+                mask = half_moved.ranges.mask(batch)
+                rows = batch.filter(pa.array(mask if in_range else ~mask))
+            for tp, generation, offsets in by_topic_partition(rows):
+                final = (offsets < view.progress.get(tp, 0)) & ~view.moved.contains(tp, offsets)
+                counts.add(tp, generation, int(final.sum()))
+
+    add(read_offsets(table, 0, (1 << 63) - 1), in_range=False)
+    if half_moved is not None:
+        add(read_offsets(table, 0, (1 << 63) - 1, snapshot_id=half_moved.snapshot_id), in_range=True)
+    return counts
+
+
+def count_lost(view: View, lost: Mapping[TopicPartition, Sequence[tuple[int, int]]]) -> Counter[TopicPartition]:
+    """Count the rows of both tables within ranges of offsets whose backup objects were lost."""
+    counts: Counter[TopicPartition] = Counter()
+    for first, following in {found for ranges in lost.values() for found in ranges}:
+        for table in (view.tables.main, view.tables.quarantine):
+            if table.current_snapshot() is None:
+                continue
+            for batch in read_offsets(table, first, following):
+                for tp, _, offsets in by_topic_partition(batch):
+                    if (first, following) in lost.get(tp, ()):
+                        final = offsets < view.progress.get(tp, 0)
+                        counts[tp] += int((final & ~view.moved.contains(tp, offsets)).sum())
+    return counts
+
+
+def count_held(hold: Hold, stream: Stream) -> RowCounts:
+    """Count the staged rows and quarantined messages of a held plan."""
+    counts, main = RowCounts(stream.generation), hold.tables.main
+    if stream.sink.is_files:
+        for file in hold.staged.table_files:
+            for entry in read_inventory_file(main.io, file.file_path):
+                counts.add(entry.tp, stream.generation, entry.rows)
+    else:
+        counts.add_batches(_read_files(main, hold.staged.table_files))
+    counts.add_batches(_read_files(hold.tables.quarantine, hold.staged.quarantine_files))
+    return counts
+
+
+def _read_files(table: Table, files: Iterable[DataFile]) -> Iterable[pa.RecordBatch]:
+    for file in files:
+        with table.io.new_input(file.file_path).open() as source:
+            yield from pq.ParquetFile(source).iter_batches(columns=list(_ORIGIN))
+
+
+# --- the tables of dedup ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SweptCounts:
+    """Rows of the tables that sweeps fill, and the rows of the main table that were not swept yet."""
+
+    unique: RowCounts
+    duplicates: RowCounts
+    unswept: Counter[TopicPartition]
+    beginning: FirstSweepStart | None
+    """What the first sweep left out; None: nothing."""
+
+
+def count_swept(main: Table, tables: DedupTables, stream: Stream) -> SweptCounts | str:
+    """Count the rows of the tables of dedup, which were loaded before `main`; or return why they cannot be compared.
+
+    Raises `ProgressLost` or `SweepHistoryLost` when it is unknown which rows were swept.
+    """
+    if not is_live(main.metadata, stream.generation):
+        return "they follow the live generation"
+    change = find_change(main, tables)
+    if change is not None:
+        return f"{change} since the last sweep, and they show the rows from before until sweeps have rebuilt them"
+    state = read_sweep_state(tables.unique.metadata, ".".join(tables.unique.name()))
+    ahead = read_sweep_position(tables.duplicates.metadata, ".".join(tables.duplicates.name()))
+    if state.swept is None:
+        return "there was no dedup sweep yet"
+    if ahead is not None and ahead.sequence > state.swept.sequence:
+        return "a sweep is being committed, or was interrupted: the next one ends it"
+    unique, duplicates = RowCounts(stream.generation), RowCounts(stream.generation)
+    for counts, table in ((unique, tables.unique), (duplicates, tables.duplicates)):
+        snapshot = table.current_snapshot()
+        if snapshot is not None:
+            counts.add_batches(read_columns(table, _ORIGIN, snapshot_id=snapshot.snapshot_id))
+    source = find_swept_rows(main, state.swept)
+    unswept = rows_since(main, source.snapshot, source.without, stream.generation)
+    return SweptCounts(unique, duplicates, unswept, state.beginning)
+
+
+def rows_since(main: Table, swept: Snapshot, without: Collection[str], generation: int) -> Counter[TopicPartition]:
+    """Return the rows that `main` has and the swept snapshot had not. Files that both have are not read.
+
+    A compaction moves swept rows to new files, and appends no row: it adds and removes the same number.
+    """
+    current = main.current_snapshot()
+    before = {file.file_path for file in live_files(main, swept)} - set(without)
+    after = {file.file_path for file in live_files(main, current)}
+    counted = RowCounts(generation)
+    removed = RowCounts(generation)
+    if current is not None and after - before:
+        snapshot = current.snapshot_id
+        counted.add_batches(read_columns(main, _ORIGIN, snapshot_id=snapshot, without=before))
+    if before - after:
+        left = {*after, *without}
+        removed.add_batches(read_columns(main, _ORIGIN, snapshot_id=swept.snapshot_id, without=left))
+    counted.rows.subtract(removed.rows)
+    return counted.rows
