@@ -127,7 +127,7 @@ class Alerts(Section):
     )
     airflow_url: Annotated[str, IsUrl()] | None = Field(None, description="Address of Airflow, for links.")
     runbooks_url: Annotated[str, IsUrl()] | None = Field(
-        None, description="Address of the directory with the runbooks, for links. Default: Waybill's own."
+        None, description="Address of the directory `docs/runbooks` of your copy of Waybill, for links."
     )
 
     @model_validator(mode="after")

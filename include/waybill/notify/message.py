@@ -13,10 +13,7 @@ from waybill.incidents.finding import REACHABLE
 from waybill.incidents.incident import Incident, NotificationKind
 from waybill.notify.meanings import MEANINGS
 
-__all__ = ["RUNBOOKS_URL", "Message", "test_message"]
-
-RUNBOOKS_URL = "https://github.com/waybill/waybill/blob/main/docs/runbooks"
-"""Where the runbooks are, unless the config says otherwise."""
+__all__ = ["Message", "test_message"]
 
 _COLOURS = {
     NotificationKind.RESOLVED: "#2e7d32",
@@ -35,6 +32,7 @@ class Message:
     incident: Incident
     now_ms: int
     runbook: str
+    """Address of the runbook; without `alerts.runbooks_url` its path in Waybill's repository."""
     airflow: str | None
     """Address of the stream's DAG runs."""
 
@@ -43,7 +41,7 @@ class Message:
         cls, notification_id: str, kind: NotificationKind, incident: Incident, alerts: Alerts, now_ms: int
     ) -> Message:
         """Return the message about an incident as it is now."""
-        runbook = f"{alerts.runbooks_url or RUNBOOKS_URL}/{MEANINGS[incident.promise].runbook}"
+        runbook = f"{alerts.runbooks_url or 'docs/runbooks'}/{MEANINGS[incident.promise].runbook}"
         airflow = f"{alerts.airflow_url}/dags?search={incident.stream}" if alerts.airflow_url else None
         return cls(notification_id, kind, incident, now_ms, runbook, airflow)
 
@@ -105,7 +103,7 @@ class Message:
             subject=self.subject,
             colour=self._colour,
             facts=self.facts,
-            links={"Runbook", "Airflow"},
+            links={name for name, value in self.facts if value.startswith(("http://", "https://"))},
             is_open=self.kind is not NotificationKind.RESOLVED,
             incident=self.incident.id,
         )
@@ -121,7 +119,7 @@ class Message:
         if self.kind is not NotificationKind.RESOLVED:
             command = f"```{self.incident.command}\nwaybill incidents ack {self.incident.id} --reason …```"
             blocks.append({"type": "section", "text": {"type": "mrkdwn", "text": command}})
-        links = [f"<{self.runbook}|Runbook>"]
+        links = [f"<{self.runbook}|Runbook>" if self._has_runbook_link else f"Runbook: `{self.runbook}`"]
         links += [f"<{self.airflow}|Airflow>"] if self.airflow and self.incident.stream else []
         links.append(f"`{self.incident.id}`")
         return [*blocks, {"type": "context", "elements": [{"type": "mrkdwn", "text": " · ".join(links)}]}]
@@ -162,8 +160,12 @@ class Message:
                 "component": self.incident.promise,
                 "custom_details": dict(self.facts),
             },
-            "links": [{"href": self.runbook, "text": "Runbook"}],
+            "links": [{"href": self.runbook, "text": "Runbook"}] if self._has_runbook_link else [],
         }
+
+    @property
+    def _has_runbook_link(self) -> bool:
+        return "://" in self.runbook
 
     @property
     def _colour(self) -> str:
