@@ -108,6 +108,19 @@ def test_a_killed_promotion_is_finished_by_the_same_command(scene: Scene, step: 
     assert live_generation(scene.table) == live_generation(scene.quarantine) == 2
 
 
+@pytest.mark.parametrize("step", ["decided", "quarantine_promoted"])
+def test_a_promotion_that_was_frozen_does_not_come_back_after_an_undo(scene: Scene, step: str) -> None:
+    def others_decide(reached: str) -> None:
+        if reached == step:
+            assert promote(scene, 2)
+            assert promote(scene, 1)
+
+    with pytest.raises(DecisionRefused, match="another change of the live generation was decided since"):
+        promote(scene, 2, others_decide)
+    assert visible(scene) == rows_of(1, 10)
+    assert quarantined(scene) == []
+
+
 def test_the_decision_is_stored(scene: Scene) -> None:
     promote(scene, 2)
     (key,) = scene.keys("generations/flights/")

@@ -15,7 +15,7 @@ from pyiceberg.catalog import Catalog
 
 from waybill.config import Config
 from waybill.errors import DecisionRefused
-from waybill.names import generation_change_key
+from waybill.names import generation_change_key, generation_changes_prefix
 from waybill.staging.driver import OnStep
 from waybill.staging.services import Services, services_of
 from waybill.tables import Progress, StreamTables, head_of, load_tables, metadata_at, read_progress
@@ -72,7 +72,8 @@ def promote_generation(
 
     Calls `on_step` with `decided`, `quarantine_promoted` and `promoted`.
 
-    Raises `DecisionRefused` if the table does not hold the generation, `CommitConflict`, or one of the retriable
+    Raises `DecisionRefused` if the table does not hold the generation, or another change was decided in the meantime;
+    `CommitConflict`, or one of the retriable
     `StoreUnavailable` and `CatalogUnavailable`.
     """
     with services_of(config, services) as opened:
@@ -86,9 +87,19 @@ def promote_generation(
         key = generation_change_key(opened.store.prefix, name, at)
         opened.store.create_or_read_existing(key, json.dumps(document, separators=(",", ":")).encode())
         on_step("decided")
-        make_live(tables.quarantine, generation)
+
+        def check_newest() -> None:
+            """Raise if another change was decided since: a process that was frozen must not bring this one back."""
+            newest = max(opened.store.keys(generation_changes_prefix(opened.store.prefix, name)))
+            if newest != key:
+                raise DecisionRefused(
+                    f"{name}: another change of the live generation was decided since: {newest}. `waybill generation "
+                    f"ls {name}` shows what consumers read now; repeat the command if it is still wanted"
+                )
+
+        make_live(tables.quarantine, generation, check_newest)
         on_step("quarantine_promoted")
-        make_live(tables.main, generation)
+        make_live(tables.main, generation, check_newest)
         on_step("promoted")
         return True
 

@@ -6,6 +6,8 @@ step in the other direction, and shows everything that its runs have published m
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.update.snapshot import ManageSnapshots
@@ -32,10 +34,11 @@ def generations_of(table: Table) -> dict[int, str]:
     return dict(sorted(found.items()))
 
 
-def make_live(table: Table, generation: int) -> bool:
+def make_live(table: Table, generation: int, check: Callable[[], None] = lambda: None) -> bool:
     """Ensure that `main` shows a generation, and return whether that changed anything.
 
-    A generation without a branch has no rows in this table: then `main` becomes empty.
+    A generation without a branch has no rows in this table: then `main` becomes empty. `check` is called before each
+    attempt that would change something; it raises if that must not happen any more.
 
     Raises `CommitConflict` when every attempt was refused, `CatalogUnavailable` when the catalog does not answer.
     """
@@ -46,6 +49,7 @@ def make_live(table: Table, generation: int) -> bool:
         live = live_generation(table)
         if live == generation:
             return True
+        check()
         assert live is not None  # `ensure_tables` records it before any branch exists
         ref = generation_ref(generation)
         shown, wanted = head_of(table.metadata, MAIN_BRANCH), head_of(table.metadata, ref)
