@@ -65,7 +65,7 @@ class Decision:
 
 
 def find_decision(store: Store, plan_key: str) -> Decision | None:
-    """Return the decision about the plan with the key `plan_key`, or None if nobody has decided.
+    """Return the decision about the plan with the key `plan_key`, or None if no person has decided.
 
     Raises `DocumentTooNew`, `DocumentDamaged` or `StoreUnavailable`.
     """

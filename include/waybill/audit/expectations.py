@@ -3,7 +3,7 @@
 The rows are read once, with only the columns that expectations need. If they do not fit into `quality.memory`, they
 are read in parts. An expectation that judges each row by itself is evaluated for each part, and the counts are added
 up, which is exact. One that needs all rows at once (a median, unique values) is evaluated at the end on its own
-columns; if even these do not fit, it fails and says so: a run must not be published because nobody looked.
+columns; if even these do not fit, it fails and says so: a run must not be published because a check saw no rows.
 
 Great Expectations evaluates each expectation on a frame of its own columns: it copies the frame without the rows whose
 value is null, with all of its columns. It is asked for ten failed rows, not for the list of all failed rows, which it

@@ -1,4 +1,4 @@
-"""Which offsets a backfill is to replace: as a person chooses them, and as ranges of what there is.
+"""Which offsets a backfill is to replace: as a person chooses them, and as ranges that the archive and table hold.
 
 A choice is checked before anything is stored. A message about a choice that cannot be granted lists the valid values.
 """
@@ -103,7 +103,7 @@ def _parse_time(option: str, text: str | None) -> datetime | None:
     return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
 
 
-# --- what there is ----------------------------------------------------------------------------------------------------
+# --- what can be chosen -----------------------------------------------------------------------------------------------
 
 
 def available_ranges(services: Services, stream: Stream, progress: Progress) -> OffsetRanges:

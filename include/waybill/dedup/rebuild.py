@@ -6,8 +6,8 @@ may be others. So the next sweeps begin from scratch, on a branch of both tables
 plans and a key index of their own. Consumers see the rows from before, until the branch has all that main shows. Then
 both tables are published, the unique table first.
 
-The branch of the unique table is the record of a rebuild: whoever finds it continues it. It is given up for another
-one when main's rows are replaced again, and without another one when main shows what was swept before.
+The branch of the unique table is the record of a rebuild: the next sweep that finds it continues it. It is given up for
+another one when main's rows are replaced again, and without another one when main shows what was swept before.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ What decides is stored: the staged files, the audit and a person's decision are 
 if absent, and never changed. Any process that continues, a retry, a rival or a command, comes to the same end:
 
 - The audit found no critical failure, or a person released the plan: it is published.
-- The audit found one, and nobody has decided: the plan is held. So are later runs, since the next plan starts where
+- The audit found one, and no person has decided: the plan is held. So are later runs, since the next plan starts where
   this one ends.
 - A person rejected the plan: its branches are removed. The next plan starts where this one did, with another name.
 """

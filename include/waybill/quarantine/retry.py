@@ -288,7 +288,7 @@ class _RetryJob:
         return CommitOutcome.COMMITTED if is_committed or is_dropped else CommitOutcome.ADOPTED
 
     def _store_results(self, retry: StagedRetry) -> None:
-        """Append the results of the audit, unless that was done: whoever commits the retry has stored them."""
+        """Append the results of the audit, unless that was done: the process that commits the retry has stored them."""
         if retry.audit is None:
             return
         if retry.accepted is not None:

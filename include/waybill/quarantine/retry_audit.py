@@ -1,7 +1,7 @@
 """The audit of a retry: what is checked of its staged rows before the retry is recorded.
 
-A recorded retry is always finished, by whoever finds it. So the audit comes first, and is part of the record. A retry
-that fails a critical check leaves nothing behind but its results: no number is taken, and the messages stay in
+A recorded retry is always finished, by any process that finds it. So the audit comes first, and is part of the record.
+A retry that fails a critical check leaves nothing behind but its results: no number is taken, and the messages stay in
 quarantine. The built-in checks are those about the moved rows themselves. The others compare a run with what is usual
 for a run, or count the messages that go to quarantine, which a retry leaves where they are.
 """
@@ -60,8 +60,8 @@ def audit_retry(
 
     `table`: the main table, as it was loaded for the retry.
 
-    Raises `RetryRefused` if a critical check fails that nobody has accepted; these results are stored. Otherwise raises
-    what `run_audit` raises.
+    Raises `RetryRefused` if a critical check fails that no person has accepted; these results are stored. Otherwise
+    raises what `run_audit` raises.
     """
     given = AuditInput(
         stream_name=name,
