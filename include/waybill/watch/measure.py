@@ -1,20 +1,20 @@
 """Measure the promises of all streams.
 
-Offsets are read for all streams at once, each minute. Loading the tables of a stream takes some 30 ms of CPU, and their
-promises are of hours. So the state of a stream's tables is read every five minutes, not for all streams in the same
-minute, and whenever a promise about them would be broken, or was broken at the last watch. In between, the stored state
-is measured against the present time and offsets.
+Offsets are read for all streams at once, each minute. Loading the tables of a stream takes some 30 ms of CPU, importing
+Iceberg more than a second, and promises about tables are of hours. So the state of all tables is read every five
+minutes, and that of a stream's tables whenever a promise about them would be broken, or was broken at the last watch.
+In between, the stored state is measured against the present time and offsets.
 """
 
 from __future__ import annotations
 
 import gzip
 import logging
-import zlib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import orjson
 
@@ -26,12 +26,14 @@ from waybill.errors import DocumentTooNew, WaybillError
 from waybill.incidents.finding import REACHABLE, READABLE, Finding, Verdict
 from waybill.ingest.services import FindConnection, Sources, connect_sources
 from waybill.names import samples_key, table_states_key
-from waybill.staging.services import Services, services_of
 from waybill.store import Store
 from waybill.watch import log_figures
 from waybill.watch.log_figures import Logs, observe
 from waybill.watch.samples import Samples
-from waybill.watch.table_figures import TableState, read_table_state, table_findings
+from waybill.watch.table_figures import TableState, table_findings
+
+if TYPE_CHECKING:
+    from waybill.staging.services import Services
 
 __all__ = ["WatchServices", "measure"]
 
@@ -203,13 +205,15 @@ def _table_findings(
     due = []
     for name in names:
         state = states.get(name)
-        if state is not None and not _is_due(name, state, now_ms):
+        if state is not None and not _is_due(state, now_ms):
             found[name] = [_readable(name), *table_findings(name, config.stream(name), state, logs, samples, now_ms)]
         if name not in found or any(finding.verdict is Verdict.BROKEN for finding in found[name]):
             due.append(name)
     found |= {name: _unknown(config, name, (*_TABLE_PROMISES, READABLE)) for name in due}
     services.findings.setdefault("the catalog", _reachable("the catalog", Verdict.UNKNOWN))
     if due:
+        from waybill.staging.services import services_of
+
         del services.findings["the catalog"]
         with services.needed("the catalog"), services_of(config, None) as opened, ThreadPoolExecutor(_THREADS) as pool:
             for name, read in zip(due, pool.map(lambda name: _read(config, name, opened, now_ms), due), strict=True):
@@ -223,15 +227,16 @@ def _table_findings(
     return [finding for name in names for finding in found[name]]
 
 
-def _is_due(name: str, state: TableState, now_ms: int) -> bool:
-    """Return whether the state is to be read again. Streams have different minutes, by their names."""
+def _is_due(state: TableState, now_ms: int) -> bool:
+    """Return whether the state is to be read again: for all streams in the same minute, so that others import less."""
     minute = now_ms // _MINUTE_MS
-    turn = (minute + zlib.crc32(name.encode())) % _READ_AGAIN_MINUTES == 0
-    return turn or minute - state.read_ms // _MINUTE_MS >= _READ_AGAIN_MINUTES
+    return minute % _READ_AGAIN_MINUTES == 0 or minute - state.read_ms // _MINUTE_MS >= _READ_AGAIN_MINUTES
 
 
 def _read(config: Config, name: str, services: Services, now_ms: int) -> TableState | WaybillError:
     """Return the state of a stream's tables, or why it cannot be read. Raises the retriable errors."""
+    from waybill.watch.table_reader import read_table_state
+
     try:
         return read_table_state(name, config.stream(name), services, now_ms)
     except WaybillError as error:

@@ -1,0 +1,85 @@
+"""Read the state of a stream's tables, and of the documents of its next run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Operation
+
+from waybill.audit import find_audit, find_decision
+from waybill.config import Stream
+from waybill.dedup.status import find_window_alert
+from waybill.partition.next_plan import NextPlan
+from waybill.partition.plan import Plan
+from waybill.partition.statistics import QUARANTINED_PROPERTY, ROWS_PROPERTY
+from waybill.staging.services import Services
+from waybill.tables import StreamTables, load_dedup_tables, load_tables, read_progress, read_watermarks
+from waybill.tables.state import ancestry
+from waybill.watch.table_figures import RECENT_MS, Published, TableState
+
+__all__ = ["read_table_state"]
+
+
+def read_table_state(name: str, stream: Stream, services: Services, now_ms: int) -> TableState:
+    """Return the state of the tables of a stream; an empty one before its first run.
+
+    Raises `ProgressLost`, `DocumentDamaged`, `DocumentTooNew`, or one of the retriable `StoreUnavailable` and
+    `CatalogUnavailable`.
+    """
+    tables = load_tables(services.catalog, stream)
+    if tables is None:
+        return TableState(now_ms, {}, {})
+    text = ".".join(tables.main.name())
+    since_ms = now_ms - RECENT_MS
+    published = [
+        Published(at, int(each.get(ROWS_PROPERTY) or each.get("added-records", "0")), int(each[QUARANTINED_PROPERTY]))
+        for at, each in _appends(tables.main.metadata, since_ms)
+        if QUARANTINED_PROPERTY in each
+    ]
+    dedup = load_dedup_tables(services.catalog, stream) if stream.dedup is not None else None
+    window_alert = None
+    if dedup is not None:
+        published += [Published(at, unique=_added(each)) for at, each in _appends(dedup.unique.metadata, since_ms)]
+        published += [
+            Published(at, duplicates=_added(each)) for at, each in _appends(dedup.duplicates.metadata, since_ms)
+        ]
+        window_alert = find_window_alert(name, stream, dedup, services.store)
+    planned_ms, held = _next_run(name, stream, services, tables)
+    return TableState(
+        now_ms,
+        read_progress(tables.main.metadata, text),
+        read_watermarks(tables.main.metadata, text),
+        tuple(published),
+        planned_ms,
+        held,
+        window_alert or "",
+    )
+
+
+def _next_run(
+    name: str, stream: Stream, services: Services, tables: StreamTables
+) -> tuple[int | None, tuple[str, ...]]:
+    """Return when the unfinished run was planned, and the failed checks if it is held."""
+    upcoming = NextPlan.of(services.store, name, stream, tables)
+    content = services.store.read_if_exists(upcoming.key)
+    if content is None:
+        return None, ()
+    planned_ms = int(Plan.from_json(upcoming.key, content).created_at.timestamp() * 1000)
+    audit = find_audit(services.store, upcoming.key)
+    if audit is None or not audit.failed_critical or find_decision(services.store, upcoming.key) is not None:
+        return planned_ms, ()
+    return planned_ms, tuple(str(result) for result in audit.failed_critical)
+
+
+def _appends(metadata: TableMetadata, since_ms: int) -> Iterator[tuple[int, Mapping[str, str]]]:
+    """Yield time and properties of the snapshots since then that appended rows, newest first."""
+    for snapshot in ancestry(metadata):
+        if snapshot.timestamp_ms < since_ms:
+            return
+        if snapshot.summary is not None and snapshot.summary.operation is Operation.APPEND:
+            yield snapshot.timestamp_ms, snapshot.summary.additional_properties
+
+
+def _added(properties: Mapping[str, str]) -> int:
+    return int(properties.get("added-records", "0"))
