@@ -143,6 +143,10 @@ def test_group_archives_its_streams_in_one_run_and_names_the_one_with_an_error(
     waybill("resume", "west", "--reason", "a test")
     run = run_dag(airflow, "ingest")
     assert run.state is RunState.SUCCESS, "the problem was reported before"
+
+    run = run_dag(airflow, "watch")
+    assert run.state is RunState.SUCCESS, airflow.failure_report("watch", run.run_id)
+    assert {name for name in ("east", "west") for each in waybill("incidents", "ls") if each["stream"] == name} == set()
     assert lags() == {"east": 0, "west": 0}
     with pytest.raises(StackError, match="streams"):
         airflow.trigger("ingest", {"streams": ["noeth"]})
