@@ -61,8 +61,8 @@ _OF_CHANCE = frozenset(
 """Fields that depend on random numbers, on how a producer cuts its batches, on libraries, or on the release."""
 _SHOWN = frozenset({"v", "hash", "fields"})
 """Fields of documents whose values say how to read the rest."""
-_ADDED = frozenset({"waybill.audit_counts"})
-"""Properties that this version gives to snapshots, and the earlier one did not."""
+_ADDED = frozenset({"waybill.audit_counts", "audit", "counts"})
+"""Properties of snapshots and fields of documents that the earlier version did not have."""
 _OLD_TABLE_NAME = re.compile(r"(earlier\.\w+)_g\d+")
 """A table's name in the earlier version, which held the generation. The keys of files still hold it."""
 
@@ -294,7 +294,7 @@ def _under_one_name(value: Any) -> Any:
 
 AS_IT_LAY = frozenset({"modified", "since"})
 """What may differ in the picture of a store that was only brought back."""
-CARRIED_ON = _OF_THE_CLOCK | _OF_CHANCE
+CARRIED_ON = _OF_THE_CLOCK | _OF_CHANCE | {"object_messages"}  # the earlier version counted a first batch as a whole
 """What may differ in the picture of a store that two versions have carried on."""
 
 

@@ -281,7 +281,7 @@ class World:
 
     def _counts_fault(self, chain: list[tuple[int, int, tuple[int, ...]]]) -> str | None:
         """Return how the counts beside the committed offset contradict the objects and the log."""
-        counts = json.loads(self.nodes[COMMITTED].data)["counts"]
+        counts = json.loads(self.nodes[COMMITTED].data).get("counts")
         if counts is None:
             return None
         start, end, marked = counts.pop("from_offset"), self.committed or 0, self._gap_markers()

@@ -92,7 +92,7 @@ class CommittedOffset:
             last_object_offset=self.last_object_offset,
             set_by_hand=self.set_by_hand,
             format=self.extension,
-            counts=None if self.counts is None else asdict(self.counts),
+            **({} if self.counts is None else {"counts": asdict(self.counts)}),
         )
 
     @classmethod
