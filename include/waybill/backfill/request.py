@@ -1,7 +1,7 @@
 """The request of a backfill: who wants what range built again, why, and the tasks that do it. It is never changed.
 
-The request is an object that is created if absent. Whoever continues a backfill, a retry, a rival or another machine,
-executes the tasks that the request lists, by the settings that it holds.
+The request is an object that is created if absent. Every process that continues a backfill (a retry, a rival, another
+machine) executes the tasks that the request lists, with the settings that it holds.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,8 @@ from waybill.config.quantities import counted, rough_duration
 from waybill.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from waybill.config import Config
     from waybill.incidents.book_store import BookStore
     from waybill.incidents.incident import Incident
@@ -58,7 +61,7 @@ def test_channel(name: str) -> None:
 def list_incidents(*, with_resolved: bool, as_json: bool) -> None:
     """Print the open incidents; see `waybill incidents ls --help`."""
     config = load_streams()
-    with _Books(config) as books:
+    with _open_books(config) as books:
         found = [each for each in books.load().incidents if with_resolved or each.is_open]
     if as_json:
         print_json([incident.document() for incident in found])
@@ -73,7 +76,7 @@ def list_incidents(*, with_resolved: bool, as_json: bool) -> None:
 def show(incident: str, *, as_json: bool) -> None:
     """Print one incident; see `waybill incidents show --help`."""
     config = load_streams()
-    with _Books(config) as books:
+    with _open_books(config) as books:
         found = _find(books, incident)
     if as_json:
         print_json(found.document())
@@ -95,7 +98,7 @@ def acknowledge(incident: str, *, reason: str, by: str | None, as_json: bool) ->
     from waybill.incidents.incident import Acknowledgement
 
     acknowledgement = Acknowledgement(decision.by, int(time.time() * 1000), decision.reason)
-    with _Books(load_streams()) as books:
+    with _open_books(load_streams()) as books:
         _find(books, incident)
         books.change(lambda book: rules.acknowledge(book, incident, acknowledgement))
         found = _find(books, incident)
@@ -106,30 +109,21 @@ def acknowledge(incident: str, *, reason: str, by: str | None, as_json: bool) ->
     typer.echo(f"{incident} is acknowledged by {found.acknowledged.by}: no reminders, and no escalation")
 
 
-class _Books:
-    """The stored incidents, with ZooKeeper and S3 if they answer."""
+@contextmanager
+def _open_books(config: Config) -> Iterator[BookStore]:
+    """Return the stored incidents: those of ZooKeeper if it answers, else a copy."""
+    from waybill.coordination import ZooKeeperSession
+    from waybill.errors import CoordinationUnavailable
+    from waybill.incidents.book_store import BookStore
 
-    def __init__(self, config: Config) -> None:
-        self._config = config
-
-    def __enter__(self) -> BookStore:
-        from contextlib import ExitStack
-
-        from waybill.coordination import ZooKeeperSession
-        from waybill.errors import CoordinationUnavailable
-        from waybill.incidents.book_store import BookStore
-
-        self._stack = ExitStack()
-        store = self._stack.enter_context(open_store(self._config))
+    with ExitStack() as stack:
+        store = stack.enter_context(open_store(config))
+        session = None
         try:
-            session = self._stack.enter_context(ZooKeeperSession.of(self._config))
+            session = stack.enter_context(ZooKeeperSession.of(config))
         except CoordinationUnavailable as error:
             typer.echo(f"reading a copy of the incidents: {error}", err=True)
-            session = None
-        return BookStore(self._config.zookeeper.root, session, store)
-
-    def __exit__(self, *error: object) -> None:
-        self._stack.close()
+        yield BookStore(config.zookeeper.root, session, store)
 
 
 def _find(books: BookStore, incident: str) -> Incident:

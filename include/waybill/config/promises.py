@@ -17,12 +17,14 @@ from waybill.config.quantities import DurationBetween, IsShare, WholeNumberBetwe
 
 __all__ = [
     "Deadline",
+    "DurationPromise",
     "IsTimeOfDay",
     "IsTimeZone",
     "Promise",
     "PromiseName",
     "PromiseSeverity",
     "Promises",
+    "ShareOfRuns",
     "time_zone",
 ]
 
@@ -168,6 +170,10 @@ class Paused(Promise):
     limit: Annotated[timedelta, DurationBetween("1m", "365d")] = Field(
         timedelta(hours=8), description="The promise is broken beyond it."
     )
+
+
+DurationPromise = ArchiveLag | TableLag | RunDuration | Paused
+"""Promises that a duration, which grows with time, stays below a limit."""
 
 
 class ShareOfRuns(Promise):

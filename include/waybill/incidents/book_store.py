@@ -12,7 +12,8 @@ from __future__ import annotations
 import json
 import logging
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -117,19 +118,22 @@ class BookStore:
         """Store a book in ZooKeeper, and its copies. Raises `NodeConflict` if another watch was first."""
         content = json.dumps({"v": _VERSION, "number": loaded.number + 1, **book.document()}).encode()
         if self._session is not None and loaded.node_version is not None:
-            try:
+            with _may_fail("ZooKeeper"):
                 self._session.write(self._path, content, loaded.node_version)
-            except CoordinationUnavailable as error:
-                logger.warning("the incidents are stored in their copies only: %s", error)
         if self._store is not None:
-            try:
+            with _may_fail("S3"):
                 self._store.replace(incidents_key(self._store.prefix), content, "application/json")
-            except StoreUnavailable as error:
-                logger.warning("the incidents are not copied to S3: %s", error)
-        try:
+        with _may_fail("this machine"):
             self._file.write_bytes(content)
-        except OSError as error:
-            logger.warning("the incidents are not copied to this machine: %s", error)
+
+
+@contextmanager
+def _may_fail(place: str) -> Iterator[None]:
+    """Go on after a block that cannot store the incidents in one of their places: the two others have them."""
+    try:
+        yield
+    except (CoordinationUnavailable, StoreUnavailable, OSError) as error:
+        logger.warning("the incidents are not stored in %s: %s", place, error)
 
 
 def _parse(content: bytes, where: str) -> _Loaded:

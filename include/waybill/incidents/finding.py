@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from waybill.config.promises import PromiseSeverity
+from waybill.config.promises import DurationPromise, Promise, PromiseName, PromiseSeverity
+from waybill.config.quantities import rough_duration
 
-__all__ = ["CHANNEL", "REACHABLE", "READABLE", "Finding", "FindingKey", "Verdict"]
+__all__ = ["CHANNEL", "REACHABLE", "READABLE", "Finding", "FindingKey", "Verdict", "duration_finding", "measured"]
 
 REACHABLE = "reachable"
 """The promise of a service that all streams need; the subject names it."""
@@ -55,3 +56,56 @@ class Finding:
     @property
     def key(self) -> FindingKey:
         return self.stream, self.promise, self.subject
+
+
+def measured(
+    stream: str,
+    promise: PromiseName,
+    settings: Promise,
+    *,
+    is_broken: bool,
+    figure: str,
+    limit: str,
+    detail: str,
+    command: str,
+    since_ms: int | None,
+    subject: str = "",
+) -> Finding:
+    """Return the finding of a figure that was measured. `detail` and `since_ms` count only if the promise is broken."""
+    return Finding(
+        stream=stream,
+        promise=promise,
+        verdict=Verdict.BROKEN if is_broken else Verdict.KEPT,
+        severity=settings.severity,
+        figure=figure,
+        limit=limit,
+        detail=detail if is_broken else "",
+        command=command,
+        subject=subject,
+        since_ms=since_ms if is_broken else None,
+    )
+
+
+def duration_finding(
+    stream: str,
+    promise: PromiseName,
+    settings: DurationPromise,
+    seconds: float,
+    now_ms: int,
+    *,
+    detail: str,
+    command: str,
+) -> Finding:
+    """Return the finding of a duration that grows with time and has a limit. It is broken since it passed the limit."""
+    limit_seconds = settings.limit.total_seconds()
+    return measured(
+        stream,
+        promise,
+        settings,
+        is_broken=seconds > limit_seconds,
+        figure=rough_duration(seconds),
+        limit=f"at most {rough_duration(limit_seconds)}",
+        detail=detail,
+        command=command,
+        since_ms=now_ms - int((seconds - limit_seconds) * 1000),
+    )

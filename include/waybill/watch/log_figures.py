@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from waybill.config import Config, Stream
-from waybill.config.promises import Promise, PromiseName
+from waybill.config.promises import PromiseName
 from waybill.config.quantities import counted, rough_duration
 from waybill.coordination import Stop
 from waybill.coordination.coordinator import IngestState, read_ingest_states
 from waybill.coordination.pauses import StreamPauses, read_pauses
-from waybill.incidents.finding import Finding, Verdict
+from waybill.incidents.finding import Finding, duration_finding, measured
 from waybill.ingest.services import Sources
 from waybill.names import Stage, TopicPartition
 from waybill.sources.kafka import LogRange
@@ -91,19 +91,16 @@ def archive_lag(name: str, stream: Stream, logs: Logs, samples: Samples, now_ms:
             since = samples.beyond_since((name, tp), offsets.committed)
             lags[tp] = 0.0 if since is None else max(0.0, (now_ms - since) / 1000)
     worst = max(lags, key=lambda tp: lags[tp], default=None)
-    seconds = 0.0 if worst is None else lags[worst]
     late = [tp for tp, lag in lags.items() if lag > promise.limit.total_seconds()]
     behind = sum(each.end - each.committed for tp, each in logs.of_stream(name).items() if tp in late)
-    return _finding(
+    return duration_finding(
         name,
         PromiseName.ARCHIVE_LAG,
         promise,
-        is_broken=bool(late),
-        figure=rough_duration(seconds),
-        limit=f"at most {rough_duration(promise.limit.total_seconds())}",
+        0.0 if worst is None else lags[worst],
+        now_ms,
         detail=f"{counted(len(late), 'topic-partition')}, at most {counted(behind, 'message')}; the oldest in {worst}",
         command=f"waybill offsets {name}",
-        since_ms=now_ms - int((seconds - promise.limit.total_seconds()) * 1000),
     )
 
 
@@ -119,7 +116,7 @@ def retention_runway(name: str, stream: Stream, logs: Logs, samples: Samples, no
     seconds = None if worst is None else runways[worst]
     lost = worst is not None and logs.offsets[name, worst].start > logs.offsets[name, worst].committed
     figure = "no loss in sight" if seconds is None else rough_duration(seconds)
-    return _finding(
+    return measured(
         name,
         PromiseName.RETENTION_RUNWAY,
         promise,
@@ -168,7 +165,7 @@ def named_stops(name: str, stream: Stream, logs: Logs) -> Finding:
     """Return whether topic-partitions of a stream are stopped until a person decides."""
     stops = logs.stops.get(name, ())
     first = min(stops, key=lambda stop: stop.stopped_at_ms, default=None)
-    return _finding(
+    return measured(
         name,
         PromiseName.NAMED_STOP,
         stream.promises.named_stop,
@@ -183,47 +180,18 @@ def named_stops(name: str, stream: Stream, logs: Logs) -> Finding:
 
 def pauses(name: str, stream: Stream, logs: Logs, now_ms: int) -> Finding:
     """Return how long a stream, or a stage of it, is paused."""
-    promise = stream.promises.paused
     active = logs.pauses[name].active() if name in logs.pauses else {}
     first = min(active.values(), key=lambda pause: pause.at_ms, default=None)
-    seconds = 0.0 if first is None else (now_ms - first.at_ms) / 1000
-    return _finding(
+    return duration_finding(
         name,
         PromiseName.PAUSED,
-        promise,
-        is_broken=seconds > promise.limit.total_seconds(),
-        figure=rough_duration(seconds),
-        limit=f"at most {rough_duration(promise.limit.total_seconds())}",
+        stream.promises.paused,
+        0.0 if first is None else (now_ms - first.at_ms) / 1000,
+        now_ms,
         detail="" if first is None else f"{', '.join(_stages(active))}: paused by {first.by}, because: {first.reason}",
         command=f"waybill resume {name} --reason …",
-        since_ms=None if first is None else first.at_ms + int(promise.limit.total_seconds() * 1000),
     )
 
 
 def _stages(stages: Iterable[Stage]) -> Iterator[str]:
     return (str(stage) for stage in sorted(stages))
-
-
-def _finding(
-    name: str,
-    promise: PromiseName,
-    settings: Promise,
-    *,
-    is_broken: bool,
-    figure: str,
-    limit: str,
-    detail: str,
-    command: str,
-    since_ms: int | None,
-) -> Finding:
-    return Finding(
-        stream=name,
-        promise=promise,
-        verdict=Verdict.BROKEN if is_broken else Verdict.KEPT,
-        severity=settings.severity,
-        figure=figure,
-        limit=limit,
-        detail=detail if is_broken else "",
-        command=command,
-        since_ms=since_ms if is_broken else None,
-    )

@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from waybill.config import Stream
-from waybill.config.promises import Deadline, Promise, PromiseName
-from waybill.config.quantities import counted, rough_duration
-from waybill.incidents.finding import Finding, Verdict
+from waybill.config.promises import Deadline, PromiseName, ShareOfRuns
+from waybill.config.quantities import counted
+from waybill.incidents.finding import Finding, duration_finding, measured
 from waybill.names import TopicPartition
 from waybill.watch.log_figures import Logs
 from waybill.watch.samples import Samples
@@ -121,18 +121,15 @@ def _table_lag(name: str, stream: Stream, state: TableState, logs: Logs, samples
             since = samples.beyond_since((name, tp), published, of_archive=True)
             lags[tp] = 0.0 if since is None else (now_ms - since) / 1000
     worst = max(lags, key=lambda tp: lags[tp], default=None)
-    seconds = 0.0 if worst is None else lags[worst]
     late = sum(lag > promise.limit.total_seconds() for lag in lags.values())
-    return _finding(
+    return duration_finding(
         name,
         PromiseName.TABLE_LAG,
         promise,
-        is_broken=late > 0,
-        figure=rough_duration(seconds),
-        limit=f"at most {rough_duration(promise.limit.total_seconds())}",
+        0.0 if worst is None else lags[worst],
+        now_ms,
         detail=f"{counted(late, 'topic-partition')}; the oldest message is in {worst}",
         command=f"waybill quality show {name}" if state.held else f"waybill verify {name}",
-        since_ms=now_ms - int((seconds - promise.limit.total_seconds()) * 1000),
     )
 
 
@@ -152,7 +149,7 @@ def _complete_by(
         seen = samples.first_since((name, tp), end_ms) or offsets
         if state.watermarks.get(tp, -1) < end_ms and published < min(seen.end, offsets.end):
             missing.append(tp)
-    return _finding(
+    return measured(
         name,
         PromiseName.COMPLETE_BY,
         stream.promises.complete_by,
@@ -167,59 +164,66 @@ def _complete_by(
 
 
 def _run_duration(name: str, stream: Stream, state: TableState, now_ms: int) -> Finding:
-    promise = stream.promises.run_duration
     # A held run waits for a person, and is a promise of its own.
     planned_ms = None if state.held else state.planned_ms
-    seconds = 0.0 if planned_ms is None else (now_ms - planned_ms) / 1000
-    return _finding(
+    return duration_finding(
         name,
         PromiseName.RUN_DURATION,
-        promise,
-        is_broken=seconds > promise.limit.total_seconds(),
-        figure=rough_duration(seconds),
-        limit=f"at most {rough_duration(promise.limit.total_seconds())}",
+        stream.promises.run_duration,
+        0.0 if planned_ms is None else (now_ms - planned_ms) / 1000,
+        now_ms,
         detail="the partition run was planned, and is not finished: its application failed, or is stuck",
         command=f"waybill verify {name}",
-        since_ms=now_ms - int((seconds - promise.limit.total_seconds()) * 1000),
     )
 
 
 def _quarantine_share(name: str, stream: Stream, state: TableState, now_ms: int) -> Finding:
-    promise, recent = stream.promises.quarantine_share, state.recent(now_ms)
-    messages = recent.rows + recent.quarantined
-    share = recent.quarantined / messages if messages else 0.0
-    return _finding(
+    recent = state.recent(now_ms)
+    return _share(
         name,
         PromiseName.QUARANTINE_SHARE,
-        promise,
-        is_broken=messages >= promise.min_messages and share > promise.limit,
-        figure=f"{share:.1%}",
-        limit=f"at most {promise.limit:.1%}",
-        detail=f"{recent.quarantined:,} of {messages:,} messages of the last hour's runs",
+        stream.promises.quarantine_share,
+        recent.quarantined,
+        recent.rows + recent.quarantined,
+        now_ms,
+        of="messages of the last hour's runs",
         command=f"waybill quarantine ls {name}",
-        since_ms=now_ms,
     )
 
 
 def _duplicate_share(name: str, stream: Stream, state: TableState, now_ms: int) -> Finding:
-    promise, recent = stream.promises.duplicate_share, state.recent(now_ms)
-    rows = recent.unique + recent.duplicates
-    share = recent.duplicates / rows if rows else 0.0
-    return _finding(
+    recent = state.recent(now_ms)
+    return _share(
         name,
         PromiseName.DUPLICATE_SHARE,
-        promise,
-        is_broken=rows >= promise.min_messages and share > promise.limit,
-        figure=f"{share:.1%}",
-        limit=f"at most {promise.limit:.1%}",
-        detail=f"{recent.duplicates:,} of {rows:,} rows that were swept in the last hour",
+        stream.promises.duplicate_share,
+        recent.duplicates,
+        recent.unique + recent.duplicates,
+        now_ms,
+        of="rows that were swept in the last hour",
         command=f"waybill dedup status {name}",
+    )
+
+
+def _share(
+    name: str, promise: PromiseName, settings: ShareOfRuns, part: int, whole: int, now_ms: int, *, of: str, command: str
+) -> Finding:
+    share = part / whole if whole else 0.0
+    return measured(
+        name,
+        promise,
+        settings,
+        is_broken=whole >= settings.min_messages and share > settings.limit,
+        figure=f"{share:.1%}",
+        limit=f"at most {settings.limit:.1%}",
+        detail=f"{part:,} of {whole:,} {of}",
+        command=command,
         since_ms=now_ms,
     )
 
 
 def _dedup_window(name: str, stream: Stream, state: TableState, now_ms: int) -> Finding:
-    return _finding(
+    return measured(
         name,
         PromiseName.DEDUP_WINDOW,
         stream.promises.dedup_window,
@@ -234,7 +238,7 @@ def _dedup_window(name: str, stream: Stream, state: TableState, now_ms: int) -> 
 
 def _held(name: str, stream: Stream, state: TableState, now_ms: int) -> Finding:
     held = state.held
-    return _finding(
+    return measured(
         name,
         PromiseName.HELD_PUBLICATION,
         stream.promises.held_publication,
@@ -244,31 +248,4 @@ def _held(name: str, stream: Stream, state: TableState, now_ms: int) -> Finding:
         detail="; ".join(held),
         command=f"waybill quality show {name}",
         since_ms=now_ms,
-    )
-
-
-def _finding(
-    name: str,
-    promise: PromiseName,
-    settings: Promise,
-    *,
-    is_broken: bool,
-    figure: str,
-    limit: str,
-    detail: str,
-    command: str,
-    since_ms: int,
-    subject: str = "",
-) -> Finding:
-    return Finding(
-        stream=name,
-        promise=promise,
-        verdict=Verdict.BROKEN if is_broken else Verdict.KEPT,
-        severity=settings.severity,
-        figure=figure,
-        limit=limit,
-        detail=detail if is_broken else "",
-        command=command,
-        subject=subject,
-        since_ms=since_ms if is_broken else None,
     )
