@@ -109,21 +109,29 @@ def test_an_audit_without_results_makes_no_table(catalog: Catalog) -> None:
     assert not catalog.table_exists(RESULTS_TABLE)
 
 
-def test_many_files_are_compacted_and_old_snapshots_expire_with_their_files(
+def test_many_files_are_compacted_and_their_snapshots_expire_with_their_files(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_MOST_FILES", 5)
-    for number in range(8):
+    for name, most in {"_MOST_FILES": 5, "_MOST_SNAPSHOTS": 8, "_KEPT_SNAPSHOTS": 2}.items():
+        monkeypatch.setattr(module, name, most)
+    for number in range(9):  # the sixth compacts, the eighth expires
         append_results(catalog, [AuditRecord("flights", audit_of(f"p{number}"), number)])
     table = catalog.load_table(RESULTS_TABLE)
-    assert len(list(table.scan().plan_files())) < 5
-    assert len(read_results(catalog, "flights")) == 16
+    assert len(table.snapshots()) == 3
+    assert len(list(table.scan().plan_files())) == len(list(tmp_path.rglob("*.parquet"))) == 4
+    assert len(list(tmp_path.rglob("snap-*.avro"))) == 3
+    assert len(read_results(catalog, "flights")) == 18
 
-    compact_results(table, now=datetime.now(UTC) + timedelta(days=3))
-    table = catalog.load_table(RESULTS_TABLE)
-    assert len(table.snapshots()) == 1
-    assert len(list(table.scan().plan_files())) == len(list(tmp_path.rglob("*.parquet"))) == 1
-    assert len(read_results(catalog, "flights")) == 16
+
+def test_results_are_found_after_the_snapshot_that_appended_them_has_expired(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, most in {"_MOST_SNAPSHOTS": 4, "_KEPT_SNAPSHOTS": 2}.items():
+        monkeypatch.setattr(module, name, most)
+    records = [AuditRecord("flights", audit_of(f"p{number}"), number) for number in range(6)]
+    for record in [*records, *records]:
+        append_results(catalog, [record])
+    assert len(read_results(catalog, "flights")) == 12
 
 
 def test_a_compaction_that_loses_against_an_append_changes_nothing(catalog: Catalog, tmp_path: Path) -> None:
