@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,53 +15,81 @@ import yaml
 
 PROJECT = Path(__file__).parents[2]
 
+ParseDags = Callable[[str], dict[str, Any]]
+
 _PARSE = """
-import json, sys
+import json, os, sys
 from airflow.dag_processing.dagbag import DagBag
 before = set(sys.modules)
-bag = DagBag(sys.argv[1])
 heavy = {"pyspark", "pyarrow", "numba", "numpy", "pandas", "boto3", "kafka", "kazoo", "pyiceberg", "great_expectations"}
-print("RESULT" + json.dumps({
-    "errors": bag.import_errors,
-    "tasks": {dag_id: sorted(t.task_id for t in dag.tasks) for dag_id, dag in bag.dags.items()},
-    "outlets": {
-        dag_id: sorted({asset.name for t in dag.tasks for asset in t.outlets}) for dag_id, dag in bag.dags.items()
-    },
-    "triggers": {
-        dag_id: [asset.name for asset in dag.timetable.asset_condition.objects]
-        for dag_id, dag in bag.dags.items() if dag.timetable.asset_condition
-    },
-    "crons": {dag_id: getattr(dag.timetable, "expression", None) for dag_id, dag in bag.dags.items()},
-    "pools": {dag_id: sorted({t.pool for t in dag.tasks}) for dag_id, dag in bag.dags.items()},
-    "streams": {
-        dag_id: dag.params.get_param("streams").schema["items"]["enum"]
-        for dag_id, dag in bag.dags.items() if "streams" in dag.params
-    },
-    "heavy": sorted(heavy & (set(sys.modules) - before)),
-}))
+
+def parse(config):
+    os.environ["WAYBILL_CONFIG"] = config
+    bag = DagBag(sys.argv[1])
+    return {
+        "errors": bag.import_errors,
+        "tasks": {dag_id: sorted(t.task_id for t in dag.tasks) for dag_id, dag in bag.dags.items()},
+        "outlets": {
+            dag_id: sorted({asset.name for t in dag.tasks for asset in t.outlets}) for dag_id, dag in bag.dags.items()
+        },
+        "triggers": {
+            dag_id: [asset.name for asset in dag.timetable.asset_condition.objects]
+            for dag_id, dag in bag.dags.items() if dag.timetable.asset_condition
+        },
+        "crons": {dag_id: getattr(dag.timetable, "expression", None) for dag_id, dag in bag.dags.items()},
+        "pools": {dag_id: sorted({t.pool for t in dag.tasks}) for dag_id, dag in bag.dags.items()},
+        "streams": {
+            dag_id: dag.params.get_param("streams").schema["items"]["enum"]
+            for dag_id, dag in bag.dags.items() if "streams" in dag.params
+        },
+        "heavy": sorted(heavy & (set(sys.modules) - before)),
+    }
+
+for line in sys.stdin:
+    child = os.fork()
+    if child == 0:
+        print("RESULT" + json.dumps(parse(line.strip())), flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
+    print("END", flush=True)
 """
 
 
-def parse_dags(tmp_path: Path, config: str) -> dict[str, Any]:
-    """Parse the DAG files with this config in a process of its own, and return what Airflow found."""
-    path = tmp_path / "streams.yaml"
-    path.write_text(config)
+@pytest.fixture(scope="module")
+def parser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[subprocess.Popen[str]]:
+    """A process that has imported Airflow, and parses the DAG files in a child for each config of its input."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("AIRFLOW_")} | {
-        "WAYBILL_CONFIG": str(path),
-        "AIRFLOW_HOME": str(tmp_path / "airflow"),
+        "AIRFLOW_HOME": str(tmp_path_factory.mktemp("airflow")),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
     }
-    done = subprocess.run(
+    with subprocess.Popen(
         [sys.executable, "-c", _PARSE, str(PROJECT / "dags")],
         env=environment,
-        capture_output=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    result: dict[str, Any] = json.loads(done.stdout.rpartition("RESULT")[2])
-    return result
+    ) as process:
+        yield process
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+@pytest.fixture
+def parse_dags(parser: subprocess.Popen[str], tmp_path: Path) -> ParseDags:
+    """Return a function that parses the DAG files with a config, and returns what Airflow found."""
+
+    def parse(config: str) -> dict[str, Any]:
+        assert parser.stdin is not None
+        assert parser.stdout is not None
+        path = tmp_path / "streams.yaml"
+        path.write_text(config)
+        parser.stdin.write(f"{path}\n")
+        parser.stdin.flush()
+        output = "".join(iter(parser.stdout.readline, "END\n"))
+        result: dict[str, Any] = json.loads(output.rpartition("RESULT")[2])
+        return result
+
+    return parse
 
 
 def config_of(streams: int, own: bool = False) -> str:
@@ -83,8 +112,8 @@ def waybill_dags(parsed: dict[str, Any]) -> set[str]:
     return {dag_id for dag_id in parsed["tasks"] if dag_id.startswith(kinds)}
 
 
-def test_fifty_streams_share_their_dags_and_import_nothing_heavy(tmp_path: Path) -> None:
-    parsed = parse_dags(tmp_path, config_of(50))
+def test_fifty_streams_share_their_dags_and_import_nothing_heavy(parse_dags: ParseDags) -> None:
+    parsed = parse_dags(config_of(50))
     assert parsed["errors"] == {}
     assert parsed["heavy"] == []
     retries = {f"quarantine_retry__s{i}" for i in range(50)}
@@ -98,8 +127,8 @@ def test_fifty_streams_share_their_dags_and_import_nothing_heavy(tmp_path: Path)
     assert parsed["streams"]["ingest"] == parsed["streams"]["partition"] == sorted(f"s{i}" for i in range(50))
 
 
-def test_streams_that_leave_their_groups_have_dags_of_their_own(tmp_path: Path) -> None:
-    parsed = parse_dags(tmp_path, config_of(2, own=True))
+def test_streams_that_leave_their_groups_have_dags_of_their_own(parse_dags: ParseDags) -> None:
+    parsed = parse_dags(config_of(2, own=True))
     assert parsed["errors"] == {}
     kinds = ("ingest", "partition", "maintenance", "quarantine_retry")
     assert waybill_dags(parsed) == {f"{kind}__s{i}" for kind in kinds for i in range(2)}
@@ -108,12 +137,12 @@ def test_streams_that_leave_their_groups_have_dags_of_their_own(tmp_path: Path) 
     assert parsed["tasks"]["maintenance__s1"] == ["maintain"]
 
 
-def test_a_group_has_its_own_dag_with_its_schedule_and_pool(tmp_path: Path) -> None:
+def test_a_group_has_its_own_dag_with_its_schedule_and_pool(parse_dags: ParseDags) -> None:
     config = yaml.safe_load(config_of(3))
     config["groups"] = {"large": {"partition": {"schedule": "7 * * * *", "pool": "spark"}}, "unused": {}}
     config["streams"]["s1"]["partition"] = {"group": "large"}
     config["streams"]["s2"]["partition"] = {"schedule": "@daily", "pool": "slow"}
-    parsed = parse_dags(tmp_path, yaml.safe_dump(config))
+    parsed = parse_dags(yaml.safe_dump(config))
     assert parsed["errors"] == {}
     partitions = {dag_id for dag_id in waybill_dags(parsed) if dag_id.startswith("partition")}
     assert partitions == {"partition", "partition_group__large", "partition__s2"}
@@ -124,10 +153,10 @@ def test_a_group_has_its_own_dag_with_its_schedule_and_pool(tmp_path: Path) -> N
     assert parsed["pools"]["partition"] == ["default_pool"]
 
 
-def test_stream_with_a_files_sink_and_a_dag_of_its_own_has_a_finalizer(tmp_path: Path) -> None:
+def test_stream_with_a_files_sink_and_a_dag_of_its_own_has_a_finalizer(parse_dags: ParseDags) -> None:
     config = yaml.safe_load(config_of(2, own=True))
     config["streams"]["s1"]["sink"] = "files"
-    parsed = parse_dags(tmp_path, yaml.safe_dump(config))
+    parsed = parse_dags(yaml.safe_dump(config))
     assert parsed["errors"] == {}
     assert parsed["tasks"]["partition__s0"] == ["check_alerts", "partition"]
     assert parsed["tasks"]["partition__s1"] == ["check_alerts", "finalize", "partition"]
@@ -144,12 +173,12 @@ def test_stream_with_a_files_sink_and_a_dag_of_its_own_has_a_finalizer(tmp_path:
     ],
 )
 def test_stream_with_dedup_is_swept_after_partition_runs(
-    tmp_path: Path, partition: str, dedup: str, dag_id: str, trigger: str, tasks: list[str]
+    parse_dags: ParseDags, partition: str, dedup: str, dag_id: str, trigger: str, tasks: list[str]
 ) -> None:
     config = yaml.safe_load(config_of(2))
     config["streams"]["s1"]["parser"]["message_id"] = "id"
     config["streams"]["s1"] |= {"partition": {"group": partition}, "dedup": {"group": dedup}}
-    parsed = parse_dags(tmp_path, yaml.safe_dump(config))
+    parsed = parse_dags(yaml.safe_dump(config))
     assert parsed["errors"] == {}
     assert parsed["heavy"] == []
     assert {found for found in parsed["tasks"] if found.startswith("dedup")} == {dag_id}
@@ -163,8 +192,8 @@ def test_stream_with_dedup_is_swept_after_partition_runs(
 
 
 @pytest.mark.parametrize("fault", ["version: 2", "streams: {s: {topics: []}}"])
-def test_wrong_config_is_an_import_error_that_names_the_file(tmp_path: Path, fault: str) -> None:
-    parsed = parse_dags(tmp_path, fault)
+def test_wrong_config_is_an_import_error_that_names_the_file(parse_dags: ParseDags, fault: str) -> None:
+    parsed = parse_dags(fault)
     assert waybill_dags(parsed) == set()
     assert len(parsed["errors"]) == 8
     assert all("ConfigError" in trace and "streams.yaml, line 1" in trace for trace in parsed["errors"].values())

@@ -322,6 +322,7 @@ def test_days_with_a_wrong_unit_are_backfilled_beside_live_runs_promoted_undone_
     ]  # fmt: skip
 
 
+@pytest.mark.deep
 @in_parallel
 def test_partition_run_triggers_a_sweep_that_keeps_each_id_once(stack: Stack, airflow: AirflowClient) -> None:
     create_topic(stack, "e2e-visits")

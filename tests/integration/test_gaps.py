@@ -241,6 +241,7 @@ def test_gap_in_a_chain_of_another_format_is_accepted(stream: ArchivedStream, cl
     assert [gap["next_offset"] for gap in verify(stream)["accepted"]] == [25]
 
 
+@pytest.mark.deep
 def test_spark_reads_the_messages_around_a_gap(spark: SparkSession, expired: ArchivedStream) -> None:
     from waybill.spark.source import WaybillBackup
 

@@ -17,6 +17,7 @@ def python_parser(name: str) -> dict[str, object]:
     return {"parser": {"name": "python", "class": f"parsers_of_groups:{name}"}}
 
 
+@pytest.mark.deep  # a Spark application for 21 streams
 def test_a_broken_stream_fails_only_its_own_part(stack: Stack, tmp_path: Path) -> None:
     quarantine = {"quarantine": {"max_rate": "10%", "min_messages": 10}}
     own = {"partition": {"group": "own"}}

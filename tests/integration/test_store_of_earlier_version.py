@@ -52,6 +52,7 @@ def expected(packed: dict[str, bytes]) -> dict[str, Any]:
     return dict(json.loads(packed["expected.json"]))
 
 
+@pytest.mark.deep
 def test_a_store_of_an_earlier_version_is_read_as_that_version_read_it(load: Load, expected: dict[str, Any]) -> None:
     """Chains, messages, gaps, committed offsets, tables, quarantine, dedup, final hours."""
     store = load()

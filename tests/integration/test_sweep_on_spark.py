@@ -55,6 +55,7 @@ def archive_and_partition(swept: SweptScene, tp: TopicPartition, offsets: range)
             )
 
 
+@pytest.mark.deep
 def test_sweeps_before_and_after_a_compaction_by_spark_match_the_oracle(swept: SweptScene, spark: SparkSession) -> None:
     execute = SparkSweep(lambda: spark.sparkContext)
     archive_and_partition(swept, TPS[0], range(ROWS))

@@ -174,6 +174,7 @@ def test_named_stop_a_pause_and_a_late_table_are_incidents(
     assert "table_lag" not in broken(watched.watch())
 
 
+@pytest.mark.deep  # clients wait for servers that do not answer
 def test_service_that_is_away_is_one_incident_and_changes_no_other(
     watched: Watched, servers: AlertServers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
