@@ -67,7 +67,8 @@ def test_lane_archives_what_it_fetched_when_retention_overtakes_it(
     assert report.failure is not None
     assert report.failure.error == stop.error == "RetentionGap"
     fetched = report.committed_offset
-    assert fetched in (BATCH, 2 * BATCH), "the fetch in flight may have come before the deletion"
+    # The producer may split a batch, and the fetch in flight may have come before the deletion.
+    assert 0 < fetched <= 2 * BATCH
     assert f"offsets {fetched}–64" in report.failure.message
     assert offsets(archive, tp) == list(range(fetched))
     assert archive.ranges(tp) == [(0, fetched)]
