@@ -12,6 +12,10 @@ from datetime import timedelta
 
 from airflow.sdk import Param, dag, task
 
+from waybill.orchestration.dag_arguments import Retries, dag_arguments
+
+TIMEOUT = timedelta(hours=4)
+
 PARAMS = {
     "keep_days": Param(
         30,
@@ -25,7 +29,7 @@ PARAMS = {
 }
 
 
-@task(execution_timeout=timedelta(hours=4))
+@task(execution_timeout=TIMEOUT)
 def clean() -> None:
     from datetime import UTC, datetime
 
@@ -45,13 +49,10 @@ def clean() -> None:
 
 
 @dag(
-    dag_id="airflow_cleanup",
+    **dag_arguments("airflow_cleanup", "maintenance", longest=TIMEOUT, retries=Retries(2, timedelta(minutes=10))),
     schedule="30 3 * * *",
-    catchup=False,
     max_active_runs=1,
     params=PARAMS,
-    default_args={"owner": "waybill", "retries": 2, "retry_delay": timedelta(minutes=10)},
-    tags=["waybill", "maintenance"],
     doc_md=__doc__,
 )
 def airflow_cleanup() -> None:

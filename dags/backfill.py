@@ -17,7 +17,10 @@ from airflow.sdk import DAG, dag, task
 
 from waybill.config import Config, load_valid_streams
 from waybill.orchestration.backfill import SubmitBackfill, backfill_params
+from waybill.orchestration.dag_arguments import Retries, dag_arguments
 from waybill.orchestration.spark_submit import check_params
+
+RETRIES = Retries(2, timedelta(minutes=1))
 
 
 @task(pre_execute=check_params)
@@ -46,16 +49,14 @@ def backfill_dag(config: Config) -> DAG:
     """Return the DAG; its form offers the streams of the config."""
 
     @dag(
-        dag_id="backfill",
+        **dag_arguments("backfill", "backfill", longest=config.spark.backfill_timeout, retries=RETRIES),
         schedule=None,
         params=backfill_params(config),
-        default_args={"owner": "waybill", "retries": 2, "retry_delay": timedelta(minutes=1)},
-        tags=["waybill", "backfill"],
         doc_md=__doc__,
     )
     def build() -> None:
         requested = act()
-        built = SubmitBackfill(task_id="build", config=config)
+        built = SubmitBackfill(task_id="build", config=config, execution_timeout=config.spark.backfill_timeout)
         requested >> built >> report(requested)
 
     return build()

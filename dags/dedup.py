@@ -20,11 +20,11 @@ from airflow.sdk import DAG, Asset, AssetAny, AssetOrTimeSchedule, CronTriggerTi
 
 from waybill.config import Config, Dedup, load_valid_streams
 from waybill.names import Stage
-from waybill.orchestration.dag_arguments import group_arguments, stream_arguments, streams_param
+from waybill.orchestration.dag_arguments import Retries, group_arguments, stream_arguments, streams_param
 from waybill.orchestration.groups import add_result_tasks, partition_assets
 from waybill.orchestration.spark_submit import SubmitGroup, SubmitStream, check_sweep_range, table_asset
 
-RETRIES = {"retries": 2, "retry_delay": timedelta(minutes=1)}
+RETRIES = Retries(2, timedelta(minutes=1))
 
 # JSON Schema's `format` only chooses the form's field: without an optional library it checks nothing. `pattern` does.
 INSTANT = r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?(Z|[+-]\d{2}:\d{2})$"
@@ -74,7 +74,7 @@ def group_dag(config: Config, group: str, streams: Sequence[str]) -> DAG:
     settings = config.group(group).spark_job(Stage.DEDUP)
 
     @dag(
-        **group_arguments(Stage.DEDUP, group, settings.pool, **RETRIES),
+        **group_arguments(Stage.DEDUP, group, settings.pool, settings.timeout, RETRIES),
         description="each message id once",
         schedule=after_any(partition_assets(config, streams), settings.schedule),
         params={"streams": streams_param(streams), **PARAMS},
@@ -86,6 +86,7 @@ def group_dag(config: Config, group: str, streams: Sequence[str]) -> DAG:
             job="dedup",
             group=group,
             config=config,
+            execution_timeout=settings.timeout,
             arguments=ARGUMENTS,
             pre_execute=check_sweep_range,
         )
@@ -97,7 +98,7 @@ def group_dag(config: Config, group: str, streams: Sequence[str]) -> DAG:
 # --- a stream with a DAG of its own -----------------------------------------------------------------------------------
 
 
-@task
+@task(execution_timeout=timedelta(hours=6))
 def merge(stream: str) -> None:
     from waybill.dedup.key_index import merge_index
     from waybill.orchestration.tasks import begin_task
@@ -118,7 +119,7 @@ def stream_dag(config: Config, name: str, dedup: Dedup) -> DAG:
     """Return the dedup DAG of one stream."""
 
     @dag(
-        **stream_arguments(Stage.DEDUP, name, dedup, **RETRIES),
+        **stream_arguments(Stage.DEDUP, name, dedup, dedup.timeout, RETRIES),
         description=f"each message id once, in the tables of generation {config.stream(name).generation}",
         schedule=after_any([table_asset(config, config.stream(name))], dedup.schedule),
         params=PARAMS,
@@ -130,6 +131,7 @@ def stream_dag(config: Config, name: str, dedup: Dedup) -> DAG:
             job="dedup",
             stream=name,
             config=config,
+            execution_timeout=dedup.timeout,
             arguments=["--no-window-alert", *ARGUMENTS],
             pre_execute=check_sweep_range,
         )

@@ -58,10 +58,16 @@ def report(group: str | None, lanes: Any) -> None:
     report_ingest(group, plan, list(lanes or []))
 
 
-def ingest_dag(config: Config, group: str | None, names: list[str], schedule: str, arguments: dict[str, Any]) -> DAG:
-    """Return the ingest DAG of some streams. `group` is None for a stream's own DAG."""
+def lane_timeout_of(config: Config, names: list[str]) -> timedelta:
+    """Return the timeout of lanes: the longest budget of the streams, and time to finish the upload after its end."""
     budgets = [config.streams[name].ingest.budget for name in names if name in config.streams]
-    lane_timeout = max(budgets, default=timedelta()) + timedelta(minutes=2)  # a lane finishes its upload after the end
+    return max(budgets, default=timedelta()) + timedelta(minutes=2)
+
+
+def ingest_dag(
+    group: str | None, names: list[str], schedule: str, lane_timeout: timedelta, arguments: dict[str, Any]
+) -> DAG:
+    """Return the ingest DAG of some streams. `group` is None for a stream's own DAG."""
 
     @dag(**arguments, schedule=schedule, params={"streams": streams_param(names)}, doc_md=__doc__)
     def build() -> None:
@@ -76,12 +82,15 @@ def build_all(config: Config) -> None:
     """Register a DAG for each group, and for each stream that has a DAG of its own."""
     for group, streams in config.ingest_groups().items():
         settings = config.group(group).ingest
-        arguments = group_arguments(Stage.INGEST, group, settings.pool)
-        globals()[f"group__{group}"] = ingest_dag(config, group, streams, settings.schedule, arguments)
+        timeout = lane_timeout_of(config, streams)
+        # The pool may have one slot, and then the lanes run one after another.
+        arguments = group_arguments(Stage.INGEST, group, settings.pool, settings.lanes * timeout)
+        globals()[f"group__{group}"] = ingest_dag(group, streams, settings.schedule, timeout, arguments)
     for name, stream in config.streams.items():
         if stream.ingest.has_own_dag:
-            arguments = stream_arguments(Stage.INGEST, name, stream.ingest)
-            globals()[f"stream__{name}"] = ingest_dag(config, None, [name], stream.ingest.schedule, arguments)
+            timeout = lane_timeout_of(config, [name])
+            arguments = stream_arguments(Stage.INGEST, name, stream.ingest, stream.ingest.lanes * timeout)
+            globals()[f"stream__{name}"] = ingest_dag(None, [name], stream.ingest.schedule, timeout, arguments)
 
 
 build_all(load_valid_streams())

@@ -15,11 +15,11 @@ from airflow.sdk import DAG, dag
 
 from waybill.config import Config, Stream, load_valid_streams
 from waybill.names import Stage
-from waybill.orchestration.dag_arguments import group_arguments, stream_arguments, streams_param
+from waybill.orchestration.dag_arguments import Retries, group_arguments, stream_arguments, streams_param
 from waybill.orchestration.groups import add_result_tasks
 from waybill.orchestration.spark_submit import SubmitGroup, SubmitStream, check_params
 
-RETRIES = {"retries": 1, "retry_delay": timedelta(minutes=5)}
+RETRIES = Retries(1, timedelta(minutes=5))
 
 
 def group_dag(config: Config, group: str, streams: Sequence[str]) -> DAG:
@@ -27,14 +27,19 @@ def group_dag(config: Config, group: str, streams: Sequence[str]) -> DAG:
     settings = config.group(group).spark_job(Stage.MAINTENANCE)
 
     @dag(
-        **group_arguments(Stage.MAINTENANCE, group, settings.pool, **RETRIES),
+        **group_arguments(Stage.MAINTENANCE, group, settings.pool, settings.timeout, RETRIES),
         schedule=settings.schedule,
         params={"streams": streams_param(streams)},
         doc_md=__doc__,
     )
     def build() -> None:
         submit = SubmitGroup(
-            task_id="maintain", job="maintenance", group=group, config=config, pre_execute=check_params
+            task_id="maintain",
+            job="maintenance",
+            group=group,
+            config=config,
+            execution_timeout=settings.timeout,
+            pre_execute=check_params,
         )
         add_result_tasks(Stage.MAINTENANCE, group, submit)
 
@@ -45,12 +50,18 @@ def stream_dag(config: Config, name: str, stream: Stream) -> DAG:
     """Return the maintenance DAG of one stream."""
 
     @dag(
-        **stream_arguments(Stage.MAINTENANCE, name, stream.maintenance, **RETRIES),
+        **stream_arguments(Stage.MAINTENANCE, name, stream.maintenance, stream.maintenance.timeout, RETRIES),
         schedule=stream.maintenance.schedule,
         doc_md=__doc__,
     )
     def build() -> None:
-        SubmitStream(task_id="maintain", job="maintenance", stream=name, config=config)
+        SubmitStream(
+            task_id="maintain",
+            job="maintenance",
+            stream=name,
+            config=config,
+            execution_timeout=stream.maintenance.timeout,
+        )
 
     return build()
 

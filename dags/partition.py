@@ -19,11 +19,11 @@ from airflow.sdk import DAG, dag, task
 
 from waybill.config import Config, Stream, load_valid_streams
 from waybill.names import Stage
-from waybill.orchestration.dag_arguments import group_arguments, stream_arguments, streams_param
+from waybill.orchestration.dag_arguments import Retries, group_arguments, stream_arguments, streams_param
 from waybill.orchestration.groups import add_result_tasks
 from waybill.orchestration.spark_submit import SubmitGroup, SubmitStream, check_params, table_asset
 
-RETRIES = {"retries": 2, "retry_delay": timedelta(minutes=1)}
+RETRIES = Retries(2, timedelta(minutes=1))
 
 
 # --- a group ----------------------------------------------------------------------------------------------------------
@@ -34,13 +34,20 @@ def group_dag(config: Config, group: str, streams: Sequence[str]) -> DAG:
     settings = config.group(group).spark_job(Stage.PARTITION)
 
     @dag(
-        **group_arguments(Stage.PARTITION, group, settings.pool, **RETRIES),
+        **group_arguments(Stage.PARTITION, group, settings.pool, settings.timeout, RETRIES),
         schedule=settings.schedule,
         params={"streams": streams_param(streams)},
         doc_md=__doc__,
     )
     def build() -> None:
-        submit = SubmitGroup(task_id="partition", job="partition", group=group, config=config, pre_execute=check_params)
+        submit = SubmitGroup(
+            task_id="partition",
+            job="partition",
+            group=group,
+            config=config,
+            execution_timeout=settings.timeout,
+            pre_execute=check_params,
+        )
         add_result_tasks(Stage.PARTITION, group, submit)
 
     return build()
@@ -72,7 +79,7 @@ def stream_dag(config: Config, name: str, stream: Stream) -> DAG:
     """Return the partition DAG of one stream."""
 
     @dag(
-        **stream_arguments(Stage.PARTITION, name, stream.partition, **RETRIES),
+        **stream_arguments(Stage.PARTITION, name, stream.partition, stream.partition.timeout, RETRIES),
         schedule=stream.partition.schedule,
         doc_md=__doc__,
     )
@@ -82,6 +89,7 @@ def stream_dag(config: Config, name: str, stream: Stream) -> DAG:
             job="partition",
             stream=name,
             config=config,
+            execution_timeout=stream.partition.timeout,
             arguments=["--no-alerts"],
             outlets=[table_asset(config, stream)],
         )

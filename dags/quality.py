@@ -10,6 +10,7 @@ from typing import Any
 from airflow.sdk import DAG, Param, dag, task
 
 from waybill.config import Config, load_valid_streams
+from waybill.orchestration.dag_arguments import dag_arguments
 
 
 @task
@@ -26,7 +27,7 @@ def quality_decision_dag(config: Config) -> DAG:
     """Return the DAG; its form offers the streams of the config."""
 
     @dag(
-        dag_id="quality_decision",
+        **dag_arguments("quality_decision", "quality"),
         schedule=None,
         params={
             "stream": Param(type="string", enum=sorted(config.streams), title="Stream"),
@@ -35,8 +36,6 @@ def quality_decision_dag(config: Config) -> DAG:
                 type="string", minLength=1, title="Reason", description="Why; it is stored with the decision."
             ),
         },
-        default_args={"owner": "waybill", "retries": 0},
-        tags=["waybill", "quality"],
         doc_md=__doc__,
     )
     def build() -> None:

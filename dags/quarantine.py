@@ -12,6 +12,9 @@ from typing import Any
 from airflow.sdk import DAG, Param, dag, task
 
 from waybill.config import Config, load_valid_streams
+from waybill.orchestration.dag_arguments import Retries, dag_arguments
+
+RETRIES = Retries(2, timedelta(minutes=1))
 
 PARAMS = {
     "reasons": Param(
@@ -50,28 +53,27 @@ def retry(stream: str) -> dict[str, Any]:
     return retry_from_form(begin_task(), stream, context["params"], context["dag_run"].triggering_user_name)
 
 
-def quarantine_retry_dag(name: str) -> DAG:
-    """Return the DAG of one stream."""
+def quarantine_retry_dag(name: str, timeout: timedelta) -> DAG:
+    """Return the DAG of one stream. A retry may take as long as a partition run."""
 
     @dag(
-        dag_id=f"quarantine_retry__{name}",
+        **dag_arguments(f"quarantine_retry__{name}", "quarantine", name, longest=timeout, retries=RETRIES),
         schedule=None,
         max_active_runs=1,
         params=PARAMS,
-        default_args={"owner": "waybill", "retries": 2, "retry_delay": timedelta(minutes=1)},
-        tags=["waybill", "quarantine", name],
         doc_md=__doc__,
     )
     def build() -> None:
-        retry(name)
+        retry.override(execution_timeout=timeout)(name)
 
     return build()
 
 
 def build_all(config: Config) -> None:
     """Register a DAG for each stream of the config."""
-    for name in config.streams:
-        globals()[f"quarantine_retry__{name}"] = quarantine_retry_dag(name)
+    for name, stream in config.streams.items():
+        timeout = stream.partition.timeout
+        globals()[f"quarantine_retry__{name}"] = quarantine_retry_dag(name, timeout)
 
 
 build_all(load_valid_streams())

@@ -9,8 +9,12 @@ from typing import Any
 
 from airflow.sdk import dag, task
 
+from waybill.orchestration.dag_arguments import dag_arguments
 
-@task(execution_timeout=timedelta(minutes=5))
+TIMEOUT = timedelta(minutes=5)
+
+
+@task(execution_timeout=TIMEOUT)
 def measure() -> dict[str, Any]:
     from waybill.orchestration.tasks import watch_promises
 
@@ -18,12 +22,9 @@ def measure() -> dict[str, Any]:
 
 
 @dag(
-    dag_id="watch",
+    **dag_arguments("watch", "watch", longest=TIMEOUT),
     schedule="* * * * *",
-    catchup=False,
     max_active_runs=1,
-    default_args={"owner": "waybill", "retries": 0},
-    tags=["waybill", "watch"],
     doc_md=__doc__,
 )
 def watch() -> None:

@@ -21,7 +21,7 @@ from waybill.config.quantities import parse_size
 from waybill.errors import WaybillError
 from waybill.spark import daemon
 from waybill.spark.execute import run_each
-from waybill.spark.job import configure_logging, end_process, log_failure, write_report
+from waybill.spark.job import configure_logging, end_process, end_with_spark_submit, log_failure, write_report
 from waybill.spark.session import connection_ids, spark_context, task_slots
 from waybill.spark.side_by_side import StartedOnce
 
@@ -45,6 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     configure_logging()
+    end_with_spark_submit()
     with daemon.forked_daemon(daemon.warm_up, daemon.run) as environment:
         try:
             config = load_valid_streams(options.config)

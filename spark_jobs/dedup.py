@@ -25,7 +25,7 @@ from waybill.names import Stage
 from waybill.spark import daemon
 from waybill.spark.execute import SparkSweep
 from waybill.spark.group_job import Application, check_options, run_application
-from waybill.spark.job import configure_logging, end_process, job_parser
+from waybill.spark.job import configure_logging, end_process, end_with_spark_submit, job_parser
 from waybill.spark.session import connection_ids, spark_context, task_slots
 from waybill.spark.side_by_side import StreamWork
 from waybill.staging.driver import RunOutcome
@@ -70,6 +70,7 @@ def main(arguments: list[str] | None = None) -> int:
     except ConfigError as error:
         parser.error(str(error))
     configure_logging()
+    end_with_spark_submit()
     with daemon.forked_daemon(daemon.warm_up_dedup, daemon.run) as environment:
 
         def start(config: Config, name: str) -> SparkContext:

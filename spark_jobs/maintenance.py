@@ -22,7 +22,7 @@ from waybill.names import Stage
 from waybill.spark.catalog import spark_catalog
 from waybill.spark.group_job import Application, check_options, run_application
 from waybill.spark.iceberg import SparkProcedures, attach_catalog
-from waybill.spark.job import configure_logging, job_parser
+from waybill.spark.job import configure_logging, end_with_spark_submit, job_parser
 from waybill.spark.session import connection_ids, spark_session
 from waybill.spark.side_by_side import StreamWork
 
@@ -38,6 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     check_options(parser, options)
     configure_logging()
+    end_with_spark_submit()
     return run_application(Stage.MAINTENANCE, options, start, maintain)
 
 

@@ -22,7 +22,7 @@ from waybill.partition.run import run_to_the_end
 from waybill.spark import daemon
 from waybill.spark.execute import spark_execute
 from waybill.spark.group_job import Application, check_options, run_application
-from waybill.spark.job import configure_logging, end_process, job_parser
+from waybill.spark.job import configure_logging, end_process, end_with_spark_submit, job_parser
 from waybill.spark.session import connection_ids, spark_context, task_slots
 from waybill.spark.side_by_side import StreamWork
 from waybill.staging.driver import RunOutcome
@@ -42,6 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     check_options(parser, options)
     configure_logging()
+    end_with_spark_submit()
     with daemon.forked_daemon(daemon.warm_up, daemon.run) as environment:
 
         def start(config: Config, name: str) -> SparkContext:

@@ -36,6 +36,13 @@ def parse(config):
             dag_id: [asset.name for asset in dag.timetable.asset_condition.objects]
             for dag_id, dag in bag.dags.items() if dag.timetable.asset_condition
         },
+        "timeouts": {
+            dag_id: {t.task_id: t.execution_timeout and t.execution_timeout.total_seconds() for t in dag.tasks}
+            for dag_id, dag in bag.dags.items()
+        },
+        "run_timeouts": {
+            dag_id: dag.dagrun_timeout and dag.dagrun_timeout.total_seconds() for dag_id, dag in bag.dags.items()
+        },
         "crons": {dag_id: getattr(dag.timetable, "expression", None) for dag_id, dag in bag.dags.items()},
         "pools": {dag_id: sorted({t.pool for t in dag.tasks}) for dag_id, dag in bag.dags.items()},
         "streams": {
@@ -151,6 +158,33 @@ def test_a_group_has_its_own_dag_with_its_schedule_and_pool(parse_dags: ParseDag
     assert parsed["pools"]["partition_group__large"] == ["spark"]
     assert parsed["pools"]["partition__s2"] == ["slow"]
     assert parsed["pools"]["partition"] == ["default_pool"]
+
+
+def test_every_task_and_every_run_has_a_timeout_which_the_config_sets_for_the_long_tasks(parse_dags: ParseDags) -> None:
+    config = yaml.safe_load(config_of(2))
+    for stream in config["streams"].values():
+        stream["parser"]["message_id"] = "id"
+        stream["dedup"] = {}
+    config["groups"] = {"default": {"partition": {"timeout": "2h"}}}
+    config["spark"] = {"backfill_timeout": "3d"}
+    config["streams"]["s1"] |= {
+        "ingest": {"group": "own", "budget": "4m", "lanes": 3},
+        "maintenance": {"timeout": "45m"},
+        "dedup": {"timeout": "90m"},
+    }
+    parsed = parse_dags(yaml.safe_dump(config))
+    assert parsed["errors"] == {}
+    timeouts, run_timeouts = parsed["timeouts"], parsed["run_timeouts"]
+    assert [dag_id for dag_id, tasks in timeouts.items() if not all(tasks.values()) or not run_timeouts[dag_id]] == []
+    hour = 3600
+    assert timeouts["partition"]["partition"] == 2 * hour
+    assert timeouts["maintenance__s1"]["maintain"] == 0.75 * hour
+    assert timeouts["dedup__s1"]["sweep"] == 1.5 * hour
+    assert timeouts["backfill"]["build"] == 72 * hour
+    assert timeouts["ingest__s1"]["lane"] == 6 * 60
+    assert run_timeouts["ingest__s1"] == 3 * 6 * 60 + 0.5 * hour
+    assert run_timeouts["partition"] == 3 * (2 * hour + 0.5 * hour + 60)
+    assert [dag_id for dag_id, tasks in timeouts.items() if run_timeouts[dag_id] < max(tasks.values())] == []
 
 
 def test_stream_with_a_files_sink_and_a_dag_of_its_own_has_a_finalizer(parse_dags: ParseDags) -> None:

@@ -13,7 +13,7 @@ from waybill.config.base import Matching, ValueType, section_error
 from waybill.config.columns import Column, ColumnKind, ColumnType, column_types
 from waybill.config.enums import Keep
 from waybill.config.expressions import IsSchedule
-from waybill.config.groups import GroupedSection
+from waybill.config.groups import OWN_SPARK_TIMEOUT, GroupedSection, SparkTimeout
 from waybill.config.quantities import DurationBetween, IsPowerOfTwo, SizeBetween, format_duration
 from waybill.config.texts import unique_names
 
@@ -78,6 +78,7 @@ class Dedup(GroupedSection):
         "@hourly",
         description="When the stream's own DAG `dedup__<stream>` runs, in UTC. It also runs after partition runs.",
     )
+    timeout: SparkTimeout = Field(timedelta(hours=6), description=OWN_SPARK_TIMEOUT)
     run_bytes: Annotated[ByteSize, SizeBetween("1MiB", "16TiB")] = Field(
         ByteSize(64 << 30),
         description="The most bytes of the table's new files that one sweep reads; it reads at least one snapshot's. "

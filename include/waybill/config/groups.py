@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
 from waybill.config.base import Matching, Section, section_error
 from waybill.config.expressions import IsSchedule
-from waybill.config.quantities import WholeNumberBetween
+from waybill.config.quantities import DurationBetween, WholeNumberBetween, format_duration
 from waybill.names import Stage
 
-__all__ = ["DEFAULT_GROUP", "OWN_DAG", "Group", "GroupName", "GroupedSection", "PartitionGroup", "group_dag_id"]
+__all__ = [
+    "DEFAULT_GROUP",
+    "OWN_DAG",
+    "OWN_SPARK_TIMEOUT",
+    "SPARK_TIMEOUT",
+    "Group",
+    "GroupName",
+    "GroupedSection",
+    "PartitionGroup",
+    "SparkTimeout",
+    "group_dag_id",
+]
 
 DEFAULT_GROUP = "default"
 OWN_DAG = "own"
@@ -23,6 +35,13 @@ POOL_NAME = Matching(r"[A-Za-z0-9_.-]{1,250}", "1 to 250 characters of [A-Za-z0-
 GroupName = Annotated[str, GROUP_NAME]
 _Pool = Annotated[str, POOL_NAME]
 _DEFAULT_POOL = "default_pool"
+
+SparkTimeout = Annotated[timedelta, DurationBetween("1m", "30d")]
+SPARK_TIMEOUT = (
+    "How long the Spark application may take. Then it is killed; a retry, or the next run, continues after what it has "
+    "committed."
+)
+OWN_SPARK_TIMEOUT = f"For the stream's own DAG: {SPARK_TIMEOUT[0].lower()}{SPARK_TIMEOUT[1:]}"
 
 
 class IngestGroup(Section):
@@ -43,6 +62,7 @@ class PartitionGroup(Section):
     parallel: Annotated[int, WholeNumberBetween(1, 64)] = Field(
         4, description="How many streams the Spark application works on at the same time."
     )
+    timeout: SparkTimeout = Field(timedelta(hours=6), description=SPARK_TIMEOUT)
     pool: _Pool = Field(_DEFAULT_POOL, description="The Airflow pool of its tasks.")
 
 
@@ -59,6 +79,7 @@ class MaintenanceGroup(PartitionGroup):
     """The maintenance DAG of the group: one Spark application for all its streams."""
 
     schedule: Annotated[str, IsSchedule()] = Field("@daily", description="When the group's DAG runs, in UTC.")
+    timeout: SparkTimeout = Field(timedelta(hours=12), description=SPARK_TIMEOUT)
 
 
 class Group(Section):
@@ -80,27 +101,33 @@ def group_dag_id(stage: Stage, group: str) -> str:
     return str(stage) if group == DEFAULT_GROUP else f"{stage}_group__{group}"
 
 
+def _defaults(section: type[Section], key: str) -> tuple[Any, ...]:
+    """Return the default of a key, and the text that stands for it in YAML if it is a duration."""
+    default = section.model_fields[key].default
+    return (default, format_duration(default)) if isinstance(default, timedelta) else (default,)
+
+
 class GroupedSection(Section):
     """A section of a stream whose job runs in the DAG of a group, or in a DAG of the stream's own."""
 
     group: GroupName = Field(
         DEFAULT_GROUP,
         description="The group whose DAG does this for the stream. `own`: a DAG of its own, named after the stream. "
-        "A stream that sets `schedule` or `pool` has a DAG of its own, too.",
+        "A stream that sets `schedule`, `pool` or `timeout` has a DAG of its own, too.",
     )
     pool: _Pool | None = Field(None, description="The Airflow pool of the tasks of the stream's own DAG.")
 
     @model_validator(mode="before")
     @classmethod
     def _leave_group(cls, value: Any) -> Any:
-        """Give a stream that sets the schedule or pool of its own DAG such a DAG. Refuse both beside a group."""
+        """Give a stream that sets the schedule, pool or timeout of its own DAG such a DAG. Refuse them in a group."""
         if not isinstance(value, dict):
             return value
-        own = [key for key in ("schedule", "pool") if key in value]
+        own = [key for key in ("schedule", "pool", "timeout") if key in value and key in cls.model_fields]
         if own and "group" not in value:
             return {**value, "group": OWN_DAG}
         # A config that was written out as JSON has every key, with its default.
-        without_effect = [key for key in own if value[key] != cls.model_fields[key].default]
+        without_effect = [key for key in own if value[key] not in _defaults(cls, key)]
         if without_effect and value["group"] != OWN_DAG:
             raise section_error(
                 without_effect[0],

@@ -17,7 +17,7 @@ from waybill.config.base import Section, ValueType, section_error
 from waybill.config.columns import OWN_COLUMNS, Column, ColumnKind, ColumnType, column_types
 from waybill.config.enums import TimeUnit
 from waybill.config.expressions import IsSchedule
-from waybill.config.groups import GroupedSection
+from waybill.config.groups import OWN_SPARK_TIMEOUT, GroupedSection, SparkTimeout
 from waybill.config.quantities import DurationBetween, IsShare, SizeBetween, WholeNumberBetween
 
 __all__ = [
@@ -212,6 +212,7 @@ class Partition(GroupedSection):
     schedule: Annotated[str, IsSchedule()] = Field(
         "@hourly", description="When the stream's own DAG `partition__<stream>` runs, in UTC."
     )
+    timeout: SparkTimeout = Field(timedelta(hours=6), description=OWN_SPARK_TIMEOUT)
     task_bytes: Annotated[ByteSize, SizeBetween("1MiB", "16GiB")] = Field(
         ByteSize(256 << 20),
         description="The most bytes of backup objects that one Spark task reads. Tasks read less, down to 32 MiB, if "
@@ -233,6 +234,7 @@ class Maintenance(GroupedSection):
     schedule: Annotated[str, IsSchedule()] = Field(
         "@daily", description="When the stream's own DAG `maintenance__<stream>` runs, in UTC."
     )
+    timeout: SparkTimeout = Field(timedelta(hours=12), description=OWN_SPARK_TIMEOUT)
     target_file_bytes: Annotated[ByteSize, SizeBetween("1MiB", "16GiB")] = Field(
         ByteSize(256 << 20), description="The size of the files that compaction writes."
     )

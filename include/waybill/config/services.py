@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from waybill.config.base import Matching, Section
+from waybill.config.groups import SparkTimeout
 from waybill.config.quantities import DurationBetween
 from waybill.config.texts import CONNECTION_ID
 
@@ -75,4 +76,9 @@ class Spark(Section):
 
     connection: ConnectionId = Field(
         "spark_default", description="Airflow connection of Spark: `local[2]`, `spark://…`, `yarn`, `k8s://…`."
+    )
+    backfill_timeout: SparkTimeout = Field(
+        timedelta(hours=24),
+        description="How long the Spark application of a backfill may take. Then it is killed, and a retry continues "
+        "with the tasks that are not done.",
     )

@@ -1,11 +1,15 @@
-"""What the DAG files pass to Airflow's `dag`: ids, pools, tags, and the form's choice of streams.
+"""What the DAG files pass to Airflow's `dag`: ids, pools, retries, timeouts, tags, and the form's choice of streams.
 
-The file of the ingest DAGs imports this every minute, in each task, so it imports no operator.
+Every task and every run has a timeout, so nothing hangs for ever. The file of the ingest DAGs imports this every
+minute, in each task, so it imports no operator.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import Param
@@ -13,28 +17,64 @@ from airflow.sdk import Param
 from waybill.config.groups import GroupedSection, group_dag_id
 from waybill.names import Stage
 
-__all__ = ["group_arguments", "stream_arguments", "streams_param"]
+__all__ = ["SHORT_TASK", "Retries", "dag_arguments", "group_arguments", "stream_arguments", "streams_param"]
 
 _DEFAULT_POOL = "default_pool"
 
-
-def group_arguments(stage: Stage, group: str, pool: str, **of_tasks: Any) -> dict[str, Any]:
-    """Return arguments of the DAG of a group. `of_tasks`: more defaults of its tasks, such as `retries`."""
-    return _arguments(group_dag_id(stage, group), stage, pool, "group", of_tasks)
+SHORT_TASK = timedelta(minutes=30)
+"""The execution timeout of tasks without one of their own: they plan, read results, report, or store a decision."""
 
 
-def stream_arguments(stage: Stage, stream: str, section: GroupedSection, **of_tasks: Any) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """How often a task of a DAG is retried, and after which pause."""
+
+    retries: int = 0
+    retry_delay: timedelta = timedelta()
+
+
+_NO_RETRIES = Retries()
+
+
+def group_arguments(
+    stage: Stage, group: str, pool: str, longest: timedelta, retries: Retries = _NO_RETRIES
+) -> dict[str, Any]:
+    """Return arguments of the DAG of a group. `longest`: the execution timeout of its long task."""
+    arguments = dag_arguments(
+        group_dag_id(stage, group), str(stage), "group", longest=longest, retries=retries, pool=pool
+    )
+    return {**arguments, "max_active_runs": 1}
+
+
+def stream_arguments(
+    stage: Stage, stream: str, section: GroupedSection, longest: timedelta, retries: Retries = _NO_RETRIES
+) -> dict[str, Any]:
     """Return arguments of the own DAG of a stream, whose section for the stage is `section`."""
-    return _arguments(section.dag_id(stage, stream), stage, section.pool or _DEFAULT_POOL, stream, of_tasks)
+    pool = section.pool or _DEFAULT_POOL
+    dag_id = section.dag_id(stage, stream)
+    arguments = dag_arguments(dag_id, str(stage), stream, longest=longest, retries=retries, pool=pool)
+    return {**arguments, "max_active_runs": 1}
 
 
-def _arguments(dag_id: str, stage: Stage, pool: str, tag: str, of_tasks: dict[str, Any]) -> dict[str, Any]:
+def dag_arguments(
+    dag_id: str,
+    *tags: str,
+    longest: timedelta = SHORT_TASK,
+    retries: Retries = _NO_RETRIES,
+    pool: str = _DEFAULT_POOL,
+) -> dict[str, Any]:
+    """Return arguments of a DAG. Its run ends when each task may have used all its retries up to their timeouts."""
     return {
         "dag_id": dag_id,
         "catchup": False,
-        "max_active_runs": 1,
-        "default_args": {"owner": "waybill", "pool": pool, **of_tasks},
-        "tags": ["waybill", str(stage), tag],
+        "default_args": {
+            "owner": "waybill",
+            "pool": pool,
+            "execution_timeout": SHORT_TASK,
+            **dataclasses.asdict(retries),
+        },
+        "dagrun_timeout": (retries.retries + 1) * (longest + SHORT_TASK + retries.retry_delay),
+        "tags": ["waybill", *tags],
     }
 
 

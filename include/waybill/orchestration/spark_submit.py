@@ -10,6 +10,7 @@ from typing import Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import Asset
+from airflow.sdk.exceptions import AirflowTaskTimeout
 
 from waybill.config import Config, Stream
 from waybill.orchestration.tasks import export_connections
@@ -73,7 +74,15 @@ class WaybillSparkSubmit(SparkSubmitOperator):
         export_connections(self._config)
         for change in _ENVIRONMENT_CHANGES.get(self._job, ()):
             os.environ.update(change(os.environ))
-        super().execute(context)
+        try:
+            super().execute(context)
+        except AirflowTaskTimeout:
+            # Airflow kills spark-submit, and the driver ends with it (`waybill.spark.job.end_with_spark_submit`).
+            raise AirflowTaskTimeout(
+                f"the Spark application {self.name} was waited for, and had not ended after {self.execution_timeout} "
+                f"(`timeout` in the config). It is killed. A retry, and the next run, continue after what it has "
+                f"committed. The last lines of its log above show what it was doing"
+            ) from None
 
     def further_arguments(self, context: Any) -> list[str]:  # noqa: ARG002
         """Return arguments that depend on the run."""

@@ -6,9 +6,11 @@ This module does not import pyspark: Airflow imports it to submit the jobs.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import logging
 import os
+import signal
 import sys
 from collections.abc import Mapping
 from contextvars import ContextVar
@@ -23,6 +25,7 @@ __all__ = [
     "configure_logging",
     "current_stream",
     "end_process",
+    "end_with_spark_submit",
     "job_parser",
     "log_failure",
     "with_brief_jvm",
@@ -39,6 +42,9 @@ BRIEF_JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _JVM_OPTIONS_VARIABLE = "JDK_JAVA_OPTIONS"
 _PURGE_DELAY_VARIABLE = "MIMALLOC_PURGE_DELAY"
 _NEVER = "-1"
+_GATEWAY_VARIABLE = "PYSPARK_GATEWAY_PORT"
+"""`spark-submit` sets it in the driver's environment."""
+_PR_SET_PDEATHSIG = 1
 
 
 # --- the environment of spark-submit ----------------------------------------------------------------------------------
@@ -107,6 +113,19 @@ def job_parser(description: str, figures: str) -> argparse.ArgumentParser:
         "--resume", action="store_true", help="with --run: leave out streams that an earlier try of the run has done"
     )
     return parser
+
+
+def end_with_spark_submit() -> None:
+    """Let the kernel kill this driver when the process that runs it for `spark-submit` ends, however it ends.
+
+    Airflow kills `spark-submit` when a task is cleared, or runs into its timeout. The driver would go on until it next
+    needs the JVM, and a driver that hangs would go on for ever. Does nothing outside of `spark-submit`, or of Linux.
+    """
+    if _GATEWAY_VARIABLE in os.environ and sys.platform == "linux":
+        parent = os.getppid()
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:  # it ended before the kernel knew
+            os._exit(1)
 
 
 def configure_logging() -> None:

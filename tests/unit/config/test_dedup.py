@@ -80,6 +80,7 @@ def test_all_keys_survive_a_dump_to_json(tmp_path: Path) -> None:
         "keep": "first",
         "source": "carrier",
         "schedule": "5 * * * *",
+        "timeout": "2h",
         "run_bytes": "1GiB",
         "task_bytes": "64MiB",
         "buckets": 256,

@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 
+import psutil
+
 from waybill.spark.job import BRIEF_JVM_OPTIONS, with_brief_jvm, with_kept_memory
 
 
@@ -27,3 +29,23 @@ def test_arrows_allocator_reads_the_variable() -> None:
     found = subprocess.run([sys.executable, "-c", script], env=shown, capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "mimalloc"
     assert "option 'purge_delay': -1" in found.stderr
+
+
+_DRIVER = """
+import os, sys, time
+from waybill.spark.job import end_with_spark_submit
+end_with_spark_submit()
+print(os.getpid(), flush=True)
+time.sleep(100)
+"""
+_SUBMIT = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
+
+
+def test_a_driver_ends_with_the_spark_submit_that_runs_it() -> None:
+    environment = os.environ | {"PYSPARK_GATEWAY_PORT": "1"}
+    command = [sys.executable, "-c", _SUBMIT, _DRIVER]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as submit:
+        assert submit.stdout is not None
+        driver = psutil.Process(int(submit.stdout.readline()))
+        submit.kill()
+        driver.wait(10)
