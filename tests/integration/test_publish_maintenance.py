@@ -143,8 +143,8 @@ def test_a_backfill_can_be_promoted_and_undone_after_maintenance(scene: Scene, m
 
 
 @pytest.mark.parametrize("action", [Action.PROMOTE, Action.UNDO])
-@pytest.mark.parametrize("step", ["claimed", "quarantine_moved"])
-def test_a_killed_change_is_finished_after_maintenance(
+@pytest.mark.parametrize("step", ["claimed", "decided", "quarantine_moved"])
+def test_a_killed_change_is_ended_by_maintenance_before_its_files_expire(
     scene: Scene, maintenance: MaintenanceRunner, action: Action, step: str
 ) -> None:
     before = all_first(scene)
@@ -154,9 +154,11 @@ def test_a_killed_change_is_finished_after_maintenance(
         assert promote(scene, backfill)
     with pytest.raises(Killed):
         change(scene, backfill, action, on_step=die_at(step))
+    after = with_second(before, SPANS) if action is Action.PROMOTE else before
     both(scene, maintenance)
-    change(scene, backfill, action)
-    check(scene, with_second(before, SPANS) if action is Action.PROMOTE else before)
+    check(scene, after)
+    assert not change(scene, backfill, action), "it is done"
+    check(scene, after)
 
 
 def test_an_expiry_after_the_age_of_the_tag_ends_the_undo_and_nothing_else(

@@ -27,7 +27,7 @@ from waybill.backfill.kinds import (
     run_backfill,
 )
 from waybill.backfill.planning import Estimate, Trigger, open_requests
-from waybill.backfill.promotion import Changed
+from waybill.backfill.promotion import Changed, end_open_change
 from waybill.backfill.request import Request, find_request, list_requests
 from waybill.backfill.work import ForEach, in_this_process
 
@@ -46,6 +46,7 @@ __all__ = [
     "State",
     "Trigger",
     "change_backfill",
+    "end_open_change",
     "find_backfill",
     "find_request",
     "in_this_process",

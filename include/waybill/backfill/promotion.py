@@ -42,7 +42,7 @@ from waybill.staging.services import Services, services_of
 from waybill.store import Store
 from waybill.tables import StreamTables, is_live, load_tables, read_progress, read_retries, translate_storage_errors
 
-__all__ = ["Changed", "Changer", "change_range", "refuse_if_not_of"]
+__all__ = ["Changed", "Changer", "change_range", "end_open_change", "refuse_if_not_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -110,6 +110,17 @@ def change_range(
                 if event.is_effective:
                     return Changed(event, is_new=True)
         raise CommitConflict(f"backfill {backfill} of {name}: others changed the stream's tables each time; run again")
+
+
+def end_open_change(
+    config: Config, name: str, tables: StreamTables, services: Services, for_each: ForEach = in_this_process
+) -> Event | None:
+    """End the promotion, undo or cancellation that another process has begun and not ended; return None without one.
+
+    That process may still be at work: both come to the same end. Raises what `change_range` raises.
+    """
+    with translate_storage_errors():
+        return Changer(config, name, config.stream(name), services, for_each, reach_step).end_claim(tables)
 
 
 def refuse_if_not_of(request: Request, stream: Stream, tables: StreamTables | None) -> StreamTables:

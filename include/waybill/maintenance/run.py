@@ -1,6 +1,7 @@
 """One maintenance run of a stream: its tables one after the other, then the objects beside the archive.
 
-A killed retry of the quarantine is finished first. Then each table is maintained (`waybill.maintenance.table`),
+What a killed process left half done is ended first: the promotion or undo of a backfill, whose files would expire, and
+retries of the quarantine. Then each table is maintained (`waybill.maintenance.table`),
 and plans, key index files and index objects that are no longer needed are removed from the archive's bucket.
 
 Any step may be interrupted. The next run starts from the beginning, and removes the files that this one has staged.
@@ -21,7 +22,7 @@ from pyiceberg.table import Table
 
 from waybill import names
 from waybill.audit import AuditRecord, append_results, find_audit
-from waybill.backfill import open_requests
+from waybill.backfill import end_open_change, open_requests
 from waybill.config import Config, Stream
 from waybill.connections import S3Endpoint, find_connection
 from waybill.dedup.rebuild import histories_of, reads_from
@@ -93,7 +94,7 @@ def run_maintenance(
         if tables is not None and not is_live(tables.main.metadata, stream.generation):
             logger.info("%s: generation %d is not live: its branch is not maintained", name, stream.generation)
             return MaintenanceReport(name, (), (), time.monotonic() - began, ())
-        if tables is not None and run.finish_killed_retries(catalog):
+        if tables is not None and run.end_killed_changes(config, tables, opened):
             tables = load_tables(catalog, stream)
         dedup = load_dedup_tables(catalog, stream) if stream.dedup is not None else None
         table_reports = () if tables is None else run.maintain_tables(tables, dedup)
@@ -125,21 +126,24 @@ class _MaintenanceRun:
 
     # --- tables ---
 
-    def finish_killed_retries(self, catalog: Catalog) -> bool:
-        """Finish retries of the quarantine that were killed, and return whether there were any.
+    def end_killed_changes(self, config: Config, tables: StreamTables, services: Services) -> bool:
+        """End a change of a backfill and retries of the quarantine that were killed. Return whether there were any.
 
-        A retry that cannot be finished becomes a warning: it needs a person, and it does not hinder maintenance.
+        What cannot be ended becomes a warning: it needs a person, and it does not hinder maintenance.
         """
         try:
-            finished = finish_retries(self.store, catalog, self.name, self.stream)
+            change = end_open_change(config, self.name, tables, services)
+            finished = finish_retries(self.store, services.catalog, self.name, self.stream)
         except WaybillError as error:
             if error.retriable:
                 raise
-            self.warnings.append(f"{self.name}: a retry of the quarantine cannot be finished: {error}")
+            self.warnings.append(f"{self.name}: a backfill or a retry of the quarantine cannot be ended: {error}")
             return False
+        if change is not None:
+            logger.info("maintenance of %s: ended the %s of backfill %s", self.name, change.action, change.backfill)
         for number in finished:
             logger.info("maintenance of %s: finished retry %d of the quarantine", self.name, number)
-        return bool(finished)
+        return change is not None or bool(finished)
 
     def maintain_tables(self, tables: StreamTables, dedup: DedupTables | None) -> tuple[TableReport, ...]:
         def find_needed() -> Plans:
