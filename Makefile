@@ -6,6 +6,7 @@ VENV ?= .venv#                  where it goes
 PYTEST_ARGS ?=#                 e.g. PYTEST_ARGS="tests/unit -k framing"
 SEEDS ?= 20#                    how many scenarios `make chaos` runs
 FIRST_SEED ?= 1#                its first one; SEEDS=1 FIRST_SEED=17 runs scenario 17 again
+MATRIX ?= sample#               full: `make test-deep` runs all parameters of the long kill matrices
 GUARD ?= on#                    off: S3 ignores the condition of creates, and the harness must find what that does
 SPARK_ENV_ARGS ?=#              e.g. SPARK_ENV_ARGS="--extra my-parser.txt"
 CHAOS_ARGS ?=#                  e.g. CHAOS_ARGS="--json report.json"
@@ -43,8 +44,8 @@ test: $(READY) ## Unit, integration, fault and end-to-end tests; starts the serv
 	@$(if $(strip $(PYTEST_ARGS)),$(BIN)/python -m pytest $(PYTEST_ARGS),tests/run.sh $(BIN)/python)
 
 .PHONY: test-deep
-test-deep: $(READY) ## The long ones: kill matrices, many seeds, clusters, elections, property tests with many examples
-	@tests/run.sh $(BIN)/python deep
+test-deep: $(READY) ## The long ones: kill matrices (MATRIX=full: all of them), seeds, clusters, elections, many examples
+	@WAYBILL_MATRIX=$(MATRIX) tests/run.sh $(BIN)/python deep
 
 .PHONY: chaos
 chaos: $(READY) ## Kill, freeze and cut while lanes work: SEEDS scenarios from FIRST_SEED on, and a report

@@ -24,6 +24,30 @@ settings.register_profile("deep", settings.get_profile("default"), max_examples=
 settings.load_profile("deep" if os.environ.get("WAYBILL_DEEP") == "1" else "default")
 
 
+_SAMPLE = 3
+"""How many parameters of a `matrix` test `make test-deep` runs."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out most deep parameters of tests with the marker `matrix`, unless `MATRIX=full` asks for all.
+
+    The sample is spread over the parameters, and always the same.
+    """
+    if os.environ.get("WAYBILL_MATRIX") == "full":
+        return
+    matrices: dict[tuple[Path, str], list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("matrix") and item.get_closest_marker("deep"):
+            matrices.setdefault((item.path, item.nodeid.partition("[")[0]), []).append(item)
+    left_out = set()
+    for matrix in matrices.values():
+        sample = {matrix[number * len(matrix) // _SAMPLE] for number in range(_SAMPLE)}
+        left_out |= set(matrix) - sample
+    if left_out:
+        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+        items[:] = [item for item in items if item not in left_out]
+
+
 def pytest_collection_finish() -> None:
     """What was imported stays: the garbage collector need not look through all of it again and again."""
     gc.collect()

@@ -10,7 +10,7 @@ from publish_chaos.history import History
 if TYPE_CHECKING:
     from devstack import Stack
 
-pytestmark = [pytest.mark.faults, pytest.mark.integration]
+pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.matrix]
 
 FOUND = (46,)
 """Seeds that have found a fault: a promotion brought the first rows to a quarantine, which then had no progress."""

@@ -37,7 +37,7 @@ from quarantine_scenes import verified
 from devstack import Stack
 from waybill import failpoints
 
-pytestmark = [pytest.mark.faults, pytest.mark.integration]
+pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.matrix]
 
 DONE, HELD, REFUSED, KILLED = 0, 3, 4, -signal.SIGKILL
 CRITICAL = {"checks": {"quarantine_share": {"severity": "critical", "max_share": "1%"}}}

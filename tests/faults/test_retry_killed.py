@@ -27,7 +27,7 @@ from devstack import Stack
 from waybill import failpoints
 from waybill.partition.run import run_partition
 
-pytestmark = [pytest.mark.deep, pytest.mark.faults, pytest.mark.integration]
+pytestmark = [pytest.mark.deep, pytest.mark.faults, pytest.mark.integration, pytest.mark.matrix]
 
 IN_THE_TABLE = ("retry.committed", "retry.rewritten", "retry.dropped")
 """Steps after which the rows are in the table."""

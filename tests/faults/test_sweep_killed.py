@@ -16,7 +16,7 @@ from devstack import Stack
 from waybill import failpoints
 from waybill.names import TopicPartition
 
-pytestmark = [pytest.mark.deep, pytest.mark.faults, pytest.mark.integration]
+pytestmark = [pytest.mark.deep, pytest.mark.faults, pytest.mark.integration, pytest.mark.matrix]
 
 WINDOW_MS = 3_600_000
 OF_REBUILDS = {"sweep.rebuild_started", "sweep.unique_published", "sweep.published"}

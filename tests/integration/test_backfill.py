@@ -53,7 +53,7 @@ from waybill.partition.run import run_partition
 from waybill.quarantine.retry import retry_quarantine
 from waybill.quarantine.row_filter import RowFilter
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.matrix]
 
 MakeScene = Callable[..., Scene]
 

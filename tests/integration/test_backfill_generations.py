@@ -34,7 +34,7 @@ from waybill.ingest import plan_lanes, run_lane
 from waybill.orchestration.backfill import act_from_form, backfill_params, report_built
 from waybill.partition.generations import promote_generation
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.matrix]
 
 BUILD_STEPS = ["archived", "partitioned", "built", "diffed"]
 CHANGE_STEPS = ["decided", "quarantine_moved", "moved"]

@@ -30,7 +30,7 @@ from quarantine_scenes import rewrite_quarantine
 from waybill.backfill import Action, Request
 from waybill.errors import BackfillRefused
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.matrix]
 
 MakeScene = Callable[..., Scene]
 

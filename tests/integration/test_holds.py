@@ -20,7 +20,7 @@ from waybill.staging.driver import RunOutcome
 from waybill.staging.services import services_of
 from waybill.tables import drop_branch, read_progress
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.matrix]
 
 TP = TopicPartition("flights", 0)
 OTHER_FIELDS = {"name": "json", "event_time": {"field": "when", "format": "epoch_ms"}, "message_id": "id"}

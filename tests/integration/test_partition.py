@@ -39,7 +39,7 @@ STEPS = [
     "committed",
 ]
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.matrix]
 
 TP0, TP1 = TopicPartition("flights", 0), TopicPartition("flights", 1)
 OTHER = TopicPartition("flights-extra", 0)

@@ -42,7 +42,7 @@ from waybill.errors import BackfillRefused, PlanUnusable, ProgressLost, Publicat
 from waybill.names import backfill_branch, backfill_tag
 from waybill.partition.holds import decide_hold
 
-pytestmark = [pytest.mark.deep, pytest.mark.integration]
+pytestmark = [pytest.mark.deep, pytest.mark.integration, pytest.mark.matrix]
 
 MakeScene = Callable[..., Scene]
 

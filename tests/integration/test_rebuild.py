@@ -40,7 +40,7 @@ from waybill.tables.histories import rebuilds_of, shown_history
 from waybill.tables.progress import progress_text
 from waybill.tables.state import BACKFILL_PROPERTY, PROGRESS_PROPERTY
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.matrix]
 
 MakeScene = Callable[..., Scene]
 A = TopicPartition("flights", 0)

@@ -18,7 +18,7 @@ from waybill.audit.results_table import read_results
 from waybill.errors import RetryRefused
 from waybill.quarantine.staged import find_retry
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.matrix]
 
 MakeScene = Callable[..., Scene]
 
