@@ -767,6 +767,22 @@ def watch(
     command.watch(dry_run=dry_run, every_seconds=seconds, as_json=as_json)
 
 
+@app.command("metrics")
+def metrics(
+    serve: Annotated[
+        str | None,
+        typer.Option("--serve", help="Serve them at this address, such as 127.0.0.1:9464; default: print them once."),
+    ] = None,
+) -> None:
+    """Print or serve the metrics of all streams for Prometheus, in the OpenMetrics format.
+
+    It measures what `waybill watch` measures, each time that Prometheus asks, and stores nothing.
+    """
+    from waybill.cli import metrics as command
+
+    command.run(serve)
+
+
 @incidents_app.command("ls")
 def incidents_ls(
     resolved: Annotated[bool, typer.Option("--all", help="Also those that were resolved in the last 30 days.")] = False,

@@ -52,6 +52,8 @@ class Finding:
     """What tells several promises of one name apart: a deadline, a service."""
     since_ms: int | None = None
     """Since when the promise is broken, if that is known. Epoch ms."""
+    value: float | None = None
+    """The figure as a number: seconds, a share, or a count. None: it has none, such as a runway without an end."""
 
     @property
     def key(self) -> FindingKey:
@@ -70,6 +72,7 @@ def measured(
     command: str,
     since_ms: int | None,
     subject: str = "",
+    value: float | None = None,
 ) -> Finding:
     """Return the finding of a figure that was measured. `detail` and `since_ms` count only if the promise is broken."""
     return Finding(
@@ -83,6 +86,7 @@ def measured(
         command=command,
         subject=subject,
         since_ms=since_ms if is_broken else None,
+        value=value,
     )
 
 
@@ -108,4 +112,5 @@ def duration_finding(
         detail=detail,
         command=command,
         since_ms=now_ms - int((seconds - limit_seconds) * 1000),
+        value=seconds,
     )

@@ -35,6 +35,8 @@ class Logs:
     """By topic; without topics whose configuration the user may not describe."""
     chain_starts: Mapping[Key, int] = field(default_factory=dict)
     """The offset at which a chain starts; without chains of which this is not known."""
+    archived_messages: Mapping[Key, int] = field(default_factory=dict)
+    """How many messages a chain holds; without chains of which this is not known."""
 
     def archived_from(self, key: Key) -> int:
         """Return the offset from which on a topic-partition is archived."""
@@ -66,6 +68,12 @@ def observe(config: Config, sources: Sources, names: Iterable[str]) -> Logs:
             for name, state in states.items()
             for tp, committed in state.committed.items()
             if committed.start_offset is not None
+        },
+        archived_messages={
+            (name, tp): committed.counts.messages
+            for name, state in states.items()
+            for tp, committed in state.committed.items()
+            if committed.counts is not None
         },
         retention=sources.kafka.retention({tp.topic for each in tps.values() for tp in each}),
     )
@@ -126,6 +134,7 @@ def retention_runway(name: str, stream: Stream, logs: Logs, samples: Samples, no
         detail=f"the first messages that Kafka deletes before they are archived are in {worst}",
         command=f"waybill offsets {name}",
         since_ms=now_ms,
+        value=seconds,
     )
 
 
@@ -175,6 +184,7 @@ def named_stops(name: str, stream: Stream, logs: Logs) -> Finding:
         detail="" if first is None else f"{first.tp}: {first.error}: {first.message}",
         command=f"waybill gaps ls {name}",
         since_ms=None if first is None else first.stopped_at_ms,
+        value=len(stops),
     )
 
 

@@ -35,7 +35,7 @@ from waybill.watch.table_figures import TableState, table_findings
 if TYPE_CHECKING:
     from waybill.staging.services import Services
 
-__all__ = ["WatchServices", "measure"]
+__all__ = ["Measured", "WatchServices", "measure"]
 
 logger = logging.getLogger(__name__)
 
@@ -149,8 +149,19 @@ def _readable(name: str, error: str = "") -> Finding:
 # --- measuring --------------------------------------------------------------------------------------------------------
 
 
-def measure(config: Config, services: WatchServices, now_ms: int, *, stores: bool) -> list[Finding]:
-    """Return the findings about all promises of all streams, and about the services.
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a watch measured."""
+
+    findings: Sequence[Finding]
+    logs: Logs | None
+    """None if Kafka or ZooKeeper did not answer."""
+    states: Mapping[str, TableState]
+    """Of the streams whose tables were read, by this watch or within the last five minutes."""
+
+
+def measure(config: Config, services: WatchServices, now_ms: int, *, stores: bool) -> Measured:
+    """Return the findings about all promises of all streams, and about the services, with what they follow from.
 
     `stores`: the offsets and table states are stored for the next watch.
     """
@@ -173,7 +184,7 @@ def measure(config: Config, services: WatchServices, now_ms: int, *, stores: boo
         with services.needed("S3"):
             services.store.replace(samples_key(services.store.prefix), samples.content())
             services.store.replace(table_states_key(services.store.prefix), _states_content(states))
-    return [*found, *services.findings.values()]
+    return Measured([*found, *services.findings.values()], logs, states)
 
 
 def _log_findings(config: Config, name: str, logs: Logs | None, samples: Samples, now_ms: int) -> list[Finding]:

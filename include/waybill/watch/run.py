@@ -63,7 +63,7 @@ def run_watch(
     began = time.monotonic()
     with WatchServices(config, find) as services:
         at_ms = now_ms()
-        findings = measure(config, services, at_ms, stores=not dry_run)
+        findings = measure(config, services, at_ms, stores=not dry_run).findings
         books = BookStore(config.zookeeper.root, services.session, services.store, directory)
         if dry_run:
             open_now = tuple(each for each in books.load().incidents if each.is_open)

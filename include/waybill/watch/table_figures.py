@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -52,6 +52,8 @@ class TableState:
     """The failed checks of a held run."""
     window_alert: str = ""
     """Why sweeps compare keys over less than the whole window."""
+    rows: Mapping[str, int] = field(default_factory=dict)
+    """The number of rows by table: main, quarantine, unique, duplicates. Without dedup, the first two."""
 
     def recent(self, now_ms: int) -> Published:
         """Return the sum of what was published in the last hour."""
@@ -74,6 +76,7 @@ class TableState:
             "planned": self.planned_ms,
             "held": self.held,
             "window_alert": self.window_alert,
+            "rows": dict(self.rows),
         }
 
     @classmethod
@@ -87,6 +90,7 @@ class TableState:
             document["planned"],
             tuple(document["held"]),
             document["window_alert"],
+            document["rows"],
         )
 
 
@@ -160,6 +164,7 @@ def _complete_by(
         command=f"waybill offsets {name}",
         since_ms=int(due.timestamp() * 1000),
         subject=str(deadline),
+        value=len(missing),
     )
 
 
@@ -219,6 +224,7 @@ def _share(
         detail=f"{part:,} of {whole:,} {of}",
         command=command,
         since_ms=now_ms,
+        value=share,
     )
 
 
@@ -233,6 +239,7 @@ def _dedup_window(name: str, stream: Stream, state: TableState, now_ms: int) -> 
         detail=state.window_alert,
         command=f"waybill dedup status {name}",
         since_ms=now_ms,
+        value=int(bool(state.window_alert)),
     )
 
 
@@ -248,4 +255,5 @@ def _held(name: str, stream: Stream, state: TableState, now_ms: int) -> Finding:
         detail="; ".join(held),
         command=f"waybill quality show {name}",
         since_ms=now_ms,
+        value=int(bool(held)),
     )

@@ -14,7 +14,7 @@ from waybill.partition.next_plan import NextPlan
 from waybill.partition.plan import Plan
 from waybill.partition.statistics import QUARANTINED_PROPERTY, ROWS_PROPERTY
 from waybill.staging.services import Services
-from waybill.tables import StreamTables, load_dedup_tables, load_tables, read_progress, read_watermarks
+from waybill.tables import DedupTables, StreamTables, load_dedup_tables, load_tables, read_progress, read_watermarks
 from waybill.tables.state import ancestry
 from waybill.watch.table_figures import RECENT_MS, Published, TableState
 
@@ -54,7 +54,21 @@ def read_table_state(name: str, stream: Stream, services: Services, now_ms: int)
         planned_ms,
         held,
         window_alert or "",
+        _row_counts(tables, dedup),
     )
+
+
+def _row_counts(tables: StreamTables, dedup: DedupTables | None) -> dict[str, int]:
+    found = {"main": tables.main, "quarantine": tables.quarantine}
+    if dedup is not None:
+        found |= {"unique": dedup.unique, "duplicates": dedup.duplicates}
+    return {name: _total_rows(table.metadata) for name, table in found.items()}
+
+
+def _total_rows(metadata: TableMetadata) -> int:
+    snapshot = metadata.current_snapshot()
+    summary = None if snapshot is None else snapshot.summary
+    return 0 if summary is None else int(summary.additional_properties.get("total-records", "0"))
 
 
 def _next_run(

@@ -1,0 +1,32 @@
+"""`waybill metrics`: print or serve the metrics of all streams."""
+
+from __future__ import annotations
+
+import typer
+
+from waybill.cli.targets import load_streams
+from waybill.errors import ConfigError
+
+__all__ = ["run"]
+
+
+def run(serve: str | None) -> None:
+    """Print the metrics once, or serve them; see `waybill metrics --help`."""
+    address = None if serve is None else _parse_address(serve)
+    from waybill.metrics.endpoint import WatchCollector, metrics_text, serve_metrics
+
+    collector = WatchCollector(load_streams)
+    if address is None:
+        typer.echo(metrics_text(collector), nl=False)
+        return
+    try:
+        serve_metrics(collector, *address, lambda url: typer.echo(f"serving metrics at {url}", err=True))
+    except OSError as error:
+        raise ConfigError(f"--serve {serve}: {error.strerror or error}") from error
+
+
+def _parse_address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise ConfigError(f"--serve {text}: give an address and a port, such as 127.0.0.1:9464")
+    return host.strip("[]"), int(port)

@@ -1,0 +1,103 @@
+"""An OpenMetrics endpoint that measures all streams when it is asked, or the same once as text."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.openmetrics.exposition import generate_latest
+from prometheus_client.registry import Collector
+
+from waybill.config import Config
+from waybill.connections import find_connection
+from waybill.errors import WaybillError
+from waybill.incidents.book_store import BookStore
+from waybill.metrics.families import metric_families
+from waybill.notify.channels import FindConnection
+from waybill.watch.measure import WatchServices, measure
+
+__all__ = ["WatchCollector", "metrics_text", "serve_metrics"]
+
+logger = logging.getLogger(__name__)
+
+_FRESH_SECONDS = 10.0
+"""Two scrapes within this time get the same figures."""
+
+
+class WatchCollector(Collector):
+    """Measures all streams, without storing anything. Ages are those since the watch, which stores, saw a message."""
+
+    def __init__(
+        self,
+        load: Callable[[], Config],
+        find: FindConnection = find_connection,
+        now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
+    ) -> None:
+        """`load`: returns the config as it is now. `find`: looks up connections."""
+        self._load, self._find, self._now_ms = load, find, now_ms
+        self._lock = threading.Lock()
+        self._families: list[Metric] = []
+        self._measured_at = float("-inf")
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics. If the measurement fails, the only one is `waybill_up` with the value 0."""
+        with self._lock:
+            if time.monotonic() - self._measured_at > _FRESH_SECONDS:
+                try:
+                    self.measure()
+                except WaybillError as error:
+                    logger.error("the streams cannot be measured: %s: %s", type(error).__name__, error)
+                    self._families = [_up(0)]
+                    self._measured_at = time.monotonic()
+            yield from self._families
+
+    def measure(self) -> None:
+        """Measure now, for the next call of `collect`. A service that does not answer is `waybill_service_up 0`.
+
+        Raises `ConfigError`, `DocumentTooNew` or `DocumentDamaged`.
+        """
+        config = self._load()
+        began, now_ms = time.monotonic(), self._now_ms()
+        with WatchServices(config, self._find) as services:
+            measured = measure(config, services, now_ms, stores=False)
+            book = BookStore(config.zookeeper.root, services.session, services.store).load()
+        incidents = [incident for incident in book.incidents if incident.is_open]
+        self._families = [*metric_families(measured, incidents, time.monotonic() - began, now_ms), _up(1)]
+        self._measured_at = time.monotonic()
+
+
+def _up(value: int) -> Metric:
+    return GaugeMetricFamily("waybill_up", "1 if the streams could be measured.", value)
+
+
+def metrics_text(collector: WatchCollector) -> str:
+    """Return the metrics in the OpenMetrics text format. Raises what `WatchCollector.measure` raises."""
+    collector.measure()
+    content: bytes = generate_latest(_registry(collector))  # type: ignore[no-untyped-call]
+    return content.decode()
+
+
+def serve_metrics(collector: WatchCollector, host: str, port: int, on_ready: Callable[[str], None]) -> None:
+    """Serve the metrics until the process is interrupted. `on_ready` is called with their URL.
+
+    Raises `OSError` if the address is taken, and what `WatchCollector.measure` raises at the first measurement.
+    """
+    collector.measure()
+    server, thread = start_http_server(port, host, _registry(collector))
+    try:
+        on_ready(f"http://{host}:{server.server_port}/metrics")
+        thread.join()
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def _registry(collector: WatchCollector) -> CollectorRegistry:
+    registry = CollectorRegistry()
+    registry.register(collector)
+    return registry
