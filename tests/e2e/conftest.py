@@ -124,6 +124,28 @@ streams:
     partition_by: day
     partition: {}
     maintenance: {}
+  tours:
+    topics: [e2e-tours]
+    upload: {max_age: 0s}
+    ingest: {group: own, lanes: 1, budget: 20s}
+    parser: &tours_parser
+      event_time: {field: at, format: epoch_ms}
+      message_id: id
+    table: e2e.tours
+    partition: {}
+    maintenance: {}
+  tours_next:
+    topics: [e2e-tours]
+    generation: 2
+    format: {name: text, compression: none}
+    upload: {max_age: 0s}
+    ingest: {group: own, lanes: 1, budget: 20s}
+    parser: *tours_parser
+    columns:
+      number: {type: long, field: at}
+    table: e2e.tours
+    partition: {}
+    maintenance: {}
   visits:
     topics: [e2e-visits]
     upload: {max_age: 0s}

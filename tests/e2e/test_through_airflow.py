@@ -324,6 +324,41 @@ def test_days_with_a_wrong_unit_are_backfilled_beside_live_runs_promoted_undone_
 
 @pytest.mark.deep
 @in_parallel
+def test_a_new_generation_is_built_from_kafka_promoted_and_undone(stack: Stack, airflow: AirflowClient) -> None:
+    create_topic(stack, "e2e-tours")
+    produce(stack, "e2e-tours", range(400))
+    for dag_id in ("ingest__tours", "partition__tours"):
+        run = run_dag(airflow, dag_id)
+        assert run.state is RunState.SUCCESS, airflow.failure_report(dag_id, run.run_id)
+
+    def backfill(action: str, **form: Any) -> dict[str, str]:
+        """Run the DAG with this form, and return the logs of its tasks."""
+        run = run_dag(airflow, "backfill", {"action": action, "stream": "tours", **form})
+        assert run.state is RunState.SUCCESS, airflow.failure_report("backfill", run.run_id)
+        done = [task for task in airflow.task_instances("backfill", run.run_id) if task.state == "success"]
+        return {task.task_id: airflow.log("backfill", run.run_id, task) for task in done}
+
+    def generations() -> Counter[int]:
+        """Count the rows that consumers see by their generation."""
+        return Counter(row["generation"] for row in rows_of("e2e.tours", "generation"))
+
+    built = backfill("run", generation=2, source="kafka", everything=True, reason="objects that other tools can read")
+    [identifier] = re.findall(r"requested backfill (\w+)", built["act"])
+    assert generations() == {1: 400}, "consumers see nothing of a generation before its promotion"
+    diff = waybill("backfill", "diff", "tours", identifier)
+    assert diff["messages"].get("removed", 0) == diff["messages"].get("added", 0) == 0, diff
+    backfill("promote", backfill=identifier, reason="the diff is as expected")
+    assert generations() == {2: 400}
+    [report] = waybill("verify", "tours_next")
+    assert (report["sound"], report["figures"]["rows"]) == (True, 400)
+    backfill("undo", backfill=identifier, reason="a consumer cannot read it yet")
+    assert generations() == {1: 400}
+    [report] = waybill("verify", "tours")
+    assert (report["sound"], report["figures"]["rows"]) == (True, 400)
+
+
+@pytest.mark.deep
+@in_parallel
 def test_partition_run_triggers_a_sweep_that_keeps_each_id_once(stack: Stack, airflow: AirflowClient) -> None:
     create_topic(stack, "e2e-visits")
     produce(stack, "e2e-visits", range(300))

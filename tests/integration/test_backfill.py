@@ -543,7 +543,7 @@ def test_a_critical_failure_of_the_audit_holds_the_promotion(scene: Scene) -> No
     with pytest.raises(BackfillRefused, match=r"the audit of backfill .* has failed: .*between"):
         promote(scene, backfill)
     check(scene, before)
-    promote(scene, backfill, despite_audit=True)
+    promote(scene, backfill, accept_failed_checks=True)
     check(scene, promoted(before))
 
 

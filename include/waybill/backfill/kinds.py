@@ -178,7 +178,7 @@ def change_backfill(
     *,
     by: str,
     reason: str,
-    despite_audit: bool = False,
+    accept_failed_checks: bool = False,
     for_each: ForEach = in_this_process,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     on_step: OnStep = reach_step,
@@ -186,7 +186,7 @@ def change_backfill(
 ) -> Changed:
     """Promote, undo or cancel a backfill, and return the event. Raises what `change_range` or `change_generation` does.
 
-    `despite_audit`: promote a range even if its audit has failed. A generation's partition runs are audited one by one.
+    `accept_failed_checks`: promote a range even if its audit has failed. Runs of a generation are audited one by one.
     """
     with services_of(config, services) as opened:
         request = find_backfill(opened.store, config, name, backfill)
@@ -201,7 +201,7 @@ def change_backfill(
             action,
             by=by,
             reason=reason,
-            despite_audit=despite_audit,
+            accept_failed_checks=accept_failed_checks,
             for_each=for_each,
             now=now,
             on_step=on_step,

@@ -66,7 +66,7 @@ def change_range(
     *,
     by: str,
     reason: str,
-    despite_audit: bool = False,
+    accept_failed_checks: bool = False,
     for_each: ForEach = in_this_process,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     on_step: OnStep = reach_step,
@@ -75,7 +75,7 @@ def change_range(
     """Promote, undo or cancel a backfill of stream `name`, and return the event.
 
     It first ends what another process has begun and not ended. If the last event of the backfill is the same action,
-    that event is returned. `despite_audit`: promote even if the audit has failed.
+    that event is returned. `accept_failed_checks`: promote even if the audit has failed.
 
     Calls `on_step` with `claimed`, `decided`, `quarantine_moved` and `moved`.
 
@@ -102,7 +102,7 @@ def change_range(
             last = next((event for event in reversed(events_of(opened.store, request)) if event.is_effective), None)
             if last is not None and last.action is action:
                 return Changed(last, is_new=False)
-            changer.check(request, state, action, tables, now(), despite_audit=despite_audit)
+            changer.check(request, state, action, tables, now(), accept_failed_checks=accept_failed_checks)
             claim = Event(backfill, action, by, reason, now(), changer.next_number(request))
             if make_claim(opened.store, name, stream, tables, claim):
                 on_step("claimed")
@@ -184,7 +184,7 @@ class Changer:
         tables: StreamTables,
         now: datetime,
         *,
-        despite_audit: bool,
+        accept_failed_checks: bool,
     ) -> None:
         """Raise `BackfillRefused` if the action does not apply."""
         check_action(request, state, action)
@@ -194,7 +194,7 @@ class Changer:
                     f"backfill {request.id} of {self.name} was requested more than {ABANDONED_AFTER.days} days ago, "
                     f"and its files are no longer kept: cancel it, and request it again"
                 )
-            self._check_audit(request, despite_audit=despite_audit)
+            self._check_audit(request, accept_failed_checks=accept_failed_checks)
             self._progress_check(request)(tables.main)
             load_built_files(self.store, request, tables)
         elif action is Action.UNDO:
@@ -211,18 +211,18 @@ class Changer:
                     f"from before, has expired. Request a new backfill of the range instead"
                 )
 
-    def _check_audit(self, request: Request, *, despite_audit: bool) -> None:
+    def _check_audit(self, request: Request, *, accept_failed_checks: bool) -> None:
         audit = find_audit(self.store, request.plan.key)
         if audit is None:
             raise BackfillRefused(
                 f"backfill {request.id} of {self.name} was not audited: `waybill backfill run {self.name} --id "
                 f"{request.id}` continues"
             )
-        if audit.failed_critical and not despite_audit:
+        if audit.failed_critical and not accept_failed_checks:
             failed = "; ".join(str(result) for result in audit.failed_critical[:3])
             raise BackfillRefused(
                 f"the audit of backfill {request.id} of {self.name} has failed: {failed}. Cancel it, or promote it "
-                f"with --despite-audit and a reason"
+                f"with --accept-failed-checks and a reason"
             )
 
     def _promoted_later(self, request: Request, before: int | None = None) -> Request | None:

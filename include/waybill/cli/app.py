@@ -593,8 +593,8 @@ def backfill_promote(
     backfill: BackfillId,
     reason: Reason,
     by: By = None,
-    despite_audit: Annotated[
-        bool, typer.Option("--despite-audit", help="Promote even though a critical check has failed.")
+    accept_failed_checks: Annotated[
+        bool, typer.Option("--accept-failed-checks", help="Promote even though a critical check has failed.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -603,7 +603,13 @@ def backfill_promote(
     from waybill.cli import backfill as command
 
     command.run_change(
-        Action.PROMOTE, stream, backfill, reason=reason, by=by, despite_audit=despite_audit, as_json=as_json
+        Action.PROMOTE,
+        stream,
+        backfill,
+        reason=reason,
+        by=by,
+        accept_failed_checks=accept_failed_checks,
+        as_json=as_json,
     )
 
 
@@ -619,7 +625,7 @@ def backfill_undo(
     from waybill.backfill import Action
     from waybill.cli import backfill as command
 
-    command.run_change(Action.UNDO, stream, backfill, reason=reason, by=by, despite_audit=False, as_json=as_json)
+    command.run_change(Action.UNDO, stream, backfill, reason=reason, by=by, accept_failed_checks=False, as_json=as_json)
 
 
 @backfill_app.command("cancel")
@@ -634,7 +640,9 @@ def backfill_cancel(
     from waybill.backfill import Action
     from waybill.cli import backfill as command
 
-    command.run_change(Action.CANCEL, stream, backfill, reason=reason, by=by, despite_audit=False, as_json=as_json)
+    command.run_change(
+        Action.CANCEL, stream, backfill, reason=reason, by=by, accept_failed_checks=False, as_json=as_json
+    )
 
 
 @dedup_app.command("status")

@@ -148,13 +148,26 @@ def print_diff(stream: str, backfill: str, *, as_json: bool) -> None:
 
 
 def run_change(
-    action: Action, stream: str, backfill: str, *, reason: str, by: str | None, despite_audit: bool, as_json: bool
+    action: Action,
+    stream: str,
+    backfill: str,
+    *,
+    reason: str,
+    by: str | None,
+    accept_failed_checks: bool,
+    as_json: bool,
 ) -> None:
     """Promote, undo or cancel a backfill; see `waybill backfill promote --help`."""
     decision = make_decision(reason, by)
     config = load_streams()
     changed = change_backfill(
-        config, stream, backfill, action, by=decision.by, reason=decision.reason, despite_audit=despite_audit
+        config,
+        stream,
+        backfill,
+        action,
+        by=decision.by,
+        reason=decision.reason,
+        accept_failed_checks=accept_failed_checks,
     )
     with open_store(config) as store:
         report = report_backfill(store, find_backfill(store, config, stream, backfill))

@@ -72,11 +72,11 @@ def backfill_params(config: Config) -> dict[str, Param]:
             title="Rate limit",
             description="At most so much of the archive a second, such as 10MiB. Empty: no limit.",
         ),
-        "despite_audit": Param(
+        "accept_failed_checks": Param(
             False,
             type="boolean",
-            title="Despite the audit",
-            description="Promote even though a critical check has failed.",
+            title="Accept failed checks",
+            description="Promote even though a critical check has failed. The reason is stored with your name.",
         ),
         "reason": Param(
             None, type=["null", "string"], title="Reason", description="Why; needed for all but plan, and stored."
@@ -119,7 +119,13 @@ def _act(config: Config, form: Mapping[str, Any], by: str, run_id: str) -> str |
         if not backfill:
             raise BackfillRefused(f"give the id of the backfill to {action}: `waybill backfill status` lists them")
         changed = change_backfill(
-            config, stream, backfill, Action(action), by=by, reason=reason, despite_audit=form["despite_audit"]
+            config,
+            stream,
+            backfill,
+            Action(action),
+            by=by,
+            reason=reason,
+            accept_failed_checks=form["accept_failed_checks"],
         )
         logger.info("%s", changed.event)
         return str(backfill)
