@@ -42,7 +42,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from devstack.processes import become_subreaper, descendants, die_with_parent, end_descendants
+from devstack.processes import become_subreaper, descendants, die_with_parent, end_descendants, is_alive
 from devstack.servers import LOCK_FILE, LOG_FILE, SOCKET_FILE, ServerSpec, ServerState
 
 if TYPE_CHECKING:
@@ -239,7 +239,7 @@ class Guardian:
     def _kill_orphans(self) -> None:
         if orphans := [orphan for orphan in self._orphans() if orphan.is_running()]:
             self._log(f"killing orphans of ended servers: {[orphan.pid for orphan in orphans]}")
-            end_descendants(lambda: [o for o in self._orphans() if o.status() != psutil.STATUS_ZOMBIE], self._reap)
+            end_descendants(lambda: [orphan for orphan in self._orphans() if is_alive(orphan)], self._reap)
 
     def _stop(self, names: list[str], grace_seconds: float) -> None:
         """Send SIGTERM, and SIGKILL to those that are still running after `grace_seconds` (0: at once)."""

@@ -13,7 +13,7 @@ import psutil
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["become_subreaper", "descendants", "die_with_parent", "end_descendants"]
+__all__ = ["become_subreaper", "descendants", "die_with_parent", "end_descendants", "is_alive"]
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -49,10 +49,11 @@ def descendants(pid: int | None = None) -> list[psutil.Process]:
         processes = psutil.Process(pid).children(recursive=True)
     except psutil.NoSuchProcess:
         return []
-    return [process for process in processes if _is_alive(process)]
+    return [process for process in processes if is_alive(process)]
 
 
-def _is_alive(process: psutil.Process) -> bool:
+def is_alive(process: psutil.Process) -> bool:
+    """Return whether a process exists and is no zombie."""
     try:
         return bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
