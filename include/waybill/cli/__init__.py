@@ -1,6 +1,7 @@
 """The command line, `waybill …`.
 
-- `app`: all commands with their options. Each other module implements a group of commands.
+- `app`: the root; `commands/`: all commands with their options, by subject.
+- Each other module implements a group of commands.
 - `render`, `targets`: what they share: printing, and the meaning of arguments.
 
 Outside of Airflow, connections come from environment variables only (docs/your-own-kafka-and-s3.md). A `WaybillError`

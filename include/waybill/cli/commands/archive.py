@@ -1,0 +1,245 @@
+"""Commands about the archive: offsets, gaps, objects, uploads, and pausing streams."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from waybill.cli.commands.options import AsJson, By, OneStream, Reason, Yes
+from waybill.names import Stage
+
+__all__ = ["app"]
+
+app = typer.Typer()
+offsets_app = typer.Typer(help="Committed offsets, lag and stopped topic-partitions.", invoke_without_command=True)
+app.add_typer(offsets_app, name="offsets")
+gaps_app = typer.Typer(help="Stopped topic-partitions and accepted gaps.", invoke_without_command=True)
+app.add_typer(gaps_app, name="gaps")
+uploads_app = typer.Typer(help="Multipart uploads that killed lanes left behind.", no_args_is_help=True)
+app.add_typer(uploads_app, name="uploads")
+
+
+def _refuse_misplaced(stream: str | None, as_json: bool) -> None:
+    """Refuse options before the command. Ignoring `--stream` there would apply the command to every stream."""
+    if stream is not None or as_json:
+        raise typer.BadParameter("give --stream and --json after the command")
+
+
+@offsets_app.callback()
+def offsets(context: typer.Context, stream: OneStream = None, as_json: AsJson = False) -> None:
+    """Print committed offset, log end offset, lag and state of every topic-partition."""
+    if context.invoked_subcommand is None:
+        offsets_ls(stream, as_json)
+    else:
+        _refuse_misplaced(stream, as_json)
+
+
+@offsets_app.command("ls")
+def offsets_ls(stream: OneStream = None, as_json: AsJson = False) -> None:
+    """Print committed offset, log end offset, lag and state of every topic-partition."""
+    from waybill.cli import offsets as command
+
+    command.run(stream, as_json=as_json)
+
+
+@offsets_app.command("rebuild")
+def offsets_rebuild(
+    stream: OneStream = None,
+    topic: Annotated[str | None, typer.Option("--topic", help="Only this topic.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Also replace committed offsets that differ.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Rebuild committed offsets from the chains: missing ones at once, differing ones with --yes."""
+    from waybill.cli import offset_changes as command
+
+    command.run_rebuild(stream, topic, yes=yes, as_json=as_json)
+
+
+@offsets_app.command("set")
+def offsets_set(
+    stream: Annotated[str, typer.Argument(help="The stream.")],
+    target: Annotated[str, typer.Argument(metavar="TOPIC/PARTITION", help="The topic-partition.")],
+    offset: Annotated[int, typer.Argument(min=0, help="Where the next backup object starts.")],
+    reason: Reason,
+    by: By = None,
+) -> None:
+    """Set the offset at which a new chain starts. Refused if a chain exists and would get a gap or an overlap."""
+    from waybill.cli import offset_changes as command
+
+    command.run_set(stream, target, offset, reason, by)
+
+
+@offsets_app.command("import")
+def offsets_import(
+    stream: Annotated[str, typer.Argument(help="The stream.")],
+    from_secor: Annotated[
+        str | None, typer.Option("--from-secor", metavar="PATH", help="Secor's kafka.zookeeper.path; `/` if none.")
+    ] = None,
+    group: Annotated[str | None, typer.Option("--group", help="Secor's consumer group, if there are several.")] = None,
+    zookeeper: Annotated[
+        str | None, typer.Option("--zookeeper", help="The connection of Secor's ZooKeeper, if it has its own.")
+    ] = None,
+    from_group: Annotated[str | None, typer.Option("--from-group", help="A Kafka consumer group.")] = None,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Start chains where Secor or a Kafka consumer group stopped reading. Stop that consumer first."""
+    from waybill.cli import offset_changes as command
+
+    command.run_import(
+        stream,
+        from_secor=from_secor,
+        group=group,
+        zookeeper=zookeeper,
+        from_group=from_group,
+        yes=yes,
+        as_json=as_json,
+    )
+
+
+@gaps_app.callback()
+def gaps(context: typer.Context, stream: OneStream = None, as_json: AsJson = False) -> None:
+    """Print which topic-partitions are stopped, why and what to do, and the gaps that were accepted."""
+    if context.invoked_subcommand is None:
+        gaps_ls(stream, as_json)
+    else:
+        _refuse_misplaced(stream, as_json)
+
+
+@gaps_app.command("ls")
+def gaps_ls(stream: OneStream = None, as_json: AsJson = False) -> None:
+    """Print which topic-partitions are stopped, why and what to do, and the gaps that were accepted."""
+    from waybill.cli import gaps as command
+
+    command.list_gaps(stream, as_json=as_json)
+
+
+@gaps_app.command("accept")
+def gaps_accept(
+    topic: Annotated[str, typer.Argument(help="The topic.")],
+    partition: Annotated[int, typer.Argument(min=0, help="Its partition.")],
+    reason: Reason,
+    stream: Annotated[
+        str | None, typer.Option("--stream", "-s", help="The stream, if several archive the topic.")
+    ] = None,
+    by: By = None,
+    from_offset: Annotated[
+        int | None, typer.Option("--from", min=0, help="The first lost offset of a broken chain.")
+    ] = None,
+    to_offset: Annotated[int | None, typer.Option("--to", min=0, help="The last lost offset.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Record a gap with reason, name and time, so that ingest resumes after it.
+
+    Without --from and --to: the offsets that Kafka's retention (RetentionGap) or an unclean election (LogTruncated)
+    removed; they are read from Kafka again. With them: a backup object that is lost from the middle of a chain, by its
+    offsets as `waybill verify` prints them.
+    """
+    from waybill.cli import gaps as command
+
+    command.run_accept(
+        topic,
+        partition,
+        reason,
+        stream=stream,
+        by=by,
+        from_offset=from_offset,
+        to_offset=to_offset,
+        as_json=as_json,
+    )
+
+
+StageOption = Annotated[
+    list[Stage] | None,
+    typer.Option("--stage", help="Only this stage; may be repeated. Without it, all stages of the stream."),
+]
+
+
+@app.command()
+def streams(as_json: AsJson = False) -> None:
+    """List the streams: the DAGs that work on each, what is paused, by whom and why, and its problems."""
+    from waybill.cli import streams as command
+
+    command.list_streams(as_json=as_json)
+
+
+@app.command()
+def pause(
+    stream: Annotated[str, typer.Argument(help="The stream.")],
+    reason: Annotated[str, typer.Option(help="Why; recorded with the decision.")],
+    stage: StageOption = None,
+    by: Annotated[str | None, typer.Option(help="Who decides; without it, this user.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Leave a stream out of scheduled runs until it is resumed. Who, when and why are recorded."""
+    from waybill.cli import streams as command
+    from waybill.coordination.pauses import PauseAction
+
+    command.run_decision(PauseAction.PAUSE, stream, stage or (), reason=reason, by=by, as_json=as_json)
+
+
+@app.command()
+def resume(
+    stream: Annotated[str, typer.Argument(help="The stream.")],
+    reason: Annotated[str, typer.Option(help="Why; recorded with the decision.")],
+    stage: StageOption = None,
+    by: Annotated[str | None, typer.Option(help="Who decides; without it, this user.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Include a paused stream in scheduled runs again. Who, when and why are recorded."""
+    from waybill.cli import streams as command
+    from waybill.coordination.pauses import PauseAction
+
+    command.run_decision(PauseAction.RESUME, stream, stage or (), reason=reason, by=by, as_json=as_json)
+
+
+@app.command()
+def ls(
+    stream: Annotated[str, typer.Argument(help="The stream.")],
+    topic: Annotated[str | None, typer.Argument(metavar="[TOPIC[/PARTITION]]", help="Only these chains.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the backup objects of a stream: offsets, size, time of modification."""
+    from waybill.cli import objects as command
+
+    command.run_ls(stream, topic, as_json=as_json)
+
+
+@uploads_app.command("ls")
+def uploads_ls(
+    stream: Annotated[str | None, typer.Argument(help="The stream; default: the whole archive.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the multipart uploads that are not completed, including those of running lanes."""
+    from waybill.cli import objects as command
+
+    command.list_uploads(stream, as_json=as_json)
+
+
+@uploads_app.command("abort")
+def uploads_abort(
+    stream: Annotated[str | None, typer.Argument(help="The stream; default: the whole archive.")] = None,
+    older_than: Annotated[
+        str | None, typer.Option("--older-than", help="2h, 1d; default: storage.abort_uploads_after of the config.")
+    ] = None,
+) -> None:
+    """Abort old uploads. If a lane still uses one, it archives the messages again: nothing is lost."""
+    from waybill.cli import objects as command
+
+    command.abort_uploads(stream, older_than)
+
+
+@app.command()
+def cat(
+    key: Annotated[
+        str, typer.Argument(metavar="KEY|s3://BUCKET/KEY", help="A backup object, as `waybill ls` shows it.")
+    ],
+    from_offset: Annotated[int | None, typer.Option("--from", min=0, help="The first offset.")] = None,
+    to_offset: Annotated[int | None, typer.Option("--to", min=0, help="The last offset.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="At most so many messages.")] = None,
+) -> None:
+    """Print the messages of a backup object as JSON lines. Bytes that are not UTF-8 are {"base64": …}."""
+    from waybill.cli import objects as command
+
+    command.run_cat(key, from_offset, to_offset, limit)
