@@ -85,7 +85,7 @@ def job(name: str, _: str, arguments: argparse.Namespace) -> Work:
 def _backfill(name: str, config: Config, file: Path, report: Path, messages: int) -> Sample:
     from waybill.backfill import Trigger, request_backfill
 
-    trigger = Trigger(_STREAM, _choice(name, messages), "bench", "bench", slots=4)
+    trigger = Trigger(_STREAM, _choice(name, messages), "bench", "bench", slots=2)  # of local[2]
     request, figures = request_backfill(config, trigger)
     script = "bench/backfill.py" if name == "backfill-all" else "spark_jobs/backfill.py"
     before = (_WITHOUT_DIFF,) if name == "backfill-all" else ()

@@ -11,14 +11,16 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from waybill.config import Config
 from waybill.orchestration.spark_submit import WaybillSparkSubmit
+from waybill.spark.job import local_slots
 
 __all__ = ["SubmitBackfill", "act_from_form", "backfill_params", "report_built"]
 
 logger = logging.getLogger(__name__)
 
 _ACTIONS = ("plan", "run", "promote", "undo", "cancel")
-_SLOTS = 4
-"""Only the Spark job knows how many tasks can run side by side. Less input is cut into so many, of at least 32 MiB."""
+_SLOTS_OF_A_CLUSTER = 4
+"""Only the Spark job knows how many tasks a cluster runs side by side. Little input is cut into so many, of at least
+32 MiB."""
 _INSTANT = r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?(Z|[+-]\d{2}:\d{2})$"
 
 
@@ -139,7 +141,7 @@ def _act(config: Config, form: Mapping[str, Any], by: str, run_id: str) -> str |
         everything=form["everything"],
     )
     trigger = Trigger(
-        stream, choice, by, reason, form["generation"], form["source"], form["parallel"] or _SLOTS, token=run_id
+        stream, choice, by, reason, form["generation"], form["source"], form["parallel"] or _slots(config), token=run_id
     )
     if action == "plan":
         request, figures = plan_backfill(config, trigger)
@@ -149,6 +151,14 @@ def _act(config: Config, form: Mapping[str, Any], by: str, run_id: str) -> str |
     for line in figures.lines():
         logger.info("%s", line)
     return None if action == "plan" else request.id
+
+
+def _slots(config: Config) -> int:
+    """Return how many tasks of the job can run side by side, as far as the Spark connection shows it."""
+    from airflow.sdk import BaseHook
+
+    master = BaseHook.get_connection(config.spark.connection).host or ""
+    return local_slots(master) or _SLOTS_OF_A_CLUSTER
 
 
 class SubmitBackfill(WaybillSparkSubmit):

@@ -10,6 +10,7 @@ import ctypes
 import json
 import logging
 import os
+import re
 import signal
 import sys
 from collections.abc import Mapping
@@ -27,6 +28,7 @@ __all__ = [
     "end_process",
     "end_with_spark_submit",
     "job_parser",
+    "local_slots",
     "log_failure",
     "with_brief_jvm",
     "with_kept_memory",
@@ -42,6 +44,7 @@ BRIEF_JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _JVM_OPTIONS_VARIABLE = "JDK_JAVA_OPTIONS"
 _PURGE_DELAY_VARIABLE = "MIMALLOC_PURGE_DELAY"
 _NEVER = "-1"
+_LOCAL_THREADS = re.compile(r"local\[([0-9]+|\*)(?:,[0-9]+)?\]")
 _GATEWAY_VARIABLE = "PYSPARK_GATEWAY_PORT"
 """`spark-submit` sets it in the driver's environment."""
 _PR_SET_PDEATHSIG = 1
@@ -74,6 +77,14 @@ def with_kept_memory(environment: Mapping[str, str]) -> dict[str, str]:
     run gain nothing (docs/decisions/0015). The variable must be set before Arrow is loaded.
     """
     return {_PURGE_DELAY_VARIABLE: _NEVER, **environment}
+
+
+def local_slots(master: str) -> int | None:
+    """Return how many tasks run side by side on a local master, such as `local[2]`; None for one of a cluster."""
+    local = _LOCAL_THREADS.fullmatch(master)
+    if local is None:
+        return None
+    return os.cpu_count() or 1 if local[1] == "*" else int(local[1])
 
 
 # --- the scripts ------------------------------------------------------------------------------------------------------

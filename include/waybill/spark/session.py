@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -13,11 +12,11 @@ from pyspark.sql import SparkSession
 
 from waybill.config import Config
 from waybill.connections import connection_variable
+from waybill.spark.job import local_slots
 
 __all__ = ["REDACTED", "connection_ids", "spark_context", "spark_session", "task_slots"]
 
 _LOCAL_MASTER = "local[2]"
-_LOCAL_THREADS = re.compile(r"local\[([0-9]+|\*)(?:,[0-9]+)?\]")
 REDACTED = "(?i)secret|password|token|credential|access[.-]?key|AIRFLOW_CONN_"
 """Regular expression of the settings whose values Spark hides in its UI and logs (`spark.redaction.regex`)."""
 
@@ -55,10 +54,9 @@ def spark_context(
 def task_slots() -> int:
     """Return how many tasks can run at the same time; 1 if the settings do not define it. Starts nothing."""
     conf = _submitted()
-    master = conf.get("spark.master") or _LOCAL_MASTER
-    local = _LOCAL_THREADS.fullmatch(master)
+    local = local_slots(conf.get("spark.master") or _LOCAL_MASTER)
     if local is not None:
-        return os.cpu_count() or 1 if local[1] == "*" else int(local[1])
+        return local
     if total := conf.get("spark.cores.max"):
         return max(1, int(total))
     executors = conf.get("spark.executor.instances") or conf.get("spark.dynamicAllocation.maxExecutors") or "1"
