@@ -21,7 +21,7 @@ from waybill.names import FileName
 from waybill.partition.files_sink import finalize, hour_state, upload
 from waybill.partition.files_sink.hour_state import TimeReached
 
-pytestmark = [pytest.mark.deep, pytest.mark.integration]
+pytestmark = [pytest.mark.deep, pytest.mark.integration, pytest.mark.matrix]
 
 SEEDS = int(os.environ.get("WAYBILL_SCHEDULES", "1"))
 TRIES = max(SEEDS, 5)

@@ -49,8 +49,9 @@ _MOST_FILES = 256
 _KEPT_SNAPSHOTS = 50
 _MOST_SNAPSHOTS = 100
 """When the table has more snapshots, all but the newest `_KEPT_SNAPSHOTS` expire."""
-_CLOCK_SKEW = timedelta(hours=1)
-"""The clocks of the drivers that audit and append may differ by this much."""
+_CLOCK_SKEW = timedelta(seconds=30)
+"""The clocks of the drivers that audit and append may differ by this much. It is short, since the rows of an audit that
+is not certainly younger than the kept snapshots are looked for, and PyIceberg opens every manifest for that."""
 _MEMORY_BYTES = 64 << 20
 
 RESULTS_SCHEMA = Schema(
