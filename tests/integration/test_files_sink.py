@@ -18,7 +18,7 @@ from files_scenes import (
     objects,
     root,
 )
-from partition_scenes import Scene, in_this_process, junk
+from partition_scenes import Scene, in_this_process, junk, mostly_deep
 
 from waybill.config.enums import Compression
 from waybill.config.sink import FilesFormat
@@ -32,7 +32,7 @@ from waybill.partition.tasks import Job, TaskResult
 from waybill.records.encode import Record
 from waybill.staging.driver import RunOutcome
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.matrix]
 
 TP0, TP1 = TopicPartition("flights", 0), TopicPartition("flights", 1)
 MakeScene = Callable[..., Scene]
@@ -159,7 +159,12 @@ def _large(rng: random.Random, offset: int) -> Record:
 
 
 @pytest.mark.parametrize(
-    "step", ["planned", "executed", "staged", "branched", "audited", "quarantine_published", "committed"]
+    "step",
+    mostly_deep(
+        ("planned", "executed", "staged", "branched", "audited", "quarantine_published", "committed"),
+        "staged",
+        "quarantine_published",
+    ),
 )
 def test_the_next_run_continues_after_a_driver_died_at_any_step(scene: Scene, step: str) -> None:
     with pytest.raises(Killed):

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from partition_scenes import Scene, event, in_this_process, junk, messages_in
+from partition_scenes import Scene, event, in_this_process, junk, messages_in, mostly_deep
 from quarantine_scenes import (
     BROKEN,
     MENDED,
@@ -33,7 +33,9 @@ from waybill.quarantine.retry import finish_retries
 from waybill.quarantine.row_filter import RowFilter
 from waybill.tables import load_tables, read_progress
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.matrix]
+
+STEPS = [name.removeprefix("retry.") for name in failpoints.RETRY]
 
 MakeScene = Callable[..., Scene]
 
@@ -137,7 +139,7 @@ def test_a_retry_without_tables_or_rows_does_nothing(make_scene: MakeScene) -> N
     check_done(scene, 0)
 
 
-@pytest.mark.parametrize("step", [name.removeprefix("retry.") for name in failpoints.RETRY])
+@pytest.mark.parametrize("step", mostly_deep(STEPS, "recorded", "committed"))
 def test_the_next_retry_continues_after_one_died_at_any_step(
     scene: Scene, step: str, at_step: Callable[..., None]
 ) -> None:
@@ -197,7 +199,7 @@ def test_two_concurrent_retries_move_each_row_once(scene: Scene, monkeypatch: py
     check_done(scene, 2, left_over=True)  # both may have finished the first one, each with files for the quarantine
 
 
-@pytest.mark.parametrize("step", [name.removeprefix("retry.") for name in failpoints.RETRY[:-1]])
+@pytest.mark.parametrize("step", mostly_deep(STEPS[:-1], "recorded"))
 def test_a_retry_that_resumes_after_another_finished_changes_nothing(
     scene: Scene, step: str, at_step: Callable[..., None]
 ) -> None:
@@ -210,7 +212,7 @@ def test_a_retry_that_resumes_after_another_finished_changes_nothing(
     check_done(scene, 2, left_over=step == "rewritten")
 
 
-@pytest.mark.parametrize("step", ["rows_read", "recorded", "committed", "rewritten"])
+@pytest.mark.parametrize("step", mostly_deep(("rows_read", "recorded", "committed", "rewritten"), "committed"))
 def test_a_partition_run_during_a_retry_is_no_conflict(scene: Scene, step: str, at_step: Callable[..., None]) -> None:
     def run() -> None:
         scene.put(TP0, [event(54, 0), junk(55)])
@@ -237,7 +239,7 @@ def test_a_retry_during_a_partition_run_ignores_rows_that_are_not_final(scene: S
     check_done(scene, 3)
 
 
-@pytest.mark.parametrize("step", ["rows_read", "recorded", "committed", "rewritten"])
+@pytest.mark.parametrize("step", mostly_deep(("rows_read", "recorded", "committed", "rewritten"), "committed"))
 def test_a_compaction_during_a_retry_is_no_conflict(scene: Scene, step: str, at_step: Callable[..., None]) -> None:
     def rewrite() -> None:
         scene.rewrite()

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from oracle import Row
-from partition_scenes import Scene
+from partition_scenes import Scene, mostly_deep
 from sweep_scenes import START_MS, RandomRows, SweptScene, compact, damage_index
 
 from waybill.dedup.execute import InThisProcess
@@ -29,7 +29,7 @@ from waybill.tables.state import PROGRESS_PROPERTY
 from waybill.verify.report import Report
 from waybill.verify.unique import check_unique
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.matrix]
 
 MakeScene = Callable[..., Scene]
 A, B = TopicPartition("flights", 0), TopicPartition("flights", 1)
@@ -103,7 +103,7 @@ def _with_topic(rows: list[Row], key: tuple[str, ...]) -> list[Row]:
     return [Row(r.tp, r.offset, r.kafka_timestamp_ms, r.event_time_ms, (r.tp.topic, *r.key_values)) for r in rows]
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", mostly_deep(STEPS, "staged", "duplicates_committed"))
 def test_sweep_after_a_killed_driver_matches_the_oracle(make_scene: MakeScene, step: str) -> None:
     swept = swept_scene(make_scene)
     swept.append([row(A, 0, "a"), row(A, 1, "b")])
@@ -255,7 +255,7 @@ def test_since_leaves_out_earlier_rows_for_good(swept: SweptScene, caplog: pytes
     assert (status.beginning, status.behind.rows) == (beginning, 0)
 
 
-@pytest.mark.parametrize("step", ["planned", "staged", "duplicates_committed", "committed"])
+@pytest.mark.parametrize("step", mostly_deep(("planned", "staged", "duplicates_committed", "committed"), "staged"))
 def test_retry_without_since_keeps_the_since_of_the_killed_sweep(swept: SweptScene, step: str) -> None:
     since = fill_table_before_dedup(swept)
     assert swept.sweep_killed(step, since=since)
