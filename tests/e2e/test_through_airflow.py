@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable
 from contextlib import closing
 from datetime import UTC, date, datetime, timedelta
+from functools import partial
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,14 @@ def correct_config(wrong: str, right: str) -> None:
         corrected = config.with_suffix(".corrected")
         corrected.write_text(config.read_text().replace(wrong, right))
         corrected.replace(config)
+
+
+def run_backfill(airflow: AirflowClient, stream: str, action: str, **form: Any) -> dict[str, str]:
+    """Run the DAG `backfill` with this form, and return the logs of its tasks."""
+    run = run_dag(airflow, "backfill", {"action": action, "stream": stream, **form})
+    assert run.state is RunState.SUCCESS, airflow.failure_report("backfill", run.run_id)
+    done = [task for task in airflow.task_instances("backfill", run.run_id) if task.state == "success"]
+    return {task.task_id: airflow.log("backfill", run.run_id, task) for task in done}
 
 
 @in_parallel
@@ -270,12 +279,7 @@ def test_days_with_a_wrong_unit_are_backfilled_beside_live_runs_promoted_undone_
             assert run.state is RunState.SUCCESS, airflow.failure_report(dag_id, run.run_id)
         counts[day, unit] = len(events)
 
-    def backfill(action: str, **form: Any) -> dict[str, str]:
-        """Run the DAG with this form, and return the logs of its tasks."""
-        run = run_dag(airflow, "backfill", {"action": action, "stream": "trips", **form})
-        assert run.state is RunState.SUCCESS, airflow.failure_report("backfill", run.run_id)
-        done = [task for task in airflow.task_instances("backfill", run.run_id) if task.state == "success"]
-        return {task.task_id: airflow.log("backfill", run.run_id, task) for task in done}
+    backfill = partial(run_backfill, airflow, "trips")
 
     def units() -> Counter[tuple[date, str]]:
         """Count the rows by day and by the unit that their column has."""
@@ -331,12 +335,7 @@ def test_a_new_generation_is_built_from_kafka_promoted_and_undone(stack: Stack, 
         run = run_dag(airflow, dag_id)
         assert run.state is RunState.SUCCESS, airflow.failure_report(dag_id, run.run_id)
 
-    def backfill(action: str, **form: Any) -> dict[str, str]:
-        """Run the DAG with this form, and return the logs of its tasks."""
-        run = run_dag(airflow, "backfill", {"action": action, "stream": "tours", **form})
-        assert run.state is RunState.SUCCESS, airflow.failure_report("backfill", run.run_id)
-        done = [task for task in airflow.task_instances("backfill", run.run_id) if task.state == "success"]
-        return {task.task_id: airflow.log("backfill", run.run_id, task) for task in done}
+    backfill = partial(run_backfill, airflow, "tours")
 
     def generations() -> Counter[int]:
         """Count the rows that consumers see by their generation."""

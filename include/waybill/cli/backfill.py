@@ -154,7 +154,7 @@ def run_change(
     *,
     reason: str,
     by: str | None,
-    accept_failed_checks: bool,
+    accept_failed_checks: bool = False,
     as_json: bool,
 ) -> None:
     """Promote, undo or cancel a backfill; see `waybill backfill promote --help`."""

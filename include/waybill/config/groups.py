@@ -16,7 +16,6 @@ __all__ = [
     "DEFAULT_GROUP",
     "OWN_DAG",
     "OWN_SPARK_TIMEOUT",
-    "SPARK_TIMEOUT",
     "Group",
     "GroupName",
     "GroupedSection",
@@ -37,11 +36,11 @@ _Pool = Annotated[str, POOL_NAME]
 _DEFAULT_POOL = "default_pool"
 
 SparkTimeout = Annotated[timedelta, DurationBetween("1m", "30d")]
-SPARK_TIMEOUT = (
+_SPARK_TIMEOUT = (
     "How long the Spark application may take. Then it is killed; a retry, or the next run, continues after what it has "
     "committed."
 )
-OWN_SPARK_TIMEOUT = f"For the stream's own DAG: {SPARK_TIMEOUT[0].lower()}{SPARK_TIMEOUT[1:]}"
+OWN_SPARK_TIMEOUT = f"For the stream's own DAG: {_SPARK_TIMEOUT[0].lower()}{_SPARK_TIMEOUT[1:]}"
 
 
 class IngestGroup(Section):
@@ -62,7 +61,7 @@ class PartitionGroup(Section):
     parallel: Annotated[int, WholeNumberBetween(1, 64)] = Field(
         4, description="How many streams the Spark application works on at the same time."
     )
-    timeout: SparkTimeout = Field(timedelta(hours=6), description=SPARK_TIMEOUT)
+    timeout: SparkTimeout = Field(timedelta(hours=6), description=_SPARK_TIMEOUT)
     pool: _Pool = Field(_DEFAULT_POOL, description="The Airflow pool of its tasks.")
 
 
@@ -79,7 +78,7 @@ class MaintenanceGroup(PartitionGroup):
     """The maintenance DAG of the group: one Spark application for all its streams."""
 
     schedule: Annotated[str, IsSchedule()] = Field("@daily", description="When the group's DAG runs, in UTC.")
-    timeout: SparkTimeout = Field(timedelta(hours=12), description=SPARK_TIMEOUT)
+    timeout: SparkTimeout = Field(timedelta(hours=12), description=_SPARK_TIMEOUT)
 
 
 class Group(Section):

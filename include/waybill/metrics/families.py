@@ -127,10 +127,10 @@ def _of_logs(logs: Logs) -> Iterator[Metric]:
 
 def _table_lag(logs: Logs, states: Mapping[str, TableState]) -> Metric:
     lag: Counter[str] = Counter()
-    for (stream, tp), offsets in logs.offsets.items():
+    for key, offsets in logs.offsets.items():
+        stream = key[0]
         if stream in states:
-            published = states[stream].progress.get(tp, logs.archived_from((stream, tp)))
-            lag[stream] += max(0, offsets.committed - published)
+            lag[stream] += max(0, offsets.committed - states[stream].published_offset(key, logs))
     text = "Archived offsets that are neither in the table nor in quarantine; an upper bound of the messages."
     return _by_stream(GaugeMetricFamily(_PREFIX + "table_lag_messages", text, labels=["stream"]), lag)
 

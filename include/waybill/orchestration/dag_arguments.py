@@ -17,11 +17,11 @@ from airflow.sdk import Param
 from waybill.config.groups import GroupedSection, group_dag_id
 from waybill.names import Stage
 
-__all__ = ["SHORT_TASK", "Retries", "dag_arguments", "group_arguments", "stream_arguments", "streams_param"]
+__all__ = ["Retries", "dag_arguments", "group_arguments", "stream_arguments", "streams_param"]
 
 _DEFAULT_POOL = "default_pool"
 
-SHORT_TASK = timedelta(minutes=30)
+_SHORT_TASK = timedelta(minutes=30)
 """The execution timeout of tasks without one of their own: they plan, read results, report, or store a decision."""
 
 
@@ -59,7 +59,7 @@ def stream_arguments(
 def dag_arguments(
     dag_id: str,
     *tags: str,
-    longest: timedelta = SHORT_TASK,
+    longest: timedelta = _SHORT_TASK,
     retries: Retries = _NO_RETRIES,
     pool: str = _DEFAULT_POOL,
 ) -> dict[str, Any]:
@@ -70,10 +70,10 @@ def dag_arguments(
         "default_args": {
             "owner": "waybill",
             "pool": pool,
-            "execution_timeout": SHORT_TASK,
+            "execution_timeout": _SHORT_TASK,
             **dataclasses.asdict(retries),
         },
-        "dagrun_timeout": (retries.retries + 1) * (longest + SHORT_TASK + retries.retry_delay),
+        "dagrun_timeout": (retries.retries + 1) * (longest + _SHORT_TASK + retries.retry_delay),
         "tags": ["waybill", *tags],
     }
 

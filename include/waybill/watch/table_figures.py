@@ -17,7 +17,7 @@ from waybill.config.quantities import counted
 from waybill.incidents.finding import Finding, duration_finding, measured
 from waybill.names import TopicPartition
 from waybill.watch.log_figures import Logs
-from waybill.watch.samples import Samples
+from waybill.watch.samples import Key, Samples
 
 __all__ = ["RECENT_MS", "Published", "TableState", "table_findings"]
 
@@ -54,6 +54,10 @@ class TableState:
     """Why sweeps compare keys over less than the whole window."""
     rows: Mapping[str, int] = field(default_factory=dict)
     """The number of rows by table: main, quarantine, unique, duplicates. Without dedup, the first two."""
+
+    def published_offset(self, key: Key, logs: Logs) -> int:
+        """Return the offset up to which a topic-partition is in the table or in quarantine."""
+        return self.progress.get(key[1], logs.archived_from(key))
 
     def recent(self, now_ms: int) -> Published:
         """Return the sum of what was published in the last hour."""
@@ -120,7 +124,7 @@ def _table_lag(name: str, stream: Stream, state: TableState, logs: Logs, samples
     promise = stream.promises.table_lag
     lags: dict[TopicPartition, float] = {}
     for tp, offsets in logs.of_stream(name).items():
-        published = state.progress.get(tp, logs.archived_from((name, tp)))
+        published = state.published_offset((name, tp), logs)
         if offsets.committed > published:
             since = samples.beyond_since((name, tp), published, of_archive=True)
             lags[tp] = 0.0 if since is None else (now_ms - since) / 1000
@@ -149,7 +153,7 @@ def _complete_by(
     end_ms = int(end.timestamp() * 1000)
     missing = []
     for tp, offsets in logs.of_stream(name).items():
-        published = state.progress.get(tp, logs.archived_from((name, tp)))
+        published = state.published_offset((name, tp), logs)
         seen = samples.first_since((name, tp), end_ms) or offsets
         if state.watermarks.get(tp, -1) < end_ms and published < min(seen.end, offsets.end):
             missing.append(tp)

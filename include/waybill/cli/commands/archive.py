@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from waybill.cli.commands.options import AsJson, By, OneStream, Reason, Yes
+from waybill.cli.commands.options import AsJson, By, OneStream, Reason, StreamName, Yes
 from waybill.names import Stage
 
 __all__ = ["app"]
@@ -58,7 +58,7 @@ def offsets_rebuild(
 
 @offsets_app.command("set")
 def offsets_set(
-    stream: Annotated[str, typer.Argument(help="The stream.")],
+    stream: StreamName,
     target: Annotated[str, typer.Argument(metavar="TOPIC/PARTITION", help="The topic-partition.")],
     offset: Annotated[int, typer.Argument(min=0, help="Where the next backup object starts.")],
     reason: Reason,
@@ -72,7 +72,7 @@ def offsets_set(
 
 @offsets_app.command("import")
 def offsets_import(
-    stream: Annotated[str, typer.Argument(help="The stream.")],
+    stream: StreamName,
     from_secor: Annotated[
         str | None, typer.Option("--from-secor", metavar="PATH", help="Secor's kafka.zookeeper.path; `/` if none.")
     ] = None,
@@ -166,7 +166,7 @@ def streams(as_json: AsJson = False) -> None:
 
 @app.command()
 def pause(
-    stream: Annotated[str, typer.Argument(help="The stream.")],
+    stream: StreamName,
     reason: Annotated[str, typer.Option(help="Why; recorded with the decision.")],
     stage: StageOption = None,
     by: Annotated[str | None, typer.Option(help="Who decides; without it, this user.")] = None,
@@ -181,7 +181,7 @@ def pause(
 
 @app.command()
 def resume(
-    stream: Annotated[str, typer.Argument(help="The stream.")],
+    stream: StreamName,
     reason: Annotated[str, typer.Option(help="Why; recorded with the decision.")],
     stage: StageOption = None,
     by: Annotated[str | None, typer.Option(help="Who decides; without it, this user.")] = None,
@@ -196,7 +196,7 @@ def resume(
 
 @app.command()
 def ls(
-    stream: Annotated[str, typer.Argument(help="The stream.")],
+    stream: StreamName,
     topic: Annotated[str | None, typer.Argument(metavar="[TOPIC[/PARTITION]]", help="Only these chains.")] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from waybill.cli.commands.options import AsJson, By, Reason
+from waybill.cli.commands.options import AsJson, By, Reason, StreamName
 
 __all__ = ["app"]
 
@@ -41,7 +41,7 @@ BackfillId = Annotated[str, typer.Argument(metavar="ID", help="The backfill, as 
 
 @backfill_app.command("plan")
 def backfill_plan(
-    stream: Annotated[str, typer.Argument(help="The stream.")],
+    stream: StreamName,
     offsets: OfOffsets = None,
     topic_partition: OfWholePartition = None,
     since: Since = None,
@@ -67,7 +67,7 @@ def backfill_plan(
 
 @backfill_app.command("run")
 def backfill_run(
-    stream: Annotated[str, typer.Argument(help="The stream.")],
+    stream: StreamName,
     offsets: OfOffsets = None,
     topic_partition: OfWholePartition = None,
     since: Since = None,
@@ -127,9 +127,7 @@ def backfill_status(
 
 
 @backfill_app.command("diff")
-def backfill_diff(
-    stream: Annotated[str, typer.Argument(help="The stream.")], backfill: BackfillId, as_json: AsJson = False
-) -> None:
+def backfill_diff(stream: StreamName, backfill: BackfillId, as_json: AsJson = False) -> None:
     """Print what the promotion of a backfill changes: messages by kind, column and hour, with examples."""
     from waybill.cli import backfill as command
 
@@ -138,7 +136,7 @@ def backfill_diff(
 
 @backfill_app.command("promote")
 def backfill_promote(
-    stream: Annotated[str, typer.Argument(help="The stream.")],
+    stream: StreamName,
     backfill: BackfillId,
     reason: Reason,
     by: By = None,
@@ -164,7 +162,7 @@ def backfill_promote(
 
 @backfill_app.command("undo")
 def backfill_undo(
-    stream: Annotated[str, typer.Argument(help="The stream.")],
+    stream: StreamName,
     backfill: BackfillId,
     reason: Reason,
     by: By = None,
@@ -174,12 +172,12 @@ def backfill_undo(
     from waybill.backfill import Action
     from waybill.cli import backfill as command
 
-    command.run_change(Action.UNDO, stream, backfill, reason=reason, by=by, accept_failed_checks=False, as_json=as_json)
+    command.run_change(Action.UNDO, stream, backfill, reason=reason, by=by, as_json=as_json)
 
 
 @backfill_app.command("cancel")
 def backfill_cancel(
-    stream: Annotated[str, typer.Argument(help="The stream.")],
+    stream: StreamName,
     backfill: BackfillId,
     reason: Reason,
     by: By = None,
@@ -189,6 +187,4 @@ def backfill_cancel(
     from waybill.backfill import Action
     from waybill.cli import backfill as command
 
-    command.run_change(
-        Action.CANCEL, stream, backfill, reason=reason, by=by, accept_failed_checks=False, as_json=as_json
-    )
+    command.run_change(Action.CANCEL, stream, backfill, reason=reason, by=by, as_json=as_json)

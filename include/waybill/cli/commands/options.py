@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["AsJson", "By", "OneStream", "Reason", "Yes"]
+__all__ = ["AsJson", "By", "OneStream", "Reason", "StreamName", "Yes"]
 
+StreamName = Annotated[str, typer.Argument(help="The stream.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 OneStream = Annotated[str | None, typer.Option("--stream", "-s", help="Only this stream.")]
 Reason = Annotated[str, typer.Option("--reason", help="Why; it is stored with the decision.")]

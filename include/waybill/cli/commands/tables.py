@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from waybill.cli.commands.options import AsJson, By, Reason
+from waybill.cli.commands.options import AsJson, By, Reason, StreamName
 
 __all__ = ["app"]
 
@@ -35,7 +35,7 @@ ToOffset = Annotated[int | None, typer.Option("--to", min=0, help="The last offs
 
 @quarantine_app.command("ls")
 def quarantine_ls(
-    stream: Annotated[str, typer.Argument(help="The stream.")],
+    stream: StreamName,
     reason: OfReason = None,
     topic_partition: OfTopicPartition = None,
     as_json: AsJson = False,
@@ -50,7 +50,7 @@ def quarantine_ls(
 
 @quarantine_app.command("show")
 def quarantine_show(
-    stream: Annotated[str, typer.Argument(help="The stream.")],
+    stream: StreamName,
     messages: Annotated[
         list[str] | None, typer.Argument(metavar="[TOPIC[/PARTITION[@OFFSET]]]...", help="Only these.")
     ] = None,
@@ -69,7 +69,7 @@ def quarantine_show(
 
 @quarantine_app.command("retry")
 def quarantine_retry(
-    stream: Annotated[str, typer.Argument(help="The stream.")],
+    stream: StreamName,
     reason: OfReason = None,
     topic_partition: OfTopicPartition = None,
     from_offset: FromOffset = None,
@@ -100,7 +100,7 @@ def quarantine_retry(
 
 
 @generation_app.command("ls")
-def generation_ls(stream: Annotated[str, typer.Argument(help="The stream.")], as_json: AsJson = False) -> None:
+def generation_ls(stream: StreamName, as_json: AsJson = False) -> None:
     """Print the generations that the table of a stream holds, and which one is live."""
     from waybill.cli import generations
 
@@ -109,7 +109,7 @@ def generation_ls(stream: Annotated[str, typer.Argument(help="The stream.")], as
 
 @generation_app.command("promote")
 def generation_promote(
-    stream: Annotated[str, typer.Argument(help="The stream.")],
+    stream: StreamName,
     reason: Reason,
     to: Annotated[
         int | None, typer.Option("--to", min=1, help="The generation; default: the one of the config.")
@@ -125,7 +125,7 @@ def generation_promote(
 
 @quality_app.command("show")
 def quality_show(
-    stream: Annotated[str, typer.Argument(help="The stream.")],
+    stream: StreamName,
     plan: Annotated[str | None, typer.Option("--plan", help="The plan; default: that of the last audit.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -137,7 +137,7 @@ def quality_show(
 
 @quality_app.command("history")
 def quality_history(
-    stream: Annotated[str, typer.Argument(help="The stream.")],
+    stream: StreamName,
     since: Annotated[str, typer.Option("--since", metavar="DURATION", help="How far back: 24h, 30d.")] = "7d",
     as_json: AsJson = False,
 ) -> None:
@@ -149,7 +149,7 @@ def quality_history(
 
 @quality_app.command("release")
 def quality_release(
-    stream: Annotated[str, typer.Argument(help="The stream.")],
+    stream: StreamName,
     reason: Reason,
     by: By = None,
     as_json: AsJson = False,
@@ -163,7 +163,7 @@ def quality_release(
 
 @quality_app.command("reject")
 def quality_reject(
-    stream: Annotated[str, typer.Argument(help="The stream.")],
+    stream: StreamName,
     reason: Reason,
     by: By = None,
     as_json: AsJson = False,
@@ -191,7 +191,7 @@ def dedup_status(
 
 
 @dedup_app.command("rebuild")
-def dedup_rebuild(stream: Annotated[str, typer.Argument(help="The stream.")], as_json: AsJson = False) -> None:
+def dedup_rebuild(stream: StreamName, as_json: AsJson = False) -> None:
     """Rebuild the key index from the unique table. Sweeps may run meanwhile; their results do not change."""
     from waybill.cli import dedup as command
 
@@ -199,7 +199,7 @@ def dedup_rebuild(stream: Annotated[str, typer.Argument(help="The stream.")], as
 
 
 @dedup_app.command("merge")
-def dedup_merge(stream: Annotated[str, typer.Argument(help="The stream.")], as_json: AsJson = False) -> None:
+def dedup_merge(stream: StreamName, as_json: AsJson = False) -> None:
     """Merge small sorted runs of the key index, as the DAG does after each sweep. Sweeps may run meanwhile."""
     from waybill.cli import dedup as command
 
@@ -208,7 +208,7 @@ def dedup_merge(stream: Annotated[str, typer.Argument(help="The stream.")], as_j
 
 @app.command()
 def lateness(
-    stream: Annotated[str, typer.Argument(help="The stream.")],
+    stream: StreamName,
     since: Annotated[str, typer.Option("--since", metavar="DURATION", help="Of commits since then: 36h, 7d.")] = "7d",
     as_json: AsJson = False,
 ) -> None:
