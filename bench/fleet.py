@@ -225,8 +225,7 @@ def measured(stack: Stack) -> Iterator[Measured]:
 
 
 def count_db_rows(stack: Stack) -> int:
-    path = stack.airflow.directory / "airflow.db"
-    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=60)) as database:
+    with closing(sqlite3.connect(f"file:{stack.airflow.database}?mode=ro", uri=True, timeout=60)) as database:
         tables = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         return sum(database.execute(f'SELECT count(*) FROM "{name}"').fetchone()[0] for name in tables)
 

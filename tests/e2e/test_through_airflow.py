@@ -398,7 +398,7 @@ def test_partition_run_triggers_a_sweep_that_keeps_each_id_once(stack: Stack, ai
 @in_parallel
 def test_cleanup_removes_old_rows_of_airflows_database_and_keeps_new_ones(stack: Stack, airflow: AirflowClient) -> None:
     def events() -> list[str]:
-        with closing(sqlite3.connect(stack.airflow.directory / "airflow.db", timeout=120)) as database:
+        with closing(sqlite3.connect(stack.airflow.database, timeout=120)) as database:
             return [event for (event,) in database.execute("SELECT event FROM log WHERE owner = 'e2e' ORDER BY event")]
 
     def clean(form: dict[str, Any]) -> str:
@@ -411,7 +411,7 @@ def test_cleanup_removes_old_rows_of_airflows_database_and_keeps_new_ones(stack:
     # first, so it has ended when this one has.
     clean({})
     now = datetime.now(UTC)
-    with closing(sqlite3.connect(stack.airflow.directory / "airflow.db", timeout=120)) as database, database:
+    with closing(sqlite3.connect(stack.airflow.database, timeout=120)) as database, database:
         for days in (1, 40, 400):
             row = (f"{days} days", f"{now - timedelta(days=days):%Y-%m-%d %H:%M:%S.%f}")
             database.execute("INSERT INTO log (event, dttm, owner) VALUES (?, ?, 'e2e')", row)
