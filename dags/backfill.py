@@ -18,7 +18,8 @@ from airflow.sdk import DAG, dag, task
 from waybill.config import Config, load_valid_streams
 from waybill.orchestration.backfill import SubmitBackfill, backfill_params
 from waybill.orchestration.dag_arguments import Retries, dag_arguments
-from waybill.orchestration.spark_submit import check_params
+from waybill.orchestration.deadlines import deadline_arguments
+from waybill.orchestration.run_params import check_params
 
 RETRIES = Retries(2, timedelta(minutes=1))
 
@@ -50,6 +51,7 @@ def backfill_dag(config: Config) -> DAG:
 
     @dag(
         **dag_arguments("backfill", "backfill", longest=config.spark.backfill_timeout, retries=RETRIES),
+        **deadline_arguments(config, config.airflow.deadlines.backfill),
         schedule=None,
         params=backfill_params(config),
         doc_md=__doc__,

@@ -20,9 +20,10 @@ from airflow.sdk import DAG, Asset, AssetAny, AssetOrTimeSchedule, CronTriggerTi
 
 from waybill.config import Config, Dedup, load_valid_streams
 from waybill.names import Stage
-from waybill.orchestration.dag_arguments import Retries, group_arguments, stream_arguments, streams_param
+from waybill.orchestration.dag_arguments import Retries, group_arguments, stream_arguments
 from waybill.orchestration.groups import add_result_tasks, partition_assets
-from waybill.orchestration.spark_submit import SubmitGroup, SubmitStream, check_sweep_range, table_asset
+from waybill.orchestration.run_params import check_sweep_range, streams_param
+from waybill.orchestration.spark_submit import SubmitGroup, SubmitStream, table_asset
 
 RETRIES = Retries(2, timedelta(minutes=1))
 

@@ -17,7 +17,8 @@ from airflow.sdk import DAG, dag, task
 
 from waybill.config import Config, load_valid_streams
 from waybill.names import Stage
-from waybill.orchestration.dag_arguments import group_arguments, stream_arguments, streams_param
+from waybill.orchestration.dag_arguments import group_arguments, stream_arguments
+from waybill.orchestration.run_params import streams_param
 
 
 @task(show_return_value_in_logs=False)

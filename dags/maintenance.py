@@ -15,9 +15,10 @@ from airflow.sdk import DAG, dag
 
 from waybill.config import Config, Stream, load_valid_streams
 from waybill.names import Stage
-from waybill.orchestration.dag_arguments import Retries, group_arguments, stream_arguments, streams_param
+from waybill.orchestration.dag_arguments import Retries, group_arguments, stream_arguments
 from waybill.orchestration.groups import add_result_tasks
-from waybill.orchestration.spark_submit import SubmitGroup, SubmitStream, check_params
+from waybill.orchestration.run_params import check_params, streams_param
+from waybill.orchestration.spark_submit import SubmitGroup, SubmitStream
 
 RETRIES = Retries(1, timedelta(minutes=5))
 

@@ -19,9 +19,11 @@ from airflow.sdk import DAG, dag, task
 
 from waybill.config import Config, Stream, load_valid_streams
 from waybill.names import Stage
-from waybill.orchestration.dag_arguments import Retries, group_arguments, stream_arguments, streams_param
+from waybill.orchestration.dag_arguments import Retries, group_arguments, stream_arguments
+from waybill.orchestration.deadlines import deadline_arguments
 from waybill.orchestration.groups import add_result_tasks
-from waybill.orchestration.spark_submit import SubmitGroup, SubmitStream, check_params, table_asset
+from waybill.orchestration.run_params import check_params, streams_param
+from waybill.orchestration.spark_submit import SubmitGroup, SubmitStream, table_asset
 
 RETRIES = Retries(2, timedelta(minutes=1))
 
@@ -35,6 +37,7 @@ def group_dag(config: Config, group: str, streams: Sequence[str]) -> DAG:
 
     @dag(
         **group_arguments(Stage.PARTITION, group, settings.pool, settings.timeout, RETRIES),
+        **deadline_arguments(config, config.airflow.deadlines.partition),
         schedule=settings.schedule,
         params={"streams": streams_param(streams)},
         doc_md=__doc__,
@@ -80,6 +83,7 @@ def stream_dag(config: Config, name: str, stream: Stream) -> DAG:
 
     @dag(
         **stream_arguments(Stage.PARTITION, name, stream.partition, stream.partition.timeout, RETRIES),
+        **deadline_arguments(config, config.airflow.deadlines.partition),
         schedule=stream.partition.schedule,
         doc_md=__doc__,
     )

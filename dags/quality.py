@@ -11,9 +11,10 @@ from airflow.sdk import DAG, Param, dag, task
 
 from waybill.config import Config, load_valid_streams
 from waybill.orchestration.dag_arguments import dag_arguments
+from waybill.orchestration.run_params import check_params
 
 
-@task
+@task(pre_execute=check_params)
 def decide() -> dict[str, Any]:
     from airflow.sdk import get_current_context
 

@@ -1,4 +1,4 @@
-"""`quarantine_retry__<stream>`: parse messages in quarantine again, when triggered by hand.
+"""`quarantine_retry`: parse messages of a stream in quarantine again, when triggered by hand.
 
 Run it after a correction of the parser or the config. Messages that can be parsed now move to the table, exactly once,
 even if the task is killed and retried; the others stay. The log shows their numbers and reasons. The rows are audited
@@ -13,10 +13,11 @@ from airflow.sdk import DAG, Param, dag, task
 
 from waybill.config import Config, load_valid_streams
 from waybill.orchestration.dag_arguments import Retries, dag_arguments
+from waybill.orchestration.run_params import check_params
 
 RETRIES = Retries(2, timedelta(minutes=1))
 
-PARAMS = {
+FORM = {
     "reasons": Param(
         [],
         type="array",
@@ -43,37 +44,33 @@ PARAMS = {
 }
 
 
-@task
-def retry(stream: str) -> dict[str, Any]:
+@task(pre_execute=check_params)
+def retry() -> dict[str, Any]:
     from airflow.sdk import get_current_context
 
     from waybill.orchestration.tasks import begin_task, retry_from_form
 
     context = get_current_context()
-    return retry_from_form(begin_task(), stream, context["params"], context["dag_run"].triggering_user_name)
+    return retry_from_form(begin_task(), context["params"], context["dag_run"].triggering_user_name)
 
 
-def quarantine_retry_dag(name: str, timeout: timedelta) -> DAG:
-    """Return the DAG of one stream. A retry may take as long as a partition run."""
+def quarantine_retry_dag(config: Config) -> DAG:
+    """Return the DAG; its form offers the streams of the config. A retry may take as long as a partition run.
+
+    Runs of several streams may be active at once. Of two of one stream, each message is moved by one.
+    """
+    longest = max((stream.partition.timeout for stream in config.streams.values()), default=timedelta(hours=1))
 
     @dag(
-        **dag_arguments(f"quarantine_retry__{name}", "quarantine", name, longest=timeout, retries=RETRIES),
+        **dag_arguments("quarantine_retry", "quarantine", longest=longest, retries=RETRIES),
         schedule=None,
-        max_active_runs=1,
-        params=PARAMS,
+        params={"stream": Param(type="string", enum=sorted(config.streams), title="Stream"), **FORM},
         doc_md=__doc__,
     )
     def build() -> None:
-        retry.override(execution_timeout=timeout)(name)
+        retry.override(execution_timeout=longest)()
 
     return build()
 
 
-def build_all(config: Config) -> None:
-    """Register a DAG for each stream of the config."""
-    for name, stream in config.streams.items():
-        timeout = stream.partition.timeout
-        globals()[f"quarantine_retry__{name}"] = quarantine_retry_dag(name, timeout)
-
-
-build_all(load_valid_streams())
+quarantine_retry = quarantine_retry_dag(load_valid_streams())

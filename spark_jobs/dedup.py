@@ -124,6 +124,8 @@ def sweep(options: argparse.Namespace, application: Application, work: StreamWor
         is_new = report.outcome is not RunOutcome.NOTHING_NEW
         work.did_something |= is_new or options.rebuild_index
         work.committed |= is_new
+        if report.outcome is RunOutcome.COMMITTED:
+            work.counts.update(rows=report.rows, duplicates=report.duplicates)
         alert = report.alert or alert
     return alert
 

@@ -76,6 +76,8 @@ def partition(application: Application, work: StreamWork, *, alerts: bool) -> No
         is_new = report.outcome is not RunOutcome.NOTHING_NEW
         work.did_something |= is_new
         work.committed |= is_new
+        if report.outcome is RunOutcome.COMMITTED:
+            work.counts.update(rows=report.rows, quarantined=report.quarantined)
         if alerts:
             work.alerts += report.alerts
         for alert in () if alerts else report.alerts:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self
 
 from devstack import jars, preflight
-from devstack.airflow import MIGRATION_SERVER, Airflow
+from devstack.airflow import MIGRATION_SERVER, USER, Airflow
 from devstack.control import GuardianHandle, GuardianStatus
 from devstack.kafka import BROKER_IDS, KafkaCluster, broker_name
 from devstack.s3 import REGION, S3Program, S3Server, choose_server
@@ -430,7 +430,16 @@ def _connections(stack: Stack) -> dict[str, str]:
         },
         "SPARK": {"conn_type": "spark", "host": "local[2]", "extra": {"deploy-mode": "client"}},
     }
-    return {f"AIRFLOW_CONN_{name}_DEFAULT": json.dumps(connection) for name, connection in connections.items()}
+    variables = {f"AIRFLOW_CONN_{name}_DEFAULT": json.dumps(connection) for name, connection in connections.items()}
+    # For the watch, if the config names it (`airflow.connection`).
+    api = {
+        "conn_type": "http",
+        "host": "127.0.0.1",
+        "port": stack.endpoints.ports[8],
+        "login": USER,
+        "password": stack.endpoints.airflow_password,
+    }
+    return {**variables, "AIRFLOW_CONN_WAYBILL_AIRFLOW": json.dumps(api)}
 
 
 def _log_excerpt(state: ServerState) -> str:

@@ -18,6 +18,7 @@ later without any change. Retry policies, Airflow's among them, read that proper
       CatalogUnavailable            (retriable) the Iceberg catalog
       CoordinationUnavailable       (retriable) ZooKeeper
       RegistryUnavailable           (retriable) the schema registry
+      AirflowUnavailable            (retriable) Airflow's API
       RegistryRefused
       ScratchUnusable               (retriable) the local disk
       ObjectExists                  the outcome of a conditional create in S3
@@ -72,6 +73,7 @@ from typing import Any, ClassVar
 
 __all__ = [
     "AirflowCleanupFailed",
+    "AirflowUnavailable",
     "AlertsRaised",
     "BackfillRefused",
     "BackfillUnderWay",
@@ -217,6 +219,16 @@ class RegistryUnavailable(WaybillError):
 
     def __init__(self, url: str, reason: str, remedy: str) -> None:
         super().__init__(f"the schema registry at {url} does not answer ({reason}). Check {remedy}")
+        self.url, self.reason, self.remedy = url, reason, remedy
+
+
+class AirflowUnavailable(WaybillError):
+    """Airflow's API did not answer, or refused the request. Only the watch asks it."""
+
+    retriable = True
+
+    def __init__(self, url: str, reason: str, remedy: str) -> None:
+        super().__init__(f"Airflow at {url} does not answer the watch: {reason}. Check {remedy}")
         self.url, self.reason, self.remedy = url, reason, remedy
 
 

@@ -211,11 +211,11 @@ def test_too_many_messages_in_quarantine_fail_one_task_and_a_retry_moves_them(
     assert run.state is RunState.SUCCESS, "there are no new messages, and the alert was raised before"
 
     correct_config("field: time,", "field: at,")
-    form = {"reasons": ["event_time_missing"], "topic_partitions": ["e2e-clicks/0"], "last_offset": 89}
-    run = run_dag(airflow, "quarantine_retry__clicks", form)
-    assert run.state is RunState.SUCCESS, airflow.failure_report("quarantine_retry__clicks", run.run_id)
-    [task] = airflow.task_instances("quarantine_retry__clicks", run.run_id)
-    log = airflow.log("quarantine_retry__clicks", run.run_id, task)
+    selection = {"reasons": ["event_time_missing"], "topic_partitions": ["e2e-clicks/0"], "last_offset": 89}
+    run = run_dag(airflow, "quarantine_retry", {"stream": "clicks", **selection})
+    assert run.state is RunState.SUCCESS, airflow.failure_report("quarantine_retry", run.run_id)
+    [task] = airflow.task_instances("quarantine_retry", run.run_id)
+    log = airflow.log("quarantine_retry", run.run_id, task)
     assert "clicks: moved 90 messages to the table, 0 stay in quarantine" in log
     [report] = waybill("verify", "clicks")
     assert (report["sound"], report["figures"]["rows"], report["figures"]["quarantine"]) == (True, 90, 10)

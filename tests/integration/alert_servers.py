@@ -31,6 +31,8 @@ class AlertServers:
 
     environment: dict[str, str]
     """Connections to them."""
+    ca_file: str = ""
+    """The CA that signed the mail server's certificate."""
     mails: list[EmailMessage] = field(default_factory=list)
     posts: list[tuple[str, dict[str, str], dict[str, Any]]] = field(default_factory=list)
     """Path, headers and body of each request."""
@@ -110,6 +112,7 @@ def alert_servers(directory: Path) -> Iterator[AlertServers]:
     base = f"http://127.0.0.1:{http.server_address[1]}"
     extra = {"disable_ssl": True, "from_email": "waybill@example.com", "ca_file": str(certificates.ca)}
     smtp = {"conn_type": "smtp", "host": "localhost", "port": mail_port, "login": _USER, "extra": extra}
+    servers.ca_file = str(certificates.ca)
     servers.environment = as_environment(
         mail={**smtp, "password": _PASSWORD},
         mail_wrong_password={**smtp, "password": "wrong"},

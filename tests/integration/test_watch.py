@@ -17,6 +17,7 @@ from ingest_scenes import Cluster
 
 from devstack import Stack
 from waybill.config import Config
+from waybill.errors import ConnectionMissing
 from waybill.incidents.finding import Finding, Verdict
 from waybill.incidents.incident import Incident
 from waybill.ingest import plan_lanes, run_lane
@@ -205,6 +206,23 @@ def test_service_that_is_away_is_one_incident_and_changes_no_other(
         assert [each.promise for each in report.open] == ["archive_lag"], "it is over"
     subjects = [str(mail["Subject"]) for mail in servers.mails]
     assert sum("archive lag" in subject for subject in subjects) == 1
+
+
+def test_airflow_that_is_away_is_one_incident_and_the_lags_that_follow_open_none(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched.configure("airflow: {connection: waybill_airflow}\n", "{archive_lag: 5m}")
+    away = {"conn_type": "http", "host": "http://127.0.0.1:9", "login": "admin", "password": "s3cret"}
+    monkeypatch.setenv("AIRFLOW_CONN_WAYBILL_AIRFLOW", json.dumps(away))
+    watched.watch()
+    watched.produce_events(5)
+    report = watched.watch_for(7)
+    assert broken(report) == ["Airflow"]
+    assert found(report, "archive_lag").verdict is Verdict.UNKNOWN
+    assert (incident(report).subject, incident(report).figure) == ("Airflow", "no answer")
+    monkeypatch.delenv("AIRFLOW_CONN_WAYBILL_AIRFLOW")
+    with pytest.raises(ConnectionMissing, match="waybill_airflow"):
+        watched.watch()
 
 
 def test_two_watches_at_once_send_one_message(watched: Watched, servers: AlertServers) -> None:

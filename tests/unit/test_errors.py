@@ -14,6 +14,7 @@ EXAMPLES = [
     errors.CorruptBatch("backup/t/1_0.kafka", 1234, "cut short"),
     errors.DamagedObject("backup/t/1_0.seq", 0, "cut short"),
     errors.RegistryUnavailable("http://registry", "503", "connection 'registry'"),
+    errors.AirflowUnavailable("http://airflow", "503", "connection 'waybill_airflow'"),
     errors.RegistryRefused("http://registry", "401", "connection 'registry'"),
     errors.ScratchUnusable("/scratch", "full"),
     errors.ObjectExists("a/b"),

@@ -11,9 +11,11 @@ from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 from pydantic_core import PydanticCustomError
 
 from waybill import names
-from waybill.config.alerts import Alerts
+from waybill.config.airflow import Airflow
+from waybill.config.alerts import Alerts, EmailChannel, SlackChannel
 from waybill.config.base import Section, section_error
-from waybill.config.groups import DEFAULT_GROUP, OWN_DAG, Group, GroupName
+from waybill.config.groups import DEFAULT_GROUP, OWN_DAG, Group, GroupName, group_dag_id
+from waybill.config.promises import PromiseSeverity
 from waybill.config.schema_parsers import AvroParser
 from waybill.config.services import Catalog, Kafka, Spark, Storage, ZooKeeper
 from waybill.config.sink import check_sinks_apart
@@ -43,6 +45,7 @@ class Config(Section):
     catalog: Catalog = Field(Catalog(), description="The catalog of the tables.")
     spark: Spark = Field(Spark(), description="Where Spark jobs run.")
     alerts: Alerts = Field(Alerts(), description="Where alerts about broken promises are sent.")
+    airflow: Airflow = Field(Airflow(), description="How the watch asks Airflow, and Airflow's own deadline alerts.")
     groups: dict[GroupName, Group] = Field(
         {}, description="Groups of streams that share DAGs, by name. A group that is not listed has the defaults."
     )
@@ -81,6 +84,17 @@ class Config(Section):
                 groups.setdefault(section.group, []).append(name)
         return groups
 
+    def dag_ids(self) -> dict[str, str]:
+        """Return the ids of the DAGs that do the scheduled work, each with its stream; '' for the DAG of a group."""
+        found = {group_dag_id(Stage.INGEST, group): "" for group in self.ingest_groups()}
+        for stage in Stage:
+            found |= {group_dag_id(stage, group): "" for group in self.streams_by_group(stage)}
+            for name, stream in self.streams.items():
+                section = stream.section(stage)
+                if section is not None and section.has_own_dag:
+                    found[section.dag_id(stage, name)] = name
+        return found
+
     def ingest_groups(self) -> dict[str, list[str]]:
         """Return the streams that share an ingest DAG, by group.
 
@@ -97,6 +111,21 @@ class Config(Section):
             raise section_error(
                 ("groups", OWN_DAG), f"{OWN_DAG!r} stands for a DAG of the stream's own: give the group another name"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _check_deadlines(self) -> Self:
+        told = [self.alerts.channels[name] for name in self.alerts.route(PromiseSeverity.WARNING)]
+        for key, deadline in (
+            ("partition", self.airflow.deadlines.partition),
+            ("backfill", self.airflow.deadlines.backfill),
+        ):
+            if deadline is not None and not any(isinstance(each, EmailChannel | SlackChannel) for each in told):
+                raise section_error(
+                    ("airflow", "deadlines", key),
+                    "nobody is told: Airflow's deadline alerts go to the channels of alerts.warning of type email and "
+                    "slack; add such a channel, or remove the deadline",
+                )
         return self
 
     @model_validator(mode="after")

@@ -9,17 +9,19 @@ An option that concerns security is never ignored: Waybill follows it, or refuse
 """
 
 from waybill.connections.connection import CatalogEndpoint, Connection, Tls, connection_variable, find_connection
+from waybill.connections.http import AirflowEndpoint, HttpEndpoint, RegistryEndpoint
 from waybill.connections.kafka import KafkaEndpoint, Sasl, SaslMechanism, SecurityProtocol
-from waybill.connections.registry import RegistryEndpoint
 from waybill.connections.s3 import AssumedRole, Encryption, S3Endpoint
 from waybill.connections.zookeeper import Access, ZooKeeperEndpoint
 
 __all__ = [
     "Access",
+    "AirflowEndpoint",
     "AssumedRole",
     "CatalogEndpoint",
     "Connection",
     "Encryption",
+    "HttpEndpoint",
     "KafkaEndpoint",
     "RegistryEndpoint",
     "S3Endpoint",

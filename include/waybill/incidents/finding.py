@@ -8,12 +8,27 @@ from enum import StrEnum
 from waybill.config.promises import DurationPromise, Promise, PromiseName, PromiseSeverity
 from waybill.config.quantities import rough_duration
 
-__all__ = ["CHANNEL", "REACHABLE", "READABLE", "Finding", "FindingKey", "Verdict", "duration_finding", "measured"]
+__all__ = [
+    "CHANNEL",
+    "NO_ANSWER",
+    "REACHABLE",
+    "READABLE",
+    "TASKS",
+    "Finding",
+    "FindingKey",
+    "Verdict",
+    "duration_finding",
+    "measured",
+]
 
 REACHABLE = "reachable"
 """The promise of a service that all streams need; the subject names it."""
+NO_ANSWER = "no answer"
+"""The figure of a service that does not answer at all."""
 READABLE = "readable"
 """The promise that the state of a stream's tables can be read."""
+TASKS = "tasks"
+"""The promise that the last run of a DAG succeeded, and that its tasks move on; the subject is the DAG's id."""
 CHANNEL = "channel"
 """The promise of a channel that alerts are sent to; the subject names it."""
 
@@ -37,7 +52,7 @@ class Finding:
     stream: str
     """'' for what all streams share."""
     promise: str
-    """A `PromiseName`, `REACHABLE`, `READABLE` or `CHANNEL`."""
+    """A `PromiseName`, `REACHABLE`, `READABLE`, `TASKS` or `CHANNEL`."""
     verdict: Verdict
     severity: PromiseSeverity
     figure: str = ""
@@ -54,6 +69,8 @@ class Finding:
     """Since when the promise is broken, if that is known. Epoch ms."""
     value: float | None = None
     """The figure as a number: seconds, a share, or a count. None: it has none, such as a runway without an end."""
+    link: str = ""
+    """Address of the DAG run in Airflow's UI, if the finding is about one."""
 
     @property
     def key(self) -> FindingKey:

@@ -59,6 +59,8 @@ class Incident:
     escalated: bool = False
     channels: tuple[str, ...] = ()
     """The channels that were told of it, and are told when it is over."""
+    link: str = ""
+    """Address of the DAG run in Airflow's UI, if the incident is about one."""
 
     @property
     def key(self) -> FindingKey:

@@ -141,6 +141,7 @@ def _open(finding: Finding, alerts: Alerts, now_ms: int, outbox: list[Notificati
         command=finding.command,
         notified_ms=now_ms,
         channels=route,
+        link=finding.link,
     )
     _notify(incident, NotificationKind.OPENED, route, alerts, now_ms, outbox)
     return incident
@@ -167,6 +168,7 @@ def _follow(incident: Incident, finding: Finding, alerts: Alerts, now_ms: int, o
                 limit=finding.limit,
                 detail=finding.detail,
                 command=finding.command,
+                link=finding.link,
                 kept_since_ms=None,
             )
     return _remind(_escalate(incident, alerts, now_ms, outbox), alerts, now_ms, outbox)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from waybill.config.promises import PromiseName
-from waybill.incidents.finding import CHANNEL, REACHABLE, READABLE
+from waybill.incidents.finding import CHANNEL, REACHABLE, READABLE, TASKS
 
 __all__ = ["MEANINGS", "Meaning"]
 
@@ -60,6 +60,9 @@ MEANINGS: dict[str, Meaning] = {
     REACHABLE: Meaning("service", "Nothing that needs this service makes progress, for any stream."),
     READABLE: Meaning(
         "table state", "Partition runs of the stream fail, and the table shows nothing newer. The archive goes on."
+    ),
+    TASKS: Meaning(
+        "tasks", "What the DAG does is not done: the data stays as it was before the run. No committed row is lost."
     ),
     CHANNEL: Meaning("alert channel", "Alerts do not get through on this channel. The other channels have them."),
 }

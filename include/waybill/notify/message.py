@@ -9,11 +9,11 @@ from typing import Any
 from waybill.config.alerts import Alerts
 from waybill.config.promises import PromiseName, PromiseSeverity
 from waybill.config.quantities import rough_duration
-from waybill.incidents.finding import REACHABLE
+from waybill.incidents.finding import NO_ANSWER, REACHABLE
 from waybill.incidents.incident import Incident, NotificationKind
 from waybill.notify.meanings import MEANINGS
 
-__all__ = ["Message", "test_message"]
+__all__ = ["Message", "slack_text", "test_message"]
 
 _COLOURS = {
     NotificationKind.RESOLVED: "#2e7d32",
@@ -34,7 +34,7 @@ class Message:
     runbook: str
     """Address of the runbook; without `alerts.runbooks_url` its path in Waybill's repository."""
     airflow: str | None
-    """Address of the stream's DAG runs."""
+    """Address of the DAG run, or of the stream's DAGs; None for what concerns no DAG."""
 
     @classmethod
     def of(
@@ -42,7 +42,9 @@ class Message:
     ) -> Message:
         """Return the message about an incident as it is now."""
         runbook = f"{alerts.runbooks_url or 'docs/runbooks'}/{MEANINGS[incident.promise].runbook}"
-        airflow = f"{alerts.airflow_url}/dags?search={incident.stream}" if alerts.airflow_url else None
+        airflow = incident.link or None
+        if airflow is None and alerts.airflow_url and incident.stream:
+            airflow = f"{alerts.airflow_url}/dags?search={incident.stream}"
         return cls(notification_id, kind, incident, now_ms, runbook, airflow)
 
     @property
@@ -51,7 +53,8 @@ class Message:
         incident = self.incident
         if incident.stream:
             return incident.stream
-        return f"{incident.subject} does not answer" if incident.promise == REACHABLE else incident.subject
+        is_away = incident.promise == REACHABLE and incident.figure == NO_ANSWER
+        return f"{incident.subject} does not answer" if is_away else incident.subject
 
     @property
     def subject(self) -> str:
@@ -83,7 +86,7 @@ class Message:
             facts += [("Detail", incident.detail)] if incident.detail else []
             facts += [("For consumers", MEANINGS[incident.promise].consumers), ("Run", incident.command)]
         facts += [("Runbook", self.runbook)]
-        facts += [("Airflow", self.airflow)] if self.airflow and incident.stream else []
+        facts += [("Airflow", self.airflow)] if self.airflow else []
         return [*facts, ("Incident", incident.id)]
 
     def plain(self) -> str:
@@ -111,7 +114,7 @@ class Message:
     def slack_blocks(self) -> list[dict[str, Any]]:
         """Return the message as Slack's blocks."""
         facts = {name: value for name, value in self.facts if name not in ("Runbook", "Airflow", "Incident", "Run")}
-        fields = [{"type": "mrkdwn", "text": f"*{name}*\n{_slack(value)}"} for name, value in facts.items()]
+        fields = [{"type": "mrkdwn", "text": f"*{name}*\n{slack_text(value)}"} for name, value in facts.items()]
         blocks: list[dict[str, Any]] = [
             {"type": "header", "text": {"type": "plain_text", "text": self.subject[:150]}},
             *({"type": "section", "fields": fields[first : first + 10]} for first in range(0, len(fields), 10)),
@@ -120,7 +123,7 @@ class Message:
             command = f"```{self.incident.command}\nwaybill incidents ack {self.incident.id} --reason …```"
             blocks.append({"type": "section", "text": {"type": "mrkdwn", "text": command}})
         links = [f"<{self.runbook}|Runbook>" if self._has_runbook_link else f"Runbook: `{self.runbook}`"]
-        links += [f"<{self.airflow}|Airflow>"] if self.airflow and self.incident.stream else []
+        links += [f"<{self.airflow}|Airflow>"] if self.airflow else []
         links.append(f"`{self.incident.id}`")
         return [*blocks, {"type": "context", "elements": [{"type": "mrkdwn", "text": " · ".join(links)}]}]
 
@@ -194,7 +197,7 @@ def _time(time_ms: int) -> str:
     return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
-def _slack(text: str) -> str:
+def slack_text(text: str) -> str:
     """Return text with the characters escaped that Slack reads as markup."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")[:1900]
 

@@ -1,4 +1,4 @@
-"""What the DAG files pass to Airflow's `dag`: ids, pools, retries, timeouts, tags, and the form's choice of streams.
+"""What the DAG files pass to Airflow's `dag`: ids, pools, retries, timeouts, tags.
 
 Every task and every run has a timeout, so nothing hangs for ever. The file of the ingest DAGs imports this every
 minute, in each task, so it imports no operator.
@@ -7,17 +7,14 @@ minute, in each task, so it imports no operator.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from airflow.sdk import Param
-
 from waybill.config.groups import GroupedSection, group_dag_id
 from waybill.names import Stage
 
-__all__ = ["Retries", "dag_arguments", "group_arguments", "stream_arguments", "streams_param"]
+__all__ = ["Retries", "dag_arguments", "group_arguments", "stream_arguments"]
 
 _DEFAULT_POOL = "default_pool"
 
@@ -76,16 +73,3 @@ def dag_arguments(
         "dagrun_timeout": (retries.retries + 1) * (longest + _SHORT_TASK + retries.retry_delay),
         "tags": ["waybill", *tags],
     }
-
-
-def streams_param(streams: Sequence[str]) -> Param:
-    """Return the parameter that selects streams of a DAG. Airflow refuses other names when a run is triggered."""
-    return Param(
-        [],
-        type="array",
-        items={"type": "string", "enum": list(streams)},
-        uniqueItems=True,
-        examples=list(streams),
-        title="Streams",
-        description="Only these streams. Empty: all streams of the DAG.",
-    )

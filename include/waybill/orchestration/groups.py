@@ -18,6 +18,7 @@ from airflow.sdk import Asset, AssetAlias, task
 from waybill.config import Config
 from waybill.config.groups import group_dag_id
 from waybill.names import Stage
+from waybill.orchestration.counters import count_result
 from waybill.orchestration.spark_submit import SubmitGroup, table_asset
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def add_result_tasks(job: Stage, group: str, submit: SubmitGroup) -> None:
 
         context: Any = get_current_context()
         context["stream_name"] = result["stream"]
-        report_stream(result)
+        report_stream(job, result)
         if result["asset"] is not None:
             context["outlet_events"][updates].add(Asset(**result["asset"]))
 
@@ -180,8 +181,11 @@ def _summary(results: GroupResults) -> str:
     )
 
 
-def report_stream(result: Mapping[str, Any]) -> None:
-    """Log the result of a stream. Raises `AirflowFailException` with its error and its alerts, if it has any."""
+def report_stream(job: Stage, result: Mapping[str, Any]) -> None:
+    """Log the result of a stream, and count it.
+
+    Raises `AirflowFailException` with its error and its alerts, if it has any.
+    """
     from airflow.sdk.exceptions import AirflowFailException
 
     from waybill.spark.group_results import StreamResult
@@ -189,5 +193,6 @@ def report_stream(result: Mapping[str, Any]) -> None:
     found = StreamResult.of_document({name: value for name, value in result.items() if name != "asset"})
     for line in found.lines:
         logger.info("%s", line)
+    count_result(job, found.stream, found.counts)
     if found.problems:
         raise AirflowFailException("\n".join(found.problems))

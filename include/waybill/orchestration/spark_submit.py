@@ -1,10 +1,9 @@
-"""The operators that submit Waybill's Spark jobs, the assets of tables, and the checks of a run's parameters."""
+"""The operators that submit Waybill's Spark jobs, and the assets of tables."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,6 @@ __all__ = [
     "SubmitGroup",
     "SubmitStream",
     "WaybillSparkSubmit",
-    "check_params",
-    "check_sweep_range",
     "is_retry",
     "table_asset",
 ]
@@ -118,41 +115,3 @@ def is_retry(task_instance: Any) -> bool:
     """
     first_try = task_instance.max_tries - (task_instance.task.retries or 0) + 1
     return bool(task_instance.try_number > first_try)
-
-
-def check_params(context: Mapping[str, Any]) -> None:
-    """Raise `AirflowFailException` for a parameter that the DAG does not have; for a task's `pre_execute`.
-
-    A run that is triggered without the form may have any parameters: one that is misspelt would be ignored.
-    """
-    from airflow.sdk.exceptions import AirflowFailException
-
-    declared = context["dag"].params
-    unknown = sorted(set(context["params"]).difference(declared))
-    if unknown:
-        raise AirflowFailException(f"unknown parameter: {', '.join(unknown)}; known parameters: {', '.join(declared)}")
-
-
-def check_sweep_range(context: Mapping[str, Any]) -> None:
-    """Check the parameters of a run of a dedup DAG, as far as they concern each other; for a task's `pre_execute`.
-
-    The form checks each parameter alone (JSON Schema). In a group, `since`, `until` and `rebuild_index` are for one
-    stream. Raises `AirflowFailException`, since a retry would not help.
-    """
-    from airflow.sdk.exceptions import AirflowFailException
-
-    from waybill.dedup.first_sweep import check_range, parse_instant
-    from waybill.errors import ConfigError
-
-    check_params(context)
-    params = context["params"]
-    given = {name: params.get(name) for name in ("since", "until")}
-    if "streams" in params and (any(given.values()) or params.get("rebuild_index")) and len(params["streams"]) != 1:
-        raise AirflowFailException(
-            f"since, until and rebuild_index are for one stream, and streams has {len(params['streams'])}: select one"
-        )
-    try:
-        times = {name: parse_instant(name, text) if text else None for name, text in given.items()}
-        check_range(times["since"], times["until"], datetime.now(UTC))
-    except ConfigError as error:
-        raise AirflowFailException(str(error)) from error

@@ -119,14 +119,18 @@ def watch_promises() -> dict[str, Any]:
 
 
 def _alert_connections(config: Config) -> dict[str, str]:
-    """Return the connections of the alert channels that the environment lacks. A missing one is left out.
+    """Return the connections of Airflow and of the alert channels that the environment lacks.
 
-    The watch reports it as a channel that does not work, on the other channels.
+    A missing one of a channel is left out: the watch reports it as a channel that does not work, on the other channels.
+    Raises what Airflow raises if that of Airflow itself does not exist.
     """
     from airflow.sdk import BaseHook
     from airflow.sdk.exceptions import AirflowNotFoundException
 
-    variables = {}
+    variables: dict[str, str] = {}
+    airflow = config.airflow.connection
+    if airflow is not None and connection_variable(airflow) not in os.environ:
+        variables[connection_variable(airflow)] = _to_environment(BaseHook.get_connection(airflow))
     for conn_id in config.alerts.connections:
         if connection_variable(conn_id) not in os.environ:
             with contextlib.suppress(AirflowNotFoundException):
@@ -169,8 +173,11 @@ def run_planned_lane(lane: Mapping[str, Any]) -> dict[str, Any]:
     """Run a lane of a plan, and return its summary, both as JSON objects. Raises what `run_lane` raises."""
     from waybill.ingest.lane import run_lane
     from waybill.ingest.plan import Lane
+    from waybill.orchestration.counters import count_lane
 
-    return run_lane(begin_task(), Lane.model_validate(lane)).summary().model_dump(mode="json")
+    report = run_lane(begin_task(), Lane.model_validate(lane))
+    count_lane(report)
+    return report.summary().model_dump(mode="json")
 
 
 def report_ingest(group: str | None, plan: Mapping[str, Any] | None, lanes: Sequence[Mapping[str, Any]]) -> None:
@@ -209,10 +216,10 @@ def finalize_hours(config: Config, stream: str) -> None:
         raise HoursBlocked(hours_blocked(report))
 
 
-# --- quarantine_retry__<stream> ---------------------------------------------------------------------------------------
+# --- quarantine_retry -------------------------------------------------------------------------------------------------
 
 
-def retry_from_form(config: Config, stream: str, form: Mapping[str, Any], user: str | None) -> dict[str, Any]:
+def retry_from_form(config: Config, form: Mapping[str, Any], user: str | None) -> dict[str, Any]:
     """Retry the messages that the DAG's form selects, log the report, and return it as a JSON object.
 
     `user`: who triggered the DAG run. Raises what `retry_quarantine` raises.
@@ -229,7 +236,7 @@ def retry_from_form(config: Config, stream: str, form: Mapping[str, Any], user: 
     )
     reason = (form.get("accept_failed_checks") or "").strip()
     accepted = Decision(DecisionKind.RELEASED, user or "Airflow", reason, datetime.now(UTC)) if reason else None
-    report = retry_quarantine(config, stream, row_filter, dry_run=form["dry_run"], accepted=accepted)
+    report = retry_quarantine(config, form["stream"], row_filter, dry_run=form["dry_run"], accepted=accepted)
     for line in report.lines():
         logger.info("%s", line)
     return report.document()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import threading
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -56,6 +57,8 @@ class StreamResult:
     alerts: tuple[str, ...] = ()
     """What a person should look at although the work is done: too much in quarantine, an archive fault, a window that
     is too short."""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """What this application committed, and no other: `rows`, `quarantined`, `duplicates`."""
 
     @property
     def is_sound(self) -> bool:
@@ -79,6 +82,7 @@ class StreamResult:
             seconds=round(self.seconds + before.seconds, 3),
             lines=(*before.lines, *self.lines),
             alerts=(*before.alerts, *self.alerts),
+            counts=dict(Counter(before.counts) + Counter(self.counts)),
         )
 
     def document(self) -> dict[str, Any]:

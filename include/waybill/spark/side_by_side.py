@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -64,6 +65,8 @@ class StreamWork:
     alerts: list[str] = field(default_factory=list)
     reports: list[dict[str, Any]] = field(default_factory=list)
     """JSON documents."""
+    counts: Counter[str] = field(default_factory=Counter)
+    """What was committed: `rows`, `quarantined`, `duplicates`."""
     errors: list[Exception] = field(default_factory=list)
     began: float = field(default_factory=time.monotonic)
 
@@ -94,6 +97,7 @@ class StreamWork:
             retriable=any(_can_retry(each) for each in self.errors),
             lines=tuple(self.lines),
             alerts=tuple(self.alerts),
+            counts=dict(self.counts),
         )
 
 

@@ -6,6 +6,8 @@
 | `measure` | the services, and the findings about all streams |
 | `log_figures` | figures of Kafka and ZooKeeper: archive lag, retention, named stops, pauses |
 | `table_figures` | figures of the tables: table lag, deadlines, runs, shares, window, holds |
+| `airflow_figures` | figures of Airflow: its components, failed runs, tasks at a standstill |
+| `airflow_api` | the requests to Airflow's API that these figures need |
 | `table_reader` | reading the state that these figures need |
 | `samples` | the offsets that earlier watches saw |
 """

@@ -23,11 +23,11 @@ from waybill.config.promises import PromiseName, PromiseSeverity
 from waybill.coordination import ZooKeeperSession
 from waybill.documents import read_document
 from waybill.errors import DocumentTooNew, WaybillError
-from waybill.incidents.finding import REACHABLE, READABLE, Finding, Verdict
+from waybill.incidents.finding import NO_ANSWER, REACHABLE, READABLE, Finding, Verdict
 from waybill.ingest.services import FindConnection, Sources, connect_sources
 from waybill.names import samples_key, table_states_key
 from waybill.store import Store
-from waybill.watch import log_figures
+from waybill.watch import airflow_figures, log_figures
 from waybill.watch.log_figures import Logs, observe
 from waybill.watch.samples import Samples
 from waybill.watch.table_figures import TableState, table_findings
@@ -72,23 +72,24 @@ class WatchServices:
         self.session: ZooKeeperSession | None = None
         self.sources: Sources | None = None
         self.store: Store | None = None
-        self._config, self._find = config, find
+        self.find = find
+        self._config = config
         self._stack = ExitStack()
 
     def __enter__(self) -> WatchServices:
         config, streams = self._config, list(self._config.streams)
         with self.needed("Kafka"):
-            self.sources = self._stack.enter_context(connect_sources(config, streams, self._find))
+            self.sources = self._stack.enter_context(connect_sources(config, streams, self.find))
             self.session = self.sources.session
         if self.sources is None:  # which of the two is away?
             with self.needed("ZooKeeper"):
-                self.session = self._stack.enter_context(ZooKeeperSession.of(config, self._find))
+                self.session = self._stack.enter_context(ZooKeeperSession.of(config, self.find))
             if self.session is None:
                 self.findings["Kafka"] = _reachable("Kafka", Verdict.UNKNOWN)
         else:
             self.findings["ZooKeeper"] = _reachable("ZooKeeper", Verdict.KEPT)
         with self.needed("S3"):
-            store = self._stack.enter_context(Store.of(config.storage, self._find))
+            store = self._stack.enter_context(Store.of(config.storage, self.find))
             store.exists(samples_key(store.prefix))
             self.store = store
         return self
@@ -126,7 +127,7 @@ def _reachable(service: str, verdict: Verdict, detail: str = "") -> Finding:
         subject=service,
         verdict=verdict,
         severity=PromiseSeverity.CRITICAL,
-        figure="no answer" if verdict is Verdict.BROKEN else "it answers",
+        figure=NO_ANSWER if verdict is Verdict.BROKEN else "it answers",
         limit="it answers",
         detail=detail,
         command="waybill watch --dry-run",
@@ -180,6 +181,8 @@ def measure(config: Config, services: WatchServices, now_ms: int, *, stores: boo
     for name in names:
         found += _log_findings(config, name, logs, samples, now_ms)
     found += _table_findings(config, services, names, logs, samples, states, now_ms)
+    if config.airflow.connection is not None:
+        found = _with_airflow(config, services, found, now_ms)
     if stores and services.store is not None and logs is not None:
         with services.needed("S3"):
             services.store.replace(samples_key(services.store.prefix), samples.content())
@@ -236,6 +239,19 @@ def _table_findings(
                     states.pop(name, None)
                     found[name] = [_readable(name, str(read)), *_unknown(config, name, _TABLE_PROMISES)]
     return [finding for name in names for finding in found[name]]
+
+
+def _with_airflow(config: Config, services: WatchServices, found: list[Finding], now_ms: int) -> list[Finding]:
+    """Return the findings with those about Airflow's tasks, and note whether Airflow works."""
+    state = None
+    with services.needed(airflow_figures.AIRFLOW):
+        state = airflow_figures.ask_airflow(config, services.find, now_ms)
+    if state is None:
+        return [*airflow_figures.without_effects(found), *airflow_figures.unknown_task_findings(config)]
+    services.findings[airflow_figures.AIRFLOW] = airflow_figures.airflow_finding(state)
+    if "scheduler" in state.unhealthy:
+        found = airflow_figures.without_effects(found)
+    return [*found, *airflow_figures.task_findings(config, state, found, now_ms)]
 
 
 def _is_due(state: TableState, now_ms: int) -> bool:

@@ -11,7 +11,7 @@ import typer
 
 from waybill.cli.app import app
 from waybill.config.promises import PromiseName
-from waybill.incidents.finding import CHANNEL, REACHABLE, READABLE
+from waybill.incidents.finding import CHANNEL, REACHABLE, READABLE, TASKS
 from waybill.notify.meanings import MEANINGS
 
 RUNBOOKS = Path(__file__).parents[3] / "docs" / "runbooks"
@@ -20,7 +20,7 @@ PAGES = sorted(path.name for path in RUNBOOKS.glob("*.md") if path.name != "READ
 
 
 def test_every_promise_has_words_and_a_runbook_and_no_runbook_is_left_over() -> None:
-    assert MEANINGS.keys() == {*PromiseName, REACHABLE, READABLE, CHANNEL}
+    assert MEANINGS.keys() == {*PromiseName, REACHABLE, READABLE, CHANNEL, TASKS}
     assert sorted(meaning.runbook for meaning in MEANINGS.values()) == PAGES
     index = (RUNBOOKS / "README.md").read_text()
     assert re.findall(r"\]\((.*?)\)", index) == [page for page in re.findall(r"\]\((.*?)\)", index) if page in PAGES]
@@ -51,7 +51,7 @@ def test_every_command_of_a_runbook_exists(text: str) -> None:
 
 @pytest.mark.parametrize(
     "file",
-    ["watch/log_figures.py", "watch/table_figures.py", "incidents/rules.py", "notify/message.py"],
+    ["watch/log_figures.py", "watch/table_figures.py", "watch/measure.py", "incidents/rules.py", "notify/message.py"],
 )
 def test_every_command_of_an_alert_exists(file: str) -> None:
     text = (RUNBOOKS.parents[1] / "include" / "waybill" / file).read_text()

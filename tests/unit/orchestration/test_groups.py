@@ -17,12 +17,12 @@ from waybill.config import Config
 from waybill.config.groups import group_dag_id
 from waybill.names import Stage
 from waybill.orchestration import groups
-from waybill.orchestration.dag_arguments import streams_param
 from waybill.orchestration.groups import (
     partition_assets,
     read_group_report,
     report_stream,
 )
+from waybill.orchestration.run_params import streams_param
 from waybill.orchestration.spark_submit import SubmitGroup, is_retry
 from waybill.spark.group_results import ResultsRecorder, StreamResult, StreamStatus
 from waybill.store import Store
@@ -91,7 +91,7 @@ def test_an_application_that_did_not_come_to_its_end_has_a_failed_task(store: St
     report = read_group_report(CONFIG, Stage.PARTITION, "default", "r1")
     assert [task["stream"] for task in report.tasks] == ["(the application)", "a"]
     with pytest.raises(AirflowFailException, match="ended before 3 streams had a result: b, c, d"):
-        report_stream(report.tasks[0])
+        report_stream(Stage.PARTITION, report.tasks[0])
 
 
 def test_an_application_without_results_fails_the_task_that_reads_them(store: StoreInMemory) -> None:
@@ -114,12 +114,12 @@ def test_more_streams_than_airflow_maps_leave_the_rest_to_the_task_results(
 
 def test_a_streams_task_shows_its_report_and_fails_with_its_problems(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
-        report_stream(DONE.document())
+        report_stream(Stage.PARTITION, DONE.document())
     assert "partitioned a: 5 rows" in caplog.text
     with pytest.raises(AirflowFailException, match="ParserBroken: parser x raised"):
-        report_stream(FAILED.document())
+        report_stream(Stage.PARTITION, FAILED.document())
     with pytest.raises(AirflowFailException, match="c: half went to quarantine"):
-        report_stream(ALERT.document())
+        report_stream(Stage.PARTITION, ALERT.document())
 
 
 @pytest.mark.parametrize(

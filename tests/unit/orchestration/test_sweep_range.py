@@ -8,7 +8,7 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException
 
-from waybill.orchestration.spark_submit import check_sweep_range
+from waybill.orchestration.run_params import check_sweep_range
 
 
 def task_context(params: dict[str, Any]) -> dict[str, Any]:

@@ -1,15 +1,15 @@
-"""A schema registry's connection: an Airflow HTTP connection."""
+"""Connections of type `http`: address, credentials, headers and TLS, as Airflow's HTTP hook reads them."""
 
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, Self
 
 from pydantic import Field
 
 from waybill.connections.connection import Connection, Endpoint, Tls
 
-__all__ = ["RegistryEndpoint"]
+__all__ = ["AirflowEndpoint", "HttpEndpoint", "RegistryEndpoint"]
 
 _TLS_OPTIONS = ("verify", "verify_ssl", "cert")
 # Options of Airflow's HTTP hook in the extra. The hook sends every other entry as a header.
@@ -19,8 +19,8 @@ _UNSUPPORTED = (
 )
 
 
-class RegistryEndpoint(Endpoint):
-    """Address and credentials of a registry with Confluent's REST API."""
+class HttpEndpoint(Endpoint):
+    """Address and credentials of an HTTP server."""
 
     url: str
     """Without a slash at the end."""
@@ -32,7 +32,7 @@ class RegistryEndpoint(Endpoint):
     """Set for https."""
 
     @classmethod
-    def of(cls, conn: Connection) -> RegistryEndpoint:
+    def of(cls, conn: Connection) -> Self:
         """Read a connection: host (or a whole URL), port, schema (`http` or `https`), and extra as Airflow's HTTP hook.
 
         Raises `ConfigError` for a connection that cannot be used, and for an option that Waybill would ignore.
@@ -57,8 +57,32 @@ class RegistryEndpoint(Endpoint):
         )
 
 
+class RegistryEndpoint(HttpEndpoint):
+    """A schema registry with Confluent's REST API."""
+
+
+class AirflowEndpoint(HttpEndpoint):
+    """Airflow's REST API (v2): its URL without `/api/v2`, and a user with a password, or a header with a token."""
+
+    @classmethod
+    def of(cls, conn: Connection) -> Self:
+        """Read a connection, as `HttpEndpoint.of`. Raises `ConfigError` if it has no credentials, too."""
+        endpoint = super().of(conn)
+        if not endpoint.has_token and not (endpoint.login and endpoint.password):
+            conn.refuse(
+                "it needs a login and a password, from which Airflow makes a token, or a token in its extra: "
+                '{"Authorization": "Bearer …"}'
+            )
+        return endpoint
+
+    @property
+    def has_token(self) -> bool:
+        """Return whether the connection itself has a token, so none is requested."""
+        return any(name.lower() == "authorization" for name in self.headers)
+
+
 def _url(conn: Connection) -> str:
-    host = conn.require(conn.host, "host (the registry's address)")
+    host = conn.require(conn.host, "host (the server's address)")
     url = host if "://" in host else f"{conn.path or 'http'}://{host}"
     if conn.port:
         url = f"{url}:{conn.port}"

@@ -1,0 +1,238 @@
+"""What Airflow's REST API (v2) shows of Waybill's DAGs: unhealthy components, failed runs, tasks at a standstill.
+
+A watch makes four requests, one of which fetches a token, and some more while a run has failed. It asks Airflow's API
+and not its database, whose tables differ between versions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Self
+from urllib.parse import quote
+
+import httpx
+
+from waybill.connections import AirflowEndpoint
+from waybill.errors import AirflowUnavailable
+
+__all__ = ["AirflowApi", "AirflowState", "FailedTask", "LastRun", "WaitingTask"]
+
+_TIMEOUT_SECONDS = 10.0
+_PAGE = 100
+_MOST_PAGES = 10
+_MOST_SINGLE_REQUESTS = 10
+"""So many DAGs whose last run is not among the latest hundred are asked for one by one."""
+_HEALTHY = "healthy"
+
+
+@dataclass(frozen=True, slots=True)
+class FailedTask:
+    """A task instance that failed, with all its retries used."""
+
+    task: str
+    label: str
+    """Which of the mapped tasks it is: for results of a group, the stream. '' for a task that is not mapped."""
+    tries: int
+
+
+@dataclass(frozen=True, slots=True)
+class LastRun:
+    """The newest DAG run of a DAG that has ended."""
+
+    dag: str
+    run: str
+    has_failed: bool
+    ended_ms: int
+    failed: tuple[FailedTask, ...] = ()
+    """The tasks that failed; none if the run itself ran into its timeout."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingTask:
+    """A task instance that has not ended, of a run that is older than the limit."""
+
+    dag: str
+    run: str
+    task: str
+    is_running: bool
+    since_ms: int
+    """Since when it runs, or waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class AirflowState:
+    """What Airflow shows."""
+
+    unhealthy: tuple[str, ...] = ()
+    """Components that have no recent heartbeat: scheduler, dag processor, triggerer, metadatabase."""
+    runs: tuple[LastRun, ...] = ()
+    """Of DAGs that failed lately or are at work; all other DAGs succeeded."""
+    unknown: frozenset[str] = frozenset()
+    """DAGs at work whose last run could not be asked for."""
+    tasks: tuple[WaitingTask, ...] = ()
+
+
+class AirflowApi:
+    """A client of Airflow's REST API for one watch.
+
+    The methods raise the retriable `AirflowUnavailable` if Airflow does not answer, or refuses.
+    """
+
+    def __init__(self, endpoint: AirflowEndpoint) -> None:
+        self._endpoint = endpoint
+        # Without https, loading the system's certificates would only cost time.
+        verify: Any = endpoint.tls.context() if endpoint.tls else False
+        self._http = httpx.Client(
+            base_url=endpoint.url, headers=endpoint.headers, timeout=_TIMEOUT_SECONDS, verify=verify
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._http.close()
+
+    def state(self, dags: Collection[str], now_ms: int, oldest_ms: int, waiting: timedelta) -> AirflowState:
+        """Return the state of `dags`. Runs that ended before `oldest_ms` count as succeeded.
+
+        `waiting`: tasks of younger runs are left out.
+        """
+        health = self._request("GET", "/api/v2/monitor/health")
+        unhealthy = tuple(
+            name.replace("_", " ")
+            # A component that this Airflow does not have has no status.
+            for name, each in health.items()
+            if isinstance(each, Mapping) and each.get("status") not in (None, _HEALTHY)
+        )
+        if "metadatabase" in unhealthy:  # it answers nothing else then
+            return AirflowState(unhealthy, unknown=frozenset(dags))
+        if not self._endpoint.has_token:
+            credentials = {"username": self._endpoint.login, "password": self._endpoint.password}
+            token = self._request("POST", "/auth/token", json=credentials).get("access_token")
+            self._http.headers["Authorization"] = f"Bearer {token}"
+        runs, unknown = self._last_runs(self._restless(dags), oldest_ms)
+        return AirflowState(unhealthy, self._with_tasks(runs), unknown, self._waiting(dags, now_ms, waiting))
+
+    def _restless(self, dags: Collection[str]) -> list[str]:
+        """Return those of the DAGs that are not paused and whose newest run did not succeed, as far as it has ended."""
+        states = ["failed", "running", "queued"]
+        found: list[str] = []
+        for page in range(_MOST_PAGES):
+            answer = self._request(
+                "GET",
+                "/api/v2/dags",
+                params={
+                    "tags": "waybill",
+                    "paused": False,
+                    "dag_run_state": states,
+                    "limit": _PAGE,
+                    "offset": page * _PAGE,
+                },
+            )
+            found += [dag["dag_id"] for dag in answer["dags"] if dag["dag_id"] in dags]
+            if (page + 1) * _PAGE >= answer["total_entries"]:
+                break
+        return found
+
+    def _last_runs(self, dags: Sequence[str], oldest_ms: int) -> tuple[list[LastRun], frozenset[str]]:
+        """Return the newest ended run of each DAG, and the DAGs for which it was not asked."""
+        if not dags:
+            return [], frozenset()
+        oldest = _iso(oldest_ms)
+        ended = ["success", "failed"]
+        body = {
+            "dag_ids": list(dags),
+            "states": ended,
+            "end_date_gte": oldest,
+            "order_by": "-end_date",
+            "page_limit": _PAGE,
+        }
+        answer = self._request("POST", "/api/v2/dags/~/dagRuns/list", json=body)
+        newest = _newest(answer["dag_runs"])
+        if answer["total_entries"] <= len(answer["dag_runs"]):  # these are all
+            return list(newest.values()), frozenset()
+        missing = [dag for dag in dags if dag not in newest]
+        for dag in missing[:_MOST_SINGLE_REQUESTS]:
+            parameters = {"state": ended, "end_date_gte": oldest, "order_by": "-end_date", "limit": 1}
+            path = f"/api/v2/dags/{quote(dag, safe='')}/dagRuns"
+            newest |= _newest(self._request("GET", path, params=parameters)["dag_runs"])
+        return list(newest.values()), frozenset(missing[_MOST_SINGLE_REQUESTS:])
+
+    def _with_tasks(self, runs: Sequence[LastRun]) -> tuple[LastRun, ...]:
+        """Return the runs, those that failed with their failed tasks."""
+        failed = [run for run in runs if run.has_failed]
+        if not failed:
+            return tuple(runs)
+        body = {
+            "dag_ids": [run.dag for run in failed],
+            "dag_run_ids": [run.run for run in failed],
+            "state": ["failed"],
+            "page_limit": _PAGE,
+        }
+        answer = self._request("POST", "/api/v2/dags/~/dagRuns/~/taskInstances/list", json=body)
+        by_run: dict[tuple[str, str], list[FailedTask]] = {}
+        for each in answer["task_instances"]:
+            label = "" if each["map_index"] < 0 else each["rendered_map_index"] or str(each["map_index"])
+            task = FailedTask(each["task_id"], label, each["try_number"])
+            by_run.setdefault((each["dag_id"], each["dag_run_id"]), []).append(task)
+        return tuple(
+            LastRun(run.dag, run.run, run.has_failed, run.ended_ms, tuple(by_run.get((run.dag, run.run), ())))
+            for run in runs
+        )
+
+    def _waiting(self, dags: Collection[str], now_ms: int, waiting: timedelta) -> tuple[WaitingTask, ...]:
+        """Return the tasks that have not ended of runs that began before."""
+        body = {
+            "dag_ids": list(dags),
+            "state": ["scheduled", "queued", "running", "up_for_retry", "up_for_reschedule", "deferred", "restarting"],
+            "run_after_lte": _iso(now_ms - int(waiting.total_seconds() * 1000)),
+            "page_limit": _PAGE,
+        }
+        answer = self._request("POST", "/api/v2/dags/~/dagRuns/~/taskInstances/list", json=body)
+        return tuple(task for each in answer["task_instances"] if (task := _waiting_task(each)) is not None)
+
+    def _request(self, method: str, path: str, **options: Any) -> dict[str, Any]:
+        try:
+            response = self._http.request(method, path, **options)
+            if response.is_error:
+                text = " ".join(response.text.split())[:200]
+                raise self._unavailable(f"{response.status_code} to {method} {path}: {text}")
+            answer = response.json()
+            if not isinstance(answer, dict):
+                raise self._unavailable(f"no JSON object to {method} {path}")
+        except (httpx.HTTPError, ValueError) as error:
+            raise self._unavailable(f"{type(error).__name__}: {error}") from error
+        return answer
+
+    def _unavailable(self, reason: str) -> AirflowUnavailable:
+        return AirflowUnavailable(self._endpoint.url, reason, self._endpoint.remedy)
+
+
+def _newest(runs: Iterable[Mapping[str, Any]]) -> dict[str, LastRun]:
+    """Return the first run of each DAG, of runs whose newest is first."""
+    found: dict[str, LastRun] = {}
+    for run in runs:
+        if run["end_date"] is not None:
+            last = LastRun(run["dag_id"], run["dag_run_id"], run["state"] == "failed", _epoch_ms(run["end_date"]))
+            found.setdefault(last.dag, last)
+    return found
+
+
+def _waiting_task(document: Mapping[str, Any]) -> WaitingTask | None:
+    is_running = document["state"] in ("running", "deferred", "restarting")
+    # A task that waits for its retry has the end of its last try.
+    since = document["start_date"] if is_running else None
+    since = since or document["end_date"] or document["queued_when"] or document["scheduled_when"]
+    if since is None:
+        return None
+    return WaitingTask(document["dag_id"], document["dag_run_id"], document["task_id"], is_running, _epoch_ms(since))
+
+
+def _epoch_ms(text: str) -> int:
+    return int(datetime.fromisoformat(text).timestamp() * 1000)
+
+
+def _iso(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat()

@@ -1,0 +1,321 @@
+"""What the watch finds about Airflow, asked of a server that answers as Airflow's REST API does.
+
+tests/e2e/test_through_airflow.py asks the real one.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from waybill.config import Config
+from waybill.config.promises import PromiseSeverity
+from waybill.connections import Connection, find_connection
+from waybill.errors import AirflowUnavailable, ConfigError, ConnectionMissing
+from waybill.incidents.finding import Finding, Verdict
+from waybill.watch.airflow_figures import airflow_finding, ask_airflow, task_findings, without_effects
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+NOW_MS = int(NOW.timestamp() * 1000)
+MINUTE = 60_000
+STREAM = {
+    "parser": {"name": "json", "event_time": {"field": "at", "format": "epoch_ms"}},
+    "maintenance": {},
+}
+
+
+def config_of(**airflow: Any) -> Config:
+    return Config.model_validate(
+        {
+            "version": 1,
+            "storage": {"bucket": "archive"},
+            "alerts": {"airflow_url": "https://airflow.example.com"},
+            "airflow": {"connection": "waybill_airflow", **airflow},
+            "streams": {
+                "flights": {**STREAM, "topics": ["flights"], "table": "a.flights"},
+                "fares": {**STREAM, "topics": ["fares"], "table": "a.fares"},
+                "orders": {**STREAM, "topics": ["orders"], "table": "a.orders", "partition": {"group": "own"}},
+            },
+        }
+    )
+
+
+CONFIG = config_of()
+
+
+def ago(minutes: float) -> str:
+    return datetime.fromtimestamp(NOW.timestamp() - minutes * 60, UTC).isoformat()
+
+
+@dataclass
+class ScriptedAirflow:
+    """DAG runs and task instances, by the fields of Airflow's answers, and the requests."""
+
+    url: str = ""
+    health: dict[str, Any] = field(
+        default_factory=lambda: {
+            "metadatabase": {"status": "healthy"},
+            "scheduler": {"status": "healthy", "latest_scheduler_heartbeat": ago(0)},
+            "dag_processor": {"status": "healthy"},
+            "triggerer": {"status": None},
+        }
+    )
+    runs: list[dict[str, Any]] = field(default_factory=list)
+    """Oldest first."""
+    tasks: list[dict[str, Any]] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+    token: str = "token-1"
+    status: int = 200
+
+    def run(self, dag: str, state: str, ended: float | None = 1.0) -> str:
+        name = f"run-{len(self.runs)}"
+        end = None if ended is None else ago(ended)
+        self.runs.append({"dag_id": dag, "dag_run_id": name, "state": state, "end_date": end})
+        return name
+
+    def task(self, dag: str, run: str, task: str, state: str, **fields: Any) -> None:
+        known = {
+            "dag_id": dag,
+            "dag_run_id": run,
+            "task_id": task,
+            "state": state,
+            "map_index": -1,
+            "rendered_map_index": None,
+            "try_number": 3,
+            "start_date": None,
+            "end_date": None,
+            "queued_when": None,
+            "scheduled_when": None,
+        }
+        self.tasks.append({**known, **fields})
+
+    def answer(self, path: str, query: dict[str, list[str]], body: dict[str, Any]) -> dict[str, Any]:
+        if path == "/api/v2/monitor/health":
+            return self.health
+        if path == "/auth/token":
+            return {"access_token": self.token}
+        if path == "/api/v2/dags":
+            newest = {run["dag_id"]: run["state"] for run in self.runs}
+            found = [{"dag_id": dag} for dag, state in newest.items() if state in query["dag_run_state"]]
+            offset, limit = int(query["offset"][0]), int(query["limit"][0])
+            return {"dags": found[offset : offset + limit], "total_entries": len(found)}
+        if path == "/api/v2/dags/~/dagRuns/list":
+            return self.some_runs(set(body["dag_ids"]), set(body["states"]), body["end_date_gte"], body["page_limit"])
+        if path.endswith("/dagRuns"):
+            dag = path.split("/")[-2]
+            return self.some_runs({dag}, set(query["state"]), query["end_date_gte"][0], int(query["limit"][0]))
+        assert path == "/api/v2/dags/~/dagRuns/~/taskInstances/list", path
+        found = [task for task in self.tasks if task["state"] in body["state"] and task["dag_id"] in body["dag_ids"]]
+        if "dag_run_ids" in body:
+            found = [task for task in found if task["dag_run_id"] in body["dag_run_ids"]]
+        return {"task_instances": found[: body["page_limit"]], "total_entries": len(found)}
+
+    def some_runs(self, dags: set[str], states: set[str], oldest: str, limit: int) -> dict[str, Any]:
+        ended = [run for run in self.runs if run["dag_id"] in dags and run["state"] in states]
+        found = [run for run in ended if datetime.fromisoformat(run["end_date"]) >= datetime.fromisoformat(oldest)]
+        found.sort(key=lambda run: run["end_date"], reverse=True)
+        return {"dag_runs": found[:limit], "total_entries": len(found)}
+
+
+@pytest.fixture
+def airflow() -> Iterator[ScriptedAirflow]:
+    scripted = ScriptedAirflow()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.do_POST()
+
+        def do_POST(self) -> None:
+            parts = urlsplit(self.path)
+            scripted.requests.append(f"{self.command} {parts.path}")
+            length = int(self.headers.get("Content-Length") or 0)
+            body = json.loads(self.rfile.read(length)) if length else {}
+            is_open = parts.path in ("/api/v2/monitor/health", "/auth/token")
+            status = scripted.status
+            if not is_open and self.headers.get("Authorization") != f"Bearer {scripted.token}":
+                status = 401
+            answer = {"detail": "no"} if status != 200 else None
+            answer = answer or scripted.answer(parts.path, parse_qs(parts.query), body)
+            content = json.dumps(answer).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: Any) -> None:
+            """Leave the test's output alone."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    scripted.url = f"http://127.0.0.1:{server.server_port}"
+    yield scripted
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def find(airflow: ScriptedAirflow, **fields: Any) -> Any:
+    known = {"conn_type": "http", "host": airflow.url, "login": "admin", "password": "s3cret"}
+    return lambda conn_id: Connection(conn_id=conn_id, **{**known, **fields})
+
+
+def findings(airflow: ScriptedAirflow, *others: Finding, config: Config = CONFIG) -> dict[str, Finding]:
+    """Return the findings about tasks, by DAG."""
+    state = ask_airflow(config, find(airflow), NOW_MS)
+    assert state is not None
+    return {each.subject: each for each in task_findings(config, state, others, NOW_MS)}
+
+
+def broken(found: dict[str, Finding]) -> list[str]:
+    return [dag for dag, each in found.items() if each.verdict is Verdict.BROKEN]
+
+
+def test_sound_airflow_takes_four_requests_and_each_dag_is_a_kept_promise(airflow: ScriptedAirflow) -> None:
+    airflow.run("partition", "success")
+    found = findings(airflow)
+    assert broken(found) == []
+    assert found.keys() == {
+        *("ingest", "partition", "partition__orders", "maintenance", "backfill", "watch", "airflow_cleanup"),
+    }
+    assert {dag: each.stream for dag, each in found.items() if each.stream} == {"partition__orders": "orders"}
+    assert len(airflow.requests) == 4
+
+
+def test_last_run_that_failed_names_its_tasks_and_links_to_the_run(airflow: ScriptedAirflow) -> None:
+    airflow.run("partition", "success", 90)
+    run = airflow.run("partition", "failed", 30)
+    airflow.task("partition", run, "partition", "failed")
+    airflow.task("partition", "another", "results", "failed")
+    found = findings(airflow)
+    assert broken(found) == ["partition"]
+    finding = found["partition"]
+    assert (finding.figure, finding.value, finding.since_ms) == ("1 task failed", 1, NOW_MS - 30 * MINUTE)
+    assert finding.severity is PromiseSeverity.WARNING
+    assert "after 3 attempts: partition" in finding.detail
+    assert finding.link == f"https://airflow.example.com/dags/partition/runs/{run}"
+
+
+def test_a_run_in_progress_changes_nothing_and_a_later_success_ends_it(airflow: ScriptedAirflow) -> None:
+    airflow.run("partition", "failed", 30)
+    airflow.run("partition", "running", None)
+    assert broken(findings(airflow)) == ["partition"]
+    assert findings(airflow)["partition"].figure == "the run failed"
+    airflow.runs[-1] |= {"state": "success", "end_date": ago(1)}
+    assert broken(findings(airflow)) == []
+    airflow.run("partition", "running", None)
+    assert broken(findings(airflow)) == []
+
+
+def test_a_task_that_is_retried_is_no_failure_until_its_run_has_failed(airflow: ScriptedAirflow) -> None:
+    run = airflow.run("partition", "running", None)
+    airflow.task("partition", run, "partition", "up_for_retry", end_date=ago(2))
+    assert broken(findings(airflow)) == []
+
+
+def test_failed_run_of_long_ago_counts_no_more(airflow: ScriptedAirflow) -> None:
+    airflow.run("backfill", "failed", 47 * 60)
+    assert broken(findings(airflow)) == ["backfill"]
+    airflow.runs[0]["end_date"] = ago(49 * 60)
+    assert broken(findings(airflow)) == []
+
+
+def test_last_runs_behind_a_hundred_of_another_dag_are_found(airflow: ScriptedAirflow) -> None:
+    airflow.run("maintenance", "failed", 600)
+    for number in range(150):
+        airflow.run("ingest", "success", 200 - number)
+    airflow.run("ingest", "running", None)
+    assert broken(findings(airflow)) == ["maintenance"]
+
+
+def test_task_that_waits_or_runs_for_too_long_is_found(airflow: ScriptedAirflow) -> None:
+    airflow.task("ingest", "r", "lane", "queued", queued_when=ago(45))
+    airflow.task("partition", "r", "partition", "running", start_date=ago(45), queued_when=ago(46))
+    airflow.task("elsewhere", "r", "x", "queued", queued_when=ago(600))
+    found = findings(airflow)
+    assert broken(found) == ["ingest"]
+    assert found["ingest"].figure == "one waits for 45 min"
+    assert found["ingest"].since_ms == NOW_MS - 15 * MINUTE
+    found = findings(airflow, config=config_of(tasks={"limit": "1h", "running_limit": "30m"}))
+    assert broken(found) == ["partition"]
+    assert found["partition"].figure == "one runs for 45 min"
+
+
+@pytest.mark.parametrize(("task", "is_reported"), [("report", False), ("stream", False), ("partition", True)])
+def test_run_that_reports_what_a_broken_promise_reports_is_not_reported_again(
+    airflow: ScriptedAirflow, task: str, is_reported: bool
+) -> None:
+    dag = "ingest" if task == "report" else "partition"
+    run = airflow.run(dag, "failed")
+    is_mapped = task == "stream"
+    airflow.task(
+        dag, run, task, "failed", map_index=0 if is_mapped else -1, rendered_map_index="fares" if is_mapped else None
+    )
+    held = Finding("fares", "held_publication", Verdict.BROKEN, PromiseSeverity.CRITICAL)
+    assert broken(findings(airflow)) == [dag]
+    assert broken(findings(airflow, held)) == ([dag] if is_reported else [])
+    of_another = Finding("orders", "held_publication", Verdict.BROKEN, PromiseSeverity.CRITICAL)
+    assert (broken(findings(airflow, of_another)) == [dag]) or task == "report"
+
+
+def test_components_without_a_heartbeat_are_named_and_an_absent_one_is_not(airflow: ScriptedAirflow) -> None:
+    state = ask_airflow(CONFIG, find(airflow), NOW_MS)
+    assert state is not None
+    assert airflow_finding(state).verdict is Verdict.KEPT
+    airflow.health["scheduler"]["status"] = airflow.health["dag_processor"]["status"] = "unhealthy"
+    state = ask_airflow(CONFIG, find(airflow), NOW_MS)
+    assert state is not None
+    finding = airflow_finding(state)
+    assert (finding.verdict, finding.subject) == (Verdict.BROKEN, "Airflow")
+    assert finding.figure == "no heartbeat of its scheduler and dag processor"
+
+
+def test_database_that_is_away_leaves_the_tasks_unknown(airflow: ScriptedAirflow) -> None:
+    airflow.health["metadatabase"]["status"] = "unhealthy"
+    assert {each.verdict for each in findings(airflow).values()} == {Verdict.UNKNOWN}
+
+
+def test_airflow_that_refuses_or_is_away_is_unavailable(airflow: ScriptedAirflow) -> None:
+    airflow.status = 500
+    with pytest.raises(AirflowUnavailable, match=r"500 to GET /api/v2/monitor/health.*AIRFLOW_CONN_WAYBILL_AIRFLOW"):
+        ask_airflow(CONFIG, find(airflow), NOW_MS)
+    with pytest.raises(AirflowUnavailable, match="ConnectError"):
+        ask_airflow(CONFIG, find(airflow, host="http://127.0.0.1:1"), NOW_MS)
+
+
+def test_a_token_in_the_connection_is_used_as_it_is(airflow: ScriptedAirflow) -> None:
+    extra = {"Authorization": f"Bearer {airflow.token}"}
+    assert ask_airflow(CONFIG, find(airflow, login=None, password=None, extra=extra), NOW_MS) is not None
+    assert "POST /auth/token" not in airflow.requests
+
+
+def test_connection_without_credentials_or_without_a_definition_is_refused(airflow: ScriptedAirflow) -> None:
+    with pytest.raises(ConfigError, match="needs a login and a password"):
+        ask_airflow(CONFIG, find(airflow, login=None, password=None), NOW_MS)
+    with pytest.raises(ConnectionMissing, match="AIRFLOW_CONN_WAYBILL_AIRFLOW"):
+        ask_airflow(CONFIG, lambda conn_id: find_connection(conn_id, {}), NOW_MS)
+    assert ask_airflow(config_of(connection=None), find(airflow), NOW_MS) is None
+
+
+def test_promises_that_are_broken_since_airflow_stands_still_are_one_incident() -> None:
+    lag, runway, kept = (
+        Finding("flights", promise, verdict, PromiseSeverity.CRITICAL)
+        for promise, verdict in (
+            ("archive_lag", Verdict.BROKEN),
+            ("retention_runway", Verdict.BROKEN),
+            ("table_lag", Verdict.KEPT),
+        )
+    )
+    assert [each.verdict for each in without_effects([lag, runway, kept])] == [
+        Verdict.UNKNOWN,
+        Verdict.BROKEN,
+        Verdict.KEPT,
+    ]
