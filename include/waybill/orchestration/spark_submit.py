@@ -28,8 +28,8 @@ JOBS = Path(__file__).parents[3] / "spark_jobs"
 """The directory of the scripts that `spark-submit` runs."""
 
 _ENVIRONMENT_CHANGES = {
-    "partition": (with_brief_jvm,),
-    "backfill": (with_brief_jvm,),
+    "partition": (with_brief_jvm, with_kept_memory),
+    "backfill": (with_brief_jvm, with_kept_memory),
     "dedup": (with_brief_jvm, with_kept_memory),
 }
 """By job: functions that take an environment and return it with more variables."""

@@ -19,16 +19,18 @@ def test_jvm_options_of_the_environment_come_last_and_so_win() -> None:
 
 
 def test_arrow_keeps_memory_unless_the_environment_sets_a_delay() -> None:
-    assert with_kept_memory({"A": "b"}) == {"A": "b", "MIMALLOC_PURGE_DELAY": "-1"}
-    assert with_kept_memory({"MIMALLOC_PURGE_DELAY": "5"}) == {"MIMALLOC_PURGE_DELAY": "5"}
+    kept = {"MIMALLOC_PURGE_DELAY": "-1", "MIMALLOC_ALLOW_LARGE_OS_PAGES": "1"}
+    assert with_kept_memory({"A": "b"}) == {"A": "b", **kept}
+    assert with_kept_memory({"MIMALLOC_PURGE_DELAY": "5"}) == {**kept, "MIMALLOC_PURGE_DELAY": "5"}
 
 
-def test_arrows_allocator_reads_the_variable() -> None:
+def test_arrows_allocator_reads_the_variables() -> None:
     script = "import pyarrow; print(pyarrow.default_memory_pool().backend_name)"
     shown = os.environ | {"MIMALLOC_VERBOSE": "1"} | with_kept_memory({})
     found = subprocess.run([sys.executable, "-c", script], env=shown, capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "mimalloc"
     assert "option 'purge_delay': -1" in found.stderr
+    assert "option 'allow_large_os_pages': 1" in found.stderr
 
 
 _DRIVER = """
