@@ -18,10 +18,19 @@ from pyspark import SparkContext
 from waybill.backfill import run_backfill
 from waybill.config import load_valid_streams
 from waybill.config.quantities import parse_size
+from waybill.coordination import store_usage
 from waybill.errors import WaybillError
+from waybill.metering import Tally, meter, working_for
 from waybill.spark import daemon
 from waybill.spark.execute import run_each
-from waybill.spark.job import configure_logging, end_process, end_with_spark_submit, log_failure, write_report
+from waybill.spark.job import (
+    configure_logging,
+    end_process,
+    end_with_spark_submit,
+    jvm_cpu_seconds,
+    log_failure,
+    write_report,
+)
 from waybill.spark.session import connection_ids, spark_context, task_slots
 from waybill.spark.side_by_side import StartedOnce
 
@@ -56,15 +65,20 @@ def main(arguments: list[str] | None = None) -> int:
             def for_each(work: Any, tasks: Any) -> Any:
                 return run_each(context, work, tasks)
 
-            report = run_backfill(
-                config,
-                options.stream,
-                options.backfill,
-                for_each,
-                parallel=options.parallel,
-                bytes_per_second=options.rate,
-                slots=task_slots(),
-            )
+            try:
+                with working_for(options.stream):
+                    report = run_backfill(
+                        config,
+                        options.stream,
+                        options.backfill,
+                        for_each,
+                        parallel=options.parallel,
+                        bytes_per_second=options.rate,
+                        slots=task_slots(),
+                    )
+            finally:
+                meter.add(Tally(cpu_seconds={"jvm": jvm_cpu_seconds()}))
+                store_usage(config, "backfill", options.stream)
         except WaybillError as error:
             log_failure(logger, "backfill", options.stream, error)
             return 1

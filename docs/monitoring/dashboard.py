@@ -75,6 +75,7 @@ def _panels() -> Sequence[TimeSeries]:
     def of(metric: str) -> tuple[str, str]:
         return f"{metric}{_OF_STREAM}", "{{stream}}"
 
+    puts = 'operation=~"PutObject|.*Part|.*MultipartUpload"'
     rate = f"sum by (stream) (rate(waybill_archived_messages_total{_OF_STREAM}[5m]))"
     return (
         _series("Archive lag", "s", of("waybill_archive_lag_seconds")),
@@ -102,6 +103,31 @@ def _panels() -> Sequence[TimeSeries]:
             (f"waybill_incomplete_topic_partitions{_OF_STREAM}", "{{stream}}: {{deadline}}"),
         ),
         _series("Streams with a shortened dedup window", "short", of("waybill_dedup_window_shortened")),
+        _series(
+            "S3 requests per second, by operation",
+            "reqps",
+            (f"sum by (operation) (rate(waybill_s3_requests_total{_OF_STREAM}[10m]))", "{{operation}}"),
+        ),
+        _series(
+            "Requests per hour that create objects, by stream",
+            "short",
+            (
+                'sum by (stream) (increase(waybill_s3_requests_total{stream=~"$stream",' + puts + "}[1h]))",
+                "{{stream}}",
+            ),
+        ),
+        _series(
+            "Bytes per second to and from S3",
+            "Bps",
+            (f"sum by (stream) (rate(waybill_s3_sent_bytes_total{_OF_STREAM}[10m]))", "sent: {{stream}}"),
+            (f"sum by (stream) (rate(waybill_s3_received_bytes_total{_OF_STREAM}[10m]))", "received: {{stream}}"),
+        ),
+        _series(
+            "CPUs in use, by step",
+            "short",
+            (f"sum by (step) (rate(waybill_cpu_seconds_total{_OF_STREAM}[1h]))", "{{step}}"),
+            description="Each process is counted when it ends.",
+        ),
         _series("Duration of a measurement", "s", ("waybill_measurement_duration_seconds", "all streams")),
     )
 

@@ -401,7 +401,8 @@ class Lane(greenlet):
         for _ in range(self.setup.runs):
             share = ingest.LaneShare(stream=STREAM, topic="t", partition=0, estimated_bytes=0)
             config = _config(self.setup.max_bytes, self.world.scenario.start)
-            report = ingest.run_lane(config, ingest.Lane(number=0, shares=(share,)), find=_find, clock=_CLOCK)
+            lane = ingest.Lane(number=0, shares=(share,))
+            report = ingest.run_lane(config, lane, find=_find, clock=_CLOCK, stores_usage=False)
             self.reports.append(report.partitions[0])
             self.world.finished(self.name, report.partitions[0])
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from waybill.connections import AssumedRole, S3Endpoint
 from waybill.errors import ConfigError, StoreUnavailable
+from waybill.metering import meter
 
 if TYPE_CHECKING:
     from botocore.config import Config
@@ -51,7 +52,7 @@ def _create_client(endpoint: S3Endpoint, config: Config) -> Any:
         }
     else:
         keys = {}
-    return session.create_client(
+    client = session.create_client(
         "s3",
         region_name=find_region(endpoint),
         endpoint_url=endpoint.endpoint_url,
@@ -59,6 +60,20 @@ def _create_client(endpoint: S3Endpoint, config: Config) -> Any:
         config=config,
         **keys,
     )
+    # These events come once for each try, so requests that botocore repeats are counted, too.
+    client.meta.events.register("before-send.s3", _count_request)
+    client.meta.events.register("response-received.s3", _count_answer)
+    return client
+
+
+def _count_request(request: Any, event_name: str, **_: Any) -> None:
+    meter.count_request(event_name.rpartition(".")[2], int(request.headers.get("Content-Length") or 0))
+
+
+def _count_answer(response_dict: dict[str, Any] | None, event_name: str, **_: Any) -> None:
+    """Count the body of an answer: that of HeadObject has none, although its header gives a length."""
+    if response_dict is not None and not event_name.endswith(".HeadObject"):
+        meter.count_received(int(response_dict["headers"].get("content-length") or 0))
 
 
 def find_region(endpoint: S3Endpoint) -> str:

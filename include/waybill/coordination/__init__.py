@@ -11,26 +11,36 @@ version that was read.
 """
 
 from waybill.coordination.coordinator import Coordinator, IngestState, read_ingest_states
+from waybill.coordination.day_marks import DayMark, MarkedOffset, StreamMark
 from waybill.coordination.group_problems import GroupProblems, Problem
 from waybill.coordination.nodes import CommittedOffset, OffsetCounts, Stop
 from waybill.coordination.paths import ZkPaths
 from waybill.coordination.pauses import Pause, PauseAction, Stage, StreamPauses, read_pauses
 from waybill.coordination.session import ZooKeeperSession
+from waybill.coordination.usage import ALL_STREAMS, KEPT_DAYS, Usage, UsageStore, store_usage
 
 __all__ = [
+    "ALL_STREAMS",
+    "KEPT_DAYS",
     "CommittedOffset",
     "Coordinator",
+    "DayMark",
     "GroupProblems",
     "IngestState",
+    "MarkedOffset",
     "OffsetCounts",
     "Pause",
     "PauseAction",
     "Problem",
     "Stage",
     "Stop",
+    "StreamMark",
     "StreamPauses",
+    "Usage",
+    "UsageStore",
     "ZkPaths",
     "ZooKeeperSession",
     "read_ingest_states",
     "read_pauses",
+    "store_usage",
 ]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from waybill.names import TopicPartition, check_stream_name, check_topic, join_segments
 
-__all__ = ["ZkPaths", "group_problems_path", "pauses_path", "watch_path"]
+__all__ = ["ZkPaths", "group_problems_path", "pauses_path", "usage_path", "watch_path"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +62,8 @@ def group_problems_path(root: str, group: str) -> str:
 def watch_path(root: str) -> str:
     """Return the node of the incidents that the watch has found."""
     return f"/{join_segments(root, 'watch', 'incidents')}"
+
+
+def usage_path(root: str, *names: str) -> str:
+    """Return the parent of all days of usage, or, with a day and a process's name, the node of what it has used."""
+    return f"/{join_segments(root, 'usage', *names)}"

@@ -169,6 +169,19 @@ class ZooKeeperSession:
                 return 0
             return int(self.client.retry(self.client.set, full, data, version=version).version)
 
+    def write_once(self, path: str, data: bytes, version: int) -> None:
+        """Write a node as `write` does, but never again after an answer was lost: the write may have succeeded.
+
+        Raises one of `NodeConflict` if the node has another version; then nothing was written.
+        """
+        full = self.full_path(path)
+        with self.translate_errors(f"write {path}", passing=NodeConflict):
+            if version < 0:
+                self.client.ensure_path(full.rpartition("/")[0])
+                self.client.create(full, data)
+            else:
+                self.client.set(full, data, version=version)
+
     def put(self, path: str, data: bytes, what: str) -> None:
         """Write a node whatever its version; create it if it does not exist. `what` completes "could not …"."""
         full = self.full_path(path)

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 from waybill.config import Config, IsolationLevel, Stream
 from waybill.connections import find_connection
+from waybill.coordination import UsageStore
 from waybill.errors import GenerationConflict, WaybillError
 from waybill.ingest.orphaned_uploads import abort_orphaned_uploads
 from waybill.ingest.plan import Lane, LaneShare
@@ -26,7 +27,8 @@ from waybill.ingest.report import LaneReport, Outcome, StreamReport, TopicPartit
 from waybill.ingest.services import FindConnection, Services, connect_all
 from waybill.ingest.target import ArchiveTarget
 from waybill.ingest.time_slice import Clock, RateLimit, TimeSlice
-from waybill.names import TopicPartition
+from waybill.metering import Tally, meter, working_for
+from waybill.names import Stage, TopicPartition
 from waybill.records.compression import Recompressor
 from waybill.sources.kafka import PartitionState
 
@@ -40,15 +42,25 @@ _MIN_SLICE_FRACTION = 10
 
 
 def run_lane(
-    config: Config, lane: Lane, *, find: FindConnection = find_connection, clock: Clock | None = None
+    config: Config,
+    lane: Lane,
+    *,
+    find: FindConnection = find_connection,
+    clock: Clock | None = None,
+    stores_usage: bool = True,
 ) -> LaneReport:
     """Connect, and archive a lane's topic-partitions, each within its stream's budget.
+
+    `stores_usage`: at the end, add what this process has used to the usage of its streams.
 
     An error of one topic-partition is in its report, and the lane continues with the others. Raises `ConfigError`,
     `KafkaUnavailable` or `CoordinationUnavailable` when a service cannot be connected.
     """
     with connect_all(config, lane.streams, find) as services:
-        return drain_lane(services, config, lane, clock=clock)
+        report = drain_lane(services, config, lane, clock=clock)
+        if stores_usage and lane.streams:
+            _store_usage(config, services, lane, report)
+        return report
 
 
 def drain_lane(
@@ -64,7 +76,8 @@ def drain_lane(
         reports = _TimeSlices(streams, clock).run(lane.shares)
     for name, stream in streams.items():
         if name in lane.chores:
-            abort_orphaned_uploads(stream.services.coordinator, stream.services.store, config, name, clock)
+            with working_for(name):
+                abort_orphaned_uploads(stream.services.coordinator, stream.services.store, config, name, clock)
         _commit_to_consumer_group(stream.services, stream.settings.consumer_group(name), reports[name])
     report = LaneReport(
         lane=lane.number,
@@ -138,7 +151,9 @@ class _TimeSlices:
             share = waiting.popleft()
             stream = self._streams[share.stream]
             of_stream = reports[share.stream]
-            before, report = of_stream.get(share.tp), self._archive(stream, share, others=len(waiting))
+            before = of_stream.get(share.tp)
+            with working_for(share.stream):
+                report = self._archive(stream, share, others=len(waiting))
             of_stream[share.tp] = report if before is None else before.merged_with(report)
             if report.outcome is Outcome.OUT_OF_TIME and self._clock.monotonic() < stream.deadline:
                 waiting.append(share)
@@ -197,6 +212,16 @@ def _find_conflict(config: Config, stream: str, topic: str) -> GenerationConflic
         f"topic {topic!r} belongs to the streams {stream!r} and {rival!r} in the same generation: both would write the "
         f"same chains. Correct the pattern of one, or give it another generation"
     )
+
+
+def _store_usage(config: Config, services: Mapping[str, Services], lane: Lane, report: LaneReport) -> None:
+    """Add what this process has used to the usage of the lane's streams. An error is logged."""
+    for stream in report.streams:
+        meter.add(Tally(messages=stream.messages), account=stream.stream)
+    meter.add(Tally(cpu_seconds={"plan": lane.planning_cpu_seconds}))
+    session = services[lane.streams[0]].coordinator.session
+    tallies = meter.take(Stage.INGEST, lane.streams, "lane")
+    UsageStore(session, config.zookeeper.root).add(f"{Stage.INGEST}-{lane.number}", tallies)
 
 
 def _list_streams(names: tuple[str, ...]) -> str:

@@ -91,6 +91,8 @@ class Lane(BaseModel):
     shares: tuple[LaneShare, ...]
     chores: tuple[str, ...] = ()
     """The streams for which this lane does what one lane of a run has to do."""
+    planning_cpu_seconds: float = 0.0
+    """The lane's part of the CPU time that planning took, which the lane stores with its own."""
 
     @property
     def estimated_bytes(self) -> int:

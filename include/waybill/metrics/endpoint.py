@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 
 from waybill.config import Config
 from waybill.connections import find_connection
+from waybill.coordination import Usage, UsageStore
 from waybill.errors import WaybillError
 from waybill.incidents.book_store import BookStore
 from waybill.metrics.families import metric_families
@@ -66,9 +67,21 @@ class WatchCollector(Collector):
         with WatchServices(config, self._find) as services:
             measured = measure(config, services, now_ms, stores=False)
             book = BookStore(config.zookeeper.root, services.session, services.store).load()
+            usage = _usage_of_today(config, services, now_ms)
         incidents = [incident for incident in book.incidents if incident.is_open]
-        self._families = [*metric_families(measured, incidents, time.monotonic() - began, now_ms), _up(1)]
+        self._families = [*metric_families(measured, incidents, time.monotonic() - began, now_ms, usage), _up(1)]
         self._measured_at = time.monotonic()
+
+
+def _usage_of_today(config: Config, services: WatchServices, now_ms: int) -> list[Usage] | None:
+    """Return what the processes of today have used; None if it cannot be read."""
+    if services.session is None:
+        return None
+    try:
+        return UsageStore(services.session, config.zookeeper.root, lambda: now_ms / 1000).today()
+    except WaybillError as error:
+        logger.warning("the usage of today cannot be read: %s", error)
+        return None
 
 
 def _up(value: int) -> Metric:

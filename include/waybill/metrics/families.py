@@ -6,13 +6,15 @@ by the config: streams, services, promises and their deadlines. No label is a to
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from waybill.config.promises import PromiseName
+from waybill.coordination import Usage
 from waybill.incidents.finding import REACHABLE, Finding, Verdict
 from waybill.incidents.incident import Incident
 from waybill.watch.log_figures import Logs
@@ -40,9 +42,16 @@ _PREFIX = "waybill_"
 
 
 def metric_families(
-    measured: Measured, incidents: Iterable[Incident], measured_seconds: float, now_ms: int
+    measured: Measured,
+    incidents: Iterable[Incident],
+    measured_seconds: float,
+    now_ms: int,
+    usage: Sequence[Usage] | None = None,
 ) -> Iterator[Metric]:
-    """Yield the metrics of a measurement, which took `measured_seconds`. `incidents`: those that are open."""
+    """Yield the metrics of a measurement, which took `measured_seconds`.
+
+    `incidents`: those that are open. `usage`: that of today, None if it cannot be read.
+    """
     yield from _of_promises(measured.findings)
     yield from _of_services(measured.findings)
     if measured.logs is not None:
@@ -50,6 +59,8 @@ def metric_families(
         yield _table_lag(measured.logs, measured.states)
     yield _rows(measured.states)
     yield _incidents(incidents)
+    if usage is not None:
+        yield from _of_usage(usage, now_ms)
     yield _gauge("measurement_duration_seconds", "How long the measurement of all streams took.", measured_seconds)
     yield _gauge(
         "measurement_timestamp_seconds", "When all streams were measured, in seconds since 1970.", now_ms / 1000
@@ -144,6 +155,31 @@ def _rows(states: Mapping[str, TableState]) -> Metric:
         for table, count in state.rows.items():
             rows.add_metric([stream, table], count)
     return rows
+
+
+def _of_usage(usage: Iterable[Usage], now_ms: int) -> Iterator[Metric]:
+    # The counters begin at zero each day, and say so: their time of creation is the start of the day.
+    day = datetime.fromtimestamp(now_ms / 1000, UTC).replace(hour=0, minute=0, second=0, microsecond=0).timestamp()
+    requests, sent, received, seconds = (defaultdict[tuple[str, ...], float](float) for _ in range(4))
+    for each in usage:
+        sent[each.stream,] += each.tally.sent_bytes
+        received[each.stream,] += each.tally.received_bytes
+        for operation, count in each.tally.requests.items():
+            requests[each.stream, operation] += count
+        for step, used in each.tally.cpu_seconds.items():
+            seconds[each.stream, step] += used
+    text = " since midnight UTC, of processes that have ended. Stream '': of all streams."
+    families = (
+        ("s3_requests", "Requests to S3", ["stream", "operation"], requests),
+        ("s3_sent_bytes", "Bytes sent to S3", ["stream"], sent),
+        ("s3_received_bytes", "Bytes received from S3", ["stream"], received),
+        ("cpu_seconds", "CPU seconds", ["stream", "step"], seconds),
+    )
+    for name, what, labels, values in families:
+        family = CounterMetricFamily(_PREFIX + name, what + text, labels=labels)
+        for key, value in sorted(values.items()):
+            family.add_metric(list(key), value, created=day)
+        yield family
 
 
 def _incidents(incidents: Iterable[Incident]) -> Metric:

@@ -1,7 +1,8 @@
 """Run the tasks of partition runs and of sweeps on Spark's executors.
 
 Spark only schedules the tasks, and starts them again if an executor is lost; messages never become rows of Spark. The
-driver sends the job and the tasks, and gets a `TaskResult` for each. A plain RDD of task numbers is enough for that: a
+driver sends the job and the tasks, and gets a `TaskResult` for each, with what the executor's process has used for it
+(`waybill.metering`). A plain RDD of task numbers is enough for that: a
 DataFrame with `mapInArrow` would start Spark SQL, which takes some seconds every hour (docs/decisions/0004).
 
 A dedup sweep also needs Spark's shuffle. Only its candidates go through it: 48 bytes for each row that has a key, in a
@@ -10,7 +11,6 @@ few large pieces of Arrow for each range of the hash space.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -22,11 +22,14 @@ from waybill.dedup.match import match_range
 from waybill.dedup.tasks import MatchedRange, SweepJob, SweepTask, UnplannedPartitions, WrittenFiles
 from waybill.dedup.write import write
 from waybill.errors import WaybillError
+from waybill.metering import Tally, meter
 from waybill.partition.execute import Execute
 from waybill.partition.tasks import run_task
 
 __all__ = ["SparkSweep", "can_retry", "max_attempts", "result_or_error", "run_each", "spark_execute", "try_each"]
 
+_TASKS = "tasks"
+"""The name of the CPU seconds of tasks."""
 _MOST_ROWS_WITHOUT_SHUFFLE = 500_000
 """Candidates of so many rows take 24 MB."""
 
@@ -61,7 +64,19 @@ def try_each(
     attempts = max_attempts(context.getConf())
     # One partition, and so one Spark task, for each task.
     numbers = context.parallelize(range(len(tasks)), len(tasks))
-    return list(numbers.map(lambda number: result_or_error(lambda: work(tasks[number]), attempts)).collect())
+    return _counted(numbers.map(lambda number: _metered(lambda: work(tasks[number]), attempts)).collect())
+
+
+def _metered(work: Callable[[], _Result], attempts: int) -> tuple[_Result | WaybillError, Tally]:
+    """Return the result or the error of `work`, and what this process has used. Called on an executor."""
+    return result_or_error(work, attempts), meter.take_total(_TASKS)
+
+
+def _counted(results: Iterable[tuple[_Result, Tally]]) -> list[_Result]:
+    """Count what executors have used for the stream of this thread, and return the results."""
+    results = list(results)
+    meter.add(Tally.sum(tally for _, tally in results))
+    return [result for result, _ in results]
 
 
 def max_attempts(conf: SparkConf) -> int:
@@ -116,9 +131,8 @@ class SparkSweep:
             lambda number: _scan(job, tasks[number], attempts)
         )
         ranges = sent.partitionBy(job.hash_ranges, lambda hash_range: hash_range)
-        return list(
-            ranges.mapPartitionsWithIndex(lambda number, pairs: [_match_range(job, number, pairs, attempts)]).collect()
-        )
+        metered = ranges.mapPartitionsWithIndex(lambda number, pairs: [_match_range(job, number, pairs, attempts)])
+        return _counted(metered.collect())
 
     def write(
         self, job: SweepJob, tasks: Sequence[SweepTask], duplicate_lists: tuple[str, ...]
@@ -134,20 +148,33 @@ def _scan(job: SweepJob, task: SweepTask, attempts: int) -> Iterator[tuple[int, 
         if can_retry(error, attempts):
             raise
         yield 0, error
+    yield 0, meter.take_total(_TASKS)
 
 
 def _match_range(
     job: SweepJob, number: int, pairs: Iterable[tuple[int, Any]], attempts: int
-) -> MatchedRange | UnplannedPartitions | WaybillError:
-    remaining = iter(pairs)
+) -> tuple[MatchedRange | UnplannedPartitions | WaybillError, Tally]:
+    used = Tally()
+    remaining = _without_tallies(pairs, used)
     result = result_or_error(lambda: match_range(job, number, _received(remaining)), attempts)
-    deque(remaining, maxlen=0)  # Spark does not reuse a worker that leaves input unread
-    return result
+    for _ in remaining:  # Spark does not reuse a worker that leaves input unread
+        pass
+    used.add(meter.take_total(_TASKS))
+    return result, used
 
 
-def _received(pairs: Iterable[tuple[int, Any]]) -> Iterator[Any]:
-    """Yield what scanning tasks sent to a hash range, without a list of it. Raise the error of one that failed."""
+def _without_tallies(pairs: Iterable[tuple[int, Any]], used: Tally) -> Iterator[Any]:
+    """Yield what scanning tasks sent to a hash range, without a list of it. Add what the tasks have used to `used`."""
     for _, found in pairs:
-        if isinstance(found, WaybillError):
-            raise found
-        yield found
+        if isinstance(found, Tally):
+            used.add(found)
+        else:
+            yield found
+
+
+def _received(found: Iterable[Any]) -> Iterator[Any]:
+    """Yield what scanning tasks sent. Raise the error of one that failed."""
+    for each in found:
+        if isinstance(each, WaybillError):
+            raise each
+        yield each

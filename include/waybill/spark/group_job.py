@@ -16,9 +16,10 @@ from pyspark import SparkContext
 from waybill.audit import AuditRecord, append_results
 from waybill.config import Config, load_valid_streams
 from waybill.errors import WaybillError
+from waybill.metering import Tally, meter
 from waybill.names import Stage
 from waybill.spark.group_results import GroupResults, ResultsRecorder, StreamResult
-from waybill.spark.job import log_failure, write_report
+from waybill.spark.job import jvm_cpu_seconds, log_failure, write_report
 from waybill.spark.selection import active_streams, select_streams
 from waybill.spark.side_by_side import StartedOnce, StreamWork, run_side_by_side
 from waybill.staging.services import Services, services_of
@@ -106,6 +107,8 @@ class _Run:
         )
         self._append_audits(application.audits)
         self._write_report(finished)
+        meter.add(Tally(cpu_seconds={"jvm": jvm_cpu_seconds()}))
+        self.services.store_usage(str(self.job), names)
         results = [work.result() for work in finished]
         lost = len(finished) < len(names)
         if lost:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from waybill.errors import WaybillError
+from waybill.metering import working_for
 from waybill.spark.group_results import StreamResult, StreamStatus
 from waybill.spark.job import current_stream, log_failure
 
@@ -129,7 +130,7 @@ def run_side_by_side(
         token = current_stream.set(name)
         try:
             work = StreamWork(job, name)
-            with work.part():
+            with working_for(name, time.thread_time), work.part():
                 do(work)
             if work.errors and not can_go_on():
                 stopped.set()

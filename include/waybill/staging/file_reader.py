@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.io import FileIO
 
+from waybill.metering import meter
 from waybill.staging.table_layout import TableLayout
 from waybill.tables import translate_damage_errors
 
@@ -17,6 +18,9 @@ __all__ = ["fit_columns_of_batch", "read_batches"]
 _BATCH_BYTES = 16 << 20
 _BATCH_ROWS = 64 << 10
 _FIELD_ID = b"PARQUET:field_id"
+_MERGED_DISTANCE_BYTES = 8 << 10
+_MERGED_BYTES = 32 << 20
+"""Arrow merges reads of one row group up to this distance and size (the defaults of its `CacheOptions`)."""
 
 
 def read_batches(
@@ -65,9 +69,27 @@ def _read_batches(
             group, first = groups[number], int(starts[number])
             row_bytes = max(group.total_byte_size // max(group.num_rows, 1), 1)
             batch_rows = min(max(batch_bytes // row_bytes, 1), most_rows)
+            _count_reads(group, set(present))
             for batch in parquet.iter_batches(batch_rows, row_groups=[number], columns=present, use_threads=False):
                 yield first, fit_columns_of_batch(batch, names, wanted)
                 first += batch.num_rows
+
+
+def _count_reads(group: pq.RowGroupMetaData, columns: set[str]) -> None:
+    """Count the requests for columns of a row group: Arrow merges column chunks that are close to each other."""
+    chunks = [group.column(number) for number in range(group.num_columns)]
+    wanted = [chunk for chunk in chunks if chunk.path_in_schema.partition(".")[0] in columns]
+    requests = size_bytes = start = end = 0
+    for first, size in sorted((_start_of(chunk), chunk.total_compressed_size) for chunk in wanted):
+        if not requests or first - end > _MERGED_DISTANCE_BYTES or first + size - start > _MERGED_BYTES:
+            requests, start, end = requests + 1, first, first
+        size_bytes, end = size_bytes + first + size - end, first + size
+    meter.count_request("GetObject", times=requests)
+    meter.count_received(size_bytes)
+
+
+def _start_of(chunk: pq.ColumnChunkMetaData) -> int:
+    return int(chunk.dictionary_page_offset if chunk.has_dictionary_page else chunk.data_page_offset)
 
 
 def _names_in_file(file: pa.Schema, wanted: pa.Schema) -> list[str | None]:

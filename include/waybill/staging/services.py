@@ -9,14 +9,15 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 
 from pyiceberg.catalog import Catalog
 
 from waybill.config import Config, Stream
-from waybill.coordination import CommittedOffset, Coordinator, ZooKeeperSession
-from waybill.errors import ConnectionMissing, CoordinationUnavailable
+from waybill.coordination import CommittedOffset, Coordinator, UsageStore, ZooKeeperSession
+from waybill.errors import ConnectionMissing, CoordinationUnavailable, WaybillError
+from waybill.metering import meter
 from waybill.names import TopicPartition
 from waybill.store import Store
 from waybill.tables import catalog_of
@@ -45,6 +46,16 @@ class Services:
         except (CoordinationUnavailable, ConnectionMissing) as error:
             logger.warning("%s: continuing without the committed offsets: %s", stream, error)
             return {}
+
+    def store_usage(self, step: str, streams: Collection[str]) -> None:
+        """Add what this process has used since the last call to the usage of its streams. An error is logged."""
+        tallies = meter.take(step, streams, "driver")
+        if not tallies:
+            return
+        try:
+            UsageStore(self._open_session(), self._config.zookeeper.root).add(step, tallies)
+        except WaybillError as error:
+            logger.warning("the usage of this process is not stored: %s", error)
 
     def archived_topics(self, stream: Stream) -> list[str]:
         """Return the topics of a stream that have backup objects. The archive is listed once; later topics are missing.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import logging
 import queue
 from collections.abc import Callable
@@ -190,7 +191,9 @@ class Upload:
         assert self._buffer is not None
         buffer, size, crc, number = self._buffer, self._filled, self._crc, len(self._parts) + 1
         self._buffer, self._filled, self._crc = None, 0, 0
-        part = self._threads.pool.submit(self._send, self._upload_id, number, buffer, size, crc)
+        # In this thread's context: the request is counted for the stream that this thread works for.
+        context = contextvars.copy_context()
+        part = self._threads.pool.submit(context.run, self._send, self._upload_id, number, buffer, size, crc)
         part.add_done_callback(lambda _: self._threads.buffers.put(buffer))
         self._parts.append(part)
 

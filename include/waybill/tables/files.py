@@ -32,6 +32,8 @@ from s3transfer.manager import TransferConfig, TransferManager
 from waybill.clients.s3 import find_region, renewed_keys, s3_client
 from waybill.connections import Encryption, S3Endpoint
 from waybill.errors import DamagedFile, StoreUnavailable
+from waybill.metering import current_account
+from waybill.tables.metered_file import MeteredFile
 
 __all__ = [
     "S3Removal",
@@ -137,6 +139,8 @@ class TableIO(PyArrowFileIO):
         self._endpoint = S3Endpoint.model_validate_json(properties[_ENDPOINT]) if _ENDPOINT in properties else None
         self._keys: Any = None
         self._made: Callable[[str, str | None], FileSystem]
+        # PyIceberg's threads work for no stream, so the requests are counted for the stream that opened the table.
+        self._account = current_account()
         super().__init__(properties)
 
     @property
@@ -174,12 +178,19 @@ class TableIO(PyArrowFileIO):
             settings["tls_ca_file_path"] = self._endpoint.ca_file
         return S3FileSystem(**settings)
 
+    def new_input(self, location: str) -> PyArrowFile:
+        """Return a file to read."""
+        return self._metered(super().new_input(location))
+
     def new_output(self, location: str) -> PyArrowFile:
         """Return a file to write, with the encryption that the S3 connection asks for."""
         output = super().new_output(location)
         if self._endpoint is None or self._endpoint.encryption is None or not location.startswith("s3"):
-            return output
+            return self._metered(output)
         return _EncryptedFile(output, self._endpoint, self._endpoint.encryption)
+
+    def _metered(self, file: PyArrowFile) -> PyArrowFile:
+        return MeteredFile(file, self._account) if file.location.startswith("s3") else file
 
     def delete(self, location: str | InputFile | OutputFile) -> None:
         """Remove a file. On S3 a missing file is no error. Raises `OSError`."""

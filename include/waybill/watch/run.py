@@ -14,11 +14,13 @@ from pathlib import Path
 
 from waybill.config import Config
 from waybill.connections import find_connection
+from waybill.coordination import ALL_STREAMS, UsageStore
 from waybill.errors import ConfigError
 from waybill.incidents.book_store import BookStore
 from waybill.incidents.finding import Finding, Verdict
 from waybill.incidents.incident import Incident, IncidentBook, Notification
 from waybill.incidents.rules import advance, channel_findings, claim, settle
+from waybill.metering import meter
 from waybill.notify.channels import ChannelFailed, FindConnection, ping, send
 from waybill.notify.message import Message
 from waybill.watch.measure import WatchServices, measure
@@ -81,6 +83,10 @@ def run_watch(
         results = {each.id: _send(config, book, each, at_ms, find) for each in claimed}
         if results:
             book = books.change(lambda stored: settle(stored, results, now_ms()))
+        if services.session is not None:
+            # One entry for all streams: it is divided when it is read, so the node stays small.
+            used = meter.take("watch", [ALL_STREAMS], "")
+            UsageStore(services.session, config.zookeeper.root).add("watch", used)
     if config.alerts.dead_man is not None:
         _ping(config.alerts.dead_man, find)
     failed = [error for error in results.values() if error is not None]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,9 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from waybill.config.promises import PromiseName, PromiseSeverity
+from waybill.coordination import Usage
 from waybill.incidents.finding import REACHABLE, Finding, Verdict
+from waybill.metering import Tally
 from waybill.metrics.families import metric_families
 from waybill.names import TopicPartition
 from waybill.watch.log_figures import Logs
@@ -38,12 +42,12 @@ def finding(promise: str, value: float | None, verdict: Verdict = Verdict.KEPT, 
     )
 
 
-def samples(measured: Measured) -> dict[str, float]:
+def samples(measured: Measured, usage: Sequence[Usage] | None = None) -> dict[str, float]:
     """Return the samples by name and labels, through the text format."""
 
     class Once(Collector):
         def collect(self) -> Any:
-            return metric_families(measured, [], 0.5, NOW_MS)
+            return metric_families(measured, [], 0.5, NOW_MS, usage)
 
     registry = CollectorRegistry()
     registry.register(Once())
@@ -100,9 +104,24 @@ def test_a_promise_that_could_not_be_measured_has_no_value() -> None:
     }
 
 
+def test_usage_is_counted_by_operation_and_step_since_midnight() -> None:
+    day = date(2027, 1, 15)  # that of NOW_MS
+    lane = Tally.from_fields({"requests": {"PutObject": 3}, "sent": 700, "cpu": {"ingest_lane": 1.5}})
+    job = Tally.from_fields({"requests": {"PutObject": 4}, "received": 50, "cpu": {"partition_jvm": 8.0}})
+    usage = [Usage(day, "ingest", "orders", lane), Usage(day, "partition", "orders", job)]
+    found = samples(Measured([], None, {}), usage)
+    assert found['waybill_s3_requests_total{"operation": "PutObject", "stream": "orders"}'] == 7
+    assert found['waybill_s3_sent_bytes_total{"stream": "orders"}'] == 700
+    assert found['waybill_s3_received_bytes_total{"stream": "orders"}'] == 50
+    assert found['waybill_cpu_seconds_total{"step": "ingest_lane", "stream": "orders"}'] == 1.5
+    created = found['waybill_cpu_seconds_created{"step": "ingest_lane", "stream": "orders"}']
+    assert created == NOW_MS // 86_400_000 * 86_400
+    assert not any("cpu_seconds" in name for name in samples(Measured([], None, {})))
+
+
 def known_metrics() -> set[str]:
     names = set()
-    for family in metric_families(Measured([], Logs({}, {}, {}), {}), [], 0.5, NOW_MS):
+    for family in metric_families(Measured([], Logs({}, {}, {}), {}), [], 0.5, NOW_MS, []):
         names.add(f"{family.name}_total" if family.type == "counter" else family.name)
     return {*names, "waybill_up"}
 

@@ -30,7 +30,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> StoreInMemory:
 
     @contextmanager
     def services(*_: object) -> Iterator[Namespace]:
-        yield Namespace(store=made)
+        yield Namespace(store=made, store_usage=lambda *_: None)
 
     monkeypatch.setattr(group_job, "services_of", services)
     monkeypatch.setattr(group_job, "load_valid_streams", lambda _: CONFIG)

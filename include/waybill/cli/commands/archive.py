@@ -243,3 +243,22 @@ def cat(
     from waybill.cli import objects as command
 
     command.run_cat(key, from_offset, to_offset, limit)
+
+
+@app.command()
+def cost(
+    stream: StreamName,
+    since: Annotated[str | None, typer.Option("--since", metavar="DAY", help="The first day; default: a week.")] = None,
+    until: Annotated[str | None, typer.Option("--until", metavar="DAY", help="The last day; default: today.")] = None,
+    max_bytes: Annotated[
+        str | None, typer.Option("--max-bytes", metavar="SIZE", help="What this upload.max_bytes would change.")
+    ] = None,
+    max_age: Annotated[
+        str | None, typer.Option("--max-age", metavar="DURATION", help="What this upload.max_age would change.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print S3 requests, bytes and CPU seconds of a stream, by day and by million messages. Days are those of UTC."""
+    from waybill.cli import cost as command
+
+    command.run(stream, since=since, until=until, max_bytes=max_bytes, max_age=max_age, as_json=as_json)
