@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from alert_servers import AlertServers, alert_servers
-from archived_stream import ArchivedStream
+from archived_stream import ArchivedStream, remove_rows
 from ingest_scenes import Cluster
 
 from devstack import Stack
@@ -307,3 +307,31 @@ def test_retention_alarm_comes_before_the_first_loss(stack: Stack, tmp_path: Pat
     # The message at offset 50 t was produced in minute t / 2, so the first is lost in minute 20.
     assert alarm is not None
     assert 10 <= alarm <= 18
+
+
+def test_ledger_that_does_not_balance_is_an_incident_until_the_next_recorded_one_does(
+    watched: Watched, servers: AlertServers
+) -> None:
+    watched.configure(CHANNELS)
+    watched.produce_events(20)
+    watched.ingest()
+    watched.partition()
+    assert watched.waybill("ledger", "events", "--record").code == 0
+    assert broken(watched.watch(5)) == []
+    with watched.tables() as tables:
+        before = tables.main.current_snapshot()
+        assert before is not None
+        remove_rows(tables.main, 0, 7, 9)
+    assert broken(watched.watch(5)) == [], "the ledger was not recorded again"
+    assert watched.waybill("ledger", "events", "--record").code == 1
+    report = watched.watch(5)
+    assert broken(report) == ["ledger_balance"]
+    assert (
+        "/0 offsets 0–19: 20 messages were archived there, and the tables have 18: 2 missing" in report.broken[0].detail
+    )
+    assert incident(report).severity == "critical"
+
+    with watched.tables() as tables, tables.main.manage_snapshots() as snapshots:
+        snapshots.rollback_to_snapshot(before.snapshot_id)
+    assert watched.waybill("ledger", "events", "--record").code == 0
+    assert broken(watched.watch(5)) == []

@@ -4,18 +4,31 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
+from dataclasses import dataclass, replace
+from datetime import date, timedelta
 from pathlib import Path
 
 import typer
 
-from waybill.cli.render import Column, count, print_json, print_table
+from waybill.cli.commands.options import LedgerBy
+from waybill.cli.render import Column, count, print_json, print_table, time_text_of
 from waybill.cli.targets import load_streams, open_coordinator
 from waybill.config import Config
 from waybill.config.quantities import counted
 from waybill.connections import KafkaEndpoint, find_connection
+from waybill.coordination import DayMark, StreamMark
 from waybill.errors import ConfigError, ConnectionMissing, KafkaUnavailable
-from waybill.ledger import Ledger, Line, ReadLogEnds, read_ledger
+from waybill.ledger import (
+    Ledger,
+    Line,
+    Period,
+    PeriodLedger,
+    Periods,
+    ReadLogEnds,
+    read_ledger,
+    read_ledger_by_period,
+    record_ledger,
+)
 from waybill.ledger.signature import (
     CheckResult,
     check_signed,
@@ -24,10 +37,10 @@ from waybill.ledger.signature import (
     read_signing_key,
     sign,
 )
-from waybill.names import TopicPartition
-from waybill.staging.services import services_of
+from waybill.names import TopicPartition, day_marks_prefix, day_of
+from waybill.staging.services import Services, services_of
 
-__all__ = ["print_ledger", "run", "run_check"]
+__all__ = ["Range", "print_ledger", "run", "run_check"]
 
 _KAFKA_TIMEOUT = timedelta(seconds=5)
 
@@ -42,32 +55,98 @@ _WORDS = {
 }
 
 
-def run(stream: str, *, kafka: bool, read_objects: bool, as_json: bool, sign_with: str | None) -> None:
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The days (UTC) that the ledger covers; None: from the beginning, or until now."""
+
+    since: date | None = None
+    until: date | None = None
+    """This day is included."""
+
+    @property
+    def is_whole(self) -> bool:
+        return self.since is None and self.until is None
+
+    def overlaps(self, period: Period) -> bool:
+        """Return whether a day of the period is in the range. The first watch of a day is where it begins."""
+        begins = self.until is None or period.from_ms is None or day_of(period.from_ms) <= self.until
+        ends = self.since is None or period.until_ms is None or day_of(period.until_ms) > self.since
+        return begins and ends
+
+
+def run(
+    stream: str,
+    *,
+    by: LedgerBy,
+    days: Range,
+    kafka: bool,
+    read_objects: bool,
+    record: bool,
+    as_json: bool,
+    sign_with: str | None,
+) -> None:
     """Print the ledger of a stream, and exit with 1 if it does not balance. See `waybill ledger --help`."""
     key = None if sign_with is None else read_signing_key(find_connection(sign_with))
-    ledger = _read(stream, kafka=kafka, read_objects=read_objects)
+    ledger = _read(stream, by, days, kafka=kafka, read_objects=read_objects, record=record)
     if key is not None:
         print_json(sign(ledger.document(), key))
     elif as_json:
         print_json(ledger.document())
-    else:
+    elif isinstance(ledger, Ledger):
         print_ledger(ledger)
+    else:
+        _print_periods(ledger, by)
     if ledger.imbalances:
         raise typer.Exit(1)
 
 
-def _read(stream: str, *, kafka: bool, read_objects: bool) -> Ledger:
+def _read(
+    stream: str, by: LedgerBy, days: Range, *, kafka: bool, read_objects: bool, record: bool
+) -> Ledger | PeriodLedger:
+    if days.since is not None and days.until is not None and days.until < days.since:
+        raise ConfigError(f"--until {days.until} is before --since {days.since}: give the first and the last day")
+    is_whole = by is LedgerBy.TOPIC_PARTITION and days.is_whole
+    if record and (not is_whole or read_objects):
+        raise ConfigError(
+            "--record stores the balance of the whole stream: leave out --by, --since, --until and --read-objects"
+        )
     config = load_streams()
     config.stream(stream)
     with services_of(config) as services, open_coordinator(config, stream) as coordinator:
-        return read_ledger(
-            config,
-            stream,
-            services,
-            coordinator.list_committed,
-            _log_ends_of(config, stream) if kafka else _without_kafka,
-            read_objects=read_objects,
+        read_log_ends = _log_ends_of(config, stream) if kafka else _without_kafka
+        if record:
+            return record_ledger(config, stream, services, coordinator, read_log_ends)
+        list_committed = coordinator.list_committed
+        if is_whole:
+            return read_ledger(config, stream, services, list_committed, read_log_ends, read_objects=read_objects)
+        marks = _read_marks(config, stream, services)
+        if by is LedgerBy.TOPIC_PARTITION:
+            marks = _outer_marks(marks, days)
+        ledger = read_ledger_by_period(
+            config, stream, services, list_committed, read_log_ends, marks, read_objects=read_objects
         )
+        return replace(ledger, periods=[each for each in ledger.periods if days.overlaps(each[0])])
+
+
+def _read_marks(config: Config, stream: str, services: Services) -> list[StreamMark]:
+    """Return the marks of all days, oldest first. Raises `ConfigError` without any."""
+    store = services.store
+    generation = config.stream(stream).generation
+    keys = sorted(store.keys(day_marks_prefix(store.prefix)))
+    marks = [DayMark.parse(store.read(key), key).of_stream(stream, generation) for key in keys]
+    if not marks:
+        raise ConfigError(
+            "there are no days yet: the first watch of a day stores where it begins; run the DAG watch, or `waybill "
+            "watch` each minute"
+        )
+    return marks
+
+
+def _outer_marks(marks: Sequence[StreamMark], days: Range) -> list[StreamMark]:
+    """Return the marks between which all periods of the range are, so that they become one."""
+    shown = [period for period in Periods(marks) if days.overlaps(period)]
+    bounds = {shown[0].from_ms, shown[-1].until_ms} if shown else set()
+    return [mark for mark in marks if mark.at_ms in bounds]
 
 
 def run_check(file: Path, public_key: str | None) -> None:
@@ -119,15 +198,46 @@ def _without_kafka() -> Mapping[TopicPartition, int]:
 
 def print_ledger(ledger: Ledger) -> None:
     """Print a table for each equation, then accepted gaps, notes, and what does not balance."""
-    _print_terms(ledger.lines, _log_terms(ledger.lines))
-    if any(line.messages is not None for line in ledger.lines):
+    _print_equations("topic-partition", [(str(line.tp), [line]) for line in ledger.lines])
+    _print_result(ledger, ledger.lines)
+
+
+def _print_periods(ledger: PeriodLedger, by: LedgerBy) -> None:
+    """Print a table for each equation, by day or by topic-partition, then as `print_ledger`."""
+    lines = [line for _, period_lines in ledger.periods for line in period_lines]
+    if by is LedgerBy.DAY:
+        _print_equations("day", [(str(period), period_lines) for period, period_lines in ledger.periods])
+    else:
+        for period, _ in ledger.periods:
+            until = "now" if period.until_ms is None else time_text_of(period.until_ms)
+            since = "the beginning" if period.from_ms is None else time_text_of(period.from_ms)
+            typer.echo(f"archived from {since} to {until}")
+        _print_equations("topic-partition", [(str(line.tp), [line]) for line in lines])
+    _print_result(ledger, lines)
+
+
+def _print_equations(title: str, groups: Sequence[tuple[str, Sequence[Line]]]) -> None:
+    """Print a table for each equation that has terms, with a row for each group of lines."""
+    lines = [line for _, group in groups for line in group]
+    _print_terms(title, groups, _log_terms(lines))
+    if any(line.messages is not None for line in lines):
         typer.echo()
-        _print_terms([line for line in ledger.lines if line.messages is not None], _MESSAGE_TERMS)
-    if any(line.rows is not None for line in ledger.lines):
+        _print_terms(
+            title,
+            [(name, [line for line in group if line.messages is not None]) for name, group in groups],
+            _MESSAGE_TERMS,
+        )
+    if any(line.rows is not None for line in lines):
         typer.echo()
-        _print_terms([line for line in ledger.lines if line.rows is not None], _ROW_TERMS)
+        _print_terms(
+            title, [(name, [line for line in group if line.rows is not None]) for name, group in groups], _ROW_TERMS
+        )
     typer.echo()
-    for line in ledger.lines:
+
+
+def _print_result(ledger: Ledger | PeriodLedger, lines: Sequence[Line]) -> None:
+    """Print accepted gaps, notes, what does not balance, and whether all balances."""
+    for line in lines:
         for gap in line.gaps:
             typer.echo(f"accepted: {gap}, by {gap.accepted_by}: {gap.reason}")
     for note in ledger.notes:
@@ -141,7 +251,7 @@ def print_ledger(ledger: Ledger) -> None:
             f"messages and lists the offsets"
         )
     else:
-        known = all(line.log.messages is not None for line in ledger.lines)
+        known = all(line.log.messages is not None for line in lines)
         typer.echo("balanced" if known else "balanced, as far as it is known: see the notes")
 
 
@@ -191,12 +301,13 @@ _ROW_TERMS: _Terms = (
 )
 
 
-def _print_terms(lines: Sequence[Line], terms: _Terms) -> None:
-    """Print a table with a row for each line, and one with the sums."""
-    rows = [[str(line.tp), *(count(term(line)) for _, term in terms)] for line in lines]
-    if len(lines) > 1:
-        rows.append(["total", *(count(_sum(term, lines)) for _, term in terms)])
-    print_table([Column("topic-partition"), *(Column(title, figure=True) for title, _ in terms)], rows)
+def _print_terms(title: str, groups: Sequence[tuple[str, Sequence[Line]]], terms: _Terms) -> None:
+    """Print a table with a row for each group of lines that is not empty, and one with the sums."""
+    shown = [(name, lines) for name, lines in groups if lines]
+    if len(shown) > 1:
+        shown.append(("total", [line for _, lines in shown for line in lines]))
+    rows = [[name, *(count(_sum(term, lines)) for _, term in terms)] for name, lines in shown]
+    print_table([Column(title), *(Column(term, figure=True) for term, _ in terms)], rows)
 
 
 def _sum(term: Callable[[Line], int | None], lines: Sequence[Line]) -> int | None:

@@ -42,6 +42,7 @@ class PromiseName(StrEnum):
     DEDUP_WINDOW = "dedup_window"
     NAMED_STOP = "named_stop"
     HELD_PUBLICATION = "held_publication"
+    LEDGER_BALANCE = "ledger_balance"
     PAUSED = "paused"
 
 
@@ -269,6 +270,10 @@ class Promises(Section):
     )
     held_publication: CriticalPromise = Field(
         CriticalPromise(), description="No run is held until a person releases or rejects it."
+    )
+    ledger_balance: CriticalPromise = Field(
+        CriticalPromise(),
+        description="The newest recorded ledger of the stream balances: no line has a figure too many.",
     )
     paused: Paused = Field(Paused(), description="How long the stream, or a stage of it, may be paused.")
 

@@ -16,7 +16,7 @@ from typing import Any
 from waybill.archive.gaps import Gap
 from waybill.names import TopicPartition
 
-__all__ = ["Imbalance", "Ledger", "Line", "LogTerms", "MessageTerms", "RowTerms"]
+__all__ = ["Imbalance", "Ledger", "Line", "LogTerms", "MessageTerms", "RowTerms", "sorted_imbalances"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,16 @@ class Imbalance:
     def __str__(self) -> str:
         last = max(self.next_offset - 1, self.first_offset)
         return f"{self.tp} offsets {self.first_offset}–{last}: {self.what}"
+
+    def document(self) -> dict[str, Any]:
+        """Return the imbalance for a JSON document."""
+        return {
+            "topic": self.tp.topic,
+            "partition": self.tp.partition,
+            "first_offset": self.first_offset,
+            "next_offset": self.next_offset,
+            "what": self.what,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +216,12 @@ class Line:
         }
 
 
+def sorted_imbalances(lines: Iterable[Line], further: Iterable[Imbalance]) -> list[Imbalance]:
+    """Return the imbalances of lines, and those that belong to no line, by topic-partition and offset."""
+    found = [*(imbalance for line in lines for imbalance in line.imbalances()), *further]
+    return sorted(found, key=lambda imbalance: (imbalance.tp, imbalance.first_offset))
+
+
 @dataclass(frozen=True, slots=True)
 class Ledger:
     """The ledger of one stream's generation."""
@@ -224,8 +240,7 @@ class Ledger:
     @property
     def imbalances(self) -> list[Imbalance]:
         """What does not balance, by topic-partition."""
-        found = [imbalance for line in self.lines for imbalance in line.imbalances()]
-        return sorted([*found, *self.further], key=lambda imbalance: (imbalance.tp, imbalance.first_offset))
+        return sorted_imbalances(self.lines, self.further)
 
     def document(self) -> dict[str, Any]:
         """Return the ledger for a JSON document: numbers are integers, times are epoch ms."""
@@ -236,16 +251,7 @@ class Ledger:
             "generation": self.generation,
             "made_at": self.made_at_ms,
             "topic_partitions": [line.document() for line in self.lines],
-            "imbalances": [
-                {
-                    "topic": found.tp.topic,
-                    "partition": found.tp.partition,
-                    "first_offset": found.first_offset,
-                    "next_offset": found.next_offset,
-                    "what": found.what,
-                }
-                for found in imbalances
-            ],
+            "imbalances": [found.document() for found in imbalances],
             "notes": list(self.notes),
             "balanced": not imbalances,
         }

@@ -10,21 +10,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from waybill import names
 from waybill.archive import gaps
 from waybill.archive.gaps import Gap
-from waybill.backfill.between import HalfMoved, find_half_moved
+from waybill.backfill.between import find_half_moved
 from waybill.config import Config, Stream
 from waybill.config.quantities import counted
-from waybill.coordination import CommittedOffset
+from waybill.coordination import CommittedOffset, StreamMark
 from waybill.dedup.first_sweep import format_instant
-from waybill.errors import ChainBroken, CorruptBatch, KafkaUnavailable, ObjectMissing
+from waybill.errors import ChainBroken, KafkaUnavailable
 from waybill.ledger import archived, rows
 from waybill.ledger.archived import Chain
-from waybill.ledger.balance import Imbalance, Ledger, Line, LogTerms, MessageTerms, RowTerms
-from waybill.ledger.differences import find_differences
+from waybill.ledger.balance import Imbalance, Ledger, Line
+from waybill.ledger.lines import LedgerTables, LineReader
+from waybill.ledger.periods import Period, PeriodLedger, Periods
 from waybill.names import TopicPartition
 from waybill.partition.holds import find_hold
 from waybill.quarantine.view import View
@@ -33,33 +34,18 @@ from waybill.store import Store
 from waybill.tables import (
     DedupTables,
     FirstSweepStart,
-    Progress,
     load_dedup_tables,
     load_tables,
     translate_storage_errors,
 )
 
-__all__ = ["ReadLogEnds", "read_ledger"]
+__all__ = ["ReadLogEnds", "read_ledger", "read_ledger_by_period"]
 
 _LISTERS = 8
 """Chains that are listed at the same time."""
 
 ReadLogEnds = Callable[[], Mapping[TopicPartition, int]]
 """Returns the log end offset of each topic-partition of the stream in Kafka."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Tables:
-    """The tables of a stream as they were loaded, with the rows of each topic-partition in them."""
-
-    view: View
-    main: rows.RowCounts
-    quarantine: rows.RowCounts
-    held: rows.RowCounts | None
-    held_end: Progress
-    """Where the held plan ends; empty if nothing is held."""
-    swept: rows.SweptCounts | None
-    half_moved: HalfMoved | None
 
 
 def read_ledger(
@@ -80,26 +66,104 @@ def read_ledger(
     Raises `StoreUnavailable`, `CoordinationUnavailable` or `CatalogUnavailable` when a service does not answer,
     `ProgressLost`, `SweepHistoryLost` or `BackfillUnderWay` when the state of a table cannot be read.
     """
+    sources = _read_sources(config, name, services, list_committed, read_log_ends)
+    lines = _read_lines(sources, sources.tables, sources.chains, sources.log_ends, read_objects)
+    _check_whole(sources, lines)
+    return Ledger(name, sources.stream.generation, sources.made_at_ms, lines, sources.notes, sources.further)
+
+
+def read_ledger_by_period(
+    config: Config,
+    name: str,
+    services: Services,
+    list_committed: Callable[[], Mapping[TopicPartition, CommittedOffset]],
+    read_log_ends: ReadLogEnds,
+    marks: Sequence[StreamMark],
+    *,
+    read_objects: bool = False,
+) -> PeriodLedger:
+    """Return the ledger of stream `name` for each period between two marks, before the first and after the last.
+
+    `marks`: committed offsets of the stream's generation at earlier times, oldest first. Everything else is as in
+    `read_ledger`, which also lists what is raised. Of the tables the offsets are read as well. With `sink: files` the
+    tables are left out, and a note says so: the file inventory has no offsets of rows.
+    """
+    periods = Periods(marks)
+    sources = _read_sources(config, name, services, list_committed, read_log_ends, periods.cuts)
+    tables = sources.tables
+    if tables is not None and sources.stream.sink.is_files:
+        sources.notes.append("the tables are left out: with sink: files, the offsets of rows are not recorded")
+        tables = None
+    parts = {tp: periods.divide(chain) for tp, chain in sources.chains.items()}
+    found: list[tuple[Period, list[Line]]] = []
+    for period in periods:
+        chains = {tp: divided[period.number] for tp, divided in parts.items()}
+        of_period = None if tables is None else tables.of_period(period.number, chains, is_last=period.is_last)
+        log_ends = sources.log_ends if period.is_last else {}
+        found.append((period, _read_lines(sources, of_period, chains, log_ends, read_objects)))
+    if tables is not None:
+        _check_whole(sources, [line for _, lines in found for line in lines])
+    return PeriodLedger(name, sources.stream.generation, sources.made_at_ms, found, sources.notes, sources.further)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sources:
+    """Everything that a ledger is made of. `notes` and `further` grow while its lines are made."""
+
+    stream: Stream
+    store: Store
+    made_at_ms: int
+    tables: LedgerTables | None
+    chains: Mapping[TopicPartition, Chain]
+    log_ends: Mapping[TopicPartition, int]
+    notes: list[str]
+    further: list[Imbalance]
+
+
+def _read_sources(
+    config: Config,
+    name: str,
+    services: Services,
+    list_committed: Callable[[], Mapping[TopicPartition, CommittedOffset]],
+    read_log_ends: ReadLogEnds,
+    cuts: rows.Cuts | None = None,
+) -> _Sources:
     stream, store, notes = config.stream(name), services.store, list[str]()
     made_at_ms = int(time.time() * 1000)
     with translate_storage_errors():
         dedup = load_dedup_tables(services.catalog, stream) if stream.dedup is not None else None
-        tables = _read_tables(config, name, stream, services, dedup, notes)
+        tables = _read_tables(config, name, stream, services, dedup, cuts, notes)
     committed = list_committed()
     listed_gaps = gaps.list_gaps_of_topics(store, stream.generation, stream.matches)
     further: list[Imbalance] = []
     chains = _find_chains(store, stream, committed, listed_gaps, further)
-    log_ends = _read_log_ends(read_log_ends, chains, notes)
-    reader = _LineReader(store, stream, tables, log_ends, read_objects, notes, further)
+    return _Sources(
+        stream, store, made_at_ms, tables, chains, _read_log_ends(read_log_ends, chains, notes), notes, further
+    )
+
+
+def _read_lines(
+    sources: _Sources,
+    tables: LedgerTables | None,
+    chains: Mapping[TopicPartition, Chain],
+    log_ends: Mapping[TopicPartition, int],
+    read_objects: bool,
+) -> list[Line]:
+    reader = LineReader(sources.store, sources.stream, tables, log_ends, read_objects, sources.notes, sources.further)
     with translate_storage_errors():
         lost = {tp: found for tp, chain in chains.items() if (found := archived.lost_ranges(chain))}
         reader.of_lost = rows.count_lost(tables.view, lost) if tables is not None and lost else {}
-        lines = [reader.with_differences(reader.line(chain), chain) for chain in chains.values()]
-    if tables is not None:
-        further += _rows_without_chain(tables, chains)
-        if tables.swept is not None:
-            further += _left_out_too_many(tables.swept.beginning, lines, notes)
-    return Ledger(name, stream.generation, made_at_ms, lines, notes, further)
+        return [reader.with_differences(reader.line(chain), chain) for chain in chains.values()]
+
+
+def _check_whole(sources: _Sources, lines: Sequence[Line]) -> None:
+    """Add what is wrong with the rows that belong to no line, and with those that the first sweep left out."""
+    tables = sources.tables
+    if tables is None:
+        return
+    sources.further.extend(_rows_without_chain(tables, sources.chains))
+    if tables.swept is not None:
+        sources.further.extend(_left_out_too_many(tables.swept.beginning, lines, sources.notes))
 
 
 def _find_chains(
@@ -149,8 +213,14 @@ def _read_log_ends(
 
 
 def _read_tables(
-    config: Config, name: str, stream: Stream, services: Services, dedup: DedupTables | None, notes: list[str]
-) -> _Tables | None:
+    config: Config,
+    name: str,
+    stream: Stream,
+    services: Services,
+    dedup: DedupTables | None,
+    cuts: rows.Cuts | None,
+    notes: list[str],
+) -> LedgerTables | None:
     hold = find_hold(services, config, name)
     loaded = load_tables(services.catalog, stream)
     if loaded is None:
@@ -169,23 +239,23 @@ def _read_tables(
     swept = None
     if stream.dedup is not None:
         why = "there was no dedup sweep yet"
-        found = why if dedup is None else rows.count_swept(loaded.main, dedup, stream)
+        found = why if dedup is None else rows.count_swept(loaded.main, dedup, stream, cuts)
         if isinstance(found, str):
             notes.append(f"the tables of dedup are left out: {found}")
         else:
             swept = found
-    return _Tables(
+    return LedgerTables(
         view,
-        rows.count_main(loaded.main, stream),
-        rows.count_quarantine(view, stream, half_moved),
-        None if hold is None else rows.count_held(hold, stream),
+        rows.count_main(loaded.main, stream, cuts),
+        rows.count_quarantine(view, stream, half_moved, cuts),
+        None if hold is None else rows.count_held(hold, stream, cuts),
         {} if hold is None else hold.staged.end,
         swept,
         half_moved,
     )
 
 
-def _rows_without_chain(tables: _Tables, chains: Mapping[TopicPartition, Chain]) -> list[Imbalance]:
+def _rows_without_chain(tables: LedgerTables, chains: Mapping[TopicPartition, Chain]) -> list[Imbalance]:
     """Return the rows that belong to no line of the ledger."""
     found = []
     for counts, where in ((tables.main, tables.view.tables.main), (tables.quarantine, tables.view.tables.quarantine)):
@@ -211,111 +281,3 @@ def _left_out_too_many(beginning: FirstSweepStart | None, lines: Sequence[Line],
         return []
     what = f"{total - beginning.rows:,} rows more than the first sweep left out are in no table of dedup"
     return [Imbalance(line.tp, line.log.start_offset, beginning.progress[line.tp], what) for line in affected]
-
-
-# --- one line ---------------------------------------------------------------------------------------------------------
-
-
-class _LineReader:
-    """Makes the line of a chain. What is left out goes to `notes`, what fits no line to `further`."""
-
-    def __init__(
-        self,
-        store: Store,
-        stream: Stream,
-        tables: _Tables | None,
-        log_ends: Mapping[TopicPartition, int],
-        read_objects: bool,
-        notes: list[str],
-        further: list[Imbalance],
-    ) -> None:
-        self._store = store
-        self._stream = stream
-        self._tables = tables
-        self._log_ends = log_ends
-        self._read_objects = read_objects
-        self._notes = notes
-        self._further = further
-        self.of_lost: Mapping[TopicPartition, int] = {}
-
-    def line(self, chain: Chain) -> Line:
-        """Return the line. A chain that cannot be read becomes an imbalance, and its messages are not known."""
-        tp = chain.tp
-        progress = (
-            chain.start_offset if self._tables is None else self._tables.view.progress.get(tp, chain.start_offset)
-        )
-        try:
-            in_objects, waiting = self._count_messages(chain, progress)
-            in_uncommitted, _ = self._count_from(chain, chain.committed_offset, chain.end_offset)
-        except (ChainBroken, CorruptBatch, ObjectMissing) as error:
-            self._further.append(Imbalance(tp, chain.start_offset, chain.end_offset, str(error)))
-            log = LogTerms(chain.start_offset, chain.end_offset, self._log_ends.get(tp), 0, None)
-            return Line(tp, log, self._message_terms(tp, progress, None), self._row_terms(tp), chain.gaps)
-        log, why, contradictions = archived.log_terms(chain, self._log_ends.get(tp), in_objects, in_uncommitted)
-        self._further += contradictions
-        if why is not None:
-            self._notes.append(f"{tp}: the number of messages is not known, since {why}: --read-objects counts them")
-        if waiting is None:
-            waiting = log.messages  # nothing is partitioned yet
-        return Line(tp, log, self._message_terms(tp, progress, waiting), self._row_terms(tp), chain.gaps)
-
-    def with_differences(self, line: Line, chain: Chain) -> Line:
-        """Return the line with the objects whose messages and rows differ, if it does not balance.
-
-        With `sink: files` the tables do not hold the offsets of rows, and the line stays as it is. It also stays if no
-        object differs: then what the line adds up differs from what is stored.
-        """
-        tables, messages = self._tables, line.messages
-        if tables is None or messages is None or self._stream.sink.is_files or tables.half_moved is not None:
-            return line
-        if not any(messages.imbalances(line.tp, line.log)):
-            return line
-        found = find_differences(self._store, self._stream.generation, chain, tables.view, messages.progress)
-        return replace(line, differences=found)
-
-    def _count_messages(self, chain: Chain, progress: int) -> tuple[int | None, int | None]:
-        """Return the messages of the whole chain, if its objects are read, and those that wait to be partitioned.
-
-        The latter are None if that is the whole chain, and its objects are not read.
-        """
-        tp = chain.tp
-        held_end = {} if self._tables is None else self._tables.held_end
-        waits_from = max(progress, held_end.get(tp, progress))
-        if waits_from > chain.end_offset:
-            what = f"the table's progress is {waits_from}, and the chain ends at {chain.end_offset}"
-            self._further.append(Imbalance(tp, chain.end_offset, waits_from, what))
-        if self._read_objects:
-            before, after = self._count_from(chain, chain.start_offset, waits_from)
-            return before + after, after
-        if waits_from == chain.start_offset:
-            return None, None
-        _, waiting = self._count_from(chain, waits_from, waits_from)
-        return None, waiting
-
-    def _count_from(self, chain: Chain, first_offset: int, split_offset: int) -> tuple[int, int]:
-        """See `archived.count_messages`."""
-        return archived.count_messages(self._store, self._stream.generation, chain, first_offset, split_offset)
-
-    def _message_terms(self, tp: TopicPartition, progress: int, waiting: int | None) -> MessageTerms | None:
-        tables = self._tables
-        if tables is None:
-            return None
-        return MessageTerms(
-            tables.main.rows[tp],
-            tables.quarantine.rows[tp],
-            0 if tables.held is None else tables.held.rows[tp],
-            waiting,
-            progress,
-            self.of_lost.get(tp, 0),
-        )
-
-    def _row_terms(self, tp: TopicPartition) -> RowTerms | None:
-        tables = self._tables
-        if tables is None or tables.swept is None:
-            return None
-        swept = tables.swept
-        unique, duplicates, unswept = swept.unique.rows[tp], swept.duplicates.rows[tp], swept.unswept[tp]
-        left_out = 0
-        if swept.beginning is not None and tp in swept.beginning.progress:
-            left_out = max(tables.main.rows[tp] - unique - duplicates - unswept, 0)
-        return RowTerms(unique, duplicates, unswept, left_out)

@@ -76,7 +76,15 @@ from waybill.names.tables import (
     unique_table_name,
 )
 from waybill.names.topics import Stage, TopicPartition, check_stream_name, check_topic, is_topic
-from waybill.names.watch import incidents_key, samples_key, table_states_key
+from waybill.names.watch import (
+    day_mark_key,
+    day_marks_prefix,
+    day_of,
+    incidents_key,
+    ledger_result_key,
+    samples_key,
+    table_states_key,
+)
 
 __all__ = [
     "MAX_OFFSET",
@@ -111,6 +119,9 @@ __all__ = [
     "check_stream_name",
     "check_topic",
     "data_docs_key",
+    "day_mark_key",
+    "day_marks_prefix",
+    "day_of",
     "decision_key",
     "duplicates_table_name",
     "gap_prefix",
@@ -134,6 +145,7 @@ __all__ = [
     "key_index_run_key",
     "key_index_version_of",
     "key_indexes_prefix",
+    "ledger_result_key",
     "name_with_generation",
     "offset_prefix",
     "period_of_key",

@@ -2,14 +2,44 @@
 
 from __future__ import annotations
 
+from datetime import UTC, date, datetime
+
 from waybill.names.segments import join_segments
 
-__all__ = ["incidents_key", "samples_key", "table_states_key"]
+__all__ = [
+    "day_mark_key",
+    "day_marks_prefix",
+    "day_of",
+    "incidents_key",
+    "ledger_result_key",
+    "samples_key",
+    "table_states_key",
+]
+
+
+def day_marks_prefix(prefix: str) -> str:
+    """Return the prefix of all day marks. Their keys sort by day."""
+    return join_segments(prefix, "watch", "days") + "/"
+
+
+def day_mark_key(prefix: str, day: date) -> str:
+    """Return the key of the committed offsets at the start of a day (UTC)."""
+    return f"{day_marks_prefix(prefix)}{day:%Y-%m-%d}.json.gz"
+
+
+def day_of(time_ms: int) -> date:
+    """Return the day (UTC) of a time. Epoch ms."""
+    return datetime.fromtimestamp(time_ms / 1000, UTC).date()
 
 
 def incidents_key(prefix: str) -> str:
     """Return the key of the copy of the incidents, which is read while ZooKeeper does not answer."""
     return join_segments(prefix, "watch", "incidents.json")
+
+
+def ledger_result_key(prefix: str, stream: str) -> str:
+    """Return the key of the result of the newest recorded ledger of a stream."""
+    return join_segments(prefix, "watch", "ledgers", f"{stream}.json")
 
 
 def samples_key(prefix: str) -> str:

@@ -56,6 +56,9 @@ MEANINGS: dict[str, Meaning] = {
     PromiseName.HELD_PUBLICATION: Meaning(
         "held publication", "The table shows nothing newer until a person releases or rejects the held run."
     ),
+    PromiseName.LEDGER_BALANCE: Meaning(
+        "ledger balance", "Rows are missing, or there too often, at the offsets that the alert names."
+    ),
     PromiseName.PAUSED: Meaning("pause", "A person has stopped the stream, and may have forgotten to resume it."),
     REACHABLE: Meaning("service", "Nothing that needs this service makes progress, for any stream."),
     READABLE: Meaning(

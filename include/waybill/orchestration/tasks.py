@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -24,6 +25,7 @@ __all__ = [
     "export_connections",
     "finalize_hours",
     "plan_ingest",
+    "record_ledgers",
     "report_ingest",
     "retry_from_form",
     "run_planned_lane",
@@ -89,6 +91,43 @@ def _to_environment(airflow_connection: Any) -> str:
     fields = {name: value for name in names if (value := getattr(airflow_connection, name)) is not None}
     connection = Connection(conn_id=airflow_connection.conn_id, extra=airflow_connection.extra_dejson, **fields)
     return connection.to_environment()
+
+
+# --- the ledger -------------------------------------------------------------------------------------------------------
+
+
+def record_ledgers() -> dict[str, Any]:
+    """Balance all streams, store the results for the watch, and return how many were read and do not balance.
+
+    An imbalance is an incident of the watch, and not a failure of the task. Raises the first error of a stream whose
+    ledger could not be read, after all others were.
+    """
+    from waybill.coordination import Coordinator
+    from waybill.errors import KafkaUnavailable, WaybillError
+    from waybill.ledger import record_ledger
+    from waybill.staging.services import services_of
+
+    def without_kafka() -> Mapping[Any, int]:
+        raise KafkaUnavailable("a recorded ledger needs no figure of Kafka's log")
+
+    config = begin_task()
+    found: dict[str, int] = {}
+    errors: list[WaybillError] = []
+    with services_of(config) as services:
+        for name in config.streams:
+            try:
+                with Coordinator.of(config, name) as coordinator:
+                    ledger = record_ledger(config, name, services, coordinator, without_kafka)
+            except WaybillError as error:
+                logger.error("%s: the ledger cannot be read: %s", name, error)
+                errors.append(error)
+                continue
+            found[name] = len(ledger.imbalances)
+            for imbalance in ledger.imbalances:
+                logger.warning("%s does not balance: %s", name, imbalance)
+    if errors:
+        raise errors[0]
+    return {"streams": len(found), "not_balanced": sum(bool(number) for number in found.values())}
 
 
 # --- the watch --------------------------------------------------------------------------------------------------------
@@ -165,7 +204,8 @@ def plan_ingest(
         logger.info("nothing to archive")
         return None
     document = plan.model_dump(mode="json")
-    lanes = document["lanes"]
+    planning = time.process_time() / max(1, len(plan.lanes))
+    lanes = [{**lane, "planning_cpu_seconds": planning} for lane in document["lanes"]]
     return lanes, {**document, "lanes": [{**lane, "shares": []} for lane in lanes]}
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from waybill.config import Config, Stream
 from waybill.config.promises import PromiseName
 from waybill.config.quantities import counted, rough_duration
-from waybill.coordination import Stop
+from waybill.coordination import CommittedOffset, Stop
 from waybill.coordination.coordinator import IngestState, read_ingest_states
 from waybill.coordination.pauses import StreamPauses, read_pauses
 from waybill.incidents.finding import Finding, duration_finding, measured
@@ -37,6 +37,8 @@ class Logs:
     """The offset at which a chain starts; without chains of which this is not known."""
     archived_messages: Mapping[Key, int] = field(default_factory=dict)
     """How many messages a chain holds; without chains of which this is not known."""
+    committed: Mapping[str, Mapping[TopicPartition, CommittedOffset]] = field(default_factory=dict)
+    """The committed offsets of each stream."""
 
     def archived_from(self, key: Key) -> int:
         """Return the offset from which on a topic-partition is archived."""
@@ -75,6 +77,7 @@ def observe(config: Config, sources: Sources, names: Iterable[str]) -> Logs:
             for tp, committed in state.committed.items()
             if committed.counts is not None
         },
+        committed={name: state.committed for name, state in states.items()},
         retention=sources.kafka.retention({tp.topic for each in tps.values() for tp in each}),
     )
 

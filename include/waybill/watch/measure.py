@@ -20,12 +20,12 @@ import orjson
 
 from waybill.config import Config
 from waybill.config.promises import PromiseName, PromiseSeverity
-from waybill.coordination import ZooKeeperSession
+from waybill.coordination import DayMark, ZooKeeperSession
 from waybill.documents import read_document
 from waybill.errors import DocumentTooNew, WaybillError
 from waybill.incidents.finding import NO_ANSWER, REACHABLE, READABLE, Finding, Verdict
 from waybill.ingest.services import FindConnection, Sources, connect_sources
-from waybill.names import samples_key, table_states_key
+from waybill.names import day_mark_key, day_of, samples_key, table_states_key
 from waybill.store import Store
 from waybill.watch import airflow_figures, log_figures
 from waybill.watch.log_figures import Logs, observe
@@ -43,7 +43,7 @@ _THREADS = 8
 """Streams whose tables are loaded at the same time: a watch waits for the catalog and S3."""
 _READ_AGAIN_MINUTES = 5
 _MINUTE_MS = 60_000
-_VERSION = 1
+_VERSION = 2
 _TABLE_PROMISES = (
     PromiseName.TABLE_LAG,
     PromiseName.COMPLETE_BY,
@@ -52,6 +52,7 @@ _TABLE_PROMISES = (
     PromiseName.DUPLICATE_SHARE,
     PromiseName.DEDUP_WINDOW,
     PromiseName.HELD_PUBLICATION,
+    PromiseName.LEDGER_BALANCE,
 )
 _LOG_PROMISES = (
     PromiseName.ARCHIVE_LAG,
@@ -185,9 +186,17 @@ def measure(config: Config, services: WatchServices, now_ms: int, *, stores: boo
         found = _with_airflow(config, services, found, now_ms)
     if stores and services.store is not None and logs is not None:
         with services.needed("S3"):
+            if samples.is_first_of_day:
+                _store_day_mark(config, services.store, logs, now_ms)
             services.store.replace(samples_key(services.store.prefix), samples.content())
             services.store.replace(table_states_key(services.store.prefix), _states_content(states))
     return Measured([*found, *services.findings.values()], logs, states)
+
+
+def _store_day_mark(config: Config, store: Store, logs: Logs, now_ms: int) -> None:
+    """Store the committed offsets for `waybill ledger --by day`, unless another watch has done so."""
+    committed = {(name, config.stream(name).generation): offsets for name, offsets in logs.committed.items()}
+    store.create_or_read_existing(day_mark_key(store.prefix, day_of(now_ms)), DayMark.of(now_ms, committed).content())
 
 
 def _log_findings(config: Config, name: str, logs: Logs | None, samples: Samples, now_ms: int) -> list[Finding]:

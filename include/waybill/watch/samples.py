@@ -16,7 +16,7 @@ import orjson
 
 from waybill.documents import read_document
 from waybill.errors import DocumentTooNew
-from waybill.names import TopicPartition
+from waybill.names import TopicPartition, day_of
 
 __all__ = ["Offsets", "Samples"]
 
@@ -85,6 +85,12 @@ class Samples:
                 offsets.setdefault(stream, {})[str(tp)] = (each.start, each.end, each.committed)
             samples.append({"at": at, "offsets": offsets})
         return gzip.compress(orjson.dumps({"v": _VERSION, "samples": samples}), compresslevel=1)
+
+    @property
+    def is_first_of_day(self) -> bool:
+        """Return whether the newest sample is the only one of its day (UTC)."""
+        days = [day_of(at) for at, _ in self.samples[-2:]]
+        return len(set(days)) == len(days)
 
     def with_sample(self, now_ms: int, sample: Mapping[Key, Offsets]) -> Self:
         """Return the samples with another one, and without those that are too old or too close to each other."""

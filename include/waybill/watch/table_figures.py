@@ -52,6 +52,10 @@ class TableState:
     """The failed checks of a held run."""
     window_alert: str = ""
     """Why sweeps compare keys over less than the whole window."""
+    ledger_ms: int | None = None
+    """When the newest recorded ledger was read; None without one."""
+    imbalances: tuple[str, ...] = ()
+    """What does not balance in it."""
     rows: Mapping[str, int] = field(default_factory=dict)
     """The number of rows by table: main, quarantine, unique, duplicates. Without dedup, the first two."""
 
@@ -80,6 +84,8 @@ class TableState:
             "planned": self.planned_ms,
             "held": self.held,
             "window_alert": self.window_alert,
+            "ledger": self.ledger_ms,
+            "imbalances": self.imbalances,
             "rows": dict(self.rows),
         }
 
@@ -94,6 +100,8 @@ class TableState:
             document["planned"],
             tuple(document["held"]),
             document["window_alert"],
+            document["ledger"],
+            tuple(document["imbalances"]),
             document["rows"],
         )
 
@@ -116,6 +124,7 @@ def table_findings(
         _duplicate_share(name, stream, state, now_ms),
         _dedup_window(name, stream, state, now_ms),
         _held(name, stream, state, now_ms),
+        _ledger_balance(name, stream, state),
     ]
 
 
@@ -260,4 +269,22 @@ def _held(name: str, stream: Stream, state: TableState, now_ms: int) -> Finding:
         command=f"waybill quality show {name}",
         since_ms=now_ms,
         value=int(bool(held)),
+    )
+
+
+def _ledger_balance(name: str, stream: Stream, state: TableState) -> Finding:
+    """Return whether the newest recorded ledger balances."""
+    number = len(state.imbalances)
+    rest = "" if number < 2 else f"; and {number - 1} more"
+    return measured(
+        name,
+        PromiseName.LEDGER_BALANCE,
+        stream.promises.ledger_balance,
+        is_broken=bool(number),
+        figure=counted(number, "imbalance"),
+        limit="none",
+        detail=f"{state.imbalances[0]}{rest}" if number else "",
+        command=f"waybill verify {name}",
+        since_ms=state.ledger_ms,
+        value=number,
     )

@@ -10,6 +10,7 @@ from pyiceberg.table.snapshots import Operation
 from waybill.audit import find_audit, find_decision
 from waybill.config import Stream
 from waybill.dedup.status import find_window_alert
+from waybill.ledger import LedgerResult
 from waybill.partition.next_plan import NextPlan
 from waybill.partition.plan import Plan
 from waybill.partition.statistics import QUARANTINED_PROPERTY, ROWS_PROPERTY
@@ -46,6 +47,9 @@ def read_table_state(name: str, stream: Stream, services: Services, now_ms: int)
         ]
         window_alert = find_window_alert(name, stream, dedup, services.store)
     planned_ms, held = _next_run(name, stream, services, tables)
+    ledger = LedgerResult.read(services.store, name)
+    if ledger is not None and ledger.generation != stream.generation:
+        ledger = None
     return TableState(
         now_ms,
         read_progress(tables.main.metadata, text),
@@ -54,6 +58,8 @@ def read_table_state(name: str, stream: Stream, services: Services, now_ms: int)
         planned_ms,
         held,
         window_alert or "",
+        None if ledger is None else ledger.made_at_ms,
+        () if ledger is None else ledger.imbalances,
         _row_counts(tables, dedup),
     )
 

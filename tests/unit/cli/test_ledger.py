@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from waybill.archive.gaps import Gap, GapKind
 from waybill.cli import ledger as command
+from waybill.cli.commands.options import LedgerBy
 from waybill.ledger import Ledger, Line, LogTerms, MessageTerms, RowTerms
 from waybill.ledger.signature import sign
 from waybill.names import TopicPartition
@@ -163,5 +164,21 @@ def test_a_ledger_that_does_not_balance_ends_with_1(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(command, "_read", give)
     with pytest.raises(typer.Exit) as ended:
-        command.run("flights", kafka=False, read_objects=False, as_json=True, sign_with=None)
+        command.run(
+            "flights",
+            by=LedgerBy.TOPIC_PARTITION,
+            days=command.Range(),
+            kafka=False,
+            read_objects=False,
+            record=False,
+            as_json=True,
+            sign_with=None,
+        )
     assert ended.value.exit_code == 1
+
+
+def test_the_balance_of_some_days_is_not_recorded() -> None:
+    for options in (("--by", "day"), ("--since", "2026-01-31"), ("--read-objects",)):
+        ran = waybill("ledger", "flights", "--record", *options)
+        assert ran.code == 1
+        assert "--record stores the balance of the whole stream" in ran.err

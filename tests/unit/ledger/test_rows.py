@@ -92,7 +92,7 @@ def test_rows_and_those_since_any_snapshot_are_counted_across_compactions(tables
         snapshots.append((append(main, places[start:]), len(places)))
     assert count_main(main, STREAM).rows == count(places)
     for snapshot, swept in snapshots:
-        assert +rows_since(main, snapshot, (), 1) == count(places[swept:])
+        assert +rows_since(main, snapshot, (), RowCounts(1)).rows == count(places[swept:])
 
 
 def test_files_that_a_snapshot_added_after_the_swept_rows_count_as_not_swept(tables: StreamTables) -> None:
@@ -102,9 +102,9 @@ def test_files_that_a_snapshot_added_after_the_swept_rows_count_as_not_swept(tab
     before = {file.file_path for file in live_files(tables.main, tables.main.current_snapshot())}
     snapshot = append(tables.main, later)
     added = {file.file_path for file in live_files(tables.main, snapshot)} - before
-    assert +rows_since(tables.main, snapshot, added, 1) == count(later)
+    assert +rows_since(tables.main, snapshot, added, RowCounts(1)).rows == count(later)
     compact(tables.main, [*swept, *later])
-    assert +rows_since(tables.main, snapshot, added, 1) == count(later)
+    assert +rows_since(tables.main, snapshot, added, RowCounts(1)).rows == count(later)
 
 
 def test_rows_of_another_generation_are_counted_apart(tables: StreamTables) -> None:

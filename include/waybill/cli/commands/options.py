@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated
 
 import typer
 
-__all__ = ["AsJson", "By", "OneStream", "Reason", "StreamName", "Yes"]
+__all__ = ["AsJson", "By", "LedgerBy", "OneStream", "Reason", "StreamName", "Yes"]
+
+
+class LedgerBy(StrEnum):
+    """What a ledger has a line for."""
+
+    TOPIC_PARTITION = "topic-partition"
+    DAY = "day"
+
 
 StreamName = Annotated[str, typer.Argument(help="The stream.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]

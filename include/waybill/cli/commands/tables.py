@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from waybill.cli.commands.options import AsJson, By, Reason, StreamName
+from waybill.cli.commands.options import AsJson, By, LedgerBy, Reason, StreamName
 
 __all__ = ["app"]
 
@@ -235,9 +236,19 @@ def finalize(
 def ledger(
     stream: Annotated[str, typer.Argument(metavar="STREAM|check", help="The stream; or check, and a file.")],
     file: Annotated[Path | None, typer.Argument(help="With check: the signed ledger.")] = None,
+    by: Annotated[LedgerBy, typer.Option("--by", help="A line for each.")] = LedgerBy.TOPIC_PARTITION,
+    since: Annotated[
+        datetime | None, typer.Option("--since", formats=["%Y-%m-%d"], help="Only archived on this day (UTC) or later.")
+    ] = None,
+    until: Annotated[
+        datetime | None, typer.Option("--until", formats=["%Y-%m-%d"], help="Only archived on this day or earlier.")
+    ] = None,
     kafka: Annotated[bool, typer.Option("--kafka/--no-kafka", help="Ask Kafka for what is not archived yet.")] = True,
     read_objects: Annotated[
         bool, typer.Option("--read-objects", help="Also count the messages in the backup objects.")
+    ] = False,
+    record: Annotated[
+        bool, typer.Option("--record", help="Also store the result for the watch, which tells of an imbalance.")
     ] = False,
     as_json: AsJson = False,
     sign: Annotated[
@@ -247,7 +258,7 @@ def ledger(
         str | None, typer.Option("--public-key", metavar="KEY|FILE", help="With check: the key it must be signed with.")
     ] = None,
 ) -> None:
-    """Balance the log, the archive and the tables by topic-partition. Exit code 1 if something does not balance.
+    """Balance the log, the archive and the tables, by topic-partition or day. Exit code 1 if they do not balance.
 
     `waybill ledger check FILE` checks the signature of a ledger that was printed with --sign.
     """
@@ -260,7 +271,16 @@ def ledger(
         return
     if public_key is not None:
         raise typer.BadParameter("--public-key belongs to `waybill ledger check FILE`")
-    command.run(stream, kafka=kafka, read_objects=read_objects, as_json=as_json, sign_with=sign)
+    command.run(
+        stream,
+        by=by,
+        days=command.Range(since.date() if since else None, until.date() if until else None),
+        kafka=kafka,
+        read_objects=read_objects,
+        record=record,
+        as_json=as_json,
+        sign_with=sign,
+    )
 
 
 @app.command()
