@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
 
 import pytest
+from archived_stream import ArchivedStream
 from kazoo.exceptions import ConnectionLoss
 from pyspark.sql import SparkSession
 
@@ -14,6 +16,7 @@ from devstack import Stack
 from waybill.connections import ZooKeeperEndpoint, find_connection
 from waybill.coordination import KEPT_DAYS, UsageStore, ZooKeeperSession
 from waybill.coordination.paths import usage_path
+from waybill.ingest import Lane, LaneShare, run_lane
 from waybill.metering import Tally, meter
 from waybill.spark.execute import try_each
 
@@ -115,6 +118,34 @@ def test_a_damaged_node_loses_the_counts_and_does_not_fail_the_process(
     with caplog.at_level(logging.WARNING):
         UsageStore(session, topic_name, lambda: NOON.timestamp()).add("ingest-0", {"a": puts(1)})
     assert "does not hold a document of Waybill's" in caplog.text
+
+
+def test_a_lane_counts_the_requests_of_each_of_its_streams(
+    session: ZooKeeperSession, topic_name: str, tmp_path: Path
+) -> None:
+    stream = ArchivedStream(tmp_path, topic_name, partitions=2, max_bytes="1KiB")
+    second = f"  other:\n    topics: [{topic_name}]\n    generation: 2\n    upload: {{max_age: 0s}}\n"
+    second += "    parser: {event_time: {field: time}, message_id: id}\n    table: t.other\n"
+    stream.file.write_text(stream.file.read_text() + second)
+    for _ in range(5):
+        stream.produce_events(10)
+    shares = (
+        LaneShare(stream="events", topic=topic_name, partition=0, estimated_bytes=0),
+        LaneShare(stream="other", topic=topic_name, partition=0, estimated_bytes=0),
+    )
+    meter.take_total("before")
+    report = run_lane(stream.config, Lane(number=3, shares=shares, planning_cpu_seconds=0.5))
+    assert not report.failures
+    found = by_stream(UsageStore(session, topic_name))
+    objects = {each.stream: each.objects for each in report.streams}
+    assert objects["events"] > 1 == objects["other"]
+    # A chain start, and the objects.
+    assert {name: tally.requests["PutObject"] for name, tally in found.items()} == {
+        name: 1 + count for name, count in objects.items()
+    }
+    assert {name: tally.messages for name, tally in found.items()} == {"events": 50, "other": 50}
+    assert sum(tally.cpu_seconds["ingest_plan"] for tally in found.values()) == pytest.approx(0.5, abs=1e-3)
+    assert min(tally.cpu_seconds["ingest_lane"] for tally in found.values()) > 0
 
 
 def test_what_executors_use_comes_back_with_their_results(spark: SparkSession) -> None:

@@ -13,7 +13,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from waybill.config.base import Section, ValueType, section_error
-from waybill.config.quantities import DurationBetween, IsShare, WholeNumberBetween
+from waybill.config.quantities import DurationBetween, IsRatio, IsShare, WholeNumberBetween
 
 __all__ = [
     "Deadline",
@@ -43,6 +43,7 @@ class PromiseName(StrEnum):
     NAMED_STOP = "named_stop"
     HELD_PUBLICATION = "held_publication"
     LEDGER_BALANCE = "ledger_balance"
+    VOLUME = "volume"
     PAUSED = "paused"
 
 
@@ -192,6 +193,29 @@ class DuplicateShare(ShareOfRuns):
     limit: Annotated[Decimal, IsShare()] = Field(Decimal("0.2"), description="The promise is broken beyond it.")
 
 
+class StreamVolume(Promise):
+    """The messages that producers sent in the last complete hour, against the same hour of the last four weeks."""
+
+    at_least: Annotated[Decimal, IsRatio()] = Field(
+        Decimal("0.5"), description="The promise is broken below this ratio to the median."
+    )
+    at_most: Annotated[Decimal, IsRatio()] = Field(
+        Decimal(5), description="The promise is broken above this ratio to the median."
+    )
+    min_messages: Annotated[int, WholeNumberBetween(1, 1_000_000_000)] = Field(
+        1000, description="An hour whose median is less breaks no promise."
+    )
+    min_weeks: Annotated[int, WholeNumberBetween(1, 4)] = Field(
+        2, description="How many of the four weeks must be known for a verdict."
+    )
+
+    @model_validator(mode="after")
+    def _check_order(self) -> Self:
+        if self.at_most < self.at_least:
+            raise section_error("at_least", "is more than at_most: lower it, or raise at_most")
+        return self
+
+
 class Deadline(Section):
     """When an hour or a day of event time must be complete: `{hour: 90m}`, or `{day: '06:00', time_zone: …}`."""
 
@@ -261,6 +285,9 @@ class Promises(Section):
     )
     duplicate_share: DuplicateShare = Field(
         DuplicateShare(), description="The share of rows that sweeps found to be sent again in the last hour."
+    )
+    volume: StreamVolume = Field(
+        StreamVolume(), description="The messages of the last complete hour, against the same hour of earlier weeks."
     )
     dedup_window: Promise = Field(
         Promise(), description="Sweeps compare keys over the whole `dedup.window`, without a part that they skip."

@@ -13,17 +13,15 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from waybill.config import document
-from waybill.config.base import EmbeddedFile, IsEmbeddedFile, Section, ValueType, section_error
+from waybill.config.base import EmbeddedFile, IsEmbeddedFile, Section, section_error
 from waybill.config.enums import Severity
 from waybill.config.error_lines import describe_all, find_line
 from waybill.config.expectations import Expectation, IsExpectation, IsExpectationList
-from waybill.config.quantities import IsShare, SizeBetween, WholeNumberBetween
+from waybill.config.quantities import IsRatio, IsShare, SizeBetween, WholeNumberBetween
 
 __all__ = ["Check", "CheckName", "CheckSeverity", "Checks", "Quality", "Volume", "check_quality"]
 
 Expectations = Annotated[tuple[Annotated[Expectation, IsExpectation()], ...], IsExpectationList()]
-
-_MAX_RATIO = Decimal(1000)
 
 
 class CheckSeverity(StrEnum):
@@ -46,35 +44,6 @@ class CheckName(StrEnum):
     CLOCK_SKEW = "clock_skew"
     VOLUME = "volume"
     COLUMN_BECAME_NULL = "column_became_null"
-
-
-class IsRatio(ValueType):
-    """A ratio to something usual, as a `Decimal` from 0 to 1,000: `50%` or `0.5`."""
-
-    type_name = "ratio"
-    allowed = "0% to 100000%, as `50%` or `0.5`"
-
-    def parse(self, value: Any) -> Decimal:
-        ratio = self._ratio(value)
-        if ratio is None or not 0 <= ratio <= _MAX_RATIO:
-            raise ValueError("must be a ratio: 50% or 0.5, 300% or 3")
-        return ratio
-
-    @staticmethod
-    def _ratio(value: Any) -> Decimal | None:
-        if isinstance(value, Decimal):
-            return value
-        text = str(value).strip() if isinstance(value, str | int | float) and not isinstance(value, bool) else ""
-        number = text.removesuffix("%").strip()
-        if not number.replace(".", "", 1).isdecimal():
-            return None
-        return Decimal(number) / 100 if text.endswith("%") else Decimal(number)
-
-    def format(self, value: Any) -> str:
-        return f"{(value * 100).normalize():f}%"
-
-    def json_schema(self) -> JsonSchemaValue:
-        return {"anyOf": [{"type": "string", "pattern": r"^[0-9.]+ *%?$"}, {"type": "number", "minimum": 0}]}
 
 
 class Check(Section):

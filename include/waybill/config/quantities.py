@@ -16,6 +16,7 @@ from waybill.config.base import ValueType
 __all__ = [
     "DurationBetween",
     "IsPowerOfTwo",
+    "IsRatio",
     "IsShare",
     "SizeBetween",
     "WholeNumberBetween",
@@ -42,6 +43,7 @@ _SIZE_UNITS: Mapping[str, int] = {
     "gib": 1 << 30,
     "tib": 1 << 40,
 }
+_MAX_RATIO = Decimal(1000)
 _PERCENTAGE = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,6})?) *%")
 
 
@@ -215,6 +217,35 @@ class IsShare(ValueType):
     def json_schema(self) -> JsonSchemaValue:
         percentage = {"type": "string", "pattern": f"^{_PERCENTAGE.pattern}$"}
         return {"anyOf": [percentage, {"type": "number", "minimum": 0, "exclusiveMaximum": 1}]}
+
+
+class IsRatio(ValueType):
+    """A ratio to something usual, as a `Decimal` from 0 to 1,000: `50%` or `0.5`."""
+
+    type_name = "ratio"
+    allowed = "0% to 100000%, as `50%` or `0.5`"
+
+    def parse(self, value: Any) -> Decimal:
+        ratio = self._ratio(value)
+        if ratio is None or not 0 <= ratio <= _MAX_RATIO:
+            raise ValueError("must be a ratio: 50% or 0.5, 300% or 3")
+        return ratio
+
+    @staticmethod
+    def _ratio(value: Any) -> Decimal | None:
+        if isinstance(value, Decimal):
+            return value
+        text = str(value).strip() if isinstance(value, str | int | float) and not isinstance(value, bool) else ""
+        number = text.removesuffix("%").strip()
+        if not number.replace(".", "", 1).isdecimal():
+            return None
+        return Decimal(number) / 100 if text.endswith("%") else Decimal(number)
+
+    def format(self, value: Any) -> str:
+        return f"{(value * 100).normalize():f}%"
+
+    def json_schema(self) -> JsonSchemaValue:
+        return {"anyOf": [{"type": "string", "pattern": r"^[0-9.]+ *%?$"}, {"type": "number", "minimum": 0}]}
 
 
 def counted(number: int, noun: str) -> str:

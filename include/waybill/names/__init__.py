@@ -84,6 +84,7 @@ from waybill.names.watch import (
     ledger_result_key,
     samples_key,
     table_states_key,
+    volumes_key,
 )
 
 __all__ = [
@@ -168,4 +169,5 @@ __all__ = [
     "sweeps_prefix",
     "table_states_key",
     "unique_table_name",
+    "volumes_key",
 ]

@@ -14,6 +14,7 @@ __all__ = [
     "ledger_result_key",
     "samples_key",
     "table_states_key",
+    "volumes_key",
 ]
 
 
@@ -50,3 +51,8 @@ def samples_key(prefix: str) -> str:
 def table_states_key(prefix: str) -> str:
     """Return the key of the state of the tables, as the watch has read it."""
     return join_segments(prefix, "watch", "tables.json.gz")
+
+
+def volumes_key(prefix: str) -> str:
+    """Return the key of the messages of each hour that the watch has counted."""
+    return join_segments(prefix, "watch", "volumes.json.gz")

@@ -59,6 +59,9 @@ MEANINGS: dict[str, Meaning] = {
     PromiseName.LEDGER_BALANCE: Meaning(
         "ledger balance", "Rows are missing, or there too often, at the offsets that the alert names."
     ),
+    PromiseName.VOLUME: Meaning(
+        "volume", "Producers send far fewer messages than usual, or far more. What they send arrives."
+    ),
     PromiseName.PAUSED: Meaning("pause", "A person has stopped the stream, and may have forgotten to resume it."),
     REACHABLE: Meaning("service", "Nothing that needs this service makes progress, for any stream."),
     READABLE: Meaning(

@@ -10,4 +10,5 @@
 | `airflow_api` | the requests to Airflow's API that these figures need |
 | `table_reader` | reading the state that these figures need |
 | `samples` | the offsets that earlier watches saw |
+| `volumes` | the messages of each hour, and the figure about them |
 """

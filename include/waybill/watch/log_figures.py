@@ -44,6 +44,10 @@ class Logs:
         """Return the offset from which on a topic-partition is archived."""
         return self.chain_starts.get(key, self.offsets[key].start)
 
+    def end_offsets(self, name: str) -> int:
+        """Return the log end offsets of a stream, added up."""
+        return sum(each.end for each in self.of_stream(name).values())
+
     def of_stream(self, name: str) -> dict[TopicPartition, Offsets]:
         """Return the topic-partitions of a stream."""
         return {tp: each for (stream, tp), each in self.offsets.items() if stream == name}

@@ -25,12 +25,13 @@ from waybill.documents import read_document
 from waybill.errors import DocumentTooNew, WaybillError
 from waybill.incidents.finding import NO_ANSWER, REACHABLE, READABLE, Finding, Verdict
 from waybill.ingest.services import FindConnection, Sources, connect_sources
-from waybill.names import day_mark_key, day_of, samples_key, table_states_key
+from waybill.names import day_mark_key, day_of, samples_key, table_states_key, volumes_key
 from waybill.store import Store
 from waybill.watch import airflow_figures, log_figures
 from waybill.watch.log_figures import Logs, observe
 from waybill.watch.samples import Samples
 from waybill.watch.table_figures import TableState, table_findings
+from waybill.watch.volumes import Volumes, volume_finding
 
 if TYPE_CHECKING:
     from waybill.staging.services import Services
@@ -59,6 +60,7 @@ _LOG_PROMISES = (
     PromiseName.RETENTION_RUNWAY,
     PromiseName.NAMED_STOP,
     PromiseName.PAUSED,
+    PromiseName.VOLUME,
 )
 
 
@@ -169,18 +171,22 @@ def measure(config: Config, services: WatchServices, now_ms: int, *, stores: boo
     """
     names = list(config.streams)
     logs: Logs | None = None
-    samples, states = Samples(), dict[str, TableState]()
+    samples, states, volumes = Samples(), dict[str, TableState](), Volumes()
     if services.store is not None:
         with services.needed("S3"):
             samples = Samples.parse(services.store.read_if_exists(samples_key(services.store.prefix)))
+            volumes = Volumes.parse(services.store.read_if_exists(volumes_key(services.store.prefix)))
             states = _parse_states(services.store.read_if_exists(table_states_key(services.store.prefix)))
     if services.sources is not None:
         with services.needed("Kafka"):
             logs = observe(config, services.sources, names)
             samples = samples.with_sample(now_ms, logs.offsets)
+    stored_volumes = volumes
+    if logs is not None:
+        volumes = volumes.noted(now_ms, {name: logs.end_offsets(name) for name in names})
     found: list[Finding] = []
     for name in names:
-        found += _log_findings(config, name, logs, samples, now_ms)
+        found += _log_findings(config, name, logs, samples, volumes, now_ms)
     found += _table_findings(config, services, names, logs, samples, states, now_ms)
     if config.airflow.connection is not None:
         found = _with_airflow(config, services, found, now_ms)
@@ -188,6 +194,8 @@ def measure(config: Config, services: WatchServices, now_ms: int, *, stores: boo
         with services.needed("S3"):
             if samples.is_first_of_day:
                 _store_day_mark(config, services.store, logs, now_ms)
+            if volumes is not stored_volumes:
+                services.store.replace(volumes_key(services.store.prefix), volumes.content())
             services.store.replace(samples_key(services.store.prefix), samples.content())
             services.store.replace(table_states_key(services.store.prefix), _states_content(states))
     return Measured([*found, *services.findings.values()], logs, states)
@@ -199,7 +207,9 @@ def _store_day_mark(config: Config, store: Store, logs: Logs, now_ms: int) -> No
     store.create_or_read_existing(day_mark_key(store.prefix, day_of(now_ms)), DayMark.of(now_ms, committed).content())
 
 
-def _log_findings(config: Config, name: str, logs: Logs | None, samples: Samples, now_ms: int) -> list[Finding]:
+def _log_findings(
+    config: Config, name: str, logs: Logs | None, samples: Samples, volumes: Volumes, now_ms: int
+) -> list[Finding]:
     stream = config.stream(name)
     if logs is None:
         return _unknown(config, name, _LOG_PROMISES)
@@ -208,6 +218,7 @@ def _log_findings(config: Config, name: str, logs: Logs | None, samples: Samples
         log_figures.retention_runway(name, stream, logs, samples, now_ms),
         log_figures.named_stops(name, stream, logs),
         log_figures.pauses(name, stream, logs, now_ms),
+        volume_finding(name, stream, volumes, now_ms),
     ]
 
 

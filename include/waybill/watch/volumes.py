@@ -1,0 +1,163 @@
+"""The messages of each hour: what producers wrote to the topics of a stream, for five weeks.
+
+The first watch of an hour notes the log end offsets of each stream, added up. The difference from one hour to the next
+is what producers wrote, whatever ingest did meanwhile; control records of transactions count as messages. A watch that
+comes more than five minutes after the hour began notes nothing, and the two hours that meet there are not known.
+"""
+
+from __future__ import annotations
+
+import gzip
+import logging
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from typing import Any, Self
+
+import orjson
+
+from waybill.config import Stream
+from waybill.config.promises import PromiseName
+from waybill.config.quantities import counted
+from waybill.documents import read_document
+from waybill.errors import DocumentTooNew
+from waybill.incidents.finding import Finding, Verdict, measured
+
+__all__ = ["HourlyVolumes", "Volumes", "volume_finding"]
+
+logger = logging.getLogger(__name__)
+
+_VERSION = 1
+_HOUR_MS = 3_600_000
+_LATE_MS = 5 * 60_000
+_WEEK = 7 * 24
+_WEEKS = 4
+_KEPT_HOURS = (_WEEKS + 1) * _WEEK
+
+
+@dataclass(frozen=True, slots=True)
+class HourlyVolumes:
+    """The messages of a stream by hour. Hours are counted since 1970 UTC."""
+
+    noted_hour: int
+    """The hour whose first watch has noted the sum of log end offsets."""
+    noted_offsets: int | None
+    """That sum; None if the watch was late."""
+    messages: Mapping[int, int] = field(default_factory=dict)
+    """Without the hours that are not known."""
+
+    def noted(self, hour: int, offsets: int | None) -> Self:
+        """Return the volumes after the first watch of an hour."""
+        messages = {known: count for known, count in self.messages.items() if known > hour - _KEPT_HOURS}
+        before = self.noted_offsets
+        # A sum that has fallen is of a topic that was deleted or created again.
+        if hour == self.noted_hour + 1 and before is not None and offsets is not None and offsets >= before:
+            messages[self.noted_hour] = offsets - before
+        return replace(self, noted_hour=hour, noted_offsets=offsets, messages=messages)
+
+    def same_hours(self, hour: int) -> list[int]:
+        """Return the messages of the same hour of the last four weeks, as far as they are known."""
+        earlier = (self.messages.get(hour - week * _WEEK) for week in range(1, _WEEKS + 1))
+        return [count for count in earlier if count is not None]
+
+    def document(self) -> dict[str, Any]:
+        """Return the volumes as a JSON object. The messages are a list that begins at the first known hour."""
+        first = min(self.messages, default=self.noted_hour)
+        return {
+            "hour": self.noted_hour,
+            "offsets": self.noted_offsets,
+            "first": first,
+            "messages": [self.messages.get(hour) for hour in range(first, max(self.messages, default=first - 1) + 1)],
+        }
+
+    @classmethod
+    def parse(cls, document: Mapping[str, Any]) -> Self:
+        """Return the volumes of a JSON object. Raises `KeyError`, `TypeError` or `ValueError`."""
+        messages = {
+            document["first"] + number: int(count)
+            for number, count in enumerate(document["messages"])
+            if count is not None
+        }
+        return cls(int(document["hour"]), document["offsets"], messages)
+
+
+@dataclass(frozen=True, slots=True)
+class Volumes:
+    """The messages of all streams by hour."""
+
+    streams: Mapping[str, HourlyVolumes] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, content: bytes | None) -> Self:
+        """Return the stored volumes; none if they cannot be read: then the watch begins to count again."""
+        if content is None:
+            return cls()
+        try:
+            fields = read_document(gzip.decompress(content), _VERSION, "the watch's volumes")
+            return cls({name: HourlyVolumes.parse(each) for name, each in fields["streams"].items()})
+        except (DocumentTooNew, KeyError, TypeError, ValueError, OSError) as error:
+            logger.warning("the watch begins to count messages again: the stored volumes cannot be read: %s", error)
+            return cls()
+
+    def content(self) -> bytes:
+        """Return the document that `parse` reads."""
+        streams = {name: each.document() for name, each in self.streams.items()}
+        return gzip.compress(orjson.dumps({"v": _VERSION, "streams": streams}), compresslevel=1, mtime=0)
+
+    def noted(self, now_ms: int, offsets: Mapping[str, int]) -> Self:
+        """Return the volumes after a watch. `offsets`: the log end offsets of each stream, added up.
+
+        Returns itself if this hour was noted before. Streams without offsets are left as they are.
+        """
+        hour = now_ms // _HOUR_MS
+        is_late = now_ms % _HOUR_MS > _LATE_MS
+        new: dict[str, HourlyVolumes] = {}
+        for name, added_up in offsets.items():
+            known = self.streams.get(name)
+            if known is None:
+                new[name] = HourlyVolumes(hour, None if is_late else added_up)
+            elif known.noted_hour < hour:
+                new[name] = known.noted(hour, None if is_late else added_up)
+        return replace(self, streams={**self.streams, **new}) if new else self
+
+
+def volume_finding(name: str, stream: Stream, volumes: Volumes, now_ms: int) -> Finding:
+    """Return the messages of the last complete hour against the median of the same hour of earlier weeks.
+
+    The hour of a week ago was 168 hours ago: when clocks change, that is another hour of the local day. An hour that is
+    not known changes nothing.
+    """
+    promise, hour = stream.promises.volume, now_ms // _HOUR_MS - 1
+    known = volumes.streams.get(name)
+    earlier = [] if known is None else known.same_hours(hour)
+    usual = int(statistics.median(earlier)) if earlier else 0
+    limit, command = f"{promise.at_least:.0%} to {promise.at_most:.0%} of usual", f"waybill offsets {name}"
+    if known is None or len(earlier) < promise.min_weeks or usual < promise.min_messages:
+        return measured(
+            name,
+            PromiseName.VOLUME,
+            promise,
+            is_broken=False,
+            figure="too little to compare",
+            limit=limit,
+            detail="",
+            command=command,
+            since_ms=None,
+        )
+    messages = known.messages.get(hour)
+    if messages is None:
+        return Finding(name, PromiseName.VOLUME, Verdict.UNKNOWN, promise.severity)
+    ratio = Decimal(messages) / usual
+    return measured(
+        name,
+        PromiseName.VOLUME,
+        promise,
+        is_broken=not promise.at_least <= ratio <= promise.at_most,
+        figure=f"{counted(messages, 'message')} in an hour, {ratio:.0%} of usual",
+        limit=limit,
+        detail=f"usually {usual:,}: the median of this hour in {counted(len(earlier), 'earlier week')}",
+        command=command,
+        since_ms=hour * _HOUR_MS,
+        value=float(ratio),
+    )
