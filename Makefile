@@ -59,6 +59,10 @@ chaos-partition: $(READY) ## The same with partition runs: killed, frozen, again
 chaos-publish: $(READY) ## Random histories of runs, holds, decisions and backfills, killed and frozen; SEEDS, FIRST_SEED
 	@PYTHONPATH=tests/faults:tests/integration $(BIN)/python -m publish_chaos --seeds $(SEEDS) --first-seed $(FIRST_SEED) $(CHAOS_ARGS)
 
+.PHONY: drills
+drills: $(READY) ## Break the stack in nine ways, wait for the alert, repair it, verify (DRILL selects, SHORT=1: shorter)
+	@WAYBILL_DRILLS=$(if $(SHORT),short,long) WAYBILL_DRILLS_JSON=$(DRILLS_JSON) $(BIN)/python -m pytest -m drill -s tests/faults/test_drills.py $(if $(DRILL),-k "$(DRILL)")
+
 .PHONY: lint
 lint: $(READY) ## ruff, mypy (strict on include/), the layers' contract
 	@$(BIN)/ruff check .

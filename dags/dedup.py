@@ -99,7 +99,7 @@ def group_dag(config: Config, group: str, streams: Sequence[str]) -> DAG:
 # --- a stream with a DAG of its own -----------------------------------------------------------------------------------
 
 
-@task(execution_timeout=timedelta(hours=6))
+@task
 def merge(stream: str) -> None:
     from waybill.dedup.key_index import merge_index
     from waybill.orchestration.tasks import begin_task
@@ -136,7 +136,7 @@ def stream_dag(config: Config, name: str, dedup: Dedup) -> DAG:
             arguments=["--no-window-alert", *ARGUMENTS],
             pre_execute=check_sweep_range,
         )
-        sweep >> merge(name) >> check_window(name)
+        sweep >> merge.override(execution_timeout=dedup.timeout)(name) >> check_window(name)
 
     return build()
 

@@ -29,10 +29,14 @@ _SAMPLE = 3
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out most deep parameters of tests with the marker `matrix`, unless `MATRIX=full` asks for all.
+    """Leave out drills, unless `-m drill` selects them, and most deep parameters of tests with the marker `matrix`.
 
-    The sample is spread over the parameters, and always the same.
+    `MATRIX=full` asks for all parameters. The sample is spread over them, and always the same.
     """
+    if config.option.markexpr != "drill":
+        drills = [item for item in items if item.get_closest_marker("drill")]
+        config.hook.pytest_deselected(items=drills)
+        items[:] = [item for item in items if item not in drills]
     if os.environ.get("WAYBILL_MATRIX") == "full":
         return
     matrices: dict[tuple[Path, str], list[pytest.Item]] = {}

@@ -48,7 +48,7 @@ def example() -> Message:
         figure="16 min",
         limit="at most 15 min",
         detail="3 topic-partitions, at most 12,040 messages; the oldest in flights/0",
-        command="waybill offsets flights",
+        command="waybill offsets --stream flights",
     )
     return Message.of("", NotificationKind.OPENED, incident, ALERTS, int(FOUND.timestamp() * 1000))
 

@@ -126,7 +126,7 @@ def test_topic_that_is_not_archived_is_one_incident_that_is_told_on_all_channels
         for part in (
             "1 topic-partition, at most 30 messages",
             "New messages reach neither the archive nor the table.",
-            "waybill offsets events",
+            "waybill offsets --stream events",
             "docs/runbooks/archive-lag.md",
             "https://airflow.example.com/dags",
             opened.id,

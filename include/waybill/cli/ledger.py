@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import date, timedelta
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import typer
@@ -105,6 +105,8 @@ def _read(
 ) -> Ledger | PeriodLedger:
     if days.since is not None and days.until is not None and days.until < days.since:
         raise ConfigError(f"--until {days.until} is before --since {days.since}: give the first and the last day")
+    if days.since is not None and days.since > (today := datetime.now(UTC).date()):
+        raise ConfigError(f"--since {days.since} is in the future: today is {today} (UTC)")
     is_whole = by is LedgerBy.TOPIC_PARTITION and days.is_whole
     if record and (not is_whole or read_objects):
         raise ConfigError(
@@ -125,7 +127,7 @@ def _read(
         ledger = read_ledger_by_period(
             config, stream, services, list_committed, read_log_ends, marks, read_objects=read_objects
         )
-        return replace(ledger, periods=[each for each in ledger.periods if days.overlaps(each[0])])
+        return ledger.within([period for period, _ in ledger.periods if days.overlaps(period)])
 
 
 def _read_marks(config: Config, stream: str, services: Services) -> list[StreamMark]:

@@ -39,6 +39,7 @@ class PromiseName(StrEnum):
     RUN_DURATION = "run_duration"
     QUARANTINE_SHARE = "quarantine_share"
     DUPLICATE_SHARE = "duplicate_share"
+    LATE_SHARE = "late_share"
     DEDUP_WINDOW = "dedup_window"
     NAMED_STOP = "named_stop"
     HELD_PUBLICATION = "held_publication"
@@ -193,6 +194,30 @@ class DuplicateShare(ShareOfRuns):
     limit: Annotated[Decimal, IsShare()] = Field(Decimal("0.2"), description="The promise is broken beyond it.")
 
 
+_HOUR = timedelta(hours=1)
+_DAY = timedelta(days=1)
+_LATE_AFTER = (_HOUR, 3 * _HOUR, 6 * _HOUR, 12 * _HOUR, _DAY, 3 * _DAY, 7 * _DAY, 30 * _DAY)
+"""The bounds of the histogram of lateness that each commit stores."""
+
+
+class LateShare(ShareOfRuns):
+    """The share of rows whose event time is long before their Kafka timestamp, of the last hour's runs."""
+
+    limit: Annotated[Decimal, IsShare()] = Field(Decimal("0.2"), description="The promise is broken beyond it.")
+    min_messages: Annotated[int, WholeNumberBetween(1, 1_000_000_000)] = Field(
+        1000, description="Fewer rows break no promise."
+    )
+    late_after: Annotated[timedelta, DurationBetween("1h", "30d")] = Field(
+        _DAY, description="A row is late if it came so long after its event time: 1h, 3h, 6h, 12h, 1d, 3d, 7d or 30d."
+    )
+
+    @model_validator(mode="after")
+    def _check_bucket(self) -> Self:
+        if self.late_after not in _LATE_AFTER:
+            raise section_error("late_after", "must be one of 1h, 3h, 6h, 12h, 1d, 3d, 7d, 30d")
+        return self
+
+
 class StreamVolume(Promise):
     """The messages that producers sent in the last complete hour, against the same hour of the last four weeks."""
 
@@ -285,6 +310,9 @@ class Promises(Section):
     )
     duplicate_share: DuplicateShare = Field(
         DuplicateShare(), description="The share of rows that sweeps found to be sent again in the last hour."
+    )
+    late_share: LateShare = Field(
+        LateShare(), description="The share of rows that came long after their event time, in the last hour."
     )
     volume: StreamVolume = Field(
         StreamVolume(), description="The messages of the last complete hour, against the same hour of earlier weeks."

@@ -6,7 +6,7 @@ timestamp of its message is: so the periods of a chain follow each other, and ea
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -58,6 +58,13 @@ class PeriodLedger:
     """What is left out, and why."""
     further: Sequence[Imbalance] = ()
     """What belongs to no term of a line, such as rows without a chain."""
+
+    def within(self, periods: Collection[Period]) -> PeriodLedger:
+        """Return the ledger of some of the periods, without what is wrong in others."""
+        kept = [(period, lines) for period, lines in self.periods if period in periods]
+        left_out = [line for period, lines in self.periods if period not in periods for line in lines]
+        further = [each for each in self.further if not any(_is_of(each, line) for line in left_out)]
+        return replace(self, periods=kept, further=further)
 
     @property
     def imbalances(self) -> list[Imbalance]:
@@ -130,6 +137,12 @@ class Periods:
             uncommitted=chain.uncommitted,
         )
         return _with_gaps(chain, parts)
+
+
+def _is_of(imbalance: Imbalance, line: Line) -> bool:
+    """Return whether an imbalance lies within the offsets of a line. One without offsets is of the whole stream."""
+    first, following = imbalance.first_offset, imbalance.next_offset
+    return imbalance.tp == line.tp and first < following and line.log.start_offset <= first < line.log.end_offset
 
 
 def _filled(marks: Sequence[StreamMark]) -> Mapping[TopicPartition, list[MarkedOffset]]:

@@ -47,6 +47,9 @@ MEANINGS: dict[str, Meaning] = {
     PromiseName.DUPLICATE_SHARE: Meaning(
         "duplicate share", "A producer sends messages again. The unique table is right; the main table shows repeats."
     ),
+    PromiseName.LATE_SHARE: Meaning(
+        "late share", "Hours and days that reports have read already get more rows. No row is lost."
+    ),
     PromiseName.DEDUP_WINDOW: Meaning(
         "dedup window", "A message that is sent again after a long time counts as new in the unique table."
     ),

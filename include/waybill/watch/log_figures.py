@@ -44,9 +44,10 @@ class Logs:
         """Return the offset from which on a topic-partition is archived."""
         return self.chain_starts.get(key, self.offsets[key].start)
 
-    def end_offsets(self, name: str) -> int:
-        """Return the log end offsets of a stream, added up."""
-        return sum(each.end for each in self.of_stream(name).values())
+    def end_offsets(self, name: str) -> tuple[int, int]:
+        """Return the log end offsets of a stream, added up, and of how many topic-partitions."""
+        found = self.of_stream(name)
+        return sum(each.end for each in found.values()), len(found)
 
     def of_stream(self, name: str) -> dict[TopicPartition, Offsets]:
         """Return the topic-partitions of a stream."""
@@ -115,7 +116,7 @@ def archive_lag(name: str, stream: Stream, logs: Logs, samples: Samples, now_ms:
         0.0 if worst is None else lags[worst],
         now_ms,
         detail=f"{counted(len(late), 'topic-partition')}, at most {counted(behind, 'message')}; the oldest in {worst}",
-        command=f"waybill offsets {name}",
+        command=f"waybill offsets --stream {name}",
     )
 
 
@@ -139,7 +140,7 @@ def retention_runway(name: str, stream: Stream, logs: Logs, samples: Samples, no
         figure="messages are deleted already" if lost else figure,
         limit=f"at least {rough_duration(promise.limit.total_seconds())}",
         detail=f"the first messages that Kafka deletes before they are archived are in {worst}",
-        command=f"waybill offsets {name}",
+        command=f"waybill offsets --stream {name}",
         since_ms=now_ms,
         value=seconds,
     )
@@ -189,7 +190,7 @@ def named_stops(name: str, stream: Stream, logs: Logs) -> Finding:
         figure=counted(len(stops), "stopped topic-partition"),
         limit="none",
         detail="" if first is None else f"{first.tp}: {first.error}: {first.message}",
-        command=f"waybill gaps ls {name}",
+        command=f"waybill gaps ls --stream {name}",
         since_ms=None if first is None else first.stopped_at_ms,
         value=len(stops),
     )

@@ -22,7 +22,14 @@ from waybill.config import Config
 from waybill.config.promises import PromiseName, PromiseSeverity
 from waybill.coordination import DayMark, ZooKeeperSession
 from waybill.documents import read_document
-from waybill.errors import DocumentTooNew, WaybillError
+from waybill.errors import (
+    CatalogUnavailable,
+    CoordinationUnavailable,
+    DocumentTooNew,
+    KafkaUnavailable,
+    StoreUnavailable,
+    WaybillError,
+)
 from waybill.incidents.finding import NO_ANSWER, REACHABLE, READABLE, Finding, Verdict
 from waybill.ingest.services import FindConnection, Sources, connect_sources
 from waybill.names import day_mark_key, day_of, samples_key, table_states_key, volumes_key
@@ -40,6 +47,12 @@ __all__ = ["Measured", "WatchServices", "measure"]
 
 logger = logging.getLogger(__name__)
 
+_SERVICES: dict[type[BaseException], str] = {
+    KafkaUnavailable: "Kafka",
+    CoordinationUnavailable: "ZooKeeper",
+    StoreUnavailable: "S3",
+    CatalogUnavailable: "the catalog",
+}
 _THREADS = 8
 """Streams whose tables are loaded at the same time: a watch waits for the catalog and S3."""
 _READ_AGAIN_MINUTES = 5
@@ -51,6 +64,7 @@ _TABLE_PROMISES = (
     PromiseName.RUN_DURATION,
     PromiseName.QUARANTINE_SHARE,
     PromiseName.DUPLICATE_SHARE,
+    PromiseName.LATE_SHARE,
     PromiseName.DEDUP_WINDOW,
     PromiseName.HELD_PUBLICATION,
     PromiseName.LEDGER_BALANCE,
@@ -119,7 +133,11 @@ class _Needed:
             return False
         if not isinstance(error, WaybillError) or not error.retriable:
             return False
-        self.findings[self.service] = _reachable(self.service, Verdict.BROKEN, str(error))
+        # What needs Kafka needs ZooKeeper, too: the error says which of them is away.
+        away = _SERVICES.get(type(error), self.service)
+        if away != self.service:
+            self.findings[self.service] = _reachable(self.service, Verdict.UNKNOWN)
+        self.findings[away] = _reachable(away, Verdict.BROKEN, str(error))
         return True
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from waybill.config import Stream
 from waybill.config.promises import Deadline, PromiseName, ShareOfRuns
-from waybill.config.quantities import counted
+from waybill.config.quantities import counted, rough_duration
 from waybill.incidents.finding import Finding, duration_finding, measured
 from waybill.names import TopicPartition
 from waybill.watch.log_figures import Logs
@@ -35,6 +35,8 @@ class Published:
     unique: int = 0
     """Rows that a sweep found for the first time."""
     duplicates: int = 0
+    late: int = 0
+    """Rows later than `promises.late_share.late_after`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,7 @@ class TableState:
             sum(each.quarantined for each in recent),
             sum(each.unique for each in recent),
             sum(each.duplicates for each in recent),
+            sum(each.late for each in recent),
         )
 
     def document(self) -> dict[str, Any]:
@@ -122,6 +125,7 @@ def table_findings(
         _run_duration(name, stream, state, now_ms),
         _quarantine_share(name, stream, state, now_ms),
         _duplicate_share(name, stream, state, now_ms),
+        _late_share(name, stream, state, now_ms),
         _dedup_window(name, stream, state, now_ms),
         _held(name, stream, state, now_ms),
         _ledger_balance(name, stream, state),
@@ -174,7 +178,7 @@ def _complete_by(
         figure=f"{counted(len(missing), 'topic-partition')} incomplete",
         limit=str(deadline),
         detail=f"messages from before {end:%Y-%m-%d %H:%M} UTC are missing, such as of {min(missing, default='')}",
-        command=f"waybill offsets {name}",
+        command=f"waybill offsets --stream {name}",
         since_ms=int(due.timestamp() * 1000),
         subject=str(deadline),
         value=len(missing),
@@ -223,6 +227,20 @@ def _duplicate_share(name: str, stream: Stream, state: TableState, now_ms: int) 
     )
 
 
+def _late_share(name: str, stream: Stream, state: TableState, now_ms: int) -> Finding:
+    recent, promise = state.recent(now_ms), stream.promises.late_share
+    return _share(
+        name,
+        PromiseName.LATE_SHARE,
+        promise,
+        recent.late,
+        recent.rows,
+        now_ms,
+        of=f"rows of the last hour's runs, later than {rough_duration(promise.late_after.total_seconds())}",
+        command=f"waybill lateness {name}",
+    )
+
+
 def _share(
     name: str, promise: PromiseName, settings: ShareOfRuns, part: int, whole: int, now_ms: int, *, of: str, command: str
 ) -> Finding:
@@ -231,7 +249,7 @@ def _share(
         name,
         promise,
         settings,
-        is_broken=whole >= settings.min_messages and share > settings.limit,
+        is_broken=whole >= settings.min_messages and part > settings.limit * whole,
         figure=f"{share:.1%}",
         limit=f"at most {settings.limit:.1%}",
         detail=f"{part:,} of {whole:,} {of}",

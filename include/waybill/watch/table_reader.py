@@ -11,6 +11,7 @@ from waybill.audit import find_audit, find_decision
 from waybill.config import Stream
 from waybill.dedup.status import find_window_alert
 from waybill.ledger import LedgerResult
+from waybill.partition.lateness import LATENESS_PROPERTY, Lateness
 from waybill.partition.next_plan import NextPlan
 from waybill.partition.plan import Plan
 from waybill.partition.statistics import QUARANTINED_PROPERTY, ROWS_PROPERTY
@@ -34,7 +35,12 @@ def read_table_state(name: str, stream: Stream, services: Services, now_ms: int)
     text = ".".join(tables.main.name())
     since_ms = now_ms - RECENT_MS
     published = [
-        Published(at, int(each.get(ROWS_PROPERTY) or each.get("added-records", "0")), int(each[QUARANTINED_PROPERTY]))
+        Published(
+            at,
+            int(each.get(ROWS_PROPERTY) or each.get("added-records", "0")),
+            int(each[QUARANTINED_PROPERTY]),
+            late=_late_rows(each, stream, text),
+        )
         for at, each in _appends(tables.main.metadata, since_ms)
         if QUARANTINED_PROPERTY in each
     ]
@@ -62,6 +68,14 @@ def read_table_state(name: str, stream: Stream, services: Services, now_ms: int)
         () if ledger is None else ledger.imbalances,
         _row_counts(tables, dedup),
     )
+
+
+def _late_rows(properties: Mapping[str, str], stream: Stream, table: str) -> int:
+    lateness = properties.get(LATENESS_PROPERTY)
+    if lateness is None:
+        return 0
+    late_after = int(stream.promises.late_share.late_after.total_seconds())
+    return Lateness.from_text(lateness, f"a snapshot of table {table}").later_than(late_after)
 
 
 def _row_counts(tables: StreamTables, dedup: DedupTables | None) -> dict[str, int]:

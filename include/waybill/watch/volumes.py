@@ -3,6 +3,8 @@
 The first watch of an hour notes the log end offsets of each stream, added up. The difference from one hour to the next
 is what producers wrote, whatever ingest did meanwhile; control records of transactions count as messages. A watch that
 comes more than five minutes after the hour began notes nothing, and the two hours that meet there are not known.
+Nor is an hour known in which the number of topic-partitions changed: one whose leader does not answer is not in the
+sum, and a topic that a pattern matches from now on brings all that was written to it before.
 """
 
 from __future__ import annotations
@@ -44,17 +46,20 @@ class HourlyVolumes:
     """The hour whose first watch has noted the sum of log end offsets."""
     noted_offsets: int | None
     """That sum; None if the watch was late."""
+    noted_tps: int = 0
+    """How many topic-partitions are in the sum."""
     messages: Mapping[int, int] = field(default_factory=dict)
     """Without the hours that are not known."""
 
-    def noted(self, hour: int, offsets: int | None) -> Self:
-        """Return the volumes after the first watch of an hour."""
+    def noted(self, hour: int, offsets: int | None, tps: int) -> Self:
+        """Return the volumes after the first watch of an hour. `tps`: the topic-partitions in the sum `offsets`."""
         messages = {known: count for known, count in self.messages.items() if known > hour - _KEPT_HOURS}
         before = self.noted_offsets
         # A sum that has fallen is of a topic that was deleted or created again.
-        if hour == self.noted_hour + 1 and before is not None and offsets is not None and offsets >= before:
+        follows = hour == self.noted_hour + 1 and tps == self.noted_tps
+        if follows and before is not None and offsets is not None and offsets >= before:
             messages[self.noted_hour] = offsets - before
-        return replace(self, noted_hour=hour, noted_offsets=offsets, messages=messages)
+        return replace(self, noted_hour=hour, noted_offsets=offsets, noted_tps=tps, messages=messages)
 
     def same_hours(self, hour: int) -> list[int]:
         """Return the messages of the same hour of the last four weeks, as far as they are known."""
@@ -67,6 +72,7 @@ class HourlyVolumes:
         return {
             "hour": self.noted_hour,
             "offsets": self.noted_offsets,
+            "topic_partitions": self.noted_tps,
             "first": first,
             "messages": [self.messages.get(hour) for hour in range(first, max(self.messages, default=first - 1) + 1)],
         }
@@ -79,7 +85,7 @@ class HourlyVolumes:
             for number, count in enumerate(document["messages"])
             if count is not None
         }
-        return cls(int(document["hour"]), document["offsets"], messages)
+        return cls(int(document["hour"]), document["offsets"], int(document["topic_partitions"]), messages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,20 +111,22 @@ class Volumes:
         streams = {name: each.document() for name, each in self.streams.items()}
         return gzip.compress(orjson.dumps({"v": _VERSION, "streams": streams}), compresslevel=1, mtime=0)
 
-    def noted(self, now_ms: int, offsets: Mapping[str, int]) -> Self:
-        """Return the volumes after a watch. `offsets`: the log end offsets of each stream, added up.
+    def noted(self, now_ms: int, offsets: Mapping[str, tuple[int, int]]) -> Self:
+        """Return the volumes after a watch.
+
+        `offsets`: the log end offsets of each stream, added up, and of how many topic-partitions.
 
         Returns itself if this hour was noted before. Streams without offsets are left as they are.
         """
         hour = now_ms // _HOUR_MS
         is_late = now_ms % _HOUR_MS > _LATE_MS
         new: dict[str, HourlyVolumes] = {}
-        for name, added_up in offsets.items():
+        for name, (added_up, tps) in offsets.items():
             known = self.streams.get(name)
             if known is None:
-                new[name] = HourlyVolumes(hour, None if is_late else added_up)
+                new[name] = HourlyVolumes(hour, None if is_late else added_up, tps)
             elif known.noted_hour < hour:
-                new[name] = known.noted(hour, None if is_late else added_up)
+                new[name] = known.noted(hour, None if is_late else added_up, tps)
         return replace(self, streams={**self.streams, **new}) if new else self
 
 
@@ -132,7 +140,7 @@ def volume_finding(name: str, stream: Stream, volumes: Volumes, now_ms: int) -> 
     known = volumes.streams.get(name)
     earlier = [] if known is None else known.same_hours(hour)
     usual = int(statistics.median(earlier)) if earlier else 0
-    limit, command = f"{promise.at_least:.0%} to {promise.at_most:.0%} of usual", f"waybill offsets {name}"
+    limit, command = f"{promise.at_least:.0%} to {promise.at_most:.0%} of usual", f"waybill offsets --stream {name}"
     if known is None or len(earlier) < promise.min_weeks or usual < promise.min_messages:
         return measured(
             name,

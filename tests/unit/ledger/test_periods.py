@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from waybill.archive.gaps import Gap, GapKind
 from waybill.coordination import CommittedOffset, DayMark, MarkedOffset, OffsetCounts, StreamMark
-from waybill.ledger import Periods
+from waybill.ledger import Imbalance, Line, LogTerms, Period, PeriodLedger, Periods
 from waybill.ledger.archived import Chain, log_terms
 from waybill.ledger.rows import RowCounts
 from waybill.names import TopicPartition
@@ -132,3 +132,13 @@ def test_a_day_mark_is_read_as_it_was_stored(offsets: dict[TopicPartition, int],
     assert read == stored
     assert read.of_stream("flights", 2).offsets == {tp: MarkedOffset(offset, counts) for tp, offset in offsets.items()}
     assert read.of_stream("flights", 1).offsets == {}
+
+
+def test_a_part_of_the_periods_does_not_show_what_is_wrong_in_others() -> None:
+    first, second = Period(0, None, 1), Period(1, 1, None)
+    lines = [Line(TP, LogTerms(0, 10, None, 0, 10)), Line(TP, LogTerms(10, 20, None, 0, 10))]
+    early, late, whole = (Imbalance(TP, *offsets, "wrong") for offsets in ((3, 5), (12, 13), (0, 0)))
+    ledger = PeriodLedger("flights", 1, 0, [(first, lines[:1]), (second, lines[1:])], (), [early, late, whole])
+    assert ledger.imbalances == [whole, early, late]
+    assert ledger.within([second]).imbalances == [whole, late]
+    assert ledger.within([first]).imbalances == [whole, early]

@@ -32,43 +32,64 @@ def test_runbook_has_the_common_form(page: str) -> None:
     assert re.findall(r"^## (.*)$", (RUNBOOKS / page).read_text(), re.MULTILINE) == HEADINGS
 
 
+_USAGE_ERROR: Any = typer.BadParameter.__base__
+"""The error of a command line that cannot be parsed."""
+_PLACEHOLDERS = {"STREAM": "flights", "{name}": "flights", "PARTITION": "0", "…": "x"}
+
+
 def commands_in(text: str) -> set[tuple[str, ...]]:
-    """Return the commands of `waybill` in a text: the words before the first argument, and the options."""
+    """Return the commands of `waybill` in a text, with values in place of the placeholders."""
     text = re.sub(r"\s+", " ", text)
-    found = re.findall(r"`waybill ([a-z][^`]*)`", text)
-    return {tuple(word for word in command.split() if not word.isupper() and word != "…") for command in found}
+    return {arguments_of(command) for command in re.findall(r"`waybill ([a-z][^`]*)`", text)}
 
 
-@pytest.mark.parametrize(
-    "text",
-    [*((RUNBOOKS / page).read_text() for page in PAGES)],
-    ids=PAGES,
-)
-def test_every_command_of_a_runbook_exists(text: str) -> None:
-    for words in commands_in(text):
-        assert_exists(words)
+def arguments_of(command: str) -> tuple[str, ...]:
+    return tuple(_PLACEHOLDERS.get(word, "x" if word.isupper() else word) for word in command.split())
+
+
+@pytest.mark.parametrize("text", [(RUNBOOKS / page).read_text() for page in PAGES], ids=PAGES)
+def test_every_command_of_a_runbook_can_be_typed(text: str) -> None:
+    for arguments in commands_in(text):
+        assert_can_be_typed(arguments)
 
 
 @pytest.mark.parametrize(
     "file",
-    ["watch/log_figures.py", "watch/table_figures.py", "watch/measure.py", "incidents/rules.py", "notify/message.py"],
+    [
+        "watch/log_figures.py",
+        "watch/table_figures.py",
+        "watch/airflow_figures.py",
+        "watch/volumes.py",
+        "watch/measure.py",
+        "incidents/rules.py",
+        "notify/message.py",
+    ],
 )
-def test_every_command_of_an_alert_exists(file: str) -> None:
+def test_every_command_of_an_alert_can_be_typed(file: str) -> None:
     text = (RUNBOOKS.parents[1] / "include" / "waybill" / file).read_text()
     found = re.findall(r"waybill ([a-z][^\"`\n]*)", "\n".join(re.findall(r'f?"waybill [^"]*"|: waybill [^"]*"', text)))
     assert found
     for command in found:
-        assert_exists(tuple(word for word in command.split() if not word.startswith("{") and word != "…"))
+        assert_can_be_typed(arguments_of(command))
 
 
-def assert_exists(words: tuple[str, ...]) -> None:
+def assert_can_be_typed(arguments: tuple[str, ...]) -> None:
+    """Parse a command line with the real commands, without running one. Arguments at its end may be left out."""
     command: Any = typer.main.get_command(app)
-    for number, word in enumerate(words):
-        if word.startswith("--"):
-            assert word in [option for each in command.params for option in each.opts], (words, word)
-        elif hasattr(command, "commands"):
-            if word not in command.commands:
-                assert number > 0, words
-                assert command.invoke_without_command, words
-                break
-            command = command.commands[word]
+    rest, parent = list(arguments), None
+    try:
+        while True:
+            context = command.make_context(command.name, rest, parent=parent)
+            if not hasattr(command, "commands") or not context._protected_args + context.args:
+                return
+            _, command, rest = command.resolve_command(context, context._protected_args + context.args)
+            parent = context
+    except _USAGE_ERROR as error:
+        if type(error).__name__ != "MissingParameter":
+            raise AssertionError(f"waybill {' '.join(arguments)}: {error}") from None
+
+
+def test_a_command_that_does_not_exist_is_noticed() -> None:
+    for wrong in ("offsets flights", "offsets --steam flights", "verify flights orders extra", "verifi flights"):
+        with pytest.raises(AssertionError, match="waybill"):
+            assert_can_be_typed(tuple(wrong.split()))

@@ -39,7 +39,7 @@ def watched(messages: Mapping[int, int], hours: int, late: Callable[[int], bool]
     volumes, end = Volumes(), 0
     for hour in range(hours + 1):
         minute = 30 if late(hour) else 1
-        volumes = volumes.noted((FIRST + hour) * HOUR_MS + minute * 60_000, {"flights": end})
+        volumes = volumes.noted((FIRST + hour) * HOUR_MS + minute * 60_000, {"flights": (end, 1)})
         volumes = Volumes.parse(volumes.content())
         end += messages.get(hour, 0)
     return volumes
@@ -110,13 +110,21 @@ def test_known_hours_have_the_messages_that_were_written(steps: list[tuple[int, 
         if again:
             end = 0
         is_late = messages % 7 == 0
-        volumes = volumes.noted(hour * HOUR_MS + (6 if is_late else 5) * 60_000, {"flights": end})
-        assert volumes.noted(hour * HOUR_MS + 59 * 60_000, {"flights": end + 999}) is volumes
+        volumes = volumes.noted(hour * HOUR_MS + (6 if is_late else 5) * 60_000, {"flights": (end, 1)})
+        assert volumes.noted(hour * HOUR_MS + 59 * 60_000, {"flights": (end + 999, 1)}) is volumes
         if not is_late and noted is not None and skipped == 0 and end >= noted:
             written[hour - 1] = end - noted
         noted = None if is_late else end
         end += messages
     assert volumes.streams.get("flights", HourlyVolumes(0, 0)).messages == written
+
+
+def test_hours_in_which_the_number_of_topic_partitions_changed_are_unknown() -> None:
+    """The leader of one did not answer, and then did: its whole log is not the messages of an hour."""
+    volumes = Volumes()
+    for hour, sums in enumerate([(100, 2), (50, 1), (160, 2), (165, 2)]):
+        volumes = volumes.noted((FIRST + hour) * HOUR_MS, {"flights": sums})
+    assert volumes.streams["flights"].messages == {FIRST + 2: 5}
 
 
 def test_hours_of_more_than_five_weeks_ago_are_dropped() -> None:
