@@ -232,6 +232,7 @@ def test_a_killed_rejection_is_finished_by_the_same_command_or_the_next_run(
     assert {*held.table.metadata.refs, *held.quarantine.metadata.refs} == {"main"}
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("step", mostly_deep(failpoints.DECISION, "decision.decided"))
 def test_a_release_that_is_frozen_until_another_has_ended_changes_nothing(
     held: Scene, processes: DriverProcesses, step: str

@@ -111,6 +111,7 @@ def test_main_stays_until_the_promotion_and_then_shows_the_range_parsed_again(sc
     assert scene.data_files() == files_of_all_snapshots(scene)
 
 
+@pytest.mark.deep
 def test_a_snapshot_of_a_promotion_names_the_backfill_and_keeps_progress_and_tag(scene: Scene) -> None:
     heads = {table.name(): table.metadata.current_snapshot_id for table in (scene.table, scene.quarantine)}
     backfill = build(scene, *RANGE)
@@ -209,6 +210,7 @@ def test_columns_of_the_present_config_are_filled_for_the_range(scene: Scene) ->
 # --- live runs and others meanwhile -----------------------------------------------------------------------------------
 
 
+@pytest.mark.deep
 def test_what_others_publish_meanwhile_stays_after_promotion_and_undo(scene: Scene) -> None:
     expected = all_first(scene)
     backfill = build(scene, *RANGE)
@@ -249,6 +251,7 @@ def test_a_live_run_and_a_compaction_at_any_step_stay(scene: Scene, action: Acti
     check(scene, changed)
 
 
+@pytest.mark.deep
 def test_a_held_publication_does_not_hinder_a_backfill(scene: Scene) -> None:
     """A plan that is staged on a branch is built again on top of the promotion."""
     expected = all_first(scene)
@@ -534,6 +537,7 @@ def test_actions_that_do_not_apply_are_refused(scene: Scene) -> None:
         promote(scene, planned, now=lambda: datetime.now(UTC) + timedelta(days=31))
 
 
+@pytest.mark.deep
 def test_a_critical_failure_of_the_audit_holds_the_promotion(scene: Scene) -> None:
     lengths = {"column": "message_id", "max_value": 3}
     expectation = {"expect_column_value_lengths_to_be_between": lengths, "severity": "critical"}

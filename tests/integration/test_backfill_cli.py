@@ -66,6 +66,7 @@ def test_a_backfill_from_the_dry_run_to_the_undo(scene: Scene, command: Callable
     assert [event["action"] for event in listed["events"]] == ["promote", "undo", "cancel"]
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [

@@ -235,6 +235,7 @@ def test_a_build_killed_within_a_partition_run_continues(scene: TwoGenerations) 
     assert scene.seen() == (ids("second", 30), 3)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("step", mostly_deep(CHANGE_STEPS, "quarantine_moved"))
 def test_a_promotion_and_an_undo_killed_at_any_step_are_ended_by_the_same_command(
     scene: TwoGenerations, step: str
@@ -273,6 +274,7 @@ def test_what_cannot_be_granted_is_refused_with_the_valid_values(scene: TwoGener
     scene.build(scene.request())
 
 
+@pytest.mark.deep
 def test_an_undo_is_refused_when_a_third_generation_is_live(scene: TwoGenerations) -> None:
     request = scene.request()
     scene.build(request)

@@ -134,6 +134,7 @@ def test_a_wrong_type_goes_to_quarantine_or_the_column_is_null(make_scene: MakeS
     scene.check_exactly_once()
 
 
+@pytest.mark.deep
 def test_an_added_column_is_null_in_older_rows_and_rewrites_no_file(make_scene: MakeScene) -> None:
     scene = make_scene()
     scene.put(TP, [message(0, delay=1, carrier="UA")])
@@ -150,6 +151,7 @@ def test_an_added_column_is_null_in_older_rows_and_rewrites_no_file(make_scene: 
     scene.check_exactly_once()
 
 
+@pytest.mark.deep
 def test_a_removed_column_stays_in_the_table_and_is_null_in_new_rows(make_scene: MakeScene) -> None:
     scene = make_scene(columns={"delay": "int", "carrier": "string"})
     scene.put(TP, [message(0, delay=1, carrier="UA")])
@@ -290,6 +292,7 @@ def test_a_driver_with_an_older_config_executes_a_plan_of_a_newer_one(make_scene
     assert columns_of(scene, "delay", "new") == [(1, "n")]
 
 
+@pytest.mark.deep
 def test_staged_files_are_committed_after_the_table_has_changed(make_scene: MakeScene) -> None:
     """Manifest entries are made from the files' footers, which have the narrower types and lack the new column."""
     narrow = {"delay": "int", "load": "float", "fare": "decimal(5,2)", "stops": "list<int>"}

@@ -100,6 +100,7 @@ def test_status_before_and_after_a_sweep(scene: Scene, command: Callable[..., Ra
     assert "flights: 3 duplicates in the 2h before 1970-01-02T23:00:00Z" in ran.err
 
 
+@pytest.mark.deep
 def test_removed_index_is_reported_and_can_be_rebuilt(scene: Scene, command: Callable[..., Ran]) -> None:
     sweep(scene)
     for key in scene.keys("dedup/"):
@@ -131,6 +132,7 @@ def test_merge_combines_eight_sorted_runs_or_rebuilds_a_damaged_index(make_scene
     assert (merged.keys, len(merged.runs)) == (9 * 20, 1)
 
 
+@pytest.mark.deep
 def test_window_below_the_floor_raises_an_alert(
     scene: Scene, command: Callable[..., Ran], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -102,6 +102,7 @@ def test_a_stream_by_day_has_directories_of_days(make_scene: MakeScene) -> None:
     check_files_exactly_once(scene)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     "format_",
     [
@@ -127,6 +128,7 @@ def test_every_format_holds_each_value_once(make_scene: MakeScene, format_: Any)
         assert reasons == {"not_json", "contains_delimiter", "tombstone"}
 
 
+@pytest.mark.deep
 def test_a_rerun_writes_the_same_objects(make_scene: MakeScene) -> None:
     """Executes the tasks again with so little memory that they spill: only the plan determines the files."""
     scene = make_scene(partition_by="hour", sink="files", partition={"memory": "1GiB", "task_bytes": "12MiB"})

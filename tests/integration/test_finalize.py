@@ -79,6 +79,7 @@ def test_an_hour_is_final_when_every_topic_partition_is_past_its_end_by_the_late
     assert objects(scene) == before
 
 
+@pytest.mark.deep
 def test_a_topic_partition_that_is_behind_holds_all_hours_open(scene: Scene) -> None:
     scene.put(TopicPartition("flights", 2), [moment(0, 0.1), moment(1, 1.2)])
     found = finalize_at(scene, 100)
@@ -144,6 +145,7 @@ def test_nothing_is_marked_while_a_plan_is_open(scene: Scene) -> None:
     assert markers(scene) == {H0, H1}
 
 
+@pytest.mark.deep
 def test_a_marker_created_while_a_late_file_is_written_is_removed(scene: Scene) -> None:
     """The finalizer checks before the plan exists, and creates the marker at the worst moments."""
     scene.put(TP0, [moment(28, 0.3, 2.8)])
@@ -224,6 +226,7 @@ def test_a_missing_file_blocks_its_hour(scene: Scene) -> None:
     assert [hour.missing for hour in found.blocked] == [(gone,)]
 
 
+@pytest.mark.deep
 def test_files_of_a_plan_that_ended_without_a_commit_are_removed(scene: Scene) -> None:
     """A driver resumes long after its plan has ended, and writes a file that no other run writes."""
     scene.put(TP0, [moment(28, 0.3, 2.8)])
@@ -273,6 +276,7 @@ def test_a_finalizer_before_the_first_run_reports_that_no_table_exists(make_scen
     assert finalize_at(scene, 0).notes[-1] == "there is no table yet"
 
 
+@pytest.mark.deep
 def test_the_command_finalizes_with_the_log_ends_of_kafka(stack: object, tmp_path: Path, topic_name: str) -> None:
     """Ingest, partition and finalize as a user does it."""
     stream = ArchivedStream(tmp_path, topic_name)
@@ -294,6 +298,7 @@ def test_the_command_finalizes_with_the_log_ends_of_kafka(stack: object, tmp_pat
     assert waybill("verify", "--no-table", WAYBILL_CONFIG=str(stream.file)).code == 0
 
 
+@pytest.mark.deep
 def test_a_held_run_marks_nothing_and_files_of_a_rejected_one_are_removed(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -235,6 +235,7 @@ def test_spark_data_source_reads_text_objects_with_messages_that_were_set_aside(
 # --- Waybill's reader -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("kind", EVERY_FORMAT, ids=lambda kind: "-".join(kind.values()))
 def test_reader_returns_the_messages_of_kafka_without_what_the_format_lacks(
     stack: Stack, cluster: Cluster, tp: TopicPartition, kind: dict[str, str]
@@ -550,6 +551,7 @@ def put(store: Store, key: str, data: bytes, **metadata: str) -> None:
     store.client.put_object(Bucket=store.bucket, Key=key, Body=data, Metadata=metadata)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("kind", ["{name: sequencefile, compression: zstd}", "sequencefile", "text"])
 def test_verify_reports_damaged_objects_and_missing_indexes(
     stack: Stack, tmp_path: Path, topic_name: str, kind: str
@@ -586,6 +588,7 @@ def test_verify_reports_damaged_objects_and_missing_indexes(
             list(walk_chain(store, 1, stream.tp()))
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("kind", ["{name: sequencefile, compression: gzip}", "text"])
 def test_a_gap_marker_has_the_format_of_its_chain(
     stack: Stack, cluster: Cluster, tmp_path: Path, topic_name: str, kind: str

@@ -222,6 +222,7 @@ def test_report_of_a_stopped_topic_partition_fails_with_the_remedy(expired: Arch
         report_run(expired.config, None, plan, [lane.summary() for lane in lanes])
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("kind", ["text", "sequencefile"])
 def test_gap_in_a_chain_of_another_format_is_accepted(stream: ArchivedStream, cluster: Cluster, kind: str) -> None:
     document = yaml.safe_load(stream.file.read_text())
@@ -339,6 +340,7 @@ def test_rows_of_an_object_that_was_lost_later_are_not_a_fault(three: ArchivedSt
     assert rows(three) == list(range(30))
 
 
+@pytest.mark.deep
 def test_lost_first_object_is_accepted(three: ArchivedStream) -> None:
     delete(three, three.object_keys()[0])
     assert faults(three) == [("missing", 0, 10)]
@@ -350,6 +352,7 @@ def test_lost_first_object_is_accepted(three: ArchivedStream) -> None:
     assert faults(three) == []
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("first", "last", "message"),
     [
@@ -510,6 +513,7 @@ def test_accepted_gap_of_archived_offsets_is_a_fault(accepted: ArchivedStream) -
     assert sorted(faults(accepted)) == [("gap", 5, 10), ("gap", 10, 25), ("gap", 25, 27), ("gap", 27, 28)]
 
 
+@pytest.mark.deep
 def test_repeated_rows_beside_a_gap_are_a_fault(accepted: ArchivedStream) -> None:
     accepted.partition()
     with accepted.tables() as tables:

@@ -73,6 +73,7 @@ def test_a_promotion_shows_the_other_generation_and_promoting_the_first_again_un
     assert quarantined(scene) == []
 
 
+@pytest.mark.deep
 def test_both_generations_advance_before_and_after_a_promotion(scene: Scene) -> None:
     second, first = scene.config, scene.with_stream(generation=1)
     for number in (1, 2):

@@ -143,6 +143,7 @@ def test_a_rejection_without_a_correction_is_held_again(scene: Scene) -> None:
     assert branches(scene) == {"main"}
 
 
+@pytest.mark.deep
 def test_a_decision_is_made_once(scene: Scene) -> None:
     with pytest.raises(DecisionRefused, match="no run is held, so there is nothing to decide"):
         release(scene)
@@ -169,6 +170,7 @@ def test_a_killed_release_is_finished_by_the_next_run(scene: Scene, step: str) -
     assert branches(scene) == {"main"}
 
 
+@pytest.mark.deep
 def test_a_killed_rejection_is_finished_by_the_next_run(scene: Scene) -> None:
     hold(scene)
     with pytest.raises(Killed):
@@ -179,6 +181,7 @@ def test_a_killed_rejection_is_finished_by_the_next_run(scene: Scene) -> None:
     assert branches(scene) == {"main"}
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("decide", [release, reject])
 def test_the_table_may_be_compacted_during_a_hold(scene: Scene, decide: Callable[[Scene], None]) -> None:
     hold(scene)
@@ -190,6 +193,7 @@ def test_the_table_may_be_compacted_during_a_hold(scene: Scene, decide: Callable
     assert branches(scene) == {"main"}
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("step", mostly_deep(RUN_STEPS, "audited"))
 def test_a_run_that_was_frozen_while_its_plan_was_rejected_publishes_nothing(scene: Scene, step: str) -> None:
     def oversleep(reached: str) -> None:

@@ -172,6 +172,7 @@ def test_messages_after_an_open_transaction_wait_for_its_end(
     assert_same_messages(archive, cluster, tp)
 
 
+@pytest.mark.deep
 def test_compacted_topic_is_archived_with_its_missing_offsets(
     archive: Archive, cluster: Cluster, topic_name: str
 ) -> None:
@@ -239,6 +240,7 @@ def dump_log_segments(stack: Stack, files: list[Path]) -> str:
     return done.stdout
 
 
+@pytest.mark.deep
 def test_kafkas_own_tool_reads_every_backup_object(
     stack: Stack, cluster: Cluster, archive: Archive, tp: TopicPartition, tmp_path: Path
 ) -> None:
@@ -262,6 +264,7 @@ def test_kafkas_own_tool_reads_every_backup_object(
     assert len(re.findall(r"^\| offset: ", dumped, re.MULTILINE)) == 69
 
 
+@pytest.mark.deep
 def test_uncompressed_batches_are_stored_compressed(
     stack: Stack, cluster: Cluster, tp: TopicPartition, tmp_path: Path
 ) -> None:
@@ -353,6 +356,7 @@ def test_chain_starts_at_a_configured_time(stack: Stack, cluster: Cluster, tp: T
     assert [message.value for message in archive.messages(tp)] == [b"0", b"1"]
 
 
+@pytest.mark.deep
 def test_next_run_continues_when_the_budget_ends(stack: Stack, cluster: Cluster, tp: TopicPartition) -> None:
     archive = Archive(stack, tp.topic, [tp.topic], {"upload": {"max_age": "0s", "max_bytes": "1MiB"}})
     cluster.produce(tp, [(None, os.urandom(100_000)) for _ in range(200)])

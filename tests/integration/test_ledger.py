@@ -346,6 +346,7 @@ def test_a_rollback_lets_messages_wait_again(make_scene: Callable[..., Scene]) -
     assert terms(scene) == (14, 1, 0, 0)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("step", ["claimed", "decided", "quarantine_moved", "moved"])
 def test_a_backfill_balances_when_it_is_promoted_killed_on_the_way_and_undone(
     make_scene: Callable[..., Scene], step: str

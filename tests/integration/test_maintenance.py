@@ -163,6 +163,7 @@ def _removed(report: MaintenanceReport) -> int:
     return sum(figures(table, "remove_orphans").get("files_removed", 0) for table in report.tables)
 
 
+@pytest.mark.deep
 def test_killed_retry_of_the_quarantine_is_finished_and_keeps_its_files(
     make_scene: MakeScene, maintenance: MaintenanceRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -183,6 +183,7 @@ def test_the_next_run_continues_after_a_driver_died_at_any_step(scene: Scene, st
     assert scene.run().outcome is RunOutcome.NOTHING_NEW
 
 
+@pytest.mark.deep
 def test_the_next_run_continues_after_a_driver_was_killed_between_the_commits(scene: Scene, tmp_path: Path) -> None:
     """Kills a real process by SIGKILL, so that no cleanup runs."""
     config = tmp_path / "config.json"
@@ -315,6 +316,7 @@ def test_a_compaction_between_staging_and_commit_is_no_conflict(scene: Scene) ->
     assert read_progress(scene.table.metadata, "t")[TP0] == 55
 
 
+@pytest.mark.deep
 def test_rows_are_written_again_after_a_rollback_of_the_table(scene: Scene) -> None:
     scene.run()
     first = scene.table.metadata.current_snapshot_id
@@ -335,6 +337,7 @@ def test_a_table_with_rows_but_without_progress_is_refused(scene: Scene) -> None
         read_progress(stranger.metadata, "x")
 
 
+@pytest.mark.deep
 def test_a_dropped_table_is_filled_again_by_the_present_parser(scene: Scene) -> None:
     scene.run()
     for table in (scene.table, scene.quarantine):
@@ -463,6 +466,7 @@ def only_these(*expected: TopicPartition) -> Execute:
     return execute
 
 
+@pytest.mark.deep
 def test_a_backlog_is_committed_in_plans_of_the_configured_size(make_scene: MakeScene) -> None:
     scene = make_scene(partition={"run_bytes": "1MiB"})
     for n in range(6):

@@ -169,6 +169,7 @@ def test_a_retry_commits_the_recorded_partitions_without_reading_messages(scene:
     assert LatenessHistory.of(scene.table.metadata, "t", datetime(2000, 1, 1, tzinfo=UTC)).total.known == 200
 
 
+@pytest.mark.deep
 def test_another_partition_spec_needs_another_generation(scene: Scene) -> None:
     scene.run()
     for other in (["hour", "carrier", "bucket(8, message_id)", "truncate(2, origin)"], ["hour", "carrier"], "hour"):
@@ -177,6 +178,7 @@ def test_another_partition_spec_needs_another_generation(scene: Scene) -> None:
             scene.run()
 
 
+@pytest.mark.deep
 def test_event_times_of_wrong_clocks_go_to_quarantine_and_make_no_partitions(make_scene: MakeScene) -> None:
     scene = make_scene(event_time_bounds={}, partition_by="hour")
     chance, now_ms = random.Random(1), int(datetime.now(UTC).timestamp() * 1000)
@@ -198,6 +200,7 @@ def test_event_times_of_wrong_clocks_go_to_quarantine_and_make_no_partitions(mak
     scene.check_exactly_once()
 
 
+@pytest.mark.deep
 def test_lateness_and_watermarks_are_stored_and_reported(
     make_scene: MakeScene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -150,6 +150,7 @@ def _load(job: str) -> ModuleType:
     return module
 
 
+@pytest.mark.deep
 def test_a_damaged_object_stops_only_its_topic_partition(make_scene: MakeScene, spark: SparkSession) -> None:
     scene = make_scene()
     damaged = bytearray(encode_batch([event(0, 0)]))
@@ -173,6 +174,7 @@ def test_an_error_of_a_task_is_raised_unchanged_by_the_driver(make_scene: MakeSc
         scene.run(lambda job, tasks: execute(replace(job, catalog_connection="nowhere"), tasks))
 
 
+@pytest.mark.deep
 def test_the_data_source_reads_the_archived_messages(scene: Scene, spark: SparkSession, tmp_path: Path) -> None:
     spark.dataSource.register(WaybillBackup)
     config = tmp_path / "streams.yaml"

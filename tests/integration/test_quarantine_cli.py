@@ -84,6 +84,7 @@ def test_show_stops_at_the_limit_and_reports_it(command: Command) -> None:
     assert (none.code, none.out, none.err) == (0, "", "no such message of flights is in quarantine\n")
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -183,6 +184,7 @@ def test_run_that_commits_the_staged_files_of_a_killed_run_raises_the_alert(make
     assert report.reasons["not_json"].messages == 1
 
 
+@pytest.mark.deep
 def test_quarantine_retry_raises_no_alert(scene: Scene, command: Command) -> None:
     now = datetime.now(UTC)
     assert command("retry", "flights").code == 0

@@ -272,6 +272,7 @@ def test_promotion_that_is_undone_before_a_sweep_changes_nothing(stream: Replace
     stream.check()
 
 
+@pytest.mark.deep
 def test_promotion_that_is_undone_during_a_rebuild_gives_it_up(stream: Replaced) -> None:
     swept_and_promoted(stream)
     assert stream.sweep_killed("committed")
@@ -491,6 +492,7 @@ def test_real_backfill_and_its_undo_are_followed(make_scene: MakeScene) -> None:
     check_each_id_once(scene)
 
 
+@pytest.mark.deep
 def test_real_generation_is_followed(make_scene: MakeScene) -> None:
     scene = real_scene(make_scene)
     sweep_real(scene)
@@ -516,6 +518,7 @@ def test_real_generation_is_followed(make_scene: MakeScene) -> None:
 # --- maintenance ---
 
 
+@pytest.mark.deep
 def test_maintenance_keeps_what_a_rebuild_still_needs(make_scene: MakeScene) -> None:
     """Snapshots of main that it has not swept, and the plans and the index of its history."""
     dedup = {"window": f"{WINDOW_MS // 1000}s", "floor": "1s", "buckets": 2}

@@ -183,6 +183,7 @@ def test_log_append_time_of_the_broker_is_decoded(
     assert min(record.timestamp_ms for record in decoded(data)) > 1_700_000_000_020
 
 
+@pytest.mark.deep
 def test_commit_and_abort_markers_are_distinguished(
     stack: Stack, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,6 +251,7 @@ def test_compacted_topic_with_missing_offsets_and_empty_batches(
         check_crc(frame, "fetched")
 
 
+@pytest.mark.deep
 def test_kafkas_own_tool_accepts_archived_and_encoded_batches(
     stack: Stack, topic_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

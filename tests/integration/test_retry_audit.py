@@ -100,6 +100,7 @@ def test_a_failed_critical_check_refuses_the_retry_and_changes_nothing(scene: Sc
     }  # fmt: skip
 
 
+@pytest.mark.deep
 def test_a_retry_with_a_corrected_config_moves_the_messages(scene: Scene) -> None:
     with pytest.raises(RetryRefused):
         retry(scene)
@@ -162,6 +163,7 @@ def test_a_stream_without_expectations_does_not_read_the_staged_files_again(
     assert retry(scene, accepted=ANN).moved == GOOD
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("step", mostly_deep(failpoints.RETRY[:-2], "retry.audited", "retry.results_stored"))
 def test_results_are_stored_once_and_an_acceptance_holds_after_a_kill(
     scene: Scene, results: Results, monkeypatch: pytest.MonkeyPatch, step: str
@@ -188,6 +190,7 @@ def test_results_are_stored_once_and_an_acceptance_holds_after_a_kill(
     assert "message_id_null_share" in checks
 
 
+@pytest.mark.deep
 def test_a_refused_retry_beside_one_that_was_recorded_changes_nothing(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:

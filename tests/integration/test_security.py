@@ -235,6 +235,7 @@ ODD_KAFKAS: list[tuple[str, str, str, dict[str, str], type[WaybillError], str]] 
 ]
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("protocol", "port", "options", "kind", "says"),
     [each[1:] for each in ODD_KAFKAS],
@@ -466,6 +467,7 @@ ODD_ZOOKEEPERS: list[tuple[str, bool, str, dict[str, Any], type[WaybillError], s
 ]
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("tls", "port", "options", "kind", "says"),
     [each[1:] for each in ODD_ZOOKEEPERS],

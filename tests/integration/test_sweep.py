@@ -151,6 +151,7 @@ def test_sweep_of_a_stream_without_dedup_is_refused(make_scene: MakeScene) -> No
         SweptScene(make_scene(), ("message_id",), WINDOW_MS).sweep()
 
 
+@pytest.mark.deep
 def test_sweep_of_a_compaction_alone_runs_no_task(swept: SweptScene) -> None:
     swept.append([row(A, 0, "a"), row(A, 1, "b")])
     swept.sweep()
@@ -163,6 +164,7 @@ def test_sweep_of_a_compaction_alone_runs_no_task(swept: SweptScene) -> None:
     swept.check()
 
 
+@pytest.mark.deep
 def test_bounded_plan_leaves_later_snapshots_to_the_next_sweep(swept: SweptScene) -> None:
     stream = swept.scene.stream
     assert stream.dedup is not None
@@ -231,6 +233,7 @@ class Silent:
         pass
 
 
+@pytest.mark.deep
 def test_since_leaves_out_earlier_rows_for_good(swept: SweptScene, caplog: pytest.LogCaptureFixture) -> None:
     since = fill_table_before_dedup(swept)
     with caplog.at_level("INFO"):
@@ -255,6 +258,7 @@ def test_since_leaves_out_earlier_rows_for_good(swept: SweptScene, caplog: pytes
     assert (status.beginning, status.behind.rows) == (beginning, 0)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("step", mostly_deep(("planned", "staged", "duplicates_committed", "committed"), "staged"))
 def test_retry_without_since_keeps_the_since_of_the_killed_sweep(swept: SweptScene, step: str) -> None:
     since = fill_table_before_dedup(swept)
@@ -349,6 +353,7 @@ def test_column_added_to_the_table_is_added_to_the_unique_table(make_scene: Make
     assert "height" in swept.tables.unique.schema().column_names
 
 
+@pytest.mark.deep
 def test_index_over_its_budget_drops_the_oldest_keys_and_reports_the_horizon(make_scene: MakeScene) -> None:
     swept = swept_scene(make_scene, index_budget_bytes="1MiB", buckets=1)
     for batch in range(4):

@@ -189,6 +189,7 @@ def test_rows_that_no_object_ever_held_are_faults_beside_a_missing_object(archiv
     assert archived.waybill("verify").out.splitlines()[-1] == "NOT SOUND: 2 faults"
 
 
+@pytest.mark.deep
 def test_missing_object_affects_the_tables_of_dedup_too(stack: Stack, tmp_path: Path, topic_name: str) -> None:
     stream = ArchivedStream(tmp_path, topic_name)
     stream.file.write_text(f"{stream.file.read_text()}    dedup: {{}}\n")
@@ -374,6 +375,7 @@ def test_row_beyond_the_progress_is_foreign(archived: ArchivedStream) -> None:
     assert fault["what"] == "a row beyond the table's progress (300)"
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("change", "what"),
     [
@@ -505,6 +507,7 @@ def test_row_in_table_and_quarantine_is_repeated(mixed: ArchivedStream) -> None:
     assert (fault["kind"], fault["first_offset"]) == ("repeated", offset)
 
 
+@pytest.mark.deep
 def test_quarantine_rows_beyond_the_progress_are_no_fault(mixed: ArchivedStream) -> None:
     """A partition run that died between its two commits leaves rows that are not final (docs/protocol.md)."""
     with mixed.tables() as tables:
@@ -525,6 +528,7 @@ def test_row_missing_from_quarantine_is_lost(mixed: ArchivedStream) -> None:
 # --- dedup ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.deep
 def test_tables_of_dedup_are_checked_and_counted(stack: Stack, tmp_path: Path, topic_name: str) -> None:
     stream = ArchivedStream(tmp_path, topic_name)
     stream.file.write_text(f"{stream.file.read_text()}    dedup: {{}}\n")
@@ -555,6 +559,7 @@ def test_tables_of_dedup_are_checked_and_counted(stack: Stack, tmp_path: Path, t
 # --- services ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.deep
 def test_unreachable_s3_is_an_error_without_a_result(archived: ArchivedStream) -> None:
     """Then nothing is known about the archive, so there is no result."""
     away = '{"login": "a", "password": "b", "extra": {"endpoint_url": "http://127.0.0.1:1", "region_name": "x"}}'

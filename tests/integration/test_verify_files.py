@@ -90,6 +90,7 @@ def test_file_that_is_missing_or_truncated_is_one_fault(make_scene: MakeScene, f
     assert f"({key})" in fault
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("format_", ["sequencefile", "text"])
 def test_file_with_other_bytes_of_the_same_size_is_found_by_its_hash(make_scene: MakeScene, format_: Any) -> None:
     scene = fill(make_scene, format_)
@@ -128,6 +129,7 @@ def test_object_in_a_final_hour_that_the_inventory_does_not_list_is_a_fault(make
     )
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("format_", FORMATS[:3], ids=str)
 def test_deleted_backup_object_is_one_fault_with_its_rows_as_effects(make_scene: MakeScene, format_: Any) -> None:
     scene = fill(make_scene, format_)

@@ -241,6 +241,7 @@ def test_two_watches_at_once_send_one_message(watched: Watched, servers: AlertSe
     assert len(servers.mails) == 1
 
 
+@pytest.mark.deep
 def test_channel_that_refuses_is_tried_again_and_told_on_the_others(watched: Watched, servers: AlertServers) -> None:
     watched.configure(CHANNELS, "{archive_lag: 5m}")
     watched.watch()
