@@ -60,7 +60,7 @@ chaos-publish: $(READY) ## Random histories of runs, holds, decisions and backfi
 	@PYTHONPATH=tests/faults:tests/integration $(BIN)/python -m publish_chaos --seeds $(SEEDS) --first-seed $(FIRST_SEED) $(CHAOS_ARGS)
 
 .PHONY: drills
-drills: $(READY) ## Break the stack in nine ways, wait for the alert, repair it, verify (DRILL selects, SHORT=1: shorter)
+drills: $(READY) ## Break the stack in ten ways, wait for the alert, repair it, verify (DRILL selects, SHORT=1: shorter)
 	@WAYBILL_DRILLS=$(if $(SHORT),short,long) WAYBILL_DRILLS_JSON=$(DRILLS_JSON) $(BIN)/python -m pytest -m drill -s tests/faults/test_drills.py $(if $(DRILL),-k "$(DRILL)")
 
 .PHONY: lint
