@@ -274,7 +274,7 @@ def test_commands_list_show_and_acknowledge_incidents(watched: Watched, servers:
     [listed] = watched.waybill("incidents", "ls", "--json").document
     assert listed["promise"] == "archive_lag"
     shown = watched.waybill("incidents", "show", listed["id"]).out
-    assert "Run:            waybill offsets events" in shown
+    assert "Run:            waybill offsets --stream events" in shown
     assert watched.waybill("incidents", "ack", "no-such", "--reason", "x").code == 1
     ran = watched.waybill("incidents", "ack", listed["id"], "--reason", "on it", "--by", "ann")
     assert ran.out == f"{listed['id']} is acknowledged by ann: no reminders, and no escalation\n"
