@@ -113,6 +113,8 @@ __all__ = [
     "PublicationRejected",
     "RegistryRefused",
     "RegistryUnavailable",
+    "RestoreRefused",
+    "RestoreStopped",
     "RetentionGap",
     "RetryRefused",
     "ScratchUnusable",
@@ -462,6 +464,14 @@ class BackfillUnderWay(WaybillError):
 
     Not retriable: if the process was killed, a person repeats the command, which then ends the work.
     """
+
+
+class RestoreRefused(WaybillError):
+    """A restore cannot be planned or begun as asked. Nothing was produced."""
+
+
+class RestoreStopped(WaybillError):
+    """A restore has stopped. What it has produced is sound, and the next run continues after it."""
 
 
 class PlanUnusable(WaybillError):

@@ -26,6 +26,7 @@ __all__ = [
     "FILES",
     "INGEST",
     "PARTITION",
+    "RESTORE",
     "RETRY",
     "SWEEP",
     "VARIABLE",
@@ -125,6 +126,20 @@ SWEEP = (
     "sweep.published",
 )
 """The boundaries between the steps of a sweep. Executors reach `run_written` (and `partition.file_sent`)."""
+
+
+RESTORE = (
+    "restore.planned",
+    "restore.target_changed",
+    "restore.position_read",
+    "restore.sent",
+    "restore.acknowledged",
+    "restore.mapped",
+    "restore.produced",
+    "restore.groups_committed",
+    "restore.target_changed_back",
+)
+"""The boundaries between the steps of a restore."""
 
 
 @dataclass(slots=True)

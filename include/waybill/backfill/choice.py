@@ -5,7 +5,6 @@ A choice is checked before anything is stored. A message about a choice that can
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,14 +17,13 @@ from waybill import names
 from waybill.backfill.ranges import OffsetRanges
 from waybill.config import Stream
 from waybill.errors import BackfillRefused
-from waybill.names import TopicPartition
+from waybill.names import TopicPartition, parse_offsets
 from waybill.quarantine.offset_sets import by_topic_partition
 from waybill.staging.services import Services
 from waybill.tables import Progress, StreamTables
 
 __all__ = ["Choice", "available_ranges", "bounded_ranges", "resolve"]
 
-_OFFSETS = re.compile(r"(?P<tp>.+)@(?P<first>[0-9]*)-(?P<last>[0-9]*)")
 _SHOWN = 10
 
 
@@ -76,14 +74,10 @@ class Choice:
 
 
 def _parse_offsets(text: str) -> tuple[TopicPartition, tuple[int | None, int | None]]:
-    match = _OFFSETS.fullmatch(text.strip())
-    if match is None:
-        raise BackfillRefused(f"{text!r} is not of the form TOPIC/PARTITION@FIRST-LAST, such as flights/0@100-199")
-    first = int(match["first"]) if match["first"] else None
-    last = int(match["last"]) if match["last"] else None
-    if first is not None and last is not None and last < first:
-        raise BackfillRefused(f"{text!r} is empty or reversed: the last offset is {last}, the first {first}")
-    return _parse_tp(match["tp"]), (first, None if last is None else last + 1)
+    try:
+        return parse_offsets(text)
+    except ValueError as error:
+        raise BackfillRefused(str(error)) from error
 
 
 def _parse_tp(text: str) -> TopicPartition:

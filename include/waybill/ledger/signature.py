@@ -91,22 +91,22 @@ def public_key_of(document: dict[str, Any]) -> str | None:
     return key if isinstance(key, str) else None
 
 
-def sign(ledger: dict[str, Any], key: Ed25519PrivateKey) -> dict[str, Any]:
-    """Return the signed document of a ledger."""
+def sign(content: dict[str, Any], key: Ed25519PrivateKey, subject: str = "ledger") -> dict[str, Any]:
+    """Return the signed document of a ledger, or of what `subject` names. It holds no fractions."""
     return {
-        "ledger": ledger,
+        subject: content,
         "signature": {
             "algorithm": _ALGORITHM,
             "public_key": _text_of(key.public_key()),
-            "value": b64encode(key.sign(_canonical(ledger))).decode(),
+            "value": b64encode(key.sign(_canonical(content))).decode(),
         },
     }
 
 
-def check_signed(document: Any, public_key: Ed25519PublicKey | None) -> CheckResult:
+def check_signed(document: Any, public_key: Ed25519PublicKey | None, subject: str = "ledger") -> CheckResult:
     """Compare a parsed JSON document with its signature, and the key with `public_key` if that is given."""
     signature = document.get("signature") if isinstance(document, dict) else None
-    if not isinstance(signature, dict) or "ledger" not in document:
+    if not isinstance(signature, dict) or subject not in document:
         return CheckResult.UNSIGNED
     if signature.get("algorithm") != _ALGORITHM:
         return CheckResult.CHANGED
@@ -114,7 +114,7 @@ def check_signed(document: Any, public_key: Ed25519PublicKey | None) -> CheckRes
         return CheckResult.WRONG_KEY
     try:
         signer = Ed25519PublicKey.from_public_bytes(_raw_key(str(signature["public_key"])))
-        signer.verify(b64decode(str(signature["value"]), validate=True), _canonical(document["ledger"]))
+        signer.verify(b64decode(str(signature["value"]), validate=True), _canonical(document[subject]))
     except (InvalidSignature, KeyError, ValueError):
         return CheckResult.CHANGED
     return CheckResult.UNCHANGED if public_key is None else CheckResult.VALID

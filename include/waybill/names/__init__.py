@@ -35,6 +35,17 @@ from waybill.names.backfills import (
     check_backfill_id,
 )
 from waybill.names.files_sink import FileExtension, FileName, Period, period_of_key, sink_root, success_key
+from waybill.names.restores import (
+    check_restore_id,
+    restore_event_key,
+    restore_map_key,
+    restore_map_place,
+    restore_map_prefix,
+    restore_plan_key,
+    restore_prefix,
+    restore_report_key,
+    restores_prefix,
+)
 from waybill.names.runs import (
     audit_key,
     data_docs_key,
@@ -75,7 +86,14 @@ from waybill.names.tables import (
     run_ref,
     unique_table_name,
 )
-from waybill.names.topics import Stage, TopicPartition, check_stream_name, check_topic, is_topic
+from waybill.names.topics import (
+    Stage,
+    TopicPartition,
+    check_stream_name,
+    check_topic,
+    is_topic,
+    parse_offsets,
+)
 from waybill.names.watch import (
     day_mark_key,
     day_marks_prefix,
@@ -117,6 +135,7 @@ __all__ = [
     "chain_prefix",
     "chain_start_key",
     "check_backfill_id",
+    "check_restore_id",
     "check_stream_name",
     "check_topic",
     "data_docs_key",
@@ -149,12 +168,21 @@ __all__ = [
     "ledger_result_key",
     "name_with_generation",
     "offset_prefix",
+    "parse_offsets",
     "period_of_key",
     "plan_key",
     "plan_of_audit",
     "plans_prefix",
     "quarantine_table_name",
     "rebuild_ref",
+    "restore_event_key",
+    "restore_map_key",
+    "restore_map_place",
+    "restore_map_prefix",
+    "restore_plan_key",
+    "restore_prefix",
+    "restore_report_key",
+    "restores_prefix",
     "retries_prefix",
     "retry_key",
     "retry_offsets_key",

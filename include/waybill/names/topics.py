@@ -9,9 +9,10 @@ from enum import StrEnum
 from waybill.errors import ConfigError
 from waybill.names.segments import NUMBER
 
-__all__ = ["Stage", "TopicPartition", "check_stream_name", "check_topic", "is_topic"]
+__all__ = ["Stage", "TopicPartition", "check_stream_name", "check_topic", "is_topic", "parse_offsets"]
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_OFFSETS = re.compile(r"(?P<tp>.+)@(?P<first>[0-9]*)-(?P<last>[0-9]*)")
 _STREAM = re.compile(r"[a-z][a-z0-9_]{0,99}")
 
 
@@ -41,6 +42,22 @@ class TopicPartition:
         if not separator or not is_topic(topic) or not NUMBER.fullmatch(partition):
             raise ValueError(f"{text!r} is not of the form topic/partition")
         return cls(topic, int(partition))
+
+
+def parse_offsets(text: str) -> tuple[TopicPartition, tuple[int | None, int | None]]:
+    """Return the topic-partition, the first and the next offset of `flights/0@100-199`.
+
+    None stands for the start or the end: `flights/0@100-`. Raises `ValueError` for any other text, and for an empty or
+    reversed range.
+    """
+    match = _OFFSETS.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is not of the form TOPIC/PARTITION@FIRST-LAST, such as flights/0@100-199")
+    first = int(match["first"]) if match["first"] else None
+    last = int(match["last"]) if match["last"] else None
+    if first is not None and last is not None and last < first:
+        raise ValueError(f"{text!r} is empty or reversed: the last offset is {last}, the first {first}")
+    return TopicPartition.parse(match["tp"]), (first, None if last is None else last + 1)
 
 
 def is_topic(topic: str) -> bool:

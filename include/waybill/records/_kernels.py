@@ -355,3 +355,83 @@ def measure_offsets(source: Array, batch: Array, limits: Array, offsets: Array) 
     if position != batch[END]:
         return -Fault.TRAILING.value
     return row
+
+
+# `renumbered`: what `renumber` did. The fault is one of `Fault`.
+KEPT, WRITTEN, MAX_TIMESTAMP, RENUMBER_FAULT, RENUMBERED_FIELDS = range(5)
+
+
+@compiled
+def _put_varint(target: Array, position: Int, value: Int) -> Int:
+    """Write a zigzag varint and return the position after it. Wraps at 64 bits as Java."""
+    rest = np.uint64((value << 1) ^ (value >> 63))
+    while rest > np.uint64(0x7F):
+        target[position] = np.uint8((rest & np.uint64(0x7F)) | np.uint64(0x80))
+        rest >>= np.uint64(7)
+        position += 1
+    target[position] = np.uint8(rest)
+    return position + 1
+
+
+@compiled
+def _varint_size(value: Int) -> Int:
+    rest = np.uint64((value << 1) ^ (value >> 63))
+    size = 1
+    while rest > np.uint64(0x7F):
+        rest >>= np.uint64(7)
+        size += 1
+    return size
+
+
+@compiled
+def renumber(source: Array, batch: Array, limits: Array, target: Array, renumbered: Array) -> None:
+    """Copy the records with an offset in `[limits[0], limits[1])` to `target`, with offset deltas 0, 1, 2 and so on.
+
+    `batch` is one row of `batches`. Keys, values and headers are copied byte for byte. With LogAppendTime, timestamp
+    deltas become 0, since every record has the batch's timestamp. `target` is at least as large as the records section:
+    a delta never gets larger. Fills `renumbered`.
+    """
+    record = np.empty(RECORD_FIELDS, np.int64)
+    position = batch[START]
+    written = np.int64(0)
+    kept = np.int64(0)
+    last_delta = np.int64(-1)
+    highest = np.int64(-1)
+    for _ in range(batch[COUNT]):
+        fault = _parse_record(source, position, batch[END], record)
+        delta = record[R_OFFSET_DELTA]
+        if fault == Fault.NONE.value and not last_delta < delta <= batch[LAST_DELTA]:
+            fault = Fault.OFFSET.value
+        if fault != Fault.NONE.value:
+            renumbered[RENUMBER_FAULT] = fault
+            return
+        last_delta = delta
+        end = record[R_END]
+        if limits[0] <= batch[BASE_OFFSET] + delta < limits[1]:
+            _, body = _varint(source, position, end, 5)
+            _, after_timestamp = _varint(source, body + 1, end, 10)
+            _, rest = _varint(source, after_timestamp, end, 5)
+            timestamp_delta = np.int64(0)
+            if batch[IS_APPEND_TIME] == 0:
+                timestamp_delta = record[R_TIMESTAMP_DELTA]
+            length = 1 + _varint_size(timestamp_delta) + _varint_size(kept) + (end - rest)
+            written = _put_varint(target, written, length)
+            target[written] = source[body]
+            written = _put_varint(target, written + 1, timestamp_delta)
+            written = _put_varint(target, written, kept)
+            target[written : written + (end - rest)] = source[rest:end]
+            written += end - rest
+            timestamp = batch[APPEND_TIME]
+            if batch[IS_APPEND_TIME] == 0:
+                timestamp = batch[BASE_TIMESTAMP] + timestamp_delta
+            if kept == 0 or timestamp > highest:
+                highest = timestamp
+            kept += 1
+        position = end
+    if position != batch[END]:
+        renumbered[RENUMBER_FAULT] = Fault.TRAILING.value
+        return
+    renumbered[KEPT] = kept
+    renumbered[WRITTEN] = written
+    renumbered[MAX_TIMESTAMP] = highest
+    renumbered[RENUMBER_FAULT] = Fault.NONE.value

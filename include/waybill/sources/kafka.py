@@ -111,6 +111,15 @@ class KafkaSource:
         self._fetch_ahead = fetch_ahead
         self._cluster = Cluster(endpoint, request_timeout=request_timeout, retry_timeout=retry_timeout)
 
+    @classmethod
+    def sharing(cls, cluster: Cluster, isolation_level: IsolationLevel) -> Self:
+        """Return a source that uses the connections of `cluster`, which its owner closes."""
+        source = cls.__new__(cls)
+        source._isolation_level = 1 if isolation_level is IsolationLevel.READ_COMMITTED else 0
+        source._fetch_bytes, source._fetch_ahead = FETCH_BYTES, True
+        source._cluster = cluster
+        return source
+
     def with_settings(
         self, isolation_level: IsolationLevel, *, fetch_bytes: int = FETCH_BYTES, fetch_ahead: bool = True
     ) -> Self:

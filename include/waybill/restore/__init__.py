@@ -1,0 +1,53 @@
+"""Restore: the archive back into a Kafka topic, byte for byte and exactly once.
+
+- `request`: what a person asks for, and the ranges of the archive that this means.
+- `preflight`: what would make the restore fail or lose messages, found before it begins.
+- `plan`: the stored plan, which every process carries out in the same way.
+- `archived`: the record batches of a range, checked, as a client may send them.
+- `run`: the main path: batches from the archive to the target. `progress`: how far the target is.
+- `offset_map`: where each archived message is in the target. `groups`: consumer groups continue there.
+- `comparison`: the proof that both sides are equal.
+- `service`: the operations that the command line and the DAG call.
+
+docs/decisions/0026-restore.md has the reasons.
+"""
+
+from waybill.restore.comparison import NOT_CHECKED, PartitionComparison
+from waybill.restore.groups import Move, MoveState
+from waybill.restore.plan import PartitionPlan, Plan, find_plan, list_plans
+from waybill.restore.preflight import Problem
+from waybill.restore.request import Request, SourceRange
+from waybill.restore.run import PartitionResult
+from waybill.restore.service import (
+    Preview,
+    Status,
+    begin_restore,
+    compare_restore,
+    move_groups,
+    preview_restore,
+    read_status,
+    run_restore,
+)
+
+__all__ = [
+    "NOT_CHECKED",
+    "Move",
+    "MoveState",
+    "PartitionComparison",
+    "PartitionPlan",
+    "PartitionResult",
+    "Plan",
+    "Preview",
+    "Problem",
+    "Request",
+    "SourceRange",
+    "Status",
+    "begin_restore",
+    "compare_restore",
+    "find_plan",
+    "list_plans",
+    "move_groups",
+    "preview_restore",
+    "read_status",
+    "run_restore",
+]

@@ -1,0 +1,331 @@
+"""Restores to Kafka: every message once, as it was, checked by other clients; and what a preflight refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from archived_stream import WAYBILL, ArchivedStream
+from confluent_kafka import Consumer, Producer, TopicPartition
+from restore_scenes import config_of, consume, create_topic, target_topic
+
+from devstack import Stack
+from waybill import names
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+TO = ("--to", "kafka_default")
+REASON = ("--reason", "test", "--by", "ann")
+
+
+@pytest.fixture
+def archived(stack: Stack, tmp_path: Path, topic_name: str) -> ArchivedStream:
+    """A stream of two partitions with keys, headers, tombstones and every codec, in several objects each."""
+    stream = ArchivedStream(tmp_path, topic_name, max_bytes="4KiB")
+    produce_everything(stream, 600)
+    stream.ingest()
+    return stream
+
+
+def produce_everything(stream: ArchivedStream, count: int, seed: int = 1) -> None:
+    chosen = random.Random(seed)
+    for codec in CODECS:
+        producer = stream.producer(**{"compression.codec": codec, "linger.ms": 20, "batch.num.messages": 40})
+        for number in range(count // len(CODECS)):
+            headers = [("a", b"1"), ("a", None), ("empty", b"")][: number % 4]
+            value = None if number % 17 == 0 else chosen.randbytes(chosen.randrange(120)) if number % 5 else b""
+            producer.produce(
+                stream.topic,
+                value,
+                None if number % 11 == 0 else f"{codec}-{number}".encode(),
+                number % 2,
+                timestamp=1_700_000_000_000 + number * 7,
+                headers=headers,
+            )
+        assert producer.flush(30) == 0
+
+
+def restored(stream: ArchivedStream, target: str, *options: str) -> str:
+    """Restore into a topic, and return the restore's id."""
+    ran = stream.waybill("restore", "run", stream.name, *TO, "--to-topic", target, *REASON, *options)
+    assert ran.code == 0, ran.err + ran.out
+    return restore_id(stream)
+
+
+def restore_id(stream: ArchivedStream) -> str:
+    return str(stream.waybill("restore", "status", "--json").document[-1]["id"])
+
+
+def test_restored_topic_has_the_same_messages_for_librdkafka_and_for_the_comparison(archived: ArchivedStream) -> None:
+    with target_topic(archived) as target:
+        restore = restored(archived, target)
+        before, after = consume(archived.servers, archived.topic), consume(archived.servers, target)
+        assert [message.without_offset() for message in after] == [message.without_offset() for message in before]
+        assert {message.offset for message in after if message.partition == 0} == set(range(300))
+        report = archived.waybill("restore", "verify", restore, "--json").document
+        assert report["sound"] is True
+        assert report["messages"] == len(before) == 600
+        assert all(each["batches_compared_as_bytes"] > 5 for each in report["partitions"])
+        assert all(each["sha256"] for partition in report["partitions"] for each in partition["objects"])
+        again = archived.waybill("restore", "run", "--id", restore, "--json").document
+        assert [each["messages"] for each in again["partitions"]] == [0, 0], "a second run has nothing to do"
+        assert len(consume(archived.servers, target)) == 600
+
+
+def test_whole_batches_are_produced_as_they_are_and_edges_are_encoded_again(archived: ArchivedStream) -> None:
+    with target_topic(archived) as target:
+        chosen = f"{archived.topic}/0@37-211"
+        ran = archived.waybill(
+            "restore", "run", archived.name, *TO, "--to-topic", target, *REASON, "--offsets", chosen, "--json"
+        )
+        assert ran.code == 0, ran.err
+        [result] = ran.document["partitions"]
+        assert result["messages"] == 175
+        assert result["encoded_batches"] == 2
+        before = [m for m in consume(archived.servers, archived.topic) if m.partition == 0 and 37 <= m.offset <= 211]
+        after = consume(archived.servers, target)
+        assert [m.without_offset() for m in after] == [m.without_offset() for m in before]
+
+
+def test_restore_up_to_a_time_ends_before_the_first_message_at_or_after_it(archived: ArchivedStream) -> None:
+    with target_topic(archived) as target:
+        restored(archived, target, "--until", "2023-11-14T22:13:20.350Z")
+        before, after = consume(archived.servers, archived.topic), consume(archived.servers, target)
+        expected = []
+        for partition in (0, 1):
+            for message in before:
+                if message.partition == partition:
+                    if message.timestamp[1] >= 1_700_000_000_350:
+                        break
+                    expected.append(message.without_offset())
+        assert expected
+        assert [message.without_offset() for message in after] == expected
+
+
+def test_transactional_messages_are_restored_without_aborted_ones_and_markers(
+    stack: Stack, tmp_path: Path, topic_name: str
+) -> None:
+    stream = ArchivedStream(tmp_path, topic_name, partitions=1)
+    producer = stream.producer(**{"transactional.id": topic_name})
+    producer.init_transactions(30)
+    for number in range(30):
+        producer.begin_transaction()
+        for each in range(5):
+            producer.produce(topic_name, f"{number}-{each}".encode(), b"k", 0)
+        producer.abort_transaction(30) if number % 3 == 0 else producer.commit_transaction(30)
+    stream.ingest()
+    with target_topic(stream) as target:
+        restore = restored(stream, target)
+        before = consume(stream.servers, topic_name, isolation="read_committed")
+        after = consume(stream.servers, target)
+        assert [m.without_offset() for m in after] == [m.without_offset() for m in before]
+        assert [m.offset for m in after] == list(range(100)), "the target has no markers and no gaps"
+        assert stream.waybill("restore", "verify", restore).code == 0
+
+
+def test_append_time_and_recompressing_target_keep_what_consumers_see(
+    stack: Stack, tmp_path: Path, topic_name: str
+) -> None:
+    config = {"message.timestamp.type": "LogAppendTime"}
+    stream = ArchivedStream(tmp_path, topic_name, partitions=1, topic_config=config)
+    stream.produce_events(50)
+    stream.ingest()
+    with target_topic(stream, compression_type="gzip") as target:
+        restore = restored(stream, target)
+        before, after = consume(stream.servers, topic_name), consume(stream.servers, target)
+        assert [m.timestamp[1] for m in after] == [m.timestamp[1] for m in before]
+        assert [m[3:] for m in after] == [m[3:] for m in before]
+        report = stream.waybill("restore", "verify", restore, "--json").document
+        assert (report["sound"], report["messages"]) == (True, 50)
+        assert report["partitions"][0]["batches_compared_as_bytes"] == 0, "the target compresses anew"
+
+
+def test_consumer_continues_in_the_target_at_exactly_its_next_message(archived: ArchivedStream) -> None:
+    group = f"readers-{archived.topic}"
+    source = Consumer({"bootstrap.servers": archived.servers, "group.id": group, "enable.auto.commit": False})
+    source.commit(
+        offsets=[TopicPartition(archived.topic, 0, 120), TopicPartition(archived.topic, 1, 300)], asynchronous=False
+    )
+    source.close()
+    with target_topic(archived) as target:
+        restore = restored(
+            archived, target, "--offsets", f"{archived.topic}/0@100-", "--offsets", f"{archived.topic}/1@-"
+        )
+        planned = archived.waybill("restore", "groups", restore, "--group", group, "--json").document
+        assert [(each["target_offset"], each["state"]) for each in planned] == [(20, "planned"), (300, "planned")]
+        done = archived.waybill("restore", "groups", restore, "--group", group, "--commit", "--json").document
+        assert [each["state"] for each in done] == ["committed", "committed"]
+        reader = Consumer({"bootstrap.servers": archived.servers, "group.id": group, "auto.offset.reset": "error"})
+        reader.subscribe([target])
+        message = reader.poll(30)
+        reader.close()
+        assert message is not None
+        assert (message.partition(), message.offset()) == (0, 20)
+        expected = [m for m in consume(archived.servers, archived.topic) if (m.partition, m.offset) == (0, 120)]
+        assert [(message.key(), message.value())] == [(m.key, m.value) for m in expected]
+        # The reader may have committed. A group that is further on stays there.
+        ahead = Consumer({"bootstrap.servers": archived.servers, "group.id": group, "enable.auto.commit": False})
+        ahead.commit(offsets=[TopicPartition(target, 0, 150)], asynchronous=False)
+        ahead.close()
+        kept = archived.waybill("restore", "groups", restore, "--group", group, "--commit", "--json").document
+        assert kept[0]["state"] == "backwards"
+
+
+def damage(stream: ArchivedStream, key: str, data: bytes) -> None:
+    with stream.store() as store:
+        store.client.put_object(Bucket=store.bucket, Key=key, Body=data)
+
+
+@pytest.mark.parametrize("kind", ["swapped", "flipped", "missing", "short"])
+def test_damaged_object_stops_the_restore_and_is_named_and_nothing_behind_it_is_produced(
+    archived: ArchivedStream, kind: str
+) -> None:
+    keys = archived.object_keys(0)
+    assert len(keys) > 3
+    with archived.store() as store, target_topic(archived) as target:
+        whole = store.read(keys[1])
+        first = names.BackupName.parse(keys[1]).first_offset
+        behind = names.BackupName.parse(keys[2]).first_offset
+        if kind == "swapped":
+            damage(archived, keys[1], store.read(keys[2]))
+        elif kind == "flipped":
+            damage(archived, keys[1], whole[:-1] + bytes([whole[-1] ^ 1]))
+        elif kind == "short":
+            from waybill.records import frames
+
+            damage(archived, keys[1], b"".join(frame.data for frame in list(frames(whole, where="x"))[:-1]))
+        else:
+            store.remove(keys[1])
+        ran = archived.waybill("restore", "run", archived.name, *TO, "--to-topic", target, *REASON, "--json")
+        assert ran.code == 1
+        broken, sound = ran.document["partitions"]
+        named = keys[0] if kind == "missing" else keys[1]
+        assert named in broken["error"], broken["error"]
+        assert sound["complete"], "the other topic-partition is restored"
+        produced = [m for m in consume(archived.servers, target) if m.partition == 0]
+        assert first <= len(produced) < behind or (kind == "missing" and len(produced) == first)
+        assert [m.offset for m in produced] == list(range(len(produced)))
+        damage(archived, keys[1], whole)
+        assert archived.waybill("restore", "run", "--id", restore_id(archived)).code == 0
+        assert archived.waybill("restore", "verify", restore_id(archived)).code == 0
+        assert len(consume(archived.servers, target)) == 600
+
+
+def plan(stream: ArchivedStream, target: str, *options: str) -> Any:
+    return stream.waybill("restore", "plan", stream.name, *TO, "--to-topic", target, *options, "--json")
+
+
+@pytest.mark.parametrize(
+    ("config", "problem", "remedy"),
+    [
+        ({"message_timestamp_type": "LogAppendTime"}, "message.timestamp.type=LogAppendTime", "CreateTime"),
+        ({"retention_ms": "86400000"}, "it would be deleted on arrival", "--suspend-cleanup"),
+        ({"cleanup_policy": "compact"}, "is compacted", "--suspend-cleanup"),
+        ({"message_timestamp_before_max_ms": "86400000"}, "refuses messages older than 1d", "message.timestamp.before"),
+    ],
+)
+def test_preflight_refuses_a_target_that_would_lose_messages(
+    archived: ArchivedStream, config: dict[str, str], problem: str, remedy: str
+) -> None:
+    with target_topic(archived, **config) as target:
+        ran = plan(archived, target)
+        assert ran.code == 1
+        [found] = ran.document["problems"]
+        assert problem in found["what"]
+        assert remedy in found["remedy"]
+        refused = archived.waybill("restore", "run", archived.name, *TO, "--to-topic", target, *REASON)
+        assert refused.code == 1
+        assert problem in refused.err
+        assert consume(archived.servers, target) == []
+
+
+def test_preflight_refuses_too_few_partitions_foreign_messages_and_its_own_source(archived: ArchivedStream) -> None:
+    create_topic(archived.servers, f"{archived.topic}-narrow", 1)
+    assert "has 1 partitions, and the archive needs 2" in str(plan(archived, f"{archived.topic}-narrow").document)
+    with target_topic(archived) as target:
+        producer = archived.producer()
+        producer.produce(target, b"somebody's", partition=1)
+        assert producer.flush(30) == 0
+        [found] = plan(archived, target).document["problems"]
+        assert "is not empty: it has offsets 0–0" in found["what"]
+    assert "would be archived again" in str(plan(archived, archived.topic).document)
+    missing = plan(archived, "no-such-topic")
+    assert "does not exist" in str(missing.document)
+    assert plan(archived, "no-such-topic", "--create").code == 0
+
+
+def test_target_keeps_everything_while_the_restore_runs_and_its_own_config_comes_back(archived: ArchivedStream) -> None:
+    with target_topic(archived, retention_ms="86400000", cleanup_policy="compact") as target:
+        ran = archived.waybill(
+            "restore", "run", archived.name, *TO, "--to-topic", target, *REASON, "--suspend-cleanup",
+            WAYBILL_FAILPOINTS=None,
+        )  # fmt: skip
+        assert ran.code == 0, ran.err
+        config = config_of(archived.servers, target)
+        assert (config["retention.ms"], config["cleanup.policy"]) == ("86400000", "compact")
+
+
+def test_created_topic_has_as_many_partitions_as_the_archived_one(archived: ArchivedStream) -> None:
+    name = f"created-{archived.topic}"
+    restored(archived, name, "--create", "--replication-factor", "1", "--topic-partition", f"{archived.topic}/0")
+    found = consume(archived.servers, name)
+    assert len(found) == 300
+    assert {message.partition for message in found} == {0}
+
+
+def test_foreign_producer_in_the_target_stops_the_restore(archived: ArchivedStream) -> None:
+    with target_topic(archived) as target:
+        restore = restored(archived, target, "--offsets", f"{archived.topic}/0@0-99")
+        producer = Producer({"bootstrap.servers": archived.servers})
+        producer.produce(target, b"foreign", partition=0)
+        assert producer.flush(30) == 0
+        ran = archived.waybill("restore", "run", "--id", restore, "--json")
+        assert ran.code == 1
+        assert "another producer writes to the topic" in ran.document["partitions"][0]["error"]
+        verified = archived.waybill("restore", "verify", restore)
+        assert verified.code == 1
+        assert "the target has more messages than the archive, from offset 100 on" in verified.out.replace("\n", " ")
+
+
+def test_recreated_target_is_refused(archived: ArchivedStream) -> None:
+    with target_topic(archived) as target:
+        restore = restored(archived, target)
+    time.sleep(1)
+    create_topic(archived.servers, target, 2)
+    ran = archived.waybill("restore", "run", "--id", restore)
+    assert ran.code == 1
+    assert "was deleted and created again" in ran.err
+
+
+def test_sigterm_ends_a_restore_with_an_error_code_and_says_how_far_it_came(archived: ArchivedStream) -> None:
+    with target_topic(archived) as target:
+        environment = {
+            **os.environ,
+            "WAYBILL_CONFIG": str(archived.file),
+            "WAYBILL_FAILPOINTS": "restore.position_read=sleep:4",
+        }
+        command = [WAYBILL, "restore", "run", archived.name, *TO, "--to-topic", target, *REASON, "--json"]
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        deadline = time.monotonic() + 60
+        while (
+            not archived.waybill("restore", "status", "--json").out.strip().startswith("[{")
+            and time.monotonic() < deadline
+        ):
+            if archived.waybill("restore", "status", "--json").document:
+                break
+            time.sleep(0.2)
+        time.sleep(2)
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 1, err
+        document = json.loads(out)
+        assert document["stopped"] is True
+        restore = document["restore"]
+        assert archived.waybill("restore", "run", "--id", restore).code == 0
+        assert archived.waybill("restore", "verify", restore).code == 0
