@@ -49,6 +49,10 @@ later without any change. Retry policies, Airflow's among them, read that proper
       DecisionRefused
       BackfillRefused               a request or a decision about a backfill that cannot be granted
       BackfillUnderWay              a promotion or an undo of a backfill has not ended
+      ReplayRefused                 a replay request, or a change of one, that cannot be granted
+        ReplayQuotaReached          (retriable)
+      ReplayClaimLost               another worker serves the request, or it has ended
+      ReplayUnavailable             (retriable) the database of the replay requests
       PlanUnusable                  plans of partition runs, sweeps and quarantine retries
       HoursBlocked                  the files sink
       OutputDiffers
@@ -113,6 +117,10 @@ __all__ = [
     "PublicationRejected",
     "RegistryRefused",
     "RegistryUnavailable",
+    "ReplayClaimLost",
+    "ReplayQuotaReached",
+    "ReplayRefused",
+    "ReplayUnavailable",
     "RestoreRefused",
     "RestoreStopped",
     "RetentionGap",
@@ -464,6 +472,38 @@ class BackfillUnderWay(WaybillError):
 
     Not retriable: if the process was killed, a person repeats the command, which then ends the work.
     """
+
+
+class ReplayRefused(WaybillError):
+    """A replay request cannot be created, shown or cancelled as asked. Nothing was changed.
+
+    `field` is the field of the request at fault, or empty.
+    """
+
+    def __init__(self, message: str, field: str = "") -> None:
+        super().__init__(f"{field}: {message}" if field else message)
+        self.field = field
+
+
+class ReplayQuotaReached(ReplayRefused):
+    """There are as many replay requests as the config allows. The message names what to wait for."""
+
+    retriable = True
+
+    def __init__(self, message: str, wait_seconds: int) -> None:
+        super().__init__(message)
+        self.wait_seconds = wait_seconds
+        """After how many seconds to try again."""
+
+
+class ReplayClaimLost(WaybillError):
+    """A worker's claim of a replay request is no longer valid, so the worker must stop. Its write was refused."""
+
+
+class ReplayUnavailable(WaybillError):
+    """The database of the replay requests did not answer. Repeating the call gives the same outcome."""
+
+    retriable = True
 
 
 class RestoreRefused(WaybillError):

@@ -93,5 +93,6 @@ def create_topic(servers: str, name: str, partitions: int, **config: str) -> Non
 def config_of(servers: str, topic: str) -> dict[str, str]:
     """Return the configs of a topic."""
     resource = ConfigResource(ResourceType.TOPIC, topic)
-    found = AdminClient({"bootstrap.servers": servers}).describe_configs([resource])[resource].result(timeout=30)
+    admin = AdminClient({"bootstrap.servers": servers})
+    found = admin.describe_configs([resource])[resource].result(timeout=30)
     return {name: entry.value for name, entry in found.items()}

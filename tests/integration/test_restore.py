@@ -262,10 +262,7 @@ def test_preflight_refuses_too_few_partitions_foreign_messages_and_its_own_sourc
 
 def test_target_keeps_everything_while_the_restore_runs_and_its_own_config_comes_back(archived: ArchivedStream) -> None:
     with target_topic(archived, retention_ms="86400000", cleanup_policy="compact") as target:
-        ran = archived.waybill(
-            "restore", "run", archived.name, *TO, "--to-topic", target, *REASON, "--suspend-cleanup",
-            WAYBILL_FAILPOINTS=None,
-        )  # fmt: skip
+        ran = archived.waybill("restore", "run", archived.name, *TO, "--to-topic", target, *REASON, "--suspend-cleanup")
         assert ran.code == 0, ran.err
         config = config_of(archived.servers, target)
         assert (config["retention.ms"], config["cleanup.policy"]) == ("86400000", "compact")

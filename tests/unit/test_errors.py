@@ -31,6 +31,8 @@ EXAMPLES = [
     errors.OutputDiffers("a/b", "its size"),
     errors.SweepUnsound("7", 10, 8, 1, 1),
     errors.IndexDamaged("a/b", "its checksum differs"),
+    errors.ReplayRefused("is empty", "keys"),
+    errors.ReplayQuotaReached("20 requests are open", 60),
     errors.ProcedureFailed("rewrite_data_files", "a.t", "no memory"),
     errors.CompactionUnsound("a.t", 7, 10, 9),
 ]

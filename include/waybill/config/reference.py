@@ -209,6 +209,8 @@ def _default(field: FieldInfo, value_type: ValueType | None) -> str:
         return "the defaults of its keys"
     if field.default is None or field.default in ("", (), {}):
         return "none"
+    if isinstance(field.default, bool):
+        return f"`{json.dumps(field.default)}`"
     written = str(value_type.format(field.default) if value_type else field.default)
     return f"`{written if written.isprintable() else json.dumps(written)}`"
 

@@ -192,23 +192,23 @@ class _Partition:
         first = self._place.target_offset
         data: list[tuple[bytes, int]] = []
         size = 0
-        at_end = True
-        for batch in self._batches:
-            if batch.frame is not None:
-                index = self._place.target_offset - self.plan.target_offset
-                stamped = stamp(batch.frame, self._restore.producer, index)
-                data.append((stamped, batch.frame.header.record_count))
-                size += len(stamped)
-                self.result.batches += 1
-                self.result.encoded_batches += batch.frame is not batch.archived
-            self.result.messages += self._pass(batch)
-            if size >= _CHUNK_BYTES:
-                at_end = False
-                break
-        if data:
-            self._target.producer.send(self.plan.target, Batches(first, data))
-            failpoints.reach("restore.sent")
-        return not at_end
+        try:
+            for batch in self._batches:
+                if batch.frame is not None:
+                    index = self._place.target_offset - self.plan.target_offset
+                    stamped = stamp(batch.frame, self._restore.producer, index)
+                    data.append((stamped, batch.frame.header.record_count))
+                    size += len(stamped)
+                    self.result.batches += 1
+                    self.result.encoded_batches += batch.frame is not batch.archived
+                self.result.messages += self._pass(batch)
+                if size >= _CHUNK_BYTES:
+                    return True
+        finally:
+            if data:  # also before an error of the archive: what was read up to there is sound
+                self._target.producer.send(self.plan.target, Batches(first, data))
+                failpoints.reach("restore.sent")
+        return False
 
     def _is_part_due(self) -> bool:
         assert self._map is not None

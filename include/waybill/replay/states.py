@@ -1,0 +1,80 @@
+"""The states of a replay request, and which event leads from which state to which.
+
+    OPEN ──claim──▶ STARTED ──progress──▶ ONGOING ──complete──▶ COMPLETED
+                                             ├──────fail──────▶ FAILED
+      every state that is not final ──────cancel──────────────▶ CANCELLED
+
+A worker that gives its claim back, or loses it, changes no state: the request stays STARTED or ONGOING with its cursor,
+and the next claim goes on there. So whether a request is claimed is no state, but a question about its claim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+
+__all__ = ["FINAL_STATES", "OPEN_STATES", "TRANSITIONS", "Event", "State", "states_before"]
+
+
+class State(StrEnum):
+    """The state of a replay request."""
+
+    OPEN = "open"
+    """No worker has claimed it yet."""
+    STARTED = "started"
+    """A worker has claimed it, and no progress is recorded."""
+    ONGOING = "ongoing"
+    """Progress is recorded."""
+    COMPLETED = "completed"
+    """Every message of the range is delivered, or rejected by the target and listed."""
+    FAILED = "failed"
+    """A worker gave it up; the reason is stored."""
+    CANCELLED = "cancelled"
+    """A person cancelled it."""
+
+    @property
+    def is_final(self) -> bool:
+        """Whether no event changes the request any more."""
+        return self in FINAL_STATES
+
+
+class Event(StrEnum):
+    """What happens to a replay request."""
+
+    CLAIM = "claim"
+    PROGRESS = "progress"
+    RELEASE = "release"
+    COMPLETE = "complete"
+    FAIL = "fail"
+    CANCEL = "cancel"
+
+
+FINAL_STATES = frozenset({State.COMPLETED, State.FAILED, State.CANCELLED})
+OPEN_STATES = frozenset(State) - FINAL_STATES
+"""The states that count for the quotas of open requests."""
+
+TRANSITIONS: Mapping[tuple[State, Event], State] = MappingProxyType(
+    {
+        (State.OPEN, Event.CLAIM): State.STARTED,
+        (State.OPEN, Event.CANCEL): State.CANCELLED,
+        (State.STARTED, Event.CLAIM): State.STARTED,
+        (State.STARTED, Event.PROGRESS): State.ONGOING,
+        (State.STARTED, Event.RELEASE): State.STARTED,
+        (State.STARTED, Event.COMPLETE): State.COMPLETED,
+        (State.STARTED, Event.FAIL): State.FAILED,
+        (State.STARTED, Event.CANCEL): State.CANCELLED,
+        (State.ONGOING, Event.CLAIM): State.ONGOING,
+        (State.ONGOING, Event.PROGRESS): State.ONGOING,
+        (State.ONGOING, Event.RELEASE): State.ONGOING,
+        (State.ONGOING, Event.COMPLETE): State.COMPLETED,
+        (State.ONGOING, Event.FAIL): State.FAILED,
+        (State.ONGOING, Event.CANCEL): State.CANCELLED,
+    }
+)
+"""The state after an event. An event that is not listed for a state is refused."""
+
+
+def states_before(event: Event) -> tuple[State, ...]:
+    """Return the states in which `event` is allowed."""
+    return tuple(state for state, allowed in TRANSITIONS if allowed is event)
