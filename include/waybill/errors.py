@@ -49,6 +49,8 @@ later without any change. Retry policies, Airflow's among them, read that proper
       DecisionRefused
       BackfillRefused               a request or a decision about a backfill that cannot be granted
       BackfillUnderWay              a promotion or an undo of a backfill has not ended
+      RestoreRefused                a restore that cannot be planned or begun
+      RestoreStopped
       ReplayRefused                 a replay request, or a change of one, that cannot be granted
         ReplayQuotaReached          (retriable)
       ReplayClaimLost               another worker serves the request, or it has ended

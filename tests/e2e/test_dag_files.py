@@ -228,5 +228,5 @@ def test_stream_with_dedup_is_swept_after_partition_runs(
 def test_wrong_config_is_an_import_error_that_names_the_file(parse_dags: ParseDags, fault: str) -> None:
     parsed = parse_dags(fault)
     assert waybill_dags(parsed) == set()
-    assert len(parsed["errors"]) == 8
+    assert len(parsed["errors"]) == 9
     assert all("ConfigError" in trace and "streams.yaml, line 1" in trace for trace in parsed["errors"].values())

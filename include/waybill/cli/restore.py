@@ -241,7 +241,7 @@ def _print_partitions(plan: Plan, status: Status | str) -> None:
 
 def _messages(status: Status, partition: Any) -> str:
     messages = status.messages(partition)
-    return "no answer" if messages is None else count(messages)
+    return ("" if status.is_complete else "no answer") if messages is None else count(messages)
 
 
 def _status_document(plan: Plan, status: Status | str) -> dict[str, Any]:

@@ -89,7 +89,9 @@ class ReplayWebhooks(Section):
         "waybill_webhooks",
         description="Airflow connection whose password is the secret key of the signatures (HMAC-SHA256).",
     )
-    allow_http: Annotated[bool, IsFlag()] = Field(False, description="Whether a webhook's URL may begin with `http://`.")
+    allow_http: Annotated[bool, IsFlag()] = Field(
+        False, description="Whether a webhook's URL may begin with `http://`."
+    )
     allowed_networks: tuple[Annotated[Network, IsNetwork()], ...] = Field(
         (),
         description="Private, loopback and link-local addresses that webhooks may have. All others of these kinds are "

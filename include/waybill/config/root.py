@@ -17,6 +17,7 @@ from waybill.config.base import Section, section_error
 from waybill.config.groups import DEFAULT_GROUP, OWN_DAG, Group, GroupName, group_dag_id
 from waybill.config.promises import PromiseSeverity
 from waybill.config.replay import Replay
+from waybill.config.restore import Restore
 from waybill.config.schema_parsers import AvroParser
 from waybill.config.services import Catalog, Kafka, Spark, Storage, ZooKeeper
 from waybill.config.sink import check_sinks_apart
@@ -47,6 +48,7 @@ class Config(Section):
     spark: Spark = Field(Spark(), description="Where Spark jobs run.")
     alerts: Alerts = Field(Alerts(), description="Where alerts about broken promises are sent.")
     airflow: Airflow = Field(Airflow(), description="How the watch asks Airflow, and Airflow's own deadline alerts.")
+    restore: Restore = Field(Restore(), description="Restores to Kafka, and their rehearsal.")
     replay: Replay | None = Field(None, description="Requests for the messages of some keys between two times.")
     groups: dict[GroupName, Group] = Field(
         {}, description="Groups of streams that share DAGs, by name. A group that is not listed has the defaults."

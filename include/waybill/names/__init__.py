@@ -18,6 +18,8 @@ from waybill.names.archive import (
     index_prefix,
     indexes_prefix,
     offset_prefix,
+    topic_settings_key,
+    topic_settings_prefix,
 )
 from waybill.names.backfills import (
     backfill_branch,
@@ -196,6 +198,8 @@ __all__ = [
     "sweeps_of_stream_prefix",
     "sweeps_prefix",
     "table_states_key",
+    "topic_settings_key",
+    "topic_settings_prefix",
     "unique_table_name",
     "volumes_key",
 ]

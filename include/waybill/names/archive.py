@@ -36,6 +36,8 @@ __all__ = [
     "index_prefix",
     "indexes_prefix",
     "offset_prefix",
+    "topic_settings_key",
+    "topic_settings_prefix",
 ]
 
 
@@ -156,6 +158,16 @@ def index_key(backup_key: str, token: str) -> str:
 def chain_start_key(prefix: str, topic: str, generation: int, partition: int) -> str:
     """Return the key of a chain start: `<prefix>/starts/<topic>/<generation>_<partition>.json`."""
     return join_segments(prefix, "starts", check_topic(topic), f"{generation}_{partition}.json")
+
+
+def topic_settings_prefix(prefix: str, topic: str) -> str:
+    """Return the prefix of the stored settings of a topic."""
+    return join_segments(prefix, "topics", check_topic(topic), "")
+
+
+def topic_settings_key(prefix: str, topic: str, at_ms: int) -> str:
+    """Return the key of a topic's settings as they were at a time: `<prefix>/topics/<topic>/<epoch ms>.json`."""
+    return f"{topic_settings_prefix(prefix, topic)}{at_ms:0{OFFSET_DIGITS}d}.json"
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -7,6 +7,7 @@
 - `run`: the main path: batches from the archive to the target. `progress`: how far the target is.
 - `offset_map`: where each archived message is in the target. `groups`: consumer groups continue there.
 - `comparison`: the proof that both sides are equal.
+- `rehearsal`: a random range, restored, compared and deleted again.
 - `service`: the operations that the command line and the DAG call.
 
 docs/decisions/0026-restore.md has the reasons.
@@ -16,6 +17,7 @@ from waybill.restore.comparison import NOT_CHECKED, PartitionComparison
 from waybill.restore.groups import Move, MoveState
 from waybill.restore.plan import PartitionPlan, Plan, find_plan, list_plans
 from waybill.restore.preflight import Problem
+from waybill.restore.rehearsal import Rehearsed, rehearse
 from waybill.restore.request import Request, SourceRange
 from waybill.restore.run import PartitionResult
 from waybill.restore.service import (
@@ -39,6 +41,7 @@ __all__ = [
     "Plan",
     "Preview",
     "Problem",
+    "Rehearsed",
     "Request",
     "SourceRange",
     "Status",
@@ -49,5 +52,6 @@ __all__ = [
     "move_groups",
     "preview_restore",
     "read_status",
+    "rehearse",
     "run_restore",
 ]

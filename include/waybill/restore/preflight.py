@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from waybill.archive.topic_settings import find_topic_settings
 from waybill.config import Config
 from waybill.config.quantities import format_duration
+from waybill.names import TopicPartition
 from waybill.restore.request import Request, SourceRange
 from waybill.sources.target import KafkaTarget, Operation, TargetTopic
 from waybill.store import Store
@@ -48,19 +50,26 @@ def examine(
         own = [each for each in ranges if each.tp.topic == topic]
         problems.extend(_would_be_archived_again(config, request, name))
         found = target.find_topic(name)
-        if found is None:
-            if not request.create:
-                problems.append(
-                    Problem(
-                        f"topic {name!r} does not exist at {target.where}",
-                        f"Create it with at least {_partitions(own)} partitions, or give --create",
-                    )
+        if found is None and not request.create:
+            problems.append(
+                Problem(
+                    f"topic {name!r} does not exist at {target.where}",
+                    f"Create it with at least {_partitions(own)} partitions, or give --create",
                 )
+            )
             continue
-        problems.extend(_of_topic(store, target, request, found, own, now))
+        problems.extend(_of_topic(store, target, request, found or _to_be_created(store, topic, name, own), own, now))
     problems.extend(_two_topics_into_one(request, ranges))
     problems.extend(_quotas(target, ranges))
     return problems
+
+
+def _to_be_created(store: Store, topic: str, name: str, ranges: Sequence[SourceRange]) -> TargetTopic:
+    """Return a target topic as it would be created: with the archived topic's own configs."""
+    settings = find_topic_settings(store, topic)
+    config = {} if settings is None else settings.config
+    partitions = max(_partitions(ranges), 0 if settings is None else settings.partitions)
+    return TargetTopic(name, "", partitions, config, config, frozenset())
 
 
 def _partitions(ranges: Sequence[SourceRange]) -> int:
@@ -101,7 +110,7 @@ def _of_topic(
             f"the user of {request.connection!r} may not {', '.join(each.name for each in missing)} topic {name!r}",
             f"Give it the ACLs {', '.join(each.name for each in missing)} on the topic",
         )
-    else:
+    elif topic.topic_id:
         yield from _not_empty(target, topic, ranges)
 
 
@@ -110,8 +119,6 @@ def _operations(request: Request) -> tuple[Operation, ...]:
 
 
 def _not_empty(target: KafkaTarget, topic: TargetTopic, ranges: Sequence[SourceRange]) -> Iterator[Problem]:
-    from waybill.names import TopicPartition
-
     tps = [TopicPartition(topic.name, each.tp.partition) for each in ranges if each.tp.partition < topic.partitions]
     for tp, log_range in sorted(target.log.offsets(tps).items()):
         if log_range.end > log_range.earliest:

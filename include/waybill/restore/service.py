@@ -11,10 +11,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from waybill import failpoints
+from waybill.archive.chain import find_chain_start
+from waybill.archive.topic_settings import find_topic_settings
 from waybill.clients.registry import SchemaRegistry
 from waybill.config import Config
 from waybill.connections import Connection, KafkaEndpoint, RegistryEndpoint, find_connection
-from waybill.errors import ObjectExists, RestoreRefused
+from waybill.errors import KafkaUnavailable, ObjectExists, RestoreRefused
 from waybill.names import TopicPartition, restore_event_key, restore_plan_key, restore_report_key
 from waybill.restore.comparison import NOT_CHECKED, PartitionComparison, compare
 from waybill.restore.groups import Move, commit_moves, plan_moves
@@ -135,10 +137,13 @@ def _make_plan(
         name = request.target_of(topic)
         found = target.find_topic(name)
         if found is None:
+            settings = find_topic_settings(store, topic)
             partitions = _archived_partitions(store, config.stream(request.stream).generation, topic, ranges)
-            target.create_topic(name, partitions, request.replication_factor, {})
+            own = {} if settings is None else settings.config
+            target.create_topic(name, partitions, request.replication_factor, own)
             found = target.find_topic(name)
-        assert found is not None
+        if found is None:
+            raise KafkaUnavailable(f"topic {name!r} was created at {target.where}, and does not exist")
         topic_ids[name] = found.topic_id
         if request.suspend_cleanup:
             suspended[name] = {key: found.own_config.get(key) for key in SUSPENDED}
@@ -174,9 +179,9 @@ def _make_plan(
 
 def _archived_partitions(store: Store, generation: int, topic: str, ranges: Sequence[SourceRange]) -> int:
     """Return how many partitions the archived topic had when its chains began, at least those of the ranges."""
-    from waybill.archive.chain import find_chain_start
-
-    numbers = [each.tp.partition + 1 for each in ranges if each.tp.topic == topic]
+    settings = find_topic_settings(store, topic)
+    numbers = [0 if settings is None else settings.partitions]
+    numbers += [each.tp.partition + 1 for each in ranges if each.tp.topic == topic]
     for chain_id in store.chains(topic):
         if chain_id.generation == generation:
             start = find_chain_start(store, generation, chain_id.tp)
@@ -268,7 +273,9 @@ def move_groups(
 
 
 def read_status(store: Store, plan: Plan, find: FindConnection = find_connection) -> Status:
-    """Return how far a restore is."""
+    """Return how far a restore is. The target of one that is complete is not asked: it may be gone."""
+    if store.exists(restore_event_key(store.prefix, plan.id, _COMPLETE)):
+        return Status(plan, {}, is_complete=True)
     with _open_target(plan.connection, find) as target:
         ends = {tp: found.end for tp, found in target.log.offsets_briefly([p.target for p in plan.partitions]).items()}
-    return Status(plan, ends, store.exists(restore_event_key(store.prefix, plan.id, _COMPLETE)))
+    return Status(plan, ends, is_complete=False)

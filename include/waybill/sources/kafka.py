@@ -25,7 +25,7 @@ from waybill.names import TopicPartition
 from waybill.sources import consumer_groups
 from waybill.sources.cluster import Cluster, Topic
 from waybill.sources.partition_reader import Chunk, FetchSettings, PartitionReader
-from waybill.sources.topic_configs import Retention, fetch_retention
+from waybill.sources.topic_configs import Retention, fetch_own_configs, fetch_retention
 
 __all__ = ["FETCH_BYTES", "EpochEnd", "KafkaSource", "LogRange", "PartitionState", "StreamTopics"]
 
@@ -259,6 +259,10 @@ class KafkaSource:
     def retention(self, topics: Collection[str]) -> dict[str, Retention]:
         """Return when Kafka deletes messages of topics. See `topic_configs.fetch_retention`."""
         return fetch_retention(self._cluster, topics)
+
+    def own_configs(self, topics: Collection[str]) -> dict[str, dict[str, str]]:
+        """Return the configs that topics have of their own. See `topic_configs.fetch_own_configs`."""
+        return fetch_own_configs(self._cluster, topics)
 
     # --- consumer groups ---
 

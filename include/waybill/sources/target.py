@@ -16,6 +16,7 @@ from typing import Any, Self
 from kafka import errors as kafka_errors
 from kafka.protocol.admin import (
     CreateTopicsRequest,
+    DeleteTopicsRequest,
     DescribeClientQuotasRequest,
     DescribeConfigsRequest,
     IncrementalAlterConfigsRequest,
@@ -142,6 +143,15 @@ class KafkaTarget:
         if error not in (kafka_errors.NoError, kafka_errors.TopicAlreadyExistsError):
             raise self._cluster.translate(action, error(answer.error_message or name))
         self._wait_for_leaders(name, partitions)
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic. Does nothing if there is none."""
+        request = DeleteTopicsRequest(topic_names=[name], timeout_ms=_CREATE_TIMEOUT_MS, min_version=4, max_version=5)
+        action = f"could not delete topic {name}"
+        (answer,) = self._ask(action, request).responses
+        error = kafka_errors.for_code(answer.error_code)
+        if error not in (kafka_errors.NoError, kafka_errors.UnknownTopicOrPartitionError):
+            raise self._cluster.translate(action, error(name))
 
     def change_config(self, name: str, config: Mapping[str, str | None]) -> None:
         """Set configs of a topic; None removes one, so that the brokers' default applies."""

@@ -11,13 +11,14 @@ from kafka import errors as kafka_errors
 
 from waybill.sources.cluster import Cluster
 
-__all__ = ["Retention", "fetch_retention"]
+__all__ = ["Retention", "fetch_own_configs", "fetch_retention"]
 
 logger = logging.getLogger(__name__)
 
 _TOPIC = 2
 _KEYS = ("cleanup.policy", "retention.ms", "retention.bytes")
 _TIMEOUT_SECONDS = 5.0
+_SET_FOR_THE_TOPIC = 1  # config source DYNAMIC_TOPIC_CONFIG
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,30 @@ def fetch_retention(cluster: Cluster, topics: Collection[str]) -> dict[str, Rete
 
     Raises `KafkaUnavailable` when no broker answers within 5 seconds.
     """
+    found = {}
+    for topic, configs in _describe(cluster, topics, list(_KEYS)).items():
+        values = {config.name: config.value for config in configs}
+        deletes = "delete" in values.get("cleanup.policy", "delete")
+        found[topic] = Retention(
+            _limit(values.get("retention.ms")) if deletes else None,
+            _limit(values.get("retention.bytes")) if deletes else None,
+        )
+    return found
+
+
+def fetch_own_configs(cluster: Cluster, topics: Collection[str]) -> dict[str, dict[str, str]]:
+    """Return the configs that are set for the topics themselves, without those of brokers and Kafka's defaults.
+
+    Topics whose configuration may not be described are left out. Raises `KafkaUnavailable` as `fetch_retention`.
+    """
+    return {
+        topic: {each.name: each.value for each in configs if each.config_source == _SET_FOR_THE_TOPIC and each.value}
+        for topic, configs in _describe(cluster, topics, None).items()
+    }
+
+
+def _describe(cluster: Cluster, topics: Collection[str], keys: list[str] | None) -> dict[str, Any]:
+    """Return the described configs of topics; `keys` None stands for all."""
     # Lanes import this module, too, and need none of the admin protocol.
     from kafka.protocol.admin import DescribeConfigsRequest
 
@@ -42,7 +67,7 @@ def fetch_retention(cluster: Cluster, topics: Collection[str]) -> dict[str, Rete
         return {}
     resource = DescribeConfigsRequest.DescribeConfigsResource
     resources = [
-        resource(resource_type=_TOPIC, resource_name=topic, configuration_keys=list(_KEYS)) for topic in sorted(topics)
+        resource(resource_type=_TOPIC, resource_name=topic, configuration_keys=keys) for topic in sorted(topics)
     ]
     response: Any = None
     for _ in cluster.attempts(action, _TIMEOUT_SECONDS):
@@ -58,14 +83,9 @@ def fetch_retention(cluster: Cluster, topics: Collection[str]) -> dict[str, Rete
     for result in response.results:
         if result.error_code:
             refusal = kafka_errors.for_code(result.error_code)
-            logger.info("the retention of topic %s is not known: %s", result.resource_name, refusal.__name__)
+            logger.info("the configuration of topic %s is not known: %s", result.resource_name, refusal.__name__)
             continue
-        values = {config.name: config.value for config in result.configs}
-        deletes = "delete" in values.get("cleanup.policy", "delete")
-        found[result.resource_name] = Retention(
-            _limit(values.get("retention.ms")) if deletes else None,
-            _limit(values.get("retention.bytes")) if deletes else None,
-        )
+        found[result.resource_name] = result.configs
     return found
 
 

@@ -14,6 +14,7 @@ from waybill.coordination.pauses import StreamPauses, read_pauses
 from waybill.incidents.finding import Finding, duration_finding, measured
 from waybill.ingest.services import Sources
 from waybill.names import Stage, TopicPartition
+from waybill.sources.cluster import Topic
 from waybill.sources.kafka import LogRange
 from waybill.sources.topic_configs import Retention
 from waybill.watch.samples import Key, Offsets, Samples
@@ -39,6 +40,8 @@ class Logs:
     """How many messages a chain holds; without chains of which this is not known."""
     committed: Mapping[str, Mapping[TopicPartition, CommittedOffset]] = field(default_factory=dict)
     """The committed offsets of each stream."""
+    topics: Mapping[str, Topic] = field(default_factory=dict)
+    """The topics of all streams, by name."""
 
     def archived_from(self, key: Key) -> int:
         """Return the offset from which on a topic-partition is archived."""
@@ -83,6 +86,7 @@ def observe(config: Config, sources: Sources, names: Iterable[str]) -> Logs:
             if committed.counts is not None
         },
         committed={name: state.committed for name, state in states.items()},
+        topics={name: topic for found in topics.values() for name, topic in found.topics.items()},
         retention=sources.kafka.retention({tp.topic for each in tps.values() for tp in each}),
     )
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
+from waybill.archive.topic_settings import TopicSettings, record_topic_settings
 from waybill.config import Config
 from waybill.config.promises import PromiseName, PromiseSeverity
 from waybill.coordination import DayMark, ZooKeeperSession
@@ -211,6 +212,7 @@ def measure(config: Config, services: WatchServices, now_ms: int, *, stores: boo
     if stores and services.store is not None and logs is not None:
         with services.needed("S3"):
             if samples.is_first_of_day:
+                _store_topic_settings(services, logs, now_ms)
                 _store_day_mark(config, services.store, logs, now_ms)
             if volumes is not stored_volumes:
                 services.store.replace(volumes_key(services.store.prefix), volumes.content())
@@ -223,6 +225,17 @@ def _store_day_mark(config: Config, store: Store, logs: Logs, now_ms: int) -> No
     """Store the committed offsets for `waybill ledger --by day`, unless another watch has done so."""
     committed = {(name, config.stream(name).generation): offsets for name, offsets in logs.committed.items()}
     store.create_or_read_existing(day_mark_key(store.prefix, day_of(now_ms)), DayMark.of(now_ms, committed).content())
+
+
+def _store_topic_settings(services: WatchServices, logs: Logs, now_ms: int) -> None:
+    """Store the settings of topics that have changed, so that a restore can create a topic again."""
+    if services.sources is None or services.store is None:
+        return
+    with services.needed("Kafka"):
+        for name, config in services.sources.kafka.own_configs(sorted(logs.topics)).items():
+            topic = logs.topics[name]
+            settings = TopicSettings(name, topic.topic_id, len(topic.partitions), config)
+            record_topic_settings(services.store, settings, now_ms)
 
 
 def _log_findings(

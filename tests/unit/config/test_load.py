@@ -118,7 +118,7 @@ WRONG_VALUES = [
     ("topics: [flights]", "topics: {regex: a, flags: i}",
      "line 6: streams.flights.topics.flags: unknown key. Known keys: regex"),
     ("storage:", "strage: {}\nstorage:", "line 2: strage: unknown key; did you mean 'storage'? Known keys: "
-     "version, storage, kafka, zookeeper, catalog, spark, alerts, airflow, groups, streams"),
+     "version, storage, kafka, zookeeper, catalog, spark, alerts, airflow, restore, replay, groups, streams"),
     # --- streams and topics
     ("  flights:", "  Flights:", "line 5: streams.Flights: stream name 'Flights' is not usable: it starts with a "
      "lower-case letter and goes on with up to 99 characters of [a-z0-9_] (found: a section with the keys topics, "
@@ -533,9 +533,9 @@ def test_internal_topics_match_no_pattern(tmp_path: Path) -> None:
         ("", "streams.yaml: is empty; it needs at least: version, storage, streams"),
         ("# nothing\n---\n", "streams.yaml: is empty; it needs at least: version, storage, streams"),
         ("version", "streams.yaml, line 1: the file: must be a section with the keys version, storage, kafka, zookeeper, "
-         'catalog, spark, alerts, airflow, groups, streams (found: "version")'),
+         'catalog, spark, alerts, airflow, restore, replay, groups, streams (found: "version")'),
         ("- a\n- b\n", "streams.yaml, line 1: the file: must be a section with the keys version, storage, kafka, "
-         'zookeeper, catalog, spark, alerts, airflow, groups, streams (found: ["a", "b"])'),
+         'zookeeper, catalog, spark, alerts, airflow, restore, replay, groups, streams (found: ["a", "b"])'),
         ("version: 1\nversion: 1\n", "streams.yaml, line 2: key 'version' is given twice (first in line 1)"),
         ("a: {b: 1, c: 2, 'b': 3}\n", "streams.yaml, line 1: key 'b' is given twice (first in line 1)"),
         ("version: 1\n--- \nversion: 1\n", "streams.yaml, line 2: contains a second document, and a config is one document"),

@@ -185,7 +185,7 @@ def test_sound_airflow_takes_four_requests_and_each_dag_is_a_kept_promise(airflo
     assert broken(found) == []
     assert found.keys() == {
         *("ingest", "partition", "partition__orders", "maintenance", "backfill", "ledger", "watch"),
-        "airflow_cleanup",
+        *("restore", "rehearse", "airflow_cleanup"),
     }
     assert {dag: each.stream for dag, each in found.items() if each.stream} == {"partition__orders": "orders"}
     assert len(airflow.requests) == 4
