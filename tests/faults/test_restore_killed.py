@@ -98,6 +98,7 @@ def check(stream: ArchivedStream, target: str, originals: list[Message], restore
 
 
 @pytest.mark.deep
+@pytest.mark.matrix
 @pytest.mark.parametrize("place", PLACES)
 def test_restore_that_was_killed_continues_and_repeats_nothing(
     archived: ArchivedStream, originals: list[Message], target: str, place: str

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
 import signal
 import subprocess
 import time
+from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
+import aiokafka
 import pytest
 from archived_stream import WAYBILL, ArchivedStream
 from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from restore_scenes import config_of, consume, create_topic, target_topic
 
 from devstack import Stack
 from waybill import names
+from waybill.errors import CorruptBatch
+from waybill.ledger.signature import CheckResult, check_signed
+
+pytestmark = pytest.mark.integration
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 TO = ("--to", "kafka_default")
@@ -93,6 +102,7 @@ def test_whole_batches_are_produced_as_they_are_and_edges_are_encoded_again(arch
         assert [m.without_offset() for m in after] == [m.without_offset() for m in before]
 
 
+@pytest.mark.deep
 def test_restore_up_to_a_time_ends_before_the_first_message_at_or_after_it(archived: ArchivedStream) -> None:
     with target_topic(archived) as target:
         restored(archived, target, "--until", "2023-11-14T22:13:20.350Z")
@@ -129,6 +139,7 @@ def test_transactional_messages_are_restored_without_aborted_ones_and_markers(
         assert stream.waybill("restore", "verify", restore).code == 0
 
 
+@pytest.mark.deep
 def test_append_time_and_recompressing_target_keep_what_consumers_see(
     stack: Stack, tmp_path: Path, topic_name: str
 ) -> None:
@@ -182,7 +193,9 @@ def damage(stream: ArchivedStream, key: str, data: bytes) -> None:
         store.client.put_object(Bucket=store.bucket, Key=key, Body=data)
 
 
-@pytest.mark.parametrize("kind", ["swapped", "flipped", "missing", "short"])
+@pytest.mark.parametrize(
+    "kind", ["flipped", *(pytest.param(kind, marks=pytest.mark.deep) for kind in ("swapped", "missing", "short"))]
+)
 def test_damaged_object_stops_the_restore_and_is_named_and_nothing_behind_it_is_produced(
     archived: ArchivedStream, kind: str
 ) -> None:
@@ -221,6 +234,7 @@ def plan(stream: ArchivedStream, target: str, *options: str) -> Any:
     return stream.waybill("restore", "plan", stream.name, *TO, "--to-topic", target, *options, "--json")
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("config", "problem", "remedy"),
     [
@@ -245,6 +259,7 @@ def test_preflight_refuses_a_target_that_would_lose_messages(
         assert consume(archived.servers, target) == []
 
 
+@pytest.mark.deep
 def test_preflight_refuses_too_few_partitions_foreign_messages_and_its_own_source(archived: ArchivedStream) -> None:
     create_topic(archived.servers, f"{archived.topic}-narrow", 1)
     assert "has 1 partitions, and the archive needs 2" in str(plan(archived, f"{archived.topic}-narrow").document)
@@ -260,6 +275,7 @@ def test_preflight_refuses_too_few_partitions_foreign_messages_and_its_own_sourc
     assert plan(archived, "no-such-topic", "--create").code == 0
 
 
+@pytest.mark.deep
 def test_target_keeps_everything_while_the_restore_runs_and_its_own_config_comes_back(archived: ArchivedStream) -> None:
     with target_topic(archived, retention_ms="86400000", cleanup_policy="compact") as target:
         ran = archived.waybill("restore", "run", archived.name, *TO, "--to-topic", target, *REASON, "--suspend-cleanup")
@@ -268,6 +284,7 @@ def test_target_keeps_everything_while_the_restore_runs_and_its_own_config_comes
         assert (config["retention.ms"], config["cleanup.policy"]) == ("86400000", "compact")
 
 
+@pytest.mark.deep
 def test_created_topic_has_as_many_partitions_as_the_archived_one(archived: ArchivedStream) -> None:
     name = f"created-{archived.topic}"
     restored(archived, name, "--create", "--replication-factor", "1", "--topic-partition", f"{archived.topic}/0")
@@ -276,6 +293,7 @@ def test_created_topic_has_as_many_partitions_as_the_archived_one(archived: Arch
     assert {message.partition for message in found} == {0}
 
 
+@pytest.mark.deep
 def test_foreign_producer_in_the_target_stops_the_restore(archived: ArchivedStream) -> None:
     with target_topic(archived) as target:
         restore = restored(archived, target, "--offsets", f"{archived.topic}/0@0-99")
@@ -290,6 +308,7 @@ def test_foreign_producer_in_the_target_stops_the_restore(archived: ArchivedStre
         assert "the target has more messages than the archive, from offset 100 on" in verified.out.replace("\n", " ")
 
 
+@pytest.mark.deep
 def test_recreated_target_is_refused(archived: ArchivedStream) -> None:
     with target_topic(archived) as target:
         restore = restored(archived, target)
@@ -300,6 +319,7 @@ def test_recreated_target_is_refused(archived: ArchivedStream) -> None:
     assert "was deleted and created again" in ran.err
 
 
+@pytest.mark.deep
 def test_sigterm_ends_a_restore_with_an_error_code_and_says_how_far_it_came(archived: ArchivedStream) -> None:
     with target_topic(archived) as target:
         environment = {
@@ -326,3 +346,139 @@ def test_sigterm_ends_a_restore_with_an_error_code_and_says_how_far_it_came(arch
         restore = document["restore"]
         assert archived.waybill("restore", "run", "--id", restore).code == 0
         assert archived.waybill("restore", "verify", restore).code == 0
+
+
+@pytest.mark.deep
+def test_compacted_topic_is_restored_without_its_missing_offsets(stack: Stack, tmp_path: Path, topic_name: str) -> None:
+    compacted = {
+        "cleanup.policy": "compact",
+        "segment.ms": "200",
+        "min.cleanable.dirty.ratio": "0.01",
+        "max.compaction.lag.ms": "300",
+        "delete.retention.ms": "100",
+    }
+    stream = ArchivedStream(tmp_path, topic_name, partitions=1, topic_config=compacted)
+    for round_number in range(3):
+        producer = stream.producer()
+        for number in range(40):
+            producer.produce(topic_name, f"{round_number}".encode(), f"k{number % (8 + round_number)}".encode(), 0)
+        assert producer.flush(30) == 0
+        time.sleep(0.4)
+    deadline = time.monotonic() + 60
+    while len(consume(stream.servers, topic_name)) > 60 and time.monotonic() < deadline:
+        time.sleep(0.5)
+    stream.ingest()
+    before = consume(stream.servers, topic_name)
+    with target_topic(stream) as target:
+        restore = restored(stream, target)
+        after = consume(stream.servers, target)
+        assert [m.offset for m in after] == list(range(len(after)))
+        verified = stream.waybill("restore", "verify", restore, "--json").document
+        assert verified["sound"] is True
+        # Compaction goes on after the archive was written: what is left of the topic is in the archive.
+        kept = {m.without_offset() for m in after}
+        assert {m.without_offset() for m in before} <= kept
+        assert len(before) < 120
+
+
+@pytest.mark.deep
+def test_other_clients_read_the_restored_topic_as_the_original(stack: Stack, archived: ArchivedStream) -> None:
+    with target_topic(archived) as target:
+        restored(archived, target)
+        for read in (read_with_aiokafka, read_with_console_consumer):
+            original, copy = read(stack, archived.topic), read(stack, target)
+            assert len(original) == 600
+            assert sorted(copy) == sorted(original)
+
+
+def read_with_aiokafka(stack: Stack, topic: str) -> list[str]:
+    """Return partition, timestamp, key, value and headers of each message, as text."""
+
+    async def read() -> list[str]:
+        consumer = aiokafka.AIOKafkaConsumer(bootstrap_servers=stack.bootstrap_servers, enable_auto_commit=False)
+        await consumer.start()
+        try:
+            partitions = [aiokafka.TopicPartition(topic, number) for number in (0, 1)]
+            consumer.assign(partitions)
+            await consumer.seek_to_beginning(*partitions)
+            ends = await consumer.end_offsets(partitions)
+            found: list[str] = []
+            while len(found) < sum(ends.values()):
+                for messages in (await consumer.getmany(timeout_ms=1000)).values():
+                    found += [repr((m.partition, m.timestamp, m.key, m.value, m.headers)) for m in messages]
+            return found
+        finally:
+            await consumer.stop()
+
+    return asyncio.run(asyncio.wait_for(read(), 60))
+
+
+def read_with_console_consumer(stack: Stack, topic: str) -> list[str]:
+    """Return the lines of Kafka's own console consumer."""
+    command = [str(stack.java.binary), "-XX:TieredStopAtLevel=1", "-cp", f"{stack.kafka.jars}/*"]
+    command += ["org.apache.kafka.tools.consumer.ConsoleConsumer", "--bootstrap-server", stack.bootstrap_servers]
+    command += ["--topic", topic, "--from-beginning", "--max-messages", "600", "--timeout-ms", "30000"]
+    for name in ("key", "headers", "timestamp", "partition"):
+        command += ["--formatter-property", f"print.{name}=true"]
+    command += ["--formatter-property", "line.separator=\u0001\n", "--formatter-property", "null.literal=NULL"]
+    done = subprocess.run(command, capture_output=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout.decode("latin-1").split("\u0001\n")[:-1]
+
+
+def rehearsal(stream: ArchivedStream, seed: str) -> Any:
+    from waybill.restore import rehearse
+
+    return rehearse(stream.config, seed)
+
+
+def test_rehearsal_restores_a_range_compares_it_and_leaves_no_topic(archived: ArchivedStream) -> None:
+    found = rehearsal(archived, "night 1")
+    assert found.messages == found.next_offset - found.first_offset > 0
+    assert found.recovery_seconds > 0
+    topics = AdminClient({"bootstrap.servers": archived.servers}).list_topics(timeout=30).topics
+    assert not [name for name in topics if name.startswith("waybill-rehearsal-")]
+    with archived.store() as store:
+        [key] = [key for key in store.keys(f"{store.prefix}/restores/") if key.endswith("rehearsal.json")]
+        assert json.loads(store.read(key))["messages"] == found.messages
+
+
+def test_rehearsal_names_the_object_and_the_offset_of_one_flipped_bit(archived: ArchivedStream) -> None:
+    for partition in (0, 1):
+        for key in archived.object_keys(partition):
+            with archived.store() as store:
+                data = store.read(key)
+            damage(archived, key, data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(CorruptBatch, match=r"backup/.*_[0-9]{20}\.kafka.*CRC-32C of the batch at offset [0-9]+"):
+        rehearsal(archived, "night 2")
+
+
+@pytest.mark.deep
+def test_watch_archives_the_settings_of_topics_and_create_makes_the_topic_as_it_was(
+    stack: Stack, tmp_path: Path, topic_name: str
+) -> None:
+    stream = ArchivedStream(tmp_path, topic_name, partitions=3, topic_config={"max.message.bytes": "2000000"})
+    stream.produce_events(20)
+    stream.ingest()
+    assert stream.waybill("watch").code in (0, 1)
+    name = f"as-it-was-{topic_name}"
+    restored(stream, name, "--create")
+    config = config_of(stream.servers, name)
+    assert (config["max.message.bytes"], config["retention.ms"]) == ("2000000", "-1")
+    assert {message.partition for message in consume(stream.servers, name)} == {0}
+    topics = AdminClient({"bootstrap.servers": stream.servers}).list_topics(name, timeout=30).topics
+    assert len(topics[name].partitions) == 3
+
+
+@pytest.mark.deep
+def test_signed_report_says_what_was_compared(archived: ArchivedStream, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = Ed25519PrivateKey.generate()
+    secret = b64encode(key.private_bytes_raw()).decode()
+    monkeypatch.setenv("AIRFLOW_CONN_WAYBILL_SIGNING", json.dumps({"conn_type": "generic", "password": secret}))
+    with target_topic(archived) as target:
+        restore = restored(archived, target)
+        signed = archived.waybill("restore", "verify", restore, "--sign", "waybill_signing").document
+        assert check_signed(signed, key.public_key(), "report") is CheckResult.VALID
+        assert secret not in json.dumps(signed)
+        signed["report"]["messages"] += 1
+        assert check_signed(signed, key.public_key(), "report") is CheckResult.CHANGED

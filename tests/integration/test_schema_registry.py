@@ -7,18 +7,21 @@ import json
 import os
 import struct
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import avro.io
 import avro.name
 import avro.schema
 import pytest
+from archived_stream import ArchivedStream
 from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from corpora import alert_schemas, alerts
 from partition_scenes import Scene
 from registry_server import as_connection, registry_server
+from restore_scenes import target_topic
 
 from devstack import Stack
 from waybill.errors import ConnectionMissing, RegistryUnavailable
@@ -165,3 +168,21 @@ def test_partition_commits_nothing_while_the_registry_is_unreachable(
     scene.run()
     scene.check_exactly_once()
     assert scene.table.scan().to_arrow().num_rows == 1
+
+
+def test_restore_refuses_schema_ids_that_the_registry_of_the_target_lacks(
+    stack: Stack, registry: None, schema_ids: dict[str, int], tmp_path: Path, topic_name: str
+) -> None:
+    known = min(schema_ids.values())
+    stream = ArchivedStream(tmp_path, topic_name, partitions=1)
+    producer = stream.producer()
+    for schema_id in (known, 999_999, known):
+        producer.produce(topic_name, framed(schema_id, b"x"), partition=0)
+    assert producer.flush(30) == 0
+    stream.ingest()
+    with target_topic(stream) as target:
+        options = ("--to", "kafka_default", "--to-topic", target, "--registry", "alerts_registry", "--json")
+        ran = stream.waybill("restore", "plan", stream.name, *options)
+        assert ran.code == 1
+        [problem] = ran.document["problems"]
+        assert "schema id 999999, which the target's registry does not know" in problem["what"]

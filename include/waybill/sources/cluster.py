@@ -28,7 +28,7 @@ from waybill.connections import KafkaEndpoint
 from waybill.errors import ConfigError, KafkaUnavailable
 from waybill.names import TopicPartition, is_topic
 from waybill.records.framing import DEFAULT_MAX_BATCH_BYTES
-from waybill.sources.transport import DirectConnectionManager, TlsExpected, TlsRefused
+from waybill.sources.transport import DirectConnectionManager, QuickSelector, TlsExpected, TlsRefused
 
 __all__ = ["Cluster", "Leader", "Topic", "translate_error"]
 
@@ -94,7 +94,7 @@ class Cluster:
         self._timeout_ms = int(request_timeout.total_seconds() * 1000)
         self._metadata = _MetadataCache(self.servers)
         security = _security_options(endpoint)
-        self._net = NetworkSelector(client_id=_CLIENT_ID)
+        self._net = NetworkSelector(client_id=_CLIENT_ID, selector=QuickSelector)
         self._manager = DirectConnectionManager(
             self._net,
             bootstrap_servers=list(endpoint.bootstrap_servers),

@@ -15,13 +15,14 @@ sent. Here a connection attempt that fails closes its socket, and `DirectConnect
 others.
 
 This module uses names that kafka-python may change in any version: `KafkaConnectionManager._build_transport`,
-`_connect` and `_auth_failures`, `KafkaNetSocket`, `KafkaTCPTransport._read_from_sock` and `_sock`, and `_receiving`,
+`_connect` and `_auth_failures`, `KafkaNetSocket`, `KafkaTCPTransport._read_from_sock`, `_sock`, `_write` and `_writing`, and `_receiving`,
 `_rbuffer` and `_max_frame_size` of `KafkaProtocol`. Therefore the version is pinned, and
 tests/integration/test_source_kafka.py and test_security.py read through this module.
 """
 
 from __future__ import annotations
 
+import selectors
 import socket
 import ssl
 import struct
@@ -34,7 +35,7 @@ from kafka.net.inet import KafkaNetSocket
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 
-__all__ = ["DirectConnectionManager", "TlsExpected", "TlsRefused"]
+__all__ = ["DirectConnectionManager", "QuickSelector", "TlsExpected", "TlsRefused"]
 
 _LENGTH = struct.Struct(">i")
 _LARGE_BYTES = 64 << 10
@@ -141,6 +142,21 @@ async def create_connection(
     raise failure
 
 
+class QuickSelector(selectors.DefaultSelector):
+    """The default selector, whose `get_key` does not describe a socket that is not registered.
+
+    kafka-python's event loop looks up each socket before it waits for it. Python's own lookup then formats an error
+    with the addresses of both ends, four system calls: 40 % of the IO thread's time while many small requests are sent
+    (docs/decisions/0026-restore.md).
+    """
+
+    def get_key(self, fileobj: Any) -> selectors.SelectorKey:
+        number = fileobj if isinstance(fileobj, int) else fileobj.fileno()
+        if number < 0:  # a closed socket, which the default lookup finds by its identity
+            return super().get_key(fileobj)
+        return self.get_map()[number]
+
+
 class _Frame:
     """The bytes of a response, in a buffer that is reused. kafka-python's parser reads them as its own `KafkaBytes`."""
 
@@ -192,13 +208,33 @@ class _Direct:
     _sock: Any
     _protocol: Any
     _read: bool
+    _write: bool
+    _writing: bool
     _closed: bool
     last_read: float
+    last_write: float
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._prefix = b""
         self._frame = _Frame()
+
+    def write(self, data: bytes) -> None:
+        """Send at once what the socket takes; the event loop sends the rest.
+
+        kafka-python waits until the socket can be written, which costs more than the call itself, and it nearly always
+        can.
+        """
+        if self._closed or self._writing or not self._write or not data:
+            super().write(data)  # type: ignore[misc]
+            return
+        try:
+            sent = self._sock.send(data)
+        except (*_WOULD_BLOCK, OSError):  # the event loop meets the same error, and handles it
+            sent = 0
+        self.last_write = time.monotonic()
+        if sent < len(data):
+            super().write(memoryview(data)[sent:])  # type: ignore[misc]
 
     async def _read_from_sock(self) -> None:
         while self._read and not self._closed:
