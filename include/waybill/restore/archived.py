@@ -38,7 +38,8 @@ def objects_of_range(
 ) -> list[ChainObject]:
     """Return the objects of a chain that hold `[first_offset, next_offset)`; None stands for the chain's own bounds.
 
-    Raises `ChainBroken` when the chain does not hold the range, and `RestoreRefused` for a format other than `kafka`.
+    The chain may end before `next_offset`. Raises `ChainBroken` when it begins after `first_offset`, and
+    `RestoreRefused` for a format other than `kafka`.
     """
     objects = []
     for each in walk_chain(store, generation, tp, from_offset=first_offset):
@@ -50,9 +51,8 @@ def objects_of_range(
                 f"byte for byte; read the objects with `waybill cat` instead"
             )
         objects.append(each)
-    end = objects[-1].next_offset if objects else first_offset or 0
-    if next_offset is not None and end < next_offset:
-        raise ChainBroken(f"{tp}, generation {generation}: the chain ends at offset {end}, before {next_offset}")
+        if next_offset is not None and each.next_offset >= next_offset:
+            break  # the next object is not looked at: it may be damaged
     return objects
 
 
@@ -75,6 +75,9 @@ def read_batches(
                 yield from _read_object(ahead, span, first_offset, next_offset)
             except ObjectMissing as error:
                 raise ChainBroken(f"{tp}: {error}, but a listing had it", span.first_offset) from error
+    end = spans[-1].next_offset if spans else first_offset
+    if end < next_offset:
+        raise ChainBroken(f"{tp}: the chain ends at offset {end}, before {next_offset}", end, next_offset)
 
 
 def _read_object(ahead: ReadAhead, span: Span, first_offset: int, next_offset: int) -> Iterator[ArchivedBatch]:

@@ -128,15 +128,13 @@ class _Archived:
             self._store, self._plan.generation, partition.source, partition.first_offset, partition.next_offset
         ):
             digest, messages = hashlib.sha256(), 0
-            for batch in read_batches(
-                self._store, partition.source, [each], partition.first_offset, partition.next_offset
-            ):
+            low = max(each.name.first_offset, partition.first_offset)
+            high = min(each.next_offset, partition.next_offset)
+            for batch in read_batches(self._store, partition.source, [each], low, high):
                 digest.update(batch.archived.data)
                 if batch.frame is not None:
                     messages += batch.frame.header.record_count
                     yield batch.frame
-            low = max(each.name.first_offset, partition.first_offset)
-            high = min(each.next_offset, partition.next_offset)
             self._found.objects.append(ObjectDigest(each.key, low, high, target_offset, messages, digest.hexdigest()))
             target_offset += messages
 

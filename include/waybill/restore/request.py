@@ -147,7 +147,7 @@ def _chains(store: Store, stream: Stream) -> list[TopicPartition]:
 def _range_of(
     store: Store, stream: Stream, tp: TopicPartition, first: int | None, following: int | None
 ) -> SourceRange:
-    every = objects_of_range(store, stream.generation, tp, None, None)
+    every = objects_of_range(store, stream.generation, tp, None, following)
     begin, end = every[0].name.first_offset, every[-1].next_offset
     low, high = begin if first is None else first, end if following is None else following
     if low < begin or high > end:

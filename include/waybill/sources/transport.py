@@ -15,8 +15,8 @@ sent. Here a connection attempt that fails closes its socket, and `DirectConnect
 others.
 
 This module uses names that kafka-python may change in any version: `KafkaConnectionManager._build_transport`,
-`_connect` and `_auth_failures`, `KafkaNetSocket`, `KafkaTCPTransport._read_from_sock`, `_sock`, `_write` and `_writing`, and `_receiving`,
-`_rbuffer` and `_max_frame_size` of `KafkaProtocol`. Therefore the version is pinned, and
+`_connect` and `_auth_failures`, `KafkaNetSocket`, `KafkaTCPTransport._read_from_sock`, `_sock`, `_write` and
+`_writing`, and `_receiving`, `_rbuffer` and `_max_frame_size` of `KafkaProtocol`. Therefore the version is pinned, and
 tests/integration/test_source_kafka.py and test_security.py read through this module.
 """
 
