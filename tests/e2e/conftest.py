@@ -146,6 +146,15 @@ streams:
     table: e2e.tours
     partition: {}
     maintenance: {}
+  parcels:
+    topics: [e2e-parcels]
+    upload: {max_age: 0s}
+    ingest: {group: own, lanes: 1, budget: 20s}
+    parser:
+      event_time: {field: at, format: epoch_ms}
+    table: e2e.parcels
+    partition: {}
+    maintenance: {}
   visits:
     topics: [e2e-visits]
     upload: {max_age: 0s}

@@ -358,6 +358,37 @@ def test_a_new_generation_is_built_from_kafka_promoted_and_undone(stack: Stack, 
 
 @pytest.mark.deep
 @in_parallel
+def test_form_restores_a_topic_and_a_rehearsal_shows_how_long_it_takes(stack: Stack, airflow: AirflowClient) -> None:
+    create_topic(stack, "e2e-parcels")
+    produce(stack, "e2e-parcels", range(500))
+    run = run_dag(airflow, "ingest__parcels")
+    assert run.state is RunState.SUCCESS, airflow.failure_report("ingest__parcels", run.run_id)
+
+    form = {"stream": "parcels", "to": "kafka_default", "to_topic": "e2e-parcels-copy", "create": True}
+    refused = run_dag(airflow, "restore", {**form, "action": "run", "create": False, "reason": "test"})
+    assert refused.state is RunState.FAILED
+    [act] = [each for each in airflow.task_instances("restore", refused.run_id) if each.task_id == "act"]
+    assert "topic 'e2e-parcels-copy' does not exist" in airflow.log("restore", refused.run_id, act)
+    with pytest.raises(StackError, match="until"):
+        airflow.trigger("restore", {**form, "until": "yesterday"})
+
+    run = run_dag(airflow, "restore", {**form, "action": "run", "reason": "test"})
+    assert run.state is RunState.SUCCESS, airflow.failure_report("restore", run.run_id)
+    [status] = waybill("restore", "status")
+    assert (status["state"], status["reason"]) == ("complete", "test")
+    report = waybill("restore", "verify", status["id"])
+    assert (report["sound"], report["messages"]) == (True, 500)
+
+    run = run_dag(airflow, "rehearse", {"stream": "parcels"})
+    assert run.state is RunState.SUCCESS, airflow.failure_report("rehearse", run.run_id)
+    [rehearse] = airflow.task_instances("rehearse", run.run_id)
+    assert "the whole stream would take" in airflow.log("rehearse", run.run_id, rehearse)
+    topics = AdminClient({"bootstrap.servers": stack.bootstrap_servers}).list_topics(timeout=30).topics
+    assert not [name for name in topics if name.startswith("waybill-rehearsal-")]
+
+
+@pytest.mark.deep
+@in_parallel
 def test_partition_run_triggers_a_sweep_that_keeps_each_id_once(stack: Stack, airflow: AirflowClient) -> None:
     create_topic(stack, "e2e-visits")
     produce(stack, "e2e-visits", range(300))
