@@ -27,7 +27,7 @@ from waybill.config.quantities import format_duration
 from waybill.config.replay import Replay
 from waybill.documents import read_document
 from waybill.errors import ConfigError, DocumentDamaged, ReplayRefused
-from waybill.replay.targets import Target, parse_target, read_target
+from waybill.replay.targets import Target, parse_target, read_target, shown
 
 __all__ = [
     "MAX_KEYS",
@@ -36,16 +36,20 @@ __all__ = [
     "ReplayRequest",
     "Requested",
     "check_request_id",
+    "check_requester",
     "first_id_of",
     "new_request_id",
     "parse_request",
     "replay_of",
+    "time_text_of",
 ]
 
 MAX_KEYS = 100
 MAX_KEY_BYTES = 4096
 MAX_PRIORITY = 9
 _MAX_REQUESTER_CHARACTERS = 200
+_MAX_STREAM_CHARACTERS = 100
+_MAX_TIME_CHARACTERS = 64
 _VERSION = 1
 _FIELDS = ("stream", "keys", "from", "to", "target", "priority")
 _REQUIRED = ("stream", "keys", "from", "to", "target")
@@ -79,8 +83,8 @@ class Requested:
         return {
             "stream": self.stream,
             "keys": [_key_document(key) for key in self.keys],
-            "from": _time_text(self.from_ms),
-            "to": _time_text(self.to_ms),
+            "from": time_text_of(self.from_ms),
+            "to": time_text_of(self.to_ms),
             "target": self.target.document(),
             "priority": self.priority,
         }
@@ -136,7 +140,7 @@ def parse_request(config: Config, value: Any, now_ms: int) -> Requested:
         raise ReplayRefused(f"a request is a mapping with the fields {', '.join(_REQUIRED)}")
     for field in value:
         if field not in _FIELDS:
-            raise ReplayRefused(f"a request has no such field, but: {', '.join(_FIELDS)}", _shown_field(field))
+            raise ReplayRefused(f"a request has no field {shown(field)}, but: {', '.join(_FIELDS)}")
     for field in _REQUIRED:
         if field not in value:
             raise ReplayRefused("is missing", field)
@@ -200,8 +204,8 @@ def _encode(number: int) -> str:
 
 
 def _stream(config: Config, value: Any) -> str:
-    if not isinstance(value, str):
-        raise ReplayRefused(f"{value!r} must be the name of a stream, as text", "stream")
+    if not isinstance(value, str) or len(value) > _MAX_STREAM_CHARACTERS:
+        raise ReplayRefused(f"{shown(value)} must be the name of a stream, as text", "stream")
     try:
         config.stream(value)
     except ConfigError as error:
@@ -262,7 +266,7 @@ def _range(from_value: Any, to_value: Any, max_range: timedelta, now_ms: int) ->
     if to_ms > now_ms:
         field, value = ("from", from_value) if from_ms >= now_ms else ("to", to_value)
         raise ReplayRefused(
-            f"{value!r} is in the future: a range must end at {_time_text(now_ms)} (now) or before", field
+            f"{value!r} is in the future: a range must end at {time_text_of(now_ms)} (now) or before", field
         )
     if to_ms - from_ms > max_range // _MILLISECOND:
         raise ReplayRefused(
@@ -276,12 +280,12 @@ def _range(from_value: Any, to_value: Any, max_range: timedelta, now_ms: int) ->
 def _time(value: Any, field: str) -> int:
     try:
         # Not numbers: 1764000000 could be seconds or, cut off, milliseconds.
-        at = datetime.fromisoformat(value.strip()) if isinstance(value, str) else None
+        is_text = isinstance(value, str) and len(value) <= _MAX_TIME_CHARACTERS
+        at = datetime.fromisoformat(value.strip()) if is_text else None
     except ValueError:
         at = None
     if at is None:
-        shown = repr(value)[:80]
-        raise ReplayRefused(f"{shown} is no ISO 8601 time: write it as 2026-11-22T10:00:00Z", field)
+        raise ReplayRefused(f"{shown(value)} is no ISO 8601 time: write it as 2026-11-22T10:00:00Z", field)
     if at.tzinfo is None:
         raise ReplayRefused(f"{value!r} has no time zone: write {at.isoformat()}Z, or +01:00 at its end", field)
     try:
@@ -297,9 +301,6 @@ def _epoch_ms(at: datetime) -> int:
     return -((_EPOCH - at) // _MILLISECOND)  # rounded up
 
 
-def _time_text(at_ms: int) -> str:
+def time_text_of(at_ms: int) -> str:
+    """Return a time in epoch ms as text: `2026-01-31T00:00:00.000Z`."""
     return (_EPOCH + timedelta(milliseconds=at_ms)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _shown_field(field: Any) -> str:
-    return str(field)[:80]

@@ -13,7 +13,16 @@ from waybill.config import Config
 from waybill.config.replay import Replay
 from waybill.errors import ReplayRefused
 
-__all__ = ["KafkaTarget", "ObjectCompression", "S3Target", "Target", "WebhookTarget", "parse_target", "read_target"]
+__all__ = [
+    "KafkaTarget",
+    "ObjectCompression",
+    "S3Target",
+    "Target",
+    "WebhookTarget",
+    "parse_target",
+    "read_target",
+    "shown",
+]
 
 _MAX_URL_CHARACTERS = 2_000
 _TYPES = "webhook, kafka, s3"
@@ -96,7 +105,7 @@ def parse_target(value: Any, config: Config, replay: Replay, stream: str) -> Tar
             _check_fields(value, (), ("compression",))
             return S3Target(_compression(value.get("compression", ObjectCompression.GZIP)))
         case other:
-            raise ReplayRefused(f"{_shown(other)} is no type of a target; there are: {_TYPES}", "target.type")
+            raise ReplayRefused(f"{shown(other)} is no type of a target; there are: {_TYPES}", "target.type")
 
 
 def read_target(document: dict[str, Any]) -> Target:
@@ -119,7 +128,7 @@ def _check_fields(value: dict[str, Any], required: tuple[str, ...], optional: tu
     for field in value:
         if field not in ("type", *required, *optional):
             known = ", ".join(("type", *required, *optional))
-            raise ReplayRefused(f"a target of type {value['type']} has no such field, but: {known}", f"target.{field}")
+            raise ReplayRefused(f"a target of type {value['type']} has no field {shown(field)}, but: {known}", "target")
 
 
 def _url(value: Any, *, allow_http: bool) -> str:
@@ -145,9 +154,9 @@ def _url(value: Any, *, allow_http: bool) -> str:
             at,
         )
     if parts.scheme not in ("http", "https") or not host or port == 0:
-        raise ReplayRefused(f"{_shown(value)} must begin with https:// and name a host", at)
+        raise ReplayRefused(f"{shown(value)} must begin with https:// and name a host", at)
     if parts.fragment:
-        raise ReplayRefused(f"{_shown(value)} has a fragment (#…), which is never sent: remove it", at)
+        raise ReplayRefused(f"{shown(value)} has a fragment (#…), which is never sent: remove it", at)
     return value
 
 
@@ -155,10 +164,10 @@ def _kafka(connection: Any, topic: Any, config: Config, replay: Replay, stream: 
     allowed = replay.kafka.connections
     if connection not in allowed:
         listed = f"there are: {', '.join(allowed)}" if allowed else "the config allows none (replay.kafka.connections)"
-        raise ReplayRefused(f"{_shown(connection)} is no connection for replays; {listed}", "target.connection")
+        raise ReplayRefused(f"{shown(connection)} is no connection for replays; {listed}", "target.connection")
     if not isinstance(topic, str) or not names.is_topic(topic):
         raise ReplayRefused(
-            f"{_shown(topic)} is no topic: 1 to 249 characters of [a-zA-Z0-9._-], not '.' or '..'", "target.topic"
+            f"{shown(topic)} is no topic: 1 to 249 characters of [a-zA-Z0-9._-], not '.' or '..'", "target.topic"
         )
     if connection == config.kafka.connection and config.stream(stream).matches(topic):
         raise ReplayRefused(
@@ -174,9 +183,10 @@ def _compression(value: Any) -> ObjectCompression:
         return ObjectCompression(value)
     except ValueError:
         listed = ", ".join(ObjectCompression)
-        raise ReplayRefused(f"{_shown(value)} is no compression; there are: {listed}", "target.compression") from None
+        raise ReplayRefused(f"{shown(value)} is no compression; there are: {listed}", "target.compression") from None
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """Return a value of a request for a message: as Python writes it, and not too long."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:79]}…"
