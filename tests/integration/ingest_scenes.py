@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, IsolationLevel, Producer
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, IsolationLevel, KafkaException, Producer
 from confluent_kafka import TopicPartition as ConfluentPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
@@ -60,7 +60,14 @@ class Cluster:
 
     def delete_records(self, tp: TopicPartition, before: int) -> None:
         """Delete the records before an offset, as retention does."""
-        self._done(self._admin.delete_records([ConfluentPartition(tp.topic, tp.partition, before)]))
+        deadline = time.monotonic() + _SECONDS
+        while True:
+            try:
+                return self._done(self._admin.delete_records([ConfluentPartition(tp.topic, tp.partition, before)]))
+            except KafkaException as error:  # on a busy machine, this client does not know the leader yet
+                if "No leaders found" not in str(error) or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
 
     def producer(self, **settings: object) -> Producer:
         """Return a producer. Settings have librdkafka's names, with `_` for `.`."""

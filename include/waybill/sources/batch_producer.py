@@ -270,11 +270,15 @@ class _PartitionQueue:
                 return
             if error is kafka_errors.NoError and answer.base_offset == sent.offset:
                 self._in_flight.popleft()
+                before = self._queued_bytes
                 self._queued_bytes -= len(sent.batch)
                 self.acknowledged = sent.offset + sent.messages
+                # Waking the other thread costs more than the rest of this function, so only where it has news.
+                if not self._queued_bytes or self._queued_bytes <= _QUEUED_BYTES < before:
+                    self._changed.notify_all()
             else:
                 self._failure = self._refusal(error, answer, sent)
-            self._changed.notify_all()
+                self._changed.notify_all()
         self._on_io_send()
 
     def _refusal(self, error: Any, answer: Any, sent: _Sent) -> Exception:
