@@ -61,7 +61,7 @@ chaos-publish: $(READY) ## Random histories of runs, holds, decisions and backfi
 
 .PHONY: drills
 drills: $(READY) ## Break the stack in ten ways, wait for the alert, repair it, verify (DRILL selects, SHORT=1: shorter)
-	@WAYBILL_DRILLS=$(if $(SHORT),short,long) WAYBILL_DRILLS_JSON=$(DRILLS_JSON) $(BIN)/python -m pytest -m drill -s tests/faults/test_drills.py $(if $(DRILL),-k "$(DRILL)")
+	@WAYBILL_DRILLS=$(if $(SHORT),short,long) WAYBILL_DRILLS_JSON=$(DRILLS_JSON) $(BIN)/python -m pytest -m drill -s tests/faults/test_drills.py tests/integration/test_watch_retention.py $(if $(DRILL),-k "$(DRILL)")
 
 .PHONY: lint
 lint: $(READY) ## ruff, mypy (strict on include/), the layers' contract

@@ -24,7 +24,7 @@ settings.register_profile("deep", settings.get_profile("default"), max_examples=
 settings.load_profile("deep" if os.environ.get("WAYBILL_DEEP") == "1" else "default")
 
 
-_SAMPLE = 3
+_SAMPLE = 2
 """How many parameters of a `matrix` test `make test-deep` runs."""
 
 

@@ -15,7 +15,7 @@ import pytest
 import replay_databases as helpers
 from replay_databases import NOW, TIMEOUT_MS, wanted
 from sqlalchemy import Connection as SqlConnection
-from sqlalchemy import delete, event
+from sqlalchemy import delete, event, update
 from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import OperationalError
 
@@ -23,7 +23,7 @@ from waybill.config.replay import ReplayQuotas
 from waybill.connections.database import DatabaseEndpoint
 from waybill.errors import ReplayClaimLost, ReplayQuotaReached, ReplayRefused
 from waybill.replay.claims import MAX_CURSOR_CHARACTERS, Claim, Claims
-from waybill.replay.database import Database, locks, metadata
+from waybill.replay.database import Database, locks, metadata, requests
 from waybill.replay.migrations import migrate
 from waybill.replay.queue import Queue
 from waybill.replay.states import Event, State
@@ -332,6 +332,19 @@ def test_an_event_that_does_not_end_a_request_cannot_finish_it(queue: Queue, cla
     create(queue)
     with pytest.raises(ValueError, match="does not end"):
         claims.finish(claimed(claims), NOW, Event.CANCEL)
+
+
+def test_a_request_that_cannot_be_read_is_left_out_and_others_are_served(
+    database: Database, queue: Queue, claims: Claims, caplog: pytest.LogCaptureFixture
+) -> None:
+    damaged, newer, sound = (create(queue, now=NOW + number) for number in range(3))
+    for request_id, document in ((damaged, "{"), (newer, '{"v": 2}')):
+        statement = update(requests).where(requests.c.id == request_id).values(document=document)
+        database.write(lambda connection, statement=statement: connection.execute(statement))  # type: ignore[misc]
+    assert claimed(claims).request.id == sound
+    assert claims.claim("w2", NOW) is None
+    assert f"replay request {damaged} is damaged" in caplog.text
+    assert f"replay request {newer} was written by a newer Waybill" in caplog.text
 
 
 # --- lost connections -------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from waybill.watch.run import WatchReport, run_watch
 
 __all__ = ["servers"]  # the fixture
 
-pytestmark = [pytest.mark.integration, pytest.mark.deep, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.drill, pytest.mark.timeout(600)]
 
 RETENTION_SECONDS = 150
 RATE = 100

@@ -155,3 +155,8 @@ class Replay(Section):
     webhooks: ReplayWebhooks = Field(ReplayWebhooks(), description="Delivery to webhooks.")
     kafka: ReplayKafka = Field(ReplayKafka(), description="Delivery to Kafka topics.")
     s3: ReplayS3 = Field(ReplayS3(), description="Delivery to S3.")
+
+    @property
+    def connections(self) -> tuple[str, ...]:
+        """Return the connection ids of the database, of the webhooks' secret and of Kafka targets, each once."""
+        return tuple(dict.fromkeys((self.database, self.webhooks.connection, *self.kafka.connections)))

@@ -18,20 +18,36 @@ received has no heartbeats, so others get the request after the claim timeout.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, Select, case, func, insert, literal, or_, select, update
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    RowMapping,
+    Select,
+    case,
+    func,
+    insert,
+    literal,
+    or_,
+    select,
+    update,
+)
 
-from waybill.errors import ReplayClaimLost, ReplayRefused
+from waybill.errors import DocumentDamaged, DocumentTooNew, ReplayClaimLost, ReplayRefused
 from waybill.replay.database import Database, rejected, requesters, requests
 from waybill.replay.request import ReplayRequest
 from waybill.replay.states import OPEN_STATES, TRANSITIONS, Event, State, states_before
 from waybill.replay.stored import Progress, RejectedMessage, StoredRequest, cursor_json, is_claimed_at, plain_text
 
 __all__ = ["MAX_CURSOR_CHARACTERS", "Claim", "Claims"]
+
+logger = logging.getLogger(__name__)
 
 MAX_CURSOR_CHARACTERS = 1 << 20
 _MAX_REASON_CHARACTERS = 2_000
@@ -135,8 +151,8 @@ class Claims:
             candidates = connection.execute(self.candidates(now_ms)).scalars().all()
             for request_id in candidates:
                 row = connection.execute(self.locked(request_id, now_ms)).mappings().one_or_none()
-                if row is not None and self._take(connection, row["id"], row["claim"], worker, now_ms):
-                    stored = StoredRequest.of(row)
+                stored = None if row is None else _readable(row)
+                if stored is not None and self._take(connection, request_id, stored.claim, worker, now_ms):
                     return Claim(stored.request, stored.claim + 1, worker, stored.progress)
             # With all the candidates, other workers were faster. There may be more.
             if len(candidates) < _MAX_CANDIDATES:
@@ -224,6 +240,15 @@ class Claims:
         )
         if done.rowcount != 1:
             _accept_or_refuse(connection, claim, event)
+
+
+def _readable(row: RowMapping) -> StoredRequest | None:
+    """Return the request of a row; None if it cannot be read, which must not keep workers from all the others."""
+    try:
+        return StoredRequest.of(row)
+    except (DocumentDamaged, DocumentTooNew) as error:
+        logger.error("a replay request is left out: %s", error)
+        return None
 
 
 def _state_after(event: Event) -> ColumnElement[str]:

@@ -56,6 +56,29 @@ _RETRY_SECONDS = 30.0
 _FIRST_PAUSE_SECONDS = 0.1
 _MAX_PAUSE_SECONDS = 5.0
 _SQLITE_LOCK_SECONDS = 30
+_CONNECT_SECONDS = 10
+_LOCK_SECONDS = 20
+_IDLE_SECONDS = 30
+_STATEMENT_SECONDS = 60
+
+_LIBPQ_OPTIONS = {
+    "connect_timeout": _CONNECT_SECONDS,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
+_PYMYSQL_OPTIONS = {
+    "connect_timeout": _CONNECT_SECONDS,
+    "read_timeout": _STATEMENT_SECONDS,
+    "write_timeout": _STATEMENT_SECONDS,
+}
+_DRIVER_OPTIONS: dict[str, dict[str, int]] = {
+    "psycopg": _LIBPQ_OPTIONS,
+    "psycopg2": _LIBPQ_OPTIONS,
+    "pymysql": _PYMYSQL_OPTIONS,
+}
+"""By driver: how it notices that a server is gone. The connection's own options come first."""
 
 metadata = MetaData()
 # MySQL's TEXT has 64 KiB, which the keys of one request may exceed.
@@ -258,7 +281,9 @@ def _engine(endpoint: DatabaseEndpoint) -> Engine:
     if endpoint.is_sqlite:
         options["connect_args"] = {"timeout": _SQLITE_LOCK_SECONDS}
     else:
-        options |= {"pool_pre_ping": True, "isolation_level": "READ COMMITTED"}
+        defaults = _DRIVER_OPTIONS.get(endpoint.url.get_driver_name(), {})
+        given = {key: value for key, value in defaults.items() if key not in endpoint.url.query}
+        options |= {"pool_pre_ping": True, "isolation_level": "READ COMMITTED", "connect_args": given}
     try:
         engine = create_engine(endpoint.url, **options)
     except (ImportError, NoSuchModuleError, ArgumentError) as error:
@@ -271,6 +296,8 @@ def _engine(endpoint: DatabaseEndpoint) -> Engine:
         if not path.parent.is_dir():
             raise ConfigError(f"{endpoint.remedy}: there is no directory {path.parent} for the SQLite file")
         _begin_explicitly(engine)
+    elif engine.dialect.name == "postgresql":
+        _limit_transactions(engine)
     return engine
 
 
@@ -289,3 +316,20 @@ def _begin_explicitly(engine: Engine) -> None:
     def _on_begin(connection: Connection) -> None:
         begin = connection.get_execution_options().get("sqlite_begin", "BEGIN IMMEDIATE")
         connection.exec_driver_sql(begin)
+
+
+def _limit_transactions(engine: Engine) -> None:
+    """Let PostgreSQL end the transaction of a process that is frozen, and with it the locks that others wait for.
+
+    For each transaction, and not for the session, which PgBouncer may give to others.
+    """
+
+    @event.listens_for(engine, "begin")
+    def _on_begin(connection: Connection) -> None:
+        limits = {
+            "idle_in_transaction_session_timeout": _IDLE_SECONDS,
+            "lock_timeout": _LOCK_SECONDS,
+            "statement_timeout": _STATEMENT_SECONDS,
+        }
+        calls = ", ".join(f"set_config('{name}', '{seconds}s', true)" for name, seconds in limits.items())
+        connection.exec_driver_sql(f"SELECT {calls}")

@@ -142,7 +142,7 @@ class Queue:
             )
             stored = _existing(connection, checked)
             if stored.state is not State.CANCELLED:
-                raise ReplayRefused(f"{checked} is {stored.state} already, and cannot be cancelled", "id")
+                raise ReplayRefused(f"{checked} is {stored.state} already, and cannot be cancelled", "state")
             return stored
 
         return self._database.write(work)

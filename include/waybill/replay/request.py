@@ -115,7 +115,8 @@ class Requested:
             )
         except (ValueError, KeyError, TypeError) as error:
             raise DocumentDamaged(
-                f"{where} is damaged ({error!r}): cancel it (`waybill replay cancel`), and create it again"
+                f"{where} is damaged ({error!r}): restore its row from a backup of the database, or delete the row and "
+                f"create the request again"
             ) from None
 
 

@@ -144,7 +144,8 @@ def _read_cursor(text: str | None, where: str) -> dict[str, Any] | None:
         return dict(read_document(text, _CURSOR_VERSION, f"the cursor of {where}")["cursor"])
     except (ValueError, KeyError, TypeError) as error:
         raise DocumentDamaged(
-            f"the cursor of {where} is damaged ({error!r}): cancel it (`waybill replay cancel`), and create it again"
+            f"the cursor of {where} is damaged ({error!r}): restore its row from a backup of the database, or delete "
+            f"the row and create the request again"
         ) from None
 
 

@@ -45,6 +45,12 @@ def test_an_empty_section_has_the_defaults(tmp_path: Path) -> None:
     assert replay.kafka.connections == ()
 
 
+def test_the_connections_are_those_of_the_database_the_secret_and_the_targets(tmp_path: Path) -> None:
+    replay = load(tmp_path, "replay: {database: db, kafka: {connections: [a, db, b]}}").replay
+    assert replay is not None
+    assert replay.connections == ("db", "waybill_webhooks", "a", "b")
+
+
 def test_networks_are_ranges_and_single_addresses_of_both_kinds(tmp_path: Path) -> None:
     replay = load(tmp_path, "replay: {webhooks: {allowed_networks: [10.0.0.0/8, 10.1.2.3, 'fd12::/32']}}").replay
     assert replay is not None

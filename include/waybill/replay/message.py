@@ -1,0 +1,28 @@
+"""A message on its way from the archive or from Kafka to the target of a replay request."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from waybill.names import TopicPartition
+
+__all__ = ["ReplayedMessage"]
+
+
+class ReplayedMessage(NamedTuple):
+    """A message as it was archived. Topic-partition and offset identify it."""
+
+    topic_partition: TopicPartition
+    offset: int
+    timestamp_ms: int
+    """Kafka's timestamp, in epoch ms; -1: the message has none."""
+    key: bytes | None
+    value: bytes | None
+    """None: a tombstone."""
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    """In the order of the message; a name may occur more than once."""
+
+    @property
+    def place(self) -> str:
+        """Return `topic/partition/offset`, which no other message has."""
+        return f"{self.topic_partition}/{self.offset}"
