@@ -1,4 +1,6 @@
-"""Seeded kills (50 with `MATRIX=full`) of lanes, partition runs and sweeps: the ledger's totals are those of an independent consumer.
+"""Lanes, partition runs and sweeps are killed: the ledger's totals are those of an independent consumer.
+
+20 seeded kills, and 50 with `MATRIX=full`.
 
 The stream has transactions of which some are aborted, a compacted topic, messages that cannot be parsed, repeated ids,
 and an accepted gap.
