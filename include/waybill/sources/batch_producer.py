@@ -21,12 +21,13 @@ from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from kafka import errors as kafka_errors
-from kafka.protocol.producer import InitProducerIdRequest, ProduceRequest
+from kafka.protocol.producer import InitProducerIdRequest
 
 from waybill.errors import KafkaUnavailable, RestoreStopped
 from waybill.names import TopicPartition
 from waybill.records.produced import Producer
 from waybill.sources.cluster import Cluster
+from waybill.sources.produce_request import PartitionRequests, ProduceAnswer
 
 __all__ = ["BatchProducer", "Batches", "OutOfSequence"]
 
@@ -34,10 +35,8 @@ logger = logging.getLogger(__name__)
 
 _TIMEOUT_MS = 30_000
 _PATIENCE_SECONDS = 60.0
-_ACKS_ALL = -1
 _IN_FLIGHT = 5
 """The batches of one topic-partition that are sent and not acknowledged: the leader recognizes as many as repeated."""
-_PRODUCE_VERSIONS = (9, 11)  # 9: flexible encoding (Kafka 2.4); from 12 on: transactions of KIP-890
 _NO_TRANSACTION_TIMEOUT = 2_147_483_647  # as Kafka's producer sends it without a transactional id
 _QUEUED_BYTES = 8 << 20
 """How many bytes a topic-partition may hold in memory before `send` waits."""
@@ -157,6 +156,7 @@ class _PartitionQueue:
 
     def __init__(self, cluster: Cluster, tp: TopicPartition, changed: threading.Condition) -> None:
         self._cluster, self._tp = cluster, tp
+        self._requests = PartitionRequests(tp.topic, tp.partition, _TIMEOUT_MS)
         self._changed = changed
         self._waiting: deque[_Sent] = deque()
         self._in_flight: deque[_Sent] = deque()
@@ -246,24 +246,11 @@ class _PartitionQueue:
                 sent = self._waiting.popleft()
                 self._in_flight.append(sent)
                 attempt = self._attempt
-                future = self._cluster.send_on_io(self._node_id, self._request(sent.batch), _TIMEOUT_MS)
+                future = self._cluster.send_on_io(self._node_id, self._requests.request(sent.batch), _TIMEOUT_MS)
                 future.add_callback(lambda response, sent=sent, attempt=attempt: self._on_io(sent, attempt, response))
                 future.add_errback(lambda error, attempt=attempt: self._on_io_error(attempt, error))
 
-    def _request(self, batch: bytes) -> Any:
-        partition = ProduceRequest.TopicProduceData.PartitionProduceData(index=self._tp.partition, records=batch)
-        topic = ProduceRequest.TopicProduceData(name=self._tp.topic, partition_data=[partition])
-        return ProduceRequest(
-            transactional_id=None,
-            acks=_ACKS_ALL,
-            timeout_ms=_TIMEOUT_MS,
-            topic_data=[topic],
-            min_version=_PRODUCE_VERSIONS[0],
-            max_version=_PRODUCE_VERSIONS[1],
-        )
-
-    def _on_io(self, sent: _Sent, attempt: int, response: Any) -> None:
-        answer = response.responses[0].partition_responses[0]
+    def _on_io(self, sent: _Sent, attempt: int, answer: ProduceAnswer) -> None:
         error = kafka_errors.for_code(answer.error_code)
         with self._changed:
             if attempt != self._attempt or self._failure is not None:
@@ -281,7 +268,7 @@ class _PartitionQueue:
                 self._changed.notify_all()
         self._on_io_send()
 
-    def _refusal(self, error: Any, answer: Any, sent: _Sent) -> Exception:
+    def _refusal(self, error: Any, answer: ProduceAnswer, sent: _Sent) -> Exception:
         if error is kafka_errors.NoError:
             return RestoreStopped(
                 f"{self._tp}: the target appended a batch at offset {answer.base_offset}, not at {sent.offset}: "
