@@ -18,6 +18,8 @@ CONFIG = """
 version: 1
 storage: {connection: e2e_s3, bucket: waybill, prefix: e2e}
 zookeeper: {root: e2e}
+restore:
+  rehearsal: {schedule: AWAY}
 groups:
   default:
     ingest: {schedule: AWAY}
