@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections import deque
 from collections.abc import Iterable
 
 from waybill.errors import DocumentDamaged, DocumentTooNew
@@ -50,7 +51,9 @@ class SeenIds:
         if limit < 1:
             raise ValueError(f"limit {limit} is below 1")
         self._limit = limit
-        self._places: dict[bytes, _Place] = {}  # in the order of their arrival
+        self._places: dict[bytes, _Place] = {}
+        # A dict keeps the order, too, but finding its first key passes over all keys that were removed before it.
+        self._arrivals: deque[bytes] = deque()
         self._changed: dict[bytes, _Place] = {}
 
     def __len__(self) -> int:
@@ -88,8 +91,9 @@ class SeenIds:
 
     def _remember(self, digest: bytes, place: _Place) -> None:
         self._places[digest] = place
-        if len(self._places) > self._limit:
-            del self._places[next(iter(self._places))]
+        self._arrivals.append(digest)
+        if len(self._arrivals) > self._limit:
+            del self._places[self._arrivals.popleft()]
 
 
 def _encode(entries: dict[bytes, _Place]) -> bytes:
