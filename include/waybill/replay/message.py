@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from waybill.names import TopicPartition
 
-__all__ = ["ReplayedMessage"]
+__all__ = ["Piece", "ReplayedMessage"]
 
 
 class ReplayedMessage(NamedTuple):
@@ -26,3 +26,12 @@ class ReplayedMessage(NamedTuple):
     def place(self) -> str:
         """Return `topic/partition/offset`, which no other message has."""
         return f"{self.topic_partition}/{self.offset}"
+
+
+class Piece(NamedTuple):
+    """A part of a topic-partition that was read for a request: the messages that it asks for, and how far it goes."""
+
+    messages: list[ReplayedMessage]
+    """In order of offset; often empty."""
+    next_offset: int
+    """Everything of the range before this offset is read."""
