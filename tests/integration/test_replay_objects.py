@@ -13,8 +13,8 @@ import pytest
 
 from devstack import Stack
 from waybill.connections import S3Endpoint
-from waybill.names import TopicPartition
-from waybill.replay.delivery.s3_objects import S3Objects, deliver_objects, objects_prefix
+from waybill.names import TopicPartition, replay_seen_prefix
+from waybill.replay.delivery.s3_objects import S3Objects, deliver_objects
 from waybill.replay.delivery.seen import SeenIds
 from waybill.replay.message import ReplayedMessage
 from waybill.replay.targets import ObjectCompression
@@ -77,7 +77,7 @@ def test_a_killed_worker_and_a_rival_leave_each_message_once_behind_links(store:
 
 
 def test_the_ids_of_delivered_messages_are_kept_in_objects(store: Store) -> None:
-    prefix = objects_prefix(store.prefix, REQUEST) + "seen/"
+    prefix = replay_seen_prefix(store.prefix, REQUEST)
     seen, tp = SeenIds(), TopicPartition("flights", 0)
     for number in range(3):
         assert not seen.is_duplicate(b"id-%d" % number, tp, number)

@@ -12,6 +12,7 @@ __all__ = [
     "FileFormat",
     "IsolationLevel",
     "Keep",
+    "KeyPartitioner",
     "ProtobufFraming",
     "SequenceFileKey",
     "Severity",
@@ -53,6 +54,13 @@ class IsolationLevel(StrEnum):
 
     READ_COMMITTED = "read_committed"
     READ_UNCOMMITTED = "read_uncommitted"
+
+
+class KeyPartitioner(StrEnum):
+    """How the producers of a stream choose the partition of a message that has a key."""
+
+    MURMUR2 = "murmur2"
+    OTHER = "other"
 
 
 class TimeUnit(StrEnum):

@@ -152,6 +152,16 @@ class Replay(Section):
         timedelta(minutes=2),
         description="A worker that has sent no heartbeat for so long has lost its request, and another one goes on.",
     )
+    give_up_after: Annotated[timedelta, DurationBetween("1m", "90d")] = Field(
+        timedelta(days=3),
+        description="How long a request may make no progress, because its target or the archive fails, before it "
+        "fails.",
+    )
+    drop_duplicates: Annotated[bool, IsFlag()] = Field(
+        True,
+        description="Whether a message is dropped that has the key, value, headers and timestamp of an earlier one of "
+        "the request: a producer that repeats a send does that. Up to 200,000 different messages are remembered.",
+    )
     webhooks: ReplayWebhooks = Field(ReplayWebhooks(), description="Delivery to webhooks.")
     kafka: ReplayKafka = Field(ReplayKafka(), description="Delivery to Kafka topics.")
     s3: ReplayS3 = Field(ReplayS3(), description="Delivery to S3.")

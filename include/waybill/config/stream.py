@@ -12,7 +12,7 @@ from waybill.config.archiving import Format, Ingest, UploadPolicy
 from waybill.config.base import Matching, Section, section_error
 from waybill.config.columns import OWN_COLUMNS, Columns
 from waybill.config.dedup import Dedup, check_dedup
-from waybill.config.enums import BackupFormat, IsolationLevel, StartPosition, TimeUnit
+from waybill.config.enums import BackupFormat, IsolationLevel, KeyPartitioner, StartPosition, TimeUnit
 from waybill.config.expressions import IsRegex, IsStart
 from waybill.config.groups import GroupedSection
 from waybill.config.parsing import EventTimeBounds, ParserConfig, ParseSettings, PythonParser, RawParser, check_columns
@@ -82,6 +82,12 @@ class Stream(Section):
     )
     isolation_level: IsolationLevel = Field(
         IsolationLevel.READ_COMMITTED, description="`read_committed` leaves out aborted transactions."
+    )
+    key_partitioner: KeyPartitioner = Field(
+        KeyPartitioner.MURMUR2,
+        description="How producers choose the partition of a key, so that a replay of one key reads one partition. "
+        "`murmur2`: as Kafka's Java client does by default. `other`: any other way (librdkafka's default among them), "
+        "and a replay reads all partitions.",
     )
     upload: UploadPolicy = Field(UploadPolicy(), description="When a backup object is completed.")
     format: Format = Field(Format(), description="The format of backup objects. Changing it takes a new generation.")

@@ -37,6 +37,13 @@ from waybill.names.backfills import (
     check_backfill_id,
 )
 from waybill.names.files_sink import FileExtension, FileName, Period, period_of_key, sink_root, success_key
+from waybill.names.replays import (
+    replay_manifest_key,
+    replay_part_prefix,
+    replay_prefix,
+    replay_seen_key,
+    replay_seen_prefix,
+)
 from waybill.names.restores import (
     check_restore_id,
     restore_event_key,
@@ -177,6 +184,11 @@ __all__ = [
     "plans_prefix",
     "quarantine_table_name",
     "rebuild_ref",
+    "replay_manifest_key",
+    "replay_part_prefix",
+    "replay_prefix",
+    "replay_seen_key",
+    "replay_seen_prefix",
     "restore_event_key",
     "restore_map_key",
     "restore_map_place",

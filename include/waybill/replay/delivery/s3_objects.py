@@ -29,13 +29,13 @@ import orjson
 from waybill.clients.s3 import s3_client
 from waybill.connections import S3Endpoint
 from waybill.errors import DocumentDamaged, ObjectExists
-from waybill.names.segments import join_segments
+from waybill.names import replay_manifest_key, replay_part_prefix, replay_prefix
 from waybill.replay.delivery.batches import message_json
 from waybill.replay.message import ReplayedMessage
 from waybill.replay.targets import ObjectCompression
 from waybill.store import Description, ListedObject
 
-__all__ = ["Part", "S3Objects", "deliver_objects", "objects_prefix"]
+__all__ = ["Part", "S3Objects", "deliver_objects"]
 
 _EXTENSIONS = {ObjectCompression.GZIP: ".gz", ObjectCompression.ZSTD: ".zst", ObjectCompression.NONE: ""}
 _ZSTD_LEVEL, _GZIP_LEVEL = 3, 6
@@ -71,11 +71,6 @@ class Part:
     """Whether an earlier worker, or a rival, had created it."""
 
 
-def objects_prefix(prefix: str, request_id: str) -> str:
-    """Return the prefix of the objects of a request; `prefix` is the archive's."""
-    return join_segments(prefix, "replays", request_id) + "/"
-
-
 class S3Objects:
     """The objects of one request."""
 
@@ -83,16 +78,17 @@ class S3Objects:
         self._store = store
         self._request_id = request_id
         self._compression = compression
-        self._prefix = objects_prefix(store.prefix, request_id)
+        self._prefix = replay_prefix(store.prefix, request_id)
 
     def part_key(self, number: int) -> str:
         """Return the key of a part."""
-        return f"{self._prefix}part-{number:05}.jsonl{_EXTENSIONS[self._compression]}"
+        prefix = replay_part_prefix(self._store.prefix, self._request_id)
+        return f"{prefix}{number:05}.jsonl{_EXTENSIONS[self._compression]}"
 
     @property
     def manifest_key(self) -> str:
         """The key of the manifest."""
-        return f"{self._prefix}manifest.json"
+        return replay_manifest_key(self._store.prefix, self._request_id)
 
     def create_part(self, number: int, messages: list[ReplayedMessage], lines: list[bytes]) -> int | None:
         """Create a part, unless it exists. Return None if it was created, else how many messages it has.
@@ -166,7 +162,7 @@ class S3Objects:
         return _presign(endpoint, self._store.bucket, keys, lifetime)
 
     def _part_keys(self) -> list[str]:
-        prefix = f"{self._prefix}part-"
+        prefix = replay_part_prefix(self._store.prefix, self._request_id)
         return sorted(found.key for found in self._store.list_objects(prefix))
 
 

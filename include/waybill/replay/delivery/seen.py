@@ -8,13 +8,15 @@ the same order each time they are read, so "the first one" is always the same me
 message that is read again after a restart is recognized as that first one, and is delivered again or not as the cursor
 says; only another message with the id is a duplicate. For the same reason it does no harm when the stored state is
 ahead of the cursor, because a worker died in between, or because two workers stored theirs. Two different ids have the
-same hash of 128 bits with a probability below 10^-26 for a window of a million ids.
+same hash of 128 bits with a probability below 10^-26 for a million ids.
 
-**Bounded.** The window is the last `limit` different ids. A duplicate of an older one is delivered. A worker that was
-ahead when it died has moved the window by what it read, no further.
+**Bounded.** The first `limit` different ids of a request are kept. A message with an id that came later is never a
+duplicate. Removing the oldest ids instead would find more duplicates of a long request, but then a worker that starts
+again behind a state that is ahead would decide differently about some messages, and the exactly-once targets rely on
+the same decisions each time.
 
 **Storing.** `changes()` returns what is new since the last call, for an object of its own, and `add_stored` reads such
-objects in the order of their names, or in any other: then only the window's edge differs. Store the changes *before*
+objects in the order of their names. Store the changes *before*
 the cursor, or duplicates of the messages in between are missed.
 """
 
@@ -22,7 +24,6 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections import deque
 from collections.abc import Iterable
 
 from waybill.errors import DocumentDamaged, DocumentTooNew
@@ -44,7 +45,7 @@ _Place = tuple[str, int, int]
 
 
 class SeenIds:
-    """The ids of the last messages of one request."""
+    """The ids of the first different messages of one request."""
 
     def __init__(self, limit: int = DEFAULT_LIMIT) -> None:
         """`limit`: how many ids are kept; at least 1."""
@@ -52,22 +53,20 @@ class SeenIds:
             raise ValueError(f"limit {limit} is below 1")
         self._limit = limit
         self._places: dict[bytes, _Place] = {}
-        # A dict keeps the order, too, but finding its first key passes over all keys that were removed before it.
-        self._arrivals: deque[bytes] = deque()
         self._changed: dict[bytes, _Place] = {}
 
     def __len__(self) -> int:
         return len(self._places)
 
     def is_duplicate(self, message_id: bytes, topic_partition: TopicPartition, offset: int) -> bool:
-        """Return whether another message of the window has this id. If none has, remember this one."""
+        """Return whether an earlier message has this id. If none has, remember it, unless there are `limit` ids."""
         digest = hashlib.blake2b(message_id, digest_size=16).digest()
         place = (topic_partition.topic, topic_partition.partition, offset)
         first = self._places.get(digest)
         if first is not None:
             return first != place
-        self._remember(digest, place)
-        self._changed[digest] = place
+        if self._remember(digest, place):
+            self._changed[digest] = place
         return False
 
     def changes(self) -> bytes | None:
@@ -89,11 +88,11 @@ class SeenIds:
                 if digest not in self._places:
                     self._remember(digest, place)
 
-    def _remember(self, digest: bytes, place: _Place) -> None:
+    def _remember(self, digest: bytes, place: _Place) -> bool:
+        if len(self._places) >= self._limit:
+            return False
         self._places[digest] = place
-        self._arrivals.append(digest)
-        if len(self._arrivals) > self._limit:
-            del self._places[self._arrivals.popleft()]
+        return True
 
 
 def _encode(entries: dict[bytes, _Place]) -> bytes:

@@ -78,13 +78,26 @@ def test_the_changes_of_two_workers_at_once_do_no_harm(ids: list[int]) -> None:
 
 
 @given(IDS, st.integers(1, 8))
-def test_the_window_is_exactly_the_last_different_ids(ids: list[int], limit: int) -> None:
-    seen, window = SeenIds(limit), list[bytes]()
+def test_the_first_different_ids_are_remembered_and_no_others(ids: list[int], limit: int) -> None:
+    seen, remembered = SeenIds(limit), list[bytes]()
     for message in messages_of(ids):
-        assert seen.is_duplicate(*message) == (message[0] in window)
-        if message[0] not in window:
-            window = [*window, message[0]][-limit:]
-        assert len(seen) == len(window)
+        assert seen.is_duplicate(*message) == (message[0] in remembered)
+        if message[0] not in remembered and len(remembered) < limit:
+            remembered.append(message[0])
+        assert len(seen) == len(remembered)
+
+
+@given(IDS, st.integers(1, 8), st.data())
+def test_a_worker_behind_a_state_that_is_ahead_decides_as_the_one_before(
+    ids: list[int], limit: int, data: st.DataObject
+) -> None:
+    messages = messages_of(ids)
+    ahead = SeenIds(limit)
+    before = [ahead.is_duplicate(*message) for message in messages]
+    changes, cursor = ahead.changes(), data.draw(st.integers(0, len(messages)))
+    seen = SeenIds(limit)
+    seen.add_stored([("seen/1", changes)] if changes is not None else [])
+    assert [seen.is_duplicate(*message) for message in messages[cursor:]] == before[cursor:]
 
 
 def test_the_state_is_small() -> None:
