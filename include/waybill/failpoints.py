@@ -26,6 +26,7 @@ __all__ = [
     "FILES",
     "INGEST",
     "PARTITION",
+    "REPLAY",
     "RESTORE",
     "RETRY",
     "SWEEP",
@@ -111,6 +112,16 @@ BACKFILL = (
 )
 """The boundaries between the steps of a backfill: building it, then promoting, undoing or cancelling it. Executors
 reach those of tasks and cuts, and `compared`."""
+
+REPLAY = (
+    "replay.claimed",
+    "replay.planned",
+    "replay.delivered",
+    "replay.seen_stored",
+    "replay.cursor_stored",
+    "replay.finished",
+)
+"""The boundaries between the steps of a worker that serves a replay request."""
 
 SWEEP = (
     "sweep.planned",

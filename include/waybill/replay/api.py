@@ -93,6 +93,7 @@ class ProgressDocument(BaseModel):
     found: int
     delivered: int
     rejected: int
+    duplicates: int = Field(description="Found, and dropped because an earlier message is the same.")
     percent: float = Field(description="How much of the range is read.")
     remaining_seconds: int | None
 
@@ -103,6 +104,7 @@ class RequestDocument(BaseModel):
     id: str
     state: State
     reason: str
+    problem: str = Field(description="Why the last attempt failed. It is tried again.")
     requester: str
     created_at: str
     started_at: str | None

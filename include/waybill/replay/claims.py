@@ -86,6 +86,11 @@ class Claims:
         name = plain_text(worker, _MAX_WORKER_CHARACTERS)
         return self._database.write(lambda connection: self._claim(connection, name, now_ms))
 
+    def count(self, now_ms: int) -> int:
+        """Return how many requests can be claimed now, up to 64."""
+        query = self.candidates(now_ms)
+        return self._database.read(lambda connection: len(connection.execute(query).all()))
+
     def heartbeat(self, claim: Claim, now_ms: int) -> None:
         """Keep a claim. Raises `ReplayClaimLost`: then stop, and write no more."""
         self._database.write(lambda connection: self._write(connection, claim, None, now_ms, {}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import NamedTuple
 
 from waybill.names import TopicPartition
@@ -26,6 +27,18 @@ class ReplayedMessage(NamedTuple):
     def place(self) -> str:
         """Return `topic/partition/offset`, which no other message has."""
         return f"{self.topic_partition}/{self.offset}"
+
+    def content_id(self) -> bytes:
+        """Return bytes that are equal for messages of one topic with the same timestamp, key, value and headers.
+
+        A producer that repeats a send keeps all of them. They can be as long as the message.
+        """
+        parts = [self.topic_partition.topic.encode(), self.key, self.value]
+        for name, value in self.headers:
+            parts += [name.encode(errors="surrogateescape"), value]
+        lengths = [-1 if part is None else len(part) for part in parts]
+        head = struct.pack(f">q{len(parts)}q", self.timestamp_ms, *lengths)
+        return head + b"".join(part for part in parts if part is not None)
 
 
 class Piece(NamedTuple):

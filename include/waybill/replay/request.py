@@ -27,6 +27,7 @@ from waybill.config.quantities import format_duration
 from waybill.config.replay import Replay
 from waybill.documents import read_document
 from waybill.errors import ConfigError, DocumentDamaged, ReplayRefused
+from waybill.names import Extension
 from waybill.replay.targets import Target, parse_target, read_target, shown
 
 __all__ = [
@@ -208,9 +209,15 @@ def _stream(config: Config, value: Any) -> str:
     if not isinstance(value, str) or len(value) > _MAX_STREAM_CHARACTERS:
         raise ReplayRefused(f"{shown(value)} must be the name of a stream, as text", "stream")
     try:
-        config.stream(value)
+        stream = config.stream(value)
     except ConfigError as error:
         raise ReplayRefused(str(error), "stream") from None
+    if stream.format.extension is not Extension.KAFKA:
+        raise ReplayRefused(
+            f"{value!r} is archived in the format {stream.format.name}, which keeps no timestamps; a replay needs the "
+            f"format `kafka`",
+            "stream",
+        )
     return value
 
 

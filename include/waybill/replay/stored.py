@@ -38,7 +38,7 @@ class Progress:
     """How far a request is, in totals since its creation."""
 
     cursor: Mapping[str, Any] | None = field(default=None, hash=False)
-    """Where the next claim goes on, a document that only workers read; None: at the beginning."""
+    """Where the next claim goes on (`replay.cursor`); None: at the beginning."""
     found: int = 0
     """How many messages of the keys were found in the part of the range that is read."""
     delivered: int = 0
@@ -69,6 +69,16 @@ class StoredRequest:
     started_at_ms: int | None
     finished_at_ms: int | None
 
+    @property
+    def duplicates(self) -> int:
+        """How many of the found messages were dropped, because they were sent twice."""
+        return int((self.progress.cursor or {}).get("duplicates", 0))
+
+    @property
+    def problem(self) -> str:
+        """Why the last attempt of a request that is not ended failed; empty if it did not."""
+        return "" if self.state.is_final else str((self.progress.cursor or {}).get("problem", ""))
+
     def remaining_seconds(self, now_ms: int) -> float | None:
         """Return the time left at the speed since the request was started; None if that is not known."""
         share = self.progress.share
@@ -83,6 +93,7 @@ class StoredRequest:
             "id": self.request.id,
             "state": str(self.state),
             "reason": self.reason,
+            "problem": self.problem,
             "requester": self.request.requester,
             "created_at": time_text_of(self.request.created_at_ms),
             "started_at": _time_or_none(self.started_at_ms),
@@ -92,6 +103,7 @@ class StoredRequest:
                 "found": self.progress.found,
                 "delivered": self.progress.delivered,
                 "rejected": self.rejected,
+                "duplicates": self.duplicates,
                 "percent": round(self.progress.share * 100, 1),
                 "remaining_seconds": None if remaining is None else round(remaining),
             },

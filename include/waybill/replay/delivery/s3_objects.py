@@ -28,7 +28,7 @@ import orjson
 
 from waybill.clients.s3 import s3_client
 from waybill.connections import S3Endpoint
-from waybill.errors import DocumentDamaged, ObjectExists
+from waybill.errors import DocumentDamaged, ObjectExists, ObjectMissing
 from waybill.names import replay_manifest_key, replay_part_prefix, replay_prefix
 from waybill.replay.delivery.batches import message_json
 from waybill.replay.message import ReplayedMessage
@@ -114,6 +114,13 @@ class S3Objects:
                 ) from None
             return int(found["messages"])
         return None
+
+    def count_messages(self, number: int) -> int:
+        """Return how many messages a part has; 0 if it does not exist."""
+        try:
+            return int(self._store.describe(self.part_key(number)).metadata.get("messages", "0"))
+        except ObjectMissing:
+            return 0
 
     def check_end(self, number: int, last: ReplayedMessage | None) -> None:
         """Raise `DocumentDamaged` unless the part that exists ends with this message."""
