@@ -24,6 +24,7 @@ __all__ = [
     "BACKFILL",
     "DECISION",
     "FILES",
+    "INDEX",
     "INGEST",
     "PARTITION",
     "REPLAY",
@@ -122,6 +123,9 @@ REPLAY = (
     "replay.finished",
 )
 """The boundaries between the steps of a worker that serves a replay request."""
+
+INDEX = ("index.written", "index.replaced")
+"""The boundaries between the steps of extending the replay index."""
 
 SWEEP = (
     "sweep.planned",

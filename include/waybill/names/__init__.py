@@ -37,6 +37,7 @@ from waybill.names.backfills import (
     check_backfill_id,
 )
 from waybill.names.files_sink import FileExtension, FileName, Period, period_of_key, sink_root, success_key
+from waybill.names.replay_index import replay_index_key, replay_index_prefix, replay_index_range
 from waybill.names.replays import (
     replay_manifest_key,
     replay_part_prefix,
@@ -184,6 +185,9 @@ __all__ = [
     "plans_prefix",
     "quarantine_table_name",
     "rebuild_ref",
+    "replay_index_key",
+    "replay_index_prefix",
+    "replay_index_range",
     "replay_manifest_key",
     "replay_part_prefix",
     "replay_prefix",

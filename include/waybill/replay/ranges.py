@@ -8,7 +8,7 @@ elsewhere, or the config says so (`key_partitioner: other`), all partitions are 
 **Offsets.** A range begins where the archive begins, and ends at the end of the log at the time of the request's first
 claim. Kafka's index of times says from which offset on a message can have a timestamp of the request; the offsets
 before it that Kafka still has are left out. That is all that Kafka's times can say: a message with an early timestamp
-may follow later ones, so nothing is left out behind the range's end. The key index does that, exactly, for what is
+may follow later ones, so nothing is left out behind the range's end. The replay index does that, exactly, for what is
 archived (`replay.archived`).
 """
 

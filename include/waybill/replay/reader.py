@@ -5,7 +5,7 @@ Both are ordered by the same offsets, and each piece says up to which offset it 
 missed when the source changes in between. The committed offset is asked for again at each change: while Kafka is read,
 ingest archives on, and what Kafka deletes meanwhile is in the archive by then.
 
-The archive comes first, also for messages that Kafka still has: it is read with the key index, and Kafka has none
+The archive comes first, also for messages that Kafka still has: it is read with the replay index, and Kafka has none
 (docs/decisions/0030-replay-worker.md).
 """
 
