@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import signal
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -22,7 +25,17 @@ from waybill.replay.request import parse_request, replay_of, time_text_of
 from waybill.replay.states import State
 from waybill.replay.stored import RejectedMessage, StoredRequest
 
-__all__ = ["cancel", "create", "migrate_database", "print_list", "print_rejected", "show", "target_of"]
+__all__ = [
+    "cancel",
+    "create",
+    "index_streams",
+    "migrate_database",
+    "print_list",
+    "print_rejected",
+    "serve_requests",
+    "show",
+    "target_of",
+]
 
 
 def target_of(*, webhook: str | None, kafka: str | None, s3: str | None) -> dict[str, str]:
@@ -113,6 +126,47 @@ def cancel(request_id: str, reason: str, by: str | None, *, as_json: bool) -> No
     _print_request(stored, as_json=as_json)
 
 
+def serve_requests(seconds: float, *, as_json: bool) -> None:
+    """Serve open requests; see `waybill replay serve --help`."""
+    from waybill.replay.worker import serve
+
+    config, stop = load_streams(), threading.Event()
+    before = signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    try:
+        served = serve(config, worker=current_user(), seconds=seconds, should_stop=stop.is_set)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    if as_json:
+        print_json(dataclasses.asdict(served))
+        return
+    typer.echo(
+        f"{counted(served.turns, 'turn')}: {served.completed:,} completed, {served.failed:,} failed, "
+        f"{counted(served.delivered, 'message')} delivered"
+    )
+
+
+def index_streams(streams: list[str], *, as_json: bool) -> None:
+    """Extend the replay index; see `waybill replay index --help`. Raises the first error after all streams."""
+    from waybill.replay.index.job import StreamIndexed, index_stream
+
+    config = load_streams()
+    for name in streams:
+        config.stream(name)
+    done: dict[str, StreamIndexed] = {name: index_stream(config, name) for name in streams or sorted(config.streams)}
+    if as_json:
+        print_json({name: dataclasses.asdict(each.figures) for name, each in done.items()})
+    else:
+        columns = [Column("stream"), *(Column(name, figure=True) for name in ("objects", "messages", "read", "index"))]
+        rows = [
+            [name, count(f.objects), count(f.messages), bytes_text(f.archived_bytes), bytes_text(f.index_bytes)]
+            for name, f in ((name, each.figures) for name, each in done.items())
+        ]
+        print_table(columns, rows)
+    errors = [error for each in done.values() for error in each.errors.values()]
+    if errors:
+        raise errors[0]
+
+
 def migrate_database() -> None:
     """Migrate the database of the requests; see `waybill replay migrate --help`."""
     # Alembic takes a while to import, and no other command needs it.
@@ -165,7 +219,8 @@ def _print_request(stored: StoredRequest, *, as_json: bool) -> None:
         print_json(stored.document(now_ms))
         return
     requested = stored.request.requested
-    state = f"{stored.state}: {stored.reason}" if stored.reason else str(stored.state)
+    reason = stored.reason or (stored.problem and f"is tried again, because: {stored.problem}")
+    state = f"{stored.state}: {reason}" if reason else str(stored.state)
     keys = f"{counted(len(requested.keys), 'key')} ({bytes_text(sum(map(len, requested.keys)))})"
     typer.echo(f"{stored.request.id} {state}")
     typer.echo(f"requested by {stored.request.requester} at {time_text_of(stored.request.created_at_ms)}")
@@ -176,7 +231,7 @@ def _print_request(stored: StoredRequest, *, as_json: bool) -> None:
     progress = stored.progress
     typer.echo(
         f"{_percent(stored)} of the range is read{left}: {progress.found:,} found, {progress.delivered:,} delivered, "
-        f"{stored.rejected:,} rejected"
+        f"{stored.rejected:,} rejected, {stored.duplicates:,} dropped as duplicates"
     )
     if stored.heartbeat_ms is not None:
         age = rough_duration((now_ms - stored.heartbeat_ms) / 1000)

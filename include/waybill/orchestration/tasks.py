@@ -10,7 +10,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,10 +19,12 @@ from waybill.connections import Connection, connection_variable
 from waybill.errors import ConfigError, HoursBlocked, IngestIncomplete
 
 __all__ = [
+    "begin_replay_task",
     "begin_task",
     "connection_environment",
     "decide_from_form",
     "export_connections",
+    "export_replay_connections",
     "finalize_hours",
     "plan_ingest",
     "record_ledgers",
@@ -53,6 +55,22 @@ def begin_task() -> Config:
     return config
 
 
+def begin_replay_task() -> Config:
+    """Do what `begin_task` does, and export the connections of `config.replay`, too."""
+    config = begin_task()
+    export_replay_connections(config)
+    return config
+
+
+def export_replay_connections(config: Config) -> None:
+    """Put the connections of `config.replay` that the environment lacks into it.
+
+    A missing one is left out: the request that needs it names it, and the others are served.
+    """
+    if config.replay is not None:
+        os.environ.update(_optional_connections(config.replay.connections))
+
+
 def export_connections(config: Config) -> None:
     """Put `connection_environment` into this process's environment, where the library reads connections.
 
@@ -69,7 +87,6 @@ def connection_environment(config: Config) -> dict[str, str]:
     connection of a schema registry is left out: most tasks need none, and the one that needs it raises an error.
     """
     from airflow.sdk import BaseHook
-    from airflow.sdk.exceptions import AirflowNotFoundException
 
     required = {
         config.storage.connection,
@@ -79,7 +96,16 @@ def connection_environment(config: Config) -> dict[str, str]:
     }
     missing = sorted(conn_id for conn_id in required if connection_variable(conn_id) not in os.environ)
     variables = {connection_variable(conn_id): _to_environment(BaseHook.get_connection(conn_id)) for conn_id in missing}
-    for conn_id in config.registries:
+    return variables | _optional_connections(config.registries)
+
+
+def _optional_connections(conn_ids: Iterable[str]) -> dict[str, str]:
+    """Return those of the connections that the environment lacks and Airflow has."""
+    from airflow.sdk import BaseHook
+    from airflow.sdk.exceptions import AirflowNotFoundException
+
+    variables: dict[str, str] = {}
+    for conn_id in conn_ids:
         if connection_variable(conn_id) not in os.environ:
             with contextlib.suppress(AirflowNotFoundException):
                 variables[connection_variable(conn_id)] = _to_environment(BaseHook.get_connection(conn_id))
@@ -164,17 +190,12 @@ def _alert_connections(config: Config) -> dict[str, str]:
     Raises what Airflow raises if that of Airflow itself does not exist.
     """
     from airflow.sdk import BaseHook
-    from airflow.sdk.exceptions import AirflowNotFoundException
 
     variables: dict[str, str] = {}
     airflow = config.airflow.connection
     if airflow is not None and connection_variable(airflow) not in os.environ:
         variables[connection_variable(airflow)] = _to_environment(BaseHook.get_connection(airflow))
-    for conn_id in config.alerts.connections:
-        if connection_variable(conn_id) not in os.environ:
-            with contextlib.suppress(AirflowNotFoundException):
-                variables[connection_variable(conn_id)] = _to_environment(BaseHook.get_connection(conn_id))
-    return variables
+    return variables | _optional_connections(config.alerts.connections)
 
 
 # --- ingest -----------------------------------------------------------------------------------------------------------

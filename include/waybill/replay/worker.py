@@ -194,7 +194,7 @@ class _Turn:
         """Read and deliver from the cursor on, and store it after each step."""
         seen = _StoredSeen(services, self._request.id, self._claim.number) if self._drops_duplicates else None
         messages = _Messages(self, services, cursor, seen, delivery.expected_messages())
-        for step in delivery.steps(messages.read()):
+        for step in _with_state(delivery.steps(messages.read()), cursor, delivery):
             failpoints.reach("replay.delivered")
             messages.take(step)
             if seen is not None:
@@ -293,6 +293,15 @@ class _Turn:
             logger.info("%s", error)
             return
         self._release(wait_seconds)
+
+
+def _with_state(steps: Iterator[Step], cursor: Cursor, delivery: Delivery) -> Iterator[Step]:
+    """Yield the steps. A target that is away leaves its state in the cursor: when it may be asked again."""
+    try:
+        yield from steps
+    except TargetUnavailable:
+        cursor.delivery = delivery.state
+        raise
 
 
 class _Messages:

@@ -50,6 +50,7 @@ class Batches(NamedTuple):
     """Batches that follow each other, and the target offset at which the leader must append the first."""
 
     first_offset: int
+    """With `shares_topics`, the position of the first message among those that are sent."""
     data: Sequence[tuple[bytes, int]]
     """Each batch, and its number of messages."""
 
@@ -66,6 +67,8 @@ class BatchProducer:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
+        self.shares_topics = False
+        """Whether others write to the topics, so that the offsets of appended batches cannot be known."""
         self._changed = threading.Condition()
         self._partitions: dict[TopicPartition, _PartitionQueue] = {}
 
@@ -101,7 +104,9 @@ class BatchProducer:
         """Queue batches after those of earlier calls, and return at once. Call `wait_for_room` before the next call."""
         queue = self._partitions.get(tp)
         if queue is None:
-            queue = self._partitions[tp] = _PartitionQueue(self._cluster, tp, self._changed)
+            queue = self._partitions[tp] = _PartitionQueue(
+                self._cluster, tp, self._changed, shares_topic=self.shares_topics
+            )
         queue.offer(batches)
 
     def acknowledged(self, tp: TopicPartition) -> int | None:
@@ -154,8 +159,10 @@ class _PartitionQueue:
     `changed`, which all topic-partitions share, guards all fields.
     """
 
-    def __init__(self, cluster: Cluster, tp: TopicPartition, changed: threading.Condition) -> None:
-        self._cluster, self._tp = cluster, tp
+    def __init__(
+        self, cluster: Cluster, tp: TopicPartition, changed: threading.Condition, *, shares_topic: bool
+    ) -> None:
+        self._cluster, self._tp, self._shares_topic = cluster, tp, shares_topic
         self._requests = PartitionRequests(tp.topic, tp.partition, _TIMEOUT_MS)
         self._changed = changed
         self._waiting: deque[_Sent] = deque()
@@ -255,7 +262,7 @@ class _PartitionQueue:
         with self._changed:
             if attempt != self._attempt or self._failure is not None:
                 return
-            if error is kafka_errors.NoError and answer.base_offset == sent.offset:
+            if error is kafka_errors.NoError and (self._shares_topic or answer.base_offset == sent.offset):
                 self._in_flight.popleft()
                 before = self._queued_bytes
                 self._queued_bytes -= len(sent.batch)

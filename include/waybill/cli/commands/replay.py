@@ -12,7 +12,7 @@ __all__ = ["app"]
 
 app = typer.Typer()
 replay_app = typer.Typer(help="Deliver the messages of some keys between two times again.", no_args_is_help=True)
-app.add_typer(replay_app, name="replay", hidden=True)  # nothing serves the requests yet
+app.add_typer(replay_app, name="replay")
 
 RequestId = Annotated[str, typer.Argument(metavar="ID", help="The request, as `waybill replay ls` shows it.")]
 Requester = Annotated[str | None, typer.Option("--by", help="Who requests it; default: USER@HOST.")]
@@ -110,6 +110,28 @@ def replay_cancel(
     from waybill.cli import replay as command
 
     command.cancel(request, reason, by, as_json=as_json)
+
+
+@replay_app.command("serve")
+def replay_serve(
+    seconds: Annotated[float, typer.Option("--seconds", help="After about how long no other request is begun.")] = 60.0,
+    as_json: AsJson = False,
+) -> None:
+    """Serve open requests until none is left, as the DAG `replay` does every minute."""
+    from waybill.cli import replay as command
+
+    command.serve_requests(seconds, as_json=as_json)
+
+
+@replay_app.command("index")
+def replay_index(
+    stream: Annotated[list[str] | None, typer.Option("--stream", help="Only these streams; repeatable.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Note which parts of the archive hold which keys, as the DAG `replay_index` does every hour."""
+    from waybill.cli import replay as command
+
+    command.index_streams(stream or [], as_json=as_json)
 
 
 @replay_app.command("migrate")

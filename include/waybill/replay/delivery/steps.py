@@ -103,7 +103,7 @@ def open_delivery(
             from waybill.sources.target import KafkaTarget as Cluster
 
             with Cluster(KafkaEndpoint.of(find_connection(connection))) as cluster:
-                yield _TopicDelivery(TopicDelivery(cluster, topic, request.id, state.get("topic")), save)
+                yield _TopicDelivery(TopicDelivery(cluster, topic, state.get("topic")), save)
 
 
 class _WebhookDelivery:

@@ -1,0 +1,63 @@
+"""Extending the replay index of all chains of a stream."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from waybill.config import Config
+from waybill.connections import Connection, find_connection
+from waybill.coordination import Coordinator
+from waybill.errors import CorruptBatch, DocumentDamaged, IngestStopped, ObjectMissing, WaybillError
+from waybill.names import Extension, TopicPartition
+from waybill.replay.index.build import IndexFigures, extend_index
+from waybill.store import Store
+
+__all__ = ["StreamIndexed", "index_stream"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class StreamIndexed:
+    """What a run added to the index of a stream."""
+
+    figures: IndexFigures = field(default_factory=IndexFigures)
+    errors: dict[TopicPartition, WaybillError] = field(default_factory=dict)
+    """The topic-partitions whose index ends before an object that cannot be read."""
+    is_indexable: bool = True
+    """Whether the stream has a replay index: only the format `kafka` keeps the timestamps that it needs."""
+
+
+def index_stream(
+    config: Config,
+    stream_name: str,
+    *,
+    should_stop: Callable[[], bool] = lambda: False,
+    find: Callable[[str], Connection] = find_connection,
+) -> StreamIndexed:
+    """Index what was committed since the last run. An object that cannot be read stops its own chain alone.
+
+    Raises `ConfigError`, `StoreUnavailable` or `CoordinationUnavailable`.
+    """
+    stream, done = config.stream(stream_name), StreamIndexed()
+    if stream.format.extension is not Extension.KAFKA:
+        done.is_indexable = False
+        return done
+    with Store.of(config.storage, find) as store, Coordinator.of(config, stream_name, find) as coordinator:
+        for tp, committed in sorted(coordinator.list_committed().items()):
+            if should_stop():
+                break
+            try:
+                added = extend_index(store, stream.generation, tp, committed.committed_offset, should_stop=should_stop)
+            except (IngestStopped, CorruptBatch, DocumentDamaged, ObjectMissing) as error:
+                logger.error("%s: the replay index cannot be extended: %s", tp, error)
+                done.errors[tp] = error
+                continue
+            total = done.figures
+            total.objects += added.objects
+            total.messages += added.messages
+            total.archived_bytes += added.archived_bytes
+            total.index_bytes += added.index_bytes
+    return done
