@@ -20,6 +20,8 @@ storage: {connection: e2e_s3, bucket: waybill, prefix: e2e}
 zookeeper: {root: e2e}
 restore:
   rehearsal: {schedule: AWAY}
+replay:
+  webhooks: {allow_http: true, allowed_networks: [127.0.0.0/8]}
 groups:
   default:
     ingest: {schedule: AWAY}
@@ -155,6 +157,15 @@ streams:
     parser:
       event_time: {field: at, format: epoch_ms}
     table: e2e.parcels
+    partition: {}
+    maintenance: {}
+  letters:
+    topics: [e2e-letters]
+    upload: {max_age: 0s}
+    ingest: {group: own, lanes: 1, budget: 20s}
+    parser:
+      event_time: {field: at, format: epoch_ms}
+    table: e2e.letters
     partition: {}
     maintenance: {}
   visits:

@@ -224,6 +224,19 @@ def test_stream_with_dedup_is_swept_after_partition_runs(
         assert parsed["outlets"][made_by] == [f"{made_by}_updates"]
 
 
+def test_replay_has_dags_only_with_its_section_in_the_config(parse_dags: ParseDags) -> None:
+    config = yaml.safe_load(config_of(2))
+    found = [dag_id for dag_id in parse_dags(yaml.safe_dump(config))["tasks"] if dag_id.startswith("replay")]
+    assert found == []
+    config["replay"] = {"workers": 3}
+    parsed = parse_dags(yaml.safe_dump(config))
+    assert (parsed["errors"], parsed["heavy"]) == ({}, [])
+    tasks = {dag_id: tasks for dag_id, tasks in parsed["tasks"].items() if dag_id.startswith("replay")}
+    assert tasks == {"replay": ["plan", "serve"], "replay_index": ["index"], "replay_request": ["create"]}
+    assert parsed["crons"]["replay"] == "* * * * *"
+    assert all(parsed["timeouts"]["replay"].values())
+
+
 @pytest.mark.parametrize("fault", ["version: 2", "streams: {s: {topics: []}}"])
 def test_wrong_config_is_an_import_error_that_names_the_file(parse_dags: ParseDags, fault: str) -> None:
     parsed = parse_dags(fault)

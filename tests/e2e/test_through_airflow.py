@@ -23,6 +23,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from in_parallel import RUN_SECONDS, in_parallel, run_dag
+from webhook_servers import Receiver, receiving
 
 from devstack import Stack
 from devstack.airflow import AirflowClient, DagRun, RunState
@@ -354,6 +355,46 @@ def test_a_new_generation_is_built_from_kafka_promoted_and_undone(stack: Stack, 
     assert generations() == {1: 400}
     [report] = waybill("verify", "tours")
     assert (report["sound"], report["figures"]["rows"]) == (True, 400)
+
+
+@pytest.mark.deep
+@in_parallel
+def test_request_over_http_and_one_of_a_form_are_served_to_a_webhook(stack: Stack, airflow: AirflowClient) -> None:
+    key = "a key of thirty-two random bytes"
+    create_topic(stack, "e2e-letters")
+    produce(stack, "e2e-letters", range(300))
+    run = run_dag(airflow, "ingest__letters")
+    assert run.state is RunState.SUCCESS, airflow.failure_report("ingest__letters", run.run_id)
+
+    # Both connections are only in Airflow's database; the command line, which migrates, needs the environment.
+    database = {"conn_type": "sqlite", "host": str(Path(os.environ["WAYBILL_CONFIG"]).with_name("replay.db"))}
+    migration = {**os.environ, "AIRFLOW_CONN_WAYBILL_REPLAY": json.dumps(database)}
+    subprocess.run([sys.executable, "-m", "waybill.cli", "replay", "migrate"], env=migration, check=True, timeout=60)
+    airflow.create_connection("waybill_replay", database)
+    airflow.create_connection("waybill_webhooks", {"conn_type": "http", "password": key})
+
+    now = datetime.now(UTC)
+    times = {"from": (now - timedelta(hours=1)).isoformat(), "to": now.isoformat()}
+    path = "/waybill/replay/requests"
+    with receiving(Receiver(key.encode())) as receiver:
+        wanted = {"stream": "letters", "keys": ["7", "8"], **times, "target": {"type": "webhook", "url": receiver.url}}
+        assert airflow.call_plugin("POST", path, wanted, anonymous=True).status_code == 401
+        refused = airflow.call_plugin("POST", path, {**wanted, "keys": []})
+        assert (refused.status_code, refused.json()["detail"]["field"]) == (422, "keys")
+        accepted = airflow.call_plugin("POST", path, wanted)
+        assert accepted.status_code == 202, accepted.text
+        run = run_dag(airflow, "replay_index")
+        assert run.state is RunState.SUCCESS, airflow.failure_report("replay_index", run.run_id)
+        form = {"stream": "letters", "keys": ["9"], "target": "webhook", "url": receiver.url}
+        form |= {name: f"{time[:19]}Z" for name, time in times.items()}
+        run = run_dag(airflow, "replay_request", form)
+        assert run.state is RunState.SUCCESS, airflow.failure_report("replay_request", run.run_id)
+        run = run_dag(airflow, "replay")
+        assert run.state is RunState.SUCCESS, airflow.failure_report("replay", run.run_id)
+        served = airflow.call_plugin("GET", accepted.headers["Location"]).json()
+    assert (served["state"], served["progress"]["delivered"], served["requester"]) == ("completed", 2, "admin")
+    values = {json.loads(value or b"")["id"] for value in receiver.values}
+    assert values == {f"e2e-letters-{number}" for number in (7, 8, 9)}
 
 
 @pytest.mark.deep

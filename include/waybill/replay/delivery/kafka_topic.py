@@ -17,6 +17,7 @@ gets the messages with new timestamps.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import Any
@@ -31,7 +32,7 @@ from waybill.replay.delivery.steps import TargetUnavailable
 from waybill.replay.delivery.webhook import Rejection
 from waybill.replay.message import ReplayedMessage
 from waybill.sources.batch_producer import Batches, OutOfSequence
-from waybill.sources.target import KafkaTarget, TargetTopic
+from waybill.sources.target import KafkaTarget, Operation, TargetTopic
 
 __all__ = ["TopicDelivery"]
 
@@ -50,7 +51,7 @@ class TopicDelivery:
         """`state`: that of the worker before; None at the first time."""
         self._target, self._topic = target, topic
         target.producer.shares_topics = True
-        self._state: dict[str, Any] = {} if state is None else dict(state)
+        self._state: dict[str, Any] = {} if state is None else copy.deepcopy(dict(state))
         self._counts: list[int] = list(self._state.get("counts", ()))
         """For each target partition, how many messages of the request are delivered up to the cursor."""
         self._there: list[int] = list(self._state.get("there", ()))
@@ -59,7 +60,7 @@ class TopicDelivery:
     @property
     def state(self) -> dict[str, Any]:
         """What the next worker needs, as JSON."""
-        return {**self._state, "counts": list(self._counts), "there": list(self._there)}
+        return copy.deepcopy({**self._state, "counts": self._counts, "there": self._there})
 
     def prepare(self) -> None:
         """Get a producer id and describe the topic, the first time; later, find out what the target has.
@@ -70,6 +71,12 @@ class TopicDelivery:
         if topic is None:
             raise ReplayRefused(
                 f"topic {self._topic!r} does not exist at {self._target.where}: create it", "target.topic"
+            )
+        if topic.allowed and Operation.WRITE not in topic.allowed:
+            raise ReplayRefused(
+                f"the user of the connection may not write to topic {self._topic!r} at {self._target.where}: add an ACL "
+                f"for the operation Write",
+                "target.topic",
             )
         if not self._state:
             self._begin(topic)
@@ -103,6 +110,8 @@ class TopicDelivery:
                 self._flush(number)
         except BaseException:
             self._counts, self._there = counts, there  # the state of the messages before these
+            for number in waiting:
+                self._target.producer.forget(TopicPartition(self._topic, number))
             raise
         return rejections
 
@@ -117,6 +126,7 @@ class TopicDelivery:
             "producer_epoch": producer.epoch,
             "max_batch_bytes": int(topic.config.get(_MAX_BATCH_CONFIG, _DEFAULT_MAX_BATCH_BYTES)),
             "ends": ends,
+            "before": [0] * topic.partitions,  # how many messages of the request are before each of `ends`
         }
         self._counts, self._there = [0] * topic.partitions, [0] * topic.partitions
 
@@ -151,11 +161,17 @@ class TopicDelivery:
                 "target.topic",
             )
         sequence = self._last_sequence(tp, begin, log_range.end)
-        self._state["ends"][number] = log_range.end
-        if sequence is None:
-            return count
-        # Sequence numbers begin again after 2^31 - 1. The last worker was ahead by less than that.
-        return count + (sequence + 1 - count) % _SEQUENCES
+        before = self._state["before"][number]
+        # Sequence numbers begin again after 2^31 - 1. The last worker was ahead by less than half of that.
+        ahead = before - count if sequence is None else (sequence + 1 - count) % _SEQUENCES
+        if log_range.end < begin or not 0 <= ahead < _SEQUENCES // 2:
+            raise ReplayRefused(
+                f"{tp}: the target had {count:,} messages of this request, and its log has fewer now: an unclean "
+                f"leader election took them back, or compaction removed them. Request again",
+                "target.topic",
+            )
+        self._state["ends"][number], self._state["before"][number] = log_range.end, count + ahead
+        return count + ahead
 
     def _last_sequence(self, tp: TopicPartition, begin: int, end: int) -> int | None:
         """Return the sequence number of the request's last message in `[begin, end)` of a log; None without one."""
@@ -200,19 +216,14 @@ class TopicDelivery:
         try:
             self._target.producer.check(tp, flush=True)
         except OutOfSequence as error:
-            self._target.producer.forget(tp)
             raise TargetUnavailable(f"another worker delivers this request ({error})", _RIVAL_SECONDS) from error
         except RestoreStopped as error:
-            self._target.producer.forget(tp)
             limit = self._state["max_batch_bytes"]
             raise ReplayRefused(
                 f"{tp} refuses a batch: {_MAX_BATCH_CONFIG} was lowered from {limit:,} since the request began. Set "
                 f"it to {limit:,} again, and request again",
                 "target.topic",
             ) from error
-        except Exception:
-            self._target.producer.forget(tp)
-            raise
 
 
 def _encoded(messages: Sequence[ReplayedMessage], producer: Producer, position: int) -> bytes:
@@ -235,7 +246,7 @@ def _groups(messages: Sequence[ReplayedMessage], limit_bytes: int) -> list[list[
     size_bytes = 0
     for message in messages:
         own_bytes = 64 + len(message.key or b"") + len(message.value or b"")
-        own_bytes += sum(16 + len(name) + len(value or b"") for name, value in message.headers)
+        own_bytes += sum(16 + len(name.encode()) + len(value or b"") for name, value in message.headers)
         if not groups or size_bytes + own_bytes > limit_bytes:
             groups.append([])
             size_bytes = 0
