@@ -175,7 +175,14 @@ def test_rejected_messages_are_listed_by_pages_and_an_ended_request_is_not_cance
     shown = client.get(f"/requests/{made['id']}").json()
     assert (shown["state"], shown["progress"]) == (
         "completed",
-        {"found": 3, "delivered": 0, "rejected": 3, "percent": 100.0, "remaining_seconds": None},
+        {
+            "found": 3,
+            "delivered": 0,
+            "rejected": 3,
+            "duplicates": 0,
+            "percent": 100.0,
+            "remaining_seconds": None,
+        },
     )
     refused = client.delete(f"/requests/{made['id']}")
     assert (refused.status_code, refused.json()["detail"]["field"]) == (409, "state")

@@ -222,7 +222,8 @@ def _router(
         now = now_ms()
         requested = parse_request(load_config(), value, now)
         stored, _ = open_queue().create(requested, caller.name, now, idempotency_key=idempotency_key)
-        response.headers["Location"] = http.url_for("show_request", request_id=stored.request.id).path
+        # Not `url_for`: it asks the outermost app, which does not know the routes of an app that is mounted in it.
+        response.headers["Location"] = f"{http.url.path}/{stored.request.id}"
         return stored.document(now)
 
     @router.get("/requests", response_model=PageDocument, responses=_refusals(401, 422))

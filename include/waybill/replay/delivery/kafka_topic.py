@@ -74,7 +74,7 @@ class TopicDelivery:
             )
         if topic.allowed and Operation.WRITE not in topic.allowed:
             raise ReplayRefused(
-                f"the user of the connection may not write to topic {self._topic!r} at {self._target.where}: add an ACL "
+                f"the user of the connection may not write to {self._topic!r} at {self._target.where}: add an ACL "
                 f"for the operation Write",
                 "target.topic",
             )
