@@ -19,6 +19,10 @@ READY := $(VENV)/.ready
 demo: $(READY) ## The whole path on real input: 336,776 flights from Kafka to an Iceberg table, counted
 	@$(BIN)/python -m devstack demo
 
+.PHONY: demo-replay
+demo-replay: $(READY) ## A service misses an hour of its messages, asks for it, and gets exactly that hour
+	@$(BIN)/python -m devstack demo-replay
+
 .PHONY: up
 up: $(READY) ## Start Kafka, ZooKeeper, S3 and Airflow here, and leave them running
 	@$(BIN)/python -m devstack up

@@ -1,4 +1,4 @@
-"""`python -m devstack up | down | status | demo`; `make up`, `make down` and `make demo` call it."""
+"""`python -m devstack up | down | status | demo | demo-replay`; the targets of the Makefile call it."""
 
 from __future__ import annotations
 
@@ -116,6 +116,14 @@ def status() -> None:
 def demo() -> None:
     """Send real data through the whole system, and count it at the end."""
     from devstack.demo import main as run_demo
+
+    raise typer.Exit(run_demo(console, _print_progress))
+
+
+@app.command("demo-replay")
+def demo_replay() -> None:
+    """A webhook receiver misses an hour, asks for it, and gets exactly that hour."""
+    from devstack.demo_replay import main as run_demo
 
     raise typer.Exit(run_demo(console, _print_progress))
 
