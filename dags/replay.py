@@ -2,7 +2,8 @@
 
 `replay_request` is a form that creates a request. `replay` serves the open requests, every minute. A request that is
 interrupted continues where it was. `replay_index` notes every hour which parts of the archive hold which keys, so that
-a request need not read the whole archive. Without the section `replay` in the config there are none of these DAGs.
+a request need not read the whole archive, and removes requests that ended long ago. Without the section `replay` in
+the config there are none of these DAGs.
 """
 
 from datetime import timedelta
@@ -86,9 +87,9 @@ def index_dag() -> DAG:
     @task(execution_timeout=INDEX_TIMEOUT)
     def index() -> dict[str, Any]:
         from waybill.orchestration.replay import index_streams
-        from waybill.orchestration.tasks import begin_task
+        from waybill.orchestration.tasks import begin_replay_task
 
-        return index_streams(begin_task())
+        return index_streams(begin_replay_task())
 
     @dag(
         **dag_arguments("replay_index", "replay", longest=INDEX_TIMEOUT, retries=Retries(1, timedelta(minutes=5))),

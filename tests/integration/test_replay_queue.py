@@ -15,7 +15,7 @@ import pytest
 import replay_databases as helpers
 from replay_databases import NOW, TIMEOUT_MS, wanted
 from sqlalchemy import Connection as SqlConnection
-from sqlalchemy import delete, event, update
+from sqlalchemy import delete, event, select, update
 from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import OperationalError
 
@@ -23,7 +23,7 @@ from waybill.config.replay import ReplayQuotas
 from waybill.connections.database import DatabaseEndpoint
 from waybill.errors import ReplayClaimLost, ReplayQuotaReached, ReplayRefused
 from waybill.replay.claims import MAX_CURSOR_CHARACTERS, Claim, Claims
-from waybill.replay.database import Database, locks, metadata, requests
+from waybill.replay.database import Database, locks, metadata, rejected, requests
 from waybill.replay.migrations import migrate
 from waybill.replay.queue import Queue
 from waybill.replay.states import Event, State
@@ -536,3 +536,22 @@ def test_the_lock_of_a_claim_is_written_as_mysql_needs_it(claims: Claims) -> Non
     text = str(claims.locked("0" * 26, NOW).compile(dialect=mysql.dialect()))
     assert text.rstrip().endswith("FOR UPDATE SKIP LOCKED")
     assert "SKIP LOCKED" not in str(claims.candidates(NOW).compile(dialect=mysql.dialect()))
+
+
+def test_requests_that_ended_long_ago_are_removed_with_their_rejected_messages(database: Database) -> None:
+    queue, claims = helpers.queue_of(database), helpers.claims_of(database)
+    ended = []
+    for number in range(3):
+        queue.create(wanted(), "ada", NOW + number)
+        claim = claims.claim("worker", NOW + 10)
+        assert claim is not None
+        claims.reject(claim, NOW + 10, [RejectedMessage("flights", 0, number, "no")])
+        claims.finish(claim, NOW + 1_000 * number, Event.COMPLETE)
+        ended.append(claim.request.id)
+    still_open, _ = queue.create(wanted(), "ada", NOW)
+    assert queue.remove_ended(NOW + 2_000) == 2
+    assert queue.remove_ended(NOW + 2_000) == 0
+    assert {each.request.id for each in queue.page()} == {ended[2], still_open.request.id}
+    assert len(queue.rejected_of(ended[2])) == 1
+    remaining = database.read(lambda connection: connection.execute(select(rejected)).all())
+    assert len(remaining) == 1

@@ -157,6 +157,10 @@ class Replay(Section):
         description="How long a request may make no progress, because its target or the archive fails, before it "
         "fails.",
     )
+    keep_requests: Annotated[timedelta, DurationBetween("1d", "3650d")] = Field(
+        timedelta(days=90),
+        description="How long a request that has ended is kept in the database. Delivered objects in S3 stay.",
+    )
     drop_duplicates: Annotated[bool, IsFlag()] = Field(
         True,
         description="Whether a message is dropped that has the key, value, headers and timestamp of an earlier one of "

@@ -116,7 +116,7 @@ def serve_requests(config: Config, number: int) -> dict[str, int]:
 
 
 def index_streams(config: Config) -> dict[str, Any]:
-    """Extend the replay index of all streams. Raises the first error after all streams were indexed."""
+    """Extend the replay index of all streams, and remove old requests. Raises the first error after that."""
     from waybill.replay.index.job import index_stream
 
     messages, errors = 0, []
@@ -128,9 +128,22 @@ def index_streams(config: Config) -> dict[str, Any]:
             if done.figures.objects:
                 figures = done.figures
                 logger.info("%s: %d messages of %d objects indexed", name, figures.messages, figures.objects)
+    removed = _remove_old_requests(config)
     if errors:
         raise errors[0]
-    return {"messages": messages}
+    return {"messages": messages, "removed_requests": removed}
+
+
+def _remove_old_requests(config: Config) -> int:
+    """Remove the requests that ended before `replay.keep_requests`, and return their number."""
+    from waybill.replay.database import Database
+    from waybill.replay.queue import Queue
+    from waybill.replay.request import replay_of
+
+    replay = replay_of(config)
+    before_ms = time.time_ns() // 1_000_000 - round(replay.keep_requests.total_seconds() * 1000)
+    with Database.of(config) as database:
+        return Queue(database, replay.quotas).remove_ended(before_ms)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from sqlalchemy import ColumnElement, Connection, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, update
 
 from waybill.config.quantities import rough_duration
 from waybill.config.replay import ReplayQuotas
@@ -24,7 +24,7 @@ from waybill.replay.request import (
     first_id_of,
     new_request_id,
 )
-from waybill.replay.states import OPEN_STATES, TRANSITIONS, Event, State, states_before
+from waybill.replay.states import FINAL_STATES, OPEN_STATES, TRANSITIONS, Event, State, states_before
 from waybill.replay.stored import RejectedMessage, StoredRequest, plain_text
 
 __all__ = ["MAX_PAGE", "Queue"]
@@ -34,6 +34,7 @@ _DAY_MS = 86_400_000
 _MAX_IDEMPOTENCY_KEY_CHARACTERS = 200
 _MAX_REASON_CHARACTERS = 1_000
 _WAIT_FOR_OPEN_SECONDS = 60
+_REMOVED_AT_ONCE = 500
 
 
 class Queue:
@@ -121,6 +122,25 @@ class Queue:
             ]
 
         return self._database.read(work)
+
+    def remove_ended(self, before_ms: int) -> int:
+        """Remove the requests that ended before a time, with their rejected messages. Return how many there were."""
+        query = (
+            select(requests.c.id)
+            .where(requests.c.state.in_(FINAL_STATES), requests.c.finished_at_ms < before_ms)
+            .limit(_REMOVED_AT_ONCE)
+        )
+
+        def work(connection: Connection) -> int:
+            ids = connection.execute(query).scalars().all()
+            connection.execute(delete(rejected).where(rejected.c.request_id.in_(ids)))
+            connection.execute(delete(requests).where(requests.c.id.in_(ids)))
+            return len(ids)
+
+        removed = 0
+        while count := self._database.write(work):
+            removed += count
+        return removed
 
     def cancel(self, request_id: str, by: str, reason: str, now_ms: int) -> StoredRequest:
         """Cancel a request. Its worker stops at its next write. Return it; also if it was cancelled before.
