@@ -234,12 +234,15 @@ class _Turn:
             self._save()
 
     def _pause(self, seconds: float) -> None:
-        """Wait, with heartbeats. Raises `_Stopped` when the worker ends."""
+        """Wait, with heartbeats; 0 seconds is a heartbeat, if it is due. Raises `_Stopped` when the worker ends."""
         until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0:
+        while True:
             if self._is_stopping():
                 raise _Stopped
             self.keep_claim()
+            left = until - time.monotonic()
+            if left <= 0:
+                return
             time.sleep(min(left, _PAUSE_STEP_SECONDS))
 
     # --- the database ---

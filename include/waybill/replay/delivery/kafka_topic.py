@@ -18,7 +18,7 @@ gets the messages with new timestamps.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -47,9 +47,19 @@ _SEQUENCES = 1 << 31
 class TopicDelivery:
     """The delivery of one request to one topic. Call `prepare` first, and store `state` before the first `deliver`."""
 
-    def __init__(self, target: KafkaTarget, topic: str, state: Mapping[str, Any] | None) -> None:
-        """`state`: that of the worker before; None at the first time."""
-        self._target, self._topic = target, topic
+    def __init__(
+        self,
+        target: KafkaTarget,
+        topic: str,
+        state: Mapping[str, Any] | None,
+        *,
+        keep_claim: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`state`: that of the worker before; None at the first time.
+
+        `keep_claim` is called while the target's log is read, which can take long where others write much.
+        """
+        self._target, self._topic, self._keep_claim = target, topic, keep_claim
         target.producer.shares_topics = True
         self._state: dict[str, Any] = {} if state is None else copy.deepcopy(dict(state))
         self._counts: list[int] = list(self._state.get("counts", ()))
@@ -178,6 +188,7 @@ class TopicDelivery:
         found = None
         with closing(self._target.log.read(tp, begin, end)) as chunks:
             for chunk in chunks:
+                self._keep_claim()
                 for frame in chunk.frames:
                     header = frame.header
                     # The log cleaner keeps the last batch of each producer, if need be without its messages.

@@ -79,8 +79,9 @@ def open_delivery(
 ) -> Iterator[Delivery]:
     """Open the delivery of a request with the state of the worker before; `{}` at first.
 
-    `save` stores a state at once. `pause` waits for so many seconds, and may raise. Raises `ReplayRefused` or
-    `ConfigError` when there can be no delivery.
+    `save` stores a state at once. `pause` waits for so many seconds, keeps the claim meanwhile, and may raise.
+
+    Raises `ReplayRefused` or `ConfigError` when there can be no delivery.
     """
     replay = replay_of(config)
     match request.requested.target:
@@ -103,7 +104,8 @@ def open_delivery(
             from waybill.sources.target import KafkaTarget as Cluster
 
             with Cluster(KafkaEndpoint.of(find_connection(connection))) as cluster:
-                yield _TopicDelivery(TopicDelivery(cluster, topic, state.get("topic")), save)
+                delivery = TopicDelivery(cluster, topic, state.get("topic"), keep_claim=lambda: pause(0.0))
+                yield _TopicDelivery(delivery, save)
 
 
 class _WebhookDelivery:
