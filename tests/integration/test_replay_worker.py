@@ -11,11 +11,15 @@ from contextlib import contextmanager
 import pytest
 from replay_scenes import KEY, ReplayScene, expected, places
 from restore_scenes import Message
+from sqlalchemy import update
 from webhook_servers import Receiver, receiving
 
 from devstack import Stack
 from waybill import names
+from waybill.replay.cursor import Cursor
+from waybill.replay.database import Database, requests
 from waybill.replay.states import State
+from waybill.replay.stored import cursor_json
 
 pytestmark = pytest.mark.integration
 
@@ -194,14 +198,13 @@ def test_a_cancelled_request_stops_and_a_stream_that_is_gone_is_tried_later(scen
 
 
 def make_due(scene: ReplayScene, request_id: str) -> None:
-    """Let workers claim a request at once."""
-    from sqlalchemy import update
-
-    from waybill.replay.database import Database, requests
-
+    """Let workers claim a request at once, as if the pauses of its queue and of its target were over."""
+    stored = scene.show(request_id)
+    cursor = Cursor.of(stored.progress.cursor or {})
+    if "breaker" in cursor.delivery:
+        cursor.delivery["breaker"]["open_until_ms"] = 0
+    values = {"not_before_ms": 0, "cursor": cursor_json(cursor.document())}
     with Database.of(scene.stream.config) as database:
         database.write(
-            lambda connection: connection.execute(
-                update(requests).where(requests.c.id == request_id).values(not_before_ms=0)
-            )
+            lambda connection: connection.execute(update(requests).where(requests.c.id == request_id).values(values))
         )
