@@ -241,5 +241,5 @@ def test_replay_has_dags_only_with_its_section_in_the_config(parse_dags: ParseDa
 def test_wrong_config_is_an_import_error_that_names_the_file(parse_dags: ParseDags, fault: str) -> None:
     parsed = parse_dags(fault)
     assert waybill_dags(parsed) == set()
-    assert len(parsed["errors"]) == 9
+    assert len(parsed["errors"]) == 10
     assert all("ConfigError" in trace and "streams.yaml, line 1" in trace for trace in parsed["errors"].values())
