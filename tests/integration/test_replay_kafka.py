@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -19,7 +20,7 @@ from restore_scenes import Message, consume, create_topic
 from devstack import Stack
 from waybill import failpoints
 from waybill.connections import KafkaEndpoint, find_connection
-from waybill.errors import ReplayRefused
+from waybill.errors import KafkaUnavailable, ReplayRefused
 from waybill.names import TopicPartition
 from waybill.replay.delivery.kafka_topic import TopicDelivery
 from waybill.replay.delivery.steps import TargetUnavailable
@@ -210,10 +211,23 @@ def test_a_worker_behind_its_successor_sends_nothing(scene: ReplayScene, topic: 
     assert values(scene, topic) == sorted(message.value or b"" for message in messages)
 
 
+def wait_for_config(target: KafkaTarget, topic: str, max_message_bytes: str) -> None:
+    """Wait until every broker knows the config of a new topic: any of them may be asked."""
+    deadline, seen = time.monotonic() + 30, 0
+    while seen < 10:
+        assert time.monotonic() < deadline
+        with contextlib.suppress(KafkaUnavailable):
+            found = target.find_topic(topic)
+            is_known = found is not None and found.config["max.message.bytes"] == max_message_bytes
+            seen = seen + 1 if is_known else 0
+        time.sleep(0.05)
+
+
 def test_a_message_that_is_too_large_for_the_topic_is_rejected_and_the_others_delivered(
     scene: ReplayScene, topic_name: str, target: KafkaTarget
 ) -> None:
     create_topic(scene.stream.servers, topic_name, 1, max_message_bytes="2000")
+    wait_for_config(target, topic_name, "2000")
     messages = messages_of(10)
     messages[4] = messages[4]._replace(value=bytes(3_000))
     delivery = TopicDelivery(target, topic_name, None)
@@ -232,5 +246,14 @@ def test_a_topic_that_is_missing_or_was_created_again_is_refused(
     first = TopicDelivery(target, topic, None)
     first.prepare()
     target.delete_topic(topic)
-    with pytest.raises(ReplayRefused):
-        TopicDelivery(target, topic, first.state).prepare()
+    with pytest.raises(ReplayRefused, match="create it"):
+        prepare_again_and_again(target, topic, first.state)
+
+
+def prepare_again_and_again(target: KafkaTarget, topic: str, state: dict[str, Any]) -> None:
+    """Prepare as workers do, which come again when the brokers do not answer: until all know of a deletion."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        with contextlib.suppress(KafkaUnavailable):
+            TopicDelivery(target, topic, state).prepare()
+        time.sleep(0.2)
