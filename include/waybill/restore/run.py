@@ -33,8 +33,8 @@ logger = logging.getLogger(__name__)
 
 _IN_TURN = 8
 """How many topic-partitions are restored at the same time."""
-_CHUNK_BYTES = 1 << 20
-"""About how many bytes the producer gets at a time: a hand-over between threads costs as much as a small batch."""
+_CHUNK_BYTES = 128 << 10
+"""About how many bytes are read and stamped before the answers to those in flight are looked at."""
 _PART_MESSAGES = 1_000_000
 _PART_SECONDS = 30.0
 _MAX_REPOSITIONS = 20
@@ -145,6 +145,7 @@ class _Partition:
     def _begin(self) -> None:
         """Find out where the target ends, and read the archive from there on."""
         plan, source = self.plan, self.plan.source
+        self._target.producer.begin(plan.target)
         end = read_progress(self._target, self._restore, plan)
         start = Place(plan.first_offset, plan.target_offset)
         place = find_place(self._store, self._restore.id, source, end, start)

@@ -7,26 +7,33 @@ that it has among the last five with the offset of the first append, and refuses
 The sequence number is the position of the message in what is sent, so the leader decides for retries, zombies and
 rivals with the same producer id alike: the first one to send a position wins (docs/decisions/0026-restore.md).
 
-Limits: the leader forgets a producer id that has sent nothing for `producer.id.expiration.ms` (default: a day), and
-then accepts any sequence number. A process that was frozen for longer must not continue on a connection that it opened
-before; Kafka closes idle connections after ten minutes (`connections.max.idle.ms`).
+The leader forgets a producer id that has sent nothing for `producer.id.expiration.ms` (default: a day), and then
+accepts any sequence number. So a process that was frozen or suspended for hours must read the end of the log again
+before it sends: `BatchProducer.begin` states when the end was read, and what is sent more than `_KNOWN_SECONDS` after that and
+after the last acknowledgement raises `OutOfSequence`. A target whose `producer.id.expiration.ms` is less has no such
+protection against a frozen process.
+
+Everything happens in the caller's thread, within the calls of `BatchProducer`.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
+import select
+import time
 from collections import deque
 from collections.abc import Collection, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from kafka import errors as kafka_errors
 from kafka.protocol.producer import InitProducerIdRequest
 
-from waybill.errors import KafkaUnavailable, RestoreStopped
+from waybill.errors import RestoreStopped
 from waybill.names import TopicPartition
 from waybill.records.produced import Producer
-from waybill.sources.cluster import Cluster
+from waybill.sources.cluster import CLIENT_ID, Cluster
+from waybill.sources.leader_connection import LeaderConnection
 from waybill.sources.produce_request import PartitionRequests, ProduceAnswer
 
 __all__ = ["BatchProducer", "Batches", "OutOfSequence"]
@@ -39,7 +46,10 @@ _IN_FLIGHT = 5
 """The batches of one topic-partition that are sent and not acknowledged: the leader recognizes as many as repeated."""
 _NO_TRANSACTION_TIMEOUT = 2_147_483_647  # as Kafka's producer sends it without a transactional id
 _QUEUED_BYTES = 8 << 20
-"""How many bytes a topic-partition may hold in memory before `send` waits."""
+"""How many bytes a topic-partition may hold in memory before `wait_for_room` waits."""
+_KNOWN_SECONDS = 6 * 3600
+_LOOK_SECONDS, _LOOK_SOON_SECONDS = 1.0, 0.02
+"""How often every connection is looked at: for timeouts, and while one is made or delayed."""
 
 
 class OutOfSequence(Exception):
@@ -60,16 +70,13 @@ class Batches(NamedTuple):
 
 
 class BatchProducer:
-    """Sends record batches to a cluster. Use it from one thread.
-
-    The cluster's connections must allow many requests in flight, since those of all topic-partitions share them.
-    """
+    """Sends record batches to a cluster. Use it from one thread."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self.shares_topics = False
         """Whether others write to the topics, so that the offsets of appended batches cannot be known."""
-        self._changed = threading.Condition()
+        self._connections = _Connections(cluster)
         self._partitions: dict[TopicPartition, _PartitionQueue] = {}
 
     def new_producer(self) -> Producer:
@@ -100,14 +107,20 @@ class BatchProducer:
                 raise self._cluster.translate(action, refusal())
         raise AssertionError("unreachable")
 
+    def close(self) -> None:
+        """Close the connections. What is in flight may still be appended."""
+        self._connections.close()
+        self._partitions.clear()
+
+    def begin(self, tp: TopicPartition) -> None:
+        """Forget what was queued for a topic-partition, whose end of the log the caller reads next."""
+        self._partitions[tp] = _PartitionQueue(self._cluster, self._connections, tp, shares_topic=self.shares_topics)
+
     def send(self, tp: TopicPartition, batches: Batches) -> None:
         """Queue batches after those of earlier calls, and return at once. Call `wait_for_room` before the next call."""
-        queue = self._partitions.get(tp)
-        if queue is None:
-            queue = self._partitions[tp] = _PartitionQueue(
-                self._cluster, tp, self._changed, shares_topic=self.shares_topics
-            )
-        queue.offer(batches)
+        if tp not in self._partitions:
+            self.begin(tp)
+        self._partitions[tp].offer(batches)
 
     def acknowledged(self, tp: TopicPartition) -> int | None:
         """Return the target offset up to which all in-sync replicas have what was sent; None if nothing was."""
@@ -120,16 +133,15 @@ class BatchProducer:
         A topic-partition that has failed is returned, too: `check` raises its error.
         """
         queues = {tp: self._partitions.get(tp) for tp in tps}
-        found: list[TopicPartition] = []
-
-        def has_room() -> bool:
-            found[:] = [tp for tp, queue in queues.items() if queue is None or queue.has_news(_QUEUED_BYTES)]
-            return bool(found)
-
-        with self._changed:
-            if not self._changed.wait_for(has_room, _PATIENCE_SECONDS):
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        self._connections.exchange(0)
+        while True:
+            for tp, queue in queues.items():
+                if queue is None or queue.has_news(_QUEUED_BYTES):
+                    return tp
+            if time.monotonic() > deadline:
                 return next(iter(tps))
-        return found[0]
+            self._connections.exchange(_LOOK_SECONDS)
 
     def check(self, tp: TopicPartition, *, flush: bool = False) -> None:
         """Send again what failed and may succeed now. With `flush`, wait until everything sent is acknowledged.
@@ -146,6 +158,52 @@ class BatchProducer:
         self._partitions.pop(tp, None)
 
 
+class _Connections:
+    """The connections to the leaders."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._by_node: dict[int, LeaderConnection] = {}
+        self._look_at = 0.0
+
+    def to(self, node_id: int) -> LeaderConnection:
+        """Return a connection to a broker, which need not be made yet."""
+        found = self._by_node.get(node_id)
+        if found is not None and found.is_idle:
+            found.exchange()  # the broker may have closed it
+        if found is None or found.error is not None:
+            found = LeaderConnection(self._cluster.open_socket(node_id), _TIMEOUT_MS / 1000)
+            self._by_node[node_id] = found
+            self._look_at = 0.0
+        return found
+
+    def exchange(self, wait_seconds: float) -> None:
+        """Wait until a broker answers or takes more, `wait_seconds` at most, and do what can be done."""
+        sockets = select.poll()
+        by_number: dict[int, LeaderConnection] = {}
+        look_seconds = _LOOK_SECONDS
+        for connection in self._by_node.values():
+            if connection.is_delayed:
+                look_seconds = _LOOK_SOON_SECONDS
+            if connection.sock is not None:
+                number = connection.sock.fileno()
+                by_number[number] = connection
+                sockets.register(number, select.POLLIN | (select.POLLOUT if connection.wants_to_send else 0))
+        ready = sockets.poll(1000 * min(wait_seconds, look_seconds))
+        chosen: Collection[LeaderConnection] = [by_number[number] for number, _ in ready]
+        now = time.monotonic()
+        if now >= min(self._look_at, now + look_seconds):
+            self._look_at = now + look_seconds
+            chosen = list(self._by_node.values())
+        for connection in chosen:
+            connection.exchange()
+
+    def close(self) -> None:
+        for connection in self._by_node.values():
+            connection.end(kafka_errors.KafkaConnectionError("closed"))
+        self._by_node.clear()
+
+
 class _Sent(NamedTuple):
     offset: int
     batch: bytes
@@ -153,18 +211,11 @@ class _Sent(NamedTuple):
 
 
 class _PartitionQueue:
-    """The batches of one topic-partition that are not acknowledged, in order.
+    """The batches of one topic-partition that are not acknowledged, in order."""
 
-    The methods whose names begin with `_on_io` run in kafka-python's IO thread; the others in the caller's. The lock of
-    `changed`, which all topic-partitions share, guards all fields.
-    """
-
-    def __init__(
-        self, cluster: Cluster, tp: TopicPartition, changed: threading.Condition, *, shares_topic: bool
-    ) -> None:
-        self._cluster, self._tp, self._shares_topic = cluster, tp, shares_topic
-        self._requests = PartitionRequests(tp.topic, tp.partition, _TIMEOUT_MS)
-        self._changed = changed
+    def __init__(self, cluster: Cluster, connections: _Connections, tp: TopicPartition, *, shares_topic: bool) -> None:
+        self._cluster, self._connections, self._tp, self._shares_topic = cluster, connections, tp, shares_topic
+        self._requests = PartitionRequests(tp.topic, tp.partition, _TIMEOUT_MS, CLIENT_ID)
         self._waiting: deque[_Sent] = deque()
         self._in_flight: deque[_Sent] = deque()
         self._queued_bytes = 0
@@ -172,17 +223,16 @@ class _PartitionQueue:
         """Answers to requests of an earlier attempt are ignored: their batches are sent again."""
         self._failure: Exception | None = None
         self._node_id: int | None = None
+        self._known_at = _time_since_boot()
+        """When the leader was last known to know the producer id, or the end of the log was read."""
         self.acknowledged: int | None = None
-
-    # --- in the caller's thread ---
 
     def offer(self, batches: Batches) -> None:
         offset = batches.first_offset
-        with self._changed:
-            for data, messages in batches.data:
-                self._waiting.append(_Sent(offset, data, messages))
-                self._queued_bytes += len(data)
-                offset += messages
+        for data, messages in batches.data:
+            self._waiting.append(_Sent(offset, data, messages))
+            self._queued_bytes += len(data)
+            offset += messages
         self._continue()
 
     def has_news(self, limit_bytes: int) -> bool:
@@ -193,14 +243,11 @@ class _PartitionQueue:
         """Wait until at most `limit_bytes` are queued. Sends again after errors that a retry can remove."""
         attempts = None
         while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self.has_news(limit_bytes), _PATIENCE_SECONDS)
-                failure = self._failure
-                if failure is None and self._queued_bytes <= limit_bytes:
-                    return
-                progress = self.acknowledged
+            while not self.has_news(limit_bytes):
+                self._connections.exchange(_LOOK_SECONDS)
+            failure, progress = self._failure, self.acknowledged
             if failure is None:
-                failure = kafka_errors.KafkaTimeoutError("no answer from kafka-python's IO thread")
+                return
             if not isinstance(failure, kafka_errors.RetriableError):
                 raise self._translated(failure)
             logger.info("%s: %s; sending again", self._tp, failure)
@@ -224,56 +271,58 @@ class _PartitionQueue:
     def _send_again(self) -> None:
         """Put what is in flight back, in order, and send it to the current leader."""
         self._cluster.describe_topics([self._tp.topic])
-        with self._changed:
-            self._attempt += 1
-            self._waiting.extendleft(reversed(self._in_flight))
-            self._in_flight.clear()
-            self._failure = None
-            self._node_id = None
+        self._attempt += 1
+        self._waiting.extendleft(reversed(self._in_flight))
+        self._in_flight.clear()
+        self._failure = None
+        self._node_id = None
         self._continue()
 
     def _continue(self) -> None:
+        if self._failure is not None:
+            return
         if self._node_id is None:
             leader = self._cluster.leader(self._tp)
             if leader is None:
                 self._cluster.describe_topics([self._tp.topic])
                 leader = self._cluster.leader(self._tp)
             if leader is None:
-                with self._changed:
-                    self._failure = kafka_errors.LeaderNotAvailableError(str(self._tp))
+                self._failure = kafka_errors.LeaderNotAvailableError(str(self._tp))
                 return
             self._node_id = leader.node_id
-        self._cluster.run_soon(self._on_io_send)
+        connection = self._connections.to(self._node_id)
+        self._give(connection)
+        connection.exchange()
 
-    # --- in the IO thread ---
-
-    def _on_io_send(self) -> None:
-        with self._changed:
-            while self._failure is None and self._waiting and len(self._in_flight) < _IN_FLIGHT:
-                sent = self._waiting.popleft()
-                self._in_flight.append(sent)
-                attempt = self._attempt
-                future = self._cluster.send_on_io(self._node_id, self._requests.request(sent.batch), _TIMEOUT_MS)
-                future.add_callback(lambda response, sent=sent, attempt=attempt: self._on_io(sent, attempt, response))
-                future.add_errback(lambda error, attempt=attempt: self._on_io_error(attempt, error))
-
-    def _on_io(self, sent: _Sent, attempt: int, answer: ProduceAnswer) -> None:
-        error = kafka_errors.for_code(answer.error_code)
-        with self._changed:
-            if attempt != self._attempt or self._failure is not None:
+    def _give(self, connection: LeaderConnection) -> None:
+        """Add as many batches to the connection as may be in flight."""
+        while self._failure is None and self._waiting and len(self._in_flight) < _IN_FLIGHT:
+            if _time_since_boot() - self._known_at > _KNOWN_SECONDS:
+                self._failure = OutOfSequence(
+                    f"{self._tp}: the target has acknowledged nothing for {_KNOWN_SECONDS // 3600} h, and may not know "
+                    f"the producer id any more"
+                )
                 return
-            if error is kafka_errors.NoError and (self._shares_topic or answer.base_offset == sent.offset):
-                self._in_flight.popleft()
-                before = self._queued_bytes
-                self._queued_bytes -= len(sent.batch)
-                self.acknowledged = sent.offset + sent.messages
-                # Waking the other thread costs more than the rest of this function, so only where it has news.
-                if not self._queued_bytes or self._queued_bytes <= _QUEUED_BYTES < before:
-                    self._changed.notify_all()
-            else:
-                self._failure = self._refusal(error, answer, sent)
-                self._changed.notify_all()
-        self._on_io_send()
+            sent = self._waiting.popleft()
+            self._in_flight.append(sent)
+            on_answer = partial(self._on_answer, connection, sent, self._attempt)
+            connection.add(self._requests, sent.batch, on_answer, partial(self._on_error, self._attempt))
+
+    def _on_answer(self, connection: LeaderConnection, sent: _Sent, attempt: int, answer: ProduceAnswer) -> None:
+        if attempt != self._attempt or self._failure is not None:
+            return
+        if not answer.error_code and (self._shares_topic or answer.base_offset == sent.offset):
+            self._in_flight.popleft()
+            self._queued_bytes -= len(sent.batch)
+            self.acknowledged = sent.offset + sent.messages
+            self._known_at = _time_since_boot()
+            self._give(connection)
+        else:
+            self._failure = self._refusal(kafka_errors.for_code(answer.error_code), answer, sent)
+
+    def _on_error(self, attempt: int, error: Exception) -> None:
+        if attempt == self._attempt and self._failure is None:
+            self._failure = error
 
     def _refusal(self, error: Any, answer: ProduceAnswer, sent: _Sent) -> Exception:
         if error is kafka_errors.NoError:
@@ -288,8 +337,7 @@ class _PartitionQueue:
         refusal: Exception = error(answer.error_message or f"{self._tp}")
         return refusal
 
-    def _on_io_error(self, attempt: int, error: BaseException) -> None:
-        with self._changed:
-            if attempt == self._attempt and self._failure is None:
-                self._failure = error if isinstance(error, Exception) else KafkaUnavailable(str(error))
-                self._changed.notify_all()
+
+def _time_since_boot() -> float:
+    """Return the seconds since boot, which unlike those of the monotonic clock include a suspended machine's."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -12,6 +12,7 @@ setting to correct. Every other error becomes `KafkaUnavailable`.
 from __future__ import annotations
 
 import logging
+import socket
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Future
@@ -30,7 +31,7 @@ from waybill.names import TopicPartition, is_topic
 from waybill.records.framing import DEFAULT_MAX_BATCH_BYTES
 from waybill.sources.transport import DirectConnectionManager, QuickSelector, TlsExpected, TlsRefused
 
-__all__ = ["Cluster", "Leader", "Topic", "translate_error"]
+__all__ = ["CLIENT_ID", "Cluster", "Leader", "Topic", "translate_error"]
 
 
 logger = logging.getLogger(__name__)
@@ -41,7 +42,7 @@ BuildRequest = Callable[[list[TopicPartition]], Any]
 ReadResponse = Callable[[Any], Iterable[tuple[TopicPartition, int, Answer]]]
 """Splits a response into topic-partition, error code and answer."""
 
-_CLIENT_ID = "waybill"
+CLIENT_ID = "waybill"
 _STOP_TIMEOUT_MS = 10_000
 _BACKOFF_SECONDS = 0.1
 _MAX_BACKOFF_SECONDS = 1.0
@@ -85,7 +86,6 @@ class Cluster:
         *,
         request_timeout: timedelta,
         retry_timeout: timedelta,
-        max_in_flight_requests: int = _MAX_IN_FLIGHT_REQUESTS,
     ) -> None:
         self.servers = endpoint.where
         """The bootstrap servers, for messages."""
@@ -94,14 +94,14 @@ class Cluster:
         self._timeout_ms = int(request_timeout.total_seconds() * 1000)
         self._metadata = _MetadataCache(self.servers)
         security = _security_options(endpoint)
-        self._net = NetworkSelector(client_id=_CLIENT_ID, selector=QuickSelector)
+        self._net = NetworkSelector(client_id=CLIENT_ID, selector=QuickSelector)
         self._manager = DirectConnectionManager(
             self._net,
             bootstrap_servers=list(endpoint.bootstrap_servers),
-            client_id=_CLIENT_ID,
+            client_id=CLIENT_ID,
             request_timeout_ms=self._timeout_ms,
             socket_connection_setup_timeout_ms=self._timeout_ms,
-            max_in_flight_requests_per_connection=max_in_flight_requests,
+            max_in_flight_requests_per_connection=_MAX_IN_FLIGHT_REQUESTS,
             reconnect_backoff_max_ms=int(_MAX_BACKOFF_SECONDS * 1000),
             receive_message_max_bytes=DEFAULT_MAX_BATCH_BYTES + (1 << 20),
             **security,
@@ -278,17 +278,25 @@ class Cluster:
         except TimeoutError:
             raise kafka_errors.KafkaTimeoutError("no answer from kafka-python's IO thread") from None
 
-    def run_soon(self, function: Callable[[], None]) -> None:
-        """Call a function in kafka-python's IO thread, which must not wait there. Returns at once."""
-        self._manager.call_soon(function)
+    def open_socket(self, node_id: int) -> Future[socket.socket]:
+        """Connect to a broker and authenticate, without waiting. The future gets the socket or kafka-python's error.
 
-    def send_on_io(self, node_id: int | None, request: Any, timeout_ms: int) -> Any:
-        """Send a request, in the IO thread (`run_soon`), and return kafka-python's future of its response.
-
-        Its callbacks run in the IO thread. This costs a fraction of `send`, which hands each request and each response
-        from thread to thread.
+        The socket does not block, and nothing else uses it. It is closed with the cluster at the latest.
         """
-        return self._manager.send(request, node_id=node_id, request_timeout_ms=timeout_ms)
+        future: Future[socket.socket] = Future()
+        try:
+            self._manager.call_soon(self._open_socket, future, node_id)
+        except Exception as error:  # as in `send`
+            future.set_exception(kafka_errors.KafkaConnectionError(error))
+        return future
+
+    async def _open_socket(self, future: Future[socket.socket], node_id: int) -> None:
+        try:
+            future.set_result(await self._manager.open_socket(node_id))
+        except OSError as error:  # for example, a host name that does not resolve
+            future.set_exception(kafka_errors.KafkaConnectionError(error))
+        except BaseException as error:  # raised in the thread that uses the socket
+            future.set_exception(error)
 
     def _send_and_wait(self, node_id: int | None, request: Any) -> Any:
         return self.wait(self.send(node_id, request))

@@ -38,7 +38,6 @@ logger = logging.getLogger(__name__)
 
 _REQUEST_TIMEOUT = timedelta(seconds=30)
 _RETRY_TIMEOUT = timedelta(minutes=2)
-_MAX_IN_FLIGHT_REQUESTS = 1000
 _TOPIC = 2
 _SET, _DELETE = 0, 1
 _CREATE_TIMEOUT_MS = 30_000
@@ -82,7 +81,6 @@ class KafkaTarget:
             endpoint,
             request_timeout=_REQUEST_TIMEOUT,
             retry_timeout=_RETRY_TIMEOUT,
-            max_in_flight_requests=_MAX_IN_FLIGHT_REQUESTS,
         )
         self.where = endpoint.where
         self.producer = BatchProducer(self._cluster)
@@ -94,6 +92,7 @@ class KafkaTarget:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.producer.close()
         self._cluster.close()
 
     def find_topic(self, name: str) -> TargetTopic | None:

@@ -15,9 +15,10 @@ sent. Here a connection attempt that fails closes its socket, and `DirectConnect
 others.
 
 This module uses names that kafka-python may change in any version: `KafkaConnectionManager._build_transport`,
-`_connect` and `_auth_failures`, `KafkaNetSocket`, `KafkaTCPTransport._read_from_sock`, `_sock`, `_write` and
-`_writing`, and `_receiving`, `_rbuffer` and `_max_frame_size` of `KafkaProtocol`. Therefore the version is pinned, and
-tests/integration/test_source_kafka.py and test_security.py read through this module.
+`_connect` and `_auth_failures`, `KafkaConnection._reauth`, `KafkaNetSocket`, `KafkaTCPTransport._read_from_sock`,
+`_read_task`, `_sock`, `_write` and `_writing`, and `_receiving`, `_rbuffer` and `_max_frame_size` of `KafkaProtocol`.
+Therefore the version is pinned, and tests/integration/test_source_kafka.py and test_security.py read through this
+module.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kafka import errors as kafka_errors
+from kafka.net.connection import KafkaConnection
 from kafka.net.inet import KafkaNetSocket
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
@@ -75,6 +77,29 @@ class DirectConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
         for sock in self._open_sockets:
             sock.close()
         self._open_sockets.clear()
+
+    async def open_socket(self, node_id: int) -> socket.socket:
+        """Connect to a broker, authenticate, and return the socket, which kafka-python uses no more.
+
+        To be called in the IO thread. Raises kafka-python's errors, and those of `_connect` that are final.
+        """
+        self.maybe_raise_auth_failure(node_id)
+        node = self.cluster.broker_metadata(node_id)
+        if node is None or self.closed:
+            raise kafka_errors.NodeNotReadyError(node_id)
+        conn = KafkaConnection(self._net, node_id, self.broker_version_data, **self.config)
+        timeout_seconds = self.config["socket_connection_setup_timeout_ms"] / 1000
+        await self._connect(node, conn, timeout_at=time.monotonic() + timeout_seconds)
+        if self.closed:
+            raise kafka_errors.KafkaConnectionError("the client is closed")
+        await conn.init_future
+        conn._reauth.cancel()
+        transport = conn.transport
+        transport.pause_reading()
+        self._net.cancel(transport._read_task)
+        sock: socket.socket = transport._sock
+        transport._sock = transport._read_task = None
+        return sock
 
     async def _connect(self, node: Any, conn: Any, *args: Any, **kwargs: Any) -> None:
         await super()._connect(node, conn, *args, **kwargs)

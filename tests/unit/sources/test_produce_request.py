@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
-
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
-from waybill.sources.produce_request import PartitionRequests, ProduceAnswer
+from waybill.sources.produce_request import REQUEST_END, PartitionRequests, ProduceAnswer
 
 TOPICS = st.text("abcXYZ0189._-", min_size=1, max_size=249)
 PARTITIONS = st.integers(0, 2**31 - 1)
@@ -18,8 +16,8 @@ PARTITIONS = st.integers(0, 2**31 - 1)
 def test_request_is_the_one_that_kafka_python_encodes(
     topic: str, partition: int, batch: bytes, timeout_ms: int, correlation_id: int
 ) -> None:
-    raw = PartitionRequests(topic, partition, timeout_ms).request(batch)
-    raw.with_header(correlation_id=correlation_id, client_id="waybill")
+    requests = PartitionRequests(topic, partition, timeout_ms, "waybill")
+    raw = requests.begin(correlation_id, len(batch)) + batch + REQUEST_END
     topic_data = ProduceRequest.TopicProduceData
     request = ProduceRequest(
         version=9,
@@ -34,7 +32,7 @@ def test_request_is_the_one_that_kafka_python_encodes(
         ],
     )
     request.with_header(correlation_id=correlation_id, client_id="waybill")
-    assert raw.encode(framed=True, header=True) == request.encode(framed=True, header=True)
+    assert raw == request.encode(framed=True, header=True)
 
 
 @given(
@@ -73,10 +71,7 @@ def test_answer_is_the_one_that_kafka_python_decodes(
         throttle_time_ms=throttle_ms,
     )
     response.with_header(correlation_id=77)
-    raw = PartitionRequests(topic, partition, 1).request(b"")
-    buffer = io.BytesIO(response.encode(header=True))
-    assert raw.parse_header(buffer).correlation_id == 77
-    found = raw.decode(buffer)
+    found = PartitionRequests(topic, partition, 1, "waybill").read(response.encode(header=True))
     if code or with_errors or message is not None:
         assert found == ProduceAnswer(code, offset, message, throttle_ms)
     else:

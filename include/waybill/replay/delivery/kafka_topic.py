@@ -161,6 +161,7 @@ class TopicDelivery:
     def _count_there(self, number: int) -> int:
         """Return how many messages of the request a partition has, and remember where its log ends now."""
         tp, count = TopicPartition(self._topic, number), max(self._counts[number], self._there[number])
+        self._target.producer.begin(tp)
         log_range = self._target.log.offsets([tp])[tp]
         begin = self._state["ends"][number]
         if log_range.earliest > begin:

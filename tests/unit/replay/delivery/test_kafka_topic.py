@@ -90,6 +90,9 @@ class Cluster:
         if begin < end:
             yield SimpleNamespace(frames=self.leaders[tp.partition].frames(begin))
 
+    def begin(self, tp: TopicPartition) -> None:
+        self.queues.pop(tp, None)
+
     def send(self, tp: TopicPartition, batches: Any) -> None:
         self.queues.setdefault(tp, []).extend(data for data, _ in batches.data)
 
