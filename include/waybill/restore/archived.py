@@ -22,6 +22,10 @@ from waybill.store import Store
 __all__ = ["ArchivedBatch", "objects_of_range", "read_batches"]
 
 
+_READ_BYTES = 8 << 20
+"""As many as `ReadAhead` fetches of an object at once, so that they are framed without a copy."""
+
+
 class ArchivedBatch(NamedTuple):
     """A record batch of the archive that holds a message for each of its offsets, or none."""
 
@@ -85,7 +89,7 @@ def _read_object(ahead: ReadAhead, span: Span, first_offset: int, next_offset: i
     low, high = max(first_offset, object_start), min(next_offset, span.next_offset)
     end = object_start
     with ahead.open(span.key) as stream:
-        for frame in read_frames(stream, span.key):
+        for frame in read_frames(stream, span.key, chunk_bytes=_READ_BYTES):
             header = frame.header
             _check_place(span, header.base_offset, header.next_offset, end, object_start)
             end = header.next_offset

@@ -63,6 +63,7 @@ class LeaderConnection:
         self._in_flight: deque[_Request] = deque()
         self._outgoing: deque[bytes | memoryview] = deque()
         self._received = b""
+        self._low_water = 1
         self._paused_until = 0.0
         """Until when the broker wants no requests (KIP-219), by the monotonic clock; in the past for not at all."""
         self.error: Exception | None = None
@@ -104,6 +105,7 @@ class LeaderConnection:
             if self._sock is not None or self._has_opened():
                 self._receive()
                 self._send()
+                self._wait_for_several()
                 self._check_deadline()
         except (OSError, ValueError, struct.error) as error:
             self.end(kafka_errors.KafkaConnectionError(error))
@@ -141,6 +143,19 @@ class LeaderConnection:
             # A TLS socket may hold more than the selector knows of.
             if len(data) < _RECEIVE_BYTES and not isinstance(self._sock, ssl.SSLSocket):
                 return
+
+    def _wait_for_several(self) -> None:
+        """Let the selector report the socket when the answers to more than half of the requests have come.
+
+        The broker works on the rest meanwhile. A wake-up for each answer costs half of the CPU time of a restore.
+        """
+        if isinstance(self._sock, ssl.SSLSocket):  # the sizes of its records are unknown
+            return
+        count = (len(self._in_flight) + 2) // 2
+        low_water = sum(request.requests.answer_bytes for request in islice(self._in_flight, count)) or 1
+        if low_water != self._low_water and self._sock is not None:
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, low_water)
+            self._low_water = low_water
 
     def _take_answers(self, data: bytes) -> bytes:
         """Call the callbacks of the responses in `data`, and return the rest."""

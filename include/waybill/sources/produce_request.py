@@ -62,6 +62,8 @@ class PartitionRequests:
         )
         self._size = _START.size - _INDEX.size + len(self._prefix) + len(REQUEST_END)
         self._answer_at = _BODY + len(one_topic)
+        self.answer_bytes = _INDEX.size + self._answer_at + _ANSWER.size + len(_NONE)
+        """The size of the shortest response, with its length."""
 
     def begin(self, correlation_id: int, batch_bytes: int) -> bytes:
         """Return what precedes a batch of `batch_bytes` in its request. `REQUEST_END` follows it."""
