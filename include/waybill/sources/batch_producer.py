@@ -9,9 +9,9 @@ rivals with the same producer id alike: the first one to send a position wins (d
 
 The leader forgets a producer id that has sent nothing for `producer.id.expiration.ms` (default: a day), and then
 accepts any sequence number. So a process that was frozen or suspended for hours must read the end of the log again
-before it sends: `BatchProducer.begin` states when the end was read, and what is sent more than `_KNOWN_SECONDS` after that and
-after the last acknowledgement raises `OutOfSequence`. A target whose `producer.id.expiration.ms` is less has no such
-protection against a frozen process.
+before it sends: `BatchProducer.begin` states when the end was read, and to send more than `_KNOWN_SECONDS` after that
+and after the last acknowledgement raises `OutOfSequence`. A target whose `producer.id.expiration.ms` is less has no
+such protection against a frozen process.
 
 Everything happens in the caller's thread, within the calls of `BatchProducer`.
 """
@@ -197,6 +197,8 @@ class _Connections:
             chosen = list(self._by_node.values())
         for connection in chosen:
             connection.exchange()
+        if any(connection.error is not None for connection in chosen):
+            self._by_node = {node_id: each for node_id, each in self._by_node.items() if each.error is None}
 
     def close(self) -> None:
         for connection in self._by_node.values():

@@ -101,6 +101,8 @@ class LeaderConnection:
 
     def exchange(self) -> None:
         """Receive what the broker has answered, and send what the socket takes. Does not wait."""
+        if self.error is not None:
+            return
         try:
             if self._sock is not None or self._has_opened():
                 self._receive()
