@@ -45,7 +45,7 @@ _PATIENCE_SECONDS = 60.0
 _IN_FLIGHT = 5
 """The batches of one topic-partition that are sent and not acknowledged: the leader recognizes as many as repeated."""
 _NO_TRANSACTION_TIMEOUT = 2_147_483_647  # as Kafka's producer sends it without a transactional id
-_QUEUED_BYTES = 8 << 20
+_QUEUED_BYTES = 1 << 20
 """How many bytes a topic-partition may hold in memory before `wait_for_room` waits."""
 _KNOWN_SECONDS = 6 * 3600
 _LOOK_SECONDS, _LOOK_SOON_SECONDS = 1.0, 0.02
