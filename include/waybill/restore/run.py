@@ -10,9 +10,11 @@ and two processes that carry out the same restore do not repeat a message.
 
 from __future__ import annotations
 
+import gc
 import logging
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from waybill import failpoints
@@ -35,6 +37,8 @@ _IN_TURN = 8
 """How many topic-partitions are restored at the same time."""
 _CHUNK_BYTES = 128 << 10
 """About how many bytes are read and stamped before the answers to those in flight are looked at."""
+_COLLECT_AFTER = 50_000
+"""How many new objects begin a garbage collection: with Python's 700 they take 15 % of the CPU time (decision 0026)."""
 _PART_MESSAGES = 1_000_000
 _PART_SECONDS = 30.0
 _MAX_REPOSITIONS = 20
@@ -77,6 +81,27 @@ def restore(
     when a topic of the target is not the one that the restore began with.
     """
     check_target(target, plan)
+    with _rare_collections():
+        return _restore(store, target, plan, should_stop, report)
+
+
+@contextmanager
+def _rare_collections() -> Iterator[None]:
+    thresholds = gc.get_threshold()
+    gc.set_threshold(_COLLECT_AFTER, *thresholds[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
+
+
+def _restore(
+    store: Store,
+    target: KafkaTarget,
+    plan: Plan,
+    should_stop: Callable[[], bool],
+    report: Callable[[PartitionResult], None],
+) -> list[PartitionResult]:
     waiting = [_Partition(store, target, plan, each) for each in plan.partitions]
     results = [each.result for each in waiting]
     active: dict[TopicPartition, _Partition] = {}
