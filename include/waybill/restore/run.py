@@ -38,7 +38,7 @@ _IN_TURN = 8
 _CHUNK_BYTES = 128 << 10
 """About how many bytes are read and stamped before the answers to those in flight are looked at."""
 _COLLECT_AFTER = 50_000
-"""How many new objects begin a garbage collection: with Python's 700 they take 15 % of the CPU time (decision 0026)."""
+"""After how many new objects garbage is collected: after Python's 700 it takes 15 % of the CPU time."""
 _PART_MESSAGES = 1_000_000
 _PART_SECONDS = 30.0
 _MAX_REPOSITIONS = 20

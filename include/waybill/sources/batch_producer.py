@@ -48,6 +48,7 @@ _NO_TRANSACTION_TIMEOUT = 2_147_483_647  # as Kafka's producer sends it without 
 _QUEUED_BYTES = 1 << 20
 """How many bytes a topic-partition may hold in memory before `wait_for_room` waits."""
 _KNOWN_SECONDS = 6 * 3600
+"""How long the leader is taken to know the producer id, after an acknowledgement or the reading of the log's end."""
 _LOOK_SECONDS, _LOOK_SOON_SECONDS = 1.0, 0.02
 """How often every connection is looked at: for timeouts, and while one is made or delayed."""
 

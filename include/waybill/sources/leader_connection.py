@@ -149,7 +149,7 @@ class LeaderConnection:
     def _wait_for_several(self) -> None:
         """Let the selector report the socket when the answers to more than half of the requests have come.
 
-        The broker works on the rest meanwhile. A wake-up for each answer costs half of the CPU time of a restore.
+        The broker works on the rest meanwhile. Without this, each answer wakes the process for one request.
         """
         if isinstance(self._sock, ssl.SSLSocket):  # the sizes of its records are unknown
             return
