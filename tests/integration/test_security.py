@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
@@ -31,7 +32,12 @@ from waybill.connections import Encryption, KafkaEndpoint, S3Endpoint, ZooKeeper
 from waybill.coordination import CommittedOffset, Coordinator, ZkPaths, ZooKeeperSession
 from waybill.errors import ConfigError, CoordinationUnavailable, IngestStopped, KafkaUnavailable, WaybillError
 from waybill.names import TopicPartition
+from waybill.records.encode import Record, encode_batch
+from waybill.records.framing import read_frames
+from waybill.records.produced import stamp
+from waybill.sources.batch_producer import Batches
 from waybill.sources.kafka import KafkaSource
+from waybill.sources.target import KafkaTarget
 from waybill.store import Store
 
 pytestmark = pytest.mark.integration
@@ -180,6 +186,26 @@ def test_client_reads_all_responses_of_one_tls_record(servers: SecuredServers) -
             request = [MetadataRequest(topics=[], allow_auto_topic_creation=False, max_version=8) for _ in range(5)]
             responses = [cluster.wait(each) for each in [cluster.send(1, each) for each in request]]
             assert all(response.brokers for response in responses)
+
+
+@pytest.mark.parametrize("protocol", ["SASL_SSL", "SASL_PLAINTEXT"])
+def test_batches_are_produced_with_sasl(
+    servers: SecuredServers, cluster: Cluster, tp: TopicPartition, protocol: str
+) -> None:
+    """Batches of a megabyte, which the socket takes in pieces, and more of them than may be in flight."""
+    servers.allow(ALICE, tp.topic, AclOperation.WRITE)
+    with KafkaTarget(endpoint(servers.kafka_as(ALICE, "SCRAM-SHA-256", protocol))) as target:
+        target.find_topic(tp.topic)
+        who = target.producer.new_producer()
+        data = []
+        for number in range(12):
+            batch = encode_batch([Record(0, 1, None, os.urandom(900_000), ())])
+            (frame,) = read_frames(io.BytesIO(batch), "made")
+            data.append((stamp(frame, who, number), 1))
+        target.producer.send(tp, Batches(0, data))
+        target.producer.check(tp, flush=True)
+        assert target.producer.acknowledged(tp) == 12
+        assert target.log.offsets([tp])[tp].end == 12
 
 
 def endpoint(document: Mapping[str, Any]) -> KafkaEndpoint:
