@@ -10,9 +10,9 @@ What this relies on: the messages of a request come in the same order each time 
 partitions.
 
 Limits: the leader forgets a producer id that has sent nothing for `producer.id.expiration.ms` (default: a day), and
-then accepts any sequence number. A worker that was frozen for longer than that, behind its successor, and wakes up on
-an open connection would repeat messages; Kafka closes idle connections after ten minutes. A topic with LogAppendTime
-gets the messages with new timestamps.
+then accepts any sequence number. So a worker that was frozen sends nothing more when six hours have passed since its
+last acknowledgement (`sources/batch_producer.py`): its turn ends, and the next turn reads the log's end first.
+A topic with LogAppendTime gets the messages with new timestamps.
 """
 
 from __future__ import annotations
