@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 MAX_MESSAGES = 4_000_000
 """An index file with as many messages is not extended any more. Building one takes some 200 MB of memory."""
-_BLOCK_MESSAGES = 8_192
+_BLOCK_MESSAGES = 1_024
 _BLOCK_BYTES = 256 << 10
 _US_PER_MS = 1_000
 
