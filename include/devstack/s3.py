@@ -131,7 +131,7 @@ class S3Server:
         else:
             command = [str(self.program.binary), "--port", f"127.0.0.1:{self.port}", "--region", REGION]
             # Not --keep-alive: with it, v1.8.0 answers 400 to a few requests in a thousand of pyarrow's S3 client.
-            command += ["--keep-alive", "--quiet", "posix", *self._metadata_options(data), str(data)]
+            command += ["--quiet", "posix", *self._metadata_options(data), str(data)]
         environment = {"ROOT_ACCESS_KEY": self.access_key, "ROOT_SECRET_KEY": self.secret_key}
         return (ServerSpec("s3", tuple(command), logs / "s3.log", self.directory, environment),)
 
