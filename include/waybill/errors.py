@@ -14,6 +14,7 @@ later without any change. Retry policies, Airflow's among them, read that proper
       DocumentDamaged               small JSON documents of S3 and ZooKeeper
 
       KafkaUnavailable              (retriable)
+      KinesisUnavailable            (retriable)
       StoreUnavailable              (retriable) S3
       CatalogUnavailable            (retriable) the Iceberg catalog
       CoordinationUnavailable       (retriable) ZooKeeper
@@ -104,6 +105,7 @@ __all__ = [
     "IngestIncomplete",
     "IngestStopped",
     "KafkaUnavailable",
+    "KinesisUnavailable",
     "LockHeld",
     "LogTruncated",
     "MixedFormats",
@@ -202,6 +204,12 @@ class DocumentDamaged(WaybillError):
 
 class KafkaUnavailable(WaybillError):
     """Kafka did not answer, or refused, for longer than the lane may wait. A later call may succeed."""
+
+    retriable = True
+
+
+class KinesisUnavailable(WaybillError):
+    """Kinesis did not answer, throttled, or gave no usable answer in all tries of a call. A later call may succeed."""
 
     retriable = True
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from botocore.credentials import DeferredRefreshableCredentials, ReadOnlyCredentials
     from botocore.exceptions import ClientError
 
-__all__ = ["current_keys", "find_region", "renewed_keys", "role_error", "s3_client"]
+__all__ = ["current_keys", "find_region", "renewed_keys", "role_error", "s3_client", "service_client"]
 
 _STS_OPTIONS: dict[str, Any] = {
     "connect_timeout": 5,
@@ -38,11 +38,23 @@ _creating = threading.Lock()
 
 def s3_client(endpoint: S3Endpoint, config: Config) -> Any:
     """Return botocore's S3 client. Raises `ConfigError` when the connection names a profile that does not exist."""
+    client = service_client(endpoint, "s3", config)
+    # These events come once for each try, so requests that botocore repeats are counted, too.
+    client.meta.events.register("before-send.s3", _count_request)
+    client.meta.events.register("response-received.s3", _count_answer)
+    return client
+
+
+def service_client(endpoint: S3Endpoint, service: str, config: Config, *, region: str | None = None) -> Any:
+    """Return botocore's client of any AWS service, with the keys of an AWS connection. `region`: its own if None.
+
+    Raises `ConfigError` when the connection names a profile that does not exist.
+    """
     with _creating:
-        return _create_client(endpoint, config)
+        return _create_client(endpoint, service, config, region)
 
 
-def _create_client(endpoint: S3Endpoint, config: Config) -> Any:
+def _create_client(endpoint: S3Endpoint, service: str, config: Config, region: str | None) -> Any:
     session = _session(endpoint)
     if endpoint.role is None:  # with a role, the session has its own keys
         keys = {
@@ -52,18 +64,14 @@ def _create_client(endpoint: S3Endpoint, config: Config) -> Any:
         }
     else:
         keys = {}
-    client = session.create_client(
-        "s3",
-        region_name=find_region(endpoint),
+    return session.create_client(
+        service,
+        region_name=region or find_region(endpoint),
         endpoint_url=endpoint.endpoint_url,
         verify=endpoint.ca_file,
         config=config,
         **keys,
     )
-    # These events come once for each try, so requests that botocore repeats are counted, too.
-    client.meta.events.register("before-send.s3", _count_request)
-    client.meta.events.register("response-received.s3", _count_answer)
-    return client
 
 
 def _count_request(request: Any, event_name: str, **_: Any) -> None:

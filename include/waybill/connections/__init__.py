@@ -11,6 +11,7 @@ An option that concerns security is never ignored: Waybill follows it, or refuse
 from waybill.connections.connection import CatalogEndpoint, Connection, Tls, connection_variable, find_connection
 from waybill.connections.http import AirflowEndpoint, HttpEndpoint, RegistryEndpoint
 from waybill.connections.kafka import KafkaEndpoint, Sasl, SaslMechanism, SecurityProtocol
+from waybill.connections.kinesis import KinesisEndpoint
 from waybill.connections.s3 import AssumedRole, Encryption, S3Endpoint
 from waybill.connections.zookeeper import Access, ZooKeeperEndpoint
 
@@ -23,6 +24,7 @@ __all__ = [
     "Encryption",
     "HttpEndpoint",
     "KafkaEndpoint",
+    "KinesisEndpoint",
     "RegistryEndpoint",
     "S3Endpoint",
     "Sasl",

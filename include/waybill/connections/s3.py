@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from waybill.connections.connection import Connection, Endpoint
 from waybill.errors import ConfigError
 
-__all__ = ["AssumedRole", "Encryption", "S3Endpoint"]
+__all__ = ["AssumedRole", "Encryption", "S3Endpoint", "service_url"]
 
 _ROLE = re.compile(r"arn:[a-z-]+:iam::[0-9]{12}:role/\S+")
 _SESSION_NAME = re.compile(r"[A-Za-z0-9_+=,.@-]{2,64}")
@@ -145,16 +145,16 @@ def _role(conn: Connection) -> AssumedRole | None:
         session_name=name,
         external_id=external_id,
         duration_seconds=seconds,
-        sts_endpoint_url=_sts_url(conn),
+        sts_endpoint_url=service_url(conn, "sts"),
     )
 
 
-def _sts_url(conn: Connection) -> str | None:
-    """Return the URL in `{"service_config": {"sts": {"endpoint_url": "https://…"}}}`, as Airflow names it."""
-    service = _section(conn, "service_config").get("sts", {})
-    if not isinstance(service, dict):
-        conn.refuse("service_config.sts in its extra must be a JSON object")
-    return _url(conn, "service_config.sts.endpoint_url", service.get("endpoint_url"))
+def service_url(conn: Connection, service: str) -> str | None:
+    """Return the URL in `{"service_config": {"<service>": {"endpoint_url": "https://…"}}}`, as Airflow names it."""
+    options = _section(conn, "service_config").get(service, {})
+    if not isinstance(options, dict):
+        conn.refuse(f"service_config.{service} in its extra must be a JSON object")
+    return _url(conn, f"service_config.{service}.endpoint_url", options.get("endpoint_url"))
 
 
 def _section(conn: Connection, key: str) -> dict[str, Any]:

@@ -1,0 +1,147 @@
+"""Kinesis records as messages of Kafka record batches.
+
+| part of the message | from the Kinesis record |
+|---|---|
+| key | partition key; null if the producer gave none |
+| value | data |
+| timestamp | approximate arrival time, ms (CreateTime) |
+| headers | the shard's id, the sequence number, and what `Header` lists |
+
+The user records of a KPL aggregate become a message each, with the arrival time and sequence number of the aggregate,
+and with their position in it as the sub-sequence number. An aggregate that cannot be unpacked becomes one message with
+its data as it is, and a header that says why.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+from typing import NamedTuple
+
+from waybill.records.dense import DenseMessage, encode_dense, varint
+from waybill.records.framing import Codec
+from waybill.shards.lineage import Shard
+from waybill.sources.kinesis.aggregates import MAGIC, DamagedAggregate, UserRecord, unpack
+from waybill.sources.kinesis.answers import RawRecord
+
+__all__ = ["EncodedRecords", "Header", "encode_records", "to_messages"]
+
+_TAG_PREFIX = "kinesis.tag."
+
+
+class Header(StrEnum):
+    """The headers of a message. Numbers are decimal digits in ASCII."""
+
+    SHARD_ID = "kinesis.shard_id"
+    ENCRYPTION_TYPE = "kinesis.encryption_type"
+    """`KMS`; absent for records that are not encrypted in Kinesis."""
+    SEQUENCE_NUMBER = "kinesis.sequence_number"
+    SUB_SEQUENCE_NUMBER = "kinesis.sub_sequence_number"
+    """User records of an aggregate only: 0, 1, and so on."""
+    EXPLICIT_HASH_KEY = "kinesis.explicit_hash_key"
+    """User records of an aggregate only: GetRecords does not return the explicit hash key of a record."""
+    OUTSIDE_SHARD = "kinesis.outside_shard"
+    """`true` for a user record whose hash is not in the shard's range: the shards have changed after the KPL chose the
+    shard. The KPL then sends it again, to the right one, so the Kinesis Client Library ignores this one."""
+    DAMAGED_AGGREGATE = "kinesis.damaged_aggregate"
+    """Why the value, which starts as a KPL aggregate does, cannot be unpacked."""
+
+
+class EncodedRecords(NamedTuple):
+    """Kinesis records as record batches, one behind the other."""
+
+    data: bytes
+    messages: int
+    damaged_aggregates: int
+
+
+def encode_records(
+    records: Iterable[RawRecord], shard: Shard, base_offset: int, *, codec: Codec = Codec.ZSTD
+) -> EncodedRecords:
+    """Return record batches of all records of one shard. The offsets begin with `base_offset` and lack none."""
+    writer = _MessageWriter(shard)
+    data, messages = encode_dense(writer.messages(records), base_offset, codec=codec)
+    return EncodedRecords(data, messages, writer.damaged_aggregates)
+
+
+def to_messages(records: Iterable[RawRecord], shard: Shard) -> Iterator[DenseMessage]:
+    """Yield the messages of records, at least one for each record."""
+    return _MessageWriter(shard).messages(records)
+
+
+class _MessageWriter:
+    """Writes headers as bytes: those that many messages share are encoded once."""
+
+    def __init__(self, shard: Shard) -> None:
+        self.damaged_aggregates = 0
+        self._shard = shard
+        self._fronts: dict[tuple[str, int], bytes] = {}
+
+    def messages(self, records: Iterable[RawRecord]) -> Iterator[DenseMessage]:
+        for record in records:
+            if record.data.startswith(MAGIC):
+                yield from self._aggregate(record)
+                continue
+            number = b"%d" % record.sequence_number
+            headers = self._front(record.encryption_type, 0) + varint(len(number)) + number
+            key = record.partition_key
+            yield DenseMessage(record.arrival_ms, None if key is None else key.encode(), record.data, headers)
+
+    def _aggregate(self, record: RawRecord) -> Iterator[DenseMessage]:
+        number = _field(b"%d" % record.sequence_number)
+        try:
+            found = unpack(record.data)
+        except DamagedAggregate as error:
+            self.damaged_aggregates += 1
+            front = self._front(record.encryption_type, 1) + number
+            headers = front + _header(Header.DAMAGED_AGGREGATE, str(error).encode(errors="replace"))
+            key = record.partition_key
+            yield DenseMessage(record.arrival_ms, None if key is None else key.encode(), record.data, headers)
+            return
+        inside: dict[tuple[str, str | None], bool] = {}
+        for position, each in enumerate(found or ()):
+            route = (each.partition_key, each.explicit_hash_key)
+            if route not in inside:
+                inside[route] = self._is_inside(each)
+            extra = _extra_headers(position, each, inside[route])
+            front = self._front(record.encryption_type, len(extra)) + number
+            yield DenseMessage(record.arrival_ms, each.partition_key.encode(), each.data, front + b"".join(extra))
+
+    def _is_inside(self, record: UserRecord) -> bool:
+        if record.explicit_hash_key is not None:
+            hashed = int(record.explicit_hash_key)
+        else:
+            digest = hashlib.md5(record.partition_key.encode(), usedforsecurity=False).digest()
+            hashed = int.from_bytes(digest, "big")
+        return self._shard.first_hash <= hashed <= self._shard.last_hash
+
+    def _front(self, encryption_type: str, more: int) -> bytes:
+        """Return the encoded headers up to the name of the sequence number, for a message with `more` behind it."""
+        front = self._fronts.get((encryption_type, more))
+        if front is None:
+            headers = [_header(Header.SHARD_ID, self._shard.shard_id.encode())]
+            if encryption_type != "NONE":
+                headers.append(_header(Header.ENCRYPTION_TYPE, encryption_type.encode()))
+            name = _field(Header.SEQUENCE_NUMBER.encode())
+            front = varint(len(headers) + 1 + more) + b"".join(headers) + name
+            self._fronts[encryption_type, more] = front
+        return front
+
+
+def _extra_headers(position: int, record: UserRecord, is_inside: bool) -> list[bytes]:
+    headers = [_header(Header.SUB_SEQUENCE_NUMBER, b"%d" % position)]
+    if record.explicit_hash_key is not None:
+        headers.append(_header(Header.EXPLICIT_HASH_KEY, record.explicit_hash_key.encode()))
+    if not is_inside:
+        headers.append(_header(Header.OUTSIDE_SHARD, b"true"))
+    headers += [_header(_TAG_PREFIX + name, value.encode()) for name, value in record.tags]
+    return headers
+
+
+def _header(name: str, value: bytes) -> bytes:
+    return _field(name.encode()) + _field(value)
+
+
+def _field(value: bytes) -> bytes:
+    return varint(len(value)) + value
