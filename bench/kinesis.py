@@ -1,11 +1,12 @@
-"""Read Kinesis records from an emulator and make objects of them, without the upload.
+"""Read Kinesis records and make objects of them, without the upload.
 
     python bench/kinesis.py [--records N] [--case NAME] [--repeats N] [--json FILE]
 
 `waybill` reads with `ShardReader` and encodes zstd record batches. The baseline `boto3-loop` is what a consumer in a
 page of code does: boto3's `get_records` in a loop, each record as a line of JSON (base64 data) in a gzip object. Cases:
 `single` has one event in each Kinesis record, `kpl` has KPL aggregates of 50 events. Both sides unpack aggregates, the
-baseline with aws-kinesis-agg. The emulator is a process of its own, whose CPU time does not count.
+baseline with aws-kinesis-agg. The server is the script's own process, with answers that it made before the cases ran:
+its CPU time does not count, and an emulator would need minutes for so many records.
 """
 
 from __future__ import annotations
@@ -17,21 +18,20 @@ import io
 import json
 import math
 import random
-import tempfile
-import time
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Self
 
 from events import MESSAGE_BYTES, message
 from measurement import Case, Sample, Work, argument_parser, print_rates, run_cases, run_only_case, write_json
 
 AGGREGATED = 50
 KEYS = 1000
-OBJECT_BYTES = 64 << 20
-_PUT_RECORDS = 500
-_READY_SECONDS = 30.0
+MAX_RECORDS = 10_000
+MAX_BYTES = 10_000_000
+FIRST_MS = 1_700_000_000_000
+FIRST_SEQUENCE = 49680510334066078125161334800747181671462721233197465602
 REGION = "us-east-1"
 
 
@@ -94,7 +94,7 @@ def read_with_boto3(case: str, arguments: argparse.Namespace) -> Work:
             yield json.dumps(fields).encode() + b"\n"
 
     def work() -> Sample:
-        messages, size_bytes, object_bytes = 0, 0, 0
+        messages, size_bytes = 0, 0
         iterator = client.get_shard_iterator(StreamName=case, ShardId=shard_id, ShardIteratorType="TRIM_HORIZON")
         iterator = iterator["ShardIterator"]
         target = io.BytesIO()
@@ -109,48 +109,81 @@ def read_with_boto3(case: str, arguments: argparse.Namespace) -> Work:
             if answer["MillisBehindLatest"] == 0:
                 break
         lines.close()
-        object_bytes += len(target.getvalue())
-        return Sample(messages, size_bytes, {"object_bytes": object_bytes})
+        return Sample(messages, size_bytes, {"object_bytes": len(target.getvalue())})
 
     return work
 
 
-@contextmanager
-def emulator(directory: Path) -> Iterator[str]:
-    """Start the emulator and yield its URL."""
-    from devstack.control import GuardianHandle
-    from devstack.kinesis import KinesisEmulator, emulator_home
-    from devstack.servers import free_ports
+class CannedKinesis:
+    """A server that answers as Kinesis does, with answers that were made before. Its streams are their records."""
 
-    port, tls_port = free_ports(2)
-    server = KinesisEmulator(emulator_home(), directory / "kinesis", port, tls_port)
-    (logs := directory / "logs").mkdir()
-    guardian = GuardianHandle.start(directory)
-    try:
-        for spec in server.specs(logs):
-            guardian.start_server(spec)
-        deadline = time.monotonic() + _READY_SECONDS
-        while (missing := server.why_not_ready()) is not None:
-            if time.monotonic() > deadline:
-                raise RuntimeError(missing)
-            time.sleep(0.1)
-        yield server.endpoint_url
-    finally:
-        guardian.shutdown(grace_seconds=0.0)
+    def __init__(self, streams: dict[str, list[tuple[str, bytes]]]) -> None:
+        self._bodies = {name: list(_get_records_answers(name, records)) for name, records in streams.items()}
+        canned = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                body = canned.answer(self.headers["X-Amz-Target"].rpartition(".")[2], request)
+                self.send_response(200)
+                self.send_header("Content-Type", "application/x-amz-json-1.1")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None: ...
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.endpoint_url = f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+
+    def answer(self, action: str, request: dict[str, Any]) -> bytes:
+        if action == "GetRecords":
+            stream, _, number = request["ShardIterator"].partition(":")
+            return self._bodies[stream][int(number)]
+        if action == "GetShardIterator":
+            return json.dumps({"ShardIterator": f"{request['StreamName']}:0"}).encode()
+        hashes = {"StartingHashKey": "0", "EndingHashKey": str((1 << 128) - 1)}
+        sequences = {"StartingSequenceNumber": str(FIRST_SEQUENCE)}
+        shard = {"ShardId": "shardId-000000000000", "HashKeyRange": hashes, "SequenceNumberRange": sequences}
+        return json.dumps({"Shards": [shard]}).encode()
 
 
-def fill(endpoint: str, count: int) -> None:
-    """Make the streams `single` and `kpl`, with `count` events each."""
-    import boto3
+def _get_records_answers(stream: str, records: list[tuple[str, bytes]]) -> Iterator[bytes]:
+    """Yield the bodies of answers of up to 10,000 records and about 10 MB, Kinesis' limits."""
+    answers: list[list[dict[str, Any]]] = [[]]
+    size_bytes = 0
+    for number, (key, data) in enumerate(records):
+        if len(answers[-1]) == MAX_RECORDS or size_bytes + len(data) > MAX_BYTES:
+            answers.append([])
+            size_bytes = 0
+        size_bytes += len(data)
+        answers[-1].append(
+            {
+                "ApproximateArrivalTimestamp": FIRST_MS / 1000 + number / 1000,
+                "Data": base64.b64encode(data).decode(),
+                "PartitionKey": key,
+                "SequenceNumber": str(FIRST_SEQUENCE + (number << 40)),
+            }
+        )
+    for number, answer in enumerate(answers):
+        behind = 0 if number == len(answers) - 1 else 1000
+        body = {"Records": answer, "NextShardIterator": f"{stream}:{number + 1}", "MillisBehindLatest": behind}
+        yield json.dumps(body).encode()
+
+
+def make_streams(count: int) -> dict[str, list[tuple[str, bytes]]]:
+    """Return the records (partition key, data) of the streams `single` and `kpl`, with `count` events each."""
     from aws_kinesis_agg.aggregator import RecordAggregator
 
-    client: Any = boto3.client(
-        "kinesis",
-        endpoint_url=endpoint,
-        region_name=REGION,
-        aws_access_key_id="key",
-        aws_secret_access_key="secret",
-    )
     chance = random.Random(1)
     events = [(f"passenger-{chance.randrange(KEYS)}", message(number, chance)) for number in range(count)]
     aggregates = []
@@ -160,14 +193,7 @@ def fill(endpoint: str, count: int) -> None:
             aggregator.add_user_record(key, data)
         key, _, data = aggregator.clear_and_get().get_contents()
         aggregates.append((key, data))
-    for stream, records, batch in (("single", events, _PUT_RECORDS), ("kpl", aggregates, _PUT_RECORDS // 4)):
-        client.create_stream(StreamName=stream, ShardCount=1)
-        client.get_waiter("stream_exists").wait(StreamName=stream, WaiterConfig={"Delay": 1, "MaxAttempts": 30})
-        for start in range(0, len(records), batch):
-            entries = [{"PartitionKey": key, "Data": data} for key, data in records[start : start + batch]]
-            answer = client.put_records(StreamName=stream, Records=entries)
-            if answer["FailedRecordCount"]:
-                raise RuntimeError(f"the emulator refused {answer['FailedRecordCount']} records")
+    return {"single": events, "kpl": aggregates}
 
 
 def main() -> None:
@@ -181,9 +207,8 @@ def main() -> None:
     if arguments.only:
         run_only_case(cases, arguments)
         return
-    with tempfile.TemporaryDirectory(prefix="waybill-bench-") as folder, emulator(Path(folder)) as endpoint:
-        fill(endpoint, arguments.records)
-        rows = run_cases(cases, arguments, "--endpoint", endpoint)
+    with CannedKinesis(make_streams(arguments.records)) as kinesis:
+        rows = run_cases(cases, arguments, "--endpoint", kinesis.endpoint_url)
     title = f"Read {arguments.records:,} events of {MESSAGE_BYTES} bytes JSON from a shard, no upload"
     print_rates(title, rows, baseline="boto3-loop")
     write_json(rows, arguments.json)
