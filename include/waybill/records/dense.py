@@ -12,7 +12,7 @@ from typing import NamedTuple
 from waybill.records.compression import compress
 from waybill.records.framing import BATCH_MAGIC, BatchHeader, Codec, pack_batch
 
-__all__ = ["MAX_BODY_BYTES", "DenseMessage", "Encoded", "encode_dense", "encode_headers", "varint"]
+__all__ = ["MAX_BODY_BYTES", "DenseMessage", "Encoded", "encode_dense", "encode_headers", "length", "varint"]
 
 MAX_BODY_BYTES = 960 << 10
 """A batch has at most so many bytes of records before compression, or one message. Kafka's default limit is 1 MiB."""
@@ -85,24 +85,25 @@ def _batches(messages: Iterable[DenseMessage], base_offset: int, codec: Codec) -
         record = b"".join(
             (
                 b"\0",  # attributes: unused
-                _length(timestamp_ms - base_ms),
-                _length(count),
-                _NULL if key is None else _length(len(key)),
+                length(timestamp_ms - base_ms),
+                length(count),
+                _NULL if key is None else length(len(key)),
                 key or b"",
-                _NULL if value is None else _length(len(value)),
+                _NULL if value is None else length(len(value)),
                 value or b"",
                 headers,
             )
         )
-        length = _length(len(record))
-        parts += (length, record)
-        size += len(length) + len(record)
+        front = length(len(record))
+        parts += (front, record)
+        size += len(front) + len(record)
         count += 1
     if count:
         yield _pack(parts, count, base_offset, base_ms, highest_ms, codec), count
 
 
-def _length(value: int) -> bytes:
+def length(value: int) -> bytes:
+    """Return the same as `varint`, from a table for small numbers."""
     return _VARINTS[value] if 0 <= value < _TABLE_SIZE else varint(value)
 
 

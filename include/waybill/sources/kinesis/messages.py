@@ -17,12 +17,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
+from functools import lru_cache
 from typing import NamedTuple
 
-from waybill.records.dense import DenseMessage, encode_dense, varint
+from waybill.records.dense import DenseMessage, encode_dense, length, varint
 from waybill.records.framing import Codec
 from waybill.shards.lineage import Shard
-from waybill.sources.kinesis.aggregates import MAGIC, DamagedAggregate, UserRecord, unpack
+from waybill.sources.kinesis.aggregates import MAGIC, DamagedAggregate, unpack
 from waybill.sources.kinesis.answers import RawRecord
 
 __all__ = ["EncodedRecords", "Header", "encode_records", "to_messages"]
@@ -84,37 +85,44 @@ class _MessageWriter:
                 yield from self._aggregate(record)
                 continue
             number = b"%d" % record.sequence_number
-            headers = self._front(record.encryption_type, 0) + varint(len(number)) + number
+            headers = b"".join((self._front(record.encryption_type, 0), length(len(number)), number))
             key = record.partition_key
             yield DenseMessage(record.arrival_ms, None if key is None else key.encode(), record.data, headers)
 
     def _aggregate(self, record: RawRecord) -> Iterator[DenseMessage]:
         number = _field(b"%d" % record.sequence_number)
+        key = None if record.partition_key is None else record.partition_key.encode()
         try:
             found = unpack(record.data)
         except DamagedAggregate as error:
             self.damaged_aggregates += 1
             front = self._front(record.encryption_type, 1) + number
             headers = front + _header(Header.DAMAGED_AGGREGATE, str(error).encode(errors="replace"))
-            key = record.partition_key
-            yield DenseMessage(record.arrival_ms, None if key is None else key.encode(), record.data, headers)
+            yield DenseMessage(record.arrival_ms, key, record.data, headers)
             return
-        inside: dict[tuple[str, str | None], bool] = {}
-        for position, each in enumerate(found or ()):
-            route = (each.partition_key, each.explicit_hash_key)
-            if route not in inside:
-                inside[route] = self._is_inside(each)
-            extra = _extra_headers(position, each, inside[route])
-            front = self._front(record.encryption_type, len(extra)) + number
-            yield DenseMessage(record.arrival_ms, each.partition_key.encode(), each.data, front + b"".join(extra))
+        routes: dict[tuple[str, str | None], tuple[bytes, list[bytes]]] = {}
+        for position, (partition_key, hash_key, data, tags) in enumerate(found or ()):
+            route = routes.get((partition_key, hash_key))
+            if route is None:
+                route = routes[partition_key, hash_key] = self._route(partition_key, hash_key)
+            more = [_sub_sequence(position), *route[1]]
+            if tags:
+                more += [_header(_TAG_PREFIX + name, value.encode()) for name, value in tags]
+            headers = b"".join((self._front(record.encryption_type, len(more)), number, *more))
+            yield DenseMessage(record.arrival_ms, route[0], data, headers)
 
-    def _is_inside(self, record: UserRecord) -> bool:
-        if record.explicit_hash_key is not None:
-            hashed = int(record.explicit_hash_key)
+    def _route(self, partition_key: str, hash_key: str | None) -> tuple[bytes, list[bytes]]:
+        """Return the key and the headers that all user records with these keys have."""
+        key = partition_key.encode()
+        headers = []
+        if hash_key is None:
+            hashed = int.from_bytes(hashlib.md5(key, usedforsecurity=False).digest(), "big")
         else:
-            digest = hashlib.md5(record.partition_key.encode(), usedforsecurity=False).digest()
-            hashed = int.from_bytes(digest, "big")
-        return self._shard.first_hash <= hashed <= self._shard.last_hash
+            hashed = int(hash_key)
+            headers.append(_header(Header.EXPLICIT_HASH_KEY, hash_key.encode()))
+        if not self._shard.first_hash <= hashed <= self._shard.last_hash:
+            headers.append(_header(Header.OUTSIDE_SHARD, b"true"))
+        return key, headers
 
     def _front(self, encryption_type: str, more: int) -> bytes:
         """Return the encoded headers up to the name of the sequence number, for a message with `more` behind it."""
@@ -129,14 +137,9 @@ class _MessageWriter:
         return front
 
 
-def _extra_headers(position: int, record: UserRecord, is_inside: bool) -> list[bytes]:
-    headers = [_header(Header.SUB_SEQUENCE_NUMBER, b"%d" % position)]
-    if record.explicit_hash_key is not None:
-        headers.append(_header(Header.EXPLICIT_HASH_KEY, record.explicit_hash_key.encode()))
-    if not is_inside:
-        headers.append(_header(Header.OUTSIDE_SHARD, b"true"))
-    headers += [_header(_TAG_PREFIX + name, value.encode()) for name, value in record.tags]
-    return headers
+@lru_cache(maxsize=4096)
+def _sub_sequence(position: int) -> bytes:
+    return _header(Header.SUB_SEQUENCE_NUMBER, b"%d" % position)
 
 
 def _header(name: str, value: bytes) -> bytes:
@@ -144,4 +147,4 @@ def _header(name: str, value: bytes) -> bytes:
 
 
 def _field(value: bytes) -> bytes:
-    return varint(len(value)) + value
+    return length(len(value)) + value
