@@ -56,6 +56,8 @@ def unpack(data: bytes) -> list[UserRecord] | None:
     aggregate = _AGGREGATE()
     try:
         aggregate.ParseFromString(message)
+        if not aggregate.IsInitialized():  # the parser does not check this
+            raise DamagedAggregate(f"it lacks {aggregate.FindInitializationErrors()[0]}")
         found = list(_user_records(aggregate))
     except (DecodeError, UnicodeDecodeError) as error:
         raise DamagedAggregate(f"its Protocol Buffers message cannot be parsed: {error}") from error

@@ -102,7 +102,8 @@ class ShardReader:
             if iterator is None:
                 iterator = self._find_iterator(position)
                 starts += 1
-            asked_ms = int(self._now() * 1000)
+            self._wait()
+            asked_ms = int(self._now() * 1000)  # before the call: what arrives during it may not be in the answer
             try:
                 answer = self._get_records(iterator, self._max_records)
             except Refusal as error:
