@@ -7,7 +7,7 @@ headers come encoded, and the varints of lengths are looked up, so a message tak
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from waybill.records.compression import compress
 from waybill.records.framing import BATCH_MAGIC, BatchHeader, Codec, pack_batch
@@ -21,13 +21,8 @@ _UINT64 = (1 << 64) - 1
 _TABLE_SIZE = 1 << 13
 
 
-class DenseMessage(NamedTuple):
-    """A message without an offset. `headers`: from `encode_headers`."""
-
-    timestamp_ms: int
-    key: bytes | None
-    value: bytes | None
-    headers: bytes
+DenseMessage: TypeAlias = tuple[int, bytes | None, bytes | None, bytes]
+"""A message without an offset: timestamp in ms, key, value, and headers from `encode_headers`."""
 
 
 class Encoded(NamedTuple):

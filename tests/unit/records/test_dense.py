@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waybill.records import Codec
-from waybill.records.dense import DenseMessage, encode_dense, encode_headers, length, varint
+from waybill.records.dense import encode_dense, encode_headers, length, varint
 from waybill.records.encode import Record, encode_batch
 
 HEADERS = st.lists(st.tuples(st.text(st.characters(codec="utf-8"), max_size=9), st.binary(max_size=9)), max_size=4)
@@ -24,7 +24,7 @@ MESSAGES = st.lists(
 def test_the_bytes_are_those_of_encode_batch(
     messages: list[tuple[int, bytes | None, bytes | None, list[tuple[str, bytes]]]], base_offset: int, codec: Codec
 ) -> None:
-    dense = [DenseMessage(at, key, value, encode_headers(headers)) for at, key, value, headers in messages]
+    dense = [(at, key, value, encode_headers(headers)) for at, key, value, headers in messages]
     records = [Record(base_offset + index, *message) for index, message in enumerate(messages)]
     encoded = encode_dense(dense, base_offset, codec=codec)
     assert encoded.messages == len(messages)
@@ -38,6 +38,6 @@ def test_the_table_has_the_same_varints(value: int) -> None:
 
 def test_a_long_sequence_is_cut_into_batches() -> None:
     value = bytes(100_000)
-    encoded = encode_dense((DenseMessage(0, None, value, b"\0") for _ in range(25)), 3)
+    encoded = encode_dense(((0, None, value, b"\0") for _ in range(25)), 3)
     assert encoded.messages == 25
     assert len(encoded.data) > 25 * len(value)

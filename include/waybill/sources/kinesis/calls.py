@@ -19,6 +19,7 @@ from waybill.sources.kinesis.answers import UnreadableAnswer, register
 
 if TYPE_CHECKING:
     from botocore.exceptions import ClientError
+    from tenacity import Retrying
 
 __all__ = ["Action", "KinesisCalls", "Refusal", "Sleep"]
 
@@ -28,6 +29,8 @@ _CONNECT_TIMEOUT_SECONDS = 5
 _READ_TIMEOUT_SECONDS = 20
 _CONNECTIONS = 10
 _ATTEMPTS = 8
+# No try begins later, so that all of them end before the two minutes that a lane's task has beyond its budget.
+_RETRY_SECONDS = 60
 _FIRST_PAUSE_SECONDS = 0.25
 _LONGEST_PAUSE_SECONDS = 5.0
 
@@ -136,11 +139,17 @@ class KinesisCalls:
         Raises `Refusal` for an error code of `refusals`; `ConfigError` when access is denied, or the stream, the shard
         or the key does not exist; `KinesisUnavailable` when no try gave a usable answer.
         """
-        from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+        from tenacity import (
+            Retrying,
+            retry_if_exception_type,
+            stop_after_attempt,
+            stop_after_delay,
+            wait_random_exponential,
+        )
 
         retrying = Retrying(
             retry=retry_if_exception_type(_Transient),
-            stop=stop_after_attempt(self._attempts),
+            stop=stop_after_attempt(self._attempts) | stop_after_delay(_RETRY_SECONDS),
             wait=wait_random_exponential(multiplier=_FIRST_PAUSE_SECONDS, max=_LONGEST_PAUSE_SECONDS),
             sleep=self._sleep,
             reraise=True,
@@ -149,7 +158,7 @@ class KinesisCalls:
             answer: Mapping[str, Any] = retrying(self._try, action, what, arguments, required, refusals)
         except _Transient as error:
             raise KinesisUnavailable(
-                f"{what}: no usable answer to {action} in {self._attempts} tries. The last one: {error}"
+                f"{what}: no usable answer to {action} in {_count(retrying)} tries. The last one: {error}"
             ) from error
         return answer
 
@@ -212,6 +221,10 @@ class KinesisCalls:
     @property
     def _remedy(self) -> str:
         return self._endpoint.remedy
+
+
+def _count(retrying: Retrying) -> int:
+    return int(retrying.statistics["attempt_number"])
 
 
 def _reason(error: ClientError) -> str:

@@ -68,7 +68,8 @@ class KinesisSource:
         self.sleep = sleep
         self._calls: dict[str | None, KinesisCalls] = {}
         self._shards: dict[str, tuple[float, dict[str, Shard]]] = {}
-        self._listing = threading.RLock()
+        self._connecting = threading.Lock()
+        self._listing = threading.Lock()
 
     def __enter__(self) -> Self:
         return self
@@ -85,7 +86,7 @@ class KinesisSource:
     def calls(self, stream: str = "") -> KinesisCalls:
         """Return the client for the region of a stream."""
         region = _region_of(stream)
-        with self._listing:
+        with self._connecting:
             found = self._calls.get(region)
             if found is None:
                 found = KinesisCalls(self._endpoint, region, client=self._client, sleep=self.sleep)

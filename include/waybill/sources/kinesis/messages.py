@@ -87,7 +87,7 @@ class _MessageWriter:
             number = b"%d" % record.sequence_number
             headers = b"".join((self._front(record.encryption_type, 0), length(len(number)), number))
             key = record.partition_key
-            yield DenseMessage(record.arrival_ms, None if key is None else key.encode(), record.data, headers)
+            yield (record.arrival_ms, None if key is None else key.encode(), record.data, headers)
 
     def _aggregate(self, record: RawRecord) -> Iterator[DenseMessage]:
         number = _field(b"%d" % record.sequence_number)
@@ -98,7 +98,7 @@ class _MessageWriter:
             self.damaged_aggregates += 1
             front = self._front(record.encryption_type, 1) + number
             headers = front + _header(Header.DAMAGED_AGGREGATE, str(error).encode(errors="replace"))
-            yield DenseMessage(record.arrival_ms, key, record.data, headers)
+            yield (record.arrival_ms, key, record.data, headers)
             return
         routes: dict[tuple[str, str | None], tuple[bytes, list[bytes]]] = {}
         for position, (partition_key, hash_key, data, tags) in enumerate(found or ()):
@@ -109,7 +109,7 @@ class _MessageWriter:
             if tags:
                 more += [_header(_TAG_PREFIX + name, value.encode()) for name, value in tags]
             headers = b"".join((self._front(record.encryption_type, len(more)), number, *more))
-            yield DenseMessage(record.arrival_ms, route[0], data, headers)
+            yield (record.arrival_ms, route[0], data, headers)
 
     def _route(self, partition_key: str, hash_key: str | None) -> tuple[bytes, list[bytes]]:
         """Return the key and the headers that all user records with these keys have."""

@@ -29,6 +29,7 @@ __all__ = ["ShardLimits", "ShardRead", "ShardReader"]
 _MAX_RECORDS = 10_000
 _ITERATOR_STARTS = 5
 _EXPIRED = "ExpiredIteratorException"
+_CLOCK_ERROR_SECONDS = 60
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _sequence_number = attrgetter("sequence_number")
@@ -170,21 +171,20 @@ class ShardReader:
             self._source.sleep(pause)
 
     def _find_iterator(self, position: ShardPosition) -> str:
-        arguments = {**stream_argument(self._stream), "ShardId": self._shard_id, **_start(position)}
+        arguments = {**stream_argument(self._stream), "ShardId": self._shard_id, **_start(position, self._now())}
         answer = self._source.calls(self._stream).ask(
             Action.GET_SHARD_ITERATOR, self.where, arguments, required=("ShardIterator",)
         )
         return str(answer["ShardIterator"])
 
 
-def _start(position: ShardPosition) -> dict[str, Any]:
+def _start(position: ShardPosition, now: float) -> dict[str, Any]:
     if position.kind is PositionKind.AFTER_SEQUENCE:
         return {"ShardIteratorType": "AFTER_SEQUENCE_NUMBER", "StartingSequenceNumber": position.sequence}
     if position.kind is PositionKind.AT_TIMESTAMP:
-        return {
-            "ShardIteratorType": "AT_TIMESTAMP",
-            "Timestamp": _EPOCH + timedelta(milliseconds=position.timestamp_ms),
-        }
+        # Kinesis refuses a time in the future, also by its own clock. `_unread` leaves out what arrived before the time.
+        timestamp_ms = min(position.timestamp_ms, int((now - _CLOCK_ERROR_SECONDS) * 1000))
+        return {"ShardIteratorType": "AT_TIMESTAMP", "Timestamp": _EPOCH + timedelta(milliseconds=timestamp_ms)}
     return {"ShardIteratorType": "TRIM_HORIZON"}
 
 

@@ -179,6 +179,7 @@ def test_a_fault_that_stays_is_a_named_error() -> None:
         ("KMSAccessDeniedException", r"encrypted.*kms:Decrypt"),
         ("ResourceNotFoundException", r"does not exist.*region_name"),
         ("UnrecognizedClientException", r"Check the keys of connection 'aws_kinesis'"),
+        ("ExpiredTokenException", r"Check the keys of connection 'aws_kinesis'"),
         ("InvalidArgumentException", r"was refused \(InvalidArgumentException"),
     ],
 )
@@ -235,3 +236,13 @@ def test_records_before_the_timestamp_are_left_out() -> None:
     assert numbers == list(range(1990, 2500))
     assert reads[0].position.kind is PositionKind.AT_TIMESTAMP
     assert reads[-1].position.kind is PositionKind.AFTER_SEQUENCE
+
+
+def test_a_time_in_the_future_is_no_error() -> None:
+    kinesis = FakeKinesis(raws(3), per_answer=2)
+    at_ms = 1_700_000_000_000 + 10_000_000
+    numbers, reads = read_all(kinesis.reader(), ShardPosition.at_timestamp(at_ms))
+    assert numbers == []
+    assert reads[-1].position.timestamp_ms == at_ms
+    asked = kinesis.calls[0][1]["Timestamp"].timestamp()
+    assert asked < 1_700_000_000 + kinesis.time
