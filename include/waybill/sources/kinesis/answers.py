@@ -1,19 +1,16 @@
 """The answers of GetRecords, parsed without botocore: its parser takes most of the CPU time of a plain reader.
 
 botocore signs and sends the request, and emits `before-parse` with the answer's body. `parse_records` takes the body
-there, so botocore's parser sees an empty document. Fields that Waybill does not know are left out.
+there, so botocore's parser sees an empty document. msgspec decodes JSON and base64 in one pass. Fields that Waybill does not
+know are left out.
 """
 
 from __future__ import annotations
 
-import binascii
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-import orjson
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+import msgspec
 
 __all__ = ["PARSED", "ParsedRecords", "RawRecord", "UnreadableAnswer", "parse_records", "register"]
 
@@ -59,27 +56,41 @@ def _before_parse(response_dict: dict[str, Any], customized_response_dict: dict[
         response_dict["body"] = b"{}"
 
 
+class _Record(msgspec.Struct, gc=False):
+    SequenceNumber: str
+    Data: bytes
+    ApproximateArrivalTimestamp: float | None = None
+    PartitionKey: str | None = None
+    EncryptionType: str | None = None
+
+
+class _Answer(msgspec.Struct, gc=False):
+    Records: list[_Record]
+    MillisBehindLatest: int
+    NextShardIterator: str | None = None
+
+
+_decoder = msgspec.json.Decoder(_Answer)
+
+
 def parse_records(body: bytes) -> ParsedRecords:
     """Parse the JSON of an answer of GetRecords. Raises `UnreadableAnswer` if it is cut short, or lacks a field."""
     try:
-        document = orjson.loads(body)
-        records = [_record(fields) for fields in document["Records"]]
-        millis_behind = int(document["MillisBehindLatest"])
-        iterator = document.get("NextShardIterator")
-        if iterator is not None and not (isinstance(iterator, str) and iterator):
-            raise ValueError(f"NextShardIterator is {iterator!r}")
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:  # orjson's error is a ValueError
-        shown = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
-        raise UnreadableAnswer(f"{len(body):,} bytes are no answer of GetRecords: {shown}") from error
-    return ParsedRecords(records, iterator, millis_behind)
+        answer = _decoder.decode(body)
+        records = [_raw_record(record) for record in answer.Records]
+        if answer.NextShardIterator == "":
+            raise ValueError("NextShardIterator is empty")
+    except (ValueError, OverflowError) as error:  # msgspec's errors are ValueErrors
+        raise UnreadableAnswer(f"{len(body):,} bytes are no answer of GetRecords: {error}") from error
+    return ParsedRecords(records, answer.NextShardIterator, answer.MillisBehindLatest)
 
 
-def _record(fields: Mapping[str, Any]) -> RawRecord:
-    arrival = fields.get("ApproximateArrivalTimestamp")
+def _raw_record(record: _Record) -> RawRecord:
+    arrival = record.ApproximateArrivalTimestamp
     return RawRecord(
-        int(fields["SequenceNumber"]),
+        int(record.SequenceNumber),
         -1 if arrival is None else round(arrival * 1000),
-        fields.get("PartitionKey"),
-        binascii.a2b_base64(fields["Data"], strict_mode=True),
-        fields.get("EncryptionType") or "NONE",
+        record.PartitionKey,
+        record.Data,
+        record.EncryptionType or "NONE",
     )

@@ -182,7 +182,7 @@ def _start(position: ShardPosition, now: float) -> dict[str, Any]:
     if position.kind is PositionKind.AFTER_SEQUENCE:
         return {"ShardIteratorType": "AFTER_SEQUENCE_NUMBER", "StartingSequenceNumber": position.sequence}
     if position.kind is PositionKind.AT_TIMESTAMP:
-        # Kinesis refuses a time in the future, also by its own clock. `_unread` leaves out what arrived before the time.
+        # Kinesis refuses a time in the future by its own clock. `_unread` leaves out what arrived too early.
         timestamp_ms = min(position.timestamp_ms, int((now - _CLOCK_ERROR_SECONDS) * 1000))
         return {"ShardIteratorType": "AT_TIMESTAMP", "Timestamp": _EPOCH + timedelta(milliseconds=timestamp_ms)}
     return {"ShardIteratorType": "TRIM_HORIZON"}
