@@ -22,7 +22,7 @@ __all__ = ["MAGIC", "DamagedAggregate", "UserRecord", "unpack"]
 
 MAGIC = b"\xf3\x89\x9a\xc2"
 _DIGEST_BYTES = 16
-_MAX_KEY_BYTES = 1024  # Kinesis allows 256 characters. A longer one would be repeated for each user record.
+_MAX_KEY_CHARACTERS = 256  # Kinesis' limit. A much longer key would be repeated for each user record.
 _MAX_HASH = (1 << 128) - 1
 
 
@@ -69,8 +69,10 @@ def unpack(data: bytes) -> list[UserRecord] | None:
 def _user_records(aggregate: Any) -> Iterator[UserRecord]:
     keys, hash_keys = list(aggregate.partition_key_table), list(aggregate.explicit_hash_key_table)
     for key in keys:
-        if len(key.encode()) > _MAX_KEY_BYTES:
-            raise DamagedAggregate(f"a partition key has {len(key):,} characters, and Kinesis allows 256")
+        if len(key) > _MAX_KEY_CHARACTERS:
+            raise DamagedAggregate(
+                f"a partition key has {len(key):,} characters, and Kinesis allows {_MAX_KEY_CHARACTERS}"
+            )
     for hash_key in hash_keys:
         if not (hash_key.isascii() and hash_key.isdecimal() and len(hash_key) <= 39 and int(hash_key) <= _MAX_HASH):
             raise DamagedAggregate(f"{hash_key[:50]!r} is no hash key")

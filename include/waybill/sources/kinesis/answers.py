@@ -1,8 +1,8 @@
 """The answers of GetRecords, parsed without botocore: its parser takes most of the CPU time of a plain reader.
 
 botocore signs and sends the request, and emits `before-parse` with the answer's body. `parse_records` takes the body
-there, so botocore's parser sees an empty document. msgspec decodes JSON and base64 in one pass. Fields that Waybill does not
-know are left out.
+there, so botocore's parser sees an empty document. msgspec decodes JSON and base64 in one pass, and leaves out fields
+that Waybill does not know.
 """
 
 from __future__ import annotations

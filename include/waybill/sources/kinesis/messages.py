@@ -71,6 +71,16 @@ def to_messages(records: Iterable[RawRecord], shard: Shard) -> Iterator[DenseMes
     return _MessageWriter(shard).messages(records)
 
 
+class _Route(NamedTuple):
+    """What the user records of an aggregate with the same keys have in common. Headers without tags are encoded."""
+
+    key: bytes
+    front: bytes
+    """The headers up to the sequence number."""
+    shared: list[bytes]
+    """The headers behind the sub-sequence number."""
+
+
 class _MessageWriter:
     """Writes headers as bytes: those that many messages share are encoded once."""
 
@@ -87,7 +97,7 @@ class _MessageWriter:
             number = b"%d" % record.sequence_number
             headers = b"".join((self._front(record.encryption_type, 0), length(len(number)), number))
             key = record.partition_key
-            yield (record.arrival_ms, None if key is None else key.encode(), record.data, headers)
+            yield record.arrival_ms, None if key is None else key.encode(), record.data, headers
 
     def _aggregate(self, record: RawRecord) -> Iterator[DenseMessage]:
         number = _field(b"%d" % record.sequence_number)
@@ -98,31 +108,35 @@ class _MessageWriter:
             self.damaged_aggregates += 1
             front = self._front(record.encryption_type, 1) + number
             headers = front + _header(Header.DAMAGED_AGGREGATE, str(error).encode(errors="replace"))
-            yield (record.arrival_ms, key, record.data, headers)
+            yield record.arrival_ms, key, record.data, headers
             return
-        routes: dict[tuple[str, str | None], tuple[bytes, list[bytes]]] = {}
+        routes: dict[tuple[str, str | None], _Route] = {}
         for position, (partition_key, hash_key, data, tags) in enumerate(found or ()):
             route = routes.get((partition_key, hash_key))
             if route is None:
-                route = routes[partition_key, hash_key] = self._route(partition_key, hash_key)
-            more = [_sub_sequence(position), *route[1]]
+                route = routes[partition_key, hash_key] = self._route(record, partition_key, hash_key)
+            key, front, shared = route
             if tags:
+                more = [_sub_sequence(position), *shared]
                 more += [_header(_TAG_PREFIX + name, value.encode()) for name, value in tags]
-            headers = b"".join((self._front(record.encryption_type, len(more)), number, *more))
-            yield (record.arrival_ms, route[0], data, headers)
+                headers = b"".join((self._front(record.encryption_type, len(more)), number, *more))
+            else:
+                headers = b"".join((front, _sub_sequence(position), *shared))
+            yield record.arrival_ms, key, data, headers
 
-    def _route(self, partition_key: str, hash_key: str | None) -> tuple[bytes, list[bytes]]:
-        """Return the key and the headers that all user records with these keys have."""
+    def _route(self, record: RawRecord, partition_key: str, hash_key: str | None) -> _Route:
+        """Return what all user records with these keys have in common."""
         key = partition_key.encode()
-        headers = []
+        shared = []
         if hash_key is None:
             hashed = int.from_bytes(hashlib.md5(key, usedforsecurity=False).digest(), "big")
         else:
             hashed = int(hash_key)
-            headers.append(_header(Header.EXPLICIT_HASH_KEY, hash_key.encode()))
+            shared.append(_header(Header.EXPLICIT_HASH_KEY, hash_key.encode()))
         if not self._shard.first_hash <= hashed <= self._shard.last_hash:
-            headers.append(_header(Header.OUTSIDE_SHARD, b"true"))
-        return key, headers
+            shared.append(_header(Header.OUTSIDE_SHARD, b"true"))
+        front = self._front(record.encryption_type, 1 + len(shared)) + _field(b"%d" % record.sequence_number)
+        return _Route(key, front, shared)
 
     def _front(self, encryption_type: str, more: int) -> bytes:
         """Return the encoded headers up to the name of the sequence number, for a message with `more` behind it."""

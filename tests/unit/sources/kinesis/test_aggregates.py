@@ -102,7 +102,7 @@ def set_(**fields: int) -> Callable[[Any], None]:
         (set_(explicit_hash_key_index=0), "user record 0 has explicit hash key 0, and there are 0"),
         (lambda message: message.records[0].ClearField("data"), r"it lacks records\[0\].data"),
         (lambda message: message.ClearField("records"), "no user records"),
-        (lambda message: message.partition_key_table.append("x" * 1025), "1,025 characters"),
+        (lambda message: message.partition_key_table.append("x" * 257), "257 characters"),
         (lambda message: message.explicit_hash_key_table.append("-1"), "'-1' is no hash key"),
         (lambda message: message.explicit_hash_key_table.append(str(1 << 128)), "is no hash key"),
     ],
