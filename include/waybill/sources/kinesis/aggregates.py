@@ -9,16 +9,14 @@ wrong, gives user records without an explicit hash key the first one of the tabl
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from google.protobuf.message import DecodeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["MAGIC", "DamagedAggregate", "UserRecord", "unpack"]
+__all__ = ["MAGIC", "DamagedAggregate", "UserRecord", "aggregate_class", "unpack"]
 
 MAGIC = b"\xf3\x89\x9a\xc2"
 _DIGEST_BYTES = 16
@@ -53,7 +51,9 @@ def unpack(data: bytes) -> list[UserRecord] | None:
         raise DamagedAggregate(f"{len(data)} bytes are too few for an aggregate")
     if hashlib.md5(message, usedforsecurity=False).digest() != digest:
         raise DamagedAggregate("its MD5 is wrong")
-    aggregate = _AGGREGATE()
+    from google.protobuf.message import DecodeError
+
+    aggregate = aggregate_class()()
     try:
         aggregate.ParseFromString(message)
         if not aggregate.IsInitialized():  # the parser does not check this
@@ -92,8 +92,11 @@ def _user_records(aggregate: Any) -> Iterator[UserRecord]:
         yield UserRecord(keys[index], hash_key, record.data, tags)
 
 
-def _declare() -> Any:
-    """Return the class of `AggregatedRecord`."""
+@functools.cache
+def aggregate_class() -> Any:
+    """Return the class of `AggregatedRecord`. The first aggregate imports protobuf: many streams have none."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
     kinds = descriptor_pb2.FieldDescriptorProto
     required, optional, repeated = kinds.LABEL_REQUIRED, kinds.LABEL_OPTIONAL, kinds.LABEL_REPEATED
     file = descriptor_pb2.FileDescriptorProto(name="waybill/kpl.proto", package="waybill.kpl", syntax="proto2")
@@ -126,6 +129,3 @@ def _declare() -> Any:
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("waybill.kpl.AggregatedRecord"))
-
-
-_AGGREGATE = _declare()

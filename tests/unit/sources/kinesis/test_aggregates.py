@@ -13,8 +13,7 @@ from aws_kinesis_agg.deaggregator import iter_deaggregate_records
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waybill.sources.kinesis import aggregates
-from waybill.sources.kinesis.aggregates import MAGIC, DamagedAggregate, UserRecord, unpack
+from waybill.sources.kinesis.aggregates import MAGIC, DamagedAggregate, UserRecord, aggregate_class, unpack
 
 KEYS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
 HASH_KEYS = st.integers(0, (1 << 128) - 1).map(str)
@@ -36,7 +35,7 @@ def sealed(message: bytes) -> bytes:
 
 def built(change: Callable[[Any], None]) -> bytes:
     """Return an aggregate of one record `(key, data)` after a change of the message."""
-    message = aggregates._AGGREGATE()
+    message = aggregate_class()()
     message.partition_key_table.append("key")
     message.records.add(partition_key_index=0, data=b"data")
     change(message)
