@@ -2,26 +2,55 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from devstack import preflight
 from devstack.control import GuardianHandle
+from devstack.jars import JarSet, resolve
 from devstack.kinesis import REGION, KinesisEmulator, emulator_home
 from devstack.servers import free_ports, log_tail
 from waybill.connections import Connection, KinesisEndpoint
 
-__all__ = ["ACCESS_KEY", "SECRET_KEY", "FilledStream", "kinesis_client", "kinesis_endpoint", "kinesis_server"]
+__all__ = [
+    "ACCESS_KEY",
+    "KPL",
+    "SECRET_KEY",
+    "FilledStream",
+    "kinesis_client",
+    "kinesis_endpoint",
+    "kinesis_server",
+    "put_with_kpl",
+]
 
 ACCESS_KEY, SECRET_KEY = "key", "secret"
 _READY_SECONDS = 60.0
 
 
+# Later versions ask STS for the account, which the emulator does not have. This one needs a class that JDK 17 lacks.
+KPL = JarSet("kpl", ("com.amazonaws:amazon-kinesis-producer:0.14.13", "javax.xml.bind:jaxb-api:2.3.1"), size_mb=80)
+
+
+def put_with_kpl(emulator: KinesisEmulator, stream: str, count: int) -> None:
+    """Put the numbers below `count` with the Kinesis Producer Library, which aggregates them."""
+    java = preflight.find_java()
+    command = (
+        *(str(java.binary), "-cp", f"{resolve(KPL, java)}/*", str(Path(__file__).with_name("KplProducer.java"))),
+        *(str(emulator.tls_port), stream, str(count)),
+    )
+    environment = os.environ | {"AWS_EC2_METADATA_DISABLED": "true"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
 @contextmanager
-def kinesis_server(directory: Path) -> Iterator[str]:
-    """Start an emulator and yield its URL as soon as it answers; stop it at the end of the block."""
+def kinesis_server(directory: Path) -> Iterator[KinesisEmulator]:
+    """Start an emulator and yield it as soon as it answers; stop it at the end of the block."""
     (logs := directory / "logs").mkdir(parents=True)
     port, tls_port = free_ports(2)
     emulator = KinesisEmulator(emulator_home(), directory / "kinesis", port, tls_port)
@@ -36,7 +65,7 @@ def kinesis_server(directory: Path) -> Iterator[str]:
             if not state.running or time.monotonic() > deadline:
                 raise AssertionError(f"{missing}\n{log_tail(Path(state.log))}")
             time.sleep(0.1)
-        yield emulator.endpoint_url
+        yield emulator
     finally:
         guardian.shutdown(grace_seconds=0.0)
 

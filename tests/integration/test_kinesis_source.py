@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from aws_kinesis_agg.aggregator import RecordAggregator
 from chaos.kinesis_proxy import KinesisEffect, KinesisProxy
-from kinesis_server import FilledStream, kinesis_client, kinesis_endpoint, kinesis_server
+from kinesis_server import FilledStream, kinesis_client, kinesis_endpoint, kinesis_server, put_with_kpl
 
+from devstack.kinesis import KinesisEmulator
 from waybill.errors import ConfigError, KinesisUnavailable
 from waybill.records.decode import decode
 from waybill.shards.checkpoint import Checkpoint, ShardPosition
@@ -40,9 +41,14 @@ PASSING = [
 
 
 @pytest.fixture(scope="module")
-def kinesis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with kinesis_server(tmp_path_factory.mktemp("kinesis") / "server") as url:
-        yield url
+def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KinesisEmulator]:
+    with kinesis_server(tmp_path_factory.mktemp("kinesis") / "server") as emulator:
+        yield emulator
+
+
+@pytest.fixture(scope="module")
+def kinesis_url(emulator: KinesisEmulator) -> str:
+    return emulator.endpoint_url
 
 
 @pytest.fixture(scope="module")
@@ -155,6 +161,26 @@ def test_aggregates_and_encrypted_records(kinesis_url: str, client: Any, stream:
     assert [h.get("kinesis.sub_sequence_number") for _, _, h in messages[:6]] == [b"0", b"1", b"2", b"3", b"4", None]
     assert messages[5][2]["kinesis.damaged_aggregate"] == b"its MD5 is wrong"
     assert messages[6][2]["kinesis.encryption_type"] == b"KMS"
+
+
+@pytest.mark.deep
+def test_records_of_the_kinesis_producer_library(emulator: KinesisEmulator, stream: FilledStream) -> None:
+    """The library itself, in Java, aggregates: its user records come once, with their keys."""
+    count = 2000
+    put_with_kpl(emulator, stream.name, count)
+    messages: list[MESSAGE] = []
+    with KinesisSource(kinesis_endpoint(emulator.endpoint_url)) as source:
+        archive(source, stream.name, Checkpoint(), messages)
+    by_number = {int(value or b""): (key, headers) for key, value, headers in messages}
+    assert len(messages) == len(by_number) == count
+    assert sum("kinesis.sub_sequence_number" in headers for _, headers in by_number.values()) > count // 2
+    for number, (key, headers) in by_number.items():
+        assert "kinesis.damaged_aggregate" not in headers
+        assert "kinesis.outside_shard" not in headers
+        if "kinesis.sub_sequence_number" in headers:
+            assert key == b"key-%d" % (number % 7)
+            expected = b"%d" % (number << 116) if number % 3 == 0 else None
+            assert headers.get("kinesis.explicit_hash_key") == expected
 
 
 @pytest.mark.parametrize("effect", PASSING)
