@@ -30,6 +30,8 @@ later without any change. Retry policies, Airflow's among them, read that proper
       IngestStopped                 the named stops: each stops one topic-partition until a person decides
         RetentionGap
         TopicRecreated
+        StreamRecreated
+        ShardNotOwned
         LogTruncated
         ChainBroken
           ChainGap
@@ -130,8 +132,10 @@ __all__ = [
     "RetentionGap",
     "RetryRefused",
     "ScratchUnusable",
+    "ShardNotOwned",
     "StackError",
     "StoreUnavailable",
+    "StreamRecreated",
     "SweepHistoryLost",
     "SweepUnsound",
     "TopicRecreated",
@@ -356,6 +360,35 @@ class TopicRecreated(IngestStopped):
         )
         self.topic, self.partition = topic, partition
         self.recorded_id, self.found_id = recorded_id, found_id
+
+
+class StreamRecreated(IngestStopped):
+    """The Kinesis stream was deleted and created again: the same shard ids now stand for other records."""
+
+    def __init__(self, topic: str, recorded_id: str, found_id: str) -> None:
+        super().__init__(
+            f"{topic}: the Kinesis stream was recreated (it was {recorded_id}, now it is {found_id}). Ingest of the "
+            f"stream is stopped. Raise the stream's generation to archive the new stream in new chains: the ids of its "
+            f"shards are those of the old one."
+        )
+        self.topic, self.recorded_id, self.found_id = topic, recorded_id, found_id
+
+
+class ShardNotOwned(IngestStopped):
+    """A checkpoint names a shard that is not assigned to its slot. The checkpoint is not used, and nothing is written.
+
+    `owner_slot` is the slot that the shard is assigned to; -1 if it is assigned to none.
+    """
+
+    def __init__(self, topic: str, slot: int, shard_id: str, owner_slot: int) -> None:
+        owner = "no slot" if owner_slot < 0 else f"slot {owner_slot}"
+        super().__init__(
+            f"{topic}/{slot}: the checkpoint of slot {slot} names {shard_id}, which is assigned to {owner}. Ingest of "
+            f"this topic-partition is stopped, and the checkpoint is not used. Look for the object that holds it with "
+            f"`waybill verify --no-table`: another program, or an archive that was copied together, has written it. "
+            f"Move that object away, and the next run continues from the object before it."
+        )
+        self.topic, self.partition, self.shard_id, self.owner_slot = topic, slot, shard_id, owner_slot
 
 
 class LogTruncated(IngestStopped):

@@ -30,6 +30,7 @@ __all__ = [
     "REPLAY",
     "RESTORE",
     "RETRY",
+    "SLOTS",
     "SWEEP",
     "VARIABLE",
     "arm",
@@ -51,6 +52,9 @@ INGEST = (
     "ingest.offset_committed",
 )
 """The boundaries between the steps of the commit protocol, in the order in which a lane reaches them."""
+
+SLOTS = ("slots.before_origin", "slots.origin_recorded", "slots.shard_assigned", "slots.assigned", "slots.copied")
+"""The boundaries between the steps of a plan that assigns shards of a Kinesis stream to slots."""
 
 PARTITION = (
     "partition.planned",

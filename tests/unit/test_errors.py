@@ -21,6 +21,8 @@ EXAMPLES = [
     errors.ObjectMissing("a/b"),
     errors.RetentionGap("t", 3, 100, 250),
     errors.TopicRecreated("t", 3, "a", "b"),
+    errors.StreamRecreated("t", "a", "b"),
+    errors.ShardNotOwned("t", 3, "shardId-000000000001", 2),
     errors.LogTruncated("t", 3, 100, 90, 7),
     errors.ChainBroken("t/3: x is missing", 100, 250),
     errors.ChainGap("t/3: x is missing"),

@@ -148,6 +148,9 @@ TP_BUILDERS: dict[str, Callable[[str, TopicPartition], str]] = {
     "gap of a truncation": lambda prefix, tp: names.GapName(tp.topic, 1, tp.partition, 7, 9).key(prefix),
     "gap prefix": lambda prefix, tp: names.gap_prefix(prefix, tp.topic, 1, tp.partition),
     "start": lambda prefix, tp: names.chain_start_key(prefix, tp.topic, 1, tp.partition),
+    "stream origin": lambda prefix, tp: names.stream_origin_key(prefix, tp.topic, 1),
+    "shard start": lambda prefix, tp: names.shard_start_key(prefix, tp.topic, 1, "shardId-000000000001"),
+    "shard starts prefix": lambda prefix, tp: names.shard_starts_prefix(prefix, tp.topic, 1),
 }
 """Every function that builds an object key from a topic."""
 
@@ -189,7 +192,7 @@ def test_names_of_any_topic_are_refused_or_stay_below_their_prefix(topic: str, p
         start = f"{above}/" if above else ""
         assert name.startswith(start), what
         kind, found, *rest = name.removeprefix(start).split("/")
-        assert kind in {"backup", "index", "gaps", "starts", "offsets", "locks", "stops"}
+        assert kind in {"backup", "index", "gaps", "starts", "shards", "offsets", "locks", "stops"}
         assert found == topic
         assert len(rest) == 1
         assert rest[0] not in {".", ".."}

@@ -44,6 +44,10 @@ class ZkPaths:
         """The parent of the journal of named stops."""
         return f"{self.base}/stops"
 
+    def slot_map(self, topic: str) -> str:
+        """Return the node of the copy of a Kinesis stream's slot map."""
+        return f"{self.base}/slots/{check_topic(topic)}"
+
     def stop(self, tp: TopicPartition) -> str:
         """Return the node of the journal that holds a topic-partition's named stop."""
         return f"{self.stops}/{check_topic(tp.topic)}/{tp.partition}"

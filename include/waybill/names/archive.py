@@ -36,6 +36,10 @@ __all__ = [
     "index_prefix",
     "indexes_prefix",
     "offset_prefix",
+    "shard_of_key",
+    "shard_start_key",
+    "shard_starts_prefix",
+    "stream_origin_key",
     "topic_settings_key",
     "topic_settings_prefix",
 ]
@@ -62,6 +66,7 @@ class Extension(StrEnum):
 _EXTENSIONS = "|".join(re.escape(extension) for extension in Extension)
 _BACKUP = re.compile(rf"({NUMBER.pattern})_({NUMBER.pattern})_({OFFSET_PATTERN})\.({_EXTENSIONS})")
 _IN_CHAIN = re.compile(rf"({NUMBER.pattern})_({NUMBER.pattern})_{OFFSET_PATTERN}\.[0-9a-z.]+")
+_SHARD_ID = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 _GAP = re.compile(rf"({NUMBER.pattern})_({NUMBER.pattern})_({OFFSET_PATTERN})(?:_({OFFSET_PATTERN}))?\.json")
 
 
@@ -158,6 +163,33 @@ def index_key(backup_key: str, token: str) -> str:
 def chain_start_key(prefix: str, topic: str, generation: int, partition: int) -> str:
     """Return the key of a chain start: `<prefix>/starts/<topic>/<generation>_<partition>.json`."""
     return join_segments(prefix, "starts", check_topic(topic), f"{generation}_{partition}.json")
+
+
+def stream_origin_key(prefix: str, topic: str, generation: int) -> str:
+    """Return the key of the origin of a Kinesis stream: `<prefix>/shards/<topic>/<generation>.json`."""
+    return join_segments(prefix, "shards", check_topic(topic), f"{generation}.json")
+
+
+def shard_starts_prefix(prefix: str, topic: str, generation: int) -> str:
+    """Return the prefix of the assignments of a Kinesis stream's shards."""
+    return join_segments(prefix, "shards", check_topic(topic), f"{generation}_")
+
+
+def shard_start_key(prefix: str, topic: str, generation: int, shard_id: str) -> str:
+    """Return the key of a shard's assignment: `<prefix>/shards/<topic>/<generation>_<shard id>.json`.
+
+    Raises `ValueError` if Kinesis does not allow the id: 1 to 128 characters of `[a-zA-Z0-9_.-]`.
+    """
+    if not _SHARD_ID.fullmatch(shard_id):
+        raise ValueError(f"{shard_id!r} is no id of a shard")
+    return f"{shard_starts_prefix(prefix, topic, generation)}{shard_id}.json"
+
+
+def shard_of_key(key: str) -> str | None:
+    """Return the id of the shard whose assignment has this key; None if it is not such a key."""
+    name = key.rpartition("/")[2]
+    shard_id = name.partition("_")[2].removesuffix(".json")
+    return shard_id if name.endswith(".json") and _SHARD_ID.fullmatch(shard_id) else None
 
 
 def topic_settings_prefix(prefix: str, topic: str) -> str:
