@@ -151,8 +151,11 @@ class World:
 
     def commit(self, done: Pass) -> bool:
         """Create the backup object of a pass, unless another pass was first."""
-        if self.checkpoints.get(done.slot, (None, 0))[1] != done.version:
+        before, version = self.checkpoints.get(done.slot, (Checkpoint(), 0))
+        if version != done.version:
             return False
+        if done.checkpoint == before:
+            return True
         for shard_id, number in done.records:
             assert self.assigned[shard_id].slot == done.slot, f"{shard_id} is read by slot {done.slot}"
             self.archived.setdefault(shard_id, []).append(number)
@@ -220,11 +223,19 @@ class World:
 
         return SimpleNamespace(session=SimpleNamespace(get=get, write=write), paths=ZkPaths("w", "clicks", GENERATION))
 
-    def view(self) -> int:
-        """A number that differs if anything differs that a plan can read."""
+    def view(self, request: str = "") -> int:
+        """A number that differs if anything differs that a request returns; with '', that any request returns."""
+        kind, _, name = request.partition(" ")
         shards = tuple((each.is_closed, each.is_removed) for each in self.shards.values())
         checkpoints = tuple(sorted((slot, version) for slot, (_, version) in self.checkpoints.items()))
-        return hash((tuple(sorted(self.objects.items())), tuple(sorted(self.nodes.items())), shards, checkpoints))
+        if request == "list shards":
+            return hash(shards)
+        if request == "read checkpoints":
+            return hash(checkpoints)
+        if kind in {"get", "write"}:
+            return hash(self.nodes.get(name))
+        objects = tuple(sorted(each for each in self.objects.items() if each[0].startswith(name)))
+        return hash(objects) if request else hash((objects, tuple(sorted(self.nodes.items())), shards, checkpoints))
 
     def wipe(self) -> None:
         self.nodes.clear()
@@ -280,8 +291,9 @@ class World:
 
     def settle(self) -> SlotMap:
         """Run plans and lanes until nothing changes; then check that the archive is complete."""
-        for _ in range(3 * len(self.shards) + 3):
-            self.plan()
+        before = None
+        while before != (now := (self.checkpoints.copy(), self.plan().slot_map)):
+            before = now
             self.run_lanes()
         done = self.plan()
         assert not done.added
@@ -330,7 +342,7 @@ class Planner:
     def step(self) -> None:
         """Run to the next request."""
         self._let.parent = self._main = getcurrent()
-        self.history = hash((self.history, self.next, self._world.view()))
+        self.history = hash((self.history, self.next, self._world.view(self.next)))
         self._let.switch()
 
     def kill(self) -> None:
