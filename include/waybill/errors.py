@@ -29,6 +29,7 @@ later without any change. Retry policies, Airflow's among them, read that proper
 
       IngestStopped                 the named stops: each stops one topic-partition until a person decides
         RetentionGap
+          RecordsExpired            ... of Kinesis
         TopicRecreated
         StreamRecreated
         ShardNotOwned
@@ -78,6 +79,7 @@ A message names the thing, the value and the remedy. The same fault raises the s
 from __future__ import annotations
 
 import copyreg
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 __all__ = [
@@ -121,6 +123,7 @@ __all__ = [
     "ProgressLost",
     "PublicationHeld",
     "PublicationRejected",
+    "RecordsExpired",
     "RegistryRefused",
     "RegistryUnavailable",
     "ReplayClaimLost",
@@ -347,6 +350,25 @@ class RetentionGap(IngestStopped):
         self.topic, self.partition = topic, partition
         self.committed_offset, self.earliest_offset = committed_offset, earliest_offset
         self.messages_at_most = lost
+
+
+class RecordsExpired(RetentionGap):
+    """Kinesis' retention deleted records before they were archived, or nothing proves that it did not."""
+
+    def __init__(
+        self, topic: str, slot: int, committed_offset: int, shards: Sequence[str], problem: str, checkpoint: Any = None
+    ) -> None:
+        IngestStopped.__init__(
+            self,
+            f"{topic}/{slot}: {problem}. Nobody can know how many records are lost. Ingest of this slot is stopped. "
+            f"Record the gap and go on with what Kinesis still has: {_accept(topic, slot)}; or raise the stream's "
+            f"generation to start new chains with what Kinesis still has.",
+        )
+        self.topic, self.partition = topic, slot
+        self.committed_offset, self.earliest_offset = committed_offset, committed_offset + 1
+        self.shards = ", ".join(shards)
+        self.checkpoint = checkpoint
+        """The `Checkpoint` at which ingest goes on when the gap is accepted."""
 
 
 class TopicRecreated(IngestStopped):

@@ -274,6 +274,7 @@ def committed_from_chain(store: Store, generation: int, tp: TopicPartition, now_
         start_offset=None if start is None else start.offset,
         last_object_offset=last.name.first_offset,
         extension=last.name.extension,
+        checkpoint=None if summary.slot_state is None else summary.slot_state.checkpoint,
     )
 
 

@@ -13,6 +13,7 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from waybill.archive.checkpoint_batch import SlotState, read_checkpoint_batch
 from waybill.archive.gaps import GAP_METADATA_KEY
 from waybill.archive.message_count import count_messages
 from waybill.errors import ChainBroken, CorruptBatch, ObjectMissing
@@ -45,6 +46,8 @@ class ObjectSummary:
     """The highest timestamp; -1 if no batch has messages."""
     is_gap_marker: bool = False
     """Whether the object stands for an accepted gap."""
+    slot_state: SlotState | None = None
+    """What the checkpoint batch states, for an object of a Kinesis slot."""
 
 
 def inspect_object(store: Store, name: BackupName, key: str) -> ObjectSummary:
@@ -146,7 +149,7 @@ def _summarise_indexed(store: Store, key: str) -> ObjectSummary:
 def _summarise_batches(store: Store, name: BackupName, key: str) -> ObjectSummary | None:
     """Return the summary of an object of record batches; None if it has no batch."""
     messages, batches, size_bytes, lowest, highest = 0, 0, 0, -1, -1
-    header = None
+    header, slot_state = None, None
     with store.open(key) as stream:
         is_gap_marker = GAP_METADATA_KEY in stream.metadata
         for frame in framing.read_frames(stream, key):
@@ -156,10 +159,19 @@ def _summarise_batches(store: Store, name: BackupName, key: str) -> ObjectSummar
             batches += 1
             size_bytes += header.size_bytes
             highest = max(highest, header.max_timestamp_ms)
+            slot_state = read_checkpoint_batch(frame, key)
             if header.record_count:
                 lowest = header.base_timestamp_ms if lowest < 0 else min(lowest, header.base_timestamp_ms)
     if header is None:
         return None
     return ObjectSummary(
-        header.next_offset, messages, batches, size_bytes, header.leader_epoch, lowest, highest, is_gap_marker
+        header.next_offset,
+        messages,
+        batches,
+        size_bytes,
+        header.leader_epoch,
+        lowest,
+        highest,
+        is_gap_marker,
+        slot_state,
     )

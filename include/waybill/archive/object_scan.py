@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from waybill.archive.checkpoint_batch import SlotState, read_checkpoint_batch
 from waybill.archive.gaps import GAP_METADATA_KEY
 from waybill.archive.indexed_reader import IndexedReader
 from waybill.errors import CorruptBatch, ObjectMissing
@@ -41,6 +42,8 @@ class ObjectScan:
     """Why the object cannot be trusted; None if it is sound."""
     is_gap_marker: bool = False
     """Whether the object stands for an accepted gap."""
+    slot_state: SlotState | None = None
+    """What its checkpoint batch states, for an object of a Kinesis slot."""
 
 
 def scan_object(store: Store, stored: StoredObject) -> ObjectScan:
@@ -87,7 +90,8 @@ def _scan_batches(store: Store, stored: StoredObject) -> ObjectScan:
         # The checker has verified the CRCs.
         arrays = decode_offsets(frames, where=stored.key, first_offset=stored.name.first_offset, verify_crc=False)
         ranges, messages = collect_ranges(arrays)
-    return ObjectScan(checker.next_offset, messages, ranges, checker.find_fault(stored), is_gap_marker)
+    fault = checker.find_fault(stored)
+    return ObjectScan(checker.next_offset, messages, ranges, fault, is_gap_marker, checker.slot_state)
 
 
 def _scan_indexed(store: Store, stored: StoredObject) -> ObjectScan:
@@ -110,6 +114,7 @@ class _BatchChecker:
         self._key = key
         self._first: framing.BatchHeader | None = None
         self.next_offset = 0
+        self.slot_state: SlotState | None = None
 
     def check(self, frames: Iterable[framing.Frame]) -> Iterator[framing.Frame]:
         for frame in frames:
@@ -118,6 +123,7 @@ class _BatchChecker:
             if self._first is None:
                 self._first = frame.header
             self.next_offset = frame.header.next_offset
+            self.slot_state = read_checkpoint_batch(frame, self._key)
             yield frame
 
     def find_fault(self, stored: StoredObject) -> str | None:

@@ -143,6 +143,24 @@ class Coordinator:
             new_version = now[1]
         return CommittedOffset.from_document(data, new_version, path)
 
+    # --- how far slots of Kinesis are read ---
+
+    def record_slot_read(self, tp: TopicPartition, archived_to_ms: int) -> None:
+        """Store the time (epoch ms) of arrival up to which all records of a slot are archived, for reports alone."""
+        self.session.put(
+            self.paths.slot_read(tp), to_node(archived_to_ms=archived_to_ms), f"store how far {tp} is read"
+        )
+
+    def read_slot_reads(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return these times, without slots that no lane has read since ZooKeeper lost its data."""
+        paths = {tp: self.paths.slot_read(tp) for tp in tps}
+        nodes = self.session.get_all(paths.values())
+        found = {}
+        for tp, path in paths.items():
+            if path in nodes:
+                found[tp] = int(parse_node(nodes[path][0], path).get("archived_to_ms", 0))
+        return found
+
     # --- chores: work that any lane does from time to time ---
 
     def claim_chore(self, name: str, every: timedelta) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 from waybill.documents import read_document
 from waybill.errors import DocumentDamaged
 from waybill.names import Extension, TopicPartition
+from waybill.shards.checkpoint import Checkpoint
 
 __all__ = ["CommittedOffset", "OffsetCounts", "Stop", "damaged_node", "parse_node", "to_node"]
 
@@ -76,6 +77,8 @@ class CommittedOffset:
     counts: OffsetCounts | None = None
     """What the offsets before the committed offset hold; None if nothing was archived since ZooKeeper lost its data or
     since an earlier Waybill, which did not count."""
+    checkpoint: Checkpoint | None = None
+    """How far the shards of the slot are archived at the committed offset; None for a topic-partition of Kafka."""
     version: int = -1
     """The node's version in ZooKeeper; -1 if there is no node. Not part of the document."""
 
@@ -93,6 +96,7 @@ class CommittedOffset:
             set_by_hand=self.set_by_hand,
             format=self.extension,
             **({} if self.counts is None else {"counts": asdict(self.counts)}),
+            **({} if self.checkpoint is None else {"checkpoint": self.checkpoint.to_fields()}),
         )
 
     @classmethod
@@ -115,6 +119,7 @@ class CommittedOffset:
                 set_by_hand=str(fields.get("set_by_hand", "")),
                 extension=Extension(fields.get("format", Extension.KAFKA)),
                 counts=_counts_or_none(fields.get("counts")),
+                checkpoint=None if fields.get("checkpoint") is None else Checkpoint.of_fields(fields["checkpoint"]),
                 version=version,
             )
         except (KeyError, TypeError, ValueError) as error:

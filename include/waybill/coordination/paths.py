@@ -31,6 +31,10 @@ class ZkPaths:
         """Return the node of a committed offset."""
         return f"{self.offsets}/{check_topic(tp.topic)}/{tp.partition}"
 
+    def slot_read(self, tp: TopicPartition) -> str:
+        """Return the node that says up to when a Kinesis slot was read."""
+        return f"{self.base}/reads/{check_topic(tp.topic)}/{tp.partition}"
+
     def lock(self, tp: TopicPartition) -> str:
         """Return the node of a topic-partition's lock."""
         return f"{self.base}/locks/{check_topic(tp.topic)}/{tp.partition}"

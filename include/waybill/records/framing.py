@@ -48,6 +48,7 @@ __all__ = [
     "pack_batch",
     "read_frames",
     "read_header",
+    "with_offsets_from",
 ]
 
 BATCH_MAGIC = 2
@@ -64,6 +65,7 @@ DEFAULT_MAX_BATCH_BYTES = 256 << 20
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _LENGTH_OFFSET, _MAGIC_OFFSET, _CRC_OFFSET, _CRC_START = 8, 16, 17, 21
+_OFFSET = struct.Struct(">q")
 _LENGTH = struct.Struct(">i")
 _CRC = struct.Struct(">I")
 _CONTROL_KEY = struct.Struct(">hh")
@@ -442,6 +444,17 @@ def empty_batch(
         record_count=0,
     )
     return pack_batch(header, b"")
+
+
+def with_offsets_from(batches: Buffer, first_offset: int) -> bytes:
+    """Return batches, whose offsets begin with 0, with offsets from `first_offset` on.
+
+    Only the base offsets change, on which neither the CRCs nor the records depend.
+    """
+    changed = bytearray(batches)
+    for frame in frames(batches, where="new record batches"):
+        _OFFSET.pack_into(changed, frame.position, frame.header.base_offset + first_offset)
+    return bytes(changed)
 
 
 def pack_batch(header: BatchHeader, records: Buffer) -> bytes:

@@ -2,7 +2,8 @@
 
 A Kinesis stream is archived as the topic-partitions 0…N-1, its slots. An assignment of a shard to a slot is made once
 and never changes, so two slots never read one shard. A shard is assigned when all of its parents have ended: their last
-record is archived and committed. `waybill.ingest.slots` decides assignments with S3; this module says which are due.
+record is archived and committed. `waybill.ingest.slot_assignment` decides assignments with S3; this module says which
+are due.
 
 A parent has ended if the checkpoint of its slot says so, or if an assignment names it as a parent. The second follows
 from the rule itself: no child is assigned before its parents have ended. So a checkpoint may forget an ended shard as
@@ -277,10 +278,28 @@ def plan_assignments(
     for shard_id, parents in due:
         # A planned shard is not ended, so it counts as a load for the next one.
         slot = choose_slot(parents, slots, slot_map, checkpoints)
-        assignment = Assignment(shard_id, slot, origin.start_of(shard_id), parents, origin.creation_id, now_ms)
+        start = origin.start_of(shard_id)
+        if shard_id not in origin.initial_shards:
+            start = start.caught_up(_began_after_ms(parents, slot_map, checkpoints))
+        assignment = Assignment(shard_id, slot, start, parents, origin.creation_id, now_ms)
         planned.append(assignment)
         slot_map = slot_map.extended([assignment])
     return planned
+
+
+def _began_after_ms(parents: Collection[str], slot_map: SlotMap, checkpoints: Mapping[int, Checkpoint]) -> int:
+    """Return a time, in epoch ms, at which a shard did not exist yet; -1 if it is not known.
+
+    It is the last time at which a parent was read while it was open: the end of a shard does not change the time of
+    its position. A child waits for its parents, perhaps longer than the retention of its own first records.
+    """
+    known = [-1]
+    for parent in parents:
+        assignment = slot_map.assignments.get(parent)
+        checkpoint = None if assignment is None else checkpoints.get(assignment.slot)
+        position = None if checkpoint is None else checkpoint.position(parent)
+        known.append(-1 if position is None else position.caught_up_ms)
+    return max(known)
 
 
 # --- what was lost, and what may be forgotten -------------------------------------------------------------------------
@@ -351,7 +370,7 @@ def check_owned(slot_map: SlotMap, topic: str, slot: int, checkpoint: Checkpoint
     """Check that every shard of a slot's checkpoint is assigned to that slot.
 
     Raises `ShardNotOwned` for the first shard that is not. Its `owner_slot` is -1 if the map does not hold the shard:
-    then the map may be old, and `waybill.ingest.slots.check_checkpoint` reads the stored assignment first.
+    then the map may be old, and `waybill.ingest.slot_assignment.check_checkpoint` reads the stored assignment first.
     """
     for shard_id in sorted(checkpoint.positions):
         assignment = slot_map.assignments.get(shard_id)
