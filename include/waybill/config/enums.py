@@ -17,6 +17,7 @@ __all__ = [
     "SequenceFileKey",
     "Severity",
     "SinkName",
+    "SourceKind",
     "StartPosition",
     "TimeUnit",
     "WrongType",
@@ -70,11 +71,24 @@ class TimeUnit(StrEnum):
     DAY = "day"
 
 
+class SourceKind(StrEnum):
+    """The system that a stream's messages come from."""
+
+    KAFKA = "kafka"
+    KINESIS = "kinesis"
+
+
 class StartPosition(StrEnum):
     """Where a new chain starts."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
+    TRIM_HORIZON = "trim_horizon"
+    """Kinesis' name for the first record that retention has left. The same as `earliest`."""
+
+    @property
+    def is_earliest(self) -> bool:
+        return self is not StartPosition.LATEST
 
 
 class AvroFraming(StrEnum):

@@ -117,7 +117,10 @@ class IsStart(ValueType):
     """A `StartPosition`, or a `datetime` with a time zone."""
 
     type_name = "start"
-    allowed = "`earliest`, `latest`, or an ISO 8601 time (`2026-01-31T00:00:00Z`; without a zone it is UTC)"
+    allowed = (
+        "`earliest` (Kinesis: also `trim_horizon`), `latest`, or an ISO 8601 time (`2026-01-31T00:00:00Z`; without a "
+        "zone it is UTC)"
+    )
 
     def parse(self, value: Any) -> StartPosition | datetime:
         if isinstance(value, str) and value in set(StartPosition):

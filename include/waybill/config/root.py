@@ -75,6 +75,17 @@ class Config(Section):
         found = [parser.registry for parser in parsers if isinstance(parser, AvroParser) and parser.registry]
         return tuple(dict.fromkeys(found))
 
+    @property
+    def kinesis_connections(self) -> tuple[str, ...]:
+        """Return the connection ids of Kinesis that streams use, each once."""
+        used = [stream.kinesis.connection for stream in self.streams.values() if stream.is_kinesis]
+        return tuple(dict.fromkeys(used))
+
+    @property
+    def reads_kafka(self) -> bool:
+        """Return whether a stream reads Kafka, or there is no stream yet."""
+        return not self.streams or not all(stream.is_kinesis for stream in self.streams.values())
+
     def group(self, name: str) -> Group:
         """Return the settings of a group; the defaults for a group that the config does not list."""
         return self.groups.get(name) or Group()

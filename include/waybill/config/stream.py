@@ -12,9 +12,10 @@ from waybill.config.archiving import Format, Ingest, UploadPolicy
 from waybill.config.base import Matching, Section, section_error
 from waybill.config.columns import OWN_COLUMNS, Columns
 from waybill.config.dedup import Dedup, check_dedup
-from waybill.config.enums import BackupFormat, IsolationLevel, KeyPartitioner, StartPosition, TimeUnit
+from waybill.config.enums import BackupFormat, IsolationLevel, KeyPartitioner, SourceKind, StartPosition, TimeUnit
 from waybill.config.expressions import IsRegex, IsStart
 from waybill.config.groups import GroupedSection
+from waybill.config.kinesis import Kinesis, check_source
 from waybill.config.parsing import EventTimeBounds, ParserConfig, ParseSettings, PythonParser, RawParser, check_columns
 from waybill.config.partition_by import (
     IsPartitionBy,
@@ -73,7 +74,14 @@ def _refuse_null(schema: dict[str, Any]) -> None:
 class Stream(Section):
     """One stream: which topics, and how they are archived, parsed and partitioned."""
 
-    topics: Topics = Field(description="A list of topics (each at most once), or a section with `regex`.")
+    source: SourceKind = Field(
+        SourceKind.KAFKA, description="`kafka`, or `kinesis`: then the topics are streams of Kinesis."
+    )
+    topics: Topics = Field(
+        description="A list of topics (each at most once), or a section with `regex`. With `source: kinesis` the names "
+        "or ARNs of Kinesis streams."
+    )
+    kinesis: Kinesis = Field(Kinesis(), description="How Kinesis is read, with `source: kinesis`.")
     generation: Annotated[int, WholeNumberBetween(1, 999_999)] = Field(
         1, description="Raise it to start again with new chains and new tables."
     )
@@ -136,6 +144,11 @@ class Stream(Section):
                 "dedup", "must be a section: write {} for the defaults, or remove the key for no deduplication"
             )
         return value
+
+    @model_validator(mode="after")
+    def _check_source(self) -> Self:
+        check_source(self)
+        return self
 
     @model_validator(mode="after")
     def _check_upload_topics(self) -> Self:
@@ -248,4 +261,14 @@ class Stream(Section):
         """Return whether `topic` belongs to this stream. Kafka's internal topics (`__…`) match no pattern."""
         if isinstance(self.topics, TopicRegex):
             return not topic.startswith("__") and re.fullmatch(self.topics.regex, topic) is not None
-        return topic in self.topics
+        return topic in self.listed_topics
+
+    @property
+    def is_kinesis(self) -> bool:
+        """Return whether the messages come from Kinesis."""
+        return self.source is SourceKind.KINESIS
+
+    @property
+    def listed_topics(self) -> tuple[str, ...]:
+        """Return the names of the topics that the config lists; none for a pattern. Of an ARN, the name at its end."""
+        return tuple(each.rsplit("/", 1)[-1] for each in self.topics) if isinstance(self.topics, tuple) else ()

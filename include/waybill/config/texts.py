@@ -23,6 +23,7 @@ __all__ = [
     "IsStreamName",
     "IsTopic",
     "IsTopicList",
+    "is_kinesis_arn",
     "unique_names",
 ]
 
@@ -68,19 +69,27 @@ class IsTopic(ValueType):
             raise ValueError(str(error)) from None
 
 
+_KINESIS_ARN = re.compile(r"arn:aws[a-z-]*:kinesis:[a-z0-9-]+:[0-9]{12}:stream/[a-zA-Z0-9_.-]{1,128}")
+
+
+def is_kinesis_arn(value: Any) -> bool:
+    """Return whether a value is the ARN of a Kinesis stream."""
+    return isinstance(value, str) and _KINESIS_ARN.fullmatch(value) is not None
+
+
 class IsTopicList(ValueType):
-    """A tuple of topic names that Kafka allows, each once."""
+    """A tuple of topic names that Kafka allows, or of ARNs of Kinesis streams, each once."""
 
     type_name = "list of topics"
-    allowed = f"topic names: {IsTopic.allowed}"
+    allowed = f"topic names: {IsTopic.allowed}; with `source: kinesis` also ARNs of Kinesis streams"
 
     def parse(self, value: Any) -> tuple[str, ...]:
         if not value:
             raise ValueError("must name at least one topic, or be {regex: …}")
-        return unique_names(map(IsTopic().parse, value), "topic")
+        return unique_names((each if is_kinesis_arn(each) else IsTopic().parse(each) for each in value), "topic")
 
     def json_schema(self) -> JsonSchemaValue:
-        topic = {"type": "string", "pattern": "^[a-zA-Z0-9._-]{1,249}$"}
+        topic = {"type": "string", "pattern": f"^[a-zA-Z0-9._-]{{1,249}}$|^{_KINESIS_ARN.pattern}$"}
         return {"type": "array", "items": topic, "minItems": 1, "uniqueItems": True}
 
 
