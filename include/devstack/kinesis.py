@@ -112,6 +112,11 @@ class KinesisEmulator:
         """The base URL, such as `http://127.0.0.1:23456`."""
         return f"http://127.0.0.1:{self.port}"
 
+    def connection(self) -> dict[str, object]:
+        """Return an Airflow connection of the emulator, which takes any keys."""
+        extra = {"endpoint_url": self.endpoint_url, "region_name": REGION}
+        return {"conn_type": "aws", "login": "local", "password": "local", "extra": extra}
+
     def specs(self, logs: Path) -> tuple[ServerSpec, ...]:
         """Return the process. It reads its certificate from its working directory, the package's own."""
         self.directory.mkdir(parents=True, exist_ok=True)

@@ -16,6 +16,7 @@ from devstack import jars, preflight
 from devstack.airflow import MIGRATION_SERVER, USER, Airflow
 from devstack.control import GuardianHandle, GuardianStatus
 from devstack.kafka import BROKER_IDS, KafkaCluster, broker_name
+from devstack.kinesis import KinesisEmulator, emulator_home
 from devstack.s3 import REGION, S3Program, S3Server, choose_server
 from devstack.servers import ServerSpec, ServerState, free_ports, log_tail
 from devstack.spark import SparkCluster, worker_name
@@ -93,6 +94,8 @@ class Stack:
         )
         self.spark: SparkCluster | None = None
         """None before `start_spark`."""
+        self.kinesis: KinesisEmulator | None = None
+        """None before `start_kinesis`."""
         self.airflow = Airflow(
             state_dir / "airflow",
             project_root(),
@@ -208,6 +211,19 @@ class Stack:
             self._on_progress("starting a Spark cluster: a master and two workers")
             self._start_services([self.spark])
         return self.spark
+
+    def start_kinesis(self) -> KinesisEmulator:
+        """Start the Kinesis emulator, without streams, if it is not running, and return when it answers.
+
+        It stops together with the stack, and its streams are lost. A stack that was found by `attach` cannot use it.
+        """
+        if self.kinesis is None:
+            home = emulator_home(self._on_progress)
+            port, tls_port = free_ports(2)
+            self.kinesis = KinesisEmulator(home, self.state_dir / "kinesis", port, tls_port)
+            self._on_progress("starting the Kinesis emulator")
+            self._start_services([self.kinesis])
+        return self.kinesis
 
     def stop_spark(self) -> None:
         """Stop the Spark cluster, if there is one, and delete its state."""
