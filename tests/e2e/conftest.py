@@ -168,6 +168,19 @@ streams:
     table: e2e.letters
     partition: {}
     maintenance: {}
+  taps:
+    source: kinesis
+    topics: [e2e-taps]
+    kinesis: {connection: e2e_kinesis, slots: 3}
+    upload: {max_age: 0s}
+    ingest: {group: own, lanes: 2, budget: 20s}
+    parser:
+      event_time: {field: at, format: epoch_ms}
+      message_id: id
+    table: e2e.taps
+    partition: {}
+    dedup: {}
+    maintenance: {}
   visits:
     topics: [e2e-visits]
     upload: {max_age: 0s}
@@ -208,6 +221,7 @@ def airflow(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     config.write_text(without_schedules(CONFIG))
     stack.start_airflow({"WAYBILL_CONFIG": str(config)})
     s3 = stack.environment()["AIRFLOW_CONN_AWS_DEFAULT"]
+    kinesis = stack.start_kinesis().connection()
     # For the `waybill` command, which reads only the environment. Airflow was started without this variable.
     with (
         pytest.MonkeyPatch.context() as patch,
@@ -215,7 +229,9 @@ def airflow(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     ):
         patch.setenv("WAYBILL_CONFIG", str(config))
         patch.setenv("AIRFLOW_CONN_E2E_S3", s3)
+        patch.setenv("AIRFLOW_CONN_E2E_KINESIS", json.dumps(kinesis))
         client.create_connection("e2e_s3", json.loads(s3))
+        client.create_connection("e2e_kinesis", kinesis)
         yield stack.airflow
     stack.stop_airflow()
 

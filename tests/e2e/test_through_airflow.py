@@ -23,6 +23,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from in_parallel import RUN_SECONDS, in_parallel, run_dag
+from kinesis_scenes import KinesisStream
 from webhook_servers import Receiver, receiving
 
 from devstack import Stack
@@ -465,6 +466,32 @@ def test_partition_run_triggers_a_sweep_that_keeps_each_id_once(stack: Stack, ai
     assert run.state is RunState.SUCCESS, airflow.failure_report("dedup__visits", run.run_id)
     [status] = waybill("dedup", "status", "visits")
     assert (status["rows"], status["duplicates"], status["index"]["version"] > 1) == (300, 20, True)
+
+
+@pytest.mark.deep
+@in_parallel
+def test_a_kinesis_stream_that_is_split_comes_to_the_unique_table_once(stack: Stack, airflow: AirflowClient) -> None:
+    def event(number: int) -> tuple[str, bytes]:
+        fields = {"id": f"e2e-taps-{number}", "at": 1_700_000_000_000 + number * 1000}
+        return str(number), json.dumps(fields).encode()
+
+    with KinesisStream.created(stack.start_kinesis(), "e2e-taps", 2) as kinesis:
+        kinesis.put(event(number) for number in range(100))
+        kinesis.split(kinesis.open_shards()[0])
+        kinesis.put(event(number) for number in range(80, 200))
+        airflow.wait_for_dag("dedup__taps")
+        airflow.unpause("dedup__taps")
+        try:
+            # The first run archives the parent up to its end, and the second one its children.
+            for dag_id in ("ingest__taps", "ingest__taps", "partition__taps"):
+                run = run_dag(airflow, dag_id)
+                assert run.state is RunState.SUCCESS, airflow.failure_report(dag_id, run.run_id)
+            run = triggered_run(airflow, "dedup__taps")
+        finally:
+            airflow.pause("dedup__taps")
+    assert run.state is RunState.SUCCESS, airflow.failure_report("dedup__taps", run.run_id)
+    assert len(ids_in("e2e.taps")) == 220
+    assert ids_in("e2e.taps_unique") == sorted(f"e2e-taps-{number}" for number in range(200))
 
 
 @in_parallel

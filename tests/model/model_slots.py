@@ -18,7 +18,7 @@ from kazoo.exceptions import BadVersionError, NodeExistsError
 
 from waybill import names
 from waybill.coordination import ZkPaths
-from waybill.ingest.slots import ExtendedMap, ShardListing, StreamStart, check_checkpoint, extend_map
+from waybill.ingest.slot_assignment import ExtendedMap, ShardListing, StreamStart, check_checkpoint, extend_map
 from waybill.shards.checkpoint import Checkpoint, PositionKind, ShardPosition
 from waybill.shards.lineage import Shard
 from waybill.shards.slot_map import Assignment, SlotMap, garbage

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from model_slots import Pass, Planner, World
 
-from waybill.ingest.slots import StreamStart
+from waybill.ingest.slot_assignment import StreamStart
 from waybill.shards.checkpoint import PositionKind
 
 LATEST = StreamStart(PositionKind.AT_TIMESTAMP)

@@ -21,7 +21,7 @@ from waybill.errors import BackfillRefused
 from waybill.ingest import plan_lanes, run_lane
 from waybill.ingest.plan import estimate_bytes
 from waybill.ingest.report import Outcome, TopicPartitionReport
-from waybill.ingest.services import connect_source
+from waybill.ingest.services import as_kafka, connect_source
 from waybill.names import TopicPartition
 from waybill.sources.kafka import KafkaSource, LogRange
 from waybill.store import Store
@@ -51,7 +51,8 @@ def find_in_kafka(config: Config, name: str, store: Store) -> InKafka:
     Raises `ConfigError`, or the retriable `KafkaUnavailable`, `CoordinationUnavailable` and `StoreUnavailable`.
     """
     stream = config.stream(name)
-    with connect_source(config, name) as (source, coordinator):
+    with connect_source(config, name) as (found, coordinator):
+        source = as_kafka(found)
         tps = source.topic_partitions(stream)
         logs = source.offsets(tps)
         committed = coordinator.read_all_committed(tps)

@@ -154,7 +154,7 @@ def run_import(
         offsets = {}
     with connect(config, stream) as services:
         if from_group is not None:
-            offsets = services.source.group_offsets(from_group, services.source.topic_partitions(chosen))
+            offsets = services.kafka.group_offsets(from_group, services.source.topic_partitions(chosen))
         proposals = propose_imports(services, chosen, offsets)
         failures = _import(services, config, stream, proposals, origin) if yes else {}
     if as_json:

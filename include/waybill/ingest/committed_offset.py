@@ -8,12 +8,13 @@ from datetime import datetime
 from waybill.archive.chain import ChainStart, committed_from_chain, find_chain_start, record_chain_start
 from waybill.config.enums import StartPosition
 from waybill.coordination import CommittedOffset
-from waybill.errors import LogTruncated, RetentionGap, TopicRecreated
+from waybill.errors import ChainBroken, GenerationConflict, LogTruncated, RetentionGap, TopicRecreated
 from waybill.ingest.target import ArchiveTarget, Position
 from waybill.names import TopicPartition
+from waybill.shards.checkpoint import Checkpoint
 from waybill.sources.kafka import KafkaSource, LogRange, PartitionState
 
-__all__ = ["find_committed_offset", "is_consistent", "raise_if_log_differs"]
+__all__ = ["checkpoint_missing", "find_committed_offset", "is_consistent", "raise_if_log_differs"]
 
 logger = logging.getLogger(__name__)
 
@@ -28,8 +29,11 @@ def find_committed_offset(target: ArchiveTarget, described: PartitionState) -> C
     tp, services, generation = target.tp, target.services, target.stream.generation
     committed = services.coordinator.read_committed(tp)
     if committed is not None:
+        _check_source(target, committed)
         return committed
     committed = committed_from_chain(services.store, generation, tp, target.clock.now_ms())
+    if committed is not None and target.slots is not None and committed.checkpoint is None:
+        raise checkpoint_missing(tp, committed.last_object_offset)
     if committed is not None:
         logger.warning("%s: committed offset %d rebuilt from the chain", tp, committed.committed_offset)
     else:
@@ -44,9 +48,9 @@ def _start_chain(target: ArchiveTarget, described: PartitionState) -> CommittedO
     first offset that retention leaves.
     """
     topic = described.topic
-    wanted = ChainStart(
-        _configured_start(target, described), topic.topic_id, len(topic.partitions), target.stream.format.extension
-    )
+    # Where a shard begins is recorded for each shard, and the offsets of a slot begin at 0.
+    first_offset = _configured_start(target, described) if target.slots is None else 0
+    wanted = ChainStart(first_offset, topic.topic_id, len(topic.partitions), target.stream.format.extension)
     start = record_chain_start(target.services.store, target.stream.generation, target.tp, wanted)
     logger.info("%s: a new chain starts at offset %d", target.tp, start.offset)
     return CommittedOffset(
@@ -55,6 +59,7 @@ def _start_chain(target: ArchiveTarget, described: PartitionState) -> CommittedO
         committed_at_ms=target.clock.now_ms(),
         start_offset=start.offset,
         extension=start.extension,
+        checkpoint=None if target.slots is None else Checkpoint(),
     )
 
 
@@ -66,10 +71,10 @@ def _configured_start(target: ArchiveTarget, described: PartitionState) -> int:
     """
     start, log_range = target.stream.start, described.log_range
     is_added = _is_added_partition(target, described)
-    if start is StartPosition.EARLIEST or is_added:
+    if is_added or (isinstance(start, StartPosition) and start.is_earliest):
         return log_range.earliest
     if isinstance(start, datetime):
-        offset = target.services.source.offset_at(target.tp, int(start.timestamp() * 1000))
+        offset = target.services.kafka.offset_at(target.tp, int(start.timestamp() * 1000))
         return log_range.end if offset is None else offset
     return log_range.end
 
@@ -81,6 +86,26 @@ def _is_added_partition(target: ArchiveTarget, described: PartitionState) -> boo
     # ZooKeeper may have lost its data and recorded a later count, so also use the count at the start of partition 0.
     first = find_chain_start(services.store, target.stream.generation, TopicPartition(tp.topic, 0))
     return tp.partition >= (count if first is None else min(count, first.partitions))
+
+
+def _check_source(target: ArchiveTarget, committed: CommittedOffset) -> None:
+    """Raise `GenerationConflict` if the chain was written from the other kind of source."""
+    if (committed.checkpoint is None) is not (target.slots is None):
+        raise GenerationConflict(
+            f"{target.tp}: the chain of generation {target.stream.generation} was archived from "
+            f"{'Kafka' if committed.checkpoint is None else 'Kinesis'}, and the config has source "
+            f"{target.stream.source}. Raise the stream's generation, or set the source back"
+        )
+
+
+def checkpoint_missing(tp: TopicPartition, first_offset: int | None) -> ChainBroken:
+    """Return the error for a last object of a slot that holds no checkpoint."""
+    return ChainBroken(
+        f"{tp}: the last object of the chain begins at offset {first_offset} and has no checkpoint batch, so it does "
+        f"not state up to where its shards are archived. Waybill did not write it for this stream. If the stream read "
+        f"Kafka before, raise its generation; else move the object away by hand, and run again",
+        first_offset,
+    )
 
 
 def is_consistent(committed: CommittedOffset, described: PartitionState) -> bool:

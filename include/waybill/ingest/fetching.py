@@ -20,7 +20,7 @@ from waybill.ingest.target import ArchiveTarget, Position
 from waybill.records import framing
 from waybill.sources.partition_reader import Chunk
 
-__all__ = ["CutObject", "ObjectFetch", "must_wait_for_more", "select_archived"]
+__all__ = ["CutObject", "ObjectFetch", "is_due", "must_wait_for_more", "select_archived"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +55,11 @@ class ObjectFetch:
         try:
             reached_end = yield from self._full_objects()
             rest = self._object
-            is_due = rest.is_begun and _is_due(self._policy, rest, self._target.clock.now_ms())
-            if is_due:
+            due = rest.is_begun and is_due(self._policy, rest, self._target.clock.now_ms())
+            if due:
                 yield self._cut()
             if reached_end:
-                self.outcome = Outcome.WAITING if rest.is_begun and not is_due else Outcome.UP_TO_DATE
+                self.outcome = Outcome.WAITING if rest.is_begun and not due else Outcome.UP_TO_DATE
         except (RetentionGap, TopicRecreated):
             # Kafka no longer has the offsets that follow, so the object cannot grow any more.
             if self._object.is_begun:
@@ -149,7 +149,7 @@ def must_wait_for_more(target: ArchiveTarget, position: Position) -> bool:
         return False
     probe = target.new_object(committed.committed_offset, position.topic_id)
     probe.take(chunk.frames[0], archived=False)
-    return not _is_due(policy, probe, target.clock.now_ms())
+    return not is_due(policy, probe, target.clock.now_ms())
 
 
 def select_archived(chunk: Chunk) -> Iterator[tuple[framing.Frame, bool]]:
@@ -186,7 +186,7 @@ def _checked(chunk: Chunk) -> Iterator[tuple[framing.Frame, bool]]:
 
 def _read(target: ArchiveTarget, position: Position, *, first_batch_only: bool = False) -> Generator[Chunk, None, None]:
     committed = position.committed
-    return target.services.source.read(
+    return target.services.kafka.read(
         target.tp,
         committed.committed_offset,
         position.log_range.end,
@@ -196,7 +196,7 @@ def _read(target: ArchiveTarget, position: Position, *, first_batch_only: bool =
     )
 
 
-def _is_due(policy: UploadPolicy, backup_object: BackupObject, now_ms: int) -> bool:
+def is_due(policy: UploadPolicy, backup_object: BackupObject, now_ms: int) -> bool:
     """Return whether the oldest message is `max_age` old. A message without a time, or from the future, is due, too."""
     max_age_ms, oldest_ms = _max_age_ms(policy), backup_object.oldest_ms
     if not max_age_ms or oldest_ms is None or oldest_ms < 0:

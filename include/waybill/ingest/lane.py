@@ -165,10 +165,12 @@ class _TimeSlices:
             return
         levels: dict[IsolationLevel, list[LaneShare]] = {}
         for share in shares:
+            if self._streams[share.stream].settings.is_kinesis:
+                continue  # its client keeps what it has asked
             levels.setdefault(self._streams[share.stream].settings.isolation_level, []).append(share)
         try:
             for each in levels.values():
-                source = self._streams[each[0].stream].services.source
+                source = self._streams[each[0].stream].services.kafka
                 found = source.describe_partitions({share.tp for share in each})
                 self._described.update({share.chain: found[share.tp] for share in each if share.tp in found})
         except WaybillError as error:
@@ -234,6 +236,6 @@ def _commit_to_consumer_group(services: Services, group: str | None, reports: It
         return
     offsets = {r.tp: r.committed_offset for r in reports if r.committed_offset is not None}
     try:
-        services.source.commit_to_group(group, offsets)
+        services.kafka.commit_to_group(group, offsets)
     except WaybillError as error:
         logger.warning("%s", error)

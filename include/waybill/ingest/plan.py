@@ -26,7 +26,7 @@ from waybill.coordination import (
     read_ingest_states,
     read_pauses,
 )
-from waybill.ingest.services import FindConnection, Sources, connect_sources
+from waybill.ingest.services import FindConnection, Sources, as_kafka, connect_sources
 from waybill.ingest.time_slice import Clock
 from waybill.names import TopicPartition
 from waybill.sources.kafka import LogRange, StreamTopics
@@ -148,7 +148,7 @@ def plan_lanes(
     Raises `ConfigError`, `KafkaUnavailable` or `CoordinationUnavailable`.
     """
     with connect_sources(config, [stream_name], find) as sources:
-        topics = sources.kafka.describe_streams({stream_name: config.stream(stream_name)})
+        topics = sources.describe_streams({stream_name: config.stream(stream_name)})
         if refused := topics[stream_name].refused:
             raise next(iter(refused.values()))
         for topic in topics[stream_name].missing:
@@ -187,7 +187,7 @@ def plan_run(
     with connect_sources(config, names, find) as sources:
         paused = _paused(sources, config, names)
         active = {name: config.stream(name) for name in names if name not in paused}
-        topics = sources.kafka.describe_streams(active) if active else {}
+        topics = sources.describe_streams(active) if active else {}
         with_stopped = with_stopped or _is_stop_check_due(clock)
         shares, states = _find_shares(config, sources, topics, clock, with_stopped=with_stopped)
         # Only a plan without lanes needs it: a damaged record must not stop the archiving.
@@ -271,7 +271,8 @@ def _find_shares(
         stopped = {stop.tp for stop in state.stops}
         for tp in tps[name]:
             end, committed = ends.get((name, tp)), state.committed.get(tp)
-            estimate = 0
+            # Of a slot no end is known: as much as last time.
+            estimate = committed.object_bytes if committed is not None and config.stream(name).is_kinesis else 0
             if end is not None:
                 estimate = estimate_bytes(LogRange(min(starts.get((name, tp), 0), end), end), committed)
             share = LaneShare(
@@ -297,10 +298,11 @@ def _find_ends(
     """Return the ends of the logs, by stream and topic-partition. The request differs only by isolation level."""
     levels: dict[IsolationLevel, list[str]] = defaultdict(list)
     for name in tps:
-        levels[config.stream(name).isolation_level].append(name)
+        if not config.stream(name).is_kinesis:
+            levels[config.stream(name).isolation_level].append(name)
     ends = {}
     for names in levels.values():
-        found = sources.by_stream[names[0]].ends_briefly({tp for name in names for tp in tps[name]})
+        found = as_kafka(sources.by_stream[names[0]]).ends_briefly({tp for name in names for tp in tps[name]})
         ends.update({(name, tp): found[tp] for name in names for tp in tps[name] if tp in found})
     return ends
 
@@ -313,7 +315,7 @@ def _find_starts(
 ) -> dict[tuple[str, TopicPartition], int]:
     """Return the first offsets of the logs that have no committed offset: new chains. Most plans have none."""
     new = [(name, tp) for name in tps for tp in tps[name] if tp not in states[name].committed and (name, tp) in ends]
-    if not new:
+    if not new or sources.kafka is None:
         return {}
     found = sources.kafka.offsets_briefly({tp for _, tp in new})
     return {(name, tp): found[tp].earliest for name, tp in new if tp in found}

@@ -17,9 +17,11 @@ from typing import NoReturn
 
 from waybill import failpoints
 from waybill.archive import gaps, object_reader
+from waybill.archive.backup_object import BackupObject
 from waybill.archive.chain import add_restore_remedy, find_uncommitted_object
 from waybill.archive.gaps import Gap, write_gap_marker
 from waybill.archive.object_reader import ObjectSummary
+from waybill.archive.slot_object import SlotObject
 from waybill.coordination import CommittedOffset, OffsetCounts
 from waybill.errors import (
     CommitConflict,
@@ -28,14 +30,22 @@ from waybill.errors import (
     LockHeld,
     LogTruncated,
     ObjectExists,
+    RecordsExpired,
     RetentionGap,
     WaybillError,
 )
-from waybill.ingest.committed_offset import find_committed_offset, is_consistent, raise_if_log_differs
+from waybill.ingest.committed_offset import (
+    checkpoint_missing,
+    find_committed_offset,
+    is_consistent,
+    raise_if_log_differs,
+)
 from waybill.ingest.fetching import CutObject, ObjectFetch, must_wait_for_more
 from waybill.ingest.report import ArchivedObject, Failure, Outcome, TopicPartitionReport
+from waybill.ingest.slot_fetching import SlotFetch
 from waybill.ingest.target import ArchiveTarget, Position
 from waybill.names import BackupName
+from waybill.shards.checkpoint import Checkpoint
 from waybill.sources.kafka import PartitionState
 
 __all__ = ["archive_topic_partition", "check_log", "put_gap_marker", "read_committed_offset"]
@@ -53,6 +63,8 @@ class _ObjectInChain:
     leader_epoch: int
     """The leader epoch of its last batch."""
     counts: OffsetCounts
+    checkpoint: Checkpoint | None = None
+    """The checkpoint at its end, for a slot."""
 
 
 def archive_topic_partition(target: ArchiveTarget) -> TopicPartitionReport:
@@ -107,7 +119,7 @@ def _run_protocol(target: ArchiveTarget, described: PartitionState | None) -> Ou
             return outcome
         while True:
             position = _adopt_uncommitted_objects(target, position)
-            fetch = ObjectFetch(target, position)
+            fetch = _open_fetch(target, position)
             with closing(fetch.objects()) as objects:
                 try:
                     for cut in objects:  # 4. Fetch record batches. 5. Cut an object by the upload policy.
@@ -116,6 +128,7 @@ def _run_protocol(target: ArchiveTarget, described: PartitionState | None) -> Ou
                         if found.archived.adopted:
                             break  # It may end at another offset than ours: fetch again from its end.
                     else:
+                        _record_slot_read(target, fetch)
                         return fetch.outcome
                 except LogTruncated as truncated:
                     _raise_truncated_while_reading(target, position, truncated)
@@ -129,7 +142,7 @@ def read_committed_offset(target: ArchiveTarget, described: PartitionState) -> C
 
     Raises `GenerationConflict` when the chain has another format, and the errors of `find_committed_offset`.
     """
-    target.draft.end_offset = described.log_range.end
+    target.draft.end_offset = None if target.slots is not None else described.log_range.end
     committed = find_committed_offset(target, described)
     target.draft.committed_offset = committed.committed_offset
     target.check_format(committed.extension)
@@ -156,10 +169,13 @@ def _check_position(target: ArchiveTarget, position: Position) -> Position:
     store, generation, offset = target.services.store, target.stream.generation, position.committed.committed_offset
     position = replace(position, skips_epoch_check=False)
     try:
-        raise_if_log_differs(target.services.source, target.tp, position)
-    except RetentionGap:
+        if target.slots is None:
+            raise_if_log_differs(target.services.kafka, target.tp, position)
+        else:
+            target.slots.raise_if_shards_differ(target.tp, position, target.clock.now_ms())
+    except RetentionGap as stop:
         gap = gaps.find_gap(store, generation, target.tp, offset)
-        advanced = _advance_past_gap(target, position, gap)
+        advanced = _advance_past_gap(target, position, gap, stop)
         if advanced is None:
             raise
         return _check_position(target, advanced)
@@ -170,7 +186,9 @@ def _check_position(target: ArchiveTarget, position: Position) -> Position:
     return position
 
 
-def _advance_past_gap(target: ArchiveTarget, position: Position, gap: Gap | None) -> Position | None:
+def _advance_past_gap(
+    target: ArchiveTarget, position: Position, gap: Gap | None, stop: RetentionGap
+) -> Position | None:
     """Return the position after the object at the committed offset; None if there is neither an object nor a gap.
 
     For an accepted gap without an object, put the gap marker there first.
@@ -181,7 +199,8 @@ def _advance_past_gap(target: ArchiveTarget, position: Position, gap: Gap | None
         found = _adopt(target, stored.name, stored.key)
     elif gap is not None:
         logger.warning("going over an accepted gap: %s", gap)
-        found = _adopt(target, *put_gap_marker(target, position.topic_id, gap))
+        checkpoints = (position.committed.checkpoint, stop.checkpoint) if isinstance(stop, RecordsExpired) else None
+        found = _adopt(target, *put_gap_marker(target, position.topic_id, gap, checkpoints))
     else:
         return None
     position = _write_committed_offset(target, position, found)
@@ -192,11 +211,28 @@ def _advance_past_gap(target: ArchiveTarget, position: Position, gap: Gap | None
     return position
 
 
-def put_gap_marker(target: ArchiveTarget, topic_id: str, gap: Gap) -> tuple[BackupName, str]:
-    """Create the marker of an accepted gap, unless an object of its name exists. Return the name and the key."""
-    marker = target.new_object(gap.first_offset, topic_id, {gaps.GAP_METADATA_KEY: gap.kind})
-    with suppress(ObjectExists):
-        write_gap_marker(marker, gap)
+def put_gap_marker(
+    target: ArchiveTarget,
+    topic_id: str,
+    gap: Gap,
+    checkpoints: tuple[Checkpoint | None, Checkpoint] | None = None,
+) -> tuple[BackupName, str]:
+    """Create the marker of an accepted gap, unless an object of its name exists. Return the name and the key.
+
+    `checkpoints`: before and after the gap, at the end of a slot's chain.
+    """
+    metadata = {gaps.GAP_METADATA_KEY: gap.kind}
+    marker: BackupObject
+    if checkpoints is None:
+        marker = target.new_object(gap.first_offset, topic_id, metadata)
+        with suppress(ObjectExists):
+            write_gap_marker(marker, gap)
+    else:
+        before, after = checkpoints
+        marker = slot_marker = target.new_slot_object(gap.first_offset, topic_id, before or Checkpoint(), metadata)
+        slot_marker.checkpoint = after
+        with suppress(ObjectExists):
+            slot_marker.complete()
     return marker.name, marker.key
 
 
@@ -216,10 +252,29 @@ def _raise_truncated_while_reading(target: ArchiveTarget, position: Position, tr
 def _outcome_without_fetch(target: ArchiveTarget, position: Position) -> Outcome | None:
     """Return the outcome if there is nothing to archive now, else None."""
     offset, end = position.committed.committed_offset, position.log_range.end
+    if target.slots is not None:
+        return None
     if offset >= end:
         # After an accepted truncation, the new log may not have reached the committed offset yet.
         return Outcome.WAITING if position.skips_epoch_check and offset > end else Outcome.UP_TO_DATE
     return Outcome.WAITING if must_wait_for_more(target, position) else None
+
+
+def _open_fetch(target: ArchiveTarget, position: Position) -> ObjectFetch | SlotFetch:
+    if target.slots is None:
+        return ObjectFetch(target, position)
+    source, shards = target.slots.open_shards(target.tp, position.committed, target.clock)
+    forgotten = target.slots.forgettable(target.tp, position.committed.checkpoint or Checkpoint())
+    return SlotFetch(target, position, source, shards, forgotten)
+
+
+def _record_slot_read(target: ArchiveTarget, fetch: ObjectFetch | SlotFetch) -> None:
+    """Store how far a slot is read. Only reports depend on it, so an error is logged."""
+    if isinstance(fetch, SlotFetch) and fetch.archived_to_ms is not None:
+        try:
+            target.services.coordinator.record_slot_read(target.tp, fetch.archived_to_ms)
+        except WaybillError as error:
+            logger.warning("%s", error)
 
 
 def _adopt_uncommitted_objects(target: ArchiveTarget, position: Position) -> Position:
@@ -256,7 +311,8 @@ def _complete_or_adopt(target: ArchiveTarget, cut: CutObject) -> _ObjectInChain:
         seconds=cut.seconds,
     )
     counts = OffsetCounts(ours.name.first_offset, ours.messages, ours.control_offsets, ours.aborted_offsets)
-    return _ObjectInChain(archived, ours.leader_epoch, counts)
+    checkpoint = ours.checkpoint if isinstance(ours, SlotObject) else None
+    return _ObjectInChain(archived, ours.leader_epoch, counts, checkpoint)
 
 
 def _adopt(target: ArchiveTarget, name: BackupName, key: str) -> _ObjectInChain:
@@ -269,6 +325,12 @@ def _adopt(target: ArchiveTarget, name: BackupName, key: str) -> _ObjectInChain:
     with add_restore_remedy(key, name.first_offset):
         summary = object_reader.inspect_object(target.services.store, name, key)
     failpoints.reach("ingest.object_inspected")
+    checkpoint = None
+    if target.slots is not None:
+        if summary.slot_state is None:
+            raise checkpoint_missing(target.tp, name.first_offset)
+        checkpoint = summary.slot_state.checkpoint
+        target.slots.check_owned(target.tp, checkpoint)
     archived = ArchivedObject(
         key=key,
         first_offset=name.first_offset,
@@ -278,13 +340,15 @@ def _adopt(target: ArchiveTarget, name: BackupName, key: str) -> _ObjectInChain:
         seconds=0.0,
         adopted=True,
     )
-    return _ObjectInChain(archived, summary.leader_epoch, _counts_of_adopted(name, summary))
+    return _ObjectInChain(archived, summary.leader_epoch, _counts_of_adopted(name, summary), checkpoint)
 
 
 def _counts_of_adopted(name: BackupName, summary: ObjectSummary) -> OffsetCounts:
     offsets = summary.next_offset - name.first_offset
     if summary.is_gap_marker:
         return OffsetCounts(name.first_offset, gaps=offsets)
+    if summary.slot_state is not None:
+        return OffsetCounts(name.first_offset, summary.messages, control=offsets - summary.messages)
     return OffsetCounts(name.first_offset, summary.messages, unknown=offsets - summary.messages)
 
 
@@ -305,6 +369,7 @@ def _write_committed_offset(target: ArchiveTarget, position: Position, found: _O
         committed_at_ms=target.clock.now_ms(),
         last_object_offset=archived.first_offset,
         counts=found.counts if before.counts is None else before.counts + found.counts,
+        checkpoint=before.checkpoint if found.checkpoint is None else found.checkpoint,
     )
     if archived.messages:  # an object without messages has no mean message size
         after = replace(after, object_bytes=archived.size_bytes, object_messages=archived.messages)
@@ -317,7 +382,7 @@ def _write_committed_offset(target: ArchiveTarget, position: Position, found: _O
         "%s %s [%d, %d) %s messages %.1f MB in %.1f s, lag %d",
         *("adopted" if archived.adopted else "archived", target.tp, archived.first_offset, archived.next_offset),
         *(f"{archived.messages:,}", archived.size_bytes / 1e6, archived.seconds),
-        max(0, position.log_range.end - archived.next_offset),
+        max(0, (target.draft.end_offset or 0) - archived.next_offset),
     )
     return replace(position, committed=written, skips_epoch_check=False)
 

@@ -1,18 +1,20 @@
-"""The services that a run works with: Kafka, S3 and ZooKeeper, connected once for all streams of the run."""
+"""The services that a run works with: Kafka or Kinesis, S3 and ZooKeeper, connected once for all streams of the run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from waybill.config import Config
-from waybill.connections import Connection, KafkaEndpoint, find_connection
+from waybill.config import Config, Stream
+from waybill.connections import Connection, KafkaEndpoint, KinesisEndpoint, find_connection
+from waybill.errors import ConfigError, WaybillError
 
 if TYPE_CHECKING:
     from waybill.coordination import Coordinator, ZooKeeperSession
-    from waybill.sources.kafka import KafkaSource
+    from waybill.ingest.slot_source import SlotSource
+    from waybill.sources.kafka import KafkaSource, StreamTopics
     from waybill.store import Store
 
 __all__ = ["FindConnection", "Services", "Sources", "connect", "connect_all", "connect_source", "connect_sources"]
@@ -24,20 +26,51 @@ FindConnection = Callable[[str], Connection]
 class Services:
     """The three services of one stream, connected."""
 
-    source: KafkaSource
+    source: KafkaSource | SlotSource
+    """Either answers what planning and reports ask. See `kafka` and `slots` for the rest."""
     store: Store
     coordinator: Coordinator
+
+    @property
+    def kafka(self) -> KafkaSource:
+        """Return the source of a stream of Kafka. Raises `ConfigError` for a stream of Kinesis."""
+        return as_kafka(self.source)
+
+    @property
+    def slots(self) -> SlotSource | None:
+        """Return the source of a stream of Kinesis, else None."""
+        return None if _is_kafka(self.source) else self.source  # type: ignore[return-value]
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Kafka and ZooKeeper, connected for several streams, which is what planning needs."""
+    """Kafka or Kinesis, and ZooKeeper, connected for several streams, which is what planning needs."""
 
     session: ZooKeeperSession
-    kafka: KafkaSource
-    by_stream: dict[str, KafkaSource]
-    """With the settings of each stream, on the connections of `kafka`."""
+    kafka: KafkaSource | None
+    """None if no stream reads Kafka."""
+    by_stream: dict[str, KafkaSource | SlotSource]
+    """With the settings of each stream. Those of Kafka use the connections of `kafka`."""
     coordinators: dict[str, Coordinator]
+    store: Store | None = None
+    """S3, connected if a stream reads Kinesis."""
+
+    def describe_streams(self, streams: Mapping[str, Stream]) -> dict[str, StreamTopics]:
+        """Return the current topics of several streams: those of Kafka with one request.
+
+        A stream of Kinesis that does not answer is refused alone. Raises `KafkaUnavailable` when no broker answers.
+        """
+        from waybill.sources.kafka import StreamTopics
+
+        of_kafka = {name: stream for name, stream in streams.items() if not stream.is_kinesis}
+        found = self.kafka.describe_streams(of_kafka) if self.kafka is not None and of_kafka else {}
+        for name, stream in streams.items():
+            if stream.is_kinesis:
+                try:
+                    found |= self.by_stream[name].describe_streams({name: stream})
+                except WaybillError as error:
+                    found[name] = StreamTopics({}, (), {name: error})
+        return {name: found[name] for name in streams}
 
 
 @contextmanager
@@ -62,14 +95,14 @@ def connect_all(
 
     with ExitStack() as stack:
         sources = stack.enter_context(connect_sources(config, stream_names, find))
-        store = stack.enter_context(Store.of(config.storage, find))
+        store = sources.store or stack.enter_context(Store.of(config.storage, find))
         yield {name: Services(sources.by_stream[name], store, sources.coordinators[name]) for name in stream_names}
 
 
 @contextmanager
 def connect_source(
     config: Config, stream_name: str, find: FindConnection = find_connection
-) -> Iterator[tuple[KafkaSource, Coordinator]]:
+) -> Iterator[tuple[KafkaSource | SlotSource, Coordinator]]:
     """Connect the source and the coordinator of one stream. Raises the errors of `connect`."""
     with connect_sources(config, [stream_name], find) as sources:
         yield sources.by_stream[stream_name], sources.coordinators[stream_name]
@@ -79,24 +112,79 @@ def connect_source(
 def connect_sources(
     config: Config, stream_names: Collection[str], find: FindConnection = find_connection
 ) -> Iterator[Sources]:
-    """Connect Kafka and ZooKeeper for several streams. Raises the errors of `connect`."""
+    """Connect the sources of several streams, and ZooKeeper. Raises the errors of `connect`.
+
+    For streams of Kinesis, S3 is connected, too: their slots are recorded in the archive.
+    """
     from waybill.coordination import Coordinator, ZooKeeperSession
-    from waybill.sources.kafka import KafkaSource
 
     streams = {name: config.stream(name) for name in stream_names}
-    # Both connections are looked up before either is opened, so that a missing one is reported at once.
+    # All connections are looked up before one is opened, so that a missing one is reported at once.
     zookeeper = ZooKeeperSession.of(config, find)
-    endpoint = KafkaEndpoint.of(find(config.kafka.connection))
-    with zookeeper as session, KafkaSource(endpoint) as kafka:
-        yield Sources(
-            session,
-            kafka,
-            {
-                name: kafka.with_settings(stream.isolation_level, **_fetch_options(int(stream.ingest.rate_limit)))
-                for name, stream in streams.items()
-            },
-            {name: Coordinator.sharing(session, config, name) for name in stream_names},
-        )
+    of_kafka = [name for name, stream in streams.items() if not stream.is_kinesis]
+    endpoint = KafkaEndpoint.of(find(config.kafka.connection)) if of_kafka or not streams else None
+    endpoints = {
+        name: KinesisEndpoint.of(find(each.kinesis.connection)) for name, each in streams.items() if each.is_kinesis
+    }
+    with ExitStack() as stack:
+        session = stack.enter_context(zookeeper)
+        coordinators = {name: Coordinator.sharing(session, config, name) for name in stream_names}
+        by_stream: dict[str, KafkaSource | SlotSource] = {}
+        kafka = None
+        if endpoint is not None:
+            kafka = _connect_kafka(stack, endpoint)
+            for name in of_kafka:
+                options = _fetch_options(int(streams[name].ingest.rate_limit))
+                by_stream[name] = kafka.with_settings(streams[name].isolation_level, **options)
+        store = None
+        if endpoints:
+            store = _connect_store(stack, config, find)
+            by_stream |= _connect_kinesis(stack, streams, endpoints, coordinators, store)
+        yield Sources(session, kafka, by_stream, coordinators, store)
+
+
+def _connect_kafka(stack: ExitStack, endpoint: KafkaEndpoint) -> KafkaSource:
+    from waybill.sources.kafka import KafkaSource
+
+    return stack.enter_context(KafkaSource(endpoint))
+
+
+def _connect_store(stack: ExitStack, config: Config, find: FindConnection) -> Store:
+    from waybill.store import Store
+
+    return stack.enter_context(Store.of(config.storage, find))
+
+
+def _connect_kinesis(
+    stack: ExitStack,
+    streams: Mapping[str, Stream],
+    endpoints: Mapping[str, KinesisEndpoint],
+    coordinators: Mapping[str, Coordinator],
+    store: Store,
+) -> dict[str, SlotSource]:
+    from waybill.ingest.slot_source import SlotSource
+    from waybill.sources.kinesis.client import KinesisSource
+
+    clients: dict[KinesisEndpoint, KinesisSource] = {}
+    for endpoint in endpoints.values():
+        if endpoint not in clients:
+            clients[endpoint] = stack.enter_context(KinesisSource(endpoint))
+    return {
+        name: SlotSource(clients[endpoint], streams[name], store, coordinators[name])
+        for name, endpoint in endpoints.items()
+    }
+
+
+def as_kafka(source: KafkaSource | SlotSource) -> KafkaSource:
+    """Return a source of Kafka. Raises `ConfigError` for one of Kinesis."""
+    if not _is_kafka(source):
+        raise ConfigError("this works for streams of Kafka, and the stream has `source: kinesis`")
+    return source  # type: ignore[return-value]
+
+
+def _is_kafka(source: KafkaSource | SlotSource) -> bool:
+    # By an attribute, since importing either module takes long, and most runs need only one of them.
+    return source.is_kafka
 
 
 def _fetch_options(bytes_per_second: int) -> dict[str, Any]:

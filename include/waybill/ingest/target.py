@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from waybill.archive.backup_object import BackupObject, new_backup_object
+from waybill.archive.slot_object import SlotObject
 from waybill.config import Stream
 from waybill.coordination import CommittedOffset
 from waybill.errors import GenerationConflict
@@ -14,7 +16,11 @@ from waybill.ingest.services import Services
 from waybill.ingest.time_slice import Clock, RateLimit, TimeSlice
 from waybill.names import BackupName, Extension, TopicPartition
 from waybill.records.compression import Recompressor
+from waybill.shards.checkpoint import Checkpoint
 from waybill.sources.kafka import LogRange, PartitionState
+
+if TYPE_CHECKING:
+    from waybill.ingest.slot_source import SlotSource
 
 __all__ = ["ArchiveTarget", "Position"]
 
@@ -40,8 +46,15 @@ class ArchiveTarget:
     """Whether the journal may hold a named stop of this topic-partition."""
     draft: ReportDraft = field(default_factory=ReportDraft)
 
+    @property
+    def slots(self) -> SlotSource | None:
+        """The stream's slots; None for a stream of Kafka."""
+        return self.services.slots
+
     def describe(self) -> PartitionState:
-        """Ask Kafka for the current state of the topic-partition."""
+        """Ask the source for the current state of the topic-partition."""
+        if self.slots is not None:
+            return self.slots.describe(self.tp)
         log_range = self.services.source.offsets([self.tp])[self.tp]
         return PartitionState(self.services.source.topic(self.tp.topic), log_range)
 
@@ -50,6 +63,13 @@ class ArchiveTarget:
         kind = self.stream.format
         name = BackupName(self.tp.topic, self.stream.generation, self.tp.partition, first_offset, kind.extension)
         return new_backup_object(self.services.store, name, topic_id, kind, metadata)
+
+    def new_slot_object(
+        self, first_offset: int, topic_id: str, before: Checkpoint, metadata: Mapping[str, str] | None = None
+    ) -> SlotObject:
+        """Begin the backup object of a Kinesis slot that starts at `first_offset` and at a checkpoint."""
+        name = BackupName(self.tp.topic, self.stream.generation, self.tp.partition, first_offset)
+        return SlotObject(self.services.store, name, topic_id, before, metadata)
 
     def check_format(self, extension: Extension) -> None:
         """Raise `GenerationConflict` if the chain has objects of another format than the stream's.

@@ -84,19 +84,20 @@ def connection_environment(config: Config) -> dict[str, str]:
 
     Call it inside a task: then Airflow looks in its secrets backends and in the connections of its UI. Raises what
     Airflow raises for a connection that does not exist (`AirflowNotFoundException`, which names it). A missing
-    connection of a schema registry is left out: most tasks need none, and the one that needs it raises an error.
+    connection of a schema registry or of Kinesis is left out: most tasks need none, and the one that needs it raises
+    an error.
     """
     from airflow.sdk import BaseHook
 
     required = {
         config.storage.connection,
-        config.kafka.connection,
         config.zookeeper.connection,
         config.catalog.connection,
+        *((config.kafka.connection,) if config.reads_kafka else ()),
     }
     missing = sorted(conn_id for conn_id in required if connection_variable(conn_id) not in os.environ)
     variables = {connection_variable(conn_id): _to_environment(BaseHook.get_connection(conn_id)) for conn_id in missing}
-    return variables | _optional_connections(config.registries)
+    return variables | _optional_connections((*config.registries, *config.kinesis_connections))
 
 
 def _optional_connections(conn_ids: Iterable[str]) -> dict[str, str]:

@@ -20,7 +20,7 @@ from kafka.protocol.consumer import ListOffsetsRequest, OffsetForLeaderEpochRequ
 
 from waybill.config import IsolationLevel, Stream
 from waybill.connections import KafkaEndpoint
-from waybill.errors import ConfigError, KafkaUnavailable
+from waybill.errors import ConfigError, KafkaUnavailable, WaybillError
 from waybill.names import TopicPartition
 from waybill.sources import consumer_groups
 from waybill.sources.cluster import Cluster, Topic
@@ -72,8 +72,8 @@ class StreamTopics:
     topics: Mapping[str, Topic]
     missing: tuple[str, ...]
     """Topics that the config lists and Kafka does not have."""
-    refused: Mapping[str, ConfigError]
-    """Topics that the user may not describe, and the error of each."""
+    refused: Mapping[str, WaybillError]
+    """Topics that the user may not describe, or streams of Kinesis that do not answer, and the error of each."""
 
     @property
     def tps(self) -> list[TopicPartition]:
@@ -95,6 +95,8 @@ class KafkaSource:
     Every method raises `KafkaUnavailable` when it gets no usable answer until `retry_timeout`, and `ConfigError` when
     Kafka refuses access or is too old.
     """
+
+    is_kafka = True
 
     def __init__(
         self,

@@ -80,7 +80,9 @@ class World:
         started, ended, reports = self.now, [self.now], []
         for lane in self.plan(config, lanes):
             self.now = started
-            services: Any = SimpleNamespace(source=self, coordinator=SimpleNamespace(list_stops=list), store=None)
+            services: Any = SimpleNamespace(
+                slots=None, kafka=self, coordinator=SimpleNamespace(list_stops=list), store=None
+            )
             reports += drain_lane({"s": services}, config, lane, clock=self.clock).partitions
             ended.append(self.now)
         self.now = max(*ended, started + 60)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Self
@@ -23,6 +23,7 @@ __all__ = ["KinesisSource", "StreamDescription", "stream_argument"]
 
 _SHARDS_MAX_AGE = timedelta(seconds=30)
 _LISTING_STARTS = 3
+_NO_STREAM = "ResourceNotFoundException"
 _EXPIRED_TOKEN = "ExpiredNextTokenException"
 
 
@@ -110,13 +111,24 @@ class KinesisSource:
                 raise KinesisUnavailable("the list of streams: Kinesis says that it has more streams, and lists none")
             page = {"NextToken": token} if token else {"ExclusiveStartStreamName": names[-1]}
 
+    def find(self, stream: str) -> StreamDescription | None:
+        """Return the current description of a stream, by its name or ARN; None if it does not exist."""
+        try:
+            return self._describe(stream, refusals=(_NO_STREAM,))
+        except Refusal:
+            return None
+
     def describe(self, stream: str) -> StreamDescription:
         """Return the current description of a stream, by its name or ARN."""
+        return self._describe(stream)
+
+    def _describe(self, stream: str, *, refusals: Collection[str] = ()) -> StreamDescription:
         answer = self.calls(stream).ask(
             Action.DESCRIBE_STREAM_SUMMARY,
             f"stream {stream!r}",
             stream_argument(stream),
             required=("StreamDescriptionSummary",),
+            refusals=refusals,
         )
         summary = answer["StreamDescriptionSummary"]
         try:
