@@ -38,13 +38,14 @@ class Reader:
     def __init__(
         self,
         store: Store,
-        kafka: KafkaSource,
+        kafka: KafkaSource | None,
         coordinator: Coordinator,
         generation: int,
         wanted: Wanted,
         should_stop: Callable[[], bool],
     ) -> None:
-        """`kafka` has the stream's isolation level. `should_stop` is asked between pieces."""
+        """`kafka` has the stream's isolation level; None for Kinesis, of which only the archive is
+        read. `should_stop` is asked between pieces."""
         self._store, self._kafka, self._coordinator = store, kafka, coordinator
         self._generation, self._wanted = generation, wanted
         self._should_stop = should_stop
@@ -107,6 +108,7 @@ class Reader:
 
     def _from_kafka(self, tp: TopicPartition, first_offset: int, end: int) -> Generator[Piece, None, None]:
         """Yield a piece for each fetch response, with what ingest would archive of it."""
+        assert self._kafka is not None, "a range of Kinesis ends where it is archived"
         offset = first_offset
         with closing(self._kafka.read(tp, first_offset, end, topic_id=self._topic_id)) as chunks:
             for chunk in chunks:

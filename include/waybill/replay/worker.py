@@ -33,7 +33,7 @@ from waybill.replay.delivery.seen import SeenIds
 from waybill.replay.delivery.steps import Delivery, Step, TargetUnavailable, open_delivery
 from waybill.replay.matching import Wanted
 from waybill.replay.message import ReplayedMessage
-from waybill.replay.ranges import find_ranges
+from waybill.replay.ranges import find_ranges, find_slot_ranges
 from waybill.replay.reader import Reader
 from waybill.replay.request import replay_of
 from waybill.replay.states import Event
@@ -171,7 +171,10 @@ class _Turn:
         if self._cursor is None or not self._cursor.is_planned:
             requested = self._request.requested
             stream = self._config.stream(requested.stream)
-            ranges = find_ranges(stream, self._wanted, services.store, services.source, services.coordinator)
+            if services.slots is not None:
+                ranges = find_slot_ranges(stream, self._wanted, services.store, services.slots, services.coordinator)
+            else:
+                ranges = find_ranges(stream, self._wanted, services.store, services.kafka, services.coordinator)
             planned = Cursor.at_beginning(ranges)
             if self._cursor is not None:
                 planned.failing_since_ms = self._cursor.failing_since_ms
@@ -183,7 +186,8 @@ class _Turn:
     def reader(self, services: Services, should_stop: Callable[[], bool]) -> Reader:
         """Return the reader of the request's messages."""
         generation = self._config.stream(self._request.requested.stream).generation
-        return Reader(services.store, services.source, services.coordinator, generation, self._wanted, should_stop)
+        kafka = services.kafka if services.slots is None else None
+        return Reader(services.store, kafka, services.coordinator, generation, self._wanted, should_stop)
 
     @property
     def _wanted(self) -> Wanted:

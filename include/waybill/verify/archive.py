@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from waybill.archive.chain import find_chain_start
+from waybill.archive.checkpoint_batch import SlotState
 from waybill.archive.gaps import Gap
 from waybill.archive.object_reader import read_offsets
 from waybill.archive.object_scan import ObjectScan, scan_object
@@ -60,6 +61,9 @@ class CheckedObject:
     ranges: Int64s | None
     """The offsets of its messages, as rows `[first, next)`; None if there are too many to keep, or it is damaged."""
     damaged: bool = False
+    is_gap_marker: bool = False
+    slot_state: SlotState | None = None
+    """What its checkpoint batch states, for an object of a Kinesis slot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +256,15 @@ class _ChainChecker:
             self._fault(FaultKind.OVERLAP, stored.key, next_start, end, "the next object holds these offsets as well")
             end = next_start
         self._sound.append(SoundObject(stored.key, first, end, scan.messages, scan.is_gap_marker))
-        return CheckedObject(stored.key, first, end, scan.messages, scan.ranges)
+        return CheckedObject(
+            stored.key,
+            first,
+            end,
+            scan.messages,
+            scan.ranges,
+            is_gap_marker=scan.is_gap_marker,
+            slot_state=scan.slot_state,
+        )
 
     def _check_chain_without_objects(self) -> None:
         # A chain has a committed offset before its first object, but then no size of a last object.

@@ -37,6 +37,8 @@ class FaultKind(StrEnum):
     """A table's progress, or the state of its sweeps, is impossible or cannot be read."""
     UNREADABLE = "unreadable"
     """A file of a table is missing or damaged."""
+    SHARD = "shard"
+    """An object of a Kinesis slot does not cover a shard where the objects before it end, or not one of its slot's."""
     GAP = "gap"
     """An accepted gap does not match what the chain lacks, or a gap marker has no record of its acceptance."""
 
@@ -116,6 +118,8 @@ class Figures:
 
     chains: int = 0
     objects: int = 0
+    shards: int = 0
+    """Shards of Kinesis that have a slot."""
     messages: int = 0
     """Messages in the chains, without those of aborted transactions and without control records."""
     bytes: int = 0

@@ -38,6 +38,7 @@ from waybill.verify.files import SinkFiles, check_directories
 from waybill.verify.keys import check_keys
 from waybill.verify.report import Fault, FaultKind, Listener, Report, first_line
 from waybill.verify.rows import WINDOW_OFFSETS, check_rows, row_ranges
+from waybill.verify.shards import check_shards
 from waybill.verify.unique import check_unique
 
 __all__ = ["verify_stream"]
@@ -77,6 +78,7 @@ def verify_stream(
     tps = sorted({*_list_chains(store, stream), *committed_tps})
     list_gaps = partial(gaps.list_gaps_of_topics, store, stream.generation, stream.matches)
     archive = check_archive(store, stream.generation, tps, read_committed, list_gaps, report, listener)
+    check_shards(store, stream.generation, archive, report)
     if tables is not None:
         with _translate_read_errors():
             main, progress = tables[0].main, tables[1]

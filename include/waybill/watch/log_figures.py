@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 
 from waybill.config import Config, Stream
 from waybill.config.promises import PromiseName
@@ -15,7 +16,7 @@ from waybill.incidents.finding import Finding, duration_finding, measured
 from waybill.ingest.services import Sources
 from waybill.names import Stage, TopicPartition
 from waybill.sources.cluster import Topic
-from waybill.sources.kafka import LogRange
+from waybill.sources.kafka import LogRange, StreamTopics
 from waybill.sources.topic_configs import Retention
 from waybill.watch.samples import Key, Offsets, Samples
 
@@ -41,7 +42,9 @@ class Logs:
     committed: Mapping[str, Mapping[TopicPartition, CommittedOffset]] = field(default_factory=dict)
     """The committed offsets of each stream."""
     topics: Mapping[str, Topic] = field(default_factory=dict)
-    """The topics of all streams, by name."""
+    """The topics of all streams of Kafka, by name."""
+    archived_to_ms: Mapping[Key, int] = field(default_factory=dict)
+    """Of the slots of Kinesis: the time of arrival up to which all records are archived, in epoch ms."""
 
     def archived_from(self, key: Key) -> int:
         """Return the offset from which on a topic-partition is archived."""
@@ -63,12 +66,16 @@ def observe(config: Config, sources: Sources, names: Iterable[str]) -> Logs:
     Raises `KafkaUnavailable`, `CoordinationUnavailable`, or `ConfigError`.
     """
     streams = {name: config.stream(name) for name in names}
-    topics = sources.kafka.describe_streams(streams)
+    topics = sources.describe_streams(streams)
+    slot_streams = {name for name, stream in streams.items() if stream.is_kinesis}
     tps = {name: found.tps for name, found in topics.items()}
     # Committed offsets are read before Kafka's: a commit in between only makes the lag look larger than it is.
     states = read_ingest_states(sources.session, {name: sources.coordinators[name] for name in streams}, tps)
-    ranges = sources.kafka.offsets_briefly({tp for each in tps.values() for tp in each})
+    kafka_tps = {tp for name, each in tps.items() if name not in slot_streams for tp in each}
+    ranges = sources.kafka.offsets_briefly(kafka_tps) if sources.kafka is not None and kafka_tps else {}
     offsets = {(name, tp): _offsets(ranges[tp], states[name], tp) for name in tps for tp in tps[name] if tp in ranges}
+    for name in slot_streams:
+        offsets |= {(name, tp): _slot_offsets(states[name], tp) for tp in tps[name]}
     return Logs(
         offsets=offsets,
         stops={name: state.stops for name, state in states.items()},
@@ -86,9 +93,42 @@ def observe(config: Config, sources: Sources, names: Iterable[str]) -> Logs:
             if committed.counts is not None
         },
         committed={name: state.committed for name, state in states.items()},
-        topics={name: topic for found in topics.values() for name, topic in found.topics.items()},
-        retention=sources.kafka.retention({tp.topic for each in tps.values() for tp in each}),
+        topics={
+            topic: described
+            for name, found in topics.items()
+            if name not in slot_streams
+            for topic, described in found.topics.items()
+        },
+        retention=_retention(sources, kafka_tps, {name: topics[name] for name in slot_streams}),
+        archived_to_ms={
+            (name, tp): at_ms
+            for name in slot_streams
+            for tp, at_ms in sources.coordinators[name].read_slot_reads(tps[name]).items()
+        },
     )
+
+
+def _retention(
+    sources: Sources, kafka_tps: Collection[TopicPartition], slot_streams: Mapping[str, StreamTopics]
+) -> dict[str, Retention]:
+    found: dict[str, Retention] = {}
+    if sources.kafka is not None and kafka_tps:
+        found |= sources.kafka.retention({tp.topic for tp in kafka_tps})
+    for name, described in slot_streams.items():
+        from waybill.ingest.slot_source import SlotSource
+
+        slots = sources.by_stream[name]
+        if isinstance(slots, SlotSource):
+            for topic in described.topics:
+                found[topic] = Retention(slots.retention(topic) // timedelta(milliseconds=1), None)
+    return found
+
+
+def _slot_offsets(state: IngestState, tp: TopicPartition) -> Offsets:
+    """Return the offsets of a slot, whose log ends where it is archived."""
+    committed = state.committed.get(tp)
+    end = 0 if committed is None else committed.committed_offset
+    return Offsets(0, end, end)
 
 
 def _offsets(log: LogRange, state: IngestState, tp: TopicPartition) -> Offsets:
@@ -107,7 +147,9 @@ def archive_lag(name: str, stream: Stream, logs: Logs, samples: Samples, now_ms:
     promise = stream.promises.archive_lag
     lags: dict[TopicPartition, float] = {}
     for tp, offsets in logs.of_stream(name).items():
-        if offsets.end > offsets.committed:
+        if (name, tp) in logs.archived_to_ms:
+            lags[tp] = max(0.0, (now_ms - logs.archived_to_ms[name, tp]) / 1000)
+        elif offsets.end > offsets.committed:
             since = samples.beyond_since((name, tp), offsets.committed)
             lags[tp] = 0.0 if since is None else max(0.0, (now_ms - since) / 1000)
     worst = max(lags, key=lambda tp: lags[tp], default=None)
@@ -132,6 +174,7 @@ def retention_runway(name: str, stream: Stream, logs: Logs, samples: Samples, no
         for tp, offsets in logs.of_stream(name).items()
         if offsets.end > offsets.committed and (runway := _runway(name, tp, offsets, logs, samples, now_ms)) is not None
     }
+    runways |= _slot_runways(name, stream, logs, now_ms)
     worst = min(runways, key=lambda tp: runways[tp], default=None)
     seconds = None if worst is None else runways[worst]
     lost = worst is not None and logs.offsets[name, worst].start > logs.offsets[name, worst].committed
@@ -148,6 +191,17 @@ def retention_runway(name: str, stream: Stream, logs: Logs, samples: Samples, no
         since_ms=now_ms,
         value=seconds,
     )
+
+
+def _slot_runways(name: str, stream: Stream, logs: Logs, now_ms: int) -> dict[TopicPartition, float]:
+    """Return the seconds until Kinesis deletes records of slots whose archiving is late."""
+    late_ms = stream.promises.archive_lag.limit // timedelta(milliseconds=1)
+    runways = {}
+    for (owner, tp), archived_to_ms in logs.archived_to_ms.items():
+        retention = logs.retention.get(tp.topic)
+        if owner == name and retention is not None and retention.retention_ms and now_ms - archived_to_ms > late_ms:
+            runways[tp] = max(0, archived_to_ms + retention.retention_ms - now_ms) / 1000
+    return runways
 
 
 def _runway(name: str, tp: TopicPartition, offsets: Offsets, logs: Logs, samples: Samples, now_ms: int) -> float | None:

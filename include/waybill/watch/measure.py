@@ -229,7 +229,7 @@ def _store_day_mark(config: Config, store: Store, logs: Logs, now_ms: int) -> No
 
 def _store_topic_settings(services: WatchServices, logs: Logs, now_ms: int) -> None:
     """Store the settings of topics that have changed, so that a restore can create a topic again."""
-    if services.sources is None or services.store is None:
+    if services.sources is None or services.sources.kafka is None or services.store is None:
         return
     with services.needed("Kafka"):
         for name, config in services.sources.kafka.own_configs(sorted(logs.topics)).items():
