@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from waybill.archive import chain
-from waybill.cli.render import Column, count, print_json, print_table
+from waybill.cli.render import Column, count, print_json, print_table, time_text_of
 from waybill.cli.targets import load_streams, stream_names
 from waybill.config import Config, StartPosition
 from waybill.config.quantities import counted
-from waybill.coordination import Stop
+from waybill.coordination import Coordinator, Stop
 from waybill.ingest import connect
 from waybill.names import TopicPartition
 from waybill.sources.kafka import LogRange
 from waybill.store import Store
+
+if TYPE_CHECKING:
+    from waybill.ingest.slot_source import ShardState, SlotSource
 
 __all__ = ["Row", "run", "stream_offsets"]
 
@@ -36,10 +39,17 @@ class Row:
     lag: int | None
     state: str
     stop: Stop | None
+    shards: tuple[ShardState, ...] | None = None
+    """Of a slot of Kinesis: its shards; None for Kafka."""
+    archived_to_ms: int | None = None
+    """Of a slot of Kinesis: the time of arrival up to which all records are archived, in epoch ms."""
 
     def document(self) -> dict[str, Any]:
         """Return the row as a JSON object."""
-        return {
+        slot: dict[str, Any] = {}
+        if self.shards is not None:
+            slot = {"archived_to_ms": self.archived_to_ms, "shards": [_shard_document(each) for each in self.shards]}
+        return slot | {
             "stream": self.stream,
             "topic": self.tp.topic,
             "partition": self.tp.partition,
@@ -61,14 +71,17 @@ class Row:
 def run(stream: str | None, *, as_json: bool) -> None:
     """Print the offsets of one stream or of all; see `waybill offsets --help`."""
     config = load_streams()
-    rows = [row for name in stream_names(config, stream) for row in stream_offsets(config, name)]
+    names = stream_names(config, stream)
+    rows = [row for name in names for row in stream_offsets(config, name)]
+    waiting = [each for name in names if config.stream(name).is_kinesis for each in _shards_without_slot(config, name)]
     if as_json:
-        print_json([row.document() for row in rows])
+        without_slot = [{"topic": each.topic, "partition": None, "shards": [_shard_document(each)]} for each in waiting]
+        print_json([*(row.document() for row in rows), *without_slot])
     else:
-        _print_rows(rows)
+        _print_rows(rows, waiting)
 
 
-def _print_rows(rows: Sequence[Row]) -> None:
+def _print_rows(rows: Sequence[Row], waiting: Sequence[ShardState]) -> None:
     columns = [
         Column("stream"),
         Column("topic-partition"),
@@ -81,10 +94,47 @@ def _print_rows(rows: Sequence[Row]) -> None:
         columns,
         ([r.stream, str(r.tp), count(r.committed_offset), count(r.end), count(r.lag), r.state] for r in rows),
     )
+    _print_shards([*((str(row.tp), each) for row in rows for each in row.shards or ()), *(("-", w) for w in waiting)])
     stopped = sum(row.stop is not None for row in rows)
     if stopped:
         verb = "is" if stopped == 1 else "are"
         typer.echo(f"\n{counted(stopped, 'topic-partition')} {verb} stopped: `waybill gaps` shows why and what to do")
+
+
+def _print_shards(shards: Sequence[tuple[str, ShardState]]) -> None:
+    """Print shards of Kinesis, each with its slot."""
+    if not shards:
+        return
+    typer.echo("")
+    columns = [Column("slot"), Column("shard"), Column("parents"), Column("archived to"), Column("state")]
+    print_table(
+        columns,
+        (
+            [slot, each.shard_id, ", ".join(each.parents) or "-", _position_text(each), each.progress.value]
+            for slot, each in shards
+        ),
+    )
+
+
+def _position_text(shard: ShardState) -> str:
+    position = shard.position
+    if position is None or position.is_ended:
+        return "-" if position is None else "its end"
+    return position.sequence or ("its start" if position.timestamp_ms < 0 else time_text_of(position.timestamp_ms))
+
+
+def _shard_document(shard: ShardState) -> dict[str, Any]:
+    return {
+        "shard": shard.shard_id,
+        "parents": list(shard.parents),
+        "position": None if shard.position is None else shard.position.to_fields(),
+        "state": shard.progress.name.lower(),
+    }
+
+
+def _shards_without_slot(config: Config, name: str) -> list[ShardState]:
+    with connect(config, name) as services:
+        return [] if services.slots is None else [each for each in services.slots.shard_states({}) if each.slot is None]
 
 
 def stream_offsets(config: Config, name: str) -> list[Row]:
@@ -99,7 +149,22 @@ def stream_offsets(config: Config, name: str) -> list[Row]:
         logs = kafka.offsets(in_kafka)
         chain_ends = _chain_ends(store, stream.generation, [tp for tp in in_kafka if tp not in committed])
         state = _StreamState(name, stream.start, committed, chain_ends, logs, stops)
-        return [state.row(tp) for tp in sorted({*committed, *logs, *stops})]
+        rows = [state.row(tp) for tp in sorted({*committed, *logs, *stops})]
+        return rows if services.slots is None else _slot_rows(rows, services.slots, coordinator)
+
+
+def _slot_rows(rows: Sequence[Row], slots: SlotSource, coordinator: Coordinator) -> list[Row]:
+    """Return the rows of slots with their shards. Kinesis does not count records, so the ends are not known."""
+    states = slots.shard_states(coordinator.list_committed())
+    read_to = coordinator.read_slot_reads(row.tp for row in rows)
+    found = []
+    for row in rows:
+        own = tuple(each for each in states if (each.topic, each.slot) == (row.tp.topic, row.tp.partition))
+        state, at_ms = row.state, read_to.get(row.tp)
+        if row.stop is None and any(not (each.position and each.position.is_ended) for each in own):
+            state = "not read yet" if at_ms is None else f"archived up to {time_text_of(at_ms)}"
+        found.append(replace(row, earliest=None, end=None, lag=None, state=state, shards=own, archived_to_ms=at_ms))
+    return found
 
 
 def _chain_ends(store: Store, generation: int, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:

@@ -148,7 +148,7 @@ def plan_lanes(
     Raises `ConfigError`, `KafkaUnavailable` or `CoordinationUnavailable`.
     """
     with connect_sources(config, [stream_name], find) as sources:
-        topics = sources.describe_streams({stream_name: config.stream(stream_name)})
+        topics = sources.describe_streams({stream_name: config.stream(stream_name)}, assigns=True)
         if refused := topics[stream_name].refused:
             raise next(iter(refused.values()))
         for topic in topics[stream_name].missing:
@@ -187,7 +187,7 @@ def plan_run(
     with connect_sources(config, names, find) as sources:
         paused = _paused(sources, config, names)
         active = {name: config.stream(name) for name in names if name not in paused}
-        topics = sources.describe_streams(active) if active else {}
+        topics = sources.describe_streams(active, assigns=True) if active else {}
         with_stopped = with_stopped or _is_stop_check_due(clock)
         shares, states = _find_shares(config, sources, topics, clock, with_stopped=with_stopped)
         # Only a plan without lanes needs it: a damaged record must not stop the archiving.

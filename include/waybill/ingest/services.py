@@ -55,8 +55,10 @@ class Sources:
     store: Store | None = None
     """S3, connected if a stream reads Kinesis."""
 
-    def describe_streams(self, streams: Mapping[str, Stream]) -> dict[str, StreamTopics]:
+    def describe_streams(self, streams: Mapping[str, Stream], *, assigns: bool = False) -> dict[str, StreamTopics]:
         """Return the current topics of several streams: those of Kafka with one request.
+
+        `assigns`: give slots to new shards of Kinesis.
 
         A stream of Kinesis that does not answer is refused alone. Raises `KafkaUnavailable` when no broker answers.
         """
@@ -67,7 +69,8 @@ class Sources:
         for name, stream in streams.items():
             if stream.is_kinesis:
                 try:
-                    found |= self.by_stream[name].describe_streams({name: stream})
+                    # Of Kafka, the same method has no such argument.
+                    found |= self.by_stream[name].describe_streams({name: stream}, assigns=assigns)  # type: ignore[call-arg]
                 except WaybillError as error:
                     found[name] = StreamTopics({}, (), {name: error})
         return {name: found[name] for name in streams}

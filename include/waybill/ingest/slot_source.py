@@ -14,6 +14,7 @@ from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from waybill.archive.shard_starts import find_shard_start, find_stream_origin, read_slot_map
@@ -38,13 +39,37 @@ from waybill.store import Store
 if TYPE_CHECKING:
     from waybill.ingest.target import Position
 
-__all__ = ["SlotSource"]
+__all__ = ["ShardProgress", "ShardState", "SlotSource"]
 
 logger = logging.getLogger(__name__)
 
 _LISTINGS = 3
 _UNKNOWN_END = 1 << 62
 """The end of a slot's log, which nobody knows: Kinesis does not count records."""
+
+
+class ShardProgress(StrEnum):
+    """What becomes of a shard."""
+
+    WAITING = "waits for its parents"
+    NEW = "gets a slot in the next run"
+    READING = "is read"
+    ENDED = "is archived to its end"
+    EXPIRED = "was removed by Kinesis before its end was archived"
+
+
+@dataclass(frozen=True, slots=True)
+class ShardState:
+    """A shard, its lineage, and how far it is archived."""
+
+    topic: str
+    shard_id: str
+    parents: tuple[str, ...]
+    slot: int | None
+    """None if it has none yet."""
+    position: ShardPosition | None
+    """None if it has no slot yet."""
+    progress: ShardProgress
 
 
 class SlotSource:
@@ -72,10 +97,10 @@ class SlotSource:
 
     # --- what a source tells about topics, for plans and reports ---
 
-    def describe_streams(self, streams: Mapping[str, Stream]) -> dict[str, StreamTopics]:
+    def describe_streams(self, streams: Mapping[str, Stream], *, assigns: bool = False) -> dict[str, StreamTopics]:
         """Return the Kinesis streams of the stream, whose partitions are the slots that have shards to read.
 
-        New shards whose parents are archived get their slots here.
+        `assigns`: give slots to new shards whose parents are archived.
         """
         topics, missing = {}, []
         for name in self._names():
@@ -83,16 +108,18 @@ class SlotSource:
             if description is None:
                 missing.append(name)
             else:
-                topics[name] = Topic(name, _creation_id(description), self._slots_to_read(name))
+                topics[name] = Topic(name, _creation_id(description), self._slots_to_read(name, assigns=assigns))
         return dict.fromkeys(streams, StreamTopics(topics, tuple(missing), {}))
 
-    def _slots_to_read(self, topic: str) -> tuple[int, ...]:
+    def _slots_to_read(self, topic: str, *, assigns: bool) -> tuple[int, ...]:
         try:
-            slot_map = self._extend(topic)
+            slot_map = self._extend(topic) if assigns else self._find_map(topic)
         except StreamRecreated as stop:
             # The lanes record it for each slot.
             logger.warning("%s", stop)
             slot_map = self._map(topic)
+        if slot_map is None:
+            return ()
         checkpoints = self._checkpoints(topic, slot_map.slots)
         return tuple(each for each in slot_map.slots if slot_map.open_shards(each, checkpoints.get(each, Checkpoint())))
 
@@ -115,12 +142,24 @@ class SlotSource:
 
     def unassigned_shards(self) -> list[str]:
         """Return the shards that no slot archives yet: new ones, and those that wait for their parents."""
-        return [
-            f"{name}/{shard_id}"
-            for name in self._names()
-            for shard_id in sorted(self._kinesis.list_shards(self._address(name)))
-            if shard_id not in self._map(name).assignments
-        ]
+        return [f"{each.topic}/{each.shard_id}" for each in self.shard_states({}) if each.slot is None]
+
+    def shard_states(self, committed: Mapping[TopicPartition, CommittedOffset]) -> list[ShardState]:
+        """Return every shard that Kinesis lists, and those that have a slot and have not ended, by topic and id.
+
+        `committed`: the committed offsets of the slots.
+        """
+        found = []
+        for name in self._names():
+            listed = self._kinesis.list_shards(self._address(name)) if self._describe(name) is not None else {}
+            slot_map = self._find_map(name)
+            assignments = {} if slot_map is None else slot_map.assignments
+            for shard_id in sorted({*listed, *assignments}):
+                state = _shard_state(name, shard_id, listed.get(shard_id), assignments.get(shard_id), committed)
+                has_ended = slot_map is not None and shard_id in slot_map.named_parents
+                if shard_id in listed or not has_ended:
+                    found.append(state)
+        return found
 
     def retention(self, topic: str) -> timedelta:
         """Return how long Kinesis keeps the records of a stream."""
@@ -201,6 +240,12 @@ class SlotSource:
             stored = read_slot_map_copy(self._coordinator.session, self._coordinator.paths, topic)
             self._maps[topic] = stored.slot_map or self._read_archived_map(topic)
         return self._maps[topic]
+
+    def _find_map(self, topic: str) -> SlotMap | None:
+        """Return the slot map; None if no plan has given a slot to a shard of the Kinesis stream."""
+        if find_stream_origin(self._store, topic, self._stream.generation) is None:
+            return None
+        return self._map(topic)
 
     def _read_archived_map(self, topic: str) -> SlotMap:
         origin = find_stream_origin(self._store, topic, self._stream.generation)
@@ -315,6 +360,26 @@ def _start(stream: Stream) -> StreamStart:
     if isinstance(stream.start, datetime):
         return StreamStart(PositionKind.AT_TIMESTAMP, int(stream.start.timestamp() * 1000))
     return StreamStart() if stream.start.is_earliest else StreamStart(PositionKind.AT_TIMESTAMP)
+
+
+def _shard_state(
+    topic: str,
+    shard_id: str,
+    listed: Shard | None,
+    assignment: Assignment | None,
+    committed: Mapping[TopicPartition, CommittedOffset],
+) -> ShardState:
+    if assignment is None:
+        parents = () if listed is None else listed.parents
+        progress = ShardProgress.WAITING if parents else ShardProgress.NEW
+        return ShardState(topic, shard_id, parents, None, None, progress)
+    slot = committed.get(TopicPartition(topic, assignment.slot))
+    position = (None if slot is None else _position(slot, shard_id)) or assignment.start
+    if position.is_ended:
+        progress = ShardProgress.ENDED
+    else:
+        progress = ShardProgress.READING if listed is not None else ShardProgress.EXPIRED
+    return ShardState(topic, shard_id, assignment.parents, assignment.slot, position, progress)
 
 
 def _creation_id(description: StreamDescription) -> str:
