@@ -15,7 +15,7 @@ from waybill.connections import S3Endpoint, ZooKeeperEndpoint
 from waybill.coordination import Coordinator, ZkPaths, ZooKeeperSession
 from waybill.coordination.shard_map import read_slot_map_copy, write_slot_map_copy
 from waybill.errors import ConfigError, DocumentDamaged, ShardNotOwned, StreamRecreated
-from waybill.ingest.slots import ExtendedMap, ShardListing, StreamStart, check_checkpoint, extend_map
+from waybill.ingest.slot_assignment import ExtendedMap, ShardListing, StreamStart, check_checkpoint, extend_map
 from waybill.shards.checkpoint import Checkpoint, PositionKind, ShardPosition
 from waybill.shards.lineage import Shard
 from waybill.shards.slot_map import SlotMap

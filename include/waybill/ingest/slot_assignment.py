@@ -36,7 +36,7 @@ from waybill.shards.slot_map import (
 )
 from waybill.store import Store
 
-__all__ = ["ExtendedMap", "ShardListing", "StreamStart", "check_checkpoint", "extend_map"]
+__all__ = ["ExtendedMap", "ShardListing", "StreamStart", "check_checkpoint", "extend_map", "initial_position"]
 
 logger = logging.getLogger(__name__)
 
@@ -168,7 +168,7 @@ def _record_origin(
     # of its records.
     now_ms = int(clock() * 1000)
     listing = list_shards()
-    position = _initial_position(topic, start, now_ms, listing.retention)
+    position = initial_position(topic, start, now_ms, listing.retention)
     origin = StreamOrigin(listing.creation_id, now_ms, frozenset(listing.shards), position)
     failpoints.reach("slots.before_origin")
     origin = shard_starts.record_stream_origin(store, topic, generation, origin)
@@ -176,7 +176,11 @@ def _record_origin(
     return origin
 
 
-def _initial_position(topic: str, start: StreamStart, now_ms: int, retention: timedelta) -> ShardPosition:
+def initial_position(topic: str, start: StreamStart, now_ms: int, retention: timedelta) -> ShardPosition:
+    """Return where the shards start that exist at the beginning of an archive.
+
+    Raises `ConfigError` for a start in the future.
+    """
     if start.kind is PositionKind.TRIM_HORIZON:
         return ShardPosition.trim_horizon().caught_up(now_ms)
     at_ms = now_ms if start.timestamp_ms is None else start.timestamp_ms

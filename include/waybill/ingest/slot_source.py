@@ -39,7 +39,7 @@ from waybill.store import Store
 if TYPE_CHECKING:
     from waybill.ingest.target import Position
 
-__all__ = ["ShardProgress", "ShardState", "SlotSource"]
+__all__ = ["ShardProgress", "ShardState", "SlotSource", "creation_id", "start_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ class SlotSource:
             if description is None:
                 missing.append(name)
             else:
-                topics[name] = Topic(name, _creation_id(description), self._slots_to_read(name, assigns=assigns))
+                topics[name] = Topic(name, creation_id(description), self._slots_to_read(name, assigns=assigns))
         return dict.fromkeys(streams, StreamTopics(topics, tuple(missing), {}))
 
     def _slots_to_read(self, topic: str, *, assigns: bool) -> tuple[int, ...]:
@@ -130,7 +130,7 @@ class SlotSource:
     def topic(self, name: str) -> Topic:
         """Return a Kinesis stream as a topic. Raises `KinesisUnavailable` if it does not exist."""
         description = self._existing(name)
-        return Topic(name, _creation_id(description), tuple(range(self._stream.kinesis.slots)))
+        return Topic(name, creation_id(description), tuple(range(self._stream.kinesis.slots)))
 
     def offsets(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, LogRange]:
         """Return the range `[0, committed offset)` of each slot: what is known of its log."""
@@ -139,6 +139,18 @@ class SlotSource:
         return {tp: LogRange(0, committed[tp].committed_offset if tp in committed else 0) for tp in tps}
 
     offsets_briefly = offsets
+
+    def description(self, topic: str) -> StreamDescription:
+        """Return the description of a Kinesis stream. Raises `KinesisUnavailable` if it does not exist."""
+        return self._existing(topic)
+
+    def listed_shards(self, topic: str) -> dict[str, Shard]:
+        """Return the shards that Kinesis lists, by id."""
+        return self._kinesis.list_shards(self._address(topic))
+
+    def reader(self, topic: str, shard_id: str, *, max_records: int) -> ShardReader:
+        """Return a reader of one shard."""
+        return ShardReader(self._kinesis, self._address(topic), shard_id, max_records=max_records)
 
     def unassigned_shards(self) -> list[str]:
         """Return the shards that no slot archives yet: new ones, and those that wait for their parents."""
@@ -178,8 +190,8 @@ class SlotSource:
         """
         description = self._existing(tp.topic)
         recorded = position.committed.topic_id or self._map(tp.topic).origin.creation_id
-        if recorded != _creation_id(description):
-            raise StreamRecreated(tp.topic, recorded, _creation_id(description))
+        if recorded != creation_id(description):
+            raise StreamRecreated(tp.topic, recorded, creation_id(description))
         address = self._address(tp.topic)
         listed = self._kinesis.list_shards(address)
         positions = self._positions(tp, position.committed)
@@ -265,7 +277,7 @@ class SlotSource:
             self._coordinator,
             topic,
             self._stream.kinesis.slots,
-            start=_start(self._stream),
+            start=start_of(self._stream),
             list_shards=lambda: self._list(topic),
             read_checkpoints=lambda slots: self._checkpoints(topic, slots),
             clock=self._clock.wall,
@@ -281,7 +293,7 @@ class SlotSource:
             shards = self._kinesis.list_shards(address, fresh=True)
             after = self._kinesis.describe(address)
             if before.created_ms == after.created_ms:
-                return ShardListing(shards, _creation_id(after), after.retention)
+                return ShardListing(shards, creation_id(after), after.retention)
         raise KinesisUnavailable(f"Kinesis stream {topic!r} was created again while its shards were listed")
 
     def _checkpoints(self, topic: str, slots: Collection[int]) -> dict[int, Checkpoint]:
@@ -355,7 +367,7 @@ def _position(committed: CommittedOffset, shard_id: str) -> ShardPosition | None
     return None if committed.checkpoint is None else committed.checkpoint.position(shard_id)
 
 
-def _start(stream: Stream) -> StreamStart:
+def start_of(stream: Stream) -> StreamStart:
     """Return where the archive of a Kinesis stream begins, as the config says."""
     if isinstance(stream.start, datetime):
         return StreamStart(PositionKind.AT_TIMESTAMP, int(stream.start.timestamp() * 1000))
@@ -382,7 +394,7 @@ def _shard_state(
     return ShardState(topic, shard_id, assignment.parents, assignment.slot, position, progress)
 
 
-def _creation_id(description: StreamDescription) -> str:
+def creation_id(description: StreamDescription) -> str:
     """Return what identifies a Kinesis stream: one that is deleted and created again has another creation time."""
     return f"{description.arn}@{description.created_ms}"
 

@@ -27,6 +27,8 @@ class PositionKind(StrEnum):
     """Nothing of the shard was archived, and the first record that arrived at a time, or later, is next."""
     AFTER_SEQUENCE = "after_sequence"
     """All records up to a sequence number were archived."""
+    AT_SEQUENCE = "at_sequence"
+    """Nothing of the shard was archived, and the record with a sequence number is next: of an imported checkpoint."""
     SHARD_END = "shard_end"
     """The shard is closed, and all of its records were archived."""
 
@@ -37,7 +39,8 @@ class ShardPosition:
 
     kind: PositionKind
     sequence: str = ""
-    """The sequence number of the last archived record. SHARD_END keeps it; '' if there was no record."""
+    """The sequence number of the last archived record, with AT_SEQUENCE that of the next one. SHARD_END keeps it; '' if
+    there was no record."""
     timestamp_ms: int = -1
     """For AT_TIMESTAMP: epoch ms."""
     caught_up_ms: int = -1
@@ -58,13 +61,19 @@ class ShardPosition:
         """Return the position before the first record that arrived at a time or later."""
         return cls(PositionKind.AT_TIMESTAMP, timestamp_ms=timestamp_ms)
 
+    @classmethod
+    def at_sequence(cls, sequence: str) -> Self:
+        """Return the position before a record."""
+        return cls(PositionKind.AT_SEQUENCE, sequence)
+
     def after(self, sequence: str) -> ShardPosition:
         """Return the position behind a record."""
         return ShardPosition(PositionKind.AFTER_SEQUENCE, sequence, caught_up_ms=self.caught_up_ms)
 
     def at_shard_end(self) -> ShardPosition:
         """Return the position at the end of the closed shard."""
-        return ShardPosition(PositionKind.SHARD_END, self.sequence, caught_up_ms=self.caught_up_ms)
+        sequence = "" if self.kind is PositionKind.AT_SEQUENCE else self.sequence
+        return ShardPosition(PositionKind.SHARD_END, sequence, caught_up_ms=self.caught_up_ms)
 
     def caught_up(self, at_ms: int) -> ShardPosition:
         """Return the same position, with all records archived that arrived before `at_ms`."""
@@ -76,7 +85,8 @@ class ShardPosition:
 
     @property
     def _order(self) -> tuple[int, int]:
-        return int(self.is_ended), int(self.sequence or -1)
+        last = int(self.sequence or -1)
+        return int(self.is_ended), last - 1 if self.kind is PositionKind.AT_SEQUENCE else last
 
     def to_fields(self) -> dict[str, Any]:
         """Return the position as JSON fields. Those with their default are left out."""
@@ -101,8 +111,8 @@ class ShardPosition:
         has_sequence, has_time = bool(position.sequence), position.timestamp_ms >= 0
         if position.sequence and not position.sequence.isdecimal():
             raise ValueError(f"{position.sequence!r} is no sequence number")
-        if position.kind is PositionKind.AFTER_SEQUENCE and not has_sequence:
-            raise ValueError("a position after a sequence number has none")
+        if position.kind in (PositionKind.AFTER_SEQUENCE, PositionKind.AT_SEQUENCE) and not has_sequence:
+            raise ValueError("a position at or after a sequence number has none")
         if has_time != (position.kind is PositionKind.AT_TIMESTAMP):
             raise ValueError(f"a position of kind {position.kind} has timestamp {position.timestamp_ms}")
         return position

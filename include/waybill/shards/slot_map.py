@@ -52,8 +52,10 @@ class StreamOrigin:
     initial_shards: frozenset[str]
     """The ids of the shards that were listed, closed ones included."""
     initial_start: ShardPosition
-    """Where these shards start: TRIM_HORIZON or AT_TIMESTAMP. Its `caught_up_ms` is the time from which on a record
-    that retention removes is a `RetentionGap`. All other shards start at TRIM_HORIZON."""
+    """Where these shards start, unless they were imported: TRIM_HORIZON or AT_TIMESTAMP. Its `caught_up_ms` is the time
+    from which on a record that retention removes is a `RetentionGap`. All other shards start at TRIM_HORIZON."""
+    imported: str = ""
+    """Where the starts of shards were imported from, by whom and when; '' if they were not."""
 
     def start_of(self, shard_id: str) -> ShardPosition:
         """Return the position at which a shard starts."""
@@ -73,6 +75,7 @@ class StreamOrigin:
             "decided_at": self.decided_at_ms,
             "initial_shards": sorted(self.initial_shards),
             "initial_start": self.initial_start.to_fields(),
+            **({"imported": self.imported} if self.imported else {}),
         }
 
     @classmethod
@@ -83,6 +86,7 @@ class StreamOrigin:
             int(fields["decided_at"]),
             frozenset(str(each) for each in fields["initial_shards"]),
             _start_of_fields(fields["initial_start"]),
+            str(fields.get("imported", "")),
         )
 
 
@@ -119,7 +123,7 @@ class Assignment:
         return cls(
             shard_id,
             slot,
-            _start_of_fields(fields["start"]),
+            ShardPosition.of_fields(fields["start"]),
             tuple(str(each) for each in fields["parents"]),
             str(fields["creation_id"]),
             int(fields["decided_at"]),
@@ -129,7 +133,7 @@ class Assignment:
 def _start_of_fields(fields: Mapping[str, Any]) -> ShardPosition:
     start = ShardPosition.of_fields(fields)
     if start.is_ended or start.sequence:
-        raise ValueError(f"a shard cannot start at {start.kind}")
+        raise ValueError(f"a stream cannot start at {start.kind}")
     return start
 
 

@@ -81,11 +81,24 @@ def offsets_import(
         str | None, typer.Option("--zookeeper", help="The connection of Secor's ZooKeeper, if it has its own.")
     ] = None,
     from_group: Annotated[str | None, typer.Option("--from-group", help="A Kafka consumer group.")] = None,
+    from_kcl: Annotated[
+        str | None,
+        typer.Option("--from-kcl", metavar="TABLE", help="The lease table of a Kinesis Client Library, in DynamoDB."),
+    ] = None,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Start chains where Secor or a Kafka consumer group stopped reading. Stop that consumer first."""
+    """Start chains where Secor, a Kafka consumer group or a Kinesis consumer stopped reading. Stop it first."""
+    from waybill.cli import kcl_import
     from waybill.cli import offset_changes as command
+
+    if from_kcl is not None:
+        if from_secor or from_group or group or zookeeper:
+            from waybill.errors import ConfigError
+
+            raise ConfigError("--from-kcl cannot be used together with another source of offsets")
+        kcl_import.run(stream, from_kcl, yes=yes, as_json=as_json)
+        return
 
     command.run_import(
         stream,

@@ -181,6 +181,8 @@ class ShardReader:
 def _start(position: ShardPosition, now: float) -> dict[str, Any]:
     if position.kind is PositionKind.AFTER_SEQUENCE:
         return {"ShardIteratorType": "AFTER_SEQUENCE_NUMBER", "StartingSequenceNumber": position.sequence}
+    if position.kind is PositionKind.AT_SEQUENCE:
+        return {"ShardIteratorType": "AT_SEQUENCE_NUMBER", "StartingSequenceNumber": position.sequence}
     if position.kind is PositionKind.AT_TIMESTAMP:
         # Kinesis refuses a time in the future by its own clock. `_unread` leaves out what arrived too early.
         timestamp_ms = min(position.timestamp_ms, int((now - _CLOCK_ERROR_SECONDS) * 1000))
@@ -196,7 +198,7 @@ def _unread(records: list[RawRecord], position: ShardPosition) -> list[RawRecord
     """Return the records behind `position`, each once, in order of their sequence numbers."""
     if not records:
         return records
-    last = int(position.sequence or -1)
+    last = int(position.sequence or -1) - (position.kind is PositionKind.AT_SEQUENCE)
     numbers = list(map(_sequence_number, records))
     if numbers[0] <= last or any(map(le, numbers[1:], numbers)):
         found = {each.sequence_number: each for each in records if each.sequence_number > last}
