@@ -159,7 +159,7 @@ def test_an_assignment_stays_when_a_map_is_extended() -> None:
 
 
 @pytest.mark.parametrize("start", [{"at": "shard_end"}, {"at": "after_sequence", "sequence": "4"}])
-def test_a_shard_cannot_start_behind_its_first_record(start: dict[str, str]) -> None:
-    fields = {**Assignment("a", 0, HORIZON).to_fields(), "start": start}
+def test_a_stream_cannot_start_behind_the_first_records_of_its_shards(start: dict[str, str]) -> None:
+    fields = {**StreamOrigin("arn", 77, frozenset("a"), HORIZON).to_fields(), "initial_start": start}
     with pytest.raises(ValueError, match="cannot start at"):
-        Assignment.of_fields("a", fields)
+        StreamOrigin.of_fields(fields)
