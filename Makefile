@@ -59,6 +59,10 @@ chaos: $(READY) ## Kill, freeze and cut while lanes work: SEEDS scenarios from F
 chaos-partition: $(READY) ## The same with partition runs: killed, frozen, against each other; SEEDS, FIRST_SEED
 	@PYTHONPATH=tests/faults $(BIN)/python -m partition_chaos --seeds $(SEEDS) --first-seed $(FIRST_SEED) --guard $(GUARD) $(CHAOS_ARGS)
 
+.PHONY: chaos-kinesis
+chaos-kinesis: $(READY) ## The same with lanes that archive a Kinesis stream while it is split and merged; SEEDS, FIRST_SEED
+	@PYTHONPATH=tests/faults $(BIN)/python -m kinesis_chaos --seeds $(SEEDS) --first-seed $(FIRST_SEED) --guard $(GUARD) $(CHAOS_ARGS)
+
 .PHONY: chaos-publish
 chaos-publish: $(READY) ## Random histories of runs, holds, decisions and backfills, killed and frozen; SEEDS, FIRST_SEED
 	@PYTHONPATH=tests/faults:tests/integration $(BIN)/python -m publish_chaos --seeds $(SEEDS) --first-seed $(FIRST_SEED) $(CHAOS_ARGS)

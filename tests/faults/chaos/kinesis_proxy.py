@@ -80,10 +80,16 @@ class KinesisProxy:
         with self._lock:
             self._effects[action] += effects
 
+    def heal(self) -> None:
+        """No more effects."""
+        with self._lock:
+            self._effects.clear()
+
     @property
     def pending(self) -> int:
         """How many effects have not happened yet."""
-        return sum(map(len, self._effects.values()))
+        with self._lock:
+            return sum(map(len, self._effects.values()))
 
     # --- one call ---
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
+from typing import Any
 
 from chaos.scenario import Scenario, ServerFault, draw, draw_server_fault
 from chaos.scene import Scene, SceneResult
@@ -38,9 +39,13 @@ def play_round(
     server_fault: ServerFault,
     *,
     on_done: Callable[[SceneResult], None] = lambda _: None,
+    stage: Callable[[World, Any], Scene] = Scene,
 ) -> list[SceneResult]:
-    """Run scenarios at the same time, and the fault of a server once each has an object. Their results, in order."""
-    scenes = [Scene(world, scenario) for scenario in scenarios]
+    """Run scenarios at the same time, and the fault of a server once each has an object. Their results, in order.
+
+    `stage`: makes the scene of a scenario.
+    """
+    scenes = [stage(world, scenario) for scenario in scenarios]
     with ThreadPoolExecutor(len(scenes) + 1, thread_name_prefix="chaos-scene") as pool:
         hurt = pool.submit(_hurt, world, scenes, server_fault)
         futures = [pool.submit(scene.run) for scene in scenes]
