@@ -163,7 +163,11 @@ def fetch_log_ends(config: Config, name: str, store: Store, asked_at: datetime) 
         with connect_source(config, name) as (source, coordinator):
             stopped = frozenset(stop.tp for stop in coordinator.list_stops())
             in_kafka = source.topic_partitions(stream)
+            # Of Kinesis, no log end is known, but up to when the slots are archived. Asked before the offsets.
+            archived_to = {} if source.is_kafka else coordinator.read_slot_reads(in_kafka)
             logs = source.offsets_briefly(in_kafka)
+            if not source.is_kafka:
+                asked_at = min((_time_of(archived_to.get(tp, 0)) for tp in in_kafka), default=asked_at)
     except (KafkaUnavailable, CoordinationUnavailable, ConfigError, DocumentDamaged) as error:
         return LogEnds(asked_at, {}, problem=str(error))
     ends = {tp: log.end for tp, log in logs.items()}
@@ -176,6 +180,10 @@ def fetch_log_ends(config: Config, name: str, store: Store, asked_at: datetime) 
     ends = {**dict.fromkeys(in_kafka, _UNKNOWN_END), **ends}
     empty = frozenset(tp for tp, log in logs.items() if log.earliest == log.end)
     return LogEnds(asked_at, ends, empty, stopped)
+
+
+def _time_of(epoch_ms: int) -> datetime:
+    return datetime.fromtimestamp(epoch_ms / 1000, UTC)
 
 
 def _archived_partitions(store: Store, stream: Stream) -> Iterator[TopicPartition]:
