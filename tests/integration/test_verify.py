@@ -88,6 +88,7 @@ def test_sound_stream_has_no_faults(archived: ArchivedStream) -> None:
         "duplicates": 0,
         "unswept": 0,
         "left_out": 0,
+        "shards": 0,
     }
 
 

@@ -160,7 +160,8 @@ def _slot_rows(rows: Sequence[Row], slots: SlotSource, coordinator: Coordinator)
     found = []
     for row in rows:
         own = tuple(each for each in states if (each.topic, each.slot) == (row.tp.topic, row.tp.partition))
-        state, at_ms = row.state, read_to.get(row.tp)
+        state, read = row.state, read_to.get(row.tp)
+        at_ms = None if read is None else read.archived_to_ms
         if row.stop is None and any(not (each.position and each.position.is_ended) for each in own):
             state = "not read yet" if at_ms is None else f"archived up to {time_text_of(at_ms)}"
         found.append(replace(row, earliest=None, end=None, lag=None, state=state, shards=own, archived_to_ms=at_ms))

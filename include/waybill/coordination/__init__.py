@@ -13,7 +13,7 @@ version that was read.
 from waybill.coordination.coordinator import Coordinator, IngestState, read_ingest_states
 from waybill.coordination.day_marks import DayMark, MarkedOffset, StreamMark
 from waybill.coordination.group_problems import GroupProblems, Problem
-from waybill.coordination.nodes import CommittedOffset, OffsetCounts, Stop
+from waybill.coordination.nodes import CommittedOffset, OffsetCounts, SlotRead, Stop
 from waybill.coordination.paths import ZkPaths
 from waybill.coordination.pauses import Pause, PauseAction, Stage, StreamPauses, read_pauses
 from waybill.coordination.session import ZooKeeperSession
@@ -32,6 +32,7 @@ __all__ = [
     "Pause",
     "PauseAction",
     "Problem",
+    "SlotRead",
     "Stage",
     "Stop",
     "StreamMark",

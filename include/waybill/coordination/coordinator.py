@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 from kazoo.exceptions import NodeExistsError
 
 from waybill.connections import Connection, find_connection
-from waybill.coordination.nodes import CommittedOffset, Stop, parse_node, to_node
+from waybill.coordination.nodes import CommittedOffset, SlotRead, Stop, parse_node, to_node
 from waybill.coordination.paths import ZkPaths
 from waybill.coordination.session import NodeConflict, ZooKeeperSession
 from waybill.errors import CommitConflict, DocumentDamaged, DocumentTooNew, IngestStopped, LockHeld
@@ -145,20 +145,20 @@ class Coordinator:
 
     # --- how far slots of Kinesis are read ---
 
-    def record_slot_read(self, tp: TopicPartition, archived_to_ms: int) -> None:
-        """Store the time (epoch ms) of arrival up to which all records of a slot are archived, for reports alone."""
-        self.session.put(
-            self.paths.slot_read(tp), to_node(archived_to_ms=archived_to_ms), f"store how far {tp} is read"
-        )
+    def record_slot_read(self, tp: TopicPartition, read: SlotRead) -> None:
+        """Store how far a slot is read. What is committed does not depend on it."""
+        node = to_node(archived_to_ms=read.archived_to_ms, shards=read.shards)
+        self.session.put(self.paths.slot_read(tp), node, f"store how far {tp} is read")
 
-    def read_slot_reads(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return these times, without slots that no lane has read since ZooKeeper lost its data."""
+    def read_slot_reads(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, SlotRead]:
+        """Return how far slots are read, without those that no lane has read since ZooKeeper lost its data."""
         paths = {tp: self.paths.slot_read(tp) for tp in tps}
         nodes = self.session.get_all(paths.values())
         found = {}
         for tp, path in paths.items():
             if path in nodes:
-                found[tp] = int(parse_node(nodes[path][0], path).get("archived_to_ms", 0))
+                node = parse_node(nodes[path][0], path)
+                found[tp] = SlotRead(int(node.get("archived_to_ms", 0)), int(node.get("shards", 0)))
         return found
 
     # --- chores: work that any lane does from time to time ---

@@ -12,7 +12,7 @@ from waybill.errors import DocumentDamaged
 from waybill.names import Extension, TopicPartition
 from waybill.shards.checkpoint import Checkpoint
 
-__all__ = ["CommittedOffset", "OffsetCounts", "Stop", "damaged_node", "parse_node", "to_node"]
+__all__ = ["CommittedOffset", "OffsetCounts", "SlotRead", "Stop", "damaged_node", "parse_node", "to_node"]
 
 _VERSION = 1
 _REBUILT = "its content is rebuilt from the archive"
@@ -48,6 +48,16 @@ class OffsetCounts:
             self.gaps + later.gaps,
             self.unknown + later.unknown,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRead:
+    """How far a slot of a Kinesis stream was read, without a commit where nothing was new."""
+
+    archived_to_ms: int
+    """The time of arrival up to which all records of the slot are archived. Epoch ms."""
+    shards: int
+    """How many shards the slot had been given, ended ones included. A slot that was given more since is behind."""
 
 
 @dataclass(frozen=True, slots=True)

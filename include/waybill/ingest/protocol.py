@@ -264,15 +264,16 @@ def _open_fetch(target: ArchiveTarget, position: Position) -> ObjectFetch | Slot
     if target.slots is None:
         return ObjectFetch(target, position)
     source, shards = target.slots.open_shards(target.tp, position.committed, target.clock)
+    assigned = target.slots.assigned(target.tp)
     forgotten = target.slots.forgettable(target.tp, position.committed.checkpoint or Checkpoint())
-    return SlotFetch(target, position, source, shards, forgotten)
+    return SlotFetch(target, position, source, shards, assigned=assigned, forgotten=forgotten)
 
 
 def _record_slot_read(target: ArchiveTarget, fetch: ObjectFetch | SlotFetch) -> None:
-    """Store how far a slot is read. Only reports depend on it, so an error is logged."""
-    if isinstance(fetch, SlotFetch) and fetch.archived_to_ms is not None:
+    """Store how far a slot is read. No commit depends on it, so an error is logged."""
+    if isinstance(fetch, SlotFetch) and fetch.slot_read is not None:
         try:
-            target.services.coordinator.record_slot_read(target.tp, fetch.archived_to_ms)
+            target.services.coordinator.record_slot_read(target.tp, fetch.slot_read)
         except WaybillError as error:
             logger.warning("%s", error)
 

@@ -18,6 +18,7 @@ from typing import Protocol
 
 from waybill import failpoints
 from waybill.archive.slot_object import SlotObject
+from waybill.coordination import SlotRead
 from waybill.ingest.fetching import CutObject, is_due
 from waybill.ingest.report import Outcome
 from waybill.ingest.target import ArchiveTarget, Position
@@ -66,18 +67,23 @@ class SlotFetch:
         position: Position,
         source: ShardSource,
         shards: Mapping[str, ShardPosition],
+        *,
+        assigned: int,
         forgotten: Collection[str] = (),
     ) -> None:
-        """`shards`: those to read, and where each continues. `forgotten`: what the next checkpoint need not name."""
+        """`shards`: those to read, and where each continues. `assigned`: how many the slot has, ended ones included.
+
+        `forgotten`: what the next checkpoint need not name.
+        """
         assert position.committed.checkpoint is not None
-        self._target, self._source, self._shards = target, source, shards
+        self._target, self._source, self._shards, self._assigned = target, source, shards, assigned
         self._topic_id = position.committed.topic_id or position.topic_id
         self._policy = target.stream.upload_for(target.tp.topic)
         self._max_bytes = int(self._policy.max_bytes)
         self._object: SlotObject
         self._begin_object(position.committed.committed_offset, position.committed.checkpoint)
         self._object.checkpoint = self._object.checkpoint.without(forgotten)
-        self._archived_to_ms: int | None = None
+        self._slot_read: SlotRead | None = None
         self.outcome = Outcome.OUT_OF_TIME
         """The outcome, once `objects` has ended."""
 
@@ -94,28 +100,25 @@ class SlotFetch:
             is_due = self._is_due()
             if is_due:
                 yield self._cut()
-            self._archived_to_ms = self._find_archived_to_ms(is_due=is_due)
+            self._slot_read = self._find_slot_read(is_due=is_due)
             if reached_tips:
                 self.outcome = Outcome.WAITING if self._object.messages and not is_due else Outcome.UP_TO_DATE
         finally:
             self._object.abort()
 
     @property
-    def archived_to_ms(self) -> int | None:
-        """The time of arrival up to which all records of the slot are archived, once `objects` has ended.
+    def slot_read(self) -> SlotRead | None:
+        """How far the slot is read, once `objects` has ended. None if a shard was never read, or all have ended."""
+        return self._slot_read
 
-        None if a shard was never read, or all shards have ended.
-        """
-        return self._archived_to_ms
-
-    def _find_archived_to_ms(self, *, is_due: bool) -> int | None:
+    def _find_slot_read(self, *, is_due: bool) -> SlotRead | None:
         current = self._object.checkpoint
         positions = [current.position(each) or start for each, start in self._shards.items()]
         times = [each.caught_up_ms for each in positions if not each.is_ended]
         if not is_due and self._object.oldest_ms is not None:
             times.append(self._object.oldest_ms)
         lowest = min(times, default=-1)
-        return lowest if lowest >= 0 else None
+        return SlotRead(lowest, self._assigned) if lowest >= 0 else None
 
     def _full_objects(self) -> Generator[CutObject, None, bool]:
         """Yield full objects. Return whether all shards were read to their tips before the time slice ended."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from waybill.archive.shard_starts import find_shard_start, find_stream_origin, read_slot_map
 from waybill.config import Stream
 from waybill.config.quantities import counted, format_duration
-from waybill.coordination import CommittedOffset, Coordinator
+from waybill.coordination import CommittedOffset, Coordinator, SlotRead
 from waybill.coordination.shard_map import read_slot_map_copy
 from waybill.errors import ConfigError, KinesisUnavailable, RecordsExpired, StreamRecreated
 from waybill.ingest.slot_assignment import ShardListing, StreamStart, check_checkpoint, extend_map
@@ -152,9 +152,41 @@ class SlotSource:
         """Return a reader of one shard."""
         return ShardReader(self._kinesis, self._address(topic), shard_id, max_records=max_records)
 
-    def unassigned_shards(self) -> list[str]:
-        """Return the shards that no slot archives yet: new ones, and those that wait for their parents."""
-        return [f"{each.topic}/{each.shard_id}" for each in self.shard_states({}) if each.slot is None]
+    def archived_to_ms(self) -> int | None:
+        """Return the time (epoch ms) of arrival up to which all records are archived that have not left Kinesis.
+
+        None if it is not known: a shard has no slot yet, or a slot was not read since it was given its last shard.
+        """
+        times = [self._clock.now_ms()]
+        for name in self._names():
+            if self._describe(name) is None:
+                continue
+            # In this order: a shard that is listed had its slot before the slot's last read was asked for.
+            slot_map = self._find_map(name)
+            reads = [] if slot_map is None else self._reads_of_open_slots(name, slot_map)
+            listed = self._kinesis.list_shards(self._address(name), fresh=True)
+            if slot_map is None or listed.keys() - slot_map.assignments.keys():
+                return None
+            for slot, read in reads:
+                if read is None or read.shards != len(slot_map.shards_of(slot)):
+                    return None
+                times.append(read.archived_to_ms)
+        return min(times)
+
+    def _reads_of_open_slots(self, topic: str, slot_map: SlotMap) -> list[tuple[int, SlotRead | None]]:
+        """Return how far each slot is read. A slot whose shards have all ended is left out: no lane reads it."""
+        checkpoints = self._checkpoints(topic, slot_map.slots)
+        tps = [
+            TopicPartition(topic, slot)
+            for slot in slot_map.slots
+            if slot_map.open_shards(slot, checkpoints.get(slot, Checkpoint()))
+        ]
+        reads = self._coordinator.read_slot_reads(tps)
+        return [(tp.partition, reads.get(tp)) for tp in tps]
+
+    def assigned(self, tp: TopicPartition) -> int:
+        """Return how many shards a slot has, ended ones included. The number never falls."""
+        return len(self._map(tp.topic).shards_of(tp.partition))
 
     def shard_states(self, committed: Mapping[TopicPartition, CommittedOffset]) -> list[ShardState]:
         """Return every shard that Kinesis lists, and those that have a slot and have not ended, by topic and id.

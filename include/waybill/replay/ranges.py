@@ -30,7 +30,6 @@ from waybill.records.decode import decode
 from waybill.records.framing import BatchHeader
 from waybill.replay.cursor import OffsetRange
 from waybill.replay.matching import Wanted
-from waybill.shards.checkpoint import Checkpoint
 from waybill.sources.cluster import Topic
 from waybill.sources.kafka import KafkaSource, LogRange
 from waybill.store import Store
@@ -87,22 +86,15 @@ def find_slot_ranges(
     Only the archive is read. Raises `KinesisUnavailable`, which is retriable, until everything that arrived before the
     end of the request is archived.
     """
-    committed = {tp: each for tp, each in coordinator.list_committed().items() if stream.matches(tp.topic)}
-    # A slot whose shards have all ended is not read any more, so the last time that it was read says nothing.
-    open_slots = [tp for tp, each in committed.items() if each.checkpoint is None or not _has_ended(each.checkpoint)]
-    archived_to = coordinator.read_slot_reads(open_slots)
-    late = sorted(str(tp) for tp in open_slots if archived_to.get(tp, 0) < wanted.to_ms) or slots.unassigned_shards()
-    if late:
+    archived_to_ms = slots.archived_to_ms()
+    if archived_to_ms is None or archived_to_ms < wanted.to_ms:
         raise KinesisUnavailable(
-            f"{late[0]}: what arrived before the end of the request is not archived yet. The request waits for ingest"
+            "what arrived in Kinesis before the end of the request is not archived yet. The request waits for ingest"
         )
+    committed = {tp: each for tp, each in coordinator.list_committed().items() if stream.matches(tp.topic)}
     starts = _chain_starts(store, stream.generation, list(committed))
     ranges = [OffsetRange(tp, starts[tp][0], each.committed_offset) for tp, each in sorted(committed.items())]
     return [each for each in ranges if each.first_offset < each.next_offset]
-
-
-def _has_ended(checkpoint: Checkpoint) -> bool:
-    return all(position.is_ended for position in checkpoint.positions.values())
 
 
 def _is_same_topic(committed: CommittedOffset, topic: Topic | None) -> bool:

@@ -101,9 +101,9 @@ def observe(config: Config, sources: Sources, names: Iterable[str]) -> Logs:
         },
         retention=_retention(sources, kafka_tps, {name: topics[name] for name in slot_streams}),
         archived_to_ms={
-            (name, tp): at_ms
+            (name, tp): read.archived_to_ms
             for name in slot_streams
-            for tp, at_ms in sources.coordinators[name].read_slot_reads(tps[name]).items()
+            for tp, read in sources.coordinators[name].read_slot_reads(tps[name]).items()
         },
     )
 

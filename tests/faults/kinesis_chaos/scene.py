@@ -158,7 +158,11 @@ class KinesisScene(Scene):
     # --- schedulers ---
 
     def _run_once(self, *, hurt: bool = True) -> int:
-        """Plan and run all lanes side by side. How many found something to do; -1 if there was no plan."""
+        """Plan and run all lanes side by side. How many found something to do; -1 if there was no plan.
+
+        Without faults, shards that wait for a slot count, too: a lane that reads an empty shard to its end archives
+        nothing, and the next plan gives slots to the children.
+        """
         fault = self._take_plan_fault() if hurt else None
         plan = self._launch("plan", failpoints=fault.text if fault else "")
         self._await_plan(plan, fault)
@@ -172,7 +176,17 @@ class KinesisScene(Scene):
             jobs.append((self._launch("lane", lane=lane, failpoints=failpoint), lane_fault))
         for job, lane_fault in jobs:
             self._await(job, lane_fault)
-        return sum(not _is_idle(job.answer()) for job, _ in jobs)
+        waiting = 0 if hurt else self._shards_without_slot()
+        return waiting + sum(not _is_idle(job.answer()) for job, _ in jobs)
+
+    def _shards_without_slot(self) -> int:
+        prefix = f"{self.topic}/shards/{self.topic}/1_"
+        pages = self._world.s3.get_paginator("list_objects_v2").paginate(Bucket=self._world.stack.bucket, Prefix=prefix)
+        assigned = {
+            each["Key"][len(prefix) :].removesuffix(".json") for page in pages for each in page.get("Contents", [])
+        }
+        listed = self._client.get_paginator("list_shards").paginate(StreamName=self.topic)
+        return len({each["ShardId"] for page in listed for each in page["Shards"]} - assigned)
 
     def _take_plan_fault(self) -> LaneFault | None:
         with self._lock:

@@ -49,6 +49,7 @@ from waybill.partition.files_sink.hour_state import (
 )
 from waybill.partition.files_sink.upload import Origin
 from waybill.partition.next_plan import NextPlan
+from waybill.sources.kafka import KafkaSource
 from waybill.staging.services import Services, services_of
 from waybill.store import ListedObject, Store
 from waybill.tables import Progress, StreamTables, load_tables, read_progress, read_watermarks
@@ -163,11 +164,10 @@ def fetch_log_ends(config: Config, name: str, store: Store, asked_at: datetime) 
         with connect_source(config, name) as (source, coordinator):
             stopped = frozenset(stop.tp for stop in coordinator.list_stops())
             in_kafka = source.topic_partitions(stream)
-            # Of Kinesis, no log end is known, but up to when the slots are archived. Asked before the offsets.
-            archived_to = {} if source.is_kafka else coordinator.read_slot_reads(in_kafka)
+            if not isinstance(source, KafkaSource):
+                # No log end is known, but up to when the slots are archived. Asked before the offsets.
+                asked_at = min(asked_at, _time_of(source.archived_to_ms() or 0))
             logs = source.offsets_briefly(in_kafka)
-            if not source.is_kafka:
-                asked_at = min((_time_of(archived_to.get(tp, 0)) for tp in in_kafka), default=asked_at)
     except (KafkaUnavailable, CoordinationUnavailable, ConfigError, DocumentDamaged) as error:
         return LogEnds(asked_at, {}, problem=str(error))
     ends = {tp: log.end for tp, log in logs.items()}
