@@ -21,7 +21,7 @@ from waybill.cli.targets import (
     open_store,
     stream_names,
 )
-from waybill.config import Config
+from waybill.config import Config, Stream
 from waybill.config.quantities import counted
 from waybill.connections import ZooKeeperEndpoint, find_connection
 from waybill.errors import ConfigError
@@ -115,6 +115,7 @@ def run_set(stream: str, target: str, offset: int, reason: str, by: str | None) 
     """Set one committed offset; see `waybill offsets set --help`."""
     config = load_streams()
     chosen = config.stream(stream)
+    _refuse_slots(chosen, stream)
     try:
         tp = TopicPartition.parse(target)
     except ValueError as error:
@@ -124,6 +125,14 @@ def run_set(stream: str, target: str, offset: int, reason: str, by: str | None) 
     with connect(config, stream) as services:
         committed = set_committed_offset(services, chosen, tp, offset, make_decision(reason, by))
     typer.echo(f"the committed offset of {tp} is {committed.committed_offset}: the next backup object starts there")
+
+
+def _refuse_slots(stream: Stream, name: str) -> None:
+    if stream.is_kinesis:
+        raise ConfigError(
+            f"stream {name!r} is read from Kinesis, whose records have no offsets: Waybill counts them. To start "
+            f"elsewhere, set `start`, or use `waybill offsets import {name} --from-kcl TABLE`, before the first run"
+        )
 
 
 # --- import -----------------------------------------------------------------------------------------------------------
@@ -146,6 +155,7 @@ def run_import(
         raise ConfigError("--group and --zookeeper can only be used together with --from-secor")
     config = load_streams()
     chosen = config.stream(stream)
+    _refuse_slots(chosen, stream)
     if from_secor is not None:
         origin = f"Secor's offsets at {from_secor}"
         offsets = _secor_offsets(config, stream, from_secor, group, zookeeper)
