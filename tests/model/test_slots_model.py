@@ -123,7 +123,7 @@ def explore(make: Callable[[], SmallCase], preemptions: int) -> tuple[int, int]:
     return schedules, len(seen)
 
 
-@pytest.mark.parametrize(("begun", "faults"), [(True, 1), (False, 0)])
+@pytest.mark.parametrize(("begun", "faults"), [pytest.param(True, 1, marks=pytest.mark.deep), (False, 0)])
 def test_plans_side_by_side_keep_the_promises_in_every_schedule(begun: bool, faults: int) -> None:
     schedules, states = explore(lambda: SmallCase(LATEST, begun=begun, faults=faults), preemptions=1)
     assert states > 1000, (schedules, states)
