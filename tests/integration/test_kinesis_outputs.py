@@ -206,6 +206,25 @@ def test_a_slot_whose_shards_have_all_ended_holds_nothing_back(scene: Scene) -> 
     assert archived_to_ms >= merged_ms - 5_000
 
 
+# --- what commands show -----------------------------------------------------------------------------------------------
+
+
+def test_ls_shows_which_sequence_numbers_each_object_covers_without_a_gap(scene: Scene) -> None:
+    puts = scene.put_and_split()
+    objects = scene.waybill("ls", _STREAM, "--shards", "--json").document
+    reached: dict[str, str] = {}
+    for each in sorted(objects, key=lambda each: (each["partition"], each["first_offset"])):
+        for shard, covered in each["shards"].items():
+            assert covered["after_sequence"] == reached.get(shard, "")
+            reached[shard] = covered["last_sequence"] or reached.get(shard, "")
+    last: dict[str, str] = {}
+    for put in puts:
+        last[put.shard_id] = max(last.get(put.shard_id, ""), put.sequence, key=lambda text: int(text or 0))
+    assert {shard: sequence for shard, sequence in reached.items() if sequence} == last
+    table = scene.waybill("ls", _STREAM, "--shards").out
+    assert all(shard in table for shard in last)
+
+
 # --- commands that need offsets ---------------------------------------------------------------------------------------
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -17,8 +17,9 @@ import orjson
 import pyarrow as pa
 
 from waybill import names
+from waybill.archive.checkpoint_batch import CoveredShard
 from waybill.archive.indexed_reader import SET_ASIDE
-from waybill.archive.object_reader import read_messages, read_next_offset
+from waybill.archive.object_reader import inspect_object, read_messages, read_next_offset
 from waybill.cli.render import (
     Column,
     bytes_document,
@@ -45,6 +46,7 @@ logger = logging.getLogger(__name__)
 _S3_SCHEME = "s3://"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
+_Covered = Mapping[str, CoveredShard]
 _ReadCommitted = Callable[[TopicPartition], int | None]
 
 
@@ -90,9 +92,11 @@ class _ListedObject:
         ]
 
 
-def run_ls(stream: str, topic: str | None, *, as_json: bool) -> None:
+def run_ls(stream: str, topic: str | None, *, shards: bool, as_json: bool) -> None:
     """Print the backup objects of a stream; see `waybill ls --help`."""
     config = load_streams()
+    if shards and not config.stream(stream).is_kinesis:
+        raise ConfigError(f"stream {stream!r} is read from Kafka, which has no shards: leave out --shards")
     is_wanted = _parse_target(topic)
     generation = config.stream(stream).generation
     with ExitStack() as stack:
@@ -104,9 +108,19 @@ def run_ls(stream: str, topic: str | None, *, as_json: bool) -> None:
             if is_wanted(tp)
             for listed in _list_objects(store, generation, tp, read_committed)
         ]
+        covered = [_read_covered(store, listed.key) for listed in objects] if shards else None
     if as_json:
-        print_json([listed.document() for listed in objects])
+        print_json([listed.document() for listed in objects] if covered is None else _with_shards(objects, covered))
         return
+    if covered is None:
+        _print_objects(objects)
+    else:
+        _print_shards(objects, covered)
+    total = bytes_text(sum(listed.size_bytes for listed in objects))
+    print(f"{counted(len(objects), 'object')}, {total}", file=sys.stderr)
+
+
+def _print_objects(objects: Iterable[_ListedObject]) -> None:
     columns = [
         Column("key"),
         Column("from", figure=True),
@@ -116,8 +130,46 @@ def run_ls(stream: str, topic: str | None, *, as_json: bool) -> None:
         Column("modified", figure=True),
     ]
     print_table(columns, (listed.cells() for listed in objects))
-    total = bytes_text(sum(listed.size_bytes for listed in objects))
-    print(f"{counted(len(objects), 'object')}, {total}", file=sys.stderr)
+
+
+def _print_shards(objects: Iterable[_ListedObject], covered: Iterable[_Covered]) -> None:
+    columns = [
+        Column("key"),
+        Column("from", figure=True),
+        Column("to", figure=True),
+        Column("shard"),
+        Column("behind sequence number", figure=True),
+        Column("up to", figure=True),
+    ]
+    rows = [
+        [*listed.cells()[:3], shard_id, each.after_sequence or "its start", each.last_sequence or "no record"]
+        for listed, of_object in zip(objects, covered, strict=True)
+        for shard_id, each in sorted(of_object.items())
+    ]
+    print_table(columns, rows)
+
+
+def _with_shards(objects: Iterable[_ListedObject], covered: Iterable[_Covered]) -> list[dict[str, Any]]:
+    return [
+        {
+            **listed.document(),
+            "shards": {
+                shard_id: {"after_sequence": each.after_sequence, "last_sequence": each.last_sequence}
+                for shard_id, each in sorted(of_object.items())
+            },
+        }
+        for listed, of_object in zip(objects, covered, strict=True)
+    ]
+
+
+def _read_covered(store: Store, key: str) -> _Covered:
+    """Return what an object of a slot covers, by shard. Nothing of a damaged object, which is logged."""
+    try:
+        summary = inspect_object(store, BackupName.parse(key), key)
+    except ChainBroken as error:
+        logger.warning("%s", error)
+        return {}
+    return {} if summary.slot_state is None else summary.slot_state.covered
 
 
 def _parse_target(target: str | None) -> Callable[[TopicPartition], bool]:

@@ -211,12 +211,15 @@ def resume(
 def ls(
     stream: StreamName,
     topic: Annotated[str | None, typer.Argument(metavar="[TOPIC[/PARTITION]]", help="Only these chains.")] = None,
+    shards: Annotated[
+        bool, typer.Option("--shards", help="Of Kinesis: the sequence numbers of each shard. Reads the objects.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """List the backup objects of a stream: offsets, size, time of modification."""
     from waybill.cli import objects as command
 
-    command.run_ls(stream, topic, as_json=as_json)
+    command.run_ls(stream, topic, shards=shards, as_json=as_json)
 
 
 @uploads_app.command("ls")
