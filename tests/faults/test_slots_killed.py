@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from kinesis_scenes import ENVIRONMENT, KinesisStream, Put
+from kinesis_scenes import KinesisStream, Put
 
 from waybill import failpoints
 from waybill.names import TopicPartition
@@ -48,9 +47,7 @@ _POINTS = [
 
 @pytest.fixture
 def kinesis(stack: Stack, topic_name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[KinesisStream]:
-    emulator = stack.start_kinesis()
-    monkeypatch.setenv(ENVIRONMENT, json.dumps(emulator.connection()))
-    with KinesisStream.created(emulator, topic_name, 2) as stream:
+    with KinesisStream.connected(stack, topic_name, monkeypatch) as stream:
         yield stream
 
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import boto3
 from botocore.config import Config as BotoConfig
 
 from devstack.kinesis import REGION, KinesisEmulator
+
+if TYPE_CHECKING:
+    import pytest
+
+    from devstack import Stack
 
 __all__ = ["ENVIRONMENT", "KinesisStream", "Put"]
 
@@ -59,6 +65,20 @@ class KinesisStream:
         finally:
             stream.delete()
             stream.client.close()
+
+    @classmethod
+    @contextmanager
+    def connected(cls, stack: Stack, name: str, patch: pytest.MonkeyPatch, **extra: Any) -> Iterator[KinesisStream]:
+        """Create a stream of two shards on the stack's emulator, and set the connection `kinesis_test`.
+
+        `extra` is added to the connection's own.
+        """
+        emulator = stack.start_kinesis()
+        connection: dict[str, Any] = dict(emulator.connection())
+        connection["extra"] = {**connection["extra"], **extra}
+        patch.setenv(ENVIRONMENT, json.dumps(connection))
+        with cls.created(emulator, name, 2) as stream:
+            yield stream
 
     def create(self, shards: int) -> None:
         self.client.create_stream(StreamName=self.name, ShardCount=shards)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import boto3
 import pytest
-from kinesis_scenes import ENVIRONMENT, KinesisStream
+from kinesis_scenes import KinesisStream
 from moto.server import ThreadedMotoServer
 
 from devstack.kinesis import REGION
@@ -42,11 +41,8 @@ def dynamodb_url() -> Iterator[str]:
 def kinesis(
     stack: Stack, topic_name: str, dynamodb_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[KinesisStream]:
-    emulator = stack.start_kinesis()
-    connection: dict[str, Any] = dict(emulator.connection())
-    connection["extra"] = {**connection["extra"], "service_config": {"dynamodb": {"endpoint_url": dynamodb_url}}}
-    monkeypatch.setenv(ENVIRONMENT, json.dumps(connection))
-    with KinesisStream.created(emulator, topic_name, 2) as stream:
+    config = {"dynamodb": {"endpoint_url": dynamodb_url}}
+    with KinesisStream.connected(stack, topic_name, monkeypatch, service_config=config) as stream:
         yield stream
 
 

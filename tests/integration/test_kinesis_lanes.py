@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from ingest_scenes import STREAM
-from kinesis_scenes import ENVIRONMENT, KinesisStream, Put
+from kinesis_scenes import KinesisStream, Put
 
 from waybill.archive.checkpoint_batch import SlotState, checkpoint_batch, read_checkpoint_batch
 from waybill.archive.gaps import Decision, GapKind
@@ -40,9 +39,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def kinesis(stack: Stack, topic_name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[KinesisStream]:
     """A stream of two shards."""
-    emulator = stack.start_kinesis()
-    monkeypatch.setenv(ENVIRONMENT, json.dumps(emulator.connection()))
-    with KinesisStream.created(emulator, topic_name, 2) as stream:
+    with KinesisStream.connected(stack, topic_name, monkeypatch) as stream:
         yield stream
 
 

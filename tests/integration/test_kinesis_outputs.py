@@ -14,7 +14,7 @@ import replay_databases as helpers
 from archived_stream import Ran, waybill
 from confluent_kafka.admin import AdminClient
 from ingest_scenes import one_report
-from kinesis_scenes import ENVIRONMENT, KinesisStream, Put
+from kinesis_scenes import KinesisStream, Put
 from restore_scenes import Message, consume
 
 from devstack import Stack
@@ -86,9 +86,7 @@ class Scene:
 
 @pytest.fixture
 def scene(stack: Stack, topic_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
-    emulator = stack.start_kinesis()
-    monkeypatch.setenv(ENVIRONMENT, json.dumps(emulator.connection()))
-    with KinesisStream.created(emulator, topic_name, 2) as stream:
+    with KinesisStream.connected(stack, topic_name, monkeypatch) as stream:
         yield Scene(stream, tmp_path)
 
 

@@ -72,7 +72,7 @@ class ObjectFetch:
         """Yield full objects. Return whether the end of the log was reached; False if the time slice ended first."""
         coordinator, end = self._target.services.coordinator, self._position.log_range.end
         with closing(_read(self._target, self._position)) as chunks:
-            while self._wait_for_rate_limit():
+            while self._target.wait_for_rate_limit():
                 chunk = next(chunks, None)
                 if chunk is None:
                     return True
@@ -87,8 +87,7 @@ class ObjectFetch:
 
     def _take(self, chunk: Chunk) -> Generator[CutObject, None, bool]:
         """Add a chunk's batches to the object. Yield each object that gets full; return whether there was one."""
-        if self._target.rate_limit is not None:
-            self._target.rate_limit.spend(chunk.size_bytes)
+        self._target.spend_rate_limit(chunk.size_bytes)
         has_cut = False
         current, max_bytes = self._object, self._max_bytes
         current.begin_chunk(chunk.data)
@@ -107,13 +106,6 @@ class ObjectFetch:
         """Yield the chunk's batches as they are stored, and whether each is archived, after their CRCs were checked."""
         recompressor = self._target.recompressor
         return _checked(chunk) if recompressor is None else recompressor.batches(_checked(chunk))
-
-    def _wait_for_rate_limit(self) -> bool:
-        """Wait until the lane may fetch. Return False if the time slice ends before."""
-        limit = self._target.rate_limit
-        if limit is None:
-            return True
-        return limit.wait(self._target.time_slice.deadline, self._target.services.coordinator.check_session)
 
     def _is_time_over(self, *, has_cut: bool) -> bool:
         now, time_slice = self._target.clock.monotonic(), self._target.time_slice

@@ -61,8 +61,6 @@ class ShardListing:
     """What identifies the stream among streams of its name. Ask for it before and after ListShards; if the answers
     differ, list again."""
     retention: timedelta
-    open_at_trim_horizon: Collection[str] = ()
-    """The ids of the shards that ListShards returns with the filter AT_TRIM_HORIZON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +72,11 @@ class ExtendedMap:
     checkpoints: Mapping[int, Checkpoint]
     added: tuple[Assignment, ...] = ()
     """The assignments that this plan made, or found that a rival had made."""
-    losses: tuple[RetentionLoss, ...] = ()
-    """Shards that retention removed before they were archived. Only a lane that holds the lock can be sure."""
+
+    @property
+    def losses(self) -> tuple[RetentionLoss, ...]:
+        """Shards that retention removed before they were archived. Only a lane that holds the lock can be sure."""
+        return gaps(self.listing.shards, self.slot_map, self.checkpoints)
 
 
 def extend_map(
@@ -135,7 +136,6 @@ def extend_map(
         listing,
         checkpoints,
         tuple(each for shard_id, each in sorted(slot_map.assignments.items()) if shard_id not in before),
-        gaps(listing.shards, slot_map, checkpoints, listing.open_at_trim_horizon),
     )
 
 
@@ -211,7 +211,7 @@ def _assign(
             logger.info("%s/%d: archives %s from %s on", topic, made.slot, made.shard_id, made.start.kind)
             failpoints.reach("slots.shard_assigned")
             if made.slot != wanted.slot:
-                break  # a rival was first, so the slots of the others follow anew
+                break  # a rival was first: plan the slots of the other shards again
     return slot_map
 
 

@@ -9,7 +9,6 @@ The shards that are furthest behind are read first, so that each of them advance
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Generator, Mapping
 from contextlib import closing
 from dataclasses import replace
@@ -25,8 +24,6 @@ from waybill.ingest.target import ArchiveTarget, Position
 from waybill.shards.checkpoint import Checkpoint, ShardPosition
 
 __all__ = ["ShardBatches", "ShardSource", "SlotFetch"]
-
-logger = logging.getLogger(__name__)
 
 _PROOF_PARTS = 4
 """The checkpoint is committed again, without a record, when this part of the retention has passed."""
@@ -130,7 +127,7 @@ class SlotFetch:
 
     def _read_shard(self, shard_id: str) -> Generator[CutObject, None, bool]:
         with closing(self._source.read(shard_id, self._shards[shard_id])) as answers:
-            while self._wait_for_rate_limit():
+            while self._target.wait_for_rate_limit():
                 answer = next(answers, None)
                 if answer is None:
                     return True
@@ -146,8 +143,7 @@ class SlotFetch:
 
         All batches of an answer are in one object, since a checkpoint cannot stand for a part of an answer.
         """
-        if self._target.rate_limit is not None:
-            self._target.rate_limit.spend(answer.size_bytes)
+        self._target.spend_rate_limit(answer.size_bytes)
         has_cut = self._object.messages > 0 and self._object.size_bytes + len(answer.batches) > self._max_bytes
         if has_cut:
             current = self._object
@@ -185,12 +181,6 @@ class SlotFetch:
             if proven is not None and proven.caught_up_ms < limit_ms and proven.caught_up_ms < position.caught_up_ms:
                 return True
         return False
-
-    def _wait_for_rate_limit(self) -> bool:
-        limit = self._target.rate_limit
-        if limit is None:
-            return True
-        return limit.wait(self._target.time_slice.deadline, self._target.services.coordinator.check_session)
 
     def _is_time_over(self, *, has_cut: bool) -> bool:
         now, time_slice = self._target.clock.monotonic(), self._target.time_slice

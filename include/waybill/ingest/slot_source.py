@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 _LISTINGS = 3
 _UNKNOWN_END = 1 << 62
-"""The end of a slot's log, which nobody knows: Kinesis does not count records."""
+"""Stands for the end of a slot's log, which is not known: Kinesis does not count records."""
 
 
 class ShardProgress(StrEnum):

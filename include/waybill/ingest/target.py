@@ -71,6 +71,17 @@ class ArchiveTarget:
         name = BackupName(self.tp.topic, self.stream.generation, self.tp.partition, first_offset)
         return SlotObject(self.services.store, name, topic_id, before, metadata)
 
+    def wait_for_rate_limit(self) -> bool:
+        """Wait until the lane may fetch. Return False if the time slice ends before."""
+        if self.rate_limit is None:
+            return True
+        return self.rate_limit.wait(self.time_slice.deadline, self.services.coordinator.check_session)
+
+    def spend_rate_limit(self, size_bytes: int) -> None:
+        """Count fetched bytes towards the lane's limit."""
+        if self.rate_limit is not None:
+            self.rate_limit.spend(size_bytes)
+
     def check_format(self, extension: Extension) -> None:
         """Raise `GenerationConflict` if the chain has objects of another format than the stream's.
 

@@ -119,10 +119,15 @@ class Scene:
     def _open(self) -> None:
         world, stack = self._world, self._world.stack
         world.create_topic(self.topic, self.scenario.partitions)
-        self._zookeeper = ZooKeeperProxy(world.proxies, "127.0.0.1", stack.zookeeper.port)
         self._brokers = {
             address: TcpProxy(world.proxies, *_split(address)) for address in stack.bootstrap_servers.split(",")
         }
+        self._open_archive()
+
+    def _open_archive(self) -> None:
+        """Open the proxies in front of ZooKeeper and S3, and write the configs."""
+        world, stack = self._world, self._world.stack
+        self._zookeeper = ZooKeeperProxy(world.proxies, "127.0.0.1", stack.zookeeper.port)
         self._s3 = S3Proxy(
             world.proxies,
             stack.s3_endpoint_url,

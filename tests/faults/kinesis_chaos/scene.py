@@ -12,10 +12,9 @@ from typing import Any
 from chaos.checker import Checked
 from chaos.kinesis_proxy import KinesisEffect, KinesisProxy
 from chaos.lanes import Job, Launch
-from chaos.s3_proxy import Effect, S3Proxy
+from chaos.s3_proxy import Effect
 from chaos.scenario import LaneFault
 from chaos.scene import STREAM, Scene, SceneResult
-from chaos.tcp_proxy import ZooKeeperProxy
 from chaos.world import World
 
 from kinesis_chaos.checker import Truth, compare, read_archive, read_kinesis
@@ -66,29 +65,18 @@ class KinesisScene(Scene):
     # --- the stream and the proxies ---
 
     def _open(self) -> None:
-        world, stack = self._world, self._world.stack
-        emulator = stack.start_kinesis()
+        emulator = self._world.stack.start_kinesis()
         self._client = kinesis_client(emulator.endpoint_url)
         self._client.create_stream(StreamName=self.topic, ShardCount=self.scenario.shards)
         self._wait_until_active()
         self._brokers = {}
-        self._zookeeper = ZooKeeperProxy(world.proxies, "127.0.0.1", stack.zookeeper.port)
+        self._open_archive()
         self._kinesis = KinesisProxy(emulator.endpoint_url)
         self._kinesis.__enter__()
         self._put_proxy = KinesisProxy(emulator.endpoint_url)
         self._put_proxy.__enter__()
         for action in ("PutRecord", "PutRecords"):
             self._put_proxy.hurt(action, *[KinesisEffect.CUT] * self.scenario.lost_answers)
-        self._s3 = S3Proxy(
-            world.proxies,
-            stack.s3_endpoint_url,
-            world.credentials,
-            self.scenario.call_faults,
-            guard=self.scenario.guard,
-            elsewhere=self._elsewhere,
-        )
-        for number, max_bytes in enumerate(self.scenario.max_bytes):
-            (self._directory / f"streams-{number}.yaml").write_text(json.dumps(self._config(max_bytes)))
 
     def _wait_until_active(self) -> None:
         deadline = time.monotonic() + _ACTIVE_SECONDS
