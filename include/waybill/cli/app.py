@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from waybill import __version__
-from waybill.cli.commands import archive, backfill, replay, restore, tables, watch
+from waybill.cli.commands import archive, backfill, kafka, replay, restore, tables, watch
 
 __all__ = ["app"]
 
@@ -20,7 +20,7 @@ app = typer.Typer(
 )
 config_app = typer.Typer(help="Check and describe the config.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
-for commands in (archive, tables, backfill, restore, replay, watch):
+for commands in (archive, tables, backfill, restore, replay, watch, kafka):
     app.add_typer(commands.app)
 
 
