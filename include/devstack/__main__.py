@@ -1,4 +1,4 @@
-"""`python -m devstack up | down | status | demo | demo-replay`; the targets of the Makefile call it."""
+"""The commands of `python -m devstack`; the targets of the Makefile call them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from rich.console import Console
 
 from devstack.airflow import USER
 from devstack.control import GuardianHandle
+from devstack.kafka import BROKER_IDS
 from devstack.stack import Stack
 from devstack.state import ENVIRONMENT_FILE, project_root, state_dir
 from waybill.errors import StackError, WaybillError
@@ -110,6 +111,30 @@ def status() -> None:
     _print_endpoints(stack)
     if any(server.dead for server in servers):
         raise typer.Exit(1)
+
+
+@app.command("kill-broker")
+def kill_broker(node_id: Annotated[int, typer.Argument(help="The id of the broker: 1, 2 or 3.")]) -> None:
+    """End a Kafka broker with SIGKILL."""
+    _running_stack(node_id).kill_broker(node_id)
+    console.print(f"Broker {node_id} has ended.")
+
+
+@app.command("start-broker")
+def start_broker(node_id: Annotated[int, typer.Argument(help="The id of the broker: 1, 2 or 3.")]) -> None:
+    """Start a Kafka broker again, and wait until it has joined the cluster."""
+    _running_stack(node_id).start_broker(node_id)
+    console.print(f"Broker {node_id} is running.")
+
+
+def _running_stack(node_id: int) -> Stack:
+    """Return the stack that runs. Raises `StackError` if none does, or if it has no such broker."""
+    if node_id not in BROKER_IDS:
+        raise StackError(f"the local stack has no broker {node_id}: its brokers are {', '.join(map(str, BROKER_IDS))}")
+    stack = Stack.attach(state_dir())
+    if stack is None:
+        raise StackError(f"no stack is running in {state_dir()}. Start one with: make up")
+    return stack
 
 
 @app.command()

@@ -11,7 +11,7 @@ from kafka import errors as kafka_errors
 
 from waybill.sources.cluster import Cluster
 
-__all__ = ["Retention", "fetch_own_configs", "fetch_retention"]
+__all__ = ["Retention", "fetch_effective_configs", "fetch_own_configs", "fetch_retention"]
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +54,19 @@ def fetch_own_configs(cluster: Cluster, topics: Collection[str]) -> dict[str, di
     return {
         topic: {each.name: each.value for each in configs if each.config_source == _SET_FOR_THE_TOPIC and each.value}
         for topic, configs in _describe(cluster, topics, None).items()
+    }
+
+
+def fetch_effective_configs(
+    cluster: Cluster, topics: Collection[str], keys: Collection[str]
+) -> dict[str, dict[str, str]]:
+    """Return the configs of topics that apply, with those that come from brokers and from Kafka's defaults.
+
+    Topics whose configuration may not be described are left out. Raises `KafkaUnavailable` as `fetch_retention`.
+    """
+    return {
+        topic: {each.name: each.value for each in configs if each.value is not None}
+        for topic, configs in _describe(cluster, topics, list(keys)).items()
     }
 
 

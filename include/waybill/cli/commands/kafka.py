@@ -2,10 +2,49 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
+
+from waybill.cli.commands.options import AsJson
 
 __all__ = ["app"]
 
 app = typer.Typer()
 kafka_app = typer.Typer(help="Kafka itself: topics as declared, risks, losses, producers.", no_args_is_help=True)
 app.add_typer(kafka_app, name="kafka")
+
+Brokers = Annotated[list[int] | None, typer.Option("--broker", help="The id of a lost broker; can be repeated.")]
+Rack = Annotated[str | None, typer.Option("--rack", help="All live brokers of this rack are lost.")]
+
+
+@kafka_app.command("what-if")
+def what_if(broker: Brokers = None, rack: Rack = None, as_json: AsJson = False) -> None:
+    """Print what the loss of brokers, or of a rack, would do to topic-partitions and streams. It changes nothing."""
+    from waybill.cli import kafka_what_if as command
+
+    command.run_what_if(broker or [], rack, as_json=as_json)
+
+
+@kafka_app.command("drill")
+def drill(
+    broker: Brokers = None,
+    rack: Rack = None,
+    kill_with: Annotated[
+        str | None, typer.Option("--kill-with", help="The command that ends a broker; {broker} is its id.")
+    ] = None,
+    start_with: Annotated[
+        str | None, typer.Option("--start-with", help="The command that starts it again; {broker} is its id.")
+    ] = None,
+    timeout: Annotated[float, typer.Option("--timeout", help="Seconds to wait for the forecast, and to recover.")] = 60,
+    as_json: AsJson = False,
+) -> None:
+    """End brokers, compare what happens with `waybill kafka what-if`, and start them again.
+
+    Without commands it ends brokers of the local stack. The exit code is 1 if the outcome differs from the forecast.
+    """
+    from waybill.cli import kafka_what_if as command
+
+    command.start_drill(
+        broker or [], rack, kill_command=kill_with, start_command=start_with, timeout_seconds=timeout, as_json=as_json
+    )

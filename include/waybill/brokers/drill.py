@@ -1,0 +1,164 @@
+"""A drill: end brokers, compare what happens with the forecast, and start them again."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from waybill.brokers.what_if import Effect, Forecast, PartitionForecast, TopicRules, observe
+from waybill.config import IsolationLevel
+from waybill.errors import KafkaUnavailable
+from waybill.names import TopicPartition
+from waybill.sources.cluster import Cluster
+from waybill.sources.cluster_state import ClusterState, PartitionState, fetch_cluster_state
+from waybill.sources.kafka import KafkaSource
+
+__all__ = ["Breaker", "DrillReport", "PartitionOutcome", "run_drill"]
+
+logger = logging.getLogger(__name__)
+
+_PAUSE_SECONDS = 0.5
+
+
+class Breaker(Protocol):
+    """Ends and starts brokers."""
+
+    def kill(self, node_id: int) -> None: ...
+
+    def start(self, node_id: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionOutcome:
+    """The forecast of a topic-partition, and what happened."""
+
+    forecast: PartitionForecast
+    effect: Effect
+    leader: int
+    """-1 if none answers."""
+
+    @property
+    def is_as_forecast(self) -> bool:
+        expected = self.forecast
+        return self.effect is expected.effect and (self.effect is Effect.OFFLINE or self.leader == expected.leader)
+
+
+@dataclass(frozen=True, slots=True)
+class DrillReport:
+    """The outcome of a drill."""
+
+    outcomes: list[PartitionOutcome]
+    settled_seconds: float | None
+    """From the end of the brokers until everything was as forecast; None: it never was."""
+    recovered_seconds: float | None
+    """From the start of the brokers until all replicas were in sync as before; None: not within the timeout."""
+
+    @property
+    def is_as_forecast(self) -> bool:
+        return all(outcome.is_as_forecast for outcome in self.outcomes)
+
+
+def run_drill(
+    cluster: Cluster,
+    before: ClusterState,
+    expected: Forecast,
+    rules: Callable[[str], TopicRules],
+    breaker: Breaker,
+    *,
+    timeout_seconds: float,
+) -> DrillReport:
+    """End the brokers of a forecast, compare, and start them again, also when the comparison fails.
+
+    `rules` returns those of a topic. Raises `KafkaUnavailable` when no broker is left to ask at the end.
+    """
+    killed: list[int] = []
+    try:
+        for node_id in expected.lost:
+            killed.append(node_id)
+            breaker.kill(node_id)
+        outcomes, settled = _wait_for_forecast(cluster, before, expected, rules, timeout_seconds)
+    finally:
+        for node_id in killed:
+            breaker.start(node_id)
+    recovered = _wait_for_recovery(cluster, before, {each.tp for each in expected.partitions}, timeout_seconds)
+    return DrillReport(outcomes, settled, recovered)
+
+
+def _wait_for_forecast(
+    cluster: Cluster,
+    before: ClusterState,
+    expected: Forecast,
+    rules: Callable[[str], TopicRules],
+    timeout_seconds: float,
+) -> tuple[list[PartitionOutcome], float | None]:
+    """Return the outcomes as soon as they are as forecast, else the last ones; and after how many seconds."""
+    began = time.monotonic()
+    while True:
+        outcomes = _observe_all(cluster, before, expected, rules)
+        seconds = time.monotonic() - began
+        if all(outcome.is_as_forecast for outcome in outcomes):
+            return outcomes, seconds
+        if seconds > timeout_seconds:
+            return outcomes, None
+        time.sleep(_PAUSE_SECONDS)
+
+
+def _observe_all(
+    cluster: Cluster, before: ClusterState, expected: Forecast, rules: Callable[[str], TopicRules]
+) -> list[PartitionOutcome]:
+    live = set(before.brokers) - set(expected.lost)
+    tps = [each.tp for each in expected.partitions]
+    now, answering = _ask(cluster, tps)
+    outcomes = []
+    for each in expected.partitions:
+        partition = now.get(each.tp)
+        answers = each.tp in answering
+        if partition is None:
+            outcomes.append(PartitionOutcome(each, Effect.OFFLINE, -1))
+            continue
+        effect = observe(before.partitions[each.tp], partition, live, rules(each.tp.topic), answers=answers)
+        outcomes.append(PartitionOutcome(each, effect, partition.leader if answers else -1))
+    return outcomes
+
+
+def _ask(
+    cluster: Cluster, tps: Collection[TopicPartition]
+) -> tuple[Mapping[TopicPartition, PartitionState], set[TopicPartition]]:
+    """Return the partitions that a live broker describes, and those whose leader answers."""
+    try:
+        state = fetch_cluster_state(cluster)
+        led = [tp for tp in tps if tp in state.partitions and state.partitions[tp].has_leader]
+        source = KafkaSource.sharing(cluster, IsolationLevel.READ_UNCOMMITTED)
+        cluster.describe_topics({tp.topic for tp in led})  # the leaders of now, so that nobody asks earlier ones
+        return state.partitions, set(source.ends_briefly(led))
+    except KafkaUnavailable as error:
+        logger.info("no broker answers: %s", error)
+        return {}, set()
+
+
+def _wait_for_recovery(
+    cluster: Cluster, before: ClusterState, tps: Collection[TopicPartition], timeout_seconds: float
+) -> float | None:
+    """Wait until the replicas that were in sync before are in sync again, and return the seconds."""
+    began = time.monotonic()
+    while True:
+        now = fetch_cluster_state(cluster)
+        missing = [tp for tp in tps if not _is_recovered(before, now, tp)]
+        seconds = time.monotonic() - began
+        if not missing:
+            return seconds
+        if seconds > timeout_seconds:
+            return None
+        time.sleep(_PAUSE_SECONDS)
+
+
+def _is_recovered(before: ClusterState, now: ClusterState, tp: TopicPartition) -> bool:
+    partition = now.partitions.get(tp)
+    return (
+        partition is not None
+        and partition.has_leader
+        and set(before.partitions[tp].in_sync) <= set(partition.in_sync) & set(now.brokers)
+    )
