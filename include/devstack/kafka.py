@@ -105,6 +105,7 @@ class KafkaCluster:
         voters = (f"{voter}@127.0.0.1:{self.ports[index][1]}" for index, voter in enumerate(BROKER_IDS))
         return {
             "node.id": node_id,
+            "broker.rack": f"rack-{node_id}",
             "listeners": f"PLAINTEXT://127.0.0.1:{client},CONTROLLER://127.0.0.1:{controller}",
             "advertised.listeners": f"PLAINTEXT://127.0.0.1:{client}",
             "controller.quorum.voters": ",".join(voters),

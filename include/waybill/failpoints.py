@@ -32,6 +32,7 @@ __all__ = [
     "RETRY",
     "SLOTS",
     "SWEEP",
+    "TOPICS",
     "VARIABLE",
     "arm",
     "disarm",
@@ -159,6 +160,9 @@ RESTORE = (
     "restore.target_changed_back",
 )
 """The boundaries between the steps of a restore."""
+
+TOPICS = ("topics.throttled", "topics.reassigned", "topics.copied", "topics.changed")
+"""The boundaries between the steps with which `waybill kafka apply` copies replicas, and after each other step."""
 
 
 @dataclass(slots=True)

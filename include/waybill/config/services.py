@@ -9,8 +9,9 @@ from pydantic import Field
 
 from waybill.config.base import Matching, Section
 from waybill.config.groups import SparkTimeout
+from waybill.config.kafka_topics import KafkaTopic
 from waybill.config.quantities import DurationBetween
-from waybill.config.texts import CONNECTION_ID
+from waybill.config.texts import CONNECTION_ID, IsTopic
 
 __all__ = ["Catalog", "ConnectionId", "Kafka", "Spark", "Storage", "ZooKeeper"]
 
@@ -51,6 +52,10 @@ class Kafka(Section):
     """Where the messages come from."""
 
     connection: ConnectionId = Field("kafka_default", description="Airflow connection of Kafka (type `kafka`).")
+    topics: dict[Annotated[str, IsTopic()], KafkaTopic] = Field(
+        {},
+        description="Topics as they are to be, by name: `waybill kafka plan` compares, `waybill kafka apply` changes.",
+    )
 
 
 class ZooKeeper(Section):

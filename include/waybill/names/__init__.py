@@ -40,6 +40,7 @@ from waybill.names.backfills import (
     backfills_prefix,
     check_backfill_id,
 )
+from waybill.names.brokers import topic_change_key, topic_changes_prefix
 from waybill.names.files_sink import FileExtension, FileName, Period, period_of_key, sink_root, success_key
 from waybill.names.replay_index import replay_index_key, replay_index_prefix, replay_index_range
 from waybill.names.replays import (
@@ -222,6 +223,8 @@ __all__ = [
     "sweeps_of_stream_prefix",
     "sweeps_prefix",
     "table_states_key",
+    "topic_change_key",
+    "topic_changes_prefix",
     "topic_settings_key",
     "topic_settings_prefix",
     "unique_table_name",

@@ -333,9 +333,9 @@ class Cluster:
             time.sleep(pause)
             pause = min(2 * pause, _MAX_BACKOFF_SECONDS)
 
-    def translate(self, action: str, error: BaseException) -> ConfigError | KafkaUnavailable:
+    def translate(self, action: str, error: BaseException, acl: str | None = None) -> ConfigError | KafkaUnavailable:
         """Return Waybill's error for one of kafka-python's; see `translate_error`."""
-        return translate_error(action, error, self._endpoint)
+        return translate_error(action, error, self._endpoint, acl)
 
     @contextmanager
     def _translated_errors(self, action: str) -> Iterator[None]:
@@ -418,10 +418,15 @@ def _list_briefly(tps: Collection[TopicPartition]) -> str:
 _TOO_OLD = kafka_errors.IncompatibleBrokerVersion | kafka_errors.UnsupportedVersionError
 
 
-def translate_error(action: str, error: BaseException, endpoint: KafkaEndpoint) -> ConfigError | KafkaUnavailable:
-    """Return Waybill's error for one of kafka-python's. `action` states what failed: "could not list topics"."""
+def translate_error(
+    action: str, error: BaseException, endpoint: KafkaEndpoint, acl: str | None = None
+) -> ConfigError | KafkaUnavailable:
+    """Return Waybill's error for one of kafka-python's. `action` states what failed: "could not list topics".
+
+    `acl`: what the action needs, such as "Alter on the cluster"; by default, what reading a topic needs.
+    """
     message = f"Kafka at {endpoint.where}: {action}: {_describe(error)}"
-    remedy = _find_remedy(error, endpoint)
+    remedy = _find_remedy(error, endpoint, acl)
     if remedy is not None:
         return ConfigError(f"{message}. {remedy}")
     return KafkaUnavailable(f"{message}{_protocol_hint(error, endpoint)}")
@@ -438,11 +443,13 @@ def _describe(error: BaseException) -> str:
     return text
 
 
-def _find_remedy(error: BaseException, endpoint: KafkaEndpoint) -> str | None:
+def _find_remedy(error: BaseException, endpoint: KafkaEndpoint, acl: str | None) -> str | None:
     """Return what to correct for an error that no retry can remove; None for every other error."""
     connection = endpoint.remedy
     if isinstance(error, kafka_errors.AuthorizationError):
         user = f"user {endpoint.sasl.username!r}" if endpoint.sasl else "the user"
+        if acl is not None:
+            return f"Give {user} of {connection} the ACL {acl}"
         resource = "group" if isinstance(error, kafka_errors.GroupAuthorizationFailedError) else "topic"
         return f"Give {user} of {connection} the ACLs Describe and Read on the {resource}"
     if isinstance(error, kafka_errors.SaslAuthenticationFailedError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,14 +72,14 @@ class ClusterState:
         return {tp.partition: state for tp, state in self.partitions.items() if tp.topic == topic}
 
 
-def fetch_cluster_state(cluster: Cluster) -> ClusterState:
-    """Return the state of the cluster, with one request to any broker.
+def fetch_cluster_state(cluster: Cluster, topics: Collection[str] | None = None) -> ClusterState:
+    """Return the state of the cluster, with one request to any broker. `topics`: only these; None: all.
 
     Raises `KafkaUnavailable` when no broker answers, and `ConfigError` when Kafka refuses the user.
     """
     action = "could not read the cluster's metadata"
     request = MetadataRequest(
-        topics=None,
+        topics=None if topics is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in topics],
         allow_auto_topic_creation=False,
         include_cluster_authorized_operations=False,
         include_topic_authorized_operations=False,

@@ -58,15 +58,16 @@ def fetch_own_configs(cluster: Cluster, topics: Collection[str]) -> dict[str, di
 
 
 def fetch_effective_configs(
-    cluster: Cluster, topics: Collection[str], keys: Collection[str]
+    cluster: Cluster, topics: Collection[str], keys: Collection[str] | None
 ) -> dict[str, dict[str, str]]:
     """Return the configs of topics that apply, with those that come from brokers and from Kafka's defaults.
 
-    Topics whose configuration may not be described are left out. Raises `KafkaUnavailable` as `fetch_retention`.
+    `keys`: only these; None: all. Topics whose configuration may not be described are left out. Raises
+    `KafkaUnavailable` as `fetch_retention`.
     """
     return {
         topic: {each.name: each.value for each in configs if each.value is not None}
-        for topic, configs in _describe(cluster, topics, list(keys)).items()
+        for topic, configs in _describe(cluster, topics, None if keys is None else list(keys)).items()
     }
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from waybill.cli.commands.options import AsJson
+from waybill.cli.commands.options import AsJson, By
 
 __all__ = ["app"]
 
@@ -66,3 +66,36 @@ def producers(
     from waybill.cli import kafka_producers as command
 
     command.report_producers(topic, messages, as_json=as_json)
+
+
+@kafka_app.command("plan")
+def plan(
+    check: Annotated[bool, typer.Option("--check", help="Exit with code 1 if a topic is not as declared.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print what differs between Kafka and `kafka.topics` of the config. It changes nothing."""
+    from waybill.cli import kafka_topics as command
+
+    command.print_plan(as_json=as_json, check=check)
+
+
+@kafka_app.command("apply")
+def apply(
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before data is copied between brokers.")] = False,
+    throttle: Annotated[
+        str, typer.Option("--throttle", help="Bytes per second that a broker sends or receives for copies; or none.")
+    ] = "50MiB",
+    timeout: Annotated[float, typer.Option("--timeout", help="Seconds to wait for the copies of one topic.")] = 86_400,
+    reason: Annotated[str, typer.Option("--reason", help="Why; it is stored with the steps.")] = "topics as declared",
+    by: By = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make Kafka have the topics of `kafka.topics`: create, configure, add topic-partitions, copy, elect.
+
+    It deletes nothing and shrinks nothing, and asks before it copies data. It can be run again at any time: what is
+    done is no difference any more, and it waits for copies that are under way. The exit code is 1 if a difference is
+    left.
+    """
+    from waybill.cli import kafka_topics as command
+
+    command.apply_topics(yes=yes, throttle=throttle, timeout_seconds=timeout, reason=reason, by=by, as_json=as_json)

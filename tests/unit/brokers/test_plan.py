@@ -1,0 +1,200 @@
+"""Plans of topics: the steps lead to the declared topics, never shrink, and are none when they are done."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from waybill.brokers.plan import (
+    AddPartitions,
+    AlterConfigs,
+    CreateTopic,
+    ElectPreferredLeaders,
+    Inputs,
+    Reassign,
+    RemoveThrottle,
+    Step,
+    WaitForReassignment,
+    make_plan,
+)
+from waybill.brokers.plan_text import describe, plan_document
+from waybill.config.kafka_topics import KafkaTopic
+from waybill.names import TopicPartition
+from waybill.sources.cluster_state import Broker, ClusterState, PartitionState
+
+BROKERS = {node_id: Broker(node_id, "h", 1, f"r{node_id % 3}") for node_id in range(1, 5)}
+
+
+def topic(**fields: object) -> KafkaTopic:
+    return KafkaTopic.model_validate({"partitions": 2, "replication_factor": 2, "min_insync_replicas": 1, **fields})
+
+
+def state(*replicas: tuple[int, ...], name: str = "t", leader: int | None = None) -> ClusterState:
+    partitions = {
+        TopicPartition(name, number): PartitionState(each[0] if leader is None else leader, 0, each, each, ())
+        for number, each in enumerate(replicas)
+    }
+    return ClusterState("c", 1, BROKERS, partitions, {name: "id"} if replicas else {})
+
+
+def inputs(declared: KafkaTopic, found: ClusterState, **fields: object) -> Inputs:
+    configs = {"t": declared.topic_configs()} if found.partitions else {}
+    return replace(Inputs({"t": declared}, found, configs), **fields)  # type: ignore[arg-type]
+
+
+def test_missing_topic_is_created_with_its_configs() -> None:
+    declared = topic(
+        retention="7d", retention_bytes="1GiB", cleanup_policy="compact,delete", configs={"segment.ms": "1"}
+    )
+    (step,) = make_plan(inputs(declared, state())).steps
+    assert isinstance(step, CreateTopic)
+    assert len(step.replicas) == 2
+    assert step.configs == {
+        "min.insync.replicas": "1",
+        "cleanup.policy": "compact,delete",
+        "unclean.leader.election.enable": "false",
+        "segment.ms": "1",
+        "retention.ms": "604800000",
+        "retention.bytes": "1073741824",
+    }
+
+
+def test_topic_as_declared_needs_nothing() -> None:
+    plan = make_plan(inputs(topic(), state((1, 2), (2, 3))))
+    assert (plan.steps, plan.refused) == ([], [])
+
+
+def test_only_configs_that_differ_are_changed() -> None:
+    configs = {**topic().topic_configs(), "min.insync.replicas": "2", "cleanup.policy": "delete"}
+    (step,) = make_plan(inputs(topic(), state((1, 2), (2, 3)), configs={"t": configs})).steps
+    assert isinstance(step, AlterConfigs)
+    assert step.changes == {"min.insync.replicas": ("2", "1")}
+
+
+def test_order_of_cleanup_policies_does_not_matter() -> None:
+    declared = topic(cleanup_policy="compact,delete")
+    configs = {**declared.topic_configs(), "cleanup.policy": "delete,compact"}
+    assert not make_plan(inputs(declared, state((1, 2), (2, 3)), configs={"t": configs})).steps
+
+
+def test_topic_partitions_are_added_and_never_removed() -> None:
+    (step,) = make_plan(inputs(topic(partitions=3), state((1, 2), (2, 3)))).steps
+    assert isinstance(step, AddPartitions)
+    assert (step.existing, len(step.replicas)) == (2, 1)
+    plan = make_plan(inputs(topic(partitions=1), state((1, 2), (2, 3))))
+    assert not plan.steps
+    assert "Kafka cannot remove any" in plan.refused[0].reason
+
+
+def test_replicas_are_added_and_never_removed() -> None:
+    plan = make_plan(inputs(topic(), state((1,), (2, 3)), sizes={TopicPartition("t", 0): 100}))
+    (step,) = plan.steps
+    assert isinstance(step, Reassign)
+    assert (step.moves[0].before, len(step.moves[0].after), step.size_bytes) == ((1,), 2, 100)
+    assert plan.moves_data
+    plan = make_plan(inputs(topic(), state((1, 2, 3), (2, 3))))
+    assert not plan.steps
+    assert "Waybill removes no replica" in plan.refused[0].reason
+
+
+def test_two_replicas_in_one_rack_are_moved_apart() -> None:
+    (step,) = make_plan(inputs(topic(), state((1, 4), (2, 3)))).steps
+    assert isinstance(step, Reassign)
+    assert step.moves[0].after[0] == 1
+    assert step.moves[0].after[1] in (2, 3)
+
+
+def test_replica_on_a_broker_that_is_away_is_not_moved() -> None:
+    plan = make_plan(inputs(topic(), state((1, 9), (2, 3))))
+    assert not plan.steps
+    assert "brokers that are not alive (9)" in plan.refused[0].reason
+
+
+def test_copies_under_way_are_waited_for_and_their_throttle_is_removed() -> None:
+    moving = frozenset({TopicPartition("t", 0)})
+    assert make_plan(inputs(topic(), state((1,), (2, 3)), reassigning=moving)).steps == [WaitForReassignment("t", (0,))]
+    throttled = {**topic().topic_configs(), "leader.replication.throttled.replicas": "0:1"}
+    assert make_plan(inputs(topic(), state((1, 2), (2, 3)), configs={"t": throttled})).steps == [RemoveThrottle("t")]
+
+
+def test_preferred_leader_is_elected_if_it_is_in_sync() -> None:
+    assert make_plan(inputs(topic(), state((1, 2), (2, 1), leader=2))).steps == [ElectPreferredLeaders("t", (0,))]
+    late = {TopicPartition("t", 0): PartitionState(2, 0, (1, 2), (2,), ())}
+    found = replace(state((1, 2)), partitions=late)
+    assert not make_plan(inputs(topic(partitions=1), found)).steps
+
+
+def test_missing_acls_are_named() -> None:
+    plan = make_plan(inputs(topic(), state((1, 2), (2, 3)), configs={}))
+    assert "ACL DescribeConfigs" in plan.refused[0].reason
+    hidden = replace(state(), refused=frozenset({"t"}))
+    plan = make_plan(inputs(topic(), hidden))
+    assert not plan.steps, "a topic that is hidden is not created"
+    assert "ACL Describe" in plan.refused[0].reason
+
+
+# --- a cluster that carries out the steps -----------------------------------------------------------------------------
+
+
+def carry_out(  # noqa: C901 - a case for each step
+    found: ClusterState, configs: dict[str, dict[str, str]], steps: list[Step]
+) -> ClusterState:
+    partitions, ids = dict(found.partitions), dict(found.topic_ids)
+
+    def put(name: str, number: int, replicas: tuple[int, ...]) -> None:
+        partitions[TopicPartition(name, number)] = PartitionState(replicas[0], 0, replicas, replicas, ())
+
+    for step in steps:
+        match step:
+            case CreateTopic():
+                ids[step.topic] = "id"
+                configs[step.topic] = dict(step.configs)
+                for number, replicas in enumerate(step.replicas):
+                    put(step.topic, number, replicas)
+            case AlterConfigs():
+                configs[step.topic] |= {name: after for name, (_, after) in step.changes.items()}
+            case AddPartitions():
+                for number, replicas in enumerate(step.replicas):
+                    put(step.topic, step.existing + number, replicas)
+            case Reassign():
+                for move in step.moves:
+                    put(step.topic, move.tp.partition, move.after)
+            case ElectPreferredLeaders():
+                for number in step.partitions:
+                    tp = TopicPartition(step.topic, number)
+                    partitions[tp] = replace(partitions[tp], leader=partitions[tp].replicas[0])
+            case _:
+                raise AssertionError(step)
+    return replace(found, partitions=partitions, topic_ids=ids)
+
+
+REPLICAS = st.permutations(sorted(BROKERS)).flatmap(lambda ids: st.integers(1, 4).map(lambda n: tuple(ids[:n])))
+
+
+@given(
+    st.lists(REPLICAS, max_size=5),
+    st.integers(1, 6),
+    st.integers(1, 4),
+    st.sampled_from([None, "1d", "forever"]),
+    st.dictionaries(st.sampled_from(["retention.ms", "min.insync.replicas"]), st.sampled_from(["1", "-1"])),
+)
+def test_one_round_of_steps_leads_to_a_plan_without_steps(
+    existing: list[tuple[int, ...]], partitions: int, factor: int, retention: str | None, configs: dict[str, str]
+) -> None:
+    declared = topic(partitions=partitions, replication_factor=factor, retention=retention)
+    start = Inputs({"t": declared}, state(*existing), {"t": configs} if existing else {})
+    plan = make_plan(start)
+    assert all(describe(step) for step in plan.steps)
+    assert len(plan_document(plan)["steps"]) == len(plan.steps)
+    applied = {name: dict(values) for name, values in start.configs.items()}
+    after = carry_out(start.state, applied, list(plan.steps))
+    again = make_plan(Inputs({"t": declared}, after, applied))
+    assert again.steps == []
+    assert [each.reason for each in again.refused] == [each.reason for each in plan.refused]
+    for tp, before in start.state.partitions.items():
+        assert len(after.partitions[tp].replicas) >= len(before.replicas), "nothing shrinks"
+    found = after.topic_partitions("t")
+    assert len(found) == max(partitions, len(existing))
+    assert all(len(each.replicas) >= factor for each in found.values())
