@@ -7,7 +7,7 @@ done is no difference any more, so to plan again after a crash is to resume.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from waybill.brokers.placement import alternate_racks, complete, has_rack_fault, place
@@ -273,27 +273,36 @@ def _replicas(
     moving = tuple(number for number, _ in partitions if TopicPartition(topic, number) in inputs.reassigning)
     if moving:
         yield WaitForReassignment(topic, moving)
-    moves, away, has_more = [], set(), False
-    for number, partition in partitions:
-        tp = TopicPartition(topic, number)
-        if tp in inputs.reassigning:
-            continue
-        before = partition.replicas
-        away |= set(before) - inputs.state.brokers.keys()
-        if len(before) > declared.replication_factor:
-            has_more = True
-            continue
-        if len(before) == declared.replication_factor and not has_rack_fault(before, inputs.state.brokers):
+    resting = {TopicPartition(topic, n): each.replicas for n, each in partitions if n not in moving}
+    _refuse_replicas(topic, declared, inputs, resting.values(), refused)
+    moves = []
+    for tp, before in resting.items():
+        is_complete = len(before) == declared.replication_factor and not has_rack_fault(before, inputs.state.brokers)
+        if is_complete or len(before) > declared.replication_factor:
             continue
         try:
             after = complete(before, declared.replication_factor, inputs.state.brokers, load)
         except ValueError as error:
-            refused.append(Difference(topic, f"partition {number}: {error}"))
+            refused.append(Difference(topic, f"partition {tp.partition}: {error}"))
             continue
         move = Move(tp, before, after, _copied_bytes(tp, before, after, inputs.sizes))
         load.update(move.added)
         moves.append(move)
-    if has_more:
+    if moves:
+        yield Reassign(topic, moves)
+    elif not moving and any(inputs.configs.get(topic, {}).get(key) for key in THROTTLED):
+        yield RemoveThrottle(topic)
+
+
+def _refuse_replicas(
+    topic: str,
+    declared: KafkaTopic,
+    inputs: Inputs,
+    replicas: Collection[tuple[int, ...]],
+    refused: list[Difference],
+) -> None:
+    """Report replicas that are too many, or on brokers that are away."""
+    if any(len(each) > declared.replication_factor for each in replicas):
         refused.append(
             Difference(
                 topic,
@@ -301,6 +310,7 @@ def _replicas(
                 f"replica. Raise replication_factor, or use kafka-reassign-partitions.sh",
             )
         )
+    away = {node_id for each in replicas for node_id in each} - inputs.state.brokers.keys()
     if away:
         names = ", ".join(map(str, sorted(away)))
         refused.append(
@@ -310,10 +320,6 @@ def _replicas(
                 f"brokers, or move their replicas with kafka-reassign-partitions.sh",
             )
         )
-    if moves:
-        yield Reassign(topic, moves)
-    elif not moving and any(inputs.configs.get(topic, {}).get(key) for key in THROTTLED):
-        yield RemoveThrottle(topic)
 
 
 def _copied_bytes(
