@@ -542,3 +542,39 @@ def test_connections_survive_the_transfer_to_another_process(servers: SecuredSer
     after = find_connection("kafka", {before.variable: before.to_environment()})
     assert KafkaEndpoint.of(after) == KafkaEndpoint.of(before)
     assert json.loads(before.to_environment())["extra"]["sasl.password"] == ALICE.password
+
+
+# --- topics as declared -----------------------------------------------------------------------------------------------
+
+
+def test_plan_of_topics_works_with_describe_alone_and_names_the_missing_acls(
+    servers: SecuredServers, cluster: Cluster, drill: Drill, tp: TopicPartition
+) -> None:
+    document = json.loads(drill.file.read_text())
+    declared = {"partitions": 2, "replication_factor": 1, "min_insync_replicas": 1}
+    document["kafka"] = {"topics": {tp.topic: declared}}
+    drill.file.write_text(json.dumps(document))
+    drill.connect(kafka=servers.kafka_as(BOB, "SCRAM-SHA-256"), zookeeper=servers.zookeeper())
+
+    def plan(command: str = "plan") -> tuple[Any, str]:
+        ran = waybill("kafka", command, "--json", WAYBILL_CONFIG=str(drill.file))
+        return (ran.document if ran.out else None), ran.err
+
+    cluster.produce(tp, [(None, b"v")])
+    found, _ = plan()
+    assert found["steps"] == [], "a topic that is hidden is not created"
+    assert "give the ACL Describe on it" in found["refused"][0]["reason"]
+    servers.allow(BOB, tp.topic, AclOperation.DESCRIBE)
+    found, _ = plan()
+    assert [step["step"] for step in found["steps"]] == ["add_partitions"]
+    assert "ACL DescribeConfigs" in found["refused"][0]["reason"]
+    servers.allow(BOB, tp.topic, AclOperation.DESCRIBE_CONFIGS)
+    found, _ = plan()
+    assert found["refused"] == []
+    _, said = plan("apply")
+    assert "Give user 'bob' of connection 'kafka_default'" in said
+    assert f"the ACL Alter on topic {tp.topic!r}" in said
+    servers.allow(BOB, tp.topic, AclOperation.ALTER)
+    servers.allow(BOB, tp.topic, AclOperation.ALTER_CONFIGS)
+    found, said = plan("apply")
+    assert found["left"]["steps"] == [], said
