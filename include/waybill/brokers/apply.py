@@ -29,10 +29,11 @@ from waybill.brokers.plan import (
 )
 from waybill.brokers.plan_text import describe
 from waybill.config.kafka_topics import KafkaTopic
-from waybill.errors import KafkaUnavailable
+from waybill.errors import ConfigError, KafkaUnavailable
 from waybill.names import TopicPartition
 from waybill.sources.cluster import Cluster
 from waybill.sources.cluster_state import fetch_cluster_state
+from waybill.sources.log_directories import fetch_leader_sizes
 from waybill.sources.topic_changes import (
     Resource,
     add_partitions,
@@ -40,7 +41,6 @@ from waybill.sources.topic_changes import (
     create_topic,
     elect_preferred_leaders,
     fetch_broker_configs,
-    fetch_leader_sizes,
     fetch_reassignments,
     reassign,
 )
@@ -73,8 +73,17 @@ def read_plan_inputs(cluster: Cluster, declared: Mapping[str, KafkaTopic]) -> In
         state=replace(state, refused=state.refused | refused),
         configs=fetch_effective_configs(cluster, existing, None) if existing else {},
         reassigning=fetch_reassignments(cluster) or frozenset(),
-        sizes=fetch_leader_sizes(cluster, leaders) if leaders else None,
+        sizes=_fetch_sizes(cluster, leaders),
     )
+
+
+def _fetch_sizes(cluster: Cluster, leaders: Mapping[TopicPartition, int]) -> dict[TopicPartition, int] | None:
+    """Return the bytes of topic-partitions; None if the user may not ask."""
+    try:
+        return fetch_leader_sizes(cluster, leaders)
+    except ConfigError as error:
+        logger.info("the bytes to copy are not known: %s", error)
+        return None
 
 
 def apply_plan(

@@ -12,12 +12,12 @@ from waybill.brokers.what_if import ClusterRules, TopicRules
 from waybill.config import Config, IsolationLevel
 from waybill.connections import KafkaEndpoint, find_connection
 from waybill.coordination import Coordinator, ZooKeeperSession, read_ingest_states
-from waybill.errors import CoordinationUnavailable
+from waybill.errors import ConfigError, CoordinationUnavailable, KafkaUnavailable
 from waybill.ingest.services import FindConnection
 from waybill.names import TopicPartition
 from waybill.sources.cluster import Cluster
 from waybill.sources.cluster_state import ClusterState, fetch_cluster_state
-from waybill.sources.controllers import fetch_eligible_leaders, fetch_voters
+from waybill.sources.controllers import fetch_eligible_leaders, fetch_quorum
 from waybill.sources.kafka import KafkaSource
 from waybill.sources.topic_configs import fetch_effective_configs
 
@@ -60,7 +60,7 @@ def read_inputs(config: Config, cluster: Cluster, find: FindConnection = find_co
     rules = ClusterRules(
         topics={topic: _rules(values) for topic, values in configs.items()},
         eligible=fetch_eligible_leaders(cluster, topics),
-        voters=fetch_voters(cluster) or frozenset(),
+        voters=_fetch_voters(cluster),
     )
     streams = _topic_partitions(config, state)
     unarchived = _count_unarchived(config, cluster, streams, find)
@@ -69,6 +69,16 @@ def read_inputs(config: Config, cluster: Cluster, find: FindConnection = find_co
 
 def _rules(values: Mapping[str, str]) -> TopicRules:
     return TopicRules(int(values.get(_MIN_IN_SYNC, "1")), values.get(_UNCLEAN, "false") == "true")
+
+
+def _fetch_voters(cluster: Cluster) -> frozenset[int]:
+    """Return the controllers; none if that is not known."""
+    try:
+        quorum = fetch_quorum(cluster)
+    except (ConfigError, KafkaUnavailable) as error:
+        logger.warning("the forecast takes the controllers to survive: %s", error)
+        return frozenset()
+    return frozenset() if quorum is None else quorum.voters
 
 
 def _topic_partitions(config: Config, state: ClusterState) -> dict[str, list[TopicPartition]]:

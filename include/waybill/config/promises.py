@@ -16,6 +16,7 @@ from waybill.config.base import Section, ValueType, section_error
 from waybill.config.quantities import DurationBetween, IsRatio, IsShare, WholeNumberBetween
 
 __all__ = [
+    "CriticalPromise",
     "Deadline",
     "DurationPromise",
     "IsTimeOfDay",

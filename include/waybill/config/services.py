@@ -9,6 +9,7 @@ from pydantic import Field
 
 from waybill.config.base import Matching, Section
 from waybill.config.groups import SparkTimeout
+from waybill.config.kafka_promises import KafkaPromises
 from waybill.config.kafka_topics import KafkaTopic
 from waybill.config.quantities import DurationBetween
 from waybill.config.texts import CONNECTION_ID, IsTopic
@@ -56,6 +57,7 @@ class Kafka(Section):
         {},
         description="Topics as they are to be, by name: `waybill kafka plan` compares, `waybill kafka apply` changes.",
     )
+    promises: KafkaPromises = Field(KafkaPromises(), description="What the watch checks of the Kafka cluster.")
 
 
 class ZooKeeper(Section):

@@ -11,6 +11,7 @@ __all__ = [
     "day_marks_prefix",
     "day_of",
     "incidents_key",
+    "kafka_memory_key",
     "ledger_result_key",
     "samples_key",
     "table_states_key",
@@ -36,6 +37,11 @@ def day_of(time_ms: int) -> date:
 def incidents_key(prefix: str) -> str:
     """Return the key of the copy of the incidents, which is read while ZooKeeper does not answer."""
     return join_segments(prefix, "watch", "incidents.json")
+
+
+def kafka_memory_key(prefix: str) -> str:
+    """Return the key of what the watch remembers of the Kafka cluster."""
+    return join_segments(prefix, "watch", "kafka.json.gz")
 
 
 def ledger_result_key(prefix: str, stream: str) -> str:

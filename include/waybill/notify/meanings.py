@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from waybill.config.kafka_promises import KafkaPromiseName
 from waybill.config.promises import PromiseName
 from waybill.incidents.finding import CHANNEL, REACHABLE, READABLE, TASKS
 
@@ -66,6 +67,53 @@ MEANINGS: dict[str, Meaning] = {
         "volume", "Producers send far fewer messages than usual, or far more. What they send arrives."
     ),
     PromiseName.PAUSED: Meaning("pause", "A person has stopped the stream, and may have forgotten to resume it."),
+    KafkaPromiseName.OFFLINE_PARTITIONS: Meaning(
+        "kafka offline partitions",
+        "These topic-partitions can be neither written nor archived. Producers fail.",
+    ),
+    KafkaPromiseName.UNDER_MIN_ISR: Meaning(
+        "kafka under min isr", "Producers with acks=all are refused. What is in Kafka is still archived."
+    ),
+    KafkaPromiseName.SINGLE_IN_SYNC_REPLICA: Meaning(
+        "kafka single in sync replica", "Nothing is missing yet. If one more broker fails, messages can be lost."
+    ),
+    KafkaPromiseName.UNDER_REPLICATED: Meaning(
+        "kafka under replicated", "Nothing is missing. Kafka has fewer copies of new messages than it should have."
+    ),
+    KafkaPromiseName.LEADER_SKEW: Meaning(
+        "kafka leader skew", "Nothing is missing. One broker does more of the work, so it is the first to be slow."
+    ),
+    KafkaPromiseName.REPLICA_SKEW: Meaning(
+        "kafka replica skew",
+        "Nothing is missing. One broker holds more data, so its disk is the first to be full.",
+    ),
+    KafkaPromiseName.BELOW_DECLARED: Meaning(
+        "kafka below declared", "Nothing is missing. Topics are less safe than they are declared to be."
+    ),
+    KafkaPromiseName.UNCLEAN_ELECTION: Meaning(
+        "kafka unclean election", "Nothing is missing. When brokers fail, Kafka may take acknowledged messages back."
+    ),
+    KafkaPromiseName.CONTROLLERS: Meaning(
+        "kafka controllers", "Nothing is missing. Without a majority of controllers, Kafka elects no leaders."
+    ),
+    KafkaPromiseName.DISK_USED: Meaning(
+        "kafka disk used", "Nothing is missing. A broker whose disk is full stops, and its topic-partitions move."
+    ),
+    KafkaPromiseName.CLOCK_SKEW: Meaning(
+        "kafka clock skew", "Rows are in hours that have not come yet, and Kafka may keep messages for too long."
+    ),
+    KafkaPromiseName.UNMATCHED_TOPICS: Meaning(
+        "kafka unmatched topics", "No stream archives these topics: when Kafka deletes their messages, they are gone."
+    ),
+    KafkaPromiseName.MISSING_TOPICS: Meaning(
+        "kafka missing topics", "The stream has nothing to archive: its topic does not exist, or has another name."
+    ),
+    KafkaPromiseName.GROUP_LAG: Meaning(
+        "kafka group lag", "The consumers of this group see old data. Archive and tables do not depend on them."
+    ),
+    KafkaPromiseName.ACCESS: Meaning(
+        "kafka access", "Nothing is missing. Some promises about Kafka are not watched, for lack of ACLs."
+    ),
     REACHABLE: Meaning("service", "Nothing that needs this service makes progress, for any stream."),
     READABLE: Meaning(
         "table state", "Partition runs of the stream fail, and the table shows nothing newer. The archive goes on."

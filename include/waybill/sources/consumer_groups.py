@@ -11,7 +11,7 @@ would not find the new coordinator after a broker has died.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from kafka import errors as kafka_errors
@@ -22,7 +22,7 @@ from waybill.errors import KafkaUnavailable
 from waybill.names import TopicPartition
 from waybill.sources.cluster import Cluster
 
-__all__ = ["commit_group_offsets", "fetch_group_offsets"]
+__all__ = ["commit_group_offsets", "fetch_all_group_offsets", "fetch_group_offsets", "list_groups"]
 
 logger = logging.getLogger(__name__)
 
@@ -57,8 +57,12 @@ def commit_group_offsets(cluster: Cluster, group: str, offsets: Mapping[TopicPar
         return
 
 
-def fetch_group_offsets(cluster: Cluster, group: str, tps: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+def fetch_group_offsets(
+    cluster: Cluster, group: str, tps: Collection[TopicPartition] | None
+) -> dict[TopicPartition, int]:
     """Return the committed offsets of a consumer group, without the topic-partitions that have none.
+
+    `tps` None stands for all.
 
     Raises `KafkaUnavailable` when no coordinator answers, `ConfigError` when Kafka does not allow it.
     """
@@ -72,6 +76,33 @@ def fetch_group_offsets(cluster: Cluster, group: str, tps: Collection[TopicParti
         except kafka_errors.KafkaError as error:
             raise cluster.translate(action, error) from error
     raise AssertionError("unreachable")
+
+
+def fetch_all_group_offsets(cluster: Cluster, group: str) -> dict[TopicPartition, int]:
+    """Return the committed offsets of a consumer group in all topics that the user may describe.
+
+    Raises the errors of `fetch_group_offsets`.
+    """
+    return fetch_group_offsets(cluster, group, None)
+
+
+def list_groups(cluster: Cluster, brokers: Iterable[int]) -> dict[str, str]:
+    """Return the state of each consumer group that the user may describe, such as `Stable` or `Empty`.
+
+    A broker lists the groups that it coordinates; those of a broker that does not answer are left out.
+    """
+    # Lanes import this module, too, and need none of the admin protocol.
+    from kafka.protocol.admin import ListGroupsRequest
+
+    from waybill.sources.admin_calls import ask
+
+    found: dict[str, str] = {}
+    for node_id in brokers:
+        request = ListGroupsRequest(states_filter=[], types_filter=[], max_version=5)
+        response = ask(cluster, "could not list consumer groups", request, "Describe on the groups", node_id=node_id)
+        if response is not None:
+            found |= {each.group_id: each.group_state or "" for each in response.groups}
+    return found
 
 
 def _find_coordinator(cluster: Cluster, group: str) -> int:
@@ -114,14 +145,16 @@ def _commit_errors(response: Any) -> Iterator[type[kafka_errors.KafkaError]]:
                 yield error
 
 
-def _fetch_request(group: str, tps: Collection[TopicPartition]) -> Any:
+def _fetch_request(group: str, tps: Collection[TopicPartition] | None) -> Any:
     topics: dict[str, list[int]] = {}
-    for tp in tps:
+    for tp in tps or ():
         topics.setdefault(tp.topic, []).append(tp.partition)
     topic_type = OffsetFetchRequest.OffsetFetchRequestTopic
     return OffsetFetchRequest(
         group_id=group,
-        topics=[topic_type(name=name, partition_indexes=partitions) for name, partitions in topics.items()],
+        topics=None
+        if tps is None
+        else [topic_type(name=name, partition_indexes=partitions) for name, partitions in topics.items()],
         require_stable=True,  # while a transaction of the group is open, Kafka answers with a retriable error
         max_version=7,
     )

@@ -3,47 +3,66 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from kafka import errors as kafka_errors
+from kafka.protocol.admin import DescribeQuorumRequest, DescribeTopicPartitionsRequest
 
+from waybill.errors import ConfigError
 from waybill.names import TopicPartition
+from waybill.sources.admin_calls import ask, check
 from waybill.sources.cluster import Cluster
 
-__all__ = ["fetch_eligible_leaders", "fetch_voters"]
+__all__ = ["Quorum", "fetch_eligible_leaders", "fetch_quorum"]
 
 logger = logging.getLogger(__name__)
 
 _TIMEOUT_SECONDS = 5.0
 _METADATA_TOPIC = "__cluster_metadata"
 _MOST_PARTITIONS = 2000
-_NOT_ALLOWED = (
-    kafka_errors.IncompatibleBrokerVersion,
-    kafka_errors.UnsupportedVersionError,
-    kafka_errors.AuthorizationError,
-)
+_UNKNOWN_REQUEST = (kafka_errors.IncompatibleBrokerVersion, kafka_errors.UnsupportedVersionError)
 
 
-def fetch_voters(cluster: Cluster) -> frozenset[int] | None:
-    """Return the node ids of the controllers that elect, with one request.
+@dataclass(frozen=True, slots=True)
+class Quorum:
+    """The controllers that elect, as their leader sees them."""
 
-    None if the cluster does not say: the user has no ACL Describe on the cluster, or ZooKeeper keeps the metadata.
-    Raises `KafkaUnavailable` when no broker answers within 5 seconds.
+    leader: int
+    caught_up_ms: Mapping[int, int]
+    """By node id of each voter: when it had all of the leader's log, in epoch ms; -1 if the leader does not know."""
+
+    @property
+    def voters(self) -> frozenset[int]:
+        return frozenset(self.caught_up_ms)
+
+
+def fetch_quorum(cluster: Cluster) -> Quorum | None:
+    """Return the quorum of controllers, with one request. None if ZooKeeper keeps the cluster's metadata.
+
+    Raises `KafkaUnavailable` when no controller leads within 5 seconds, and `ConfigError` if the user lacks the ACL
+    Describe on the cluster.
     """
-    from kafka.protocol.admin import DescribeQuorumRequest
-
     topic = DescribeQuorumRequest.TopicData
     partition = topic.PartitionData(partition_index=0)
     request = DescribeQuorumRequest(topics=[topic(topic_name=_METADATA_TOPIC, partitions=[partition])], max_version=2)
-    response = _ask(cluster, "could not describe the quorum of controllers", request)
-    if response is None or response.error_code:
-        return None
-    return frozenset(
-        voter.replica_id
-        for topic in response.topics
-        for partition in topic.partitions
-        for voter in partition.current_voters
+    action, acl = "could not describe the quorum of controllers", "Describe on the cluster"
+    try:
+        response = ask(cluster, action, request, acl, timeout_seconds=_TIMEOUT_SECONDS)
+    except ConfigError as error:
+        if isinstance(error.__cause__, _UNKNOWN_REQUEST):
+            return None
+        raise
+    check(cluster, action, response, acl)
+    (described,) = (each for found in response.topics for each in found.partitions)
+    check(cluster, action, described, acl)
+    return Quorum(
+        described.leader_id,
+        {
+            voter.replica_id: -1 if voter.last_caught_up_timestamp is None else voter.last_caught_up_timestamp
+            for voter in described.current_voters
+        },
     )
 
 
@@ -53,18 +72,19 @@ def fetch_eligible_leaders(cluster: Cluster, topics: Collection[str]) -> dict[To
     Brokers before Kafka 4.0 have none, and topics that the user may not describe are left out. Raises
     `KafkaUnavailable` when no broker answers within 5 seconds.
     """
-    from kafka.protocol.admin import DescribeTopicPartitionsRequest
-
     found: dict[TopicPartition, tuple[int, ...]] = {}
     cursor: Any = None
+    action, acl = "could not describe the eligible leaders of topics", "Describe on the topics"
     while topics:
         request = DescribeTopicPartitionsRequest(
             topics=[DescribeTopicPartitionsRequest.TopicRequest(name=name) for name in sorted(topics)],
             response_partition_limit=_MOST_PARTITIONS,
             cursor=cursor,
         )
-        response = _ask(cluster, "could not describe the eligible leaders of topics", request)
-        if response is None:
+        try:
+            response = ask(cluster, action, request, acl, timeout_seconds=_TIMEOUT_SECONDS)
+        except ConfigError as error:
+            logger.info("%s", error)
             return {}
         found |= dict(_read_eligible(response.topics))
         if response.next_cursor is None:
@@ -80,18 +100,3 @@ def _read_eligible(topics: Iterable[Any]) -> Iterable[tuple[TopicPartition, tupl
         for each in topic.partitions or ():
             if each.eligible_leader_replicas:
                 yield TopicPartition(topic.name, each.partition_index), tuple(each.eligible_leader_replicas)
-
-
-def _ask(cluster: Cluster, action: str, request: Any) -> Any:
-    """Return any broker's answer; None if the brokers do not know the request, or refuse it to the user."""
-    for _ in cluster.attempts(action, _TIMEOUT_SECONDS):
-        try:
-            return cluster.wait(cluster.send(None, request))
-        except _NOT_ALLOWED as error:
-            logger.info("%s: %s", action, error)
-            return None
-        except kafka_errors.RetriableError as error:
-            logger.debug("%s: %s", action, error)
-        except kafka_errors.KafkaError as error:
-            raise cluster.translate(action, error) from error
-    raise AssertionError("unreachable")

@@ -45,6 +45,7 @@ class _OffsetSpec(IntEnum):
 
     LATEST = -1
     EARLIEST = -2
+    MAX_TIMESTAMP = -3
     EARLIEST_LOCAL = -4
 
 
@@ -138,6 +139,11 @@ class KafkaSource:
     def __exit__(self, *_: object) -> None:
         self._cluster.close()
 
+    @property
+    def cluster(self) -> Cluster:
+        """The connections, for requests that this class does not have."""
+        return self._cluster
+
     # --- topics and offsets ---
 
     def topics(self) -> list[str]:
@@ -195,6 +201,11 @@ class KafkaSource:
         """Return the end of each topic-partition's log, without those whose leader does not answer within seconds."""
         return self._list_offsets(list(tps), _OffsetSpec.LATEST, briefly=True)
 
+    def newest_timestamps_briefly(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the largest timestamp of each topic-partition (epoch ms), without empty ones and late leaders."""
+        found = self._list_offsets_and_times(list(tps), _OffsetSpec.MAX_TIMESTAMP, briefly=True)
+        return {tp: time_ms for tp, (_, time_ms) in found.items() if time_ms >= 0}
+
     def offsets_briefly(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, LogRange]:
         """Return the same as `offsets`, without topic-partitions whose leader does not answer within seconds."""
         ends = self._list_offsets(list(tps), _OffsetSpec.LATEST, briefly=True)
@@ -238,6 +249,12 @@ class KafkaSource:
     def _list_offsets(
         self, tps: list[TopicPartition], timestamp: int, *, briefly: bool = False
     ) -> dict[TopicPartition, int]:
+        found = self._list_offsets_and_times(tps, timestamp, briefly=briefly)
+        return {tp: offset for tp, (offset, _) in found.items()}
+
+    def _list_offsets_and_times(
+        self, tps: list[TopicPartition], timestamp: int, *, briefly: bool
+    ) -> dict[TopicPartition, tuple[int, int]]:
         def build_request(group: list[TopicPartition]) -> Any:
             partition = ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition
             topics = _group_by_topic(
@@ -250,10 +267,11 @@ class KafkaSource:
                 replica_id=_CONSUMER, isolation_level=self._isolation_level, topics=topics, min_version=4, max_version=8
             )
 
-        def read_response(response: Any) -> Iterator[tuple[TopicPartition, int, int]]:
+        def read_response(response: Any) -> Iterator[tuple[TopicPartition, int, tuple[int, int]]]:
             for topic in response.topics:
                 for answer in topic.partitions:
-                    yield TopicPartition(topic.name, answer.partition_index), answer.error_code, answer.offset
+                    tp = TopicPartition(topic.name, answer.partition_index)
+                    yield tp, answer.error_code, (answer.offset, answer.timestamp)
 
         ask = self._cluster.ask_leaders_briefly if briefly else self._cluster.ask_leaders
         return ask("could not list offsets", tps, build_request, read_response)

@@ -6,10 +6,8 @@ later). kafka-python's `KafkaAdminClient` has the same requests, but its own con
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import IntEnum
-from typing import Any
 
 from kafka import errors as kafka_errors
 from kafka.protocol.admin import (
@@ -17,7 +15,6 @@ from kafka.protocol.admin import (
     CreatePartitionsRequest,
     CreateTopicsRequest,
     DescribeConfigsRequest,
-    DescribeLogDirsRequest,
     ElectLeadersRequest,
     IncrementalAlterConfigsRequest,
     ListPartitionReassignmentsRequest,
@@ -25,6 +22,7 @@ from kafka.protocol.admin import (
 
 from waybill.errors import KafkaUnavailable
 from waybill.names import TopicPartition
+from waybill.sources.admin_calls import ask, by_topic, check
 from waybill.sources.cluster import Cluster
 
 __all__ = [
@@ -34,12 +32,9 @@ __all__ = [
     "create_topic",
     "elect_preferred_leaders",
     "fetch_broker_configs",
-    "fetch_leader_sizes",
     "fetch_reassignments",
     "reassign",
 ]
-
-logger = logging.getLogger(__name__)
 
 _TIMEOUT_MS = 30_000
 _SET, _DELETE = 0, 1
@@ -75,8 +70,8 @@ def create_topic(cluster: Cluster, topic: str, replicas: Sequence[Sequence[int]]
         min_version=4,
     )
     action, acl = f"could not create topic {topic}", f"Create on the cluster, or on topic {topic!r}"
-    (answer,) = _ask(cluster, action, request, acl).topics
-    _check(cluster, action, answer, acl, unless=(kafka_errors.TopicAlreadyExistsError,))
+    (answer,) = ask(cluster, action, request, acl).topics
+    check(cluster, action, answer, acl, unless=(kafka_errors.TopicAlreadyExistsError,))
 
 
 def add_partitions(cluster: Cluster, topic: str, existing: int, replicas: Sequence[Sequence[int]]) -> None:
@@ -94,8 +89,8 @@ def add_partitions(cluster: Cluster, topic: str, existing: int, replicas: Sequen
         validate_only=False,
     )
     action, acl = f"could not add topic-partitions to {topic}", f"Alter on topic {topic!r}"
-    (answer,) = _ask(cluster, action, request, acl).results
-    _check(cluster, action, answer, acl)
+    (answer,) = ask(cluster, action, request, acl).results
+    check(cluster, action, answer, acl)
 
 
 def change_configs(cluster: Cluster, kind: Resource, name: str, changes: Mapping[str, str | None]) -> None:
@@ -111,11 +106,11 @@ def change_configs(cluster: Cluster, kind: Resource, name: str, changes: Mapping
     action = f"could not change the config of {kind.name.lower()} {name}"
     acl = f"AlterConfigs on topic {name!r}" if kind is Resource.TOPIC else "AlterConfigs on the cluster"
     # A broker takes its own config alone.
-    response = _ask(cluster, action, request, acl, node_id=int(name) if kind is Resource.BROKER else None)
+    response = ask(cluster, action, request, acl, node_id=int(name) if kind is Resource.BROKER else None)
     if response is None:
         raise KafkaUnavailable(f"Kafka at {cluster.servers}: {action}: the broker does not answer")
     (answer,) = response.responses
-    _check(cluster, action, answer, acl)
+    check(cluster, action, answer, acl)
 
 
 def reassign(cluster: Cluster, replicas: Mapping[TopicPartition, Sequence[int]]) -> None:
@@ -131,15 +126,15 @@ def reassign(cluster: Cluster, replicas: Mapping[TopicPartition, Sequence[int]])
                     for tp in tps
                 ],
             )
-            for topic, tps in _by_topic(replicas).items()
+            for topic, tps in by_topic(replicas).items()
         ],
     )
     action, acl = "could not reassign replicas", "Alter on the cluster"
-    response = _ask(cluster, action, request, acl)
-    _check(cluster, action, response, acl)
+    response = ask(cluster, action, request, acl)
+    check(cluster, action, response, acl)
     for topic in response.responses:
         for answer in topic.partitions:
-            _check(cluster, f"{action} of {topic.name}/{answer.partition_index}", answer, acl)
+            check(cluster, f"{action} of {topic.name}/{answer.partition_index}", answer, acl)
 
 
 def fetch_reassignments(cluster: Cluster) -> frozenset[TopicPartition] | None:
@@ -149,10 +144,10 @@ def fetch_reassignments(cluster: Cluster) -> frozenset[TopicPartition] | None:
     """
     request = ListPartitionReassignmentsRequest(timeout_ms=_TIMEOUT_MS, topics=None)
     action, acl = "could not list reassignments", "Describe on the cluster"
-    response = _ask(cluster, action, request, acl)
+    response = ask(cluster, action, request, acl)
     if issubclass(kafka_errors.for_code(response.error_code), kafka_errors.AuthorizationError):
         return None
-    _check(cluster, action, response, acl)
+    check(cluster, action, response, acl)
     return frozenset(
         TopicPartition(topic.name, each.partition_index) for topic in response.topics for each in topic.partitions
     )
@@ -164,48 +159,18 @@ def elect_preferred_leaders(cluster: Cluster, tps: Iterable[TopicPartition]) -> 
         election_type=_PREFERRED,
         topic_partitions=[
             ElectLeadersRequest.TopicPartitions(topic=topic, partitions=[tp.partition for tp in tps])
-            for topic, tps in _by_topic(tps).items()
+            for topic, tps in by_topic(tps).items()
         ],
         timeout_ms=_TIMEOUT_MS,
         min_version=1,
     )
     action, acl = "could not elect preferred leaders", "Alter on the cluster"
-    response = _ask(cluster, action, request, acl)
-    _check(cluster, action, response, acl)
+    response = ask(cluster, action, request, acl)
+    check(cluster, action, response, acl)
     harmless = (kafka_errors.ElectionNotNeededError, kafka_errors.PreferredLeaderNotAvailableError)
     for topic in response.replica_election_results:
         for answer in topic.partition_result:
-            _check(cluster, f"{action} of {topic.topic}/{answer.partition_id}", answer, acl, unless=harmless)
-
-
-def fetch_leader_sizes(cluster: Cluster, leaders: Mapping[TopicPartition, int]) -> dict[TopicPartition, int] | None:
-    """Return the bytes of topic-partitions on their leaders' disks. None if the user may not ask.
-
-    `leaders`: the node id of each leader. That needs the ACL Describe on the cluster. Topic-partitions of a broker that
-    does not answer are left out.
-    """
-    found: dict[TopicPartition, int] = {}
-    action, acl = "could not describe log directories", "Describe on the cluster"
-    by_broker: dict[int, list[TopicPartition]] = {}
-    for tp, node_id in leaders.items():
-        by_broker.setdefault(node_id, []).append(tp)
-    for node_id, tps in by_broker.items():
-        request = DescribeLogDirsRequest(
-            topics=[
-                DescribeLogDirsRequest.DescribableLogDirTopic(topic=topic, partitions=[tp.partition for tp in of_topic])
-                for topic, of_topic in _by_topic(tps).items()
-            ],
-        )
-        response = _ask(cluster, action, request, acl, node_id=node_id)
-        if response is None:
-            continue
-        if issubclass(kafka_errors.for_code(getattr(response, "error_code", 0) or 0), kafka_errors.AuthorizationError):
-            return None
-        for directory in response.results:
-            for topic in directory.topics or ():
-                for each in topic.partitions:
-                    found[TopicPartition(topic.name, each.partition_index)] = each.partition_size
-    return found
+            check(cluster, f"{action} of {topic.topic}/{answer.partition_id}", answer, acl, unless=harmless)
 
 
 def fetch_broker_configs(cluster: Cluster, brokers: Iterable[int], names: Collection[str]) -> dict[int, dict[str, str]]:
@@ -221,48 +186,14 @@ def fetch_broker_configs(cluster: Cluster, brokers: Iterable[int], names: Collec
             ],
             max_version=4,
         )
-        response = _ask(cluster, action, request, acl, node_id=node_id)
+        response = ask(cluster, action, request, acl, node_id=node_id)
         if response is None:
             continue
         (answer,) = response.results
-        _check(cluster, action, answer, acl)
+        check(cluster, action, answer, acl)
         found[node_id] = {
             each.name: each.value
             for each in answer.configs
             if each.config_source == _DYNAMIC_BROKER_CONFIG and each.value is not None
         }
     return found
-
-
-def _by_topic(tps: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]]:
-    found: dict[str, list[TopicPartition]] = {}
-    for tp in sorted(tps):
-        found.setdefault(tp.topic, []).append(tp)
-    return found
-
-
-def _ask(cluster: Cluster, action: str, request: Any, acl: str, *, node_id: int | None = None) -> Any:
-    """Return the answer of any broker, or of one broker: then None if it does not answer.
-
-    Raises `KafkaUnavailable` when no broker answers, and `ConfigError` when Kafka refuses the user.
-    """
-    for _ in cluster.attempts(action):
-        try:
-            return cluster.wait(cluster.send(node_id, request))
-        except kafka_errors.RetriableError as error:
-            logger.debug("%s: %s", action, error)
-            if node_id is not None:
-                return None
-        except kafka_errors.KafkaError as error:
-            raise cluster.translate(action, error, acl) from error
-    raise AssertionError("unreachable")
-
-
-def _check(
-    cluster: Cluster, action: str, answer: Any, acl: str, *, unless: tuple[type[kafka_errors.KafkaError], ...] = ()
-) -> None:
-    """Raise Waybill's error if an answer has an error code, unless it is one of `unless`."""
-    error = kafka_errors.for_code(answer.error_code)
-    if error is kafka_errors.NoError or issubclass(error, unless):
-        return
-    raise cluster.translate(action, error(getattr(answer, "error_message", None) or error.__name__), acl)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from waybill.archive.topic_settings import TopicSettings, record_topic_settings
+from waybill.brokers.health import unknown_findings
 from waybill.config import Config
 from waybill.config.promises import PromiseName, PromiseSeverity
 from waybill.coordination import DayMark, ZooKeeperSession
@@ -33,9 +34,10 @@ from waybill.errors import (
 )
 from waybill.incidents.finding import NO_ANSWER, REACHABLE, READABLE, Finding, Verdict
 from waybill.ingest.services import FindConnection, Sources, connect_sources
-from waybill.names import day_mark_key, day_of, samples_key, table_states_key, volumes_key
+from waybill.names import day_mark_key, day_of, kafka_memory_key, samples_key, table_states_key, volumes_key
 from waybill.store import Store
 from waybill.watch import airflow_figures, log_figures
+from waybill.watch.kafka_figures import KafkaMemory, measure_kafka
 from waybill.watch.log_figures import Logs, observe
 from waybill.watch.samples import Samples
 from waybill.watch.table_figures import TableState, table_findings
@@ -200,10 +202,11 @@ def measure(config: Config, services: WatchServices, now_ms: int, *, stores: boo
         with services.needed("Kafka"):
             logs = observe(config, services.sources, names)
             samples = samples.with_sample(now_ms, logs.offsets)
+    kafka = _measure_kafka(config, services, now_ms)
     stored_volumes = volumes
     if logs is not None:
         volumes = volumes.noted(now_ms, {name: logs.end_offsets(name) for name in names})
-    found: list[Finding] = []
+    found: list[Finding] = kafka.findings
     for name in names:
         found += _log_findings(config, name, logs, samples, volumes, now_ms)
     found += _table_findings(config, services, names, logs, samples, states, now_ms)
@@ -216,9 +219,34 @@ def measure(config: Config, services: WatchServices, now_ms: int, *, stores: boo
                 _store_day_mark(config, services.store, logs, now_ms)
             if volumes is not stored_volumes:
                 services.store.replace(volumes_key(services.store.prefix), volumes.content())
+            if kafka.memory is not None:
+                services.store.replace(kafka_memory_key(services.store.prefix), kafka.memory.content())
             services.store.replace(samples_key(services.store.prefix), samples.content())
             services.store.replace(table_states_key(services.store.prefix), _states_content(states))
     return Measured([*found, *services.findings.values()], logs, states)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kafka:
+    """The findings about the Kafka cluster, and what to remember; None: it was not read."""
+
+    findings: list[Finding]
+    memory: KafkaMemory | None = None
+
+
+def _measure_kafka(config: Config, services: WatchServices, now_ms: int) -> _Kafka:
+    """Return the findings about the Kafka cluster: unknown ones if it does not answer, none without a stream of it."""
+    if not config.reads_kafka:
+        return _Kafka([])
+    memory = KafkaMemory()
+    if services.store is not None:
+        with services.needed("S3"):
+            memory = KafkaMemory.parse(services.store.read_if_exists(kafka_memory_key(services.store.prefix)))
+    if services.sources is not None and services.sources.kafka is not None:
+        with services.needed("Kafka"):
+            measured = measure_kafka(config, services.sources.kafka.cluster, memory, now_ms)
+            return _Kafka(measured.findings, measured.memory)
+    return _Kafka(unknown_findings(config.kafka.promises, memory.commits))
 
 
 def _store_day_mark(config: Config, store: Store, logs: Logs, now_ms: int) -> None:

@@ -99,3 +99,19 @@ def apply(
     from waybill.cli import kafka_topics as command
 
     command.apply_topics(yes=yes, throttle=throttle, timeout_seconds=timeout, reason=reason, by=by, as_json=as_json)
+
+
+@kafka_app.command("health")
+def health(
+    history: Annotated[
+        bool, typer.Option("--history", help="Also when topic-partitions lacked replicas in the last 14 days.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print the promises about the Kafka cluster (`kafka.promises`), as they are now.
+
+    Durations come from what the watch has stored. The exit code is 1 if a promise is broken.
+    """
+    from waybill.cli import kafka_health as command
+
+    command.show_health(history=history, as_json=as_json)

@@ -1,0 +1,100 @@
+"""The Kafka cluster in the watch: what it remembers from one minute to the next, and the findings."""
+
+from __future__ import annotations
+
+import gzip
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Self
+
+import orjson
+
+from waybill.brokers.health import Commits, Subjects, health_findings
+from waybill.brokers.isr_history import IsrHistory, classify
+from waybill.brokers.readings import GroupReading, Readings, SlowReadings, read_cluster
+from waybill.config import Config
+from waybill.documents import read_document
+from waybill.errors import DocumentTooNew
+from waybill.incidents.finding import Finding
+from waybill.sources.cluster import Cluster
+
+__all__ = ["KafkaMeasured", "KafkaMemory", "measure_kafka", "subjects_of"]
+
+logger = logging.getLogger(__name__)
+
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaMemory:
+    """What the watch stores about the cluster."""
+
+    history: IsrHistory = field(default_factory=IsrHistory)
+    commits: Commits = field(default_factory=dict)
+    slow: SlowReadings = field(default_factory=SlowReadings)
+
+    @classmethod
+    def parse(cls, content: bytes | None) -> Self:
+        """Return the stored memory; an empty one if it cannot be read, since states are then only dated later."""
+        if content is None:
+            return cls()
+        try:
+            fields = read_document(gzip.decompress(content), _VERSION, "the watch's memory of Kafka")
+            return cls(
+                IsrHistory.parse(fields["history"]),
+                {group: (int(committed), int(since)) for group, (committed, since) in fields["commits"].items()},
+                SlowReadings.parse(fields["slow"]),
+            )
+        except (DocumentTooNew, KeyError, TypeError, ValueError, OSError) as error:
+            logger.warning("the watch begins without a memory of Kafka: the stored one cannot be read: %s", error)
+            return cls()
+
+    def content(self) -> bytes:
+        """Return the document that `parse` reads."""
+        document = {
+            "v": _VERSION,
+            "history": self.history.document(),
+            "commits": dict(self.commits),
+            "slow": self.slow.document(),
+        }
+        return gzip.compress(orjson.dumps(document), compresslevel=1)
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaMeasured:
+    """The findings about the cluster, and what they follow from."""
+
+    findings: list[Finding]
+    readings: Readings
+    memory: KafkaMemory
+
+
+def subjects_of(config: Config) -> Subjects:
+    """Return what the promises about Kafka are about."""
+    streams = {name: stream for name, stream in config.streams.items() if not stream.is_kinesis}
+    return Subjects(
+        config.kafka.promises,
+        config.kafka.topics,
+        {name: stream.matches for name, stream in streams.items()},
+        {name: stream.topics for name, stream in streams.items() if isinstance(stream.topics, tuple)},
+    )
+
+
+def measure_kafka(config: Config, cluster: Cluster, memory: KafkaMemory, now_ms: int) -> KafkaMeasured:
+    """Read the cluster, and return the findings. Raises `KafkaUnavailable` when no broker answers."""
+    subjects = subjects_of(config)
+    readings = read_cluster(cluster, memory.slow, subjects.streams, config.kafka.promises.groups, now_ms)
+    history = memory.history.followed(classify(readings.state, readings.slow.rules), now_ms)
+    commits = _followed(memory.commits, readings.groups, now_ms)
+    findings = health_findings(subjects, readings, history, commits, now_ms)
+    return KafkaMeasured(findings, readings, KafkaMemory(history, commits, readings.slow))
+
+
+def _followed(commits: Commits, groups: Mapping[str, GroupReading], now_ms: int) -> dict[str, tuple[int, int]]:
+    """Return since when each group has committed what it has. A group without lag has nothing to commit."""
+    found = {}
+    for name, group in groups.items():
+        committed, since_ms = commits.get(name, (-1, now_ms))
+        found[name] = (group.committed, since_ms if committed == group.committed and group.lag else now_ms)
+    return found
