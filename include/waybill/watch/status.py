@@ -334,6 +334,8 @@ class StreamDetails:
     swept: dict[str, int] = field(default_factory=dict)
     """By topic-partition: the offset before which sweeps have compared all rows."""
     quarantine: tuple[QuarantineStatus, ...] = ()
+    quarantine_snapshot: int | None = None
+    """The snapshot of the quarantine that was counted; the next watch takes the figures over if it is the same."""
     audits: tuple[AuditStatus, ...] = ()
     """The newest first."""
     backfills: tuple[BackfillStatus, ...] = ()
