@@ -254,7 +254,7 @@ def _remove_unless_referenced(table: Table, files: Sequence[DataFile]) -> None:
 def read_results(
     catalog: Catalog, stream_name: str | None = None, *, since: datetime | None = None, plan: str | None = None
 ) -> list[dict[str, Any]]:
-    """Return the results of a stream, or of all streams, as rows of `RESULTS_SCHEMA`, oldest first; none if there is no table yet.
+    """Return the results of a stream, or of all, as rows of `RESULTS_SCHEMA`, oldest first; none without a table.
 
     `since`: only of audits from then on. `plan`: only of this plan.
 

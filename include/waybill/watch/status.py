@@ -279,7 +279,6 @@ class AuditStatus:
 class HoldStatus:
     """A run that is not published until a person releases or rejects it."""
 
-    plan: str
     at_ms: int
     """When it was planned."""
     failed: tuple[str, ...]

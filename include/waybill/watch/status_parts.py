@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from waybill.config import Config
@@ -86,7 +87,7 @@ class _Shared:
         return cls(
             _try(errors, "audits", lambda: _audits(services.catalog, since), no_audits),
             {
-                generation: _try(errors, "gaps", lambda number=generation: _gaps(services.store, number), no_gaps)
+                generation: _try(errors, "gaps", partial(_gaps, services.store, generation), no_gaps)
                 for generation in generations
             },
             _try(errors, "backfills", lambda: _with_backfills(services.store), frozenset[str]()),
@@ -116,7 +117,10 @@ class _Reader:
         from waybill.tables import load_tables
 
         errors = list(self.shared.errors)
-        backfills = _try(errors, "backfills", self._backfills, ())
+        no_backfills: tuple[BackfillStatus, ...] = ()
+        no_sweep: tuple[dict[str, int], WindowStatus | None] = ({}, None)
+        no_groups: tuple[int | None, tuple[QuarantineStatus, ...]] = (None, ())
+        backfills = _try(errors, "backfills", self._backfills, no_backfills)
         gaps = {
             tp: gaps
             for tp, gaps in self.shared.gaps[self.stream.generation].items()
@@ -127,12 +131,12 @@ class _Reader:
         )
         tables = _try(errors, "tables", lambda: load_tables(self.services.catalog, self.stream), None)
         if tables is None:
-            return _with(details, errors=tuple(errors))
-        swept, window = _try(errors, "dedup", lambda: self._dedup(tables), ({}, None))
-        snapshot, groups = _try(errors, "quarantine", lambda: self._quarantine(tables), (None, ()))
+            return replace(details, errors=tuple(errors))
+        swept, window = _try(errors, "dedup", lambda: self._dedup(tables), no_sweep)
+        snapshot, groups = _try(errors, "quarantine", lambda: self._quarantine(tables), no_groups)
         from waybill.tables.generations import live_generation
 
-        return _with(
+        return replace(
             details,
             swept=swept,
             window=window,
@@ -210,12 +214,6 @@ class _Reader:
         )
 
 
-def _with(details: StreamDetails, **changes: Any) -> StreamDetails:
-    from dataclasses import replace
-
-    return replace(details, **changes)
-
-
 # --- parts of all streams ---------------------------------------------------------------------------------------------
 
 
@@ -236,12 +234,8 @@ def _audits(catalog: Catalog, since: datetime) -> dict[str, tuple[AuditStatus, .
 
 
 def _check(row: Mapping[str, Any]) -> CheckStatus:
-    return CheckStatus(
-        f"{row['expectation']}({row['arguments']})",
-        row["severity"],
-        row["observed_value"] or "",
-        tuple(row["examples"]),
-    )
+    check = f"{row['expectation']}({row['arguments']})"
+    return CheckStatus(check, row["severity"], row["observed_value"] or "", tuple(row["examples"]))
 
 
 def _gaps(store: Store, generation: int) -> dict[str, tuple[ChainRange, ...]]:

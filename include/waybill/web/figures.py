@@ -73,7 +73,7 @@ def tone_of(verdict: Verdict, severity: PromiseSeverity) -> Tone:
 
 
 def promise_figure(promise: PromiseStatus | None, text: str | None = None) -> Figure:
-    """Return the figure of a promise; `text` instead of the measured one. A promise that was not measured is unknown."""
+    """Return the figure of a promise; `text` instead of the measured one. It is unknown if it was not measured."""
     if promise is None or promise.verdict is Verdict.UNKNOWN:
         return Figure(text or _UNKNOWN, Tone.UNKNOWN, title="could not be measured")
     title = "; ".join(each for each in (promise.limit, promise.detail) if each)

@@ -175,7 +175,6 @@ class AuditRow:
 class Hold:
     """A held run."""
 
-    plan: str
     since: str
     failed: tuple[str, ...]
     release: ActionForm
@@ -448,9 +447,8 @@ def _audit_tone(severities: list[str]) -> Tone:
 def _hold(name: str, hold: HoldStatus | None, links: Links, viewer: Viewer, now_ms: int) -> Hold | None:
     if hold is None:
         return None
-    fields = {"stream": name, "plan": hold.plan}
+    fields = {"stream": name}
     return Hold(
-        plan=hold.plan,
         since=age_text(hold.at_ms, now_ms),
         failed=hold.failed,
         release=form_of(ActionName.RELEASE, links, viewer, fields),
