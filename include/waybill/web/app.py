@@ -15,7 +15,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Any
 from urllib.parse import parse_qsl
 
 import orjson
@@ -98,7 +98,7 @@ def create_app(
     """Return the app. `tracer`: None switches the page Trace off."""
     pages = _Pages(reader, site, renderer or Renderer(), now_ms)
     app = FastAPI(title="Waybill", docs_url=None, redoc_url=None, openapi_url=None)
-    app.add_exception_handler(HTTPException, pages.error)  # type: ignore[arg-type]  (it is of that class)
+    app.add_exception_handler(HTTPException, pages.error)
 
     @app.middleware("http")
     async def add_headers(request: Request, call_next: Any) -> Response:
@@ -114,18 +114,19 @@ def create_app(
 
 def _polled(pages: "_Pages", authenticate: Callable[..., Caller]) -> APIRouter:
     """Return the routes that a page asks for again and again."""
-    router, who = APIRouter(), Annotated[Caller, Depends(authenticate)]
+    router = APIRouter()
+    who = Depends(authenticate)
 
     @router.get("/fragments/streams/{name}")
-    def stream_fragment(request: Request, caller: who, name: str) -> Response:
+    def stream_fragment(request: Request, name: str, caller: Caller = who) -> Response:
         return pages.fragment(request, caller, "stream", name)
 
     @router.get("/fragments/{page}")
-    def fragment(request: Request, caller: who, page: str) -> Response:
+    def fragment(request: Request, page: str, caller: Caller = who) -> Response:
         return pages.fragment(request, caller, page)
 
     @router.get("/api/status")
-    def status(request: Request, caller: who) -> Response:
+    def status(request: Request, caller: Caller = who) -> Response:
         del caller
         return pages.status(request)
 
@@ -134,18 +135,19 @@ def _polled(pages: "_Pages", authenticate: Callable[..., Caller]) -> APIRouter:
 
 def _viewed(pages: "_Pages", authenticate: Callable[..., Caller], actions: Actions, tracer: Tracer | None) -> APIRouter:
     """Return the routes that people open, and those of files and forms."""
-    router, who = APIRouter(), Annotated[Caller, Depends(authenticate)]
+    router = APIRouter()
+    who = Depends(authenticate)
 
     @router.get("/")
-    def streams(request: Request, caller: who) -> Response:
+    def streams(request: Request, caller: Caller = who) -> Response:
         return pages.full(request, caller, "streams")
 
     @router.get("/streams/{name}")
-    def stream(request: Request, caller: who, name: str) -> Response:
+    def stream(request: Request, name: str, caller: Caller = who) -> Response:
         return pages.full(request, caller, "stream", name)
 
     @router.get("/trace")
-    def trace(request: Request, caller: who) -> Response:
+    def trace(request: Request, caller: Caller = who) -> Response:
         return pages.trace(request, caller, tracer)
 
     @router.get("/static/{name}")
@@ -153,12 +155,12 @@ def _viewed(pages: "_Pages", authenticate: Callable[..., Caller], actions: Actio
         return pages.static(request, name)
 
     @router.post("/actions/{action}")
-    async def act(request: Request, caller: who, action: str) -> Response:
+    async def act(request: Request, action: str, caller: Caller = who) -> Response:
         form = await _form(request)
         return await run_in_threadpool(pages.act, request, caller, action, form, actions)
 
     @router.get("/{page}")
-    def other(request: Request, caller: who, page: str) -> Response:
+    def other(request: Request, page: str, caller: Caller = who) -> Response:
         return pages.full(request, caller, page)
 
     return router
@@ -251,8 +253,9 @@ class _Pages:
         frame = self._frame(request, caller.viewer, self._reader.known(), "", result.action.title(), None)
         return self._answer(request, caller, self._renderer.render("result.html", frame, result), result.status)
 
-    def error(self, request: Request, error: HTTPException) -> Response:
+    def error(self, request: Request, error: Exception) -> Response:
         """Return the answer to a request that was refused: a page for people, JSON for programs."""
+        assert isinstance(error, HTTPException)  # it is registered for nothing else
         path = request.url.path.removeprefix(self._links(request).root)
         if path.startswith(("/api/", "/static/", "/fragments/")):
             body = orjson.dumps({"detail": str(error.detail)})
