@@ -77,6 +77,7 @@ def _create(airflow: Any) -> Any:
     from waybill.web.app import Site, create_app
     from waybill.web.operations import OPERATIONS
     from waybill.web.reading import StatusReader
+    from waybill.web.trace import PageTracer
 
     config = load_valid_streams()
     export_page_connections(config)
@@ -92,7 +93,7 @@ def _create(airflow: Any) -> Any:
     )
     actions = Actions(load_valid_streams, lambda now: Store.of(now.storage), OPERATIONS)
     reader = StatusReader(lambda: store.read_if_exists(key), key)
-    return create_app(reader, _authenticate(airflow), actions, site)
+    return create_app(reader, _authenticate(airflow), actions, site, tracer=PageTracer(load_valid_streams))
 
 
 def _secret(conf: Any) -> bytes:
@@ -161,7 +162,7 @@ def _token(request: Any) -> str:
     from airflow.api_fastapi.auth.managers.base_auth_manager import COOKIE_NAME_JWT_TOKEN
 
     kind, _, token = request.headers.get("authorization", "").partition(" ")
-    return token if kind.lower() == "bearer" else request.cookies.get(COOKIE_NAME_JWT_TOKEN, "")
+    return token if kind.lower() == "bearer" else str(request.cookies.get(COOKIE_NAME_JWT_TOKEN, ""))
 
 
 # --- DAG runs ---------------------------------------------------------------------------------------------------------
