@@ -131,7 +131,7 @@ def _find_in_tables(services: Services, stream: Stream, tp: TopicPartition, offs
     if tables is None:
         return
     found["progress"] = read_progress(tables.main.metadata, ".".join(tables.main.name())).get(tp)
-    wanted = {"topic": tp.topic, "partition": tp.partition, "offset": offset}
+    wanted: dict[str, str | int] = {"topic": tp.topic, "partition": tp.partition, "offset": offset}
     for table, is_quarantined in ((tables.main, False), (tables.quarantine, True)):
         row = next(iter(_scan(table, wanted)), None)
         if row is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.testclient import TestClient
@@ -21,10 +20,10 @@ from waybill.web.app import Caller, Site, create_app
 from waybill.web.forms import ActionName
 from waybill.web.frame import Role, Viewer
 from waybill.web.reading import StatusReader
-from waybill.web.rendering import Renderer
 
 PREFIX = "/waybill/ui"
 HOST = "http://testserver"
+SECRET = b"a secret of all API servers"
 
 
 @dataclass
@@ -67,13 +66,12 @@ class Pages:
             {name: self._operation(name) for name in ActionName},
             lambda: self.now_ms,
         )
-        site = Site(PREFIX, b"a secret of all API servers", lambda back: f"/auth/login?next={back}")
+        site = Site(PREFIX, SECRET, lambda back: f"/auth/login?next={back}")
         pages = create_app(
             self.reader,
             _authenticate,
             actions,
             site,
-            renderer=Renderer(Path(__file__).with_name("templates")),
             now_ms=lambda: self.now_ms,
         )
         self.app = FastAPI()
