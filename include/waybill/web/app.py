@@ -289,14 +289,16 @@ class _Pages:
         # A whole page names its user; a fragment does not depend on anything but the role.
         reader = viewer.name if is_whole else ""
         key = (template, name, path, viewer.role, reader, id(known.status), known.problem, now_ms, links)
-        with self._lock:
-            html = self._kept.get(key)
+        html = self._kept.get(key)
         if html is None:
-            html = self._make(request, viewer, known, template, name, path, now_ms)
+            # One after the other: when ten seconds are over, many users ask for the same page at once.
             with self._lock:
-                self._kept[key] = html
-                while len(self._kept) > _KEPT_PAGES:
-                    self._kept.popitem(last=False)
+                html = self._kept.get(key)
+                if html is None:
+                    html = self._make(request, viewer, known, template, name, path, now_ms)
+                    self._kept[key] = html
+                    while len(self._kept) > _KEPT_PAGES:
+                        self._kept.popitem(last=False)
         return html
 
     def _make(
