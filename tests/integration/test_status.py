@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from archived_stream import ArchivedStream
+from typer.testing import CliRunner
 
 from devstack import Stack
+from waybill.cli.app import app
 from waybill.incidents.finding import Verdict
 from waybill.names import TopicPartition, status_key
 from waybill.store import Store
@@ -23,6 +26,8 @@ from waybill.web.frame import Links, Role, Viewer
 from waybill.web.operations import OPERATIONS
 from waybill.web.stream_page import stream_page
 from waybill.web.streams_page import streams_page
+from waybill.web.trace import PageTracer
+from waybill.web.trace_page import TraceQuery
 
 pytestmark = pytest.mark.integration
 
@@ -165,5 +170,30 @@ def test_a_trace_follows_a_message_to_its_object_and_its_row(shown: Shown) -> No
         began = time.monotonic()
         assert (where, 0) in find_places(services, shown.config, name, traced.row["message_id"])
         assert time.monotonic() - began < 1
+        page = PageTracer(lambda: shown.config)
+        links = Links("/waybill/ui", "")
+        [view] = page(TraceQuery(topic=tp.topic, partition=str(tp.partition), offset="0"), links, (name,)).found
+        assert (view.archive_text, view.row_text) == ("archived", "published")
+        assert page.value(TraceQuery(topic=tp.topic, partition=str(tp.partition), offset="0")) == traced.row["value"]
+        [by_id] = page(TraceQuery(stream=name, id=traced.row["message_id"]), links, (name,)).found
+        assert by_id.place == view.place
+        assert "no table has" in page(TraceQuery(id="none"), links, (name,)).problem
         waiting = trace_message(services, shown.config, name, where, tp.end)
         assert (waiting.object, waiting.row) == (None, None)
+
+
+def test_the_command_prints_what_the_page_shows(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown.produce_events(3)
+    shown.ingest()
+    shown.partition()
+    [name] = shown.config.streams
+    [tp, *_] = [each for each in shown.watch().streams[0].topic_partitions if each.committed]
+    monkeypatch.setenv("WAYBILL_CONFIG", str(shown.file))
+    place = f"{tp.topic}/{tp.partition}@0"
+    printed = CliRunner().invoke(app, ["trace", name, place])
+    assert printed.exit_code == 0, printed.output
+    assert f"{place} of {name}" in printed.output
+    [document] = json.loads(CliRunner().invoke(app, ["trace", name, place, "--json"]).output)
+    assert document["row"]["offset"] == 0
+    by_id = CliRunner().invoke(app, ["trace", name, "--id", document["row"]["message_id"], "--json"])
+    assert json.loads(by_id.output) == [document]

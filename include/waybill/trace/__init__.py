@@ -5,6 +5,14 @@
 | `message` | what is known of one message, by its place or by its message id |
 """
 
-from waybill.trace.message import MAX_FOUND, Traced, TraceServices, find_places, open_services, trace_message
+from waybill.trace.message import (
+    MAX_FOUND,
+    Traced,
+    TraceServices,
+    find_places,
+    open_services,
+    read_message,
+    trace_message,
+)
 
-__all__ = ["MAX_FOUND", "TraceServices", "Traced", "find_places", "open_services", "trace_message"]
+__all__ = ["MAX_FOUND", "TraceServices", "Traced", "find_places", "open_services", "read_message", "trace_message"]

@@ -15,7 +15,7 @@ from waybill.archive.chain import ChainObject, walk_chain
 from waybill.archive.gaps import Gap, list_gaps_of_chain
 from waybill.archive.spans import Span, read_span
 from waybill.config import Config, Stream
-from waybill.errors import ChainBroken
+from waybill.errors import ChainBroken, CorruptBatch
 from waybill.names import TopicPartition
 from waybill.staging.services import Services, services_of
 from waybill.store import Store
@@ -24,7 +24,7 @@ from waybill.tables import load_dedup_tables, load_tables, read_progress, transl
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
-__all__ = ["MAX_FOUND", "TraceServices", "Traced", "find_places", "open_services", "trace_message"]
+__all__ = ["MAX_FOUND", "TraceServices", "Traced", "find_places", "open_services", "read_message", "trace_message"]
 
 MAX_FOUND = 10
 """So many messages of one message id, and so many duplicates of one message, are found."""
@@ -79,7 +79,7 @@ def trace_message(services: Services, config: Config, name: str, tp: TopicPartit
     found: dict[str, Any] = {}
     try:
         _find_in_archive(services.store, stream, tp, offset, found)
-    except ChainBroken as error:
+    except (ChainBroken, CorruptBatch) as error:
         found["faults"] = (str(error),)
     _find_in_tables(services, stream, tp, offset, found)
     return Traced(name, tp, offset, **found)
@@ -115,12 +115,24 @@ def _find_in_archive(store: Store, stream: Stream, tp: TopicPartition, offset: i
     if held is None or not held.name.first_offset <= offset < held.next_offset:
         return
     found["object"] = held
-    span = Span(tp, held.key, offset, offset + 1, held.size_bytes)
-    for batch in read_span(store, span, in_part=True):
-        rows = batch.to_pylist()
-        if rows:
-            found["message"] = rows[0]
-            return
+    found["message"] = _read(store, held, tp, offset)
+
+
+def read_message(store: Store, stream: Stream, tp: TopicPartition, offset: int) -> dict[str, Any] | None:
+    """Return the message at an offset as it is archived; None if there is none.
+
+    Raises `ChainBroken`, `CorruptBatch` or `StoreUnavailable`.
+    """
+    held = next(walk_chain(store, stream.generation, tp, from_offset=offset), None)
+    return None if held is None else _read(store, held, tp, offset)
+
+
+def _read(store: Store, held: ChainObject, tp: TopicPartition, offset: int) -> dict[str, Any] | None:
+    """Return the message at an offset of an object. The object is read up to the record batch that has it."""
+    for batch in read_span(store, Span(tp, held.key, offset, offset + 1, held.size_bytes), in_part=True):
+        for row in batch.to_pylist():
+            return dict(row)
+    return None
 
 
 # --- the tables -------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import parse_qsl
 
 import orjson
@@ -81,8 +81,16 @@ class Site:
     """Whether browsers use https, although a proxy may speak http with this process."""
 
 
-Tracer = Callable[[TraceQuery, Links, tuple[str, ...]], TracePage]
-"""Answers a query. `streams`: those to choose from."""
+class Tracer(Protocol):
+    """Finds messages."""
+
+    def __call__(self, query: TraceQuery, links: Links, streams: tuple[str, ...], /) -> TracePage:
+        """Return the page for a query. `streams`: those to choose from."""
+        ...
+
+    def value(self, query: TraceQuery, /) -> bytes:
+        """Return the value of a message as it is archived. Raises `LookupError` if there is none."""
+        ...
 
 
 def create_app(
@@ -149,6 +157,11 @@ def _viewed(pages: "_Pages", authenticate: Callable[..., Caller], actions: Actio
     @router.get("/trace")
     def trace(request: Request, caller: Caller = who) -> Response:
         return pages.trace(request, caller, tracer)
+
+    @router.get("/trace/value")
+    def value(request: Request, caller: Caller = who) -> Response:
+        del caller
+        return pages.value(request, tracer)
 
     @router.get("/static/{name}")
     async def static(request: Request, name: str) -> Response:
@@ -230,7 +243,7 @@ class _Pages:
 
     def trace(self, request: Request, caller: Caller, tracer: Tracer | None) -> Response:
         """Return the page Trace, with what is found for the query of its form."""
-        query = TraceQuery(**{name: request.query_params.get(name, "")[:500].strip() for name in _QUERY})
+        query = _query(request)
         known, links = self._reader.known(), self._links(request)
         streams = () if known.status is None else tuple(each.name for each in known.status.streams)
         if tracer is None:
@@ -347,6 +360,10 @@ class _Pages:
         cookie = request.cookies.get(COOKIE, "")
         if not is_token_of(form.get("csrf", ""), self._site.secret, cookie, viewer.name):
             raise HTTPException(403, "the page is too old, or another user's: load it again, and repeat the action")
+
+
+def _query(request: Request) -> TraceQuery:
+    return TraceQuery(**{name: request.query_params.get(name, "")[:500].strip() for name in _QUERY})
 
 
 _QUERY = ("stream", "topic", "partition", "offset", "id")

@@ -76,6 +76,11 @@ class Links:
         """Return the address of the page that traces a message."""
         return f"{self.root}/trace?{urlencode({'topic': topic, 'partition': partition, 'offset': offset})}"
 
+    def value(self, stream: str, topic: str, partition: int, offset: int) -> str:
+        """Return the address of the bytes of a message's value."""
+        query = {"stream": stream, "topic": topic, "partition": partition, "offset": offset}
+        return f"{self.root}/trace/value?{urlencode(query)}"
+
     def dag(self, dag: str) -> str:
         """Return the address of a DAG in Airflow's UI; '' for no DAG."""
         return f"{self.airflow}/dags/{quote(dag, safe='')}" if dag else ""

@@ -62,6 +62,28 @@ class PageTracer:
         finally:
             self._running.release()
 
+    def value(self, query: TraceQuery) -> bytes:
+        """Return the value of a message as it is archived.
+
+        Raises `LookupError` if the archive has no such message, or too many traces are at work; a `WaybillError` for a
+        query that names no message, and for a service that does not answer.
+        """
+        from waybill.trace import open_services, read_message
+
+        tp, offset = _place(query)
+        if not self._running.acquire(timeout=_WAIT_SECONDS):
+            raise LookupError("other traces are at work: try again in a moment")
+        try:
+            config = self._load_config()
+            name = query.stream or _stream_of(config, tp.topic)
+            with open_services(config) as services:
+                message = read_message(services.store, config.stream(name), tp, offset)
+        finally:
+            self._running.release()
+        if message is None or message["value"] is None:
+            raise LookupError(f"the archive has no value at {tp}@{offset}")
+        return bytes(message["value"])
+
     def _find(self, query: TraceQuery, links: Links) -> tuple[TraceView, ...]:
         from waybill.trace import find_places, open_services, trace_message
 
@@ -128,7 +150,9 @@ def _traced(
         is_archived=found.message is not None,
         archive_text=_archive_text(found),
         object=_object(found, config.storage.bucket),
-        message=None if found.message is None else _message(found.message, ""),
+        message=None
+        if found.message is None
+        else _message(found.message, links.value(name, tp.topic, tp.partition, offset)),
         row=None if found.row is None else _row(found, found.row),
         row_text=_row_text(found),
         unique_text=_unique_text(found),
