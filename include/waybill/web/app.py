@@ -25,6 +25,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from waybill.config.quantities import counted
+from waybill.errors import WaybillError
 from waybill.watch.status import Status
 from waybill.web.actions import Actions, Trigger
 from waybill.web.csrf import COOKIE, csrf_token, is_own_origin, is_token_of, new_cookie
@@ -252,6 +253,21 @@ class _Pages:
             page = tracer(query, links, streams)
         frame = self._frame(request, caller.viewer, known, "trace", "Trace", None)
         return self._answer(request, caller, self._renderer.render("trace.html", frame, page))
+
+    def value(self, request: Request, tracer: Tracer | None) -> Response:
+        """Return the bytes of a message's value, to download."""
+        if tracer is None:
+            raise HTTPException(404, "messages cannot be traced here")
+        query = _query(request)
+        try:
+            content = tracer.value(query)
+        except LookupError as error:
+            raise HTTPException(404, str(error)) from error
+        except WaybillError as error:
+            raise HTTPException(503, str(error)) from error
+        # Never shown by the browser: a producer may have written a page with scripts.
+        headers = {"Content-Disposition": 'attachment; filename="value.bin"', "Cache-Control": "private, no-store"}
+        return Response(content, media_type="application/octet-stream", headers=headers)
 
     def act(self, request: Request, caller: Caller, action: str, form: Mapping[str, str], actions: Actions) -> Response:
         """Take an action, and return the page that says what came of it."""

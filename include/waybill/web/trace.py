@@ -143,6 +143,7 @@ def _traced(
     began = time.monotonic()
     found = trace(services, config, name, tp, offset)
     seconds = time.monotonic() - began
+    bytes_href = links.value(name, tp.topic, tp.partition, offset)
     return TraceView(
         stream=name,
         stream_href=links.stream(name),
@@ -150,9 +151,7 @@ def _traced(
         is_archived=found.message is not None,
         archive_text=_archive_text(found),
         object=_object(found, config.storage.bucket),
-        message=None
-        if found.message is None
-        else _message(found.message, links.value(name, tp.topic, tp.partition, offset)),
+        message=None if found.message is None else _message(found.message, bytes_href),
         row=None if found.row is None else _row(found, found.row),
         row_text=_row_text(found),
         unique_text=_unique_text(found),

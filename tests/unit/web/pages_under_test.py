@@ -16,7 +16,7 @@ from waybill.store import Store
 from waybill.watch.action_log import ActionOutcome
 from waybill.watch.status import Status
 from waybill.web.actions import Actions, Order, TriggerRefused
-from waybill.web.app import Caller, Site, create_app
+from waybill.web.app import Caller, Site, Tracer, create_app
 from waybill.web.forms import ActionName
 from waybill.web.frame import Role, Viewer
 from waybill.web.reading import StatusReader
@@ -53,6 +53,7 @@ class Pages:
     now_ms: int = NOW_MS
     clock: float = 0.0
     reads: int = 0
+    tracer: Tracer | None = None
 
     def client(self, user: str = "ada", role: Role = Role.OPERATOR) -> TestClient:
         """Return a browser of a user."""
@@ -72,6 +73,7 @@ class Pages:
             _authenticate,
             actions,
             site,
+            tracer=self.tracer,
             now_ms=lambda: self.now_ms,
         )
         self.app = FastAPI()

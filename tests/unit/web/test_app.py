@@ -13,7 +13,8 @@ from sample_status import NOW_MS, flights, sample_status
 from waybill.errors import StoreUnavailable
 from waybill.web.csrf import COOKIE, csrf_token
 from waybill.web.forms import ACTION_ROLES, ActionName
-from waybill.web.frame import Role
+from waybill.web.frame import Links, Role
+from waybill.web.trace_page import TracePage, TraceQuery
 
 ALL = ("/", "/streams/flights", "/trace", "/incidents", "/kafka", "/replays", "/cost")
 FRAGMENTS = ("streams", "streams/flights", "incidents", "kafka", "replays", "cost")
@@ -215,3 +216,23 @@ def test_the_document_is_given_as_json_with_an_etag(pages: Pages) -> None:
     assert answer.json()["streams"][0]["name"] == "flights"
     again = pages.client().get(f"{PREFIX}/api/status", headers={"if-none-match": answer.headers["etag"]})
     assert again.status_code == 304
+
+
+def test_the_bytes_of_a_message_are_a_download_and_never_a_page() -> None:
+    class Found:
+        def __call__(self, query: TraceQuery, links: Links, streams: tuple[str, ...]) -> TracePage:
+            del links
+            return TracePage(query, streams, (), "", "")
+
+        def value(self, query: TraceQuery) -> bytes:
+            if query.offset != "7":
+                raise LookupError("the archive has no value there")
+            return b"<script>alert(1)</script>"
+
+    client = Pages(tracer=Found()).client()
+    answer = client.get(f"{PREFIX}/trace/value?topic=flights&partition=0&offset=7")
+    assert answer.content == b"<script>alert(1)</script>"
+    assert answer.headers["content-type"] == "application/octet-stream"
+    assert answer.headers["content-disposition"].startswith("attachment")
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert client.get(f"{PREFIX}/trace/value?topic=flights&partition=0&offset=8").status_code == 404
