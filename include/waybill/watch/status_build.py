@@ -14,7 +14,7 @@ from waybill.names import Stage, TopicPartition
 from waybill.notify.meanings import MEANINGS
 from waybill.watch.log_figures import Logs
 from waybill.watch.measure import Measured
-from waybill.watch.samples import Samples
+from waybill.watch.samples import Key, Offsets, Samples
 from waybill.watch.status import (
     HoldStatus,
     IncidentStatus,
@@ -54,6 +54,7 @@ def stream_statuses(
     by_stream: dict[str, list[TopicPartition]] = defaultdict(list)
     for name, tp in () if measured.logs is None else measured.logs.offsets:
         by_stream[name].append(tp)
+    reference = _reference(measured.samples)
     return tuple(
         _StreamBuilder(
             name,
@@ -63,6 +64,7 @@ def stream_statuses(
             by_stream[name],
             before.get(name),
             details.get(name),
+            reference,
             now_ms,
         ).build()
         for name in config.streams
@@ -81,6 +83,7 @@ class _StreamBuilder:
         tps: list[TopicPartition],
         before: StreamStatus | None,
         details: StreamDetails | None,
+        reference: tuple[float, Mapping[Key, Offsets], Mapping[Key, Offsets]] | None,
         now_ms: int,
     ) -> None:
         self.name = name
@@ -92,6 +95,7 @@ class _StreamBuilder:
         self.tps = sorted(tps)
         self.before = before or StreamStatus(name, stream.table, stream.generation, "", {})
         self.details = details or self.before.details
+        self.reference = reference
         self.now_ms = now_ms
 
     def build(self) -> StreamStatus:
@@ -152,12 +156,17 @@ class _StreamBuilder:
 
     def _rate(self, *, of_archive: bool) -> float | None:
         """Return by how many offsets a second the logs, or the archive, grew; None without an earlier sample."""
-        total, is_known = 0.0, False
-        for tp in self.tps:
-            found = _growth(self.samples, (self.name, tp), of_archive=of_archive)
-            if found is not None:
-                total, is_known = total + found, True
-        return round(total, 3) if is_known or not self.tps else None
+        if self.reference is None:
+            return None
+        seconds, earlier, newest = self.reference
+        keys = [key for tp in self.tps if (key := (self.name, tp)) in earlier and key in newest]
+        if not keys or seconds <= 0:
+            return None
+        grown = sum(
+            max(0, _reached(newest[key], of_archive=of_archive) - _reached(earlier[key], of_archive=of_archive))
+            for key in keys
+        )
+        return round(grown / seconds, 3)
 
     def _trend(self, tps: Iterable[TopicPartitionStatus]) -> tuple[TrendPoint, ...]:
         values = {each.promise: each.value for each in self.promises if each.verdict is not Verdict.UNKNOWN}
@@ -170,16 +179,22 @@ class _StreamBuilder:
         return (*self.before.trend, point)[-_TREND_POINTS:]
 
 
-def _growth(samples: Samples, key: tuple[str, TopicPartition], *, of_archive: bool) -> float | None:
-    earlier = samples.at_least_ago(key, _RATE_MS)
-    if earlier is None:
+def _reached(offsets: Offsets, *, of_archive: bool) -> int:
+    return offsets.committed if of_archive else offsets.end
+
+
+def _reference(samples: Samples) -> tuple[float, Mapping[Key, Offsets], Mapping[Key, Offsets]] | None:
+    """Return the seconds between the newest sample and one of ten minutes before, and both.
+
+    Without a sample of that age: the oldest. None with fewer than two samples.
+    """
+    if len(samples.samples) < 2:
         return None
-    at_ms, now = samples.samples[-1]
-    elapsed = (at_ms - earlier[0]) / 1000
-    if elapsed <= 0:
-        return None
-    then, last = earlier[1], now[key]
-    return max(0, last.committed - then.committed if of_archive else last.end - then.end) / elapsed
+    newest_ms, newest = samples.samples[-1]
+    at_ms, earlier = next(
+        (each for each in reversed(samples.samples) if newest_ms - each[0] >= _RATE_MS), samples.samples[0]
+    )
+    return (newest_ms - at_ms) / 1000, earlier, newest
 
 
 def _dags(name: str, stream: Stream) -> dict[str, str]:
