@@ -317,7 +317,8 @@ class _Pages:
         is_whole = not path.startswith("fragments/")
         # A whole page names its user; a fragment does not depend on anything but the role.
         reader = viewer.name if is_whole else ""
-        key = (template, name, path, viewer.role, reader, id(known.status), known.problem, now_ms, links)
+        at_ms = None if known.status is None else known.status.at_ms
+        key = (template, name, path, viewer.role, reader, at_ms, known.problem, now_ms, links)
         html = self._kept.get(key)
         if html is None:
             # One after the other: when ten seconds are over, many users ask for the same page at once.
