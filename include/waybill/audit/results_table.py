@@ -23,7 +23,7 @@ from pyiceberg.exceptions import (
     NoSuchTableError,
     TableAlreadyExistsError,
 )
-from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOrEqual, In
+from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, GreaterThanOrEqual, In
 from pyiceberg.manifest import DataFile, ManifestFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -252,9 +252,9 @@ def _remove_unless_referenced(table: Table, files: Sequence[DataFile]) -> None:
 
 
 def read_results(
-    catalog: Catalog, stream_name: str, *, since: datetime | None = None, plan: str | None = None
+    catalog: Catalog, stream_name: str | None = None, *, since: datetime | None = None, plan: str | None = None
 ) -> list[dict[str, Any]]:
-    """Return the results of a stream as rows of `RESULTS_SCHEMA`, oldest first; none if there is no table yet.
+    """Return the results of a stream, or of all, as rows of `RESULTS_SCHEMA`, oldest first; none without a table.
 
     `since`: only of audits from then on. `plan`: only of this plan.
 
@@ -265,7 +265,7 @@ def read_results(
             table = catalog.load_table(RESULTS_TABLE)
         except NoSuchTableError:
             return []
-    chosen: BooleanExpression = EqualTo(term="stream", value=stream_name)
+    chosen: BooleanExpression = AlwaysTrue() if stream_name is None else EqualTo(term="stream", value=stream_name)
     if since is not None:
         chosen = And(chosen, GreaterThanOrEqual(term="checked_at", value=since.astimezone(UTC).isoformat()))
     if plan is not None:

@@ -54,6 +54,7 @@ __all__ = [
     "check_window",
     "final_snapshot",
     "find_window_alert",
+    "read_index",
     "read_status",
     "window_alert",
 ]
@@ -161,6 +162,11 @@ def window_alert(stream: str, settings: Dedup, window: Window, index: Manifest |
         f"{_span(window.promised_ms)}, and dedup.floor is {_span(window.floor_ms)}. A message that is repeated after a "
         f"longer time counts as new. The key index has {_index_text(index)}{_share_text(settings, index)}. {remedy}"
     )
+
+
+def read_index(store: Store, name: str, stream: Stream, unique: TableHistory) -> Manifest | None:
+    """Return the newest usable manifest of the key index of stream `name`, if any. Raises `StoreUnavailable`."""
+    return None if stream.dedup is None else _newest_manifest(store, name, stream.generation, stream.dedup, unique)
 
 
 def _newest_manifest(

@@ -26,6 +26,7 @@ from waybill.names.archive import (
     topic_settings_prefix,
 )
 from waybill.names.backfills import (
+    all_backfills_prefix,
     backfill_branch,
     backfill_built_key,
     backfill_cut_key,
@@ -39,6 +40,7 @@ from waybill.names.backfills import (
     backfill_task_key,
     backfills_prefix,
     check_backfill_id,
+    stream_of_backfill,
 )
 from waybill.names.brokers import topic_change_key, topic_changes_prefix
 from waybill.names.files_sink import FileExtension, FileName, Period, period_of_key, sink_root, success_key
@@ -110,6 +112,9 @@ from waybill.names.topics import (
     parse_offsets,
 )
 from waybill.names.watch import (
+    action_key,
+    action_outcome_key,
+    actions_prefix,
     day_mark_key,
     day_marks_prefix,
     day_of,
@@ -117,6 +122,7 @@ from waybill.names.watch import (
     kafka_memory_key,
     ledger_result_key,
     samples_key,
+    status_key,
     table_states_key,
     volumes_key,
 )
@@ -132,6 +138,10 @@ __all__ = [
     "Period",
     "Stage",
     "TopicPartition",
+    "action_key",
+    "action_outcome_key",
+    "actions_prefix",
+    "all_backfills_prefix",
     "archive_prefix",
     "audit_key",
     "backfill_branch",
@@ -218,6 +228,8 @@ __all__ = [
     "shard_starts_prefix",
     "sink_root",
     "staged_key",
+    "status_key",
+    "stream_of_backfill",
     "stream_origin_key",
     "success_key",
     "sweep_marks_key",

@@ -9,6 +9,7 @@ from waybill.names.segments import join_segments, padded
 from waybill.names.topics import check_stream_name
 
 __all__ = [
+    "all_backfills_prefix",
     "backfill_branch",
     "backfill_built_key",
     "backfill_cut_key",
@@ -22,9 +23,20 @@ __all__ = [
     "backfill_task_key",
     "backfills_prefix",
     "check_backfill_id",
+    "stream_of_backfill",
 ]
 
 _BACKFILL = re.compile(r"[0-9]{8}_[0-9a-f]{4}")
+
+
+def all_backfills_prefix(prefix: str) -> str:
+    """Return the prefix of the backfills of all streams."""
+    return join_segments(prefix, "backfills", "")
+
+
+def stream_of_backfill(prefix: str, key: str) -> str:
+    """Return the stream of a key below `all_backfills_prefix`."""
+    return key.removeprefix(all_backfills_prefix(prefix)).partition("/")[0]
 
 
 def backfills_prefix(prefix: str, stream: str) -> str:

@@ -1,4 +1,4 @@
-"""The keys of the watch: what earlier watches saw, and the copy of the incidents."""
+"""The keys of the watch: what earlier watches saw, the copy of the incidents, and what the pages show and record."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from datetime import UTC, date, datetime
 from waybill.names.segments import join_segments
 
 __all__ = [
+    "action_key",
+    "action_outcome_key",
+    "actions_prefix",
     "day_mark_key",
     "day_marks_prefix",
     "day_of",
@@ -14,9 +17,25 @@ __all__ = [
     "kafka_memory_key",
     "ledger_result_key",
     "samples_key",
+    "status_key",
     "table_states_key",
     "volumes_key",
 ]
+
+
+def actions_prefix(prefix: str, day: date) -> str:
+    """Return the prefix of the actions that were recorded on a day (UTC). Their keys sort by time."""
+    return join_segments(prefix, "watch", "actions", f"{day:%Y-%m-%d}") + "/"
+
+
+def action_key(prefix: str, at_ms: int, action: str) -> str:
+    """Return the key of the record of an action, which was begun at a time (epoch ms). `action`: its id."""
+    return f"{actions_prefix(prefix, day_of(at_ms))}{at_ms:013d}-{action}.json"
+
+
+def action_outcome_key(prefix: str, at_ms: int, action: str) -> str:
+    """Return the key of the outcome of an action."""
+    return f"{actions_prefix(prefix, day_of(at_ms))}{at_ms:013d}-{action}.outcome.json"
 
 
 def day_marks_prefix(prefix: str) -> str:
@@ -52,6 +71,11 @@ def ledger_result_key(prefix: str, stream: str) -> str:
 def samples_key(prefix: str) -> str:
     """Return the key of the offsets that the watch has seen."""
     return join_segments(prefix, "watch", "samples.json.gz")
+
+
+def status_key(prefix: str) -> str:
+    """Return the key of the status document, which the pages in Airflow's UI show."""
+    return join_segments(prefix, "watch", "status.json.gz")
 
 
 def table_states_key(prefix: str) -> str:

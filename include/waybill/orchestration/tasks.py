@@ -71,6 +71,15 @@ def export_replay_connections(config: Config) -> None:
         os.environ.update(_optional_connections(config.replay.connections))
 
 
+def export_page_connections(config: Config) -> None:
+    """Put the connections that the pages and their actions need, and the environment lacks, into it.
+
+    A missing one is left out: what needs it names it, and the pages show the rest.
+    """
+    ids = (config.storage.connection, config.zookeeper.connection, config.catalog.connection, config.kafka.connection)
+    os.environ.update(_optional_connections((*ids, *config.registries, *config.kinesis_connections)))
+
+
 def export_connections(config: Config) -> None:
     """Put `connection_environment` into this process's environment, where the library reads connections.
 

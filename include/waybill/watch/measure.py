@@ -13,7 +13,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import orjson
@@ -183,6 +183,8 @@ class Measured:
     """None if Kafka or ZooKeeper did not answer."""
     states: Mapping[str, TableState]
     """Of the streams whose tables were read, by this watch or within the last five minutes."""
+    samples: Samples = field(default_factory=Samples)
+    """The offsets that this watch and earlier ones saw."""
 
 
 def measure(config: Config, services: WatchServices, now_ms: int, *, stores: bool) -> Measured:
@@ -223,7 +225,7 @@ def measure(config: Config, services: WatchServices, now_ms: int, *, stores: boo
                 services.store.replace(kafka_memory_key(services.store.prefix), kafka.memory.content())
             services.store.replace(samples_key(services.store.prefix), samples.content())
             services.store.replace(table_states_key(services.store.prefix), _states_content(states))
-    return Measured([*found, *services.findings.values()], logs, states)
+    return Measured([*found, *services.findings.values()], logs, states, samples)
 
 
 @dataclass(frozen=True, slots=True)

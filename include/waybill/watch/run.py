@@ -24,6 +24,7 @@ from waybill.metering import meter
 from waybill.notify.channels import ChannelFailed, FindConnection, ping, send
 from waybill.notify.message import Message
 from waybill.watch.measure import WatchServices, measure
+from waybill.watch.status_writer import store_status
 
 __all__ = ["WatchReport", "run_watch"]
 
@@ -65,7 +66,8 @@ def run_watch(
     began = time.monotonic()
     with WatchServices(config, find) as services:
         at_ms = now_ms()
-        findings = measure(config, services, at_ms, stores=not dry_run).findings
+        measured = measure(config, services, at_ms, stores=not dry_run)
+        findings = measured.findings
         books = BookStore(config.zookeeper.root, services.session, services.store, directory)
         if dry_run:
             open_now = tuple(each for each in books.load().incidents if each.is_open)
@@ -83,6 +85,7 @@ def run_watch(
         results = {each.id: _send(config, book, each, at_ms, find) for each in claimed}
         if results:
             book = books.change(lambda stored: settle(stored, results, now_ms()))
+        store_status(config, services, measured, book, at_ms, time.monotonic() - began)
         if services.session is not None:
             # One entry for all streams: it is divided when it is read, so the node stays small.
             used = meter.take("watch", [ALL_STREAMS], "")

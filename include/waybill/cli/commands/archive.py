@@ -170,6 +170,21 @@ StageOption = Annotated[
 
 
 @app.command()
+def trace(
+    stream: StreamName,
+    message: Annotated[
+        str | None, typer.Argument(metavar="[TOPIC/PARTITION@OFFSET]", help="The message, such as flights/3@1200.")
+    ] = None,
+    message_id: Annotated[str | None, typer.Option("--id", help="The messages with this message id.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print what is known of one message: its backup object, its row, what it repeats and what repeats it."""
+    from waybill.cli import trace as command
+
+    command.run_trace(stream, message, message_id, as_json=as_json)
+
+
+@app.command()
 def streams(as_json: AsJson = False) -> None:
     """List the streams: the DAGs that work on each, what is paused, by whom and why, and its problems."""
     from waybill.cli import streams as command

@@ -1,0 +1,403 @@
+"""The pages, as a FastAPI app: server-rendered HTML, fragments of it for polling, and forms of actions.
+
+Who calls is decided outside: `create_app` gets a FastAPI dependency that returns the `Caller`, or raises an
+`HTTPException`. Every route depends on it but the static files, which tell nothing.
+
+A page is made of the status document in this process's memory. Pages of the same ten seconds and the same role are the
+same but for the CSRF token, so one rendering serves all users who poll.
+"""
+
+# Without `from __future__ import annotations`: FastAPI would evaluate the annotations of the functions within
+# `create_app` outside of it, where their dependencies are unknown.
+import hashlib
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+from urllib.parse import parse_qsl
+
+import orjson
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
+from fastapi.responses import HTMLResponse, RedirectResponse
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+
+from waybill.config.quantities import counted
+from waybill.errors import WaybillError
+from waybill.watch.status import Status
+from waybill.web.actions import Actions, Trigger
+from waybill.web.csrf import COOKIE, csrf_token, is_own_origin, is_token_of, new_cookie
+from waybill.web.forms import ActionName
+from waybill.web.frame import Frame, Links, Message, Role, Viewer, freshness_of
+from waybill.web.other_pages import cost_page, incidents_page, kafka_page, replays_page
+from waybill.web.reading import Known, StatusReader
+from waybill.web.rendering import Renderer
+from waybill.web.stream_page import stream_page
+from waybill.web.streams_page import streams_page
+from waybill.web.trace_page import TracePage, TraceQuery
+
+__all__ = ["Caller", "Site", "Tracer", "create_app"]
+
+_BUCKET_MS = 10_000
+"""Ages on pages are those of the last full ten seconds, so that pages of these can be kept."""
+_KEPT_PAGES = 512
+_MAX_FORM_BYTES = 64 << 10
+_TOKEN_PLACE = "csrf-token-of-the-user"
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "font-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'self'",
+    "X-Frame-Options": "SAMEORIGIN",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+_NO_STATE, _START_WATCH = "No state is known yet", "Run `waybill watch`, or start the DAG watch."
+_NO_USER = Viewer("", Role.VIEWER, "")
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who calls."""
+
+    viewer: Viewer
+    trigger: Trigger
+    """Triggers DAGs with the caller's rights."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where the app is mounted, and what protects it."""
+
+    prefix: str
+    """The path below Airflow's own, such as `/waybill/ui`."""
+    secret: bytes
+    """All API servers have the same: tokens of one are valid for the others."""
+    login_url: Callable[[str], str]
+    """Returns the address of the login page, which leads back to the given address."""
+    hosts: frozenset[str] = frozenset()
+    """Names of the server, with ports, that differ from the header `Host`, such as that of a proxy."""
+    is_secure: bool = False
+    """Whether browsers use https, although a proxy may speak http with this process."""
+
+
+class Tracer(Protocol):
+    """Finds messages."""
+
+    def __call__(self, query: TraceQuery, links: Links, streams: tuple[str, ...], /) -> TracePage:
+        """Return the page for a query. `streams`: those to choose from."""
+        ...
+
+    def value(self, query: TraceQuery, /) -> bytes:
+        """Return the value of a message as it is archived. Raises `LookupError` if there is none."""
+        ...
+
+
+def create_app(
+    reader: StatusReader,
+    authenticate: Callable[..., Caller],
+    actions: Actions,
+    site: Site,
+    *,
+    tracer: Tracer | None = None,
+    renderer: Renderer | None = None,
+    now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
+) -> FastAPI:
+    """Return the app. `tracer`: None switches the page Trace off."""
+    pages = _Pages(reader, site, renderer or Renderer(), now_ms)
+    app = FastAPI(title="Waybill", docs_url=None, redoc_url=None, openapi_url=None)
+    app.add_exception_handler(HTTPException, pages.error)
+
+    @app.middleware("http")
+    async def add_headers(request: Request, call_next: Any) -> Response:
+        response: Response = await call_next(request)
+        for name, value in _HEADERS.items():
+            response.headers.setdefault(name, value)
+        return response
+
+    app.include_router(_polled(pages, authenticate))
+    app.include_router(_viewed(pages, authenticate, actions, tracer))
+    return app
+
+
+def _polled(pages: "_Pages", authenticate: Callable[..., Caller]) -> APIRouter:
+    """Return the routes that a page asks for again and again."""
+    router = APIRouter()
+    who = Depends(authenticate)
+
+    @router.get("/fragments/streams/{name}")
+    def stream_fragment(request: Request, name: str, caller: Caller = who) -> Response:
+        return pages.fragment(request, caller, "stream", name)
+
+    @router.get("/fragments/{page}")
+    def fragment(request: Request, page: str, caller: Caller = who) -> Response:
+        return pages.fragment(request, caller, page)
+
+    @router.get("/api/status")
+    def status(request: Request, caller: Caller = who) -> Response:
+        del caller
+        return pages.status(request)
+
+    return router
+
+
+def _viewed(pages: "_Pages", authenticate: Callable[..., Caller], actions: Actions, tracer: Tracer | None) -> APIRouter:
+    """Return the routes that people open, and those of files and forms."""
+    router = APIRouter()
+    who = Depends(authenticate)
+
+    @router.get("/")
+    def streams(request: Request, caller: Caller = who) -> Response:
+        return pages.full(request, caller, "streams")
+
+    @router.get("/streams/{name}")
+    def stream(request: Request, name: str, caller: Caller = who) -> Response:
+        return pages.full(request, caller, "stream", name)
+
+    @router.get("/trace")
+    def trace(request: Request, caller: Caller = who) -> Response:
+        return pages.trace(request, caller, tracer)
+
+    @router.get("/trace/value")
+    def value(request: Request, caller: Caller = who) -> Response:
+        del caller
+        return pages.value(request, tracer)
+
+    @router.get("/static/{name}")
+    async def static(request: Request, name: str) -> Response:
+        return pages.static(request, name)
+
+    @router.post("/actions/{action}")
+    async def act(request: Request, action: str, caller: Caller = who) -> Response:
+        form = await _form(request)
+        return await run_in_threadpool(pages.act, request, caller, action, form, actions)
+
+    @router.get("/{page}")
+    def other(request: Request, page: str, caller: Caller = who) -> Response:
+        return pages.full(request, caller, page)
+
+    return router
+
+
+async def _form(request: Request) -> dict[str, str]:
+    """Return the fields of a form. Raises `HTTPException` for a body that is no form, or too long."""
+    if request.headers.get("content-type", "").partition(";")[0] != "application/x-www-form-urlencoded":
+        raise HTTPException(415, "send a form")
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > _MAX_FORM_BYTES:
+            raise HTTPException(413, f"the form has more than {counted(_MAX_FORM_BYTES, 'byte')}")
+    return dict(parse_qsl(body.decode(errors="replace"), keep_blank_values=True))
+
+
+_Make = Callable[[Status, Links, Viewer, int], Any]
+_MODELS: Mapping[str, tuple[str, str, _Make]] = {
+    "streams": ("Streams", "/", streams_page),
+    "incidents": ("Incidents", "/incidents", incidents_page),
+    "kafka": ("Kafka", "/kafka", lambda status, links, _, now: kafka_page(status, links, now)),
+    "replays": ("Replays", "/replays", lambda status, links, _, now: replays_page(status, links, now)),
+    "cost": ("Cost", "/cost", lambda status, links, _, now: cost_page(status, links, now)),
+}
+"""By template: title, path and model."""
+
+
+class _Pages:
+    """Makes the answers."""
+
+    def __init__(self, reader: StatusReader, site: Site, renderer: Renderer, now_ms: Callable[[], int]) -> None:
+        self._reader = reader
+        self._site = site
+        self._renderer = renderer
+        self._now_ms = now_ms
+        self._kept: OrderedDict[Any, str] = OrderedDict()
+        self._lock = threading.Lock()
+        self._json: tuple[Status, bytes] | None = None
+
+    def full(self, request: Request, caller: Caller, template: str, name: str | None = None) -> Response:
+        """Return a whole page."""
+        return self._answer(request, caller, self._html(request, caller, template, name, "{}.html"))
+
+    def fragment(self, request: Request, caller: Caller, template: str, name: str | None = None) -> Response:
+        """Return the part of a page that changes; 304 if it has not."""
+        html = self._html(request, caller, template, name, "fragments/{}.html")
+        return _with_etag(request, self._answer(request, caller, html))
+
+    def status(self, request: Request) -> Response:
+        """Return the status document as JSON."""
+        known = self._reader.known()
+        if known.status is None:
+            raise HTTPException(503, known.problem)
+        if self._json is None or self._json[0] is not known.status:
+            self._json = (known.status, orjson.dumps(known.status))
+        return _with_etag(request, Response(self._json[1], media_type="application/json"))
+
+    def static(self, request: Request, name: str) -> Response:
+        """Return a static file. Its address changes with its content, so browsers may keep it."""
+        asset = self._renderer.assets.get(name)
+        if asset is None:
+            raise HTTPException(404, f"there is no file {name}")
+        response = Response(asset.content, media_type=asset.media_type)
+        response.headers["Cache-Control"] = "public, max-age=31536000, immutable"
+        return _with_etag(request, response)
+
+    def trace(self, request: Request, caller: Caller, tracer: Tracer | None) -> Response:
+        """Return the page Trace, with what is found for the query of its form."""
+        query = _query(request)
+        known, links = self._reader.known(), self._links(request)
+        streams = () if known.status is None else tuple(each.name for each in known.status.streams)
+        if tracer is None:
+            page = TracePage(query, streams, (), "messages cannot be traced here: use `waybill trace`", "")
+        else:
+            page = tracer(query, links, streams)
+        frame = self._frame(request, caller.viewer, known, "trace", "Trace", None)
+        return self._answer(request, caller, self._renderer.render("trace.html", frame, page))
+
+    def value(self, request: Request, tracer: Tracer | None) -> Response:
+        """Return the bytes of a message's value, to download."""
+        if tracer is None:
+            raise HTTPException(404, "messages cannot be traced here")
+        query = _query(request)
+        try:
+            content = tracer.value(query)
+        except LookupError as error:
+            raise HTTPException(404, str(error)) from error
+        except WaybillError as error:
+            raise HTTPException(503, str(error)) from error
+        # Never shown by the browser: a producer may have written a page with scripts.
+        headers = {"Content-Disposition": 'attachment; filename="value.bin"', "Cache-Control": "private, no-store"}
+        return Response(content, media_type="application/octet-stream", headers=headers)
+
+    def act(self, request: Request, caller: Caller, action: str, form: Mapping[str, str], actions: Actions) -> Response:
+        """Take an action, and return the page that says what came of it."""
+        self._refuse_forged(request, caller.viewer, form)
+        if action not in list(ActionName):
+            raise HTTPException(404, f"there is no action {action}")
+        links = self._links(request)
+        back = form.get("back", "")
+        if not (back == links.root or back.startswith(f"{links.root}/")) or "\\" in back or "//" in back:
+            back = links.page("/")
+        result = actions.take(ActionName(action), form, caller.viewer, caller.trigger, links.run, back)
+        frame = self._frame(request, caller.viewer, self._reader.known(), "", result.action.title(), None)
+        return self._answer(request, caller, self._renderer.render("result.html", frame, result), result.status)
+
+    def error(self, request: Request, error: Exception) -> Response:
+        """Return the answer to a request that was refused: a page for people, JSON for programs."""
+        assert isinstance(error, HTTPException)  # it is registered for nothing else
+        path = request.url.path.removeprefix(self._links(request).root)
+        if path.startswith(("/api/", "/static/", "/fragments/")):
+            body = orjson.dumps({"detail": str(error.detail)})
+            return Response(body, error.status_code, media_type="application/json")
+        goal = request.headers.get("sec-fetch-dest", "document")
+        if error.status_code == 401 and request.method == "GET" and goal == "document":
+            return RedirectResponse(self._site.login_url(str(request.url)), 302)
+        message = Message(_TITLES.get(error.status_code, "Refused"), str(error.detail), "", error.status_code)
+        frame = self._frame(request, _NO_USER, Known(None, ""), "", message.title, None)
+        return HTMLResponse(self._renderer.render("message.html", frame, message), error.status_code)
+
+    # --- parts --------------------------------------------------------------------------------------------------------
+
+    def _links(self, request: Request) -> Links:
+        root = str(request.scope.get("root_path", "")).rstrip("/")
+        return Links(root, root.removesuffix(self._site.prefix))
+
+    def _frame(
+        self, request: Request, viewer: Viewer, known: Known, name: str, title: str, fragment: str | None
+    ) -> Frame:
+        links, now_ms = self._links(request), self._now_ms() // _BUCKET_MS * _BUCKET_MS
+        freshness = freshness_of(known.status, known.problem, now_ms)
+        back = request.url.path if request.method == "GET" else links.page("/")
+        return Frame.of(name, title, links, viewer, _TOKEN_PLACE, freshness, fragment=fragment, back=back)
+
+    def _html(self, request: Request, caller: Caller, template: str, name: str | None, path: str) -> str:
+        """Return the HTML of a page, with a placeholder for the token."""
+        known, links, viewer = self._reader.known(), self._links(request), caller.viewer
+        now_ms = self._now_ms() // _BUCKET_MS * _BUCKET_MS
+        is_whole = not path.startswith("fragments/")
+        # A whole page names its user; a fragment does not depend on anything but the role.
+        reader = viewer.name if is_whole else ""
+        at_ms = None if known.status is None else known.status.at_ms
+        key = (template, name, path, viewer.role, reader, at_ms, known.problem, now_ms, links)
+        html = self._kept.get(key)
+        if html is None:
+            # One after the other: when ten seconds are over, many users ask for the same page at once.
+            with self._lock:
+                html = self._kept.get(key)
+                if html is None:
+                    html = self._make(request, viewer, known, template, name, path, now_ms)
+                    self._kept[key] = html
+                    while len(self._kept) > _KEPT_PAGES:
+                        self._kept.popitem(last=False)
+        return html
+
+    def _make(
+        self, request: Request, viewer: Viewer, known: Known, template: str, name: str | None, path: str, now_ms: int
+    ) -> str:
+        links, status = self._links(request), known.status
+        if template == "stream" and name is not None:
+            title, page_path, active = name, f"/streams/{name}", "streams"
+        elif template in _MODELS:
+            (title, page_path, _), active = _MODELS[template], template
+        else:
+            raise HTTPException(404, f"there is no page {template}")
+        fragment = links.stream(name).replace("/streams/", "/fragments/streams/", 1) if name is not None else None
+        frame = self._frame(request, viewer, known, active, title, "" if name is not None else f"/fragments/{template}")
+        frame = _with_paths(frame, fragment or frame.fragment, links.page(page_path))
+        if status is None:
+            message = Message(_NO_STATE, known.problem, _START_WATCH, 503)
+            return self._renderer.render(path.format("message"), frame, message)
+        if name is None:
+            model = _MODELS[template][2](status, links, viewer, now_ms)
+        else:
+            stream = status.stream(name)
+            if stream is None:
+                raise HTTPException(404, status.broken.get(name, f"the watch knows no stream {name}"))
+            model = stream_page(status, stream, links, viewer, now_ms)
+        return self._renderer.render(path.format(template), frame, model)
+
+    def _answer(self, request: Request, caller: Caller, html: str, status: int = 200) -> Response:
+        """Return HTML with the token of the user, and give a browser without one its cookie."""
+        cookie = request.cookies.get(COOKIE, "")
+        is_new = not cookie
+        if is_new:
+            cookie = new_cookie()
+        token = csrf_token(self._site.secret, cookie, caller.viewer.name)
+        response = HTMLResponse(html.replace(_TOKEN_PLACE, token), status, {"Cache-Control": "private, no-store"})
+        if is_new:
+            secure = self._site.is_secure or request.url.scheme == "https"
+            path = f"{self._links(request).root}/"
+            response.set_cookie(COOKIE, cookie, path=path, secure=secure, httponly=True, samesite="strict")
+        return response
+
+    def _refuse_forged(self, request: Request, viewer: Viewer, form: Mapping[str, str]) -> None:
+        hosts = self._site.hosts | {request.headers.get("host", "")}
+        if not is_own_origin(request.headers.get("origin"), request.headers.get("sec-fetch-site"), hosts):
+            raise HTTPException(403, "the form was not sent by a page of this server")
+        cookie = request.cookies.get(COOKIE, "")
+        if not is_token_of(form.get("csrf", ""), self._site.secret, cookie, viewer.name):
+            raise HTTPException(403, "the page is too old, or another user's: load it again, and repeat the action")
+
+
+def _query(request: Request) -> TraceQuery:
+    return TraceQuery(**{name: request.query_params.get(name, "")[:500].strip() for name in _QUERY})
+
+
+_QUERY = ("stream", "topic", "partition", "offset", "id")
+_TITLES = {401: "Sign in", 403: "Not allowed", 404: "Not found", 503: "Not available"}
+
+
+def _with_paths(frame: Frame, fragment: str, back: str) -> Frame:
+    return replace(frame, fragment=fragment, back=back)
+
+
+def _with_etag(request: Request, response: Response) -> Response:
+    """Return the response with the hash of its body; an empty 304 if the browser has it."""
+    etag = f'"{hashlib.sha256(response.body).hexdigest()[:32]}"'
+    if response.headers.get("Cache-Control") is None or "no-store" in response.headers["Cache-Control"]:
+        response.headers["Cache-Control"] = "private, no-cache"
+    response.headers["ETag"] = etag
+    if request.headers.get("if-none-match") == etag:
+        headers = {name: value for name, value in response.headers.items() if name.lower() != "content-length"}
+        return Response(status_code=304, headers=headers)
+    return response

@@ -1,0 +1,271 @@
+"""The page Trace: the only one that asks S3 and the catalog, when a person asks for a message.
+
+Few traces run at a time: the others wait a moment, and are refused after that, so that traces never take all threads of
+the API server.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from waybill.config import Config
+from waybill.config.quantities import counted
+from waybill.errors import ConfigError, WaybillError
+from waybill.names import TopicPartition
+from waybill.web.figures import bytes_text, count_text
+from waybill.web.frame import Links
+from waybill.web.trace_page import (
+    Field,
+    MessageView,
+    ObjectView,
+    Place,
+    RowView,
+    TracePage,
+    TraceQuery,
+    TraceView,
+)
+
+if TYPE_CHECKING:
+    from waybill.trace import Traced, TraceServices
+
+__all__ = ["PageTracer"]
+
+_AT_A_TIME = 4
+_WAIT_SECONDS = 5.0
+_SHOWN_BYTES = 16 << 10
+_SHOWN_CHARACTERS = 2_000
+
+
+class PageTracer:
+    """Answers queries of the page. It opens the archive and the catalog at the first one."""
+
+    def __init__(self, load_config: Callable[[], Config]) -> None:
+        self._load_config = load_config
+        self._running = threading.BoundedSemaphore(_AT_A_TIME)
+
+    def __call__(self, query: TraceQuery, links: Links, streams: tuple[str, ...]) -> TracePage:
+        """Return the page for a query. What is wrong with it is told on the page."""
+        if not (query.id or query.topic or query.offset):
+            return TracePage(query, streams, (), "", "")
+        command = _command(query)
+        if not self._running.acquire(timeout=_WAIT_SECONDS):
+            busy = f"{counted(_AT_A_TIME, 'other trace')} are at work: try again in a moment"
+            return TracePage(query, streams, (), busy, command)
+        try:
+            return TracePage(query, streams, self._find(query, links), "", command)
+        except (WaybillError, LookupError) as error:
+            return TracePage(query, streams, (), str(error.args[0] if error.args else error), command)
+        finally:
+            self._running.release()
+
+    def value(self, query: TraceQuery) -> bytes:
+        """Return the value of a message as it is archived.
+
+        Raises `LookupError` if the archive has no such message, or too many traces are at work; a `WaybillError` for a
+        query that names no message, and for a service that does not answer.
+        """
+        from waybill.trace import open_services, read_message
+
+        tp, offset = _place(query)
+        if not self._running.acquire(timeout=_WAIT_SECONDS):
+            raise LookupError("other traces are at work: try again in a moment")
+        try:
+            config = self._load_config()
+            name = query.stream or _stream_of(config, tp.topic)
+            with open_services(config) as services:
+                message = read_message(services.store, config.stream(name), tp, offset)
+        finally:
+            self._running.release()
+        if message is None or message["value"] is None:
+            raise LookupError(f"the archive has no value at {tp}@{offset}")
+        return bytes(message["value"])
+
+    def _find(self, query: TraceQuery, links: Links) -> tuple[TraceView, ...]:
+        from waybill.trace import find_places, open_services, trace_message
+
+        config = self._load_config()
+        with open_services(config) as services:
+            if not query.id:
+                tp, offset = _place(query)
+                name = query.stream or _stream_of(config, tp.topic)
+                return (_traced(services, config, name, tp, offset, links, trace_message),)
+            names = [query.stream] if query.stream else list(config.streams)
+            found = [
+                _traced(services, config, name, tp, offset, links, trace_message)
+                for name in names
+                for tp, offset in find_places(services, config, name, query.id)
+            ]
+        if not found:
+            raise LookupError(f"no table has a message with the id {query.id!r}; what is not published has no id yet")
+        return tuple(found)
+
+
+def _place(query: TraceQuery) -> tuple[TopicPartition, int]:
+    if not (query.topic and query.partition.isdecimal() and query.offset.isdecimal()):
+        raise ConfigError("give topic, partition and offset, or a message id")
+    return TopicPartition(query.topic, int(query.partition)), int(query.offset)
+
+
+def _stream_of(config: Config, topic: str) -> str:
+    matching = [name for name, stream in config.streams.items() if stream.matches(topic)]
+    if len(matching) == 1:
+        return matching[0]
+    if matching:
+        raise ConfigError(f"topic {topic!r} belongs to several streams ({', '.join(matching)}): choose one")
+    raise ConfigError(f"topic {topic!r} does not belong to any stream")
+
+
+def _command(query: TraceQuery) -> str:
+    import shlex
+
+    stream = shlex.quote(query.stream) if query.stream else "STREAM"
+    if query.id:
+        return f"waybill trace {stream} --id {shlex.quote(query.id)}"
+    return f"waybill trace {stream} {shlex.quote(f'{query.topic}/{query.partition}@{query.offset}')}"
+
+
+# --- what was found ---------------------------------------------------------------------------------------------------
+
+
+def _traced(
+    services: TraceServices,
+    config: Config,
+    name: str,
+    tp: TopicPartition,
+    offset: int,
+    links: Links,
+    trace: Callable[[TraceServices, Config, str, TopicPartition, int], Traced],
+) -> TraceView:
+    began = time.monotonic()
+    found = trace(services, config, name, tp, offset)
+    seconds = time.monotonic() - began
+    bytes_href = links.value(name, tp.topic, tp.partition, offset)
+    return TraceView(
+        stream=name,
+        stream_href=links.stream(name),
+        place=_link(tp, offset, links),
+        is_archived=found.message is not None,
+        archive_text=_archive_text(found),
+        object=_object(found, config.storage.bucket),
+        message=None if found.message is None else _message(found.message, bytes_href),
+        row=None if found.row is None else _row(found, found.row),
+        row_text=_row_text(found),
+        unique_text=_unique_text(found),
+        first=None if found.first is None else _link(*found.first, links),
+        duplicates=tuple(_link(*place, links) for place in found.duplicates),
+        seconds=round(seconds, 3),
+        command=f"waybill trace {name} {tp}@{offset}",
+    )
+
+
+def _link(tp: TopicPartition, offset: int, links: Links) -> Place:
+    return Place(f"{tp}@{offset}", links.trace(tp.topic, tp.partition, offset))
+
+
+def _archive_text(found: Traced) -> str:
+    if found.faults:
+        return "; ".join(found.faults)
+    if found.gap is not None:
+        gap = found.gap
+        return f"in an accepted gap ({gap.kind}): accepted by {gap.accepted_by}, because: {gap.reason}"
+    if found.object is None:
+        return "not archived: no backup object has this offset"
+    if found.message is None:
+        return "the object covers this offset, and has no message there: Kafka compacted it, or it is a control record"
+    return "archived"
+
+
+def _row_text(found: Traced) -> str:
+    if found.row is not None:
+        return "in quarantine" if found.is_quarantined else "published"
+    if found.progress is None or found.offset >= found.progress:
+        return "not published yet"
+    return "no row: the tables are beyond this offset, and the message has none"
+
+
+def _unique_text(found: Traced) -> str:
+    if not found.has_dedup:
+        return "the stream has no dedup"
+    if found.first is not None:
+        return f"a duplicate of {found.first[0]}@{found.first[1]}"
+    if found.is_unique:
+        number = counted(len(found.duplicates), "duplicate") if found.duplicates else "no duplicate"
+        return f"unique: it was kept, and {number} of it came"
+    return "not swept yet" if found.row is not None and not found.is_quarantined else "no row to sweep"
+
+
+def _object(found: Traced, bucket: str) -> ObjectView | None:
+    held = found.object
+    if held is None:
+        return None
+    return ObjectView(
+        bucket,
+        held.key,
+        count_text(held.name.first_offset),
+        count_text(held.next_offset - 1),
+        bytes_text(held.size_bytes),
+        "",
+        f"waybill ls {found.stream} {found.tp}",
+    )
+
+
+def _message(message: Mapping[str, Any], raw_href: str) -> MessageView:
+    value = message["value"]
+    text, is_text, is_cut = _bytes_text(value)
+    return MessageView(
+        timestamp=_value_text(message["timestamp"]),
+        key=_bytes_text(message["key"])[0],
+        value=text,
+        is_text=is_text,
+        is_cut=is_cut,
+        size="null: a tombstone" if value is None else bytes_text(len(value)),
+        headers=tuple(_headers(message["headers"])),
+        raw_href=raw_href,
+    )
+
+
+def _headers(headers: Iterable[Mapping[str, Any]]) -> Iterable[Field]:
+    return (Field(str(each["key"]), _bytes_text(each["value"])[0]) for each in headers)
+
+
+def _bytes_text(data: bytes | None) -> tuple[str, bool, bool]:
+    """Return bytes as text or in hexadecimal, whether it is text, and whether it was cut."""
+    if data is None:
+        return "null", True, False
+    shown, is_cut = data[:_SHOWN_BYTES], len(data) > _SHOWN_BYTES
+    try:
+        return shown.decode(errors="ignore" if is_cut and _is_utf8(shown) else "strict"), True, is_cut
+    except UnicodeDecodeError:
+        return shown.hex(" "), False, is_cut
+
+
+def _is_utf8(data: bytes) -> bool:
+    """Return whether bytes are UTF-8 but for a character that was cut at their end."""
+    return any(_decodes(data[: len(data) - cut]) for cut in range(4))
+
+
+def _decodes(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _row(found: Traced, row: Mapping[str, Any]) -> RowView:
+    fields = tuple(Field(name, _value_text(value)) for name, value in row.items())
+    return RowView(found.table, found.is_quarantined, fields, str(row["reason"]) if found.is_quarantined else "")
+
+
+def _value_text(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bytes):
+        return _bytes_text(value)[0][:_SHOWN_CHARACTERS]
+    if isinstance(value, datetime):
+        return value.isoformat(timespec="milliseconds")
+    return str(value)[:_SHOWN_CHARACTERS]

@@ -1,0 +1,305 @@
+"""A status document with something in every part, for tests and for looking at the pages."""
+
+from __future__ import annotations
+
+from waybill.config.promises import PromiseSeverity
+from waybill.incidents.finding import Verdict
+from waybill.watch.status import (
+    AuditStatus,
+    BackfillStatus,
+    ChainRange,
+    CheckStatus,
+    DecisionStatus,
+    HoldStatus,
+    IncidentStatus,
+    LedgerStatus,
+    PauseStatus,
+    PromiseStatus,
+    QuarantineStatus,
+    ReplayStatus,
+    RunStatus,
+    ServiceStatus,
+    Status,
+    StopStatus,
+    StreamDetails,
+    StreamStatus,
+    TopicPartitionStatus,
+    TrendPoint,
+    UsageStatus,
+    WindowStatus,
+)
+
+NOW_MS = 1_790_000_000_000
+MINUTE_MS = 60_000
+
+_PROMISES = (
+    ("archive_lag", "4 min", "at most 15 min", 240.0),
+    ("retention_runway", "6 d 2 h", "at least 1 d", 525_600.0),
+    ("named_stop", "0 stopped topic-partitions", "none", 0.0),
+    ("paused", "0 s", "at most 1 d", 0.0),
+    ("volume", "too little to compare", "50% to 200% of usual", None),
+    ("table_lag", "22 min", "at most 2 h", 1320.0),
+    ("run_duration", "0 s", "at most 1 h", 0.0),
+    ("quarantine_share", "0.1%", "at most 1.0%", 0.001),
+    ("duplicate_share", "0.4%", "at most 5.0%", 0.004),
+    ("late_share", "0.0%", "at most 10.0%", 0.0),
+    ("dedup_window", "whole", "the whole window", 0.0),
+    ("held_publication", "none", "none", 0.0),
+    ("ledger_balance", "0 imbalances", "none", 0.0),
+)
+
+
+def promise(stream: str, name: str, *, broken: bool = False, text: str = "") -> PromiseStatus:
+    """Return a promise of a stream, kept or broken."""
+    figure, limit, value = next((each[1:] for each in _PROMISES if each[0] == name), ("1", "none", 1.0))
+    return PromiseStatus(
+        stream,
+        name,
+        "",
+        Verdict.BROKEN if broken else Verdict.KEPT,
+        PromiseSeverity.CRITICAL if name in ("named_stop", "held_publication") else PromiseSeverity.WARNING,
+        text or figure,
+        limit,
+        "flights/1: RetentionGap" if broken else "",
+        f"waybill offsets ls --stream {stream}",
+        NOW_MS - 23 * MINUTE_MS if broken else None,
+        value,
+    )
+
+
+def topic_partitions(topic: str, count: int, *, stopped: int | None = None) -> tuple[TopicPartitionStatus, ...]:
+    """Return topic-partitions of one topic, each a little farther behind than the one before."""
+    return tuple(
+        TopicPartitionStatus(
+            topic,
+            number,
+            earliest=4_000,
+            end=12_000,
+            committed=11_900 - 40 * number,
+            archived_from=1_000,
+            published=11_000 - 40 * number,
+            swept=10_500 - 40 * number,
+            archived_messages=10_900 - 40 * number,
+            lag_seconds=240.0,
+            gaps=(ChainRange(2_000, 2_300, "RetentionGap", "ada", "a broker was down"),) if number == 1 else (),
+            stop="RetentionGap" if number == stopped else "",
+        )
+        for number in range(count)
+    )
+
+
+def flights() -> StreamStatus:
+    """Return a stream with something in every part."""
+    name = "flights"
+    broken = {"named_stop", "held_publication"}
+    return StreamStatus(
+        name=name,
+        table="analytics.flights",
+        generation=1,
+        source="kafka",
+        dags={"ingest": "ingest_group__default", "partition": "partition_group__default", "dedup": "dedup__flights"},
+        promises=tuple(promise(name, each[0], broken=each[0] in broken) for each in _PROMISES),
+        topic_partitions=topic_partitions(name, 3, stopped=1),
+        logs_ms=NOW_MS - 30_000,
+        tables_ms=NOW_MS - 3 * MINUTE_MS,
+        trend=tuple(TrendPoint(NOW_MS - (60 - n) * MINUTE_MS, float(n * 4), 1000.0, n * 5) for n in range(60)),
+        produced_per_second=120.5,
+        archived_per_second=180.0,
+        stops=(StopStatus(name, 1, "RetentionGap", "Kafka deleted 300 offsets", NOW_MS - 23 * MINUTE_MS, 300),),
+        rows={"main": 9_900, "quarantine": 12, "unique": 9_400, "duplicates": 40},
+        runs=(
+            RunStatus("partition", NOW_MS - 20 * MINUTE_MS, 1_200, 3, 0, 1),
+            RunStatus("dedup", NOW_MS - 18 * MINUTE_MS, 1_190, 0, 10),
+        ),
+        planned_ms=NOW_MS - 2 * MINUTE_MS,
+        hold=HoldStatus(
+            NOW_MS - 2 * MINUTE_MS, ("expect_column_values_to_not_be_null(column=carrier): 3% (31 unexpected)",)
+        ),
+        ledger=LedgerStatus(NOW_MS - 3 * 3_600_000, ()),
+        details=StreamDetails(
+            NOW_MS - 3 * MINUTE_MS,
+            swept={f"{name}/{number}": 10_500 for number in range(3)},
+            quarantine=(
+                QuarantineStatus("not_json", "json", name, 12, 2, 11_017, NOW_MS - 7_200_000, NOW_MS - 600_000),
+            ),
+            audits=(
+                AuditStatus(
+                    "20260921T101500Z_ab12",
+                    NOW_MS - 2 * MINUTE_MS,
+                    9,
+                    (
+                        CheckStatus(
+                            "expect_column_values_to_not_be_null(carrier)", "critical", "3%", ("flights/0@11: null",)
+                        ),
+                    ),
+                ),
+                AuditStatus("20260921T091500Z_cd34", NOW_MS - 62 * MINUTE_MS, 9),
+            ),
+            backfills=(
+                BackfillStatus(
+                    "20260921_7f3a",
+                    "built",
+                    "range",
+                    "8 of 8",
+                    4_000,
+                    "ada",
+                    "the parser was corrected",
+                    NOW_MS - 3_600_000,
+                    ("carrier: 31 messages change", "  flights/0@11: null -> AA"),
+                ),
+                BackfillStatus("20260920_0001", "promoted", "range", "2 of 2", 100, "bob", "test", NOW_MS - 86_400_000),
+            ),
+            window=WindowStatus(6 * 86_400_000, 7 * 86_400_000, 86_400_000, 1_200_000, 48_000_000, 64 << 20),
+            gaps={f"{name}/1": (ChainRange(2_000, 2_300, "RetentionGap", "ada", "a broker was down"),)},
+            live_generation=1,
+        ),
+    )
+
+
+def quiet(name: str, tps: int = 2) -> StreamStatus:
+    """Return a stream that keeps all promises."""
+    return StreamStatus(
+        name=name,
+        table=f"analytics.{name}",
+        generation=1,
+        source="kafka",
+        dags={"ingest": "ingest_group__default", "partition": "partition_group__default"},
+        promises=tuple(promise(name, each[0]) for each in _PROMISES),
+        topic_partitions=topic_partitions(name, tps),
+        logs_ms=NOW_MS - 30_000,
+        tables_ms=NOW_MS - MINUTE_MS,
+        trend=tuple(TrendPoint(NOW_MS - (60 - n) * MINUTE_MS, 30.0, 100.0, 10) for n in range(60)),
+        produced_per_second=10.0,
+        archived_per_second=10.5,
+        rows={"main": 1_000, "quarantine": 0},
+        runs=(RunStatus("partition", NOW_MS - 20 * MINUTE_MS, 1_200),),
+        pauses=(PauseStatus("ingest", "ada", NOW_MS - 3_600_000, "Kafka is moved"),) if name == "paused" else (),
+    )
+
+
+def sample_status(*others: StreamStatus) -> Status:
+    """Return a status document with something in every part."""
+    return Status(
+        at_ms=NOW_MS - 30_000,
+        seconds=1.2,
+        services=(
+            ServiceStatus("Kafka", Verdict.KEPT, "it answers", "", NOW_MS - 30_000),
+            ServiceStatus("S3", Verdict.KEPT, "it answers", "", NOW_MS - 30_000),
+            ServiceStatus("ZooKeeper", Verdict.KEPT, "it answers", "", NOW_MS - 30_000),
+            ServiceStatus("the catalog", Verdict.BROKEN, "no answer", "connection refused", NOW_MS - 9 * MINUTE_MS),
+        ),
+        streams=(flights(), quiet("weather"), quiet("paused"), *others),
+        shared=(
+            PromiseStatus(
+                "",
+                "tasks",
+                "partition_group__default",
+                Verdict.BROKEN,
+                PromiseSeverity.WARNING,
+                "failed",
+                "none",
+                "after 3 attempts: partition",
+                "airflow tasks clear partition_group__default",
+                NOW_MS - 600_000,
+                1.0,
+                "https://airflow.example.net/dags/partition_group__default/runs/x",
+            ),
+            PromiseStatus(
+                "",
+                "replicas_in_sync",
+                "flights",
+                Verdict.KEPT,
+                PromiseSeverity.WARNING,
+                "all in sync",
+                "all",
+                command="waybill kafka health",
+            ),
+        ),
+        incidents=(
+            IncidentStatus(
+                "flights-named_stop-20260921T100000Z",
+                "flights",
+                "named_stop",
+                "",
+                PromiseSeverity.CRITICAL,
+                NOW_MS - 22 * MINUTE_MS,
+                NOW_MS - 23 * MINUTE_MS,
+                "1 stopped topic-partition",
+                "none",
+                "flights/1: RetentionGap",
+                "waybill gaps ls --stream flights",
+                runbook="https://runbooks.example.net/named-stop.md",
+            ),
+            IncidentStatus(
+                "weather-archive_lag-20260921T080000Z",
+                "weather",
+                "archive_lag",
+                "",
+                PromiseSeverity.WARNING,
+                NOW_MS - 7_200_000,
+                NOW_MS - 7_300_000,
+                "20 min",
+                "at most 15 min",
+                "weather/0",
+                "waybill offsets ls",
+                resolved_ms=NOW_MS - 3_600_000,
+                acknowledged_by="bob",
+                acknowledged_ms=NOW_MS - 7_000_000,
+                acknowledged_reason="I restart the broker",
+            ),
+        ),
+        replays=(
+            ReplayStatus(
+                "01J8XSAMPLE0000000000000AA",
+                "flights",
+                "https://hooks.example.net/flights",
+                "ada",
+                "ongoing",
+                "",
+                0.4,
+                1_000,
+                400,
+                2,
+                NOW_MS - 600_000,
+                None,
+            ),
+        ),
+        replays_ms=NOW_MS - 30_000,
+        usage=(
+            UsageStatus(
+                "2026-09-21",
+                "ingest",
+                "flights",
+                {"PutObject": 120, "GetObject": 30},
+                1 << 30,
+                1 << 20,
+                61.5,
+                2_000_000,
+            ),
+            UsageStatus(
+                "2026-09-20",
+                "partition",
+                "flights",
+                {"GetObject": 300, "ListObjectsV2": 12},
+                1 << 20,
+                1 << 30,
+                300.0,
+                0,
+            ),
+            UsageStatus("2026-09-21", "watch", "", {"GetObject": 1_440}, 1 << 20, 1 << 20, 80.0, 0),
+        ),
+        usage_ms=NOW_MS - 2 * MINUTE_MS,
+        actions=(
+            DecisionStatus(
+                NOW_MS - 900_000,
+                "ada",
+                "pause",
+                "paused",
+                {"stream": "paused"},
+                "Kafka is moved",
+                "paused: ingest paused",
+                "waybill pause paused --reason 'Kafka is moved' --by ada",
+            ),
+        ),
+        broken={"typo": "streams.typo.topics: unknown key"},
+    )
