@@ -10,6 +10,7 @@ import pytest
 import typer
 
 from waybill.cli.app import app
+from waybill.config.kafka_promises import KafkaPromiseName
 from waybill.config.promises import PromiseName
 from waybill.incidents.finding import CHANNEL, REACHABLE, READABLE, TASKS
 from waybill.notify.meanings import MEANINGS
@@ -20,7 +21,7 @@ PAGES = sorted(path.name for path in RUNBOOKS.glob("*.md") if path.name != "READ
 
 
 def test_every_promise_has_words_and_a_runbook_and_no_runbook_is_left_over() -> None:
-    assert MEANINGS.keys() == {*PromiseName, REACHABLE, READABLE, CHANNEL, TASKS}
+    assert MEANINGS.keys() == {*PromiseName, *KafkaPromiseName, REACHABLE, READABLE, CHANNEL, TASKS}
     assert sorted(meaning.runbook for meaning in MEANINGS.values()) == PAGES
     index = (RUNBOOKS / "README.md").read_text()
     assert re.findall(r"\]\((.*?)\)", index) == [page for page in re.findall(r"\]\((.*?)\)", index) if page in PAGES]
@@ -34,7 +35,7 @@ def test_runbook_has_the_common_form(page: str) -> None:
 
 _USAGE_ERROR: Any = typer.BadParameter.__base__
 """The error of a command line that cannot be parsed."""
-_PLACEHOLDERS = {"STREAM": "flights", "{name}": "flights", "PARTITION": "0", "…": "x"}
+_PLACEHOLDERS = {"STREAM": "flights", "ID": "1", "{name}": "flights", "PARTITION": "0", "…": "x"}
 
 
 def commands_in(text: str) -> set[tuple[str, ...]]:
