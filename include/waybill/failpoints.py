@@ -28,6 +28,7 @@ __all__ = [
     "INGEST",
     "PARTITION",
     "REPLAY",
+    "REPUBLISH",
     "RESTORE",
     "RETRY",
     "SLOTS",
@@ -160,6 +161,9 @@ RESTORE = (
     "restore.target_changed_back",
 )
 """The boundaries between the steps of a restore."""
+
+REPUBLISH = ("republish.recorded", "republish.delivered")
+"""The boundaries between the steps with which `waybill kafka republish` publishes lost messages."""
 
 TOPICS = ("topics.throttled", "topics.reassigned", "topics.copied", "topics.changed")
 """The boundaries between the steps with which `waybill kafka apply` copies replicas, and after each other step."""

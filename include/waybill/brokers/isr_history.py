@@ -70,10 +70,12 @@ class IsrHistory:
         """Return the fields as they are stored."""
         return {
             "open": {
-                state: [[tp.topic, tp.partition, since] for tp, since in tps.items()]
+                str(state): [[tp.topic, tp.partition, since] for tp, since in tps.items()]
                 for state, tps in self.open.items()
             },
-            "ended": [[each.state, each.topic, each.partitions, each.since_ms, each.until_ms] for each in self.ended],
+            "ended": [
+                [str(each.state), each.topic, each.partitions, each.since_ms, each.until_ms] for each in self.ended
+            ],
         }
 
     @classmethod

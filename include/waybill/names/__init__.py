@@ -42,7 +42,7 @@ from waybill.names.backfills import (
     check_backfill_id,
     stream_of_backfill,
 )
-from waybill.names.brokers import topic_change_key, topic_changes_prefix
+from waybill.names.brokers import republish_done_key, republish_key, topic_change_key, topic_changes_prefix
 from waybill.names.files_sink import FileExtension, FileName, Period, period_of_key, sink_root, success_key
 from waybill.names.replay_index import replay_index_key, replay_index_prefix, replay_index_range
 from waybill.names.replays import (
@@ -210,6 +210,8 @@ __all__ = [
     "replay_prefix",
     "replay_seen_key",
     "replay_seen_prefix",
+    "republish_done_key",
+    "republish_key",
     "restore_event_key",
     "restore_map_key",
     "restore_map_place",

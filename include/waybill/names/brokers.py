@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from waybill.names.segments import join_segments
+from waybill.names.topics import check_topic
 
-__all__ = ["topic_change_key", "topic_changes_prefix"]
+__all__ = ["republish_done_key", "republish_key", "topic_change_key", "topic_changes_prefix"]
 
 
 def topic_changes_prefix(prefix: str) -> str:
@@ -15,3 +16,14 @@ def topic_changes_prefix(prefix: str) -> str:
 def topic_change_key(prefix: str, at_ms: int) -> str:
     """Return the key of the record of a change that a person ordered at a time. Epoch ms."""
     return f"{topic_changes_prefix(prefix)}{at_ms:020d}.json"
+
+
+def republish_key(prefix: str, topic: str, generation: int, partition: int, number: int) -> str:
+    """Return the key of a record of lost messages that are published again: the records of a chain are numbered."""
+    name = f"{generation}_{partition}_{number:06d}.json"
+    return join_segments(prefix, "kafka", "republished", check_topic(topic), name)
+
+
+def republish_done_key(prefix: str, topic: str, generation: int, partition: int, number: int) -> str:
+    """Return the key of the mark that all messages of such a record are published."""
+    return republish_key(prefix, topic, generation, partition, number).removesuffix(".json") + ".done.json"

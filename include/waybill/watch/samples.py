@@ -152,3 +152,17 @@ class Samples:
             if newest_ms - at >= ago_ms:
                 break
         return found
+
+    def end_before_drop(self, key: Key, resume_offset: int, until_ms: int | None = None) -> tuple[int, int] | None:
+        """Return when a watch saw the end of a log that became shorter later (epoch ms), and that end.
+
+        Only an end beyond `resume_offset`, while no more than that was archived, and only watches up to a time count.
+        None: no watch saw one. Of several, the last is meant.
+        """
+        seen = [(at, sample[key]) for at, sample in self.samples if key in sample]
+        drops = [
+            (at, before.end)
+            for (at, before), (_, after) in zip(seen, seen[1:], strict=False)
+            if after.end < before.end and before.end > resume_offset and before.committed <= resume_offset
+        ]
+        return next((each for each in reversed(drops) if until_ms is None or each[0] <= until_ms), None)

@@ -69,10 +69,12 @@ class ScriptedCluster:
             error_code=0, throttle_time_ms=self.throttle_ms, responses=[SimpleNamespace(partitions=[answer])]
         )
 
-    def ask_leaders(self, _: str, tps: Iterable[TopicPartition], request: Any, __: Any, **___: Any) -> dict[Any, int]:
+    def ask_leaders(
+        self, _: str, tps: Iterable[TopicPartition], request: Any, __: Any, **___: Any
+    ) -> dict[Any, tuple[int, int]]:
         ((_, (asked,)),) = request(list(tps)).topics
         assert asked.timestamp == -4, "the first offset on the leader's own disk"
-        return {TP: self.earliest_local}
+        return {TP: (self.earliest_local, -1)}
 
 
 def read(monkeypatch: pytest.MonkeyPatch, isolation: IsolationLevel, **answers: int) -> tuple[list[Any], int]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from waybill.cli.commands.options import AsJson, By
+from waybill.cli.commands.options import AsJson, By, Reason, StreamName
 
 __all__ = ["app"]
 
@@ -115,3 +116,42 @@ def health(
     from waybill.cli import kafka_health as command
 
     command.show_health(history=history, as_json=as_json)
+
+
+@kafka_app.command("losses")
+def losses(
+    stream: StreamName,
+    topic: Annotated[str | None, typer.Option("--topic", help="Only this topic.")] = None,
+    partition: Annotated[int | None, typer.Option("--partition", help="Only the partition of this number.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Also write each lost offset to losses.parquet and losses.jsonl here.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print which messages unclean leader elections took back: archived ones, those nobody read, and what replaced them.
+
+    The archive is compared with Kafka's log by leader epoch. It changes nothing.
+    """
+    from waybill.cli import kafka_losses as command
+
+    command.list_losses(stream, topic, partition, out=out, as_json=as_json)
+
+
+@kafka_app.command("republish")
+def republish(
+    stream: StreamName,
+    topic: Annotated[str, typer.Option("--topic", help="The topic.")],
+    partition: Annotated[int, typer.Option("--partition", help="The number of its partition.")],
+    reason: Reason,
+    by: By = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Publish archived messages again that an unclean election took back, each exactly once, to their topic-partition.
+
+    Each has the header `waybill-republished`. The decision is stored first. A run that was ended is finished by the
+    next one, and what was published before is not published again.
+    """
+    from waybill.cli import kafka_losses as command
+
+    command.republish(stream, topic, partition, reason=reason, by=by, yes=yes, as_json=as_json)

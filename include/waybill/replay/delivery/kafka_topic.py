@@ -54,12 +54,15 @@ class TopicDelivery:
         state: Mapping[str, Any] | None,
         *,
         keep_claim: Callable[[], None] = lambda: None,
+        only_partition: int | None = None,
     ) -> None:
         """`state`: that of the worker before; None at the first time.
 
-        `keep_claim` is called while the target's log is read, which can take long where others write much.
+        `keep_claim` is called while the target's log is read, which can take long where others write much. With
+        `only_partition`, all messages go to that partition, whatever their keys.
         """
         self._target, self._topic, self._keep_claim = target, topic, keep_claim
+        self._only_partition = only_partition
         target.producer.shares_topics = True
         self._state: dict[str, Any] = {} if state is None else copy.deepcopy(dict(state))
         self._counts: list[int] = list(self._state.get("counts", ()))
@@ -92,7 +95,15 @@ class TopicDelivery:
             self._begin(topic)
         else:
             self._check_topic(topic)
-        self._there = [self._count_there(number) for number in range(len(self._counts))]
+        used = range(len(self._counts)) if self._only_partition is None else [self._only_partition]
+        self._there = [self._count_there(number) if number in used else 0 for number in range(len(self._counts))]
+
+    def refuses(self, message: ReplayedMessage) -> str | None:
+        """Return why a message is too large for the topic; None if it is not. Call `prepare` before."""
+        size_bytes, limit = len(_encoded([message], self._producer, 0)), self._state["max_batch_bytes"]
+        if size_bytes <= limit:
+            return None
+        return f"has {size_bytes:,} bytes, and the topic took {limit:,} ({_MAX_BATCH_CONFIG}) at the beginning"
 
     def deliver(self, messages: Sequence[ReplayedMessage]) -> list[Rejection]:
         """Deliver messages, which follow those before, and return those that are too large for the topic.
@@ -103,12 +114,8 @@ class TopicDelivery:
         rejections: list[Rejection] = []
         waiting: dict[int, list[ReplayedMessage]] = {}
         for message in messages:
-            size_bytes = len(_encoded([message], self._producer, 0))
-            if size_bytes > self._state["max_batch_bytes"]:
-                limit = self._state["max_batch_bytes"]
-                reason = (
-                    f"has {size_bytes:,} bytes, and the topic took {limit:,} ({_MAX_BATCH_CONFIG}) at the beginning"
-                )
+            reason = self.refuses(message)
+            if reason is not None:
                 rejections.append(Rejection(message, reason))
             else:
                 waiting.setdefault(self._partition_of(message), []).append(message)
@@ -205,6 +212,8 @@ class TopicDelivery:
 
     def _partition_of(self, message: ReplayedMessage) -> int:
         """Return the partition that Kafka's default partitioner chooses, so that a key keeps its order."""
+        if self._only_partition is not None:
+            return self._only_partition
         return int((murmur2(message.key or b"") & 0x7FFFFFFF) % len(self._counts))
 
     def _send(self, number: int, messages: Sequence[ReplayedMessage]) -> None:
