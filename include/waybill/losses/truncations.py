@@ -64,7 +64,7 @@ class Truncation:
 
     @property
     def unknown(self) -> tuple[int, int]:
-        """Return the offsets `[first, next)` that were in the lost log, and that nobody read; empty if none is known."""
+        """Return the offsets `[first, next)` that were in the lost log, and that nobody read. It can be empty."""
         end = self.resume_offset if self.seen_end is None else max(self.resume_offset, self.seen_end.end_offset)
         return self.resume_offset, end
 
@@ -156,7 +156,7 @@ def _merged(runs: Iterable[EpochRun]) -> list[EpochRun]:
 
 
 def _runs_backwards(store: Store, objects: list[ChainObject], before: int) -> Iterator[EpochRun]:
-    """Yield the epochs of archived offsets before an offset, newest first. Reads an object only when it is asked for."""
+    """Yield the epochs of archived offsets before an offset, newest first. Reads an object only when its turn comes."""
     for each in reversed(objects):
         if each.name.first_offset >= before:
             continue

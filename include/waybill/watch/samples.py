@@ -10,6 +10,7 @@ import gzip
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Self
 
 import orjson
@@ -162,7 +163,7 @@ class Samples:
         seen = [(at, sample[key]) for at, sample in self.samples if key in sample]
         drops = [
             (at, before.end)
-            for (at, before), (_, after) in zip(seen, seen[1:], strict=False)
+            for (at, before), (_, after) in pairwise(seen)
             if after.end < before.end and before.end > resume_offset and before.committed <= resume_offset
         ]
         return next((each for each in reversed(drops) if until_ms is None or each[0] <= until_ms), None)

@@ -128,7 +128,7 @@ def losses(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print which messages unclean leader elections took back: archived ones, those nobody read, and what replaced them.
+    """Print which messages unclean elections took back: archived ones, those nobody read, and what replaced them.
 
     The archive is compared with Kafka's log by leader epoch. It changes nothing.
     """

@@ -1,0 +1,137 @@
+"""What the archive has and the log does not, against a model of replicas that elect each other uncleanly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from waybill.losses.records import Republished, not_recorded
+from waybill.losses.truncations import EpochRun, lost_runs
+from waybill.names import TopicPartition
+from waybill.sources.kafka import EpochEnd, LogRange
+
+TP = TopicPartition("flights", 0)
+Log = list[tuple[int, int]]
+"""The leader epoch and the number of each message; the list's index is the offset."""
+
+
+class Replicas:
+    """Three replicas of a topic-partition. Each copies what it likes of the leader's log, and each may lead next."""
+
+    def __init__(self) -> None:
+        self.logs: list[Log] = [[], [], []]
+        self.leader, self.epoch, self.written = 0, 0, 0
+
+    def write(self, count: int) -> None:
+        for _ in range(count):
+            self.logs[self.leader].append((self.epoch, self.written))
+            self.written += 1
+
+    def copy(self, replica: int, count: int) -> None:
+        """A follower truncates what the leader does not have, and copies some of what follows."""
+        if replica == self.leader:
+            return
+        own, leading = self.logs[replica], self.logs[self.leader]
+        same = 0
+        while same < min(len(own), len(leading)) and own[same] == leading[same]:
+            same += 1
+        self.logs[replica] = own[:same] + leading[same : same + max(count, len(own) - same)]
+
+    def elect(self, replica: int) -> None:
+        self.leader, self.epoch = replica, self.epoch + 1
+
+
+def epoch_end_of(log: Log, current_epoch: int) -> Callable[[int], EpochEnd]:
+    """Answer as a leader does: the largest epoch of the log up to the asked one, and where it ends (KIP-320)."""
+
+    def answer(epoch: int) -> EpochEnd:
+        if epoch >= current_epoch:
+            return EpochEnd(current_epoch, len(log))
+        known = sorted({each for each, _ in log if each <= epoch})
+        if not known:
+            return EpochEnd(-1, -1)
+        end = max(offset for offset, (each, _) in enumerate(log) if each <= epoch) + 1
+        return EpochEnd(known[-1], end)
+
+    return answer
+
+
+def runs_of(archived: dict[int, tuple[int, int]]) -> list[EpochRun]:
+    """Return the archived offsets as batches of one message, newest first."""
+    return [EpochRun(offset, offset + 1, archived[offset][0]) for offset in sorted(archived, reverse=True)]
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("write"), st.integers(1, 4)),
+        st.tuples(st.just("copy"), st.integers(0, 2), st.integers(0, 4)),
+        st.tuples(st.just("elect"), st.integers(0, 2)),
+        st.tuples(st.just("archive")),
+    ),
+    max_size=40,
+)
+
+
+@given(steps)
+def test_lost_runs_are_the_archived_messages_that_the_log_does_not_have(history: list[tuple[str, ...]]) -> None:
+    replicas = Replicas()
+    archived: dict[int, tuple[int, int]] = {}
+    for action, *figures in history:
+        if action == "write":
+            replicas.write(*figures)  # type: ignore[arg-type]
+        elif action == "copy":
+            replicas.copy(*figures)  # type: ignore[arg-type]
+        elif action == "elect":
+            replicas.elect(*figures)  # type: ignore[arg-type]
+        else:
+            log = replicas.logs[replicas.leader]
+            if any(log[offset : offset + 1] != [message] for offset, message in archived.items()):
+                break  # ingest stops at the first truncation
+            archived |= {offset: log[offset] for offset in range(len(archived), len(log))}
+    log = replicas.logs[replicas.leader]
+    answer = epoch_end_of(log, replicas.epoch)
+    lost = lost_runs(runs_of(archived), LogRange(0, len(log)), answer, None)
+    found = {offset for run in lost for offset in range(run.first_offset, run.next_offset)}
+    assert found == {offset for offset, message in archived.items() if log[offset : offset + 1] != [message]}
+    for run in lost:
+        assert {archived[offset][0] for offset in range(run.first_offset, run.next_offset)} == {run.leader_epoch}
+
+
+def test_decision_is_believed_when_kafka_has_deleted_what_would_show_the_loss() -> None:
+    runs = [EpochRun(100, 150, 3), EpochRun(0, 100, 2)]
+    log = LogRange(500, 600)
+    assert lost_runs(runs, log, lambda epoch: EpochEnd(epoch, 500), None) == []
+    assert lost_runs(runs, log, lambda epoch: EpochEnd(epoch, 500), 120) == [EpochRun(120, 150, 3)]
+
+
+def test_log_shows_more_than_the_decision_when_an_older_epoch_was_taken_back_too() -> None:
+    """Epoch 4 led from offset 80 on, then epoch 5 continued the log of epoch 3: the leader answers for epoch 4."""
+    answers = {5: EpochEnd(4, 120), 3: EpochEnd(3, 80)}
+    runs = [EpochRun(100, 150, 5), EpochRun(0, 100, 3)]
+    found = lost_runs(runs, LogRange(0, 130), answers.__getitem__, 120)
+    assert found == [EpochRun(80, 100, 3), EpochRun(100, 150, 5)]
+
+
+def test_gap_marker_in_the_lost_part_is_no_message() -> None:
+    runs = [EpochRun(120, 150, 3), EpochRun(100, 120, -1), EpochRun(0, 100, 3)]
+    found = lost_runs(runs, LogRange(0, 90), lambda _: EpochEnd(3, 90), None)
+    assert found == [EpochRun(90, 100, 3), EpochRun(120, 150, 3)]
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 10)), max_size=6))
+def test_what_no_record_has_is_what_is_left(taken: list[tuple[int, int]]) -> None:
+    lost = [EpochRun(5, 12, 1), EpochRun(12, 30, 2)]
+    records = [
+        Republished(TP, 1, number, (EpochRun(first, first + length, 1),), "ann", "x", 1, {})
+        for number, (first, length) in enumerate(taken)
+    ]
+    found = [offset for run in not_recorded(lost, records) for offset in range(run.first_offset, run.next_offset)]
+    gone = {offset for first, length in taken for offset in range(first, first + length)}
+    assert found == [offset for offset in range(5, 30) if offset not in gone]
+
+
+def test_record_is_read_as_it_was_written() -> None:
+    record = Republished(TP, 2, 3, (EpochRun(5, 9, 1),), "ann", "power cut", 7, {"producer_id": 4, "ends": [1]})
+    assert Republished.from_json(record.to_json(), "key") == record
