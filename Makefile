@@ -63,6 +63,10 @@ chaos-partition: $(READY) ## The same with partition runs: killed, frozen, again
 chaos-kinesis: $(READY) ## The same with lanes that archive a Kinesis stream while it is split and merged; SEEDS, FIRST_SEED
 	@PYTHONPATH=tests/faults $(BIN)/python -m kinesis_chaos --seeds $(SEEDS) --first-seed $(FIRST_SEED) --guard $(GUARD) $(CHAOS_ARGS)
 
+.PHONY: chaos-kafka
+chaos-kafka: $(READY) ## Brokers killed, frozen and restarted: what the watch reports, and after how many seconds; SEEDS, FIRST_SEED
+	@PYTHONPATH=tests/faults $(BIN)/python -m kafka_chaos --seeds $(SEEDS) --first-seed $(FIRST_SEED) $(CHAOS_ARGS)
+
 .PHONY: chaos-publish
 chaos-publish: $(READY) ## Random histories of runs, holds, decisions and backfills, killed and frozen; SEEDS, FIRST_SEED
 	@PYTHONPATH=tests/faults:tests/integration $(BIN)/python -m publish_chaos --seeds $(SEEDS) --first-seed $(FIRST_SEED) $(CHAOS_ARGS)

@@ -1,4 +1,4 @@
-"""A real unclean election over 10,000 messages: the list of losses is the producer's own log, and is published again."""
+"""A real unclean election over 10,000 messages: the losses are those of the producer's log, and published again."""
 
 from __future__ import annotations
 
