@@ -38,7 +38,7 @@ class ProducerLog:
         producer = self.stream.producer(**settings)
 
         def on_delivery(error: Any, message: Any) -> None:
-            if error is None:
+            if error is None and message.offset() is not None:
                 self.keys[message.offset()] = message.key()
 
         for number in range(first, first + count):

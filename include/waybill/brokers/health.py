@@ -12,7 +12,7 @@ from waybill.brokers.isr_history import IsrHistory, ReplicaState
 from waybill.brokers.readings import GroupReading, Readings
 from waybill.config.kafka_promises import GroupLag, KafkaPromiseName, KafkaPromises, Lasting, Skew
 from waybill.config.kafka_topics import KafkaTopic
-from waybill.config.promises import Promise
+from waybill.config.promises import Promise, PromiseSeverity
 from waybill.config.quantities import counted, rough_duration
 from waybill.incidents.finding import Finding, Verdict
 from waybill.names import TopicPartition
@@ -75,7 +75,7 @@ def health_findings(
         settings = _group_settings(promises, name)
         if settings is not None:
             found.append(_group_lag(name, group, settings, commits, now_ms))
-    return found
+    return _given(found)
 
 
 def unknown_findings(promises: KafkaPromises, commits: Commits) -> list[Finding]:
@@ -87,7 +87,12 @@ def unknown_findings(promises: KafkaPromises, commits: Commits) -> list[Finding]
         if settings is not None:
             promise = KafkaPromiseName.GROUP_LAG
             found.append(Finding("", promise, Verdict.UNKNOWN, settings.severity, command=_COMMAND, subject=group))
-    return found
+    return _given(found)
+
+
+def _given(found: list[Finding]) -> list[Finding]:
+    """Return the findings about promises that the config gives."""
+    return [each for each in found if each.severity is not PromiseSeverity.OFF]
 
 
 def _group_settings(promises: KafkaPromises, group: str) -> GroupLag | None:

@@ -84,11 +84,11 @@ def _figures(played: list[Played]) -> list[dict[str, object]]:
 
 def _table(played: list[Played]) -> list[str]:
     lines = ["| broker | promise | times | detected: median, max | resolved: median, max |", "|---|---|--:|--:|--:|"]
-    for row in _figures(played):
-        lines.append(
-            f"| {row['hurt']} | {row['promise']} | {row['times']} | {row['detected_median_s']} s, "
-            f"{row['detected_max_s']} s | {row['resolved_median_s']} s, {row['resolved_max_s']} s |"
-        )
+    lines += [
+        f"| {row['hurt']} | {row['promise']} | {row['times']} | {row['detected_median_s']} s, "
+        f"{row['detected_max_s']} s | {row['resolved_median_s']} s, {row['resolved_max_s']} s |"
+        for row in _figures(played)
+    ]
     faults = sum(len(each.faults) for each in played)
     lines.append(f"{len(played)} seeds, {sum(each.incidents for each in played)} incidents, {faults} faults")
     return lines

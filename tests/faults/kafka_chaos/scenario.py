@@ -1,4 +1,4 @@
-"""A seed's scenario: topics, what happens to which brokers in which order, and what a watch must report (the oracle)."""
+"""A seed's scenario: topics, what happens to which brokers, and what a watch must report (the oracle)."""
 
 from __future__ import annotations
 

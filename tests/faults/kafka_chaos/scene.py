@@ -212,7 +212,7 @@ def _wait(scene: _Scene, expected: set[str], begun: float, played: Played, place
 
 
 def _check_alerts(scenario: Scenario, bodies: list[dict[str, Any]], played: Played) -> None:
-    """Each incident was told once when it began and once when it was over, and each state of a step is one incident."""
+    """Each state of a step is one incident, which was told once when it began and once when it was over."""
     told = [
         (body["incident"]["id"], body["kind"]) for body in bodies if body["incident"]["promise"] in REPLICA_PROMISES
     ]
