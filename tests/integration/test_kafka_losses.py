@@ -16,8 +16,7 @@ from test_unclean_election import FOLLOWER, LEADER, run, stream, wait_until_led_
 
 from devstack import Stack
 from waybill.ingest import Outcome
-from waybill.names import samples_key
-from waybill.watch.samples import Offsets, Samples
+from waybill.watch.run import run_watch
 
 __all__ = ["stream"]
 
@@ -55,14 +54,6 @@ class ProducerLog:
         assert producer.flush(60) == 0
 
 
-def store_sample(stream: ArchivedStream, end_offset: int) -> None:
-    """Let a watch have seen the end of the log, as the watch of `test_watch.py` does each minute."""
-    with stream.store() as store:
-        sample = {(stream.name, stream.tp()): Offsets(0, end_offset, ARCHIVED)}
-        content = Samples().with_sample(time.time_ns() // 1_000_000, sample).content()
-        store.replace(samples_key(store.prefix), content)
-
-
 def consume_all(stream: ArchivedStream) -> list[Any]:
     """Return all messages of the topic, read by librdkafka."""
     consumer = Consumer(
@@ -81,7 +72,7 @@ def consume_all(stream: ArchivedStream) -> list[Any]:
     return found
 
 
-def lose(stack: Stack, stream: ArchivedStream) -> tuple[ProducerLog, ProducerLog]:
+def lose(stack: Stack, stream: ArchivedStream, directory: Path) -> tuple[ProducerLog, ProducerLog]:
     """Let an unclean election take messages back. Return the producer's log before it, and after it."""
     before, after = ProducerLog(stream), ProducerLog(stream)
     before.produce(COPIED, 0, acks="all")
@@ -92,11 +83,12 @@ def lose(stack: Stack, stream: ArchivedStream) -> tuple[ProducerLog, ProducerLog
         assert run(stream).outcome is Outcome.UP_TO_DATE
         before.produce(PRODUCED - ARCHIVED - 1_000, ARCHIVED, acks="1")
         before.produce(1_000, PRODUCED - 1_000, acks="0")  # not acknowledged: the producer's log has no offsets
-        store_sample(stream, PRODUCED)
+        run_watch(stream.config, directory=directory)
         stack.kill_broker(LEADER)
         stack.start_broker(FOLLOWER)
         wait_until_led_by(stack, stream.topic, FOLLOWER, in_sync=[FOLLOWER])
         after.produce(NEW, 100_000, acks="1")
+        run_watch(stream.config, directory=directory)
     finally:
         stack.start_broker(LEADER)
         if not stack.status().server(f"kafka-{FOLLOWER}").running:  # type: ignore[union-attr]
@@ -107,7 +99,7 @@ def lose(stack: Stack, stream: ArchivedStream) -> tuple[ProducerLog, ProducerLog
 def test_losses_are_the_producers_log_and_are_published_again_once(
     stack: Stack, stream: ArchivedStream, tmp_path: Path
 ) -> None:
-    before, after = lose(stack, stream)
+    before, after = lose(stack, stream, tmp_path)
     acknowledged = {offset: key for offset, key in before.keys.items() if offset >= 0}
     assert len(acknowledged) >= PRODUCED - 1_000
 

@@ -109,11 +109,11 @@ def _truncations(
         raise GapRefused(f"{tp}: ZooKeeper has no committed offset. First run `waybill offsets rebuild`")
     samples, key, now = _samples(store), (stream, tp), time.time_ns() // 1_000_000
     log = source.offsets([tp])[tp]
-    samples = Samples((*samples.samples, (now, {key: Offsets(log.earliest, log.end, committed.committed_offset)})))
+    samples = samples.with_sample(now, {key: Offsets(log.earliest, log.end, committed.committed_offset)})
 
     def seen_end(resume_offset: int, until_ms: int | None) -> SeenEnd | None:
-        seen = samples.end_before_drop(key, resume_offset, until_ms)
-        return None if seen is None else SeenEnd(*seen)
+        drop = samples.end_before_drop(key, resume_offset, until_ms)
+        return None if drop is None else SeenEnd(drop.at_ms, drop.end)
 
     generation = config.stream(stream).generation
     return find_truncations(store, source, generation, tp, committed.committed_offset, seen_end)

@@ -10,7 +10,6 @@ import gzip
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Self
 
 import orjson
@@ -19,7 +18,7 @@ from waybill.documents import read_document
 from waybill.errors import DocumentTooNew
 from waybill.names import TopicPartition, day_of
 
-__all__ = ["Offsets", "Samples"]
+__all__ = ["LogDrop", "Offsets", "Samples"]
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +26,8 @@ _VERSION = 1
 _KEPT_MS = 36 * 3_600_000
 _ALL_KEPT_MS = 30 * 60_000
 """Younger samples are all kept, so limits of minutes are exact to the minute."""
+_DROPS_KEPT_MS = 90 * 24 * 3_600_000
+_MOST_DROPS = 10_000
 _SPACING = 8
 """Older samples, of age `a`, are at most `a / 8` apart. So an old time is too recent by an eighth at most."""
 
@@ -48,10 +49,25 @@ Key = tuple[str, TopicPartition]
 
 
 @dataclass(frozen=True, slots=True)
+class LogDrop:
+    """A log that was seen to become shorter: an unclean election took messages back, or the topic was created again."""
+
+    key: Key
+    at_ms: int
+    """When a watch saw the longer log last."""
+    end: int
+    """Where it ended then."""
+    committed: int
+    """The committed offset at that time."""
+
+
+@dataclass(frozen=True, slots=True)
 class Samples:
     """Samples, oldest first, each with its time (epoch ms)."""
 
     samples: tuple[tuple[int, Mapping[Key, Offsets]], ...] = ()
+    drops: tuple[LogDrop, ...] = ()
+    """Oldest first. They are kept longer than samples: Kafka does not remember where a lost log ended."""
 
     @classmethod
     def parse(cls, content: bytes | None) -> Self:
@@ -71,7 +87,11 @@ class Samples:
                         },
                     )
                     for each in fields["samples"]
-                )
+                ),
+                tuple(
+                    LogDrop((stream, TopicPartition.parse(tp)), int(at), int(end), int(committed))
+                    for stream, tp, at, end, committed in fields.get("drops", ())
+                ),
             )
         except (DocumentTooNew, KeyError, TypeError, ValueError, OSError) as error:
             logger.warning("the watch begins without samples: those stored cannot be read: %s", error)
@@ -85,7 +105,8 @@ class Samples:
             for (stream, tp), each in sample.items():
                 offsets.setdefault(stream, {})[str(tp)] = (each.start, each.end, each.committed)
             samples.append({"at": at, "offsets": offsets})
-        return gzip.compress(orjson.dumps({"v": _VERSION, "samples": samples}), compresslevel=1)
+        drops = [[each.key[0], str(each.key[1]), each.at_ms, each.end, each.committed] for each in self.drops]
+        return gzip.compress(orjson.dumps({"v": _VERSION, "samples": samples, "drops": drops}), compresslevel=1)
 
     @property
     def is_first_of_day(self) -> bool:
@@ -104,7 +125,7 @@ class Samples:
             is_spare = kept and age_ms > _ALL_KEPT_MS and after - kept[-1][0] <= age_ms // _SPACING
             if not is_spare:
                 kept.append((at, each))
-        return type(self)((*kept, (now_ms, sample)))
+        return type(self)((*kept, (now_ms, sample)), self._drops_until(now_ms, sample))
 
     def beyond_since(self, key: Key, offset: int, *, of_archive: bool = False) -> int | None:
         """Return since when the log, or the archive, of a topic-partition is known to be beyond an offset (epoch ms).
@@ -154,16 +175,27 @@ class Samples:
                 break
         return found
 
-    def end_before_drop(self, key: Key, resume_offset: int, until_ms: int | None = None) -> tuple[int, int] | None:
-        """Return when a watch saw the end of a log that became shorter later (epoch ms), and that end.
+    def end_before_drop(self, key: Key, resume_offset: int, until_ms: int | None = None) -> LogDrop | None:
+        """Return the last time that the log of a topic-partition was seen to become shorter; None if it was not.
 
-        Only an end beyond `resume_offset`, while no more than that was archived, and only watches up to a time count.
-        None: no watch saw one. Of several, the last is meant.
+        Only an end beyond `resume_offset` counts, while no more than that was archived, and only up to a time.
         """
-        seen = [(at, sample[key]) for at, sample in self.samples if key in sample]
-        drops = [
-            (at, before.end)
-            for (at, before), (_, after) in pairwise(seen)
-            if after.end < before.end and before.end > resume_offset and before.committed <= resume_offset
+        found = [
+            each
+            for each in self.drops
+            if each.key == key
+            and each.committed <= resume_offset < each.end
+            and (until_ms is None or each.at_ms <= until_ms)
         ]
-        return next((each for each in reversed(drops) if until_ms is None or each[0] <= until_ms), None)
+        return found[-1] if found else None
+
+    def _drops_until(self, now_ms: int, sample: Mapping[Key, Offsets]) -> tuple[LogDrop, ...]:
+        """Return the drops that are kept, and those that a new sample shows."""
+        at, before = self.samples[-1] if self.samples else (now_ms, {})
+        new = [
+            LogDrop(key, at, before[key].end, before[key].committed)
+            for key, each in sample.items()
+            if key in before and each.end < before[key].end
+        ]
+        kept = [each for each in self.drops if now_ms - each.at_ms <= _DROPS_KEPT_MS]
+        return tuple([*kept, *new][-_MOST_DROPS:])

@@ -51,3 +51,17 @@ def test_an_archive_that_stands_still_is_told_from_a_log_that_stands_still() -> 
     assert samples.latest_before(KEY, 20) == 2 * MINUTE
     assert samples.first_since(KEY, 2 * MINUTE) == Offsets(0, 20, 10)
     assert samples.at_least_ago(KEY, 90_000) == (MINUTE, Offsets(0, 20, 10))
+
+
+def test_end_of_a_log_that_became_shorter_is_remembered() -> None:
+    key = ("flights", TopicPartition("flights", 0))
+    samples = Samples().with_sample(1_000, {key: Offsets(0, 100, 70)}).with_sample(2_000, {key: Offsets(0, 30, 70)})
+    for minute in range(3 * 24 * 60):  # the samples themselves are gone by then
+        samples = samples.with_sample(100_000 + minute * 60_000, {key: Offsets(0, 200, 70)})
+    samples = Samples.parse(samples.content())
+    drop = samples.end_before_drop(key, 70)
+    assert drop is not None
+    assert (drop.at_ms, drop.end) == (1_000, 100)
+    assert samples.end_before_drop(key, 100) is None, "the archive has all of it"
+    assert samples.end_before_drop(key, 60) is None, "more was archived than that"
+    assert samples.end_before_drop(key, 70, until_ms=999) is None
