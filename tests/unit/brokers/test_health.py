@@ -1,0 +1,257 @@
+"""The promises about the Kafka cluster: each finding, and its limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from waybill.brokers.health import Subjects, health_findings, unknown_findings
+from waybill.brokers.isr_history import IsrHistory, ReplicaState, classify
+from waybill.brokers.readings import GroupReading, Readings, SlowReadings
+from waybill.brokers.what_if import TopicRules
+from waybill.config.kafka_promises import KafkaPromiseName, KafkaPromises
+from waybill.config.kafka_topics import KafkaTopic
+from waybill.incidents.finding import Finding, Verdict
+from waybill.names import TopicPartition
+from waybill.sources.cluster_state import Broker, ClusterState, PartitionState
+from waybill.sources.controllers import Quorum
+from waybill.sources.log_directories import LogDirectory
+from waybill.watch.kafka_figures import KafkaMemory
+
+NOW_MS = 1_800_000_000_000
+MINUTE = 60_000
+BROKERS = {node: Broker(node, f"b{node}", 9092, f"rack-{node}") for node in (1, 2, 3)}
+
+
+def partition(replicas: list[int], in_sync: list[int], leader: int | None = None) -> PartitionState:
+    leading = (in_sync[0] if in_sync else -1) if leader is None else leader
+    return PartitionState(leading, 1, tuple(replicas), tuple(in_sync), ())
+
+
+def cluster(partitions: Mapping[str, PartitionState], live: tuple[int, ...] = (1, 2, 3)) -> ClusterState:
+    tps = {TopicPartition.parse(name): each for name, each in partitions.items()}
+    brokers = {node: BROKERS[node] for node in live}
+    return ClusterState("c", 1, brokers, tps, {tp.topic: "id" for tp in tps})
+
+
+SOUND = cluster({"flights/0": partition([1, 2, 3], [1, 2, 3]), "flights/1": partition([2, 3, 1], [2, 3, 1])})
+
+
+def findings(
+    state: ClusterState = SOUND,
+    *,
+    promises: dict[str, Any] | None = None,
+    rules: Mapping[str, TopicRules] | None = None,
+    declared: Mapping[str, KafkaTopic] | None = None,
+    listed: tuple[str, ...] = ("flights",),
+    history: IsrHistory | None = None,
+    commits: Mapping[str, tuple[int, int]] | None = None,
+    slow: Mapping[str, Any] | None = None,
+    **readings: Any,
+) -> dict[str, Finding]:
+    """Return the findings about a cluster, by promise."""
+    known = {"flights": TopicRules(min_in_sync=2)} if rules is None else rules
+    read = SlowReadings(NOW_MS, known, **(slow or {}))
+    given_readings = Readings(state, read, **{"quorum": Quorum(1, dict.fromkeys((1, 2, 3), NOW_MS)), **readings})
+    subjects = Subjects(
+        KafkaPromises.model_validate(promises or {}), declared or {}, {"s": listed.__contains__}, {"s": listed}
+    )
+    followed = IsrHistory().followed(classify(state, known), NOW_MS) if history is None else history
+    found = health_findings(subjects, given_readings, followed, commits or {}, NOW_MS)
+    return {each.promise.removeprefix("kafka_"): each for each in found}
+
+
+def broken(found: Mapping[str, Finding]) -> set[str]:
+    return {name for name, each in found.items() if each.verdict is Verdict.BROKEN}
+
+
+def test_sound_cluster_breaks_no_promise() -> None:
+    found = findings()
+    assert broken(found) == set()
+    assert {each.verdict for each in found.values()} == {Verdict.KEPT}
+    assert "unmatched_topics" not in found, "it is off by default"
+
+
+# --- replicas ---
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        (partition([1, 2, 3], [], -1), {ReplicaState.OFFLINE}),
+        (partition([1, 2, 3], [1, 2]), {ReplicaState.UNDER_REPLICATED}),
+        (
+            partition([1, 2, 3], [1]),
+            {ReplicaState.UNDER_REPLICATED, ReplicaState.UNDER_MIN_ISR, ReplicaState.SINGLE_IN_SYNC},
+        ),
+        (partition([1], [1]), set()),
+        (partition([1, 2, 3], [1, 2, 3]), set()),
+    ],
+)
+def test_state_of_a_topic_partition_follows_from_its_replicas(
+    state: PartitionState, expected: set[ReplicaState]
+) -> None:
+    found = classify(cluster({"flights/0": state}), {"flights": TopicRules(min_in_sync=2)})
+    assert {name for name, tps in found.items() if tps} == expected
+
+
+def test_short_shrink_is_history_and_a_long_one_is_an_alert() -> None:
+    state = cluster({"flights/0": partition([1, 2, 3], [1, 2])})
+    rules = {"flights": TopicRules(min_in_sync=2)}
+    history = IsrHistory().followed(classify(state, rules), NOW_MS - 4 * MINUTE)
+    assert broken(findings(state, history=history.followed(classify(state, rules), NOW_MS))) == set()
+    old = IsrHistory().followed(classify(state, rules), NOW_MS - 6 * MINUTE)
+    found = findings(state, history=old.followed(classify(state, rules), NOW_MS))
+    assert broken(found) == {"under_replicated"}
+    assert found["under_replicated"].since_ms == NOW_MS - 6 * MINUTE
+    assert "broker 3; streams: s" in found["under_replicated"].detail
+    (episode,) = history.followed(classify(SOUND, rules), NOW_MS).ended
+    assert (episode.topic, episode.partitions, episode.until_ms - episode.since_ms) == ("flights", 1, 4 * MINUTE)
+
+
+def test_offline_and_under_min_isr_are_alerts_at_once() -> None:
+    offline = cluster({"flights/0": partition([1], [], -1)}, live=(2, 3))
+    assert broken(findings(offline)) == {"offline_partitions"}
+    state = cluster({"flights/0": partition([1, 2, 3], [1])}, live=(1,))
+    assert broken(findings(state)) == {"under_min_isr"}
+
+
+replica_sets = st.lists(st.sampled_from([1, 2, 3]), unique=True)
+
+
+@given(
+    st.lists(
+        st.dictionaries(st.integers(0, 3), st.tuples(replica_sets.filter(bool), replica_sets), max_size=4), max_size=12
+    )
+)
+def test_history_dates_each_state_from_its_first_watch(watches: list[dict[int, tuple[list[int], list[int]]]]) -> None:
+    """Against a model that looks at all watches again each time."""
+    history, seen = IsrHistory(), list[dict[ReplicaState, set[TopicPartition]]]()
+    for number, partitions in enumerate(watches):
+        state = cluster(
+            {
+                f"flights/{n}": partition(replicas, [r for r in replicas if r in live])
+                for n, (replicas, live) in partitions.items()
+            }
+        )
+        found = classify(state, {"flights": TopicRules(min_in_sync=2)})
+        seen.append({name: set(tps) for name, tps in found.items()})
+        history = IsrHistory.parse(history.followed(found, number * MINUTE).document())
+        for name in ReplicaState:
+            expected = {}
+            for tp in seen[-1][name]:
+                first = number
+                while first and tp in seen[first - 1][name]:
+                    first -= 1
+                expected[tp] = first * MINUTE
+            assert history.open[name] == expected
+
+
+# --- topics, brokers, groups ---
+
+
+def test_skew_names_the_broker_or_rack_with_the_most() -> None:
+    uneven = cluster({f"flights/{n}": partition([1], [1]) for n in range(40)})
+    found = findings(uneven)
+    assert {"leader_skew", "replica_skew"} <= broken(found)
+    assert found["leader_skew"].value == pytest.approx(3.0)
+    assert "has the most" in found["leader_skew"].detail
+    assert "leader_skew" not in broken(findings(cluster({f"flights/{n}": partition([1], [1]) for n in range(9)})))
+
+
+def test_topic_below_what_is_declared_is_named() -> None:
+    declared = {"flights": KafkaTopic.model_validate({"partitions": 2, "replication_factor": 3})}
+    assert broken(findings(declared=declared)) == set()
+    few = cluster({"flights/0": partition([1, 2], [1, 2])})
+    assert "flights has 2 replicas, and 3" in findings(few, declared=declared)["below_declared"].detail
+    low = findings(declared=declared, rules={"flights": TopicRules(min_in_sync=1)})["below_declared"]
+    assert "min.insync.replicas 1" in low.detail
+
+
+def test_unclean_election_counts_for_topics_of_streams_unless_declared() -> None:
+    unclean = {"flights": TopicRules(2, True), "other": TopicRules(2, True)}
+    assert findings(rules=unclean)["unclean_election"].detail == "flights"
+    declared = {"flights": KafkaTopic.model_validate({"partitions": 2, "unclean_leader_election": True})}
+    assert "unclean_election" not in broken(findings(rules=unclean, declared=declared))
+
+
+def test_lagging_and_missing_controllers() -> None:
+    late = Quorum(1, {1: NOW_MS, 2: NOW_MS - 31_000, 3: NOW_MS - 29_000})
+    found = findings(quorum=late)["controllers"]
+    assert (found.verdict, "controller 2 of 3" in found.detail) == (Verdict.BROKEN, True)
+    assert "nobody elects" in findings(quorum=None, quorum_error="no answer")["controllers"].detail
+    assert "controllers" not in broken(findings(quorum=None)), "a cluster with ZooKeeper has no quorum"
+
+
+def test_full_and_failed_disks() -> None:
+    full = LogDirectory(2, "/data", "", 100, 14)
+    assert findings(slow={"directories": (full,)})["disk_used"].detail == "broker 2, /data"
+    failed = replace(full, usable_bytes=90, error="KafkaStorageError")
+    assert "cannot use /data" in findings(slow={"directories": (failed,)})["disk_used"].detail
+    unknown = LogDirectory(2, "/data", "", -1, -1)
+    assert "disk_used" not in broken(findings(slow={"directories": (unknown,)}))
+
+
+def test_clock_ahead_is_a_fault_and_old_messages_are_not() -> None:
+    tp = TopicPartition("flights", 0)
+    assert "clock_skew" in broken(findings(slow={"newest_ms": {tp: NOW_MS + 11 * MINUTE}}))
+    assert "clock_skew" not in broken(findings(slow={"newest_ms": {tp: NOW_MS - 10**9}}))
+
+
+def test_unmatched_and_missing_topics() -> None:
+    state = cluster({"other/0": partition([1], [1]), "tmp-1/0": partition([1], [1])})
+    promises = {"unmatched_topics": {"severity": "warning", "ignore": ["tmp-.*"]}}
+    found = findings(state, promises=promises)
+    assert found["unmatched_topics"].detail == "other"
+    assert found["missing_topics"].detail == "s: topic flights"
+
+
+def test_missing_acls_are_named() -> None:
+    found = findings(missing_acls=("Describe on the cluster",))
+    assert "give Waybill's user: Describe on the cluster" in found["access"].detail
+
+
+GROUPS = {"groups": {"app-.*": {"limit": 100, "commits_within": "10m"}}}
+
+
+@pytest.mark.parametrize(
+    ("lag", "silent_minutes", "is_broken", "figure"),
+    [
+        (5, 1, False, "5 messages"),
+        (5, 20, True, "5 messages, no commit for 20 min"),
+        (0, 20, False, "0 messages"),
+        (101, 1, True, "101 messages"),
+    ],
+)
+def test_frozen_lag_is_told_apart_from_a_small_one(lag: int, silent_minutes: int, is_broken: bool, figure: str) -> None:
+    group = GroupReading("Stable", 50, lag)
+    commits = {"app-1": (50, NOW_MS - silent_minutes * MINUTE)}
+    found = findings(promises=GROUPS, groups={"app-1": group}, commits=commits)["group_lag"]
+    assert (found.verdict is Verdict.BROKEN, found.figure, found.subject) == (is_broken, figure, "app-1")
+
+
+def test_everything_is_unknown_when_the_cluster_does_not_answer() -> None:
+    promises = KafkaPromises.model_validate(GROUPS)
+    found = unknown_findings(promises, {"app-1": (5, 1)})
+    assert {each.verdict for each in found} == {Verdict.UNKNOWN}
+    assert {each.promise for each in found} == set(KafkaPromiseName) - {KafkaPromiseName.UNMATCHED_TOPICS}
+
+
+def test_memory_is_read_as_it_was_written_and_damage_is_an_empty_one() -> None:
+    state = cluster({"flights/0": partition([1, 2, 3], [1])})
+    slow = SlowReadings(
+        NOW_MS,
+        {"flights": TopicRules(2, True)},
+        (LogDirectory(1, "/data", "", 100, 50),),
+        {TopicPartition("flights", 0): NOW_MS},
+        ("Describe on the cluster",),
+    )
+    memory = KafkaMemory(IsrHistory().followed(classify(state, {}), NOW_MS), {"app-1": (5, NOW_MS)}, slow)
+    memory = replace(memory, history=memory.history.followed(classify(SOUND, {}), NOW_MS + MINUTE))
+    assert KafkaMemory.parse(memory.content()) == memory
+    assert KafkaMemory.parse(b"damaged") == KafkaMemory()
