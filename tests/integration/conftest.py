@@ -13,6 +13,7 @@ from background_builds import BackgroundBuilds
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from airflow_pages import Server
     from ingest_scenes import Archive, Cluster
     from maintenance_scenes import MaintenanceRunner
     from partition_scenes import Scene
@@ -95,6 +96,15 @@ def spark_session(stack: Stack) -> Iterator[SparkSession]:
         gateway.proc.stdin.close()
         gateway.proc.wait(timeout=30)
         SparkContext._gateway = SparkContext._jvm = None
+
+
+@pytest.fixture(scope="session")
+def airflow_pages(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Airflow's API server with Waybill's pages."""
+    from airflow_pages import serving
+
+    with serving(tmp_path_factory.mktemp("airflow")) as server:
+        yield server
 
 
 @pytest.fixture

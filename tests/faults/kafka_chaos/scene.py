@@ -179,9 +179,7 @@ def _play_step(scene: _Scene, number: int, step: Step, played: Played) -> None:
     scene.hurt(step)
     try:
         if step.blip:
-            while time.monotonic() - begun < _BLIP_SECONDS:
-                if found := scene.watch():
-                    played.faults.append(f"{place}: {sorted(found)} after a freeze of {_BLIP_SECONDS:.0f} s")
+            time.sleep(_BLIP_SECONDS)  # without a watch: one that waits for the frozen broker would prolong the blip
         else:
             expected = expected_promises(scene.scenario.topics, {step.broker})
             for promise, seconds in _wait(scene, expected, begun, played, place).items():
