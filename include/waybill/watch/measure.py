@@ -20,6 +20,7 @@ import orjson
 
 from waybill.archive.topic_settings import TopicSettings, record_topic_settings
 from waybill.brokers.health import unknown_findings
+from waybill.brokers.readings import Readings
 from waybill.config import Config
 from waybill.config.promises import PromiseName, PromiseSeverity
 from waybill.coordination import DayMark, ZooKeeperSession
@@ -185,6 +186,8 @@ class Measured:
     """Of the streams whose tables were read, by this watch or within the last five minutes."""
     samples: Samples = field(default_factory=Samples)
     """The offsets that this watch and earlier ones saw."""
+    cluster: Readings | None = None
+    """The Kafka cluster; None: it did not answer, or no stream reads Kafka."""
 
 
 def measure(config: Config, services: WatchServices, now_ms: int, *, stores: bool) -> Measured:
@@ -225,7 +228,7 @@ def measure(config: Config, services: WatchServices, now_ms: int, *, stores: boo
                 services.store.replace(kafka_memory_key(services.store.prefix), kafka.memory.content())
             services.store.replace(samples_key(services.store.prefix), samples.content())
             services.store.replace(table_states_key(services.store.prefix), _states_content(states))
-    return Measured([*found, *services.findings.values()], logs, states, samples)
+    return Measured([*found, *services.findings.values()], logs, states, samples, kafka.readings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +237,7 @@ class _Kafka:
 
     findings: list[Finding]
     memory: KafkaMemory | None = None
+    readings: Readings | None = None
 
 
 def _measure_kafka(config: Config, services: WatchServices, now_ms: int) -> _Kafka:
@@ -247,7 +251,7 @@ def _measure_kafka(config: Config, services: WatchServices, now_ms: int) -> _Kaf
     if services.sources is not None and services.sources.kafka is not None:
         with services.needed("Kafka"):
             measured = measure_kafka(config, services.sources.kafka.cluster, memory, now_ms)
-            return _Kafka(measured.findings, measured.memory)
+            return _Kafka(measured.findings, measured.memory, measured.readings)
     return _Kafka(unknown_findings(config.kafka.promises, memory.commits))
 
 

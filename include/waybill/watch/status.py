@@ -24,6 +24,7 @@ from waybill.incidents.finding import Verdict
 __all__ = [
     "AuditStatus",
     "BackfillStatus",
+    "BrokerStatus",
     "ChainRange",
     "CheckStatus",
     "DecisionStatus",
@@ -125,6 +126,24 @@ class ReplayStatus:
     rejected: int
     created_ms: int
     finished_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStatus:
+    """A Kafka broker: one that is alive, or that should hold replicas."""
+
+    id: int
+    rack: str
+    is_alive: bool
+    leads: int
+    """Topic-partitions."""
+    replicas: int
+    out_of_sync: int
+    """Of its replicas."""
+    disk_used: float | None
+    """The share of its fullest log directory, from 0 to 1; None: not known."""
+    votes: bool
+    """Whether it is a controller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,6 +431,8 @@ class Status:
     streams: tuple[StreamStatus, ...] = ()
     shared: tuple[PromiseStatus, ...] = ()
     """Promises that all streams share, such as those of Kafka itself."""
+    brokers: tuple[BrokerStatus, ...] = ()
+    """By id; those of the document before while Kafka does not answer."""
     incidents: tuple[IncidentStatus, ...] = ()
     replays: tuple[ReplayStatus, ...] = ()
     replays_ms: int | None = None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 
+from waybill.brokers.readings import Readings
 from waybill.config import Config, Stream
 from waybill.config.alerts import Alerts
 from waybill.config.promises import PromiseName
@@ -16,6 +17,7 @@ from waybill.watch.log_figures import Logs
 from waybill.watch.measure import Measured
 from waybill.watch.samples import Key, Offsets, Samples
 from waybill.watch.status import (
+    BrokerStatus,
     HoldStatus,
     IncidentStatus,
     LedgerStatus,
@@ -31,7 +33,7 @@ from waybill.watch.status import (
 )
 from waybill.watch.table_figures import Published, TableState
 
-__all__ = ["incident_statuses", "promise_status", "service_statuses", "stream_statuses"]
+__all__ = ["broker_statuses", "incident_statuses", "promise_status", "service_statuses", "stream_statuses"]
 
 _RATE_MS = 10 * 60_000
 """Rates are those of the last ten minutes."""
@@ -200,6 +202,36 @@ def _reference(samples: Samples) -> tuple[float, Mapping[Key, Offsets], Mapping[
 def _dags(name: str, stream: Stream) -> dict[str, str]:
     sections = {stage: stream.section(stage) for stage in Stage}
     return {str(stage): section.dag_id(stage, name) for stage, section in sections.items() if section is not None}
+
+
+def broker_statuses(readings: Readings) -> tuple[BrokerStatus, ...]:
+    """Return the brokers that are alive, and those that are away and should hold replicas."""
+    state, leads = readings.state, Counter[int]()
+    replicas, out_of_sync = Counter[int](), Counter[int]()
+    for partition in state.partitions.values():
+        if partition.has_leader:
+            leads[partition.leader] += 1
+        replicas.update(partition.replicas)
+        out_of_sync.update(set(partition.replicas) - set(partition.in_sync))
+    disks: dict[int, float] = {}
+    for each in readings.slow.directories:
+        if each.total_bytes > 0:
+            used = 1 - each.usable_bytes / each.total_bytes
+            disks[each.broker] = max(used, disks.get(each.broker, 0.0))
+    voters = frozenset[int]() if readings.quorum is None else readings.quorum.voters
+    return tuple(
+        BrokerStatus(
+            node_id,
+            (state.brokers[node_id].rack or "") if node_id in state.brokers else "",
+            node_id in state.brokers,
+            leads[node_id],
+            replicas[node_id],
+            out_of_sync[node_id],
+            round(disks[node_id], 4) if node_id in disks else None,
+            node_id in voters,
+        )
+        for node_id in sorted({*state.brokers, *replicas})
+    )
 
 
 def _stops(logs: Logs, name: str) -> tuple[StopStatus, ...]:

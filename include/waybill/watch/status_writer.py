@@ -21,7 +21,13 @@ from waybill.store import Store
 from waybill.watch.action_log import list_actions
 from waybill.watch.measure import Measured, WatchServices
 from waybill.watch.status import DecisionStatus, ReplayStatus, Status, StreamDetails, UsageStatus
-from waybill.watch.status_build import incident_statuses, promise_status, service_statuses, stream_statuses
+from waybill.watch.status_build import (
+    broker_statuses,
+    incident_statuses,
+    promise_status,
+    service_statuses,
+    stream_statuses,
+)
 
 __all__ = ["store_status"]
 
@@ -94,6 +100,7 @@ def _make(
         shared=tuple(
             promise_status(each) for each in measured.findings if not each.stream and each.promise != REACHABLE
         ),
+        brokers=before.brokers if measured.cluster is None else broker_statuses(measured.cluster),
         incidents=incident_statuses(book.incidents, config.alerts, at_ms),
         replays=replays,
         replays_ms=replays_ms,

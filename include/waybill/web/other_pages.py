@@ -6,12 +6,13 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from waybill.incidents.finding import REACHABLE, TASKS
-from waybill.watch.status import DecisionStatus, Status, UsageStatus
+from waybill.watch.status import BrokerStatus, DecisionStatus, Status, UsageStatus
 from waybill.web.figures import Figure, Tone, age_text, bytes_text, count_text, time_text
 from waybill.web.frame import Links, Viewer
 from waybill.web.streams_page import IncidentRow, PromiseRow, incident_row, promise_row
 
 __all__ = [
+    "BrokerRow",
     "CostPage",
     "CostRow",
     "DecisionRow",
@@ -101,8 +102,25 @@ class KafkaTopicRow:
 
 
 @dataclass(frozen=True, slots=True)
+class BrokerRow:
+    """A broker."""
+
+    name: str
+    rack: str
+    state: Figure
+    leads: Figure
+    replicas: Figure
+    out_of_sync: Figure
+    disk: Figure
+    votes: bool
+    """Whether it is a controller."""
+
+
+@dataclass(frozen=True, slots=True)
 class KafkaPage:
     """The page."""
+
+    brokers: tuple[BrokerRow, ...]
 
     services: tuple[tuple[str, Figure], ...]
     """Kafka and ZooKeeper."""
@@ -131,14 +149,33 @@ def kafka_page(status: Status, links: Links, now_ms: int) -> KafkaPage:
         if each.name in ("Kafka", "ZooKeeper")
     )
     return KafkaPage(
+        tuple(_broker_row(each) for each in status.brokers),
         services,
         tuple(promise_row(each, now_ms) for each in own),
         _topic_rows(status, links),
         (
+            ("The promises now, and since when replicas lacked", "waybill kafka health --history"),
             ("What the loss of a broker does", "waybill kafka what-if --broker 1"),
+            ("What elections took back", "waybill kafka losses STREAM"),
             ("How producers write to a topic", "waybill kafka producers TOPIC"),
             ("Offsets of all streams", "waybill offsets ls"),
         ),
+    )
+
+
+def _broker_row(broker: BrokerStatus) -> BrokerRow:
+    command = "waybill kafka health"
+    behind = Tone.WARNING if broker.out_of_sync else Tone.NONE
+    disk = "–" if broker.disk_used is None else f"{broker.disk_used:.0%}"
+    return BrokerRow(
+        str(broker.id),
+        broker.rack,
+        Figure("alive", Tone.OK) if broker.is_alive else Figure("away", Tone.CRITICAL),
+        Figure(count_text(broker.leads), command=command),
+        Figure(count_text(broker.replicas), command=command),
+        Figure(count_text(broker.out_of_sync), behind, command=command),
+        Figure(disk, command=command, title="its fullest log directory"),
+        broker.votes,
     )
 
 

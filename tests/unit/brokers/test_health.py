@@ -22,6 +22,8 @@ from waybill.sources.cluster_state import Broker, ClusterState, PartitionState
 from waybill.sources.controllers import Quorum
 from waybill.sources.log_directories import LogDirectory
 from waybill.watch.kafka_figures import KafkaMemory
+from waybill.watch.status import BrokerStatus
+from waybill.watch.status_build import broker_statuses
 
 NOW_MS = 1_800_000_000_000
 MINUTE = 60_000
@@ -255,3 +257,14 @@ def test_memory_is_read_as_it_was_written_and_damage_is_an_empty_one() -> None:
     memory = replace(memory, history=memory.history.followed(classify(SOUND, {}), NOW_MS + MINUTE))
     assert KafkaMemory.parse(memory.content()) == memory
     assert KafkaMemory.parse(b"damaged") == KafkaMemory()
+
+
+def test_pages_show_brokers_that_are_alive_and_those_that_should_hold_replicas() -> None:
+    state = cluster({"flights/0": partition([1, 2], [1]), "flights/1": partition([1, 3], [3, 1])}, live=(1, 3))
+    slow = SlowReadings(NOW_MS, {}, (LogDirectory(1, "/a", "", 100, 50), LogDirectory(1, "/b", "", 100, 20)))
+    found = broker_statuses(Readings(state, slow, Quorum(1, {1: NOW_MS})))
+    assert found == (
+        BrokerStatus(1, "rack-1", True, 1, 2, 0, 0.8, True),
+        BrokerStatus(2, "", False, 0, 1, 1, None, False),
+        BrokerStatus(3, "rack-3", True, 1, 1, 0, None, False),
+    )

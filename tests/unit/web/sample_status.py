@@ -7,6 +7,7 @@ from waybill.incidents.finding import Verdict
 from waybill.watch.status import (
     AuditStatus,
     BackfillStatus,
+    BrokerStatus,
     ChainRange,
     CheckStatus,
     DecisionStatus,
@@ -189,6 +190,11 @@ def sample_status(*others: StreamStatus) -> Status:
             ServiceStatus("the catalog", Verdict.BROKEN, "no answer", "connection refused", NOW_MS - 9 * MINUTE_MS),
         ),
         streams=(flights(), quiet("weather"), quiet("paused"), *others),
+        brokers=(
+            BrokerStatus(1, "rack-a", True, 20, 40, 0, 0.41, True),
+            BrokerStatus(2, "rack-b", False, 0, 40, 40, None, True),
+            BrokerStatus(3, "", True, 40, 40, 0, 0.87, False),
+        ),
         shared=(
             PromiseStatus(
                 "",
@@ -206,12 +212,12 @@ def sample_status(*others: StreamStatus) -> Status:
             ),
             PromiseStatus(
                 "",
-                "replicas_in_sync",
-                "flights",
+                "kafka_disk_used",
+                "",
                 Verdict.KEPT,
                 PromiseSeverity.WARNING,
-                "all in sync",
-                "all",
+                "87%",
+                "at most 90%",
                 command="waybill kafka health",
             ),
         ),

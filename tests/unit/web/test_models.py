@@ -88,7 +88,12 @@ def test_the_other_pages_show_incidents_topics_replays_and_usage() -> None:
     incidents = incidents_page(status, LINKS, ADMIN, NOW_MS)
     assert [each.stream for each in incidents.open] == ["flights"]
     assert incidents.resolved[0].acknowledge is None
-    assert [each.name for each in kafka_page(status, LINKS, NOW_MS).findings] == ["replicas_in_sync"]
+    assert [each.name for each in kafka_page(status, LINKS, NOW_MS).findings] == ["kafka_disk_used"]
+    assert [(each.name, each.state.text, each.disk.text) for each in kafka_page(status, LINKS, NOW_MS).brokers] == [
+        ("1", "alive", "41%"),
+        ("2", "away", "–"),
+        ("3", "alive", "87%"),
+    ]
     assert [each.topic for each in kafka_page(status, LINKS, NOW_MS).topics] == ["flights", "paused", "weather"]
     assert replays_page(status, LINKS, NOW_MS).rows[0].state == "ongoing"
     cost = cost_page(status, LINKS, NOW_MS)
