@@ -27,6 +27,7 @@ zookeeper: {root: ui}
 streams:
   flights:
     topics: [ui-flights]
+    upload: {max_age: 0s}
     parser: {name: json, event_time: {field: at, format: epoch_ms}}
     table: ui.flights
 """

@@ -35,7 +35,7 @@ class Browser:
         self.driver.find_element(By.CSS_SELECTOR, 'input[name="username"]').send_keys(user)
         self.driver.find_element(By.CSS_SELECTOR, 'input[type="password"]').send_keys(f"password-of-{user}")
         self.driver.find_element(By.CSS_SELECTOR, 'button[type="submit"]').click()
-        self.wait(lambda: "/auth/login" not in self.driver.current_url)
+        self.wait(lambda: "/auth/login" not in self.driver.current_url and self.driver.get_cookie("_token"))
 
     def open(self, path: str) -> None:
         """Open a page of Waybill."""

@@ -15,7 +15,7 @@ from airflow_pages import BASE, Server
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from pages_browser import CHROMIUM, DRIVER, NARROW, WIDE, Browser, open_browser
-from sample_status import NOW_MS, flights, sample_status
+from sample_status import NOW_MS, sample_status
 
 from devstack import Stack
 from waybill.config import Config, load_config
@@ -121,8 +121,12 @@ def test_page_follows_the_watch_without_a_reload_and_leaves_open_forms_alone(sce
     browser = scene.browser
     browser.sign_in("ada")
     browser.open("/streams/flights")
-    assert "another table" not in browser.text
-    scene.store(sample_status(replace(flights(), table="another.table")))
+    assert "another.table" not in browser.text
+    changed = sample_status()
+    streams = tuple(
+        replace(each, table="another.table") if each.name == "flights" else each for each in changed.streams
+    )
+    scene.store(replace(changed, streams=streams))
     browser.wait(lambda: "another.table" in browser.text)
     browser.all("details.action summary")[0].click()
     scene.store()

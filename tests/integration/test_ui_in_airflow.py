@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 
 import httpx
 import pytest
@@ -38,6 +39,10 @@ def test_the_pages_work_with_airflows_login_roles_and_base_url(
         assert anonymous.get("/waybill/ui/api/status").status_code == 401
         assert anonymous.post("/waybill/ui/actions/pause").status_code == 401
 
+    with airflow_pages.browser("ada") as browser:  # the first page comes while the status document is read
+        end = time.monotonic() + 30
+        while "has not answered yet" in browser.get("/waybill/ui/").text and time.monotonic() < end:
+            time.sleep(0.5)
     roles = {}
     for user in USERS:
         with airflow_pages.browser(user) as browser:
