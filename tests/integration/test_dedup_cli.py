@@ -15,11 +15,13 @@ from partition_scenes import DAY_MS, Scene, event
 from waybill.config import Config
 from waybill.dedup.execute import InThisProcess
 from waybill.dedup.key_index import merge_index
+from waybill.dedup.key_lookup import find_kept_row
 from waybill.dedup.status import check_window
 from waybill.dedup.sweep import run_sweep
 from waybill.errors import ConfigError, WindowShrunk
 from waybill.names import TopicPartition
 from waybill.records.encode import Record
+from waybill.trace import find_places, open_services, trace_message
 
 pytestmark = pytest.mark.integration
 
@@ -176,3 +178,18 @@ def test_commands_refuse_a_stream_without_dedup(make_scene: MakeScene, tmp_path:
     assert check_window(scene.config, "flights") is None
     with pytest.raises(ConfigError, match="has no dedup"):
         merge_index(scene.config, "flights")
+
+
+def test_message_id_is_traced_by_the_key_index_and_without_one_by_the_tables(scene: Scene) -> None:
+    sweep(scene)
+    with open_services(scene.config) as services:
+        row = trace_message(services, scene.config, "flights", TP, 16).row
+        assert row is not None
+        message_id = row["message_id"]
+        assert find_kept_row(scene.config, "flights", [message_id], services) == (TP, 16)
+        assert find_kept_row(scene.config, "flights", ["never sent"], services) is None
+        assert find_places(services, scene.config, "flights", message_id) == [(TP, 16), (TP, 20)]
+        for key in scene.keys("dedup/"):
+            scene.store.remove(key)
+        assert find_kept_row(scene.config, "flights", [message_id], services) is None
+        assert find_places(services, scene.config, "flights", message_id) == [(TP, 16), (TP, 20)]

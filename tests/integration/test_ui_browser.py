@@ -234,7 +234,8 @@ def test_gap_is_accepted_by_an_admin_alone_and_hostile_messages_are_text(scene: 
         assert browser.driver.execute_script("return window.__hit") is None
         assert len(browser.all("script")) == 2
         assert browser.all('img[src="x"]') == []
-    AdminClient({"bootstrap.servers": stack.bootstrap_servers}).delete_topics([TOPIC])[TOPIC].result(timeout=30)
+    admin = AdminClient({"bootstrap.servers": stack.bootstrap_servers})
+    admin.delete_topics([TOPIC])[TOPIC].result(timeout=30)
 
 
 def test_viewer_sees_everything_and_can_do_nothing(scene: Scene) -> None:

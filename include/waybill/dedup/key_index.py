@@ -28,7 +28,7 @@ from waybill.tables import translate_storage_errors
 from waybill.tables.dedup import SweepState, load_dedup_tables, read_sweep_state
 from waybill.tables.histories import TableHistory
 
-__all__ = ["KeyIndex", "merge_index", "rebuild_index"]
+__all__ = ["KeyIndex", "merge_index", "open_index", "rebuild_index"]
 
 logger = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ def rebuild_index(config: Config, name: str) -> Manifest | None:
     `DamagedFile`, `CommitConflict`, `ProgressLost`, or one of the retriable `StoreUnavailable` and
     `CatalogUnavailable`.
     """
-    with _open_index(config, name) as opened:
+    with open_index(config, name) as opened:
         if opened is None:
             return None
         index, state = opened
@@ -120,7 +120,7 @@ def merge_index(config: Config, name: str, services: Services | None = None) -> 
 
     `services`: those to use; without them it opens and closes its own. Raises what `rebuild_index` raises.
     """
-    with _open_index(config, name, services) as opened:
+    with open_index(config, name, services) as opened:
         before = None if opened is None else opened[0].load()
         if opened is None or before is None:
             logger.info("%s: there is no key index yet", name)
@@ -142,9 +142,13 @@ def merge_index(config: Config, name: str, services: Services | None = None) -> 
 
 
 @contextmanager
-def _open_index(
+def open_index(
     config: Config, name: str, services: Services | None = None
 ) -> Iterator[tuple[KeyIndex, SweepState] | None]:
+    """Open the index of stream `name`, with the state of its unique table; None: there is no unique table yet.
+
+    Raises `ConfigError` for a stream without dedup.
+    """
     stream = config.stream(name)
     if stream.dedup is None:
         raise ConfigError(f"stream {name!r} has no dedup: add a section `dedup` to it in the config ({{}} is enough)")

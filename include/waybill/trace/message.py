@@ -6,6 +6,7 @@ tables with conditions by which Iceberg leaves out most files. It reads, and cha
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from waybill.archive.chain import ChainObject, walk_chain
 from waybill.archive.gaps import Gap, list_gaps_of_chain
 from waybill.archive.spans import Span, read_span
 from waybill.config import Config, Stream
-from waybill.errors import ChainBroken, CorruptBatch
+from waybill.errors import ChainBroken, CorruptBatch, IndexDamaged
 from waybill.names import TopicPartition
 from waybill.staging.services import Services, services_of
 from waybill.store import Store
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
 __all__ = ["MAX_FOUND", "TraceServices", "Traced", "find_places", "open_services", "read_message", "trace_message"]
+
+logger = logging.getLogger(__name__)
 
 MAX_FOUND = 10
 """So many messages of one message id, and so many duplicates of one message, are found."""
@@ -88,9 +91,16 @@ def trace_message(services: Services, config: Config, name: str, tp: TopicPartit
 def find_places(services: Services, config: Config, name: str, message_id: str) -> list[Place]:
     """Return where the messages with a message id are, at most `MAX_FOUND`: first those that dedup kept.
 
+    Where dedup goes by the message id, its key index says where the kept row is, and only duplicates of that row are
+    looked for. Else, and for ids before the window of the index, the tables are scanned.
+
     Raises as `trace_message` does.
     """
     stream = config.stream(name)
+    if stream.dedup is not None and stream.dedup.key == ("message_id",):
+        found = _find_by_key_index(services, config, name, message_id)
+        if found:
+            return found
     tables = load_tables(services.catalog, stream)
     if tables is None:
         return []
@@ -103,6 +113,28 @@ def find_places(services: Services, config: Config, name: str, message_id: str) 
             if place not in places:
                 places.append(place)
     return places[:MAX_FOUND]
+
+
+def _find_by_key_index(services: Services, config: Config, name: str, message_id: str) -> list[Place]:
+    """Return the row that dedup kept of a message id, and those that repeat it; none if the index does not know it."""
+    from waybill.dedup.key_lookup import find_kept_row
+
+    try:
+        kept = find_kept_row(config, name, [message_id], services)
+    except IndexDamaged as error:
+        logger.warning("%s: the tables are scanned instead of the key index: %s", name, error)
+        return []
+    dedup = load_dedup_tables(services.catalog, config.stream(name))
+    if kept is None or dedup is None:
+        return []
+    tp, offset = kept
+    place: dict[str, str | int] = {"topic": tp.topic, "partition": tp.partition, "offset": offset}
+    if not any(row["message_id"] == message_id for row in _scan(dedup.unique, place, ("message_id",))):
+        return []  # another key of the same hash, or the row was replaced since
+    of_first = {f"first_{column}": value for column, value in place.items()}
+    repeats = _scan(dedup.duplicates, of_first, ("topic", "partition", "offset"))
+    found = [kept, *((TopicPartition(row["topic"], row["partition"]), row["offset"]) for row in repeats)]
+    return found[:MAX_FOUND]
 
 
 # --- the archive ------------------------------------------------------------------------------------------------------
