@@ -578,3 +578,27 @@ def test_plan_of_topics_works_with_describe_alone_and_names_the_missing_acls(
     servers.allow(BOB, tp.topic, AclOperation.ALTER_CONFIGS)
     found, said = plan("apply")
     assert found["left"]["steps"] == [], said
+
+
+def test_health_works_with_describe_alone_and_names_the_missing_acls(
+    servers: SecuredServers, cluster: Cluster, drill: Drill, tp: TopicPartition
+) -> None:
+    drill.connect(kafka=servers.kafka_as(BOB, "SCRAM-SHA-256"), zookeeper=servers.zookeeper())
+    cluster.produce(tp, [(None, b"v")])
+    servers.allow(BOB, tp.topic, AclOperation.DESCRIBE)
+
+    def promises() -> dict[str, dict[str, Any]]:
+        ran = waybill("kafka", "health", "--json", WAYBILL_CONFIG=str(drill.file))
+        return {each["promise"]: each for each in ran.document["promises"]}
+
+    found = promises()
+    assert found["offline_partitions"]["verdict"] == "kept"
+    assert found["access"]["verdict"] == "broken"
+    for acl in (
+        f"DescribeConfigs on topic {tp.topic!r}",
+        "Describe on the cluster (log directories)",
+        "Describe on the cluster (quorum)",
+    ):
+        assert acl in found["access"]["detail"]
+    servers.allow(BOB, tp.topic, AclOperation.DESCRIBE_CONFIGS)
+    assert "DescribeConfigs" not in promises()["access"]["detail"]
