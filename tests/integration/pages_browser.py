@@ -27,13 +27,13 @@ class Browser:
     def __init__(self, driver: webdriver.Chrome, root: str) -> None:
         self.driver, self.root = driver, root
 
-    def sign_in(self, user: str) -> None:
-        """Sign in through Airflow's own page."""
+    def sign_in(self, user: str, password: str | None = None) -> None:
+        """Sign in through Airflow's own page. The users of `airflow_pages` need no password here."""
         self.driver.delete_all_cookies()
         self.driver.get(f"{self.root}/auth/login")
         self.wait(lambda: self.driver.find_elements(By.CSS_SELECTOR, 'input[type="password"]'))
         self.driver.find_element(By.CSS_SELECTOR, 'input[name="username"]').send_keys(user)
-        self.driver.find_element(By.CSS_SELECTOR, 'input[type="password"]').send_keys(f"password-of-{user}")
+        self.driver.find_element(By.CSS_SELECTOR, 'input[type="password"]').send_keys(password or f"password-of-{user}")
         self.driver.find_element(By.CSS_SELECTOR, 'button[type="submit"]').click()
         self.wait(lambda: "/auth/login" not in self.driver.current_url and self.driver.get_cookie("_token"))
 
