@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from confluent_kafka import Producer
@@ -29,7 +30,7 @@ pytestmark = [
     ),
 ]
 
-TOPIC, DAYS = "e2e-fares", {"since": "2023-11-14T00:00:00Z", "until": "2023-11-15T00:00:00Z"}
+TOPIC = "e2e-fares"
 ACT_DAGS = ("quality_decision", "quarantine_retry", "backfill")
 
 
@@ -40,6 +41,13 @@ def watch() -> None:
             store.remove_if_exists(key)
     command = [sys.executable, "-m", "waybill.cli", "watch"]
     subprocess.run(command, capture_output=True, timeout=180, check=False, env=os.environ)
+
+
+def range_of_today() -> dict[str, str]:
+    """Return a time range for Kafka's timestamps of this test's messages."""
+    now = datetime.now(UTC)
+    since, until = now - timedelta(days=1), now + timedelta(days=1)
+    return {"since": since.strftime("%Y-%m-%dT%H:00:00Z"), "until": until.strftime("%Y-%m-%dT%H:00:00Z")}
 
 
 def archive_and_partition(client: AirflowClient) -> DagRun:
@@ -87,7 +95,7 @@ def test_person_releases_a_hold_retries_a_quarantine_promotes_a_backfill_and_und
         click(browser, client, "retry", "quarantine_retry", "not_json")
 
         correct_config("{type: double, field: amount}", "{type: double, field: at}")
-        built = run_backfill(client, "fares", "run", **DAYS, reason="fares come from another field")
+        built = run_backfill(client, "fares", "run", **range_of_today(), reason="fares come from another field")
         [identifier] = re.findall(r"requested backfill (\w+)", built["act"])
         client.unpause("backfill")
         times = [float(1_700_000_000_000 + number * 1000) for number in range(500)]
