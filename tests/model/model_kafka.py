@@ -151,7 +151,7 @@ class ModelCluster:
             offset = lane().call("kafka: earliest offset", lambda: world.earliest, shared=world.kafka_changes)
         else:
             offset = lane().call("kafka: end offset", world.ask_end, shared=world.kafka_changes)
-        return SimpleNamespace(partition_index=asked.partition_index, error_code=0, offset=offset)
+        return SimpleNamespace(partition_index=asked.partition_index, error_code=0, offset=offset, timestamp=-1)
 
     def _epoch_end(self, asked: Any) -> SimpleNamespace:
         world = lane().world
