@@ -24,7 +24,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, AdminClient, ResourcePatternType
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+)
 from confluent_kafka.admin import ResourceType as KafkaResource
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -175,6 +182,24 @@ class SecuredServers:
         )
         for future in self.admin.create_acls([binding]).values():
             future.result(timeout=20)
+
+    def revoke_all(self, user: User) -> None:
+        """Delete all ACLs of a user, and wait until the broker's authorizer has none of them."""
+        of_user = AclBindingFilter(
+            KafkaResource.ANY,
+            None,
+            ResourcePatternType.ANY,
+            f"User:{user.name}",
+            None,
+            AclOperation.ANY,
+            AclPermissionType.ANY,
+        )
+        for future in self.admin.delete_acls([of_user]).values():
+            future.result(timeout=20)
+        deadline = time.monotonic() + _READY_SECONDS
+        while self.admin.describe_acls(of_user).result(timeout=20):
+            assert time.monotonic() < deadline, f"the ACLs of {user.name} are still there"
+            time.sleep(0.05)
 
 
 @contextmanager

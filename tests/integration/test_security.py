@@ -104,6 +104,13 @@ def drill(stack: Stack, topic_name: str, tmp_path: Path, monkeypatch: pytest.Mon
     return Drill(archive, file, monkeypatch)
 
 
+@pytest.fixture
+def bob(servers: SecuredServers) -> Iterator[User]:
+    """A user without ACLs. The health of Kafka covers all topics that a user sees, so none may be left from a test."""
+    yield BOB
+    servers.revoke_all(BOB)
+
+
 def refused_within_bound(act: Callable[[], object]) -> WaybillError:
     """Return the error of `act`; check that it is one line, contains no password, and is raised soon."""
     start = time.monotonic()
@@ -297,25 +304,25 @@ def test_kafka_that_does_not_match_the_connection_is_one_line(
 
 
 def test_topic_without_an_acl_is_named(
-    servers: SecuredServers, cluster: Cluster, drill: Drill, tp: TopicPartition
+    servers: SecuredServers, cluster: Cluster, drill: Drill, tp: TopicPartition, bob: User
 ) -> None:
     cluster.produce(tp, [(None, b"v")] * 5)
-    drill.connect(kafka=servers.kafka_as(BOB, "SCRAM-SHA-256"), zookeeper=servers.zookeeper())
+    drill.connect(kafka=servers.kafka_as(bob, "SCRAM-SHA-256"), zookeeper=servers.zookeeper())
     error = refused_within_bound(drill.plan)
     assert isinstance(error, ConfigError)
     for part in (tp.topic, "TopicAuthorizationFailed", "user 'bob'", "connection 'kafka_default'"):
         assert part in str(error)
-    servers.allow(BOB, tp.topic, AclOperation.DESCRIBE)
+    servers.allow(bob, tp.topic, AclOperation.DESCRIBE)
     (lane,) = drill.plan()
     said = drill.lane_failure(lane)
     for part in (str(tp), "TopicAuthorizationFailed", "user 'bob'", "connection 'kafka_default'"):
         assert part in said
-    servers.allow(BOB, tp.topic, AclOperation.READ)
+    servers.allow(bob, tp.topic, AclOperation.READ)
     assert drill.run().messages == 5
 
 
 def test_group_archives_the_topics_that_the_user_may_read_and_names_the_other(
-    servers: SecuredServers, cluster: Cluster, drill: Drill, tp: TopicPartition
+    servers: SecuredServers, cluster: Cluster, drill: Drill, tp: TopicPartition, bob: User
 ) -> None:
     forbidden = f"{tp.topic}-forbidden"
     cluster.create(forbidden)
@@ -323,9 +330,9 @@ def test_group_archives_the_topics_that_the_user_may_read_and_names_the_other(
     document = json.loads(drill.file.read_text())
     document["streams"]["other"] = document["streams"][STREAM] | {"topics": [forbidden], "table": "drill.other"}
     drill.file.write_text(json.dumps(document))
-    drill.connect(kafka=servers.kafka_as(BOB, "SCRAM-SHA-256"), zookeeper=servers.zookeeper())
+    drill.connect(kafka=servers.kafka_as(bob, "SCRAM-SHA-256"), zookeeper=servers.zookeeper())
     for operation in (AclOperation.DESCRIBE, AclOperation.READ):
-        servers.allow(BOB, tp.topic, operation)
+        servers.allow(bob, tp.topic, operation)
     config = load_config(drill.file)
     plan = ingest.plan_run(config, "default", [STREAM, "other"])
     ((problem,), (lane,)) = (plan.problems, plan.lanes)
@@ -548,13 +555,13 @@ def test_connections_survive_the_transfer_to_another_process(servers: SecuredSer
 
 
 def test_plan_of_topics_works_with_describe_alone_and_names_the_missing_acls(
-    servers: SecuredServers, cluster: Cluster, drill: Drill, tp: TopicPartition
+    servers: SecuredServers, cluster: Cluster, drill: Drill, tp: TopicPartition, bob: User
 ) -> None:
     document = json.loads(drill.file.read_text())
     declared = {"partitions": 2, "replication_factor": 1, "min_insync_replicas": 1}
     document["kafka"] = {"topics": {tp.topic: declared}}
     drill.file.write_text(json.dumps(document))
-    drill.connect(kafka=servers.kafka_as(BOB, "SCRAM-SHA-256"), zookeeper=servers.zookeeper())
+    drill.connect(kafka=servers.kafka_as(bob, "SCRAM-SHA-256"), zookeeper=servers.zookeeper())
 
     def plan(command: str = "plan") -> tuple[Any, str]:
         ran = waybill("kafka", command, "--json", WAYBILL_CONFIG=str(drill.file))
@@ -564,28 +571,28 @@ def test_plan_of_topics_works_with_describe_alone_and_names_the_missing_acls(
     found, _ = plan()
     assert found["steps"] == [], "a topic that is hidden is not created"
     assert "give the ACL Describe on it" in found["refused"][0]["reason"]
-    servers.allow(BOB, tp.topic, AclOperation.DESCRIBE)
+    servers.allow(bob, tp.topic, AclOperation.DESCRIBE)
     found, _ = plan()
     assert [step["step"] for step in found["steps"]] == ["add_partitions"]
     assert "ACL DescribeConfigs" in found["refused"][0]["reason"]
-    servers.allow(BOB, tp.topic, AclOperation.DESCRIBE_CONFIGS)
+    servers.allow(bob, tp.topic, AclOperation.DESCRIBE_CONFIGS)
     found, _ = plan()
     assert found["refused"] == []
     _, said = plan("apply")
     assert "Give user 'bob' of connection 'kafka_default'" in said
     assert f"the ACL Alter on topic {tp.topic!r}" in said
-    servers.allow(BOB, tp.topic, AclOperation.ALTER)
-    servers.allow(BOB, tp.topic, AclOperation.ALTER_CONFIGS)
+    servers.allow(bob, tp.topic, AclOperation.ALTER)
+    servers.allow(bob, tp.topic, AclOperation.ALTER_CONFIGS)
     found, said = plan("apply")
     assert found["left"]["steps"] == [], said
 
 
 def test_health_works_with_describe_alone_and_names_the_missing_acls(
-    servers: SecuredServers, cluster: Cluster, drill: Drill, tp: TopicPartition
+    servers: SecuredServers, cluster: Cluster, drill: Drill, tp: TopicPartition, bob: User
 ) -> None:
-    drill.connect(kafka=servers.kafka_as(BOB, "SCRAM-SHA-256"), zookeeper=servers.zookeeper())
+    drill.connect(kafka=servers.kafka_as(bob, "SCRAM-SHA-256"), zookeeper=servers.zookeeper())
     cluster.produce(tp, [(None, b"v")])
-    servers.allow(BOB, tp.topic, AclOperation.DESCRIBE)
+    servers.allow(bob, tp.topic, AclOperation.DESCRIBE)
 
     def promises() -> dict[str, dict[str, Any]]:
         ran = waybill("kafka", "health", "--json", WAYBILL_CONFIG=str(drill.file))
@@ -600,5 +607,5 @@ def test_health_works_with_describe_alone_and_names_the_missing_acls(
         "Describe on the cluster (quorum)",
     ):
         assert acl in found["access"]["detail"]
-    servers.allow(BOB, tp.topic, AclOperation.DESCRIBE_CONFIGS)
+    servers.allow(bob, tp.topic, AclOperation.DESCRIBE_CONFIGS)
     assert "DescribeConfigs" not in promises()["access"]["detail"]
