@@ -2,8 +2,9 @@
 
 The scheme is Kafka's (`AdminUtils.assignReplicasToBrokers`, KIP-36), without its random start: with n brokers, the i-th
 topic-partition has its first replica on broker i mod n, and its j-th other replica on broker (i + j) mod n. If brokers
-have racks, the list of brokers alternates between the racks, and a broker is passed over while its rack has a replica
-already and another rack has none.
+have racks, the list of brokers alternates between the racks, and each further replica is in a rack that has the fewest.
+If the racks have different numbers of brokers, that would give some brokers many more replicas than others. Then the
+broker with the fewest replicas of the topic is taken, among those in such a rack.
 
 `complete` keeps the replicas that are there, and changes as few as possible.
 """
@@ -40,22 +41,31 @@ def place(
     order = alternate_racks(brokers.values())
     if replication_factor > len(order):
         raise ValueError(f"{replication_factor} replicas need as many brokers, and there are {len(order)}")
-    return [_replicas(order, brokers, start + i, replication_factor) for i in range(partitions)]
+    racks_are_equal = len(set(Counter(broker.rack for broker in brokers.values()).values())) == 1
+    placed: Counter[int] = Counter()
+    found = []
+    for i in range(start, start + partitions):
+        candidates = [order[(i + j) % len(order)] for j in range(len(order))]
+        replicas = _replicas(candidates, brokers, replication_factor, Counter() if racks_are_equal else placed)
+        placed.update(replicas)
+        found.append(replicas)
+    return found
 
 
-def _replicas(order: Sequence[int], brokers: Mapping[int, Broker], i: int, count: int) -> tuple[int, ...]:
-    chosen: list[int] = []
-    candidates = [order[(i + j) % len(order)] for j in range(len(order))]
-    for _ in range(count):
+def _replicas(
+    candidates: Sequence[int], brokers: Mapping[int, Broker], count: int, load: Mapping[int, int]
+) -> tuple[int, ...]:
+    """Return the first candidate, and others: of the racks with the fewest replicas, then with the least load."""
+    chosen = [candidates[0]]
+    while len(chosen) < count:
         free = [node_id for node_id in candidates if node_id not in chosen]
         used = Counter(brokers[node_id].rack for node_id in chosen)
-        fewest = min(used[brokers[node_id].rack] for node_id in free)
-        chosen.append(next(node_id for node_id in free if used[brokers[node_id].rack] == fewest))
+        chosen.append(min(free, key=lambda node_id: (used[brokers[node_id].rack], load.get(node_id, 0))))
     return tuple(chosen)
 
 
 def has_rack_fault(replicas: Sequence[int], brokers: Mapping[int, Broker]) -> bool:
-    """Return whether a rack has two replicas more than another that has brokers to spare.
+    """Return whether a rack has at least two replicas more than another rack that has a broker without a replica.
 
     False if a broker is not alive, or has no rack: then its rack is not known.
     """
@@ -69,10 +79,11 @@ def has_rack_fault(replicas: Sequence[int], brokers: Mapping[int, Broker]) -> bo
 def complete(
     replicas: Sequence[int], replication_factor: int, brokers: Mapping[int, Broker], load: Mapping[int, int]
 ) -> tuple[int, ...]:
-    """Return the replicas with more brokers, and without a rack fault. The leader and what fits stay.
+    """Return `replicas`, with brokers added up to the replication factor, and without a rack fault.
 
-    `load`: how many replicas each broker has; of several that fit, the one with the fewest is chosen. Raises
-    `ValueError` if there are fewer live brokers than replicas are needed.
+    The first replica stays, and so do all others that cause no rack fault. `load`: how many replicas each broker has;
+    of several brokers that are possible, the one with the fewest is chosen. Raises `ValueError` if there are fewer
+    live brokers than replicas are needed.
     """
     chosen = list(replicas)
     while len(chosen) < replication_factor:
@@ -92,6 +103,9 @@ def _best(
 ) -> int:
     free = [node_id for node_id in brokers if node_id not in chosen and node_id != without]
     if not free:
-        raise ValueError(f"no live broker is left for another replica beside {', '.join(map(str, chosen))}")
+        raise ValueError(
+            f"it has replicas on {', '.join(map(str, chosen))}, and no other broker is alive for one more: start "
+            f"brokers, or lower replication_factor"
+        )
     used = Counter(brokers[node_id].rack for node_id in chosen if node_id in brokers)
     return min(free, key=lambda node_id: (used[brokers[node_id].rack], load.get(node_id, 0), node_id))

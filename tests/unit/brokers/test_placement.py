@@ -43,6 +43,11 @@ def test_leaders_and_replicas_are_spread_evenly(count: int, partitions: int, fac
     assert max(replicas.values()) - min(replicas[node] for node in range(count)) <= factor
 
 
+def test_brokers_of_racks_of_different_size_get_about_the_same_number_of_replicas() -> None:
+    counts = Counter(node for each in place(brokers(*"bbabaabbab"), 18, 2) for node in each)
+    assert max(counts.values()) - min(counts.values()) <= 3, "the plain scheme leaves 5"
+
+
 @given(CLUSTERS, st.integers(1, 20), st.integers(1, 5))
 def test_replicas_are_in_as_many_racks_as_there_are(racks: list[str], partitions: int, factor: int) -> None:
     cluster = brokers(*racks)
