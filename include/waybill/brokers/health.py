@@ -226,9 +226,14 @@ def _below_declared(subjects: Subjects, readings: Readings, now_ms: int) -> Find
         if topic not in fewest:
             continue
         rules = readings.slow.rules.get(topic)
-        if fewest[topic] < declared.replication_factor:
+        # A default is for topics that are created: `waybill kafka apply` would not change an existing topic to it.
+        if declared.is_written("replication_factor") and fewest[topic] < declared.replication_factor:
             faults.append(f"{topic} has {fewest[topic]} replicas, and {declared.replication_factor} are declared")
-        elif rules is not None and rules.min_in_sync < declared.min_insync_replicas:
+        elif (
+            declared.is_written("min_insync_replicas")
+            and rules is not None
+            and rules.min_in_sync < declared.min_insync_replicas
+        ):
             faults.append(
                 f"{topic} has min.insync.replicas {rules.min_in_sync}, and {declared.min_insync_replicas} is declared"
             )

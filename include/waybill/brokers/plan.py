@@ -1,15 +1,17 @@
 """The steps from the topics as they are to the topics as declared. A pure function of the cluster's state.
 
-A plan never deletes and never shrinks: a difference that only that would remove is reported as refused. A step that is
-done is no difference any more, so to plan again after a crash is to resume.
+No step removes a topic, a topic-partition or a replica: where only that would lead to the declared topic, the plan
+lists the difference as refused. Changes of configs that can cost messages are a step of their own (`RiskyConfigs`).
+A step that was carried out is no difference any more, so the next plan after a crash holds the rest.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from waybill.brokers.config_changes import ConfigChange, split_by_risk
 from waybill.brokers.placement import alternate_racks, complete, has_rack_fault, place
 from waybill.config.kafka_topics import KafkaTopic
 from waybill.names import TopicPartition
@@ -25,14 +27,14 @@ __all__ = [
     "Move",
     "Reassign",
     "RemoveThrottle",
+    "RiskyConfigs",
     "Step",
     "TopicPlan",
     "WaitForReassignment",
     "make_plan",
 ]
 
-THROTTLED = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
-"""The configs of a topic that name the replicas under a throttle."""
+_MIN_ISR = "min.insync.replicas"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +48,24 @@ class CreateTopic:
 
 @dataclass(frozen=True, slots=True)
 class AlterConfigs:
-    """Change configs of a topic."""
+    """Change configs of a topic. No message is lost by that."""
 
     topic: str
-    changes: Mapping[str, tuple[str | None, str]]
-    """By name: the value as it is (None: not set), and as declared."""
+    changes: Mapping[str, ConfigChange]
+
+
+@dataclass(frozen=True, slots=True)
+class RiskyConfigs:
+    """Change configs such that Kafka deletes messages, or that acknowledged messages can be lost with a broker."""
+
+    topic: str
+    changes: Mapping[str, ConfigChange]
+    """Each with its risk."""
 
 
 @dataclass(frozen=True, slots=True)
 class AddPartitions:
-    """Add topic-partitions to a topic."""
+    """Add topic-partitions to a topic. Kafka cannot remove them again."""
 
     topic: str
     existing: int
@@ -102,7 +112,7 @@ class WaitForReassignment:
 
 @dataclass(frozen=True, slots=True)
 class RemoveThrottle:
-    """Remove the throttle of a copy that has ended."""
+    """Remove a throttle that Waybill set for a copy that has ended."""
 
     topic: str
 
@@ -116,7 +126,14 @@ class ElectPreferredLeaders:
 
 
 Step = (
-    CreateTopic | AlterConfigs | AddPartitions | Reassign | WaitForReassignment | RemoveThrottle | ElectPreferredLeaders
+    CreateTopic
+    | AlterConfigs
+    | RiskyConfigs
+    | AddPartitions
+    | Reassign
+    | WaitForReassignment
+    | RemoveThrottle
+    | ElectPreferredLeaders
 )
 
 
@@ -136,7 +153,10 @@ class Inputs:
     state: ClusterState
     configs: Mapping[str, Mapping[str, str]]
     """Of each declared topic that exists: the configs that apply. Topics that may not be described are missing."""
-    reassigning: frozenset[TopicPartition] = frozenset()
+    reassigning: Mapping[TopicPartition, tuple[int, ...]] | None = field(default_factory=dict)
+    """The replicas that topic-partitions have after a copy that is under way. None: the user may not list copies."""
+    throttled: frozenset[str] = frozenset()
+    """Topics for whose copies Waybill has set a throttle and not removed it."""
     sizes: Mapping[TopicPartition, int] | None = None
     """Bytes of a topic-partition on its leader. None: not known."""
 
@@ -151,6 +171,14 @@ class TopicPlan:
     @property
     def moves_data(self) -> bool:
         return any(isinstance(step, Reassign) for step in self.steps)
+
+    @property
+    def adds_partitions(self) -> bool:
+        return any(isinstance(step, AddPartitions) for step in self.steps)
+
+    @property
+    def risks_messages(self) -> bool:
+        return any(isinstance(step, RiskyConfigs) for step in self.steps)
 
 
 def make_plan(inputs: Inputs) -> TopicPlan:
@@ -168,10 +196,16 @@ def make_plan(inputs: Inputs) -> TopicPlan:
             # Copies come first: Kafka wants new topic-partitions to have as many replicas as the others, and a broker
             # before Kafka 3.9 refuses writes if min.insync.replicas is more than there are replicas.
             copies = list(_replicas(topic, declared, inputs, load, refused))
+            factors = _factors(topic, inputs, copies)
             steps += copies
-            steps += _partitions(topic, declared, inputs, leaders, _factor(topic, inputs, copies), refused)
-            steps += _configs(topic, declared, inputs, refused)
+            steps += _partitions(topic, declared, inputs, leaders, factors[0], refused)
+            steps += _configs(topic, declared, inputs, min(factors.values()), refused)
             steps += _leaders(topic, inputs)
+    copied = {step.topic for step in steps if isinstance(step, Reassign)} | {
+        tp.topic for tp in inputs.reassigning or ()
+    }
+    if inputs.reassigning is not None:
+        steps += [RemoveThrottle(topic) for topic in sorted(inputs.throttled - copied)]
     return TopicPlan(steps, refused)
 
 
@@ -212,42 +246,50 @@ def _too_few(factor: int, live: int) -> str:
     return f"it needs {factor} replicas, and {live} brokers are alive: start brokers, or lower replication_factor"
 
 
-def _configs(topic: str, declared: KafkaTopic, inputs: Inputs, refused: list[Difference]) -> Iterator[Step]:
+def _configs(
+    topic: str, declared: KafkaTopic, inputs: Inputs, factor: int, refused: list[Difference]
+) -> Iterator[Step]:
+    """Yield the changes of configs. `factor`: the fewest replicas that a topic-partition has after the copies."""
     actual = inputs.configs.get(topic)
     if actual is None:
         refused.append(
             Difference(topic, "its configuration is not known: give the user the ACL DescribeConfigs on the topic")
         )
         return
-    wanted = declared.topic_configs()
-    changes = {
-        name: (actual.get(name), value)
-        for name, value in sorted(wanted.items())
-        if _normal(actual.get(name)) != _normal(value)
-    }
-    if changes:
-        yield AlterConfigs(topic, changes)
+    safe, risky = split_by_risk(actual, declared.managed_configs())
+    if _MIN_ISR in safe and declared.min_insync_replicas > factor:
+        del safe[_MIN_ISR]
+        refused.append(
+            Difference(
+                topic,
+                f"{_MIN_ISR} is not raised to {declared.min_insync_replicas}, because it has {factor} replicas: Kafka "
+                f"would refuse every write with acks=all. Declare a replication_factor of at least "
+                f"{declared.min_insync_replicas}",
+            )
+        )
+    # What makes Kafka keep more comes first: `retention` raised, before a cleanup policy that deletes.
+    if safe:
+        yield AlterConfigs(topic, safe)
+    if risky:
+        yield RiskyConfigs(topic, risky)
 
 
-def _normal(value: str | None) -> str | None:
-    """Return a value such that lists compare by their members: Kafka prints `delete,compact` and `compact,delete`."""
-    return None if value is None else ",".join(sorted(value.split(",")))
-
-
-def _factor(topic: str, inputs: Inputs, copies: Sequence[Step]) -> int:
-    """Return how many replicas the first topic-partition of a topic has after the copies."""
-    first = TopicPartition(topic, 0)
+def _factors(topic: str, inputs: Inputs, copies: Sequence[Step]) -> dict[int, int]:
+    """Return how many replicas each topic-partition of a topic has after the copies."""
+    found = {number: len(each.replicas) for number, each in inputs.state.topic_partitions(topic).items()}
+    for tp, replicas in (inputs.reassigning or {}).items():
+        if tp.topic == topic:
+            found[tp.partition] = len(replicas)
     for step in copies:
         if isinstance(step, Reassign):
-            for move in step.moves:
-                if move.tp == first:
-                    return len(move.after)
-    return len(inputs.state.partitions[first].replicas)
+            found |= {move.tp.partition: len(move.after) for move in step.moves}
+    return found
 
 
 def _partitions(
     topic: str, declared: KafkaTopic, inputs: Inputs, leaders: Counter[int], factor: int, refused: list[Difference]
 ) -> Iterator[Step]:
+    """Yield the new topic-partitions. `factor`: the replicas of topic-partition 0; Kafka wants as many for new ones."""
     existing = len(inputs.state.topic_partitions(topic))
     if existing > declared.partitions:
         refused.append(
@@ -257,9 +299,15 @@ def _partitions(
                 f"Declare {existing}",
             )
         )
-    elif existing < declared.partitions:
+    elif existing < declared.partitions and inputs.reassigning is not None:
         if factor > len(inputs.state.brokers):
-            refused.append(Difference(topic, _too_few(factor, len(inputs.state.brokers))))
+            refused.append(
+                Difference(
+                    topic,
+                    f"new topic-partitions need {factor} replicas, as the existing ones have, and "
+                    f"{len(inputs.state.brokers)} brokers are alive: start brokers",
+                )
+            )
             return
         added = _place(inputs, leaders, declared.partitions - existing, factor)
         yield AddPartitions(topic, existing, added)
@@ -269,6 +317,15 @@ def _replicas(
     topic: str, declared: KafkaTopic, inputs: Inputs, load: Counter[int], refused: list[Difference]
 ) -> Iterator[Step]:
     """Yield the copies of a topic. What is being copied is waited for, and compared when that has ended."""
+    if inputs.reassigning is None:
+        refused.append(
+            Difference(
+                topic,
+                "its replicas and the number of its topic-partitions are not changed, because Kafka does not let the "
+                "user list the copies that are under way: give the user the ACL Describe on the cluster",
+            )
+        )
+        return
     partitions = sorted(inputs.state.topic_partitions(topic).items())
     moving = tuple(number for number, _ in partitions if TopicPartition(topic, number) in inputs.reassigning)
     if moving:
@@ -277,11 +334,12 @@ def _replicas(
     _refuse_replicas(topic, declared, inputs, resting.values(), refused)
     moves = []
     for tp, before in resting.items():
-        is_complete = len(before) == declared.replication_factor and not has_rack_fault(before, inputs.state.brokers)
-        if is_complete or len(before) > declared.replication_factor:
+        factor = declared.replication_factor if declared.is_written("replication_factor") else len(before)
+        is_complete = len(before) == factor and not has_rack_fault(before, inputs.state.brokers)
+        if is_complete or len(before) > factor:
             continue
         try:
-            after = complete(before, declared.replication_factor, inputs.state.brokers, load)
+            after = complete(before, factor, inputs.state.brokers, load)
         except ValueError as error:
             refused.append(Difference(topic, f"partition {tp.partition}: {error}"))
             continue
@@ -290,8 +348,6 @@ def _replicas(
         moves.append(move)
     if moves:
         yield Reassign(topic, moves)
-    elif not moving and any(inputs.configs.get(topic, {}).get(key) for key in THROTTLED):
-        yield RemoveThrottle(topic)
 
 
 def _refuse_replicas(
@@ -301,12 +357,13 @@ def _refuse_replicas(
     replicas: Collection[tuple[int, ...]],
     refused: list[Difference],
 ) -> None:
-    """Report replicas that are too many, or on brokers that are away."""
-    if any(len(each) > declared.replication_factor for each in replicas):
+    """Report replicas that are too many, or on brokers that are not alive."""
+    factor = declared.replication_factor
+    if declared.is_written("replication_factor") and any(len(each) > factor for each in replicas):
         refused.append(
             Difference(
                 topic,
-                f"it has more replicas than the {declared.replication_factor} that are declared: Waybill removes no "
+                f"it has more replicas than the {factor} that are declared: Waybill removes no "
                 f"replica. Raise replication_factor, or use kafka-reassign-partitions.sh",
             )
         )
@@ -337,7 +394,7 @@ def _leaders(topic: str, inputs: Inputs) -> Iterator[Step]:
         if partition.has_leader
         and partition.leader != partition.replicas[0]
         and partition.replicas[0] in partition.in_sync
-        and TopicPartition(topic, number) not in inputs.reassigning
+        and TopicPartition(topic, number) not in (inputs.reassigning or {})
     )
     if numbers:
         yield ElectPreferredLeaders(topic, numbers)

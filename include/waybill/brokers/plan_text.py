@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from waybill.brokers.config_changes import ConfigChange
 from waybill.brokers.plan import (
     AddPartitions,
     AlterConfigs,
@@ -11,13 +13,14 @@ from waybill.brokers.plan import (
     ElectPreferredLeaders,
     Reassign,
     RemoveThrottle,
+    RiskyConfigs,
     Step,
     TopicPlan,
     WaitForReassignment,
 )
 from waybill.config.quantities import counted
 
-__all__ = ["describe", "plan_document"]
+__all__ = ["describe", "describe_left", "plan_document"]
 
 
 def describe(step: Step) -> str:
@@ -31,30 +34,60 @@ def describe(step: Step) -> str:
                 f"{counted(replicas, 'replica')} each, {settings}"
             )
         case AlterConfigs():
-            changes = ", ".join(
-                f"{name} from {'not set' if before is None else before} to {after}"
-                for name, (before, after) in step.changes.items()
-            )
-            return f"{step.topic}: change {changes}"
+            return f"{step.topic}: change {_changes(step.changes)}"
+        case RiskyConfigs():
+            return f"{step.topic}: change {_changes(step.changes)} (only with --allow-loss)"
         case AddPartitions():
             total = step.existing + len(step.replicas)
             return (
-                f"{step.topic}: raise the topic-partitions from {step.existing} to {total}; messages with a key then "
-                f"go to other topic-partitions than before"
+                f"{step.topic}: raise the number of topic-partitions from {step.existing} to {total}. That cannot be "
+                f"undone: Kafka removes none, and producers then send most keys to another topic-partition than before"
             )
         case Reassign():
             moved = "; ".join(
-                f"{move.tp.partition}: {_ids(move.before)} → {_ids(move.after)}" for move in step.moves[:5]
+                f"partition {move.tp.partition} from brokers {_ids(move.before)} to {_ids(move.after)}"
+                for move in step.moves[:5]
             )
             more = f" and {len(step.moves) - 5} more" if len(step.moves) > 5 else ""
-            size = "a size that is not known" if step.size_bytes is None else f"{step.size_bytes:,} bytes"
+            size = "how many bytes is not known" if step.size_bytes is None else f"{step.size_bytes:,} bytes"
             return f"{step.topic}: copy {counted(len(step.moves), 'topic-partition')} ({size}): {moved}{more}"
         case WaitForReassignment():
-            return f"{step.topic}: wait for {counted(len(step.partitions), 'topic-partition')} that Kafka is copying"
+            return (
+                f"{step.topic}: wait until Kafka has copied {counted(len(step.partitions), 'topic-partition')}. The "
+                f"copies are under way already"
+            )
         case RemoveThrottle():
-            return f"{step.topic}: remove the throttle of a copy that has ended"
+            return f"{step.topic}: remove the throttle that Waybill set for a copy that has ended"
         case ElectPreferredLeaders():
             return f"{step.topic}: elect the preferred leaders of {counted(len(step.partitions), 'topic-partition')}"
+
+
+def describe_left(step: Step, *, allow_loss: bool) -> str:
+    """Return a step that `apply` did not carry out, or that is needed again, with the reason and the remedy."""
+    what = describe(step)
+    match step:
+        case RiskyConfigs() if not allow_loss:
+            return f"not done: {what}. Add --allow-loss to agree to it, or correct the config"
+        case AlterConfigs() | RiskyConfigs():
+            return (
+                f"still different: {what}. Either something else changes it back, or Kafka prints the declared value "
+                f"in another way: then declare the value that Kafka prints"
+            )
+        case Reassign() | AddPartitions():
+            return (
+                f"not done: {what}. It was not in the plan that you agreed to, because the cluster changed meanwhile: "
+                f"run `waybill kafka apply` again"
+            )
+        case _:
+            return f"still to do: {what}. The cluster changed meanwhile: run `waybill kafka apply` again"
+
+
+def _changes(changes: Mapping[str, ConfigChange]) -> str:
+    return ", ".join(
+        f"{name} from {'not set' if change.before is None else change.before} to {change.after}"
+        + (f" [risk: {change.risk}]" if change.risk else "")
+        for name, change in changes.items()
+    )
 
 
 def _ids(replicas: tuple[int, ...]) -> str:
@@ -81,8 +114,14 @@ def _step_document(step: Step) -> dict[str, Any]:
                 "configs": dict(step.configs),
             }
         case AlterConfigs():
-            changes = {name: {"before": before, "after": after} for name, (before, after) in step.changes.items()}
+            changes = {name: {"before": each.before, "after": each.after} for name, each in step.changes.items()}
             return {"step": "alter", **common, "changes": changes}
+        case RiskyConfigs():
+            risky = {
+                name: {"before": each.before, "after": each.after, "risk": each.risk}
+                for name, each in step.changes.items()
+            }
+            return {"step": "alter_with_risk", **common, "changes": risky}
         case AddPartitions():
             replicas = [list(each) for each in step.replicas]
             return {"step": "add_partitions", **common, "existing": step.existing, "replicas": replicas}

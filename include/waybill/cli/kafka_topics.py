@@ -9,8 +9,9 @@ import typer
 from waybill.brokers.apply import apply_plan, read_plan_inputs
 from waybill.brokers.change_record import record_change
 from waybill.brokers.forecast_inputs import connect_cluster
-from waybill.brokers.plan import TopicPlan, make_plan
-from waybill.brokers.plan_text import describe, plan_document
+from waybill.brokers.plan import RiskyConfigs, TopicPlan, make_plan
+from waybill.brokers.plan_text import describe, describe_left, plan_document
+from waybill.brokers.throttle import Throttle
 from waybill.cli.render import print_json
 from waybill.cli.targets import current_user, load_streams, open_store
 from waybill.config import Config
@@ -23,8 +24,8 @@ __all__ = ["apply_topics", "print_plan"]
 def print_plan(*, as_json: bool, check: bool) -> None:
     """Print what differs from the declared topics; see `waybill kafka plan --help`."""
     config = _load()
-    with connect_cluster(config) as cluster:
-        plan = make_plan(read_plan_inputs(cluster, config.kafka.topics))
+    with connect_cluster(config) as cluster, open_store(config) as store:
+        plan = make_plan(read_plan_inputs(cluster, store, config.kafka.topics))
     if as_json:
         print_json(plan_document(plan))
     else:
@@ -40,47 +41,81 @@ def _load() -> Config:
     return config
 
 
-def _print(plan: TopicPlan, declared: int) -> None:
+def _print(plan: TopicPlan, declared: int, *, err: bool = False) -> None:
     for step in plan.steps:
-        typer.echo(describe(step))
-    for each in plan.refused:
-        typer.echo(f"{each.topic}: not changed: {each.reason}")
+        typer.echo(describe(step), err=err)
+    _print_refused(plan, err=err)
     if not plan.steps and not plan.refused:
-        typer.echo(f"Kafka has {counted(declared, 'topic')} as declared.")
+        typer.echo(f"Kafka has {counted(declared, 'topic')} as declared.", err=err)
+
+
+def _print_refused(plan: TopicPlan, *, err: bool = False) -> None:
+    for each in plan.refused:
+        typer.echo(f"{each.topic}: not changed: {each.reason}", err=err)
+
+
+def _print_left(plan: TopicPlan, declared: int, *, allow_loss: bool, err: bool) -> None:
+    for step in plan.steps:
+        typer.echo(describe_left(step, allow_loss=allow_loss), err=err)
+    _print_refused(plan, err=err)
+    if not plan.steps and not plan.refused:
+        typer.echo(f"Kafka has {counted(declared, 'topic')} as declared.", err=err)
 
 
 def apply_topics(
-    *, yes: bool, throttle: str, timeout_seconds: float, reason: str, by: str | None, as_json: bool
+    *,
+    yes: bool,
+    allow_loss: bool,
+    throttle: str,
+    timeout_seconds: float,
+    reason: str,
+    by: str | None,
+    as_json: bool,
 ) -> None:
     """Make Kafka have the declared topics; see `waybill kafka apply --help`."""
     config = _load()
     throttle_bytes = _throttle(throttle)
-    with connect_cluster(config) as cluster:
-        plan = make_plan(read_plan_inputs(cluster, config.kafka.topics))
-        if not as_json:
-            _print(plan, len(config.kafka.topics))
+    declared = config.kafka.topics
+
+    def report(line: str) -> None:
+        typer.echo(line, err=True)
+
+    with connect_cluster(config) as cluster, open_store(config) as store:
+        plan = left = make_plan(read_plan_inputs(cluster, store, declared))
+        _print(plan, len(declared), err=as_json)
         if plan.steps:
-            if plan.moves_data and not yes:
-                typer.confirm("Copy this data between brokers?", abort=True, err=True)
-            with open_store(config) as store:
+            question = _question(plan, allow_loss=allow_loss)
+            if question and not yes:
+                typer.confirm(question, abort=True, err=True)
+            if allow_loss or not all(isinstance(step, RiskyConfigs) for step in plan.steps):
                 now_ms = time.time_ns() // 1_000_000
-                record_change(store, now_ms, by=by or current_user(), reason=reason, plan=plan_document(plan))
+                document = {"allow_loss": allow_loss, **plan_document(plan)}
+                record_change(store, now_ms, by=by or current_user(), reason=reason, plan=document)
             left = apply_plan(
                 cluster,
-                lambda: read_plan_inputs(cluster, config.kafka.topics),
+                lambda: read_plan_inputs(cluster, store, declared),
                 plan,
-                throttle_bytes=throttle_bytes,
+                Throttle(cluster, store, throttle_bytes, report),
+                allow_loss=allow_loss,
                 timeout_seconds=timeout_seconds,
-                report=lambda line: typer.echo(line, err=True),
+                report=report,
             )
-        else:
-            left = plan
+            _print_left(left, len(declared), allow_loss=allow_loss, err=as_json)
     if as_json:
         print_json({"applied": plan_document(plan), "left": plan_document(left)})
-    elif plan.steps:
-        _print(left, len(config.kafka.topics))
     if left.steps or left.refused:
         raise typer.Exit(1)
+
+
+def _question(plan: TopicPlan, *, allow_loss: bool) -> str:
+    """Return what to ask before a plan is carried out; '' if nothing in it needs consent."""
+    parts = [
+        "copy this data between brokers" if plan.moves_data else "",
+        "add these topic-partitions, which cannot be undone" if plan.adds_partitions else "",
+        "make the changes that can lose messages" if plan.risks_messages and allow_loss else "",
+    ]
+    text = "; ".join(part for part in parts if part)
+    return f"{text[0].upper()}{text[1:]}?" if text else ""
 
 
 def _throttle(text: str) -> int | None:

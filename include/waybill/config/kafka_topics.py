@@ -1,4 +1,4 @@
-"""Topics as declared: what `waybill kafka plan` compares Kafka with, and `waybill kafka apply` makes true."""
+"""Declared topics: `waybill kafka plan` compares Kafka with them, and `waybill kafka apply` changes Kafka."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from pydantic import ByteSize, Field, model_validator
 from waybill.config.base import Matching, Section, ValueType, section_error
 from waybill.config.quantities import DurationBetween, SizeBetween, WholeNumberBetween, format_duration
 
-__all__ = ["FOREVER", "CleanupPolicy", "KafkaTopic", "Retention"]
+__all__ = ["FOREVER", "THROTTLED_REPLICAS", "CleanupPolicy", "KafkaTopic", "Retention"]
 
 FOREVER = "forever"
+THROTTLED_REPLICAS = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
+"""The configs of a topic that name the replicas under a replication throttle."""
 _UNLIMITED = "-1"
 _RETENTION = DurationBetween("1m", "36500d")
 _CONFIG_NAME = Matching(r"[a-z][a-z.]{0,99}", "a config of a topic, such as max.message.bytes")
@@ -41,19 +43,21 @@ class Retention(ValueType):
 
 
 class KafkaTopic(Section):
-    """A topic as it is to be."""
+    """A topic as it is to be. Defaults are for topics that are created: an existing one gets what is written here."""
 
     partitions: Annotated[int, WholeNumberBetween(1, 100_000)] = Field(
         description="How many topic-partitions. Kafka cannot remove any."
     )
     replication_factor: Annotated[int, WholeNumberBetween(1, 100)] = Field(
-        3, description="How many brokers have each message. It is raised, and never lowered."
+        3, description="How many brokers store each message. `waybill kafka apply` raises it, and never lowers it."
     )
     min_insync_replicas: Annotated[int, WholeNumberBetween(1, 100)] = Field(
         2, description="How many replicas must have a message before Kafka acknowledges it with `acks=all`."
     )
     retention: Annotated[timedelta | str, Retention()] | None = Field(
-        None, description="How long Kafka keeps messages (`retention.ms`); without it, the brokers' default."
+        None,
+        description="How long Kafka keeps messages (`retention.ms`). A topic that is created without it has the "
+        "brokers' default.",
     )
     retention_bytes: Annotated[ByteSize, SizeBetween("1MiB", "1024TiB")] | None = Field(
         None, description="How much Kafka keeps of each topic-partition (`retention.bytes`)."
@@ -63,11 +67,11 @@ class KafkaTopic(Section):
     )
     unclean_leader_election: bool = Field(
         False,
-        description="Whether a replica that lacks messages may lead (`unclean.leader.election.enable`). Then "
-        "acknowledged messages can be lost.",
+        description="Whether a replica that lacks messages may become leader (`unclean.leader.election.enable`). Then "
+        "acknowledged messages can be lost. Existing topics, too, are set to `false` if this key is not written.",
     )
     configs: dict[Annotated[str, _CONFIG_NAME], str] = Field(
-        {}, description="Other configs of the topic, by Kafka's name, as text."
+        {}, description="Other configs of the topic, by Kafka's names. Each value is text, in quotes."
     )
 
     @model_validator(mode="after")
@@ -81,10 +85,19 @@ class KafkaTopic(Section):
         for name, key in _KEYS.items():
             if name in self.configs:
                 raise section_error(("configs", name), f"has a key of its own: write `{key}: …` instead")
+        for name in THROTTLED_REPLICAS:
+            if name in self.configs:
+                raise section_error(
+                    ("configs", name), "is set and removed by `waybill kafka apply` while it copies: remove this line"
+                )
         return self
 
+    def is_written(self, key: str) -> bool:
+        """Return whether the config file has this key of the section: if not, its value is a default."""
+        return key in self.model_fields_set
+
     def topic_configs(self) -> dict[str, str]:
-        """Return the declared configs, by Kafka's names, with values as Kafka prints them."""
+        """Return the configs of a topic that is created, by Kafka's names, with values as Kafka prints them."""
         found = {
             "min.insync.replicas": str(self.min_insync_replicas),
             "cleanup.policy": str(self.cleanup_policy),
@@ -100,6 +113,15 @@ class KafkaTopic(Section):
         if self.retention_bytes is not None:
             found["retention.bytes"] = str(int(self.retention_bytes))
         return found
+
+    def managed_configs(self) -> dict[str, str]:
+        """Return the configs that a topic that exists is to have: those that are written, and no unclean elections."""
+        always = "unclean_leader_election"
+        return {
+            name: value
+            for name, value in self.topic_configs().items()
+            if (key := _KEYS.get(name)) is None or key == always or self.is_written(key)
+        }
 
 
 _KEYS = {

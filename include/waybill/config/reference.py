@@ -177,11 +177,14 @@ def _type_and_allowed(annotation: Any) -> tuple[str, str]:
         return _choices(get_args(annotation))
     if isinstance(annotation, type) and issubclass(annotation, Enum):
         return _choices([member.value for member in annotation])
+    if annotation is bool:
+        return "boolean", "`true`, `false`"
     if get_origin(annotation) is tuple:
         value_type = _value_type_in(annotation)
         return "list", f"each: {value_type.allowed}" if value_type else "see below"
     if get_origin(annotation) is dict and not list(_models_in(annotation)):
-        return "section", "any keys"
+        allowed = _dict_key_allowed(annotation)
+        return "section", f"keys: {allowed}" if allowed else "any keys"
     if get_origin(annotation) is dict:
         return "sections by name", "names: " + _dict_key_allowed(annotation)
     if _is_union(annotation) and len(list(_models_in(annotation))) == len(get_args(annotation)):

@@ -42,7 +42,14 @@ from waybill.names.backfills import (
     check_backfill_id,
     stream_of_backfill,
 )
-from waybill.names.brokers import republish_done_key, republish_key, topic_change_key, topic_changes_prefix
+from waybill.names.brokers import (
+    republish_done_key,
+    republish_key,
+    throttle_key,
+    throttles_prefix,
+    topic_change_key,
+    topic_changes_prefix,
+)
 from waybill.names.files_sink import FileExtension, FileName, Period, period_of_key, sink_root, success_key
 from waybill.names.replay_index import replay_index_key, replay_index_prefix, replay_index_range
 from waybill.names.replays import (
@@ -239,6 +246,8 @@ __all__ = [
     "sweeps_of_stream_prefix",
     "sweeps_prefix",
     "table_states_key",
+    "throttle_key",
+    "throttles_prefix",
     "topic_change_key",
     "topic_changes_prefix",
     "topic_settings_key",

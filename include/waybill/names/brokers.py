@@ -5,7 +5,14 @@ from __future__ import annotations
 from waybill.names.segments import join_segments
 from waybill.names.topics import check_topic
 
-__all__ = ["republish_done_key", "republish_key", "topic_change_key", "topic_changes_prefix"]
+__all__ = [
+    "republish_done_key",
+    "republish_key",
+    "throttle_key",
+    "throttles_prefix",
+    "topic_change_key",
+    "topic_changes_prefix",
+]
 
 
 def topic_changes_prefix(prefix: str) -> str:
@@ -16,6 +23,16 @@ def topic_changes_prefix(prefix: str) -> str:
 def topic_change_key(prefix: str, at_ms: int) -> str:
     """Return the key of the record of a change that a person ordered at a time. Epoch ms."""
     return f"{topic_changes_prefix(prefix)}{at_ms:020d}.json"
+
+
+def throttles_prefix(prefix: str) -> str:
+    """Return the prefix of the records of replication throttles that Waybill has set and not removed yet."""
+    return join_segments(prefix, "kafka", "throttles", "")
+
+
+def throttle_key(prefix: str, topic: str, at_ms: int) -> str:
+    """Return the key of the record of a throttle for the copies of a topic. `at_ms`: when it was set, epoch ms."""
+    return f"{throttles_prefix(prefix)}{check_topic(topic)}/{at_ms:020d}.json"
 
 
 def republish_key(prefix: str, topic: str, generation: int, partition: int, number: int) -> str:

@@ -105,7 +105,7 @@ def change_configs(cluster: Cluster, kind: Resource, name: str, changes: Mapping
     )
     action = f"could not change the config of {kind.name.lower()} {name}"
     acl = f"AlterConfigs on topic {name!r}" if kind is Resource.TOPIC else "AlterConfigs on the cluster"
-    # A broker takes its own config alone.
+    # A broker accepts changes of its own config only.
     response = ask(cluster, action, request, acl, node_id=int(name) if kind is Resource.BROKER else None)
     if response is None:
         raise KafkaUnavailable(f"Kafka at {cluster.servers}: {action}: the broker does not answer")
@@ -114,7 +114,7 @@ def change_configs(cluster: Cluster, kind: Resource, name: str, changes: Mapping
 
 
 def reassign(cluster: Cluster, replicas: Mapping[TopicPartition, Sequence[int]]) -> None:
-    """Start to copy topic-partitions to these replicas. Returns when the controller has taken the order."""
+    """Start to copy topic-partitions to these replicas. Returns when the controller has accepted that."""
     of_topic = AlterPartitionReassignmentsRequest.ReassignableTopic
     request = AlterPartitionReassignmentsRequest(
         timeout_ms=_TIMEOUT_MS,
@@ -137,10 +137,11 @@ def reassign(cluster: Cluster, replicas: Mapping[TopicPartition, Sequence[int]])
             check(cluster, f"{action} of {topic.name}/{answer.partition_index}", answer, acl)
 
 
-def fetch_reassignments(cluster: Cluster) -> frozenset[TopicPartition] | None:
-    """Return the topic-partitions that are being copied. None if the user may not ask.
+def fetch_reassignments(cluster: Cluster) -> dict[TopicPartition, tuple[int, ...]] | None:
+    """Return the topic-partitions that are being copied, with the replicas that each has afterwards.
 
-    That needs the ACL Describe on the cluster.
+    Until then, Kafka's metadata list old and new replicas. Returns None if the user may not ask: that needs the ACL
+    Describe on the cluster.
     """
     request = ListPartitionReassignmentsRequest(timeout_ms=_TIMEOUT_MS, topics=None)
     action, acl = "could not list reassignments", "Describe on the cluster"
@@ -148,9 +149,13 @@ def fetch_reassignments(cluster: Cluster) -> frozenset[TopicPartition] | None:
     if issubclass(kafka_errors.for_code(response.error_code), kafka_errors.AuthorizationError):
         return None
     check(cluster, action, response, acl)
-    return frozenset(
-        TopicPartition(topic.name, each.partition_index) for topic in response.topics for each in topic.partitions
-    )
+    return {
+        TopicPartition(topic.name, each.partition_index): tuple(
+            node_id for node_id in each.replicas if node_id not in each.removing_replicas
+        )
+        for topic in response.topics
+        for each in topic.partitions
+    }
 
 
 def elect_preferred_leaders(cluster: Cluster, tps: Iterable[TopicPartition]) -> None:
@@ -174,12 +179,15 @@ def elect_preferred_leaders(cluster: Cluster, tps: Iterable[TopicPartition]) -> 
 
 
 def fetch_broker_configs(cluster: Cluster, brokers: Iterable[int], names: Collection[str]) -> dict[int, dict[str, str]]:
-    """Return configs that are set for single brokers at run time, by node id. Raises `ConfigError` without the ACL."""
+    """Return the configs that are set for single brokers at run time, by node id, without brokers that do not answer.
+
+    Raises `ConfigError` without the ACL.
+    """
     resource = DescribeConfigsRequest.DescribeConfigsResource
     action, acl = "could not describe the configuration of brokers", "DescribeConfigs on the cluster"
     found = {}
     for node_id in brokers:
-        # A broker answers for itself alone.
+        # A broker returns its own configs only.
         request = DescribeConfigsRequest(
             resources=[
                 resource(resource_type=Resource.BROKER, resource_name=str(node_id), configuration_keys=list(names))

@@ -1,4 +1,4 @@
-"""The retention of topics, as Kafka's own configuration has it."""
+"""The configs of topics, and the retention that follows from them."""
 
 from __future__ import annotations
 

@@ -167,12 +167,15 @@ def test_skew_names_the_broker_or_rack_with_the_most() -> None:
 
 
 def test_topic_below_what_is_declared_is_named() -> None:
-    declared = {"flights": KafkaTopic.model_validate({"partitions": 2, "replication_factor": 3})}
+    written = {"partitions": 2, "replication_factor": 3, "min_insync_replicas": 2}
+    declared = {"flights": KafkaTopic.model_validate(written)}
     assert broken(findings(declared=declared)) == set()
     few = cluster({"flights/0": partition([1, 2], [1, 2])})
     assert "flights has 2 replicas, and 3" in findings(few, declared=declared)["below_declared"].detail
     low = findings(declared=declared, rules={"flights": TopicRules(min_in_sync=1)})["below_declared"]
     assert "min.insync.replicas 1" in low.detail
+    defaults = {"flights": KafkaTopic.model_validate({"partitions": 2})}
+    assert broken(findings(few, declared=defaults, rules={"flights": TopicRules(min_in_sync=1)})) == set()
 
 
 def test_unclean_election_counts_for_topics_of_streams_unless_declared() -> None:

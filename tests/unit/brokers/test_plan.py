@@ -7,6 +7,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from waybill.brokers.apply import _is_agreed
+from waybill.brokers.config_changes import ConfigChange
 from waybill.brokers.plan import (
     AddPartitions,
     AlterConfigs,
@@ -15,11 +17,13 @@ from waybill.brokers.plan import (
     Inputs,
     Reassign,
     RemoveThrottle,
+    RiskyConfigs,
     Step,
+    TopicPlan,
     WaitForReassignment,
     make_plan,
 )
-from waybill.brokers.plan_text import describe, plan_document
+from waybill.brokers.plan_text import describe, describe_left, plan_document
 from waybill.config.kafka_topics import KafkaTopic
 from waybill.names import TopicPartition
 from waybill.sources.cluster_state import Broker, ClusterState, PartitionState
@@ -67,10 +71,65 @@ def test_topic_as_declared_needs_nothing() -> None:
 
 
 def test_only_configs_that_differ_are_changed() -> None:
-    configs = {**topic().topic_configs(), "min.insync.replicas": "2", "cleanup.policy": "delete"}
+    configs = {**topic().topic_configs(), "unclean.leader.election.enable": "true", "cleanup.policy": "delete"}
     (step,) = make_plan(inputs(topic(), state((1, 2), (2, 3)), configs={"t": configs})).steps
     assert isinstance(step, AlterConfigs)
-    assert step.changes == {"min.insync.replicas": ("2", "1")}
+    assert step.changes == {"unclean.leader.election.enable": ConfigChange("true", "false")}
+
+
+def test_defaults_change_nothing_of_a_topic_that_exists_but_unclean_elections() -> None:
+    declared = KafkaTopic.model_validate({"partitions": 2})
+    configs = {"min.insync.replicas": "3", "cleanup.policy": "compact", "retention.ms": "1"}
+    clean = {**configs, "unclean.leader.election.enable": "false"}
+    for replicas in ((1,), (1, 2, 3, 4)):
+        plan = make_plan(inputs(declared, state(replicas, replicas), configs={"t": clean}))
+        assert (plan.steps, plan.refused) == ([], [])
+    unclean = {**configs, "unclean.leader.election.enable": "true"}
+    (step,) = make_plan(inputs(declared, state((1,), (2,)), configs={"t": unclean})).steps
+    assert isinstance(step, AlterConfigs)
+    assert list(step.changes) == ["unclean.leader.election.enable"]
+    (step,) = make_plan(inputs(declared, state())).steps
+    assert isinstance(step, CreateTopic)
+    assert (len(step.replicas[0]), step.configs["min.insync.replicas"]) == (3, "2")
+
+
+def test_changes_that_can_cost_messages_are_a_step_of_their_own_after_the_others() -> None:
+    declared = topic(retention="1d", cleanup_policy="compact,delete", configs={"max.message.bytes": "7"})
+    configs = {**declared.topic_configs(), "cleanup.policy": "compact", "retention.ms": "1", "max.message.bytes": "6"}
+    safe, risky = make_plan(inputs(declared, state((1, 2), (2, 3)), configs={"t": configs})).steps
+    assert isinstance(safe, AlterConfigs)
+    assert list(safe.changes) == ["max.message.bytes", "retention.ms"]
+    assert isinstance(risky, RiskyConfigs)
+    assert list(risky.changes) == ["cleanup.policy"]
+    assert "[risk: Kafka deletes messages by age and size] (only with --allow-loss)" in describe(risky)
+
+
+def test_min_isr_is_not_raised_above_the_replicas() -> None:
+    declared = KafkaTopic.model_validate({"partitions": 1, "min_insync_replicas": 2})
+    configs = {**declared.topic_configs(), "min.insync.replicas": "1"}
+    plan = make_plan(inputs(declared, state((1,)), configs={"t": configs}))
+    assert not plan.steps
+    assert "min.insync.replicas is not raised to 2, because it has 1 replicas" in plan.refused[0].reason
+    both = KafkaTopic.model_validate({"partitions": 1, "min_insync_replicas": 2, "replication_factor": 2})
+    steps = make_plan(inputs(both, state((1,)), configs={"t": configs})).steps
+    assert [type(step) for step in steps] == [Reassign, AlterConfigs]
+
+
+def test_risky_changes_copies_and_new_topic_partitions_need_consent() -> None:
+    def risky(after: str) -> RiskyConfigs:
+        return RiskyConfigs("t", {"retention.ms": ConfigChange("9", after, "deletes")})
+
+    add = AddPartitions("t", 2, [(1, 2)])
+    approved = TopicPlan([risky("5"), add])
+    assert _is_agreed(risky("5"), approved, allow_loss=True)
+    assert not _is_agreed(risky("5"), approved, allow_loss=False)
+    assert not _is_agreed(risky("4"), approved, allow_loss=True)
+    assert _is_agreed(replace(add, replicas=[(2, 3)]), approved, allow_loss=False)
+    assert not _is_agreed(replace(add, existing=3), approved, allow_loss=False)
+    assert not _is_agreed(add, TopicPlan(), allow_loss=False)
+    assert "Add --allow-loss" in describe_left(risky("5"), allow_loss=False)
+    assert "still different" in describe_left(risky("5"), allow_loss=True)
+    assert "run `waybill kafka apply` again" in describe_left(add, allow_loss=False)
 
 
 def test_order_of_cleanup_policies_does_not_matter() -> None:
@@ -113,10 +172,29 @@ def test_replica_on_a_broker_that_is_away_is_not_moved() -> None:
 
 
 def test_copies_under_way_are_waited_for_and_their_throttle_is_removed() -> None:
-    moving = frozenset({TopicPartition("t", 0)})
-    assert make_plan(inputs(topic(), state((1,), (2, 3)), reassigning=moving)).steps == [WaitForReassignment("t", (0,))]
-    throttled = {**topic().topic_configs(), "leader.replication.throttled.replicas": "0:1"}
-    assert make_plan(inputs(topic(), state((1, 2), (2, 3)), configs={"t": throttled})).steps == [RemoveThrottle("t")]
+    moving = {TopicPartition("t", 0): (1, 2)}
+    throttled = frozenset({"t", "no-longer-declared"})
+    waiting = make_plan(inputs(topic(), state((1,), (2, 3)), reassigning=moving, throttled=throttled))
+    assert waiting.steps == [WaitForReassignment("t", (0,)), RemoveThrottle("no-longer-declared")]
+    plan = make_plan(inputs(topic(), state((1, 2), (2, 3)), throttled=frozenset({"t"})))
+    assert plan.steps == [RemoveThrottle("t")]
+    operators = {**topic().topic_configs(), "leader.replication.throttled.replicas": "*"}
+    assert not make_plan(inputs(topic(), state((1, 2), (2, 3)), configs={"t": operators})).steps
+
+
+def test_topic_partitions_added_during_a_copy_have_as_many_replicas_as_it_leaves() -> None:
+    declared = topic(partitions=3, replication_factor=3)
+    found = state((1, 2, 3, 4), (2, 3, 4))
+    wait, add = make_plan(inputs(declared, found, reassigning={TopicPartition("t", 0): (2, 3, 4)})).steps
+    assert wait == WaitForReassignment("t", (0,))
+    assert isinstance(add, AddPartitions)
+    assert [len(each) for each in add.replicas] == [3]
+
+
+def test_nothing_is_copied_or_added_if_copies_under_way_are_not_known() -> None:
+    plan = make_plan(inputs(topic(partitions=5), state((1,), (2,)), reassigning=None))
+    assert not plan.steps
+    assert "ACL Describe on the cluster" in plan.refused[0].reason
 
 
 def test_preferred_leader_is_elected_if_it_is_in_sync() -> None:
@@ -153,8 +231,8 @@ def carry_out(  # noqa: C901 - a case for each step
                 configs[step.topic] = dict(step.configs)
                 for number, replicas in enumerate(step.replicas):
                     put(step.topic, number, replicas)
-            case AlterConfigs():
-                configs[step.topic] |= {name: after for name, (_, after) in step.changes.items()}
+            case AlterConfigs() | RiskyConfigs():
+                configs[step.topic] |= {name: change.after for name, change in step.changes.items()}
             case AddPartitions():
                 for number, replicas in enumerate(step.replicas):
                     put(step.topic, step.existing + number, replicas)

@@ -82,9 +82,18 @@ def plan(
 
 @kafka_app.command("apply")
 def apply(
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before data is copied between brokers.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do not ask before data is copied or topic-partitions are added.")
+    ] = False,
+    allow_loss: Annotated[
+        bool,
+        typer.Option(
+            "--allow-loss", help="Also make changes that let Kafka delete messages, or lose acknowledged ones."
+        ),
+    ] = False,
     throttle: Annotated[
-        str, typer.Option("--throttle", help="Bytes per second that a broker sends or receives for copies; or none.")
+        str,
+        typer.Option("--throttle", help="The bytes per second that a broker sends, and receives, for copies; or none."),
     ] = "50MiB",
     timeout: Annotated[float, typer.Option("--timeout", help="Seconds to wait for the copies of one topic.")] = 86_400,
     reason: Annotated[str, typer.Option("--reason", help="Why; it is stored with the steps.")] = "topics as declared",
@@ -93,13 +102,22 @@ def apply(
 ) -> None:
     """Make Kafka have the topics of `kafka.topics`: create, configure, add topic-partitions, copy, elect.
 
-    It deletes nothing and shrinks nothing, and asks before it copies data. It can be run again at any time: what is
-    done is no difference any more, and it waits for copies that are under way. The exit code is 1 if a difference is
-    left.
+    It removes no topic, topic-partition or replica. It asks before it copies data and before it adds topic-partitions.
+    It changes no config such that Kafka deletes messages, or can lose acknowledged ones, without --allow-loss. It can
+    be run again at any time: it does what is left, and waits for copies that are under way, which then get this
+    --throttle. The exit code is 1 if a difference is left.
     """
     from waybill.cli import kafka_topics as command
 
-    command.apply_topics(yes=yes, throttle=throttle, timeout_seconds=timeout, reason=reason, by=by, as_json=as_json)
+    command.apply_topics(
+        yes=yes,
+        allow_loss=allow_loss,
+        throttle=throttle,
+        timeout_seconds=timeout,
+        reason=reason,
+        by=by,
+        as_json=as_json,
+    )
 
 
 @kafka_app.command("health")
