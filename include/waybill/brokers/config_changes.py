@@ -44,7 +44,7 @@ _SET_TO = {
     ("remote.storage.enable", "false"): "Kafka can delete the messages in remote storage",
     ("remote.log.delete.on.disable", "true"): "Kafka deletes the messages in remote storage when it is switched off",
 }
-_MIN_ISR_RISK = "fewer brokers need to have a message when Kafka acknowledges it, and it is lost with them"
+_MIN_ISR_RISK = "Kafka acknowledges messages that fewer brokers have, and they are lost with these brokers"
 _POLICY_RISKS = {
     _DELETE: "Kafka deletes messages by age and size",
     _COMPACT: "Kafka deletes all messages of a key but the newest, and refuses messages without a key",

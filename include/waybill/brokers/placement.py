@@ -41,26 +41,29 @@ def place(
     order = alternate_racks(brokers.values())
     if replication_factor > len(order):
         raise ValueError(f"{replication_factor} replicas need as many brokers, and there are {len(order)}")
-    racks_are_equal = len(set(Counter(broker.rack for broker in brokers.values()).values())) == 1
+    # Without the racks of all brokers, none counts.
+    all_known = all(broker.rack for broker in brokers.values())
+    racks = {node_id: broker.rack if all_known else None for node_id, broker in brokers.items()}
+    racks_are_equal = len(set(Counter(racks.values()).values())) == 1
     placed: Counter[int] = Counter()
     found = []
     for i in range(start, start + partitions):
         candidates = [order[(i + j) % len(order)] for j in range(len(order))]
-        replicas = _replicas(candidates, brokers, replication_factor, Counter() if racks_are_equal else placed)
+        replicas = _replicas(candidates, racks, replication_factor, Counter() if racks_are_equal else placed)
         placed.update(replicas)
         found.append(replicas)
     return found
 
 
 def _replicas(
-    candidates: Sequence[int], brokers: Mapping[int, Broker], count: int, load: Mapping[int, int]
+    candidates: Sequence[int], racks: Mapping[int, str | None], count: int, load: Mapping[int, int]
 ) -> tuple[int, ...]:
     """Return the first candidate, and others: of the racks with the fewest replicas, then with the least load."""
     chosen = [candidates[0]]
     while len(chosen) < count:
         free = [node_id for node_id in candidates if node_id not in chosen]
-        used = Counter(brokers[node_id].rack for node_id in chosen)
-        chosen.append(min(free, key=lambda node_id: (used[brokers[node_id].rack], load.get(node_id, 0))))
+        used = Counter(racks[node_id] for node_id in chosen)
+        chosen.append(min(free, key=lambda node_id: (used[racks[node_id]], load.get(node_id, 0))))
     return tuple(chosen)
 
 

@@ -49,7 +49,7 @@ def describe(step: Step) -> str:
                 for move in step.moves[:5]
             )
             more = f" and {len(step.moves) - 5} more" if len(step.moves) > 5 else ""
-            size = "how many bytes is not known" if step.size_bytes is None else f"{step.size_bytes:,} bytes"
+            size = "size not known" if step.size_bytes is None else f"{step.size_bytes:,} bytes"
             return f"{step.topic}: copy {counted(len(step.moves), 'topic-partition')} ({size}): {moved}{more}"
         case WaitForReassignment():
             return (

@@ -25,6 +25,10 @@ def test_racks_alternate() -> None:
     assert alternate_racks(brokers("b", None, "a").values()) == [0, 1, 2], "without all racks, none counts"
 
 
+def test_racks_do_not_count_if_a_broker_has_none() -> None:
+    assert place(brokers("a", "a", None), 3, 2) == [(0, 1), (1, 2), (2, 0)]
+
+
 def test_too_few_brokers_are_refused() -> None:
     with pytest.raises(ValueError, match="3 replicas need as many brokers, and there are 2"):
         place(brokers(None, None), 1, 3)
