@@ -45,11 +45,11 @@ $(READY): requirements.txt requirements-dev.txt pyproject.toml
 
 .PHONY: test
 test: $(READY) ## Unit, integration, fault and end-to-end tests; starts the servers it needs (PYTEST_ARGS selects)
-	@$(if $(strip $(PYTEST_ARGS)),$(BIN)/python -m pytest $(PYTEST_ARGS),tests/run.sh $(BIN)/python)
+	@$(if $(strip $(PYTEST_ARGS)),$(BIN)/python -m pytest $(PYTEST_ARGS),$(BIN)/python tests/run.py)
 
 .PHONY: test-deep
 test-deep: $(READY) ## The long ones: kill matrices (MATRIX=full: all of them), seeds, clusters, elections, many examples
-	@WAYBILL_MATRIX=$(MATRIX) tests/run.sh $(BIN)/python deep
+	@WAYBILL_MATRIX=$(MATRIX) $(BIN)/python tests/run.py deep
 
 .PHONY: chaos
 chaos: $(READY) ## Kill, freeze and cut while lanes work: SEEDS scenarios from FIRST_SEED on, and a report

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
 import shutil
 import tempfile
 import uuid
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +18,7 @@ from hypothesis import HealthCheck, settings
 from devstack import Stack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
 # No deadlines: a busy machine, or the first call of a compiled loop, may take any time. pytest-timeout finds hangs.
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -24,12 +26,23 @@ settings.register_profile("deep", settings.get_profile("default"), max_examples=
 settings.load_profile("deep" if os.environ.get("WAYBILL_DEEP") == "1" else "default")
 
 
+_TABLES = frozenset({"make_scene", "spark", "spark_session", "maintenance"})
+"""The fixtures of tests with the marker `tables`."""
 _SAMPLE = 2
 """How many parameters of a `matrix` test `make test-deep` runs."""
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark the tests of tables, which `run.py` runs in a process of their own."""
+    if _TABLES & set(getattr(item, "fixturenames", ())):
+        item.add_marker("tables")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out drills, unless `-m drill` selects them, and most deep parameters of tests with the marker `matrix`.
+
+    Modules that stop or freeze servers of the stack come last.
 
     `MATRIX=full` asks for all parameters. The sample is spread over them, and always the same.
     """
@@ -37,6 +50,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         drills = [item for item in items if item.get_closest_marker("drill")]
         config.hook.pytest_deselected(items=drills)
         items[:] = [item for item in items if item not in drills]
+    # Last, when the other processes have probably ended: each of these tests waits for them.
+    hurting = {item.path for item in items if item.get_closest_marker("hurts_stack")}
+    items.sort(key=lambda item: item.path in hurting)
     if os.environ.get("WAYBILL_MATRIX") == "full":
         return
     matrices: dict[tuple[Path, str], list[pytest.Item]] = {}
@@ -52,6 +68,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in left_out]
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # first: the wait is not part of the test's timeout
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, bool | None, bool | None]:
+    """Let a test that stops or freezes a server of the stack wait until the tests of other processes have ended."""
+    state = os.environ.get("WAYBILL_TESTS_STACK")
+    if state is None:
+        return (yield)
+    with _turn(Path(state), exclusive=item.get_closest_marker("hurts_stack") is not None):
+        return (yield)
+
+
+@contextmanager
+def _turn(state: Path, *, exclusive: bool) -> Iterator[None]:
+    """Hold the stack together with other tests, or alone."""
+    with (state / "tests.queue").open("w") as queue, (state / "tests.lock").open("w") as lock:
+        # All take the queue first. Without it, a test that wants to be alone would never find the lock free.
+        fcntl.flock(queue, fcntl.LOCK_EX)
+        fcntl.flock(lock, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
+        fcntl.flock(queue, fcntl.LOCK_UN)
+        yield
+
+
 def pytest_collection_finish() -> None:
     """What was imported stays: the garbage collector need not look through all of it again and again."""
     gc.collect()
@@ -64,6 +101,28 @@ def stack(pytestconfig: pytest.Config) -> Iterator[Stack]:
 
     A test that hurts it (kills a broker, wipes ZooKeeper) restores it before it ends.
     """
+    before = os.environ.copy()
+    try:
+        with _stack_of_run() or _own_stack(pytestconfig) as started:
+            os.environ.update(started.environment())
+            yield started
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def _stack_of_run() -> AbstractContextManager[Stack] | None:
+    """Return the stack that `tests/run.py` has started for several processes, and stops; None: there is none."""
+    state = os.environ.get("WAYBILL_TESTS_STACK")
+    if state is None:
+        return None
+    started = Stack.attach(Path(state))
+    assert started is not None, f"no stack runs in WAYBILL_TESTS_STACK={state}"
+    return nullcontext(started)
+
+
+@contextmanager
+def _own_stack(pytestconfig: pytest.Config) -> Iterator[Stack]:
     capture = pytestconfig.pluginmanager.getplugin("capturemanager")
 
     def report(message: str) -> None:
@@ -71,17 +130,13 @@ def stack(pytestconfig: pytest.Config) -> Iterator[Stack]:
             print(f"\nstack: {message}", end="", flush=True)
 
     state = Path(tempfile.mkdtemp(prefix="waybill-tests-"))
-    before = os.environ.copy()
     try:
         started = Stack.start(state / "stack", on_progress=report)
         try:
-            os.environ.update(started.environment())
             yield started
         finally:
             started.stop(grace_seconds=0.0)
     finally:
-        os.environ.clear()
-        os.environ.update(before)
         shutil.rmtree(state, ignore_errors=True)
 
 

@@ -10,7 +10,7 @@ from kafka_chaos.scene import play
 
 from devstack import Stack
 
-pytestmark = [pytest.mark.deep, pytest.mark.faults]
+pytestmark = [pytest.mark.deep, pytest.mark.faults, pytest.mark.hurts_stack]
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -20,7 +20,7 @@ from waybill.watch.run import run_watch
 
 __all__ = ["stream"]
 
-pytestmark = [pytest.mark.deep, pytest.mark.integration]
+pytestmark = [pytest.mark.deep, pytest.mark.integration, pytest.mark.hurts_stack]
 
 COPIED, ARCHIVED, PRODUCED, NEW = 3_000, 7_000, 10_000, 5_000
 """How many messages the follower has, how many are archived, how many the lost leader had, and how many came after."""

@@ -1,0 +1,152 @@
+"""Runs the tests as several pytest processes on one stack: `make test` and `make test-deep`.
+
+    python tests/run.py         all tests but the deep ones
+    python tests/run.py deep    kill matrices, many seeds, clusters, elections; property tests with many more examples
+
+Tests with servers wait a lot: for sessions, elections, Airflow's scheduler. Tests of tables compute. So both run at the
+same time, and the tests without servers run in the time that these leave, at a lower priority. This process owns the
+stack: when it ends, for whatever reason, all servers stop. The Spark session belongs to the process of the tables.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from devstack import Stack
+
+SERVERS = ("tests/integration", "tests/faults", "tests/e2e")
+NO_TEST_SELECTED = 5
+PROGRESS = re.compile(r"tests/\S+\.py .*\[ *\d+%\]\n")
+_POLL_SECONDS = 0.5
+_INTERRUPT_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Part:
+    """The tests of one pytest process."""
+
+    title: str
+    select: str
+    folders: Sequence[str]
+    niceness: int = 0
+
+
+def without_servers(kind: str) -> list[Part]:
+    """Return the parts that need no stack. `kind`: the marker expression that all parts have in common."""
+    return [Part("Tests without servers", kind, ("tests/unit", "tests/model"), niceness=5)]
+
+
+def with_servers(kind: str) -> list[Part]:
+    """Return the parts that share the stack."""
+    return [
+        Part("Tests with servers", f"({kind}) and not tables", SERVERS),
+        Part("Tests of tables", f"({kind}) and tables", SERVERS),
+    ]
+
+
+class Run:
+    """A running pytest process. Its lines of progress are printed at once, all others by `report`."""
+
+    def __init__(self, part: Part, environment: Mapping[str, str]) -> None:
+        self._part = part
+        self._started = time.monotonic()
+        self._lines: list[str] = []
+        self.process = subprocess.Popen(
+            ["nice", "-n", str(part.niceness), sys.executable, "-m", "pytest", "-m", part.select, *part.folders],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            text=True,
+            errors="replace",
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if PROGRESS.fullmatch(line):
+                print(line, end="", flush=True)
+            else:
+                self._lines.append(line)
+
+    def report(self) -> int:
+        """Print what pytest printed beside its progress, and return its exit code; 0 if no test was selected."""
+        self._reader.join()
+        minutes, seconds = divmod(round(time.monotonic() - self._started), 60)
+        print(f"\n{self._part.title}, {minutes} min {seconds:02d} s:\n{''.join(self._lines)}", flush=True)
+        code = self.process.returncode
+        return 0 if code == NO_TEST_SELECTED else code
+
+
+def run_all(kind: str, directory: Path) -> int:
+    """Run all parts at the same time, print each when it has ended, and return the first exit code that is not 0."""
+    running: list[Run] = []
+    codes = []
+    with ExitStack() as stops:
+        stops.callback(_interrupt, running)
+        # The stack's first start downloads and builds for two minutes, in which these can run.
+        running += [Run(part, {**os.environ}) for part in without_servers(kind)]
+        stack = Stack.start(directory / "stack", on_progress=lambda line: print(f"stack: {line}", flush=True))
+        stops.callback(stack.stop, grace_seconds=0.0)
+        stops.callback(_interrupt, running)
+        environment = os.environ | {"WAYBILL_TESTS_STACK": str(stack.state_dir)}
+        running += [Run(part, environment) for part in with_servers(kind)]
+        while running:
+            for run in [each for each in running if each.process.poll() is not None]:
+                running.remove(run)
+                codes.append(run.report())
+            time.sleep(_POLL_SECONDS)
+    return next((code for code in codes if code), 0)
+
+
+def _interrupt(running: Sequence[Run]) -> None:
+    """End pytest processes as Ctrl-C does, so that they stop what they started."""
+    left = [run for run in running if run.process.poll() is None]
+    for run in left:
+        run.process.send_signal(signal.SIGINT)
+    for run in left:
+        try:
+            run.process.wait(timeout=_INTERRUPT_SECONDS)
+        except subprocess.TimeoutExpired:
+            run.process.kill()
+
+
+def _end(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def main() -> int:
+    """Run the tests that the command line selects, and return the exit code."""
+    kind = "not deep"
+    if sys.argv[1:] == ["deep"]:
+        kind = "deep or hypothesis"
+        os.environ["WAYBILL_DEEP"] = "1"
+    elif sys.argv[1:]:
+        print(__doc__, file=sys.stderr)
+        return 2
+    signal.signal(signal.SIGTERM, _end)
+    directory = Path(tempfile.mkdtemp(prefix="waybill-tests-"))
+    try:
+        return run_all(kind, directory)
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
