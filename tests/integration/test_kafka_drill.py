@@ -95,7 +95,7 @@ def test_drill_refuses_a_cluster_that_is_not_the_local_stack(
 
 def test_drill_finds_what_was_forecast_and_starts_the_broker_again(stack: Stack, stream: ArchivedStream) -> None:
     ran = stream.waybill("kafka", "drill", "--broker", "2", "--json", "--timeout", "90")
-    report = json.loads(ran.out[ran.out.index("{") :])
+    report = ran.document
     different = [each for each in report["partitions"] if each["forecast"] != each["happened"]]
     assert ran.code == 0, f"{different} {ran.err}"
     assert report["is_as_forecast"]
@@ -123,7 +123,7 @@ def test_producer_is_refused_where_the_forecast_says_no_writes(stack: Stack, str
 @pytest.mark.deep
 def test_drill_of_two_brokers_finds_that_the_controllers_lose_their_majority(stream: ArchivedStream) -> None:
     ran = stream.waybill("kafka", "drill", "--broker", "2", "--broker", "1", "--json", "--timeout", "90")
-    report = json.loads(ran.out[ran.out.index("{") :])
+    report = ran.document
     different = [each for each in report["partitions"] if each["forecast"] != each["happened"]]
     assert ran.code == 0, f"{different} {ran.err}"
     happened = {name: each["happened"]["effect"] for name, each in by_name(report, stream).items()}

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
+import signal
+import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, NoReturn, Protocol
 
 from waybill.brokers.what_if import Effect, Forecast, PartitionForecast, TopicRules, observe
 from waybill.config import IsolationLevel
-from waybill.errors import KafkaUnavailable
+from waybill.errors import ConfigError, KafkaUnavailable
 from waybill.names import TopicPartition
 from waybill.sources.cluster import Cluster
 from waybill.sources.cluster_state import ClusterState, PartitionState, fetch_cluster_state
@@ -21,6 +24,8 @@ __all__ = ["Breaker", "DrillReport", "PartitionOutcome", "run_drill"]
 logger = logging.getLogger(__name__)
 
 _PAUSE_SECONDS = 0.5
+_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+"""Beside SIGINT, for which Python raises `KeyboardInterrupt`."""
 
 
 class Breaker(Protocol):
@@ -29,6 +34,10 @@ class Breaker(Protocol):
     def kill(self, node_id: int) -> None: ...
 
     def start(self, node_id: int) -> None: ...
+
+    def start_text(self, node_id: int) -> str:
+        """Return the command with which a person starts a broker."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,21 +79,61 @@ def run_drill(
     *,
     timeout_seconds: float,
 ) -> DrillReport:
-    """End the brokers of a forecast, compare, and start them again, also when the comparison fails.
+    """End the brokers of a forecast, compare, and start them again, whatever fails, and after a signal.
 
-    `rules` returns those of a topic. Raises `KafkaUnavailable` when no broker is left to ask at the end.
+    `rules` returns those of a topic. Raises `KafkaUnavailable` when no broker is left to ask at the end, and
+    `ConfigError` when a command failed; it names each broker that did not start.
     """
     killed: list[int] = []
-    try:
-        for node_id in expected.lost:
-            killed.append(node_id)
-            breaker.kill(node_id)
-        outcomes, settled = _wait_for_forecast(cluster, before, expected, rules, timeout_seconds)
-    finally:
-        for node_id in killed:
-            breaker.start(node_id)
+    ended_by: BaseException | None = None
+    with _signals_raise():
+        try:
+            for node_id in expected.lost:
+                killed.append(node_id)
+                breaker.kill(node_id)
+            outcomes, settled = _wait_for_forecast(cluster, before, expected, rules, timeout_seconds)
+        except BaseException as error:
+            ended_by = error
+            raise
+        finally:
+            _start_all(breaker, killed, ended_by)
     recovered = _wait_for_recovery(cluster, before, {each.tp for each in expected.partitions}, timeout_seconds)
     return DrillReport(outcomes, settled, recovered)
+
+
+def _start_all(breaker: Breaker, killed: Sequence[int], ended_by: BaseException | None) -> None:
+    """Start all brokers. Raises `ConfigError` that names those that did not start.
+
+    A signal gives up the start of one broker; the others are started nevertheless.
+    """
+    failed: dict[int, str] = {}
+    for node_id in killed:
+        try:
+            breaker.start(node_id)
+        except (Exception, KeyboardInterrupt, SystemExit) as error:
+            failed[node_id] = str(error) or type(error).__name__
+    if failed:
+        why = "" if ended_by is None else f" The drill ended early: {ended_by or type(ended_by).__name__}."
+        lines = [f"  broker {node_id} ({reason}): {breaker.start_text(node_id)}" for node_id, reason in failed.items()]
+        raise ConfigError("\n".join([f"some brokers did not start.{why} Start them by hand:", *lines]))
+
+
+@contextmanager
+def _signals_raise() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP raise `SystemExit`, so that they do not end the process before brokers are started."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, _exit) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _exit(number: int, _: Any) -> NoReturn:
+    raise SystemExit(f"ended by {signal.Signals(number).name}")
 
 
 def _wait_for_forecast(

@@ -27,6 +27,7 @@ __all__ = [
     "PartitionForecast",
     "StreamForecast",
     "TopicRules",
+    "Unarchived",
     "brokers_of_rack",
     "forecast",
     "forecast_streams",
@@ -82,11 +83,20 @@ class ClusterRules:
     eligible: Mapping[TopicPartition, tuple[int, ...]] = field(default_factory=dict)
     """Eligible leader replicas (KIP-966), of the topic-partitions that have some."""
     voters: frozenset[int] = frozenset()
-    """The controllers of the quorum. Empty: not known, and then the quorum is taken to survive."""
+    """The controllers of the quorum, also those that are no brokers. Empty: not known, and taken to survive."""
+    away: frozenset[int] = frozenset()
+    """Those of the voters that have failed already."""
+    has_quorum: bool = True
+    """Whether a controller leads now."""
 
     def of_topic(self, topic: str) -> TopicRules:
         """Return the rules of a topic."""
         return self.topics.get(topic, TopicRules())
+
+    def keeps_quorum(self, lost: Collection[int]) -> bool:
+        """Return whether the controllers have a majority without the nodes `lost`."""
+        left = self.voters - self.away - frozenset(lost)
+        return self.has_quorum and (not self.voters or 2 * len(left) > len(self.voters))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +112,10 @@ class PartitionForecast:
     in_sync: tuple[int, ...]
     min_in_sync: int
     only_copy: bool
-    """Whether every in-sync replica is on a lost broker: what is not archived depends on these disks."""
+    """Whether every in-sync replica is on a lost broker: what is not archived depends on these disks.
+
+    Without in-sync replicas, the eligible leader replicas hold the messages; without those either, any replica may.
+    """
 
     @property
     def is_worse(self) -> bool:
@@ -114,6 +127,8 @@ class Forecast:
     """The cluster after the loss of brokers."""
 
     lost: tuple[int, ...]
+    had_quorum: bool
+    """Whether the controllers have a majority without the loss."""
     keeps_quorum: bool
     partitions: Sequence[PartitionForecast]
     """The topic-partitions with a replica on a lost broker, sorted."""
@@ -126,6 +141,16 @@ class Forecast:
 
 
 @dataclass(frozen=True, slots=True)
+class Unarchived:
+    """How many offsets of a topic-partition are in Kafka and not in the archive. At most as many messages."""
+
+    offsets: int
+    seen_at_ms: int | None = None
+    """None: the log says so now. Else the log does not answer, and a watch saw it end there at this time (epoch ms):
+    what it got later is not counted."""
+
+
+@dataclass(frozen=True, slots=True)
 class StreamForecast:
     """A stream after the loss of brokers. Counts are of topic-partitions."""
 
@@ -135,8 +160,17 @@ class StreamForecast:
     unclean: int
     no_writes: int
     at_risk: int
-    """How many messages are lost if the lost brokers never come back: those that only they have, and that are not
-    archived. Offsets, so at most as many messages."""
+    """How many offsets are lost if the lost brokers never come back: those that only they have, and that are not
+    archived, of the topic-partitions of which this is known. At most as many messages."""
+    at_risk_seen: Mapping[TopicPartition, Unarchived] = field(default_factory=dict)
+    """The part of `at_risk` that is a minimum: these logs do not answer, and a watch saw them end."""
+    at_risk_not_known: tuple[TopicPartition, ...] = ()
+    """Topic-partitions that only the lost brokers have, and whose log's end nobody knows."""
+
+    @property
+    def is_at_risk_exact(self) -> bool:
+        """Whether the logs of all topic-partitions at risk answered."""
+        return not self.at_risk_seen and not self.at_risk_not_known
 
     @property
     def stops(self) -> bool:
@@ -153,7 +187,7 @@ def forecast(state: ClusterState, rules: ClusterRules, lost: Collection[int]) ->
     """Return what happens to each topic-partition if the brokers `lost` end at once."""
     live = frozenset(state.brokers)
     remaining = live - frozenset(lost)
-    keeps_quorum = _has_majority(rules.voters, remaining) or not _has_majority(rules.voters, live)
+    keeps_quorum = rules.keeps_quorum(lost)
     found = []
     for tp in sorted(tp for tp, partition in state.partitions.items() if not set(partition.replicas).isdisjoint(lost)):
         partition = state.partitions[tp]
@@ -166,13 +200,14 @@ def forecast(state: ClusterState, rules: ClusterRules, lost: Collection[int]) ->
         elif not keeps_quorum and not remaining.issuperset(in_sync):
             # The leader waits for the lost follower, which nobody takes out of the in-sync replicas.
             effect = max(effect, Effect.NO_WRITES)
-        only_copy = bool(partition.in_sync) and set(partition.in_sync) <= set(lost)
+        only_copy = _only_they_have(partition, rules.eligible.get(tp, ()), lost)
         found.append(PartitionForecast(tp, before, effect, leader, in_sync, settings.min_in_sync, only_copy))
-    return Forecast(tuple(sorted(lost)), keeps_quorum, found, len(state.partitions))
+    return Forecast(tuple(sorted(lost)), rules.keeps_quorum(()), keeps_quorum, found, len(state.partitions))
 
 
-def _has_majority(voters: frozenset[int], live: frozenset[int]) -> bool:
-    return not voters or 2 * len(voters & live) > len(voters)
+def _only_they_have(partition: PartitionState, eligible: tuple[int, ...], lost: Collection[int]) -> bool:
+    """Return whether no broker but the lost ones is known to have all messages. One of `lost` has a replica."""
+    return set(partition.in_sync or eligible) <= set(lost)
 
 
 def _after(
@@ -247,11 +282,11 @@ def observe(
 def forecast_streams(
     found: Forecast,
     streams: Mapping[str, Collection[TopicPartition]],
-    unarchived: Mapping[str, Mapping[TopicPartition, int]],
+    unarchived: Mapping[str, Mapping[TopicPartition, Unarchived]],
 ) -> list[StreamForecast]:
     """Return what happens to each stream, by the names' order. Streams that nothing happens to are left out.
 
-    `unarchived`: for each stream, how many offsets of a topic-partition are not archived.
+    `unarchived`: for each stream, what is not archived, without the topic-partitions of which it is not known.
     """
     by_tp = {each.tp: each for each in found.partitions}
     forecasts = []
@@ -260,6 +295,8 @@ def forecast_streams(
         if not affected:
             continue
         behind = unarchived.get(name, {})
+        only_there = [each.tp for each in affected if each.only_copy]
+        at_risk = {tp: behind[tp] for tp in only_there if tp in behind}
         forecasts.append(
             StreamForecast(
                 stream=name,
@@ -267,7 +304,9 @@ def forecast_streams(
                 offline=sum(each.effect is Effect.OFFLINE for each in affected),
                 unclean=sum(each.effect is Effect.UNCLEAN for each in affected),
                 no_writes=sum(each.effect is Effect.NO_WRITES for each in affected),
-                at_risk=sum(behind.get(each.tp, 0) for each in affected if each.only_copy),
+                at_risk=sum(each.offsets for each in at_risk.values()),
+                at_risk_seen={tp: each for tp, each in at_risk.items() if each.seen_at_ms is not None},
+                at_risk_not_known=tuple(tp for tp in only_there if tp not in at_risk),
             )
         )
     return forecasts

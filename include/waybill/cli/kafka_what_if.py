@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import importlib.util
 import ipaddress
+import logging
 import shlex
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import typer
 
 from waybill.brokers.drill import DrillReport, run_drill
-from waybill.brokers.forecast_inputs import ForecastInputs, connect_cluster, read_inputs
+from waybill.brokers.forecast_inputs import ForecastInputs, SeenLog, connect_cluster, read_inputs
 from waybill.brokers.what_if import (
     Effect,
     Forecast,
@@ -25,14 +26,18 @@ from waybill.brokers.what_if import (
     forecast,
     forecast_streams,
 )
-from waybill.cli.render import Column, count, print_json, print_table
-from waybill.cli.targets import load_streams
+from waybill.cli.render import Column, count, print_json, print_table, time_text_of
+from waybill.cli.targets import load_streams, open_store
 from waybill.config import Config
 from waybill.config.quantities import counted
 from waybill.connections import KafkaEndpoint, find_connection
-from waybill.errors import ConfigError
+from waybill.errors import ConfigError, ObjectMissing, StoreUnavailable
+from waybill.names import TopicPartition, samples_key
+from waybill.watch.samples import Samples
 
 __all__ = ["run_what_if", "start_drill"]
+
+logger = logging.getLogger(__name__)
 
 _MOST_PARTITIONS = 20
 """So many topic-partitions are printed; `--json` has all."""
@@ -45,13 +50,39 @@ def run_what_if(brokers: Sequence[int], rack: str | None, *, as_json: bool) -> N
     """Print what the loss of brokers would do; see `waybill kafka what-if --help`."""
     config = load_streams()
     with connect_cluster(config) as cluster:
-        inputs = read_inputs(config, cluster)
+        inputs = read_inputs(config, cluster, seen=_WatchMemory(config).last_seen)
     found = forecast(inputs.state, inputs.rules, _chosen(inputs, brokers, rack))
-    streams = forecast_streams(found, inputs.streams, inputs.unarchived or {})
+    streams = forecast_streams(found, inputs.streams, inputs.unarchived)
     if as_json:
         print_json(_document(inputs, found, streams))
         return
     _print_forecast(inputs, found, streams)
+
+
+class _WatchMemory:
+    """What the watch has stored about the logs. It is read when it is needed first."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._samples: Samples | None = None
+
+    def last_seen(self, stream: str, tp: TopicPartition) -> SeenLog | None:
+        """Return what a watch saw last of a topic-partition; None if no watch remembers it."""
+        if self._samples is None:
+            self._samples = self._read()
+        for at_ms, sample in reversed(self._samples.samples):
+            offsets = sample.get((stream, tp))
+            if offsets is not None:
+                return SeenLog(at_ms, offsets.start, offsets.end)
+        return None
+
+    def _read(self) -> Samples:
+        try:
+            with open_store(self._config) as store:
+                return Samples.parse(store.read_if_exists(samples_key(store.prefix)))
+        except (ConfigError, ObjectMissing, StoreUnavailable) as error:
+            logger.warning("what the watch saw of logs without a leader is not known: %s", error)
+            return Samples()
 
 
 def _chosen(inputs: ForecastInputs, brokers: Sequence[int], rack: str | None) -> list[int]:
@@ -77,14 +108,16 @@ def _print_forecast(inputs: ForecastInputs, found: Forecast, streams: Sequence[S
     lost = ", ".join(map(str, found.lost))
     typer.echo(f"If {counted(len(found.lost), 'broker')} ({lost}) of {len(inputs.state.brokers)} ends now:")
     typer.echo()
-    if not found.keeps_quorum:
+    if not found.had_quorum:
+        typer.echo("The controllers have no majority already: no leader is elected until a controller comes back.")
+    elif not found.keeps_quorum:
         typer.echo("The controllers lose their majority: no leader is elected until a controller comes back.")
     effects = Counter(each.effect for each in found.partitions)
     effects[Effect.NONE] += found.total - len(found.partitions)
     rows = [[effect.title, count(effects[effect])] for effect in sorted(effects, reverse=True) if effects[effect]]
     print_table([Column("effect"), Column("topic-partitions", figure=True)], rows)
     _print_worst(found)
-    _print_streams(inputs, streams)
+    _print_streams(streams)
     if inputs.unknown_topics:
         names = ", ".join(inputs.unknown_topics[:3])
         typer.echo()
@@ -116,7 +149,7 @@ def _row(each: PartitionForecast) -> list[str]:
     return [str(each.tp), each.effect.title, leader, f"{in_sync} (min {each.min_in_sync})", before]
 
 
-def _print_streams(inputs: ForecastInputs, streams: Sequence[StreamForecast]) -> None:
+def _print_streams(streams: Sequence[StreamForecast]) -> None:
     typer.echo()
     if not streams:
         typer.echo("No stream has a replica on these brokers.")
@@ -133,19 +166,45 @@ def _print_streams(inputs: ForecastInputs, streams: Sequence[StreamForecast]) ->
     for each in streams:
         stopped = each.offline + each.unclean
         archiving = f"stops for {stopped} of {each.partitions}" if each.stops else "goes on"
-        at_risk = count(each.at_risk) if inputs.unarchived is not None else "not known"
-        rows.append([each.stream, archiving, count(each.offline), count(each.unclean), count(each.no_writes), at_risk])
+        figures = count(each.offline), count(each.unclean), count(each.no_writes)
+        rows.append([each.stream, archiving, *figures, _at_risk_text(each)])
     print_table(columns, rows)
     typer.echo()
     typer.echo(
         "Lost for ever: messages that no other broker has in sync and that are not archived, if these brokers never "
         "come back. Writes with acks=1 that no follower has yet are not counted: only the leader knows them."
     )
+    for each in streams:
+        for line in _at_risk_notes(each):
+            typer.echo(line)
+
+
+def _at_risk_text(each: StreamForecast) -> str:
+    if each.is_at_risk_exact:
+        return count(each.at_risk)
+    return f"not known, {count(each.at_risk)} or more" if each.at_risk else "not known"
+
+
+def _at_risk_notes(each: StreamForecast) -> Iterator[str]:
+    """Yield why the number of messages at risk is not known, and what is known instead."""
+    for tp, seen in sorted(each.at_risk_seen.items()):
+        yield (
+            f"{tp}: no leader answers. When a watch saw its log last, at {time_text_of(seen.seen_at_ms or 0)}, "
+            f"{counted(seen.offsets, 'offset')} of it were not archived; what was written later is not known."
+        )
+    if each.at_risk_not_known:
+        names = ", ".join(map(str, each.at_risk_not_known[:_MOST_PARTITIONS]))
+        left = len(each.at_risk_not_known) - _MOST_PARTITIONS
+        yield (
+            f"{names}{f' and {left} more' if left > 0 else ''}: it is not known how many messages are not archived. "
+            f"No leader answers, or ZooKeeper does not, and no watch saw where the log ends. It is not 0."
+        )
 
 
 def _document(inputs: ForecastInputs, found: Forecast, streams: Sequence[StreamForecast]) -> dict[str, Any]:
     return {
         "lost": list(found.lost),
+        "has_quorum": found.had_quorum,
         "keeps_quorum": found.keeps_quorum,
         "topic_partitions": found.total,
         "partitions": [
@@ -168,7 +227,18 @@ def _document(inputs: ForecastInputs, found: Forecast, streams: Sequence[StreamF
                 "offline": each.offline,
                 "unclean": each.unclean,
                 "no_writes": each.no_writes,
-                "lost_at_most": each.at_risk if inputs.unarchived is not None else None,
+                "lost_at_most": each.at_risk if each.is_at_risk_exact else None,
+                "known_to_be_lost": each.at_risk,
+                "seen_by_watch": [
+                    {
+                        "topic": tp.topic,
+                        "partition": tp.partition,
+                        "offsets_not_archived": seen.offsets,
+                        "at_ms": seen.seen_at_ms,
+                    }
+                    for tp, seen in sorted(each.at_risk_seen.items())
+                ],
+                "not_known": [{"topic": tp.topic, "partition": tp.partition} for tp in each.at_risk_not_known],
             }
             for each in streams
         ],
@@ -187,12 +257,15 @@ class _Commands:
     start_command: str
 
     def kill(self, node_id: int) -> None:
-        typer.echo(f"ending broker {node_id}")
-        _run(self.kill_command, node_id)
+        typer.echo(f"ending broker {node_id}", err=True)
+        _run(_words(self.kill_command, node_id))
 
     def start(self, node_id: int) -> None:
-        typer.echo(f"starting broker {node_id}")
-        _run(self.start_command, node_id)
+        typer.echo(f"starting broker {node_id}", err=True)
+        _run(_words(self.start_command, node_id))
+
+    def start_text(self, node_id: int) -> str:
+        return shlex.join(_words(self.start_command, node_id))
 
 
 def start_drill(
@@ -249,9 +322,12 @@ def _is_local(server: str) -> bool:
         return False
 
 
-def _run(command: str, node_id: int) -> None:
-    """Run a command for a broker. Raises `ConfigError` if it fails."""
-    words = [word.replace("{broker}", str(node_id)) for word in shlex.split(command)]
+def _words(command: str, node_id: int) -> list[str]:
+    return [word.replace("{broker}", str(node_id)) for word in shlex.split(command)]
+
+
+def _run(words: Sequence[str]) -> None:
+    """Run the command of a broker. Raises `ConfigError` if it fails."""
     try:
         ran = subprocess.run(words, capture_output=True, text=True, check=False)
     except OSError as error:

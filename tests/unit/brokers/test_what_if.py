@@ -14,6 +14,7 @@ from waybill.brokers.what_if import (
     Effect,
     PartitionForecast,
     TopicRules,
+    Unarchived,
     brokers_of_rack,
     forecast,
     forecast_streams,
@@ -73,6 +74,27 @@ def test_without_a_majority_of_controllers_nobody_is_elected() -> None:
     assert waiting.effect is Effect.NO_WRITES, "the lost follower stays in sync, and the leader waits for it"
 
 
+def test_controllers_that_are_no_brokers_count_for_the_majority() -> None:
+    """Brokers 1 to 3 are controllers as well; 101 and 102 are controllers alone, which metadata do not list."""
+    voters = frozenset({1, 2, 3, 101, 102})
+    rules = ClusterRules({"flights": TopicRules(1)}, voters=voters)
+    assert forecast(cluster(led(1, (1, 2, 3))), rules, {1, 2}).keeps_quorum, "3, 101 and 102 are a majority"
+    rules = ClusterRules({"flights": TopicRules(1)}, voters=voters, away=frozenset({101}))
+    found = forecast(cluster(led(1, (1, 2, 3))), rules, {1, 2})
+    assert (found.had_quorum, found.keeps_quorum) == (True, False)
+    assert only(led(1, (1, 2, 3)), [1, 2], rules).effect is Effect.OFFLINE
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [ClusterRules(voters=frozenset({1, 2, 3}), away=frozenset({2, 3})), ClusterRules(has_quorum=False)],
+)
+def test_majority_that_is_lost_already_stays_lost(rules: ClusterRules) -> None:
+    found = forecast(cluster(led(1, (1, 2))), rules, {1})
+    assert (found.had_quorum, found.keeps_quorum) == (False, False)
+    assert found.partitions[0].effect is Effect.OFFLINE, "nobody can elect broker 2"
+
+
 def test_topic_partition_that_is_broken_already_is_told_apart() -> None:
     found = only(led(-1, (1, 2), in_sync=(1,)), [1])
     assert (found.before, found.effect, found.is_worse) == (Effect.OFFLINE, Effect.OFFLINE, False)
@@ -87,8 +109,26 @@ def test_stream_counts_messages_that_only_lost_brokers_have() -> None:
         {TP: led(1, (1,)), other: led(1, (1, 2))},
     )
     found = forecast(state, ClusterRules({"flights": TopicRules(1)}), {1})
-    (stream,) = forecast_streams(found, {"s": [TP, other], "elsewhere": []}, {"s": {TP: 7, other: 5}})
+    unarchived = {"s": {TP: Unarchived(7), other: Unarchived(5)}}
+    (stream,) = forecast_streams(found, {"s": [TP, other], "elsewhere": []}, unarchived)
     assert (stream.stream, stream.offline, stream.at_risk, stream.stops) == ("s", 1, 7, True)
+    assert stream.is_at_risk_exact
+
+
+def test_messages_of_an_offline_topic_partition_are_not_taken_for_none() -> None:
+    found = forecast(cluster(led(-1, (1,)), (2, 3)), ClusterRules({"flights": TopicRules(1)}), {1})
+    (stream,) = forecast_streams(found, {"s": [TP]}, {"s": {}})
+    assert (stream.is_at_risk_exact, stream.at_risk_not_known) == (False, (TP,))
+    (stream,) = forecast_streams(found, {"s": [TP]}, {"s": {TP: Unarchived(30, seen_at_ms=5)}})
+    assert (stream.is_at_risk_exact, stream.at_risk, stream.at_risk_not_known) == (False, 30, ())
+
+
+@pytest.mark.parametrize(("eligible", "only_copy"), [((1,), True), ((1, 2), False), ((), True)])
+def test_without_replicas_in_sync_the_eligible_ones_hold_the_messages(
+    eligible: tuple[int, ...], only_copy: bool
+) -> None:
+    rules = ClusterRules({"flights": TopicRules(1)}, eligible={TP: eligible} if eligible else {})
+    assert only(led(-1, (1, 2), in_sync=()), [1], rules).only_copy is only_copy
 
 
 def test_rack_is_its_live_brokers() -> None:
