@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import time
 from base64 import b64decode
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 from archived_stream import ArchivedStream
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 from test_unclean_election import FOLLOWER, LEADER, run, stream, wait_until_led_by
 
 from devstack import Stack
@@ -72,15 +74,24 @@ def consume_all(stream: ArchivedStream) -> list[Any]:
     return found
 
 
-def lose(stack: Stack, stream: ArchivedStream, directory: Path) -> tuple[ProducerLog, ProducerLog]:
-    """Let an unclean election take messages back. Return the producer's log before it, and after it."""
+def lose(
+    stack: Stack, stream: ArchivedStream, directory: Path, *, archived_first: int = 0
+) -> tuple[ProducerLog, ProducerLog]:
+    """Let an unclean election take messages back. Return the producer's log before it, and after it.
+
+    `archived_first`: so many are archived before the follower stops, and none later.
+    """
     before, after = ProducerLog(stream), ProducerLog(stream)
-    before.produce(COPIED, 0, acks="all")
+    before.produce(archived_first, 0, acks="all")
+    if archived_first:
+        assert run(stream).outcome is Outcome.UP_TO_DATE
+    before.produce(COPIED - archived_first, archived_first, acks="all")
     try:
         stack.stop_broker(FOLLOWER)
         wait_until_led_by(stack, stream.topic, LEADER, in_sync=[LEADER])
         before.produce(ARCHIVED - COPIED, COPIED, acks="all", **{"compression.type": "lz4"})
-        assert run(stream).outcome is Outcome.UP_TO_DATE
+        if not archived_first:
+            assert run(stream).outcome is Outcome.UP_TO_DATE
         before.produce(PRODUCED - ARCHIVED - 1_000, ARCHIVED, acks="1")
         before.produce(1_000, PRODUCED - 1_000, acks="0")  # not acknowledged: the producer's log has no offsets
         run_watch(stream.config, directory=directory)
@@ -143,9 +154,32 @@ def test_losses_are_the_producers_log_and_are_published_again_once(
     assert left["unknown_offsets"] == PRODUCED - ARCHIVED, "an accepted loss is reported as before"
     assert run(stream).outcome is Outcome.UP_TO_DATE
     stream.partition()
+    with stream.tables() as tables:
+        ids = Counter(tables.main.scan(selected_fields=("message_id",)).to_arrow()["message_id"].to_pylist())
+    assert {each for each, count in ids.items() if count > 1} == {f"e{n}" for n in range(COPIED, ARCHIVED)}, (
+        "the archive still has the first copies"
+    )
+    assert ids.keys().isdisjoint(f"e{100_000 + n}" for n in range(ARCHIVED - COPIED)), "below the committed offset"
     ran = stream.waybill("verify")
     assert ran.code == 0, ran.out
     assert ran.out.splitlines()[-1].startswith("sound, except for 1 accepted gap")
+
+
+def test_losses_of_messages_that_nobody_archived_are_listed_as_unknown(
+    stack: Stack, stream: ArchivedStream, tmp_path: Path
+) -> None:
+    """1,000 messages are archived, the elected replica has 3,000, and the lost leader had 10,000."""
+    lose(stack, stream, tmp_path, archived_first=1_000)
+    for _ in range(2):
+        found = stream.waybill("kafka", "losses", "events", "--json").document
+        (loss,) = found["truncations"]
+        assert (loss["taken_back"], loss["archived_messages"]) == ([], 0)
+        assert loss["unknown"] == {"first_offset": COPIED, "next_offset": PRODUCED}
+        assert (loss["unknown_offsets"], loss["replaced_offsets"], loss["may_begin_at"]) == (7_000, NEW, [])
+        run(stream)  # the archive has the new log then
+    assert f"{COPIED}–{PRODUCED - 1}" in stream.waybill("kafka", "losses", "events").out
+    options = ("--topic", stream.topic, "--partition", "0", "--reason", "x")
+    assert "nothing to publish" in stream.waybill("kafka", "republish", "events", *options).out
 
 
 def test_log_that_has_the_whole_archive_has_no_losses(stream: ArchivedStream) -> None:
@@ -158,3 +192,30 @@ def test_log_that_has_the_whole_archive_has_no_losses(stream: ArchivedStream) ->
     ran = stream.waybill("kafka", "losses", "events", "--partition", "7")
     assert ran.code == 1
     assert "has archived nothing of 7" in ran.err
+    ran = stream.waybill("kafka", "losses", "events", "--generation", "2")
+    assert "has archived nothing of its topics in generation 2" in ran.err
+    ran = stream.waybill("kafka", "losses", "events", "--generation", "1", "--json")
+    assert (ran.code, ran.document["truncations"], ran.document["failed"]) == (0, [], [])
+
+
+def test_topic_that_was_created_again_has_no_losses_and_the_others_are_listed(stream: ArchivedStream) -> None:
+    stream.produce_events(10)
+    run(stream)
+    admin = AdminClient({"bootstrap.servers": stream.servers})
+    admin.delete_topics([stream.topic])[stream.topic].result(timeout=30)
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            admin.create_topics([NewTopic(stream.topic, 1)])[stream.topic].result(timeout=30)
+            break
+        except KafkaException:
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+    ran = stream.waybill("kafka", "losses", "events", "--json")
+    assert ran.code == 1
+    (failed,) = ran.document["failed"]
+    assert (failed["topic"], failed["partition"], failed["error"]) == (stream.topic, 0, "RestoreRefused")
+    assert "TopicRecreated" in failed["message"]
+    assert f"{stream.topic}/0: its losses are not known" in ran.err
+    options = ("--topic", stream.topic, "--partition", "0", "--reason", "x")
+    assert "TopicRecreated" in stream.waybill("kafka", "republish", "events", *options).err

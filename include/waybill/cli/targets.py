@@ -90,12 +90,15 @@ def stream_of_topic(config: Config, topic: str, stream: str | None) -> str:
     raise ConfigError(f"topic {topic!r} does not belong to {where}")
 
 
-def archived_topic_partitions(config: Config, name: str, store: Store) -> list[TopicPartition]:
-    """Return the topic-partitions that have a chain in the stream's generation, sorted."""
+def archived_topic_partitions(
+    config: Config, name: str, store: Store, generation: int | None = None
+) -> list[TopicPartition]:
+    """Return the topic-partitions that have a chain in a generation (None: the stream's), sorted."""
     stream = config.stream(name)
+    wanted = stream.generation if generation is None else generation
     matching = (topic for topic in store.topics() if names.is_topic(topic) and stream.matches(topic))
     chains = (chain for topic in matching for chain in store.chains(topic))
-    return sorted(chain.tp for chain in chains if chain.generation == stream.generation)
+    return sorted(chain.tp for chain in chains if chain.generation == wanted)
 
 
 def parse_duration_option(option: str, text: str) -> timedelta:

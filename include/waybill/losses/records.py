@@ -1,7 +1,7 @@
 """The records of messages that a person ordered to be published again: who, when, why, and which.
 
 The records of a chain are numbered, and each is created if absent. So two people who order the same at the same time
-get one record, and no offset is in two of them.
+get one record, and no offset is in two of them, unless a person abandons a record and orders its offsets again.
 """
 
 from __future__ import annotations
@@ -13,14 +13,48 @@ from typing import Any
 
 from waybill.archive.gaps import Decision
 from waybill.documents import read_document
-from waybill.errors import DocumentDamaged
+from waybill.errors import DocumentDamaged, RestoreRefused
 from waybill.losses.truncations import EpochRun
-from waybill.names import TopicPartition, republish_done_key, republish_key
+from waybill.names import TopicPartition, republish_abandoned_key, republish_done_key, republish_key
 from waybill.store import Store
 
-__all__ = ["Republished", "create_record", "list_records", "not_recorded", "record_done"]
+__all__ = [
+    "Abandoned",
+    "Republished",
+    "abandon",
+    "abandoned_runs",
+    "create_record",
+    "list_records",
+    "not_recorded",
+    "record_done",
+]
 
 _VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Abandoned:
+    """The decision to leave a record unfinished. Some of its messages may be published."""
+
+    by: str
+    reason: str
+    at_ms: int
+
+    def to_json(self) -> bytes:
+        document = {"v": _VERSION, "by": self.by, "reason": self.reason, "at": self.at_ms}
+        return json.dumps(document, indent=1, ensure_ascii=False).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes, key: str) -> Abandoned:
+        """Parse the decision stored at `key`. Raises `DocumentTooNew` or `DocumentDamaged`."""
+        try:
+            fields = read_document(data, _VERSION, key)
+            return cls(str(fields["by"]), str(fields["reason"]), int(fields["at"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise DocumentDamaged(
+                f"{key} is not a valid decision about published messages ({type(error).__name__}: {error}): restore it "
+                f"from the bucket's versions"
+            ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +72,13 @@ class Republished:
     """The state of the delivery before its first message (`TopicDelivery.state`): its producer id, and the ends of the
     logs. Every run that carries the record out starts from it, so the leader refuses what it has already."""
     is_done: bool = False
+    abandoned: Abandoned | None = None
+    """None for a record that is done, too."""
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether the next run of `waybill kafka republish` goes on with the record."""
+        return not self.is_done and self.abandoned is None
 
     def to_json(self) -> bytes:
         document = {
@@ -86,7 +127,14 @@ def list_records(store: Store, generation: int, tp: TopicPartition) -> list[Repu
         if data is None:
             return found
         done = store.exists(republish_done_key(store.prefix, tp.topic, generation, tp.partition, number))
-        found.append(replace(Republished.from_json(data, key), is_done=done))
+        abandoned = None if done else _find_abandoned(store, generation, tp, number)
+        found.append(replace(Republished.from_json(data, key), is_done=done, abandoned=abandoned))
+
+
+def _find_abandoned(store: Store, generation: int, tp: TopicPartition, number: int) -> Abandoned | None:
+    key = republish_abandoned_key(store.prefix, tp.topic, generation, tp.partition, number)
+    data = store.read_if_exists(key)
+    return None if data is None else Abandoned.from_json(data, key)
 
 
 def create_record(
@@ -113,12 +161,36 @@ def record_done(store: Store, record: Republished, at_ms: int, messages: int) ->
     store.create_or_read_existing(key, content)
 
 
+def abandon(store: Store, generation: int, tp: TopicPartition, number: int, decision: Decision, at_ms: int) -> None:
+    """Store the decision to leave a record unfinished. The first decision about a record is in force.
+
+    Raises `RestoreRefused` if there is no such record, or if it is done.
+    """
+    records = list_records(store, generation, tp)
+    if not 0 <= number < len(records):
+        unfinished = ", ".join(str(each.number) for each in records if each.is_unfinished) or "none"
+        raise RestoreRefused(f"{tp}: there is no publication {number}; unfinished are: {unfinished}")
+    if records[number].is_done:
+        raise RestoreRefused(f"{tp}: all messages of publication {number} are published, so it cannot be abandoned")
+    key = republish_abandoned_key(store.prefix, tp.topic, generation, tp.partition, number)
+    store.create_or_read_existing(key, Abandoned(decision.by, decision.reason, at_ms).to_json())
+
+
+def abandoned_runs(runs: Sequence[EpochRun], records: Sequence[Republished]) -> list[EpochRun]:
+    """Return the parts of runs that only abandoned records have: some of these messages may be published."""
+    free = not_recorded(runs, records)
+    return _subtract(not_recorded(runs, [each for each in records if each.abandoned is None]), free)
+
+
 def not_recorded(runs: Iterable[EpochRun], records: Iterable[Republished]) -> list[EpochRun]:
     """Return the parts of runs that no record has."""
+    return _subtract(runs, [taken for record in records for taken in record.runs])
+
+
+def _subtract(runs: Iterable[EpochRun], all_taken: Iterable[EpochRun]) -> list[EpochRun]:
     left = list(runs)
-    for record in records:
-        for taken in record.runs:
-            left = [part for run in left for part in _without(run, taken)]
+    for taken in all_taken:
+        left = [part for run in left for part in _without(run, taken)]
     return left
 
 

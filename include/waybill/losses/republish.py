@@ -5,25 +5,34 @@ A record states first which messages, with the producer id and the end of the lo
 the log how far an earlier one came (`replay.delivery.kafka_topic`). So a run that was killed is finished by the next.
 
 Limits: another unclean election can take published messages back as well; a run then stops and says so. Between an
-election and the end of a run, Kafka must keep the log from the record's end on.
+election and the end of a run, Kafka must keep the log from the record's end on. When a run cannot go on, a person can
+abandon its record (`records.abandon`); its messages are then published again only if that is asked for.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 from waybill import failpoints
 from waybill.archive.gaps import Decision
 from waybill.errors import KafkaUnavailable, RestoreRefused
 from waybill.losses.messages import LostMessage, read_archived_messages
-from waybill.losses.records import Republished, create_record, list_records, not_recorded, record_done
+from waybill.losses.records import (
+    Republished,
+    abandoned_runs,
+    create_record,
+    list_records,
+    not_recorded,
+    record_done,
+)
 from waybill.losses.truncations import EpochRun
 from waybill.names import TopicPartition
-from waybill.replay.delivery.kafka_topic import TopicDelivery
+from waybill.replay.delivery.kafka_topic import TopicDelivery, Wording
 from waybill.replay.delivery.steps import TargetUnavailable
 from waybill.replay.message import ReplayedMessage
 from waybill.sources.target import KafkaTarget
@@ -56,26 +65,56 @@ def republish(
     lost: Sequence[EpochRun],
     decision: Decision,
     *,
+    again: bool = False,
+    allow_compacted: bool = False,
     clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
 ) -> list[RepublishResult]:
     """Finish what earlier runs began for a topic-partition, then publish what no record has. Return what was done.
 
-    Raises `RestoreRefused` before anything is published when a message is too large for the topic, `ReplayRefused` when
-    the log has not what it had, `ChainBroken` or `CorruptBatch` for the archive, `KafkaUnavailable`, `ConfigError`.
+    `again`: publish also what only abandoned records have, some of it for the second time. `allow_compacted`: publish
+    to a compacted topic, where the old values become the newest of their keys.
+
+    Raises `RestoreRefused` before anything is published when a message is too large for the topic, or the topic is
+    compacted; `ReplayRefused` when the log has not what it had, `ChainBroken` or `CorruptBatch` for the archive,
+    `KafkaUnavailable`, `ConfigError`.
     """
     results = []
     while True:
         records = list_records(store, generation, tp)
-        results += [_publish(store, target, each, clock_ms) for each in records if not each.is_done]
+        results += [_publish(store, target, each, clock_ms) for each in records if each.is_unfinished]
         left = not_recorded(lost, records)
+        if again:
+            left = sorted([*left, *abandoned_runs(lost, records)])
         if not left:
             return results
-        delivery = TopicDelivery(target, tp.topic, None, only_partition=tp.partition)
+        if not allow_compacted:
+            _refuse_compacted(target, tp)
+        delivery = _delivery(target, tp, None, len(records))
         delivery.prepare()
         _check_sizes(store, delivery, generation, tp, left)
         if create_record(store, generation, tp, len(records), left, decision, clock_ms(), delivery.state) is None:
             logger.info("%s: somebody else ordered the same at the same time", tp)
         failpoints.reach("republish.recorded")
+
+
+def _delivery(target: KafkaTarget, tp: TopicPartition, state: Mapping[str, Any] | None, number: int) -> TopicDelivery:
+    wording = Wording(
+        "publication",
+        f"abandon publication {number} (`waybill kafka republish` with --abandon {number}); some of its messages may "
+        f"be published",
+        "run the command again",
+    )
+    return TopicDelivery(target, tp.topic, state, only_partition=tp.partition, wording=wording)
+
+
+def _refuse_compacted(target: KafkaTarget, tp: TopicPartition) -> None:
+    topic = target.find_topic(tp.topic)
+    if topic is not None and "compact" in topic.config.get("cleanup.policy", ""):
+        raise RestoreRefused(
+            f"{tp}: topic {tp.topic!r} is compacted (cleanup.policy), so Kafka keeps the last message of each key. A "
+            f"lost message that is published now is the last one of its key, and replaces a newer value. If that is "
+            f"what you want, add --allow-compacted"
+        )
 
 
 def _check_sizes(
@@ -104,7 +143,7 @@ def _publish(store: Store, target: KafkaTarget, record: Republished, clock_ms: C
 
 
 def _deliver(store: Store, target: KafkaTarget, record: Republished) -> int:
-    delivery = TopicDelivery(target, record.tp.topic, record.delivery, only_partition=record.tp.partition)
+    delivery = _delivery(target, record.tp, record.delivery, record.number)
     delivery.prepare()
     count = 0
     lost = read_archived_messages(store, record.generation, record.tp, record.runs)

@@ -4,24 +4,37 @@ A message of the archive is in the log exactly if the log has its leader epoch u
 leader gives each offset once, and replicas only ever keep a beginning of what a leader wrote (KIP-101, KIP-320). So the
 archived batches are walked back from the offset at which the archive goes on after a truncation, as a follower does
 with its own log, until one is found that the log has.
+
+Of messages that were not archived, the archive knows nothing. That the log lost some is known only from a watch that
+saw the log become shorter. The log went on then where a later leader epoch begins.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 from waybill.archive import gaps
 from waybill.archive.chain import ChainObject
 from waybill.archive.gaps import Gap
+from waybill.errors import RestoreRefused
 from waybill.names import TopicPartition
 from waybill.records.framing import read_frames
 from waybill.restore.archived import objects_of_range
 from waybill.sources.kafka import EpochEnd, KafkaSource, LogRange
 from waybill.store import Store
 
-__all__ = ["EpochRun", "SeenEnd", "Truncation", "find_truncations", "lost_runs"]
+__all__ = [
+    "EpochRun",
+    "SeenEnd",
+    "Truncation",
+    "check_same_topic",
+    "find_truncations",
+    "leader_changes",
+    "lost_runs",
+]
 
 
 class EpochRun(NamedTuple):
@@ -38,6 +51,8 @@ class SeenEnd(NamedTuple):
 
     at_ms: int
     end_offset: int
+    committed_offset: int
+    """Up to where the topic-partition was archived then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +62,25 @@ class Truncation:
     tp: TopicPartition
     generation: int
     archived: tuple[EpochRun, ...]
-    """Archived offsets that the log does not have any more, in order. They end where the archive goes on."""
+    """Archived offsets that the log does not have any more, in order. They end where the archive goes on.
+
+    Empty: the log lost only messages that were not archived.
+    """
     resume_offset: int
-    """The archive holds the new log from this offset on. What the new log has before it is not archived."""
+    """The archive holds the new log from this offset on. What the new log has before it is not archived.
+
+    If no archived message is lost: the first offset that the log lost.
+    """
     seen_end: SeenEnd | None
     """The log went on to here, at least, when a watch saw it last. None: no watch saw offsets that are not archived.
 
     What the log had beyond is not known: nobody has read it.
     """
     accepted: Gap | None
-    """The decision with which ingest went on; None: not accepted yet."""
+    """The decision with which ingest went on; None: not accepted yet, or none was needed."""
+    other_leader_changes: tuple[int, ...] = ()
+    """If no archived message is lost: further offsets at which a leader began. The log may have gone on at one of them
+    instead of at `resume_offset`, and then it still has the offsets before."""
 
     @property
     def first_offset(self) -> int:
@@ -75,12 +99,11 @@ def find_truncations(
     generation: int,
     tp: TopicPartition,
     committed_offset: int,
-    seen_end: Callable[[int, int | None], SeenEnd | None],
+    drops: Sequence[SeenEnd],
 ) -> list[Truncation]:
     """Return what unclean elections took back of a topic-partition, by offset.
 
-    `seen_end` returns the end of the lost log that a watch saw, for the offset at which the archive goes on and the
-    time of the decision (epoch ms; None: now).
+    `drops`: where a watch saw the log end each time before it became shorter, oldest first.
 
     Raises `RestoreRefused` for an archive without record batches, `ChainBroken` or `CorruptBatch` when an object cannot
     be read, and `KafkaUnavailable`.
@@ -100,10 +123,81 @@ def find_truncations(
         gap = accepted.get(resume_offset)
         runs = _runs_backwards(store, objects, resume_offset)
         lost = lost_runs(runs, log, epoch_end, None if gap is None else gap.first_offset)
-        seen = seen_end(resume_offset, None if gap is None else gap.accepted_at_ms) if lost else None
         if lost:
-            found.append(Truncation(tp, generation, tuple(lost), resume_offset, seen, gap))
-    return found
+            seen = [drop for drop in drops if _is_of(drop, resume_offset, gap)]
+            found.append(Truncation(tp, generation, tuple(lost), resume_offset, seen[-1] if seen else None, gap))
+    for drop in drops:
+        if not any(_is_of(drop, each.resume_offset, each.accepted) for each in found if each.archived):
+            changes = _changes_since(store, objects, committed_offset, drop, epoch_end)
+            if changes:
+                found.append(Truncation(tp, generation, (), changes[0], drop, None, tuple(changes[1:])))
+    return sorted(found, key=lambda each: each.first_offset)
+
+
+def check_same_topic(source: KafkaSource, generation: int, tp: TopicPartition, recorded_id: str) -> None:
+    """Raise `RestoreRefused` if the topic is not the one that was archived: then its log says nothing of the archive.
+
+    `recorded_id`: the archived topic's id; '' if Kafka did not state one.
+    """
+    found_id = source.topic(tp.topic).topic_id
+    if recorded_id and found_id and recorded_id != found_id:
+        raise RestoreRefused(
+            f"{tp}: TopicRecreated: topic {tp.topic!r} was deleted and created again (its id was {recorded_id}, now it "
+            f"is {found_id}), so its log is not the one that generation {generation} archived. No election took "
+            f"messages back. Raise the stream's generation to archive the new topic; to put the old messages into "
+            f"Kafka, use `waybill restore run`"
+        )
+
+
+def _is_of(drop: SeenEnd, resume_offset: int, gap: Gap | None) -> bool:
+    """Return whether a drop shows how far the log went that was lost where the archive goes on at an offset."""
+    in_time = gap is None or drop.at_ms <= gap.accepted_at_ms
+    return in_time and drop.committed_offset <= resume_offset < drop.end_offset
+
+
+def _changes_since(
+    store: Store,
+    objects: list[ChainObject],
+    committed_offset: int,
+    drop: SeenEnd,
+    epoch_end: Callable[[int], EpochEnd],
+) -> list[int]:
+    """Return at which of the offsets that a shorter log lost, if it did, another leader began. See `leader_changes`."""
+    archived: list[EpochRun] = []
+    for run in _runs_backwards(store, objects, min(committed_offset, drop.end_offset)):
+        archived.insert(0, run)
+        if run.first_offset < drop.committed_offset:
+            break
+    return leader_changes(archived, committed_offset, drop, epoch_end)
+
+
+def leader_changes(
+    archived: Sequence[EpochRun],
+    committed_offset: int,
+    drop: SeenEnd,
+    epoch_end: Callable[[int], EpochEnd],
+) -> list[int]:
+    """Return the offsets between the archive's end at a drop and the lost end at which another leader began, in order.
+
+    The log that became shorter went on at one of them. Clean elections are among them, since Kafka does not tell them
+    apart. Empty: the log has all that it had, so a broker gave an old answer to the watch.
+
+    `archived`: what the archive has now of these offsets, in order, and the run before them. `epoch_end` is asked for
+    what is not archived.
+    """
+    known = [run for run in _merged(archived) if run.leader_epoch >= 0]
+    found = {before.next_offset for before, run in pairwise(known) if before.leader_epoch != run.leader_epoch}
+    is_known_before = bool(known) and known[0].first_offset < drop.committed_offset
+    epoch, end = (known[-1].leader_epoch if is_known_before else 0), -1
+    is_archived = is_known_before and committed_offset >= drop.end_offset
+    while not is_archived and end < drop.end_offset:
+        answer = epoch_end(epoch)
+        if answer.end_offset < 0:
+            break  # no leader has had this epoch, so the one before leads now
+        if end >= 0:
+            found.add(end)
+        epoch, end = epoch + 1, answer.end_offset
+    return sorted(offset for offset in found if drop.committed_offset <= offset < drop.end_offset)
 
 
 def _earliest_first(accepted: Iterable[Gap]) -> list[Gap]:

@@ -43,6 +43,7 @@ from waybill.names.backfills import (
     stream_of_backfill,
 )
 from waybill.names.brokers import (
+    republish_abandoned_key,
     republish_done_key,
     republish_key,
     throttle_key,
@@ -217,6 +218,7 @@ __all__ = [
     "replay_prefix",
     "replay_seen_key",
     "replay_seen_prefix",
+    "republish_abandoned_key",
     "republish_done_key",
     "republish_key",
     "restore_event_key",

@@ -6,6 +6,7 @@ from waybill.names.segments import join_segments
 from waybill.names.topics import check_topic
 
 __all__ = [
+    "republish_abandoned_key",
     "republish_done_key",
     "republish_key",
     "throttle_key",
@@ -44,3 +45,8 @@ def republish_key(prefix: str, topic: str, generation: int, partition: int, numb
 def republish_done_key(prefix: str, topic: str, generation: int, partition: int, number: int) -> str:
     """Return the key of the mark that all messages of such a record are published."""
     return republish_key(prefix, topic, generation, partition, number).removesuffix(".json") + ".done.json"
+
+
+def republish_abandoned_key(prefix: str, topic: str, generation: int, partition: int, number: int) -> str:
+    """Return the key of the decision to leave such a record unfinished."""
+    return republish_key(prefix, topic, generation, partition, number).removesuffix(".json") + ".abandoned.json"

@@ -7,12 +7,9 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waybill.losses.records import Republished, not_recorded
-from waybill.losses.truncations import EpochRun, lost_runs
-from waybill.names import TopicPartition
+from waybill.losses.truncations import EpochRun, SeenEnd, leader_changes, lost_runs
 from waybill.sources.kafka import EpochEnd, LogRange
 
-TP = TopicPartition("flights", 0)
 Log = list[tuple[int, int]]
 """The leader epoch and the number of each message; the list's index is the offset."""
 
@@ -99,6 +96,77 @@ def test_lost_runs_are_the_archived_messages_that_the_log_does_not_have(history:
         assert {archived[offset][0] for offset in range(run.first_offset, run.next_offset)} == {run.leader_epoch}
 
 
+def exact_epoch_end_of(log: Log, starts: dict[int, int]) -> Callable[[int], EpochEnd]:
+    """Answer as Kafka's epoch cache does, which has the start of each epoch: `starts` are those of the leader."""
+
+    def answer(epoch: int) -> EpochEnd:
+        higher = [each for each in starts if each > epoch]
+        if epoch == max(starts):
+            return EpochEnd(epoch, len(log))
+        if not higher:
+            return EpochEnd(-1, -1)
+        lower = [each for each in starts if each <= epoch]
+        return EpochEnd(max(lower, default=epoch), starts[min(higher)])
+
+    return answer
+
+
+@given(steps)
+def test_lost_messages_that_nobody_archived_begin_where_a_leader_began(history: list[tuple[str, ...]]) -> None:
+    """A watch looks after each step, and the archive never has a message that is lost."""
+    replicas = Replicas()
+    archived: dict[int, tuple[int, int]] = {}
+    drops: list[tuple[SeenEnd, Log]] = []
+    for number, (action, *figures) in enumerate(history):
+        before = list(replicas.logs[replicas.leader])
+        if action == "write":
+            replicas.write(*figures)  # type: ignore[arg-type]
+        elif action == "copy":
+            replicas.copy(*figures)  # type: ignore[arg-type]
+        elif action == "elect":
+            replicas.elect(*figures)  # type: ignore[arg-type]
+        else:
+            archived |= {offset: before[offset] for offset in range(len(archived), len(before))}
+        log = replicas.logs[replicas.leader]
+        if any(log[offset : offset + 1] != [message] for offset, message in archived.items()):
+            return
+        if len(log) < len(before):
+            drops.append((SeenEnd(number, len(before), len(archived)), before))
+    log = replicas.logs[replicas.leader]
+    starts: dict[int, int] = {}
+    for offset, (epoch, _) in enumerate(log):
+        starts.setdefault(epoch, offset)
+    starts.setdefault(replicas.epoch, len(log))
+    epoch_end = exact_epoch_end_of(log, starts)
+    for drop, before in drops:
+        runs = sorted(run for run in runs_of(archived) if run.first_offset >= drop.committed_offset - 1)
+        changes = leader_changes(runs, len(archived), drop, epoch_end)
+        lost = [offset for offset in range(len(before)) if log[offset : offset + 1] != [before[offset]]]
+        assert not lost or lost[0] in changes, "the first lost offset is one of them"
+        assert all(drop.committed_offset <= offset < drop.end_offset for offset in changes)
+
+
+def test_loss_of_unarchived_messages_begins_where_the_new_leader_began() -> None:
+    """7,000 of 10,000 messages were archived, and the new leader had 8,000."""
+    drop, archived = SeenEnd(1, 10_000, 7_000), [EpochRun(0, 7_000, 2)]
+    answers = {2: EpochEnd(2, 8_000), 3: EpochEnd(3, 8_000)}
+    assert leader_changes(archived, 7_000, drop, lambda epoch: answers.get(epoch, EpochEnd(-1, -1))) == [8_000]
+    answers[3] = EpochEnd(3, 9_500)
+    assert leader_changes(archived, 7_000, drop, lambda epoch: answers.get(epoch, EpochEnd(-1, -1))) == [8_000]
+
+
+def test_loss_of_unarchived_messages_is_found_when_the_new_log_is_archived_and_deleted_from_kafka() -> None:
+    drop, archived = SeenEnd(1, 10_000, 7_000), [EpochRun(0, 8_000, 2), EpochRun(8_000, 12_000, 4)]
+    answers = {4: EpochEnd(4, 20_000)}
+    assert leader_changes(archived, 12_000, drop, answers.__getitem__) == [8_000]
+
+
+def test_shorter_log_of_the_same_leader_was_an_old_answer() -> None:
+    answers = {2: EpochEnd(2, 10_000)}
+    drop, archived = SeenEnd(1, 10_000, 7_000), [EpochRun(0, 7_000, 2)]
+    assert leader_changes(archived, 7_000, drop, lambda epoch: answers.get(epoch, EpochEnd(-1, -1))) == []
+
+
 def test_decision_is_believed_when_kafka_has_deleted_what_would_show_the_loss() -> None:
     runs = [EpochRun(100, 150, 3), EpochRun(0, 100, 2)]
     log = LogRange(500, 600)
@@ -118,20 +186,3 @@ def test_gap_marker_in_the_lost_part_is_no_message() -> None:
     runs = [EpochRun(120, 150, 3), EpochRun(100, 120, -1), EpochRun(0, 100, 3)]
     found = lost_runs(runs, LogRange(0, 90), lambda _: EpochEnd(3, 90), None)
     assert found == [EpochRun(90, 100, 3), EpochRun(120, 150, 3)]
-
-
-@given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 10)), max_size=6))
-def test_what_no_record_has_is_what_is_left(taken: list[tuple[int, int]]) -> None:
-    lost = [EpochRun(5, 12, 1), EpochRun(12, 30, 2)]
-    records = [
-        Republished(TP, 1, number, (EpochRun(first, first + length, 1),), "ann", "x", 1, {})
-        for number, (first, length) in enumerate(taken)
-    ]
-    found = [offset for run in not_recorded(lost, records) for offset in range(run.first_offset, run.next_offset)]
-    gone = {offset for first, length in taken for offset in range(first, first + length)}
-    assert found == [offset for offset in range(5, 30) if offset not in gone]
-
-
-def test_record_is_read_as_it_was_written() -> None:
-    record = Republished(TP, 2, 3, (EpochRun(5, 9, 1),), "ann", "power cut", 7, {"producer_id": 4, "ends": [1]})
-    assert Republished.from_json(record.to_json(), "key") == record

@@ -16,6 +16,10 @@ kafka_app = typer.Typer(help="Kafka itself: topics as declared, risks, losses, p
 app.add_typer(kafka_app, name="kafka")
 
 Brokers = Annotated[list[int] | None, typer.Option("--broker", help="The id of a lost broker; can be repeated.")]
+Generation = Annotated[
+    int | None,
+    typer.Option("--generation", min=1, help="The generation that archived the lost messages; default: the config's."),
+]
 Rack = Annotated[str | None, typer.Option("--rack", help="All live brokers of this rack are lost.")]
 
 
@@ -141,6 +145,7 @@ def losses(
     stream: StreamName,
     topic: Annotated[str | None, typer.Option("--topic", help="Only this topic.")] = None,
     partition: Annotated[int | None, typer.Option("--partition", help="Only the partition of this number.")] = None,
+    generation: Generation = None,
     out: Annotated[
         Path | None, typer.Option("--out", help="Also write each lost offset to losses.parquet and losses.jsonl here.")
     ] = None,
@@ -148,11 +153,12 @@ def losses(
 ) -> None:
     """Print which messages unclean elections took back: archived ones, those nobody read, and what replaced them.
 
-    The archive is compared with Kafka's log by leader epoch. It changes nothing.
+    The archive is compared with Kafka's log by leader epoch. It changes nothing. The exit code is 1 if a
+    topic-partition could not be read; the others are listed.
     """
     from waybill.cli import kafka_losses as command
 
-    command.list_losses(stream, topic, partition, out=out, as_json=as_json)
+    command.list_losses(stream, topic, partition, generation=generation, out=out, as_json=as_json)
 
 
 @kafka_app.command("republish")
@@ -162,14 +168,41 @@ def republish(
     partition: Annotated[int, typer.Option("--partition", help="The number of its partition.")],
     reason: Reason,
     by: By = None,
+    generation: Generation = None,
+    abandon: Annotated[
+        int | None,
+        typer.Option("--abandon", help="Publish nothing: leave the publication of this number unfinished for good."),
+    ] = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Also the messages of abandoned publications, some for the second time.")
+    ] = False,
+    allow_compacted: Annotated[
+        bool,
+        typer.Option("--allow-compacted", help="Also to a compacted topic, where old values then replace newer ones."),
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Publish archived messages again that an unclean election took back, each exactly once, to their topic-partition.
 
     Each has the header `waybill-republished`. The decision is stored first. A run that was ended is finished by the
-    next one, and what was published before is not published again.
+    next one, and what was published before is not published again. A publication that cannot be finished can be
+    abandoned; `waybill kafka losses` lists publications with their numbers.
     """
     from waybill.cli import kafka_losses as command
 
-    command.republish(stream, topic, partition, reason=reason, by=by, yes=yes, as_json=as_json)
+    if abandon is not None:
+        command.abandon_publication(stream, topic, partition, abandon, reason=reason, by=by, generation=generation)
+        return
+    command.republish(
+        stream,
+        topic,
+        partition,
+        reason=reason,
+        by=by,
+        generation=generation,
+        again=again,
+        allow_compacted=allow_compacted,
+        yes=yes,
+        as_json=as_json,
+    )

@@ -20,7 +20,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from typing import Any
+from typing import Any, NamedTuple
 
 from kafka.partitioner.default import murmur2
 
@@ -34,7 +34,7 @@ from waybill.replay.message import ReplayedMessage
 from waybill.sources.batch_producer import Batches, OutOfSequence
 from waybill.sources.target import KafkaTarget, Operation, TargetTopic
 
-__all__ = ["TopicDelivery"]
+__all__ = ["TopicDelivery", "Wording"]
 
 _BATCH_BYTES = 512 << 10
 """Keys and values of a batch, if the topic allows so much."""
@@ -42,6 +42,18 @@ _RIVAL_SECONDS = 5.0
 _MAX_BATCH_CONFIG = "max.message.bytes"
 _DEFAULT_MAX_BATCH_BYTES = 1 << 20
 _SEQUENCES = 1 << 31
+
+
+class Wording(NamedTuple):
+    """How errors name what is delivered, and what a person does when it cannot go on."""
+
+    name: str
+    remedy: str
+    retry: str
+    """What to do after the topic was changed back."""
+
+
+_REQUEST = Wording("request", "request again", "request again")
 
 
 class TopicDelivery:
@@ -55,6 +67,7 @@ class TopicDelivery:
         *,
         keep_claim: Callable[[], None] = lambda: None,
         only_partition: int | None = None,
+        wording: Wording = _REQUEST,
     ) -> None:
         """`state`: that of the worker before; None at the first time.
 
@@ -62,7 +75,7 @@ class TopicDelivery:
         `only_partition`, all messages go to that partition, whatever their keys.
         """
         self._target, self._topic, self._keep_claim = target, topic, keep_claim
-        self._only_partition = only_partition
+        self._only_partition, self._wording = only_partition, wording
         target.producer.shares_topics = True
         self._state: dict[str, Any] = {} if state is None else copy.deepcopy(dict(state))
         self._counts: list[int] = list(self._state.get("counts", ()))
@@ -150,13 +163,15 @@ class TopicDelivery:
     def _check_topic(self, topic: TargetTopic) -> None:
         if topic.topic_id != self._state["topic_id"]:
             raise ReplayRefused(
-                f"topic {self._topic!r} was deleted and created again while it was delivered to: request again",
+                f"topic {self._topic!r} was deleted and created again while it was delivered to: "
+                f"{self._wording.remedy}",
                 "target.topic",
             )
-        if topic.partitions != len(self._counts):
+        # With `only_partition`, keys choose no partition, so partitions that were added change nothing.
+        if topic.partitions != len(self._counts) and self._only_partition is None:
             raise ReplayRefused(
                 f"topic {self._topic!r} has {topic.partitions} partitions now, and had {len(self._counts)}, so keys "
-                f"would change their partition: request again",
+                f"would change their partition: {self._wording.remedy}",
                 "target.topic",
             )
 
@@ -174,8 +189,8 @@ class TopicDelivery:
         if log_range.earliest > begin:
             raise ReplayRefused(
                 f"{tp}: the target has deleted the messages before offset {log_range.earliest}, among them perhaps "
-                f"some of this request, so Waybill cannot know which ones are missing: request again, with a longer "
-                f"retention.ms of the topic",
+                f"some of this {self._wording.name}, so Waybill cannot know which ones are missing. Set a longer "
+                f"retention.ms of the topic, and {self._wording.remedy}",
                 "target.topic",
             )
         sequence = self._last_sequence(tp, begin, log_range.end)
@@ -184,8 +199,8 @@ class TopicDelivery:
         ahead = before - count if sequence is None else (sequence + 1 - count) % _SEQUENCES
         if log_range.end < begin or not 0 <= ahead < _SEQUENCES // 2:
             raise ReplayRefused(
-                f"{tp}: the target had {count:,} messages of this request, and its log has fewer now: an unclean "
-                f"leader election took them back, or compaction removed them. Request again",
+                f"{tp}: the target had {count:,} messages of this {self._wording.name}, and its log has fewer now: an "
+                f"unclean leader election took them back, or compaction removed them. To go on, {self._wording.remedy}",
                 "target.topic",
             )
         self._state["ends"][number], self._state["before"][number] = log_range.end, count + ahead
@@ -237,12 +252,14 @@ class TopicDelivery:
         try:
             self._target.producer.check(tp, flush=True)
         except OutOfSequence as error:
-            raise TargetUnavailable(f"another worker delivers this request ({error})", _RIVAL_SECONDS) from error
+            raise TargetUnavailable(
+                f"another worker delivers this {self._wording.name} ({error})", _RIVAL_SECONDS
+            ) from error
         except RestoreStopped as error:
             limit = self._state["max_batch_bytes"]
             raise ReplayRefused(
-                f"{tp} refuses a batch: {_MAX_BATCH_CONFIG} was lowered from {limit:,} since the request began. Set "
-                f"it to {limit:,} again, and request again",
+                f"{tp} refuses a batch: {_MAX_BATCH_CONFIG} was lowered from {limit:,} since the {self._wording.name} "
+                f"began. Set it to {limit:,} again, and {self._wording.retry}",
                 "target.topic",
             ) from error
 

@@ -19,7 +19,7 @@ from waybill.records.decode import decode
 from waybill.records.encode import Record, encode_batch, to_records
 from waybill.records.framing import read_frames, read_header
 from waybill.records.produced import Producer
-from waybill.replay.delivery.kafka_topic import TopicDelivery
+from waybill.replay.delivery.kafka_topic import TopicDelivery, Wording
 from waybill.replay.delivery.steps import TargetUnavailable
 from waybill.replay.message import ReplayedMessage
 from waybill.sources.batch_producer import OutOfSequence
@@ -307,3 +307,22 @@ def test_truncated_target_without_later_messages_is_refused() -> None:
     leaders[0].known[(7, 0)].pop() if len(leaders[0].known[(7, 0)]) > 1 else leaders[0].known.clear()
     with pytest.raises(ReplayRefused, match="unclean leader election"):
         Worker(leaders, stored, all_).step(10)
+
+
+def test_added_partitions_matter_only_where_keys_choose_the_partition() -> None:
+    leaders, all_ = one_leader(), messages_up_to(10)
+    wording = Wording("publication", "abandon it", "run again")
+    states = {}
+    for only in (None, 0):
+        delivery = TopicDelivery(
+            cast("KafkaTarget", Cluster(leaders)), TOPIC, None, only_partition=only, wording=wording
+        )
+        delivery.prepare()
+        states[only] = delivery.state
+    more = cast("KafkaTarget", Cluster([*leaders, Leader()]))
+    with pytest.raises(ReplayRefused, match="keys would change their partition: abandon it"):
+        TopicDelivery(more, TOPIC, states[None], wording=wording).prepare()
+    delivery = TopicDelivery(more, TOPIC, states[0], only_partition=0)
+    delivery.prepare()
+    delivery.deliver(all_)
+    assert values(leaders) == list(range(10))
