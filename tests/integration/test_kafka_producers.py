@@ -77,6 +77,14 @@ def test_values_that_cannot_be_compressed_save_nothing(stream: ArchivedStream) -
         produce(stream, 1, os.urandom(200_000))
     found = stream.waybill("kafka", "producers", stream.topic, "--json").document
     assert max(each["saved_share"] for each in found["savings"]) < 0.001
+    assert [(each["next_offset"], each["end_offset"]) for each in found["samples"]] == [(3, 3), (0, 0)]
+    ran = stream.waybill("kafka", "producers", stream.topic, "--limit", "100KB", "--json")
+    cut = ran.document["samples"][0]
+    assert (cut["first_offset"], cut["next_offset"], cut["end_offset"]) == (0, 1, 3), "a batch is read whole"
+    assert ran.document["producers"][0]["messages"] == 1
+    text = stream.waybill("kafka", "producers", stream.topic, "--limit", "100KB").out
+    assert f"only the beginning was read: {stream.topic}/0 (offsets 0–0 of 0–2)" in text
+    assert stream.waybill("kafka", "producers", stream.topic, "--limit", "few").code == 2
 
 
 def test_unknown_topic_is_named(stream: ArchivedStream) -> None:

@@ -609,3 +609,24 @@ def test_health_works_with_describe_alone_and_names_the_missing_acls(
         assert acl in found["access"]["detail"]
     servers.allow(bob, tp.topic, AclOperation.DESCRIBE_CONFIGS)
     assert "DescribeConfigs" not in promises()["access"]["detail"]
+
+
+def test_forecast_needs_describe_alone_and_reports_of_messages_name_the_acl_read(
+    servers: SecuredServers, cluster: Cluster, drill: Drill, tp: TopicPartition, bob: User
+) -> None:
+    cluster.produce(tp, [(None, b"v")])
+    plain = {"conn_type": "kafka", "extra": {"bootstrap.servers": f"127.0.0.1:{servers.ports['PLAINTEXT']}"}}
+    drill.connect(kafka=plain, zookeeper=servers.zookeeper())
+    assert drill.run().failures == []
+    drill.connect(kafka=servers.kafka_as(bob, "SCRAM-SHA-256"), zookeeper=servers.zookeeper())
+    servers.allow(bob, tp.topic, AclOperation.DESCRIBE)
+    ran = waybill("kafka", "what-if", "--broker", "1", "--json", WAYBILL_CONFIG=str(drill.file))
+    (stream,) = ran.document["streams"]
+    assert (stream["offline"], stream["lost_at_most"]) == (1, 0), ran.err
+    assert ran.document["unknown_topics"] == [tp.topic]
+    assert "the forecast takes the controllers to survive" in ran.err
+    code, said = drill.waybill("kafka", "losses", STREAM)
+    assert (code, said) == (0, ""), "epochs and offsets need Describe alone"
+    code, said = drill.waybill("kafka", "producers", tp.topic)
+    assert code == 1
+    assert f"the ACL Read on topic {tp.topic!r}" in said

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
 from typing import Any
 
 import typer
@@ -14,49 +16,123 @@ from waybill.brokers.producers import NO_PRODUCER_ID, ProducerFigures, ProducerS
 from waybill.cli.render import Column, bytes_text, count, print_json, print_table
 from waybill.cli.targets import load_streams
 from waybill.config import IsolationLevel
-from waybill.config.quantities import counted, rough_duration
+from waybill.config.quantities import counted, parse_size, rough_duration
 from waybill.names import TopicPartition, check_topic
 from waybill.records.framing import Frame
 from waybill.sources.cluster import Cluster
-from waybill.sources.kafka import KafkaSource
+from waybill.sources.kafka import FETCH_BYTES, KafkaSource
 
 __all__ = ["report_producers"]
 
 _SAMPLE_BYTES = 2 << 20
 """Of one topic-partition: encoding it nine times takes some seconds."""
+_PROGRESS_SECONDS = 2.0
+_MOST_CUT = 5
+"""So many topic-partitions that were cut are printed; `--json` has all."""
 
 
-def report_producers(topic: str, messages: int, *, as_json: bool) -> None:
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """What was read of a topic-partition."""
+
+    tp: TopicPartition
+    first_offset: int
+    next_offset: int
+    """The first offset that was not read."""
+    end_offset: int
+    """Where it would have ended without the limit."""
+    size_bytes: int
+
+    @property
+    def is_cut(self) -> bool:
+        return self.next_offset < self.end_offset
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "partition": self.tp.partition,
+            "first_offset": self.first_offset,
+            "next_offset": self.next_offset,
+            "end_offset": self.end_offset,
+            "bytes": self.size_bytes,
+        }
+
+
+def report_producers(topic: str, messages: int, limit: str, *, as_json: bool) -> None:
     """Print how producers write to a topic; see `waybill kafka producers --help`."""
     check_topic(topic)
+    limit_bytes = _limit(limit)
     config = load_streams()
     statistics = ProducerStatistics(time.time_ns() // 1_000_000)
     with connect_cluster(config) as cluster:
-        sample = _read(cluster, topic, messages, statistics)
-    savings = measure_savings(sample, topic)
+        samples, largest = _read(cluster, topic, messages, limit_bytes, statistics)
+    savings = measure_savings(largest, topic)
     if as_json:
-        print_json(_document(topic, statistics, savings))
+        print_json({**_document(topic, statistics, savings), "samples": [each.document() for each in samples]})
         return
     _print_producers(statistics)
-    _print_savings(sample, savings)
+    _print_samples(samples, limit)
+    _print_savings(largest, savings)
 
 
-def _read(cluster: Cluster, topic: str, messages: int, statistics: ProducerStatistics) -> list[Frame]:
-    """Count the newest batches of each topic-partition, and return a sample of the one with the most bytes."""
+def _limit(text: str) -> int:
+    """Return the bytes of `--limit`. Raises `typer.BadParameter` (exit code 2)."""
+    try:
+        found = parse_size(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r}: {error}", param_hint="--limit") from None
+    if found < 1:
+        raise typer.BadParameter("must be at least one byte", param_hint="--limit")
+    return found
+
+
+def _read(
+    cluster: Cluster, topic: str, messages: int, limit_bytes: int, statistics: ProducerStatistics
+) -> tuple[list[_Sample], list[Frame]]:
+    """Count batches among the newest of each topic-partition. Return what was read, and some batches of the one with
+    the most bytes.
+    """
     source = KafkaSource.sharing(cluster, IsolationLevel.READ_UNCOMMITTED)
-    tps = [TopicPartition(topic, number) for number in source.topic(topic).partitions]
+    logs = sorted(source.offsets([TopicPartition(topic, number) for number in source.topic(topic).partitions]).items())
+    samples: list[_Sample] = []
     largest: list[Frame] = []
-    for tp, log in sorted(source.offsets(tps).items()):
-        sample: list[Frame] = []
-        size = 0
-        for chunk in source.read(tp, max(log.earliest, log.end - messages), log.end):
+    left, told = limit_bytes, time.monotonic()
+    for number, (tp, log) in enumerate(logs):
+        share = max(1, left // (len(logs) - number))  # what others did not use is shared out again
+        sample, frames = _read_partition(source, tp, max(log.earliest, log.end - messages), log.end, share, statistics)
+        samples.append(sample)
+        largest = max(largest, frames, key=_size)
+        left -= min(left, sample.size_bytes)
+        if time.monotonic() - told > _PROGRESS_SECONDS:
+            told = time.monotonic()
+            read_bytes = sum(each.size_bytes for each in samples)
+            typer.echo(f"{number + 1} of {len(logs)} topic-partitions read, {bytes_text(read_bytes)}", err=True)
+    return samples, largest
+
+
+def _read_partition(
+    source: KafkaSource, tp: TopicPartition, first: int, end: int, share_bytes: int, statistics: ProducerStatistics
+) -> tuple[_Sample, list[Frame]]:
+    """Count the batches of `[first, end)` until they have `share_bytes`, and return some of them."""
+    limited = source.with_settings(
+        IsolationLevel.READ_UNCOMMITTED, fetch_bytes=min(FETCH_BYTES, share_bytes), fetch_ahead=False
+    )
+    frames: list[Frame] = []
+    size = frames_bytes = 0
+    at = first
+    with closing(limited.read(tp, first, end)) as chunks:
+        for chunk in chunks:
             for frame in chunk.frames:
                 statistics.add(tp, frame.header)
-                if size < _SAMPLE_BYTES and not frame.header.is_control and frame.header.record_count:
-                    sample.append(frame)
-                    size += len(frame.data)
-        largest = max(largest, sample, key=_size)
-    return largest
+                size += frame.header.size_bytes
+                at = frame.header.next_offset
+                if frames_bytes < _SAMPLE_BYTES and not frame.header.is_control and frame.header.record_count:
+                    frames.append(frame)
+                    frames_bytes += len(frame.data)
+            if size >= share_bytes:
+                break
+        else:
+            at = end  # the last offsets may hold no batch: compaction, or the abort of a transaction
+    return _Sample(tp, first, min(at, end), end, size), frames
 
 
 def _size(sample: Sequence[Frame]) -> int:
@@ -89,6 +165,27 @@ def _print_producers(statistics: ProducerStatistics) -> None:
         )
     if any(each.producer_id == NO_PRODUCER_ID for each in statistics.producers):
         typer.echo("Producers without idempotence can write a message twice when they retry: set enable.idempotence.")
+
+
+def _print_samples(samples: Sequence[_Sample], limit: str) -> None:
+    offsets = sum(each.next_offset - each.first_offset for each in samples)
+    size = bytes_text(sum(each.size_bytes for each in samples))
+    typer.echo(
+        f"Sample: {counted(offsets, 'offset')} of {counted(len(samples), 'topic-partition')}, {size}: the newest "
+        f"offsets of each, as many as --messages."
+    )
+    cut = [each for each in samples if each.is_cut]
+    if not cut:
+        return
+    texts = [
+        f"{each.tp} (offsets {each.first_offset}–{each.next_offset - 1} of {each.first_offset}–{each.end_offset - 1})"
+        for each in cut[:_MOST_CUT]
+    ]
+    more = f" and {len(cut) - _MOST_CUT} more" if len(cut) > _MOST_CUT else ""
+    typer.echo(
+        f"{counted(len(cut), 'topic-partition')} had more bytes than their share of --limit {limit}, and only the "
+        f"beginning was read: {', '.join(texts)}{more}"
+    )
 
 
 def _row(each: ProducerFigures) -> list[str]:

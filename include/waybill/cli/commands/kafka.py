@@ -61,16 +61,22 @@ def producers(
     messages: Annotated[
         int, typer.Option("--messages", min=1, help="So many of the newest offsets of each topic-partition.")
     ] = 100_000,
+    limit: Annotated[
+        str, typer.Option("--limit", help="So many bytes are read of all topic-partitions together, about.")
+    ] = "1GiB",
     as_json: AsJson = False,
 ) -> None:
     """Print how producers write to a topic: idempotence, codecs, batch sizes, timestamps, and what they could save.
+
+    It reads the newest offsets of each topic-partition. Each has an equal share of the limit; the output states which
+    ones were cut. Progress is on stderr.
 
     The figures come from the headers of record batches. What another codec or larger batches would save is measured
     on a sample of a few megabytes.
     """
     from waybill.cli import kafka_producers as command
 
-    command.report_producers(topic, messages, as_json=as_json)
+    command.report_producers(topic, messages, limit, as_json=as_json)
 
 
 @kafka_app.command("plan")
