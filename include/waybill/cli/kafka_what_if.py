@@ -228,7 +228,7 @@ def _document(inputs: ForecastInputs, found: Forecast, streams: Sequence[StreamF
                 "unclean": each.unclean,
                 "no_writes": each.no_writes,
                 "lost_at_most": each.at_risk if each.is_at_risk_exact else None,
-                "known_to_be_lost": each.at_risk,
+                "known_offsets_at_risk": each.at_risk,
                 "seen_by_watch": [
                     {
                         "topic": tp.topic,
