@@ -15,7 +15,7 @@ from test_unclean_election import move_ahead, run
 
 from waybill import failpoints
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.usefixtures("stack")]
 
 LOST = 2_500
 """More than two deliveries."""

@@ -58,6 +58,8 @@ class ForecastInputs:
     """What is in Kafka and not in the archive, by stream. Without topic-partitions of which this is not known."""
     unknown_topics: tuple[str, ...]
     """Topics whose configuration the user may not describe: the forecast takes Kafka's defaults for them."""
+    quorum_error: str = ""
+    """Why the controllers are not known: the forecast takes them to survive. '' if they are known."""
 
 
 @contextmanager
@@ -82,7 +84,7 @@ def read_inputs(
     state = fetch_cluster_state(cluster)
     topics = {tp.topic for tp in state.partitions}
     configs = fetch_effective_configs(cluster, topics, (_MIN_IN_SYNC, _UNCLEAN))
-    quorum, has_quorum = _fetch_quorum(cluster)
+    quorum, has_quorum, quorum_error = _fetch_quorum(cluster)
     rules = ClusterRules(
         topics={topic: _rules(values) for topic, values in configs.items()},
         eligible=fetch_eligible_leaders(cluster, topics),
@@ -92,23 +94,22 @@ def read_inputs(
     )
     streams = _topic_partitions(config, state)
     unarchived = _count_unarchived(config, cluster, streams, find, seen)
-    return ForecastInputs(state, rules, streams, unarchived, tuple(sorted(topics - configs.keys())))
+    return ForecastInputs(state, rules, streams, unarchived, tuple(sorted(topics - configs.keys())), quorum_error)
 
 
 def _rules(values: Mapping[str, str]) -> TopicRules:
     return TopicRules(int(values.get(_MIN_IN_SYNC, "1")), values.get(_UNCLEAN, "false") == "true")
 
 
-def _fetch_quorum(cluster: Cluster) -> tuple[Quorum | None, bool]:
-    """Return the controllers, None if they are not known; and whether one of them leads."""
+def _fetch_quorum(cluster: Cluster) -> tuple[Quorum | None, bool, str]:
+    """Return the controllers, None if they are not known; whether one of them leads; and why they are not known."""
     try:
-        return fetch_quorum(cluster), True
+        return fetch_quorum(cluster), True, ""
     except ConfigError as error:
-        logger.warning("the forecast takes the controllers to survive: %s", error)
-        return None, True
+        return None, True, str(error)
     except KafkaUnavailable as error:
         logger.warning("the forecast takes the controllers to have no majority now: %s", error)
-        return None, False
+        return None, False, ""
 
 
 def voters_away(quorum: Quorum, state: ClusterState) -> frozenset[int]:

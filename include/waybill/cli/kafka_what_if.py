@@ -118,6 +118,9 @@ def _print_forecast(inputs: ForecastInputs, found: Forecast, streams: Sequence[S
     print_table([Column("effect"), Column("topic-partitions", figure=True)], rows)
     _print_worst(found)
     _print_streams(streams)
+    if inputs.quorum_error:
+        typer.echo()
+        typer.echo(f"The controllers are not known, and taken to survive: {inputs.quorum_error}")
     if inputs.unknown_topics:
         names = ", ".join(inputs.unknown_topics[:3])
         typer.echo()
@@ -206,6 +209,7 @@ def _document(inputs: ForecastInputs, found: Forecast, streams: Sequence[StreamF
         "lost": list(found.lost),
         "has_quorum": found.had_quorum,
         "keeps_quorum": found.keeps_quorum,
+        "quorum_error": inputs.quorum_error or None,
         "topic_partitions": found.total,
         "partitions": [
             {
