@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 import orjson
@@ -68,6 +68,11 @@ class Samples:
     samples: tuple[tuple[int, Mapping[Key, Offsets]], ...] = ()
     drops: tuple[LogDrop, ...] = ()
     """Oldest first. They are kept longer than samples: Kafka does not remember where a lost log ended."""
+    absent: Mapping[Key, tuple[int, Offsets]] = field(default_factory=dict)
+    """Topic-partitions that the newest sample lacks: when a watch saw each last, and its offsets then.
+
+    A topic-partition has no leader, and so no offsets, before most unclean elections.
+    """
 
     @classmethod
     def parse(cls, content: bytes | None) -> Self:
@@ -92,6 +97,10 @@ class Samples:
                     LogDrop((stream, TopicPartition.parse(tp)), int(at), int(end), int(committed))
                     for stream, tp, at, end, committed in fields.get("drops", ())
                 ),
+                {
+                    (stream, TopicPartition.parse(tp)): (int(at), Offsets(*offsets))
+                    for stream, tp, at, offsets in fields.get("absent", ())
+                },
             )
         except (DocumentTooNew, KeyError, TypeError, ValueError, OSError) as error:
             logger.warning("the watch begins without samples: those stored cannot be read: %s", error)
@@ -106,7 +115,12 @@ class Samples:
                 offsets.setdefault(stream, {})[str(tp)] = (each.start, each.end, each.committed)
             samples.append({"at": at, "offsets": offsets})
         drops = [[each.key[0], str(each.key[1]), each.at_ms, each.end, each.committed] for each in self.drops]
-        return gzip.compress(orjson.dumps({"v": _VERSION, "samples": samples, "drops": drops}), compresslevel=1)
+        absent = [
+            [stream, str(tp), at, (each.start, each.end, each.committed)]
+            for (stream, tp), (at, each) in self.absent.items()
+        ]
+        document = {"v": _VERSION, "samples": samples, "drops": drops, "absent": absent}
+        return gzip.compress(orjson.dumps(document), compresslevel=1)
 
     @property
     def is_first_of_day(self) -> bool:
@@ -125,7 +139,9 @@ class Samples:
             is_spare = kept and age_ms > _ALL_KEPT_MS and after - kept[-1][0] <= age_ms // _SPACING
             if not is_spare:
                 kept.append((at, each))
-        return type(self)((*kept, (now_ms, sample)), self._drops_until(now_ms, sample))
+        return type(self)(
+            (*kept, (now_ms, sample)), self._drops_until(now_ms, sample), self._absent_from(now_ms, sample)
+        )
 
     def beyond_since(self, key: Key, offset: int, *, of_archive: bool = False) -> int | None:
         """Return since when the log, or the archive, of a topic-partition is known to be beyond an offset (epoch ms).
@@ -189,13 +205,26 @@ class Samples:
         ]
         return found[-1] if found else None
 
+    def _last_seen(self) -> dict[Key, tuple[int, Offsets]]:
+        """Return when a watch saw each topic-partition last, and its offsets then."""
+        at, newest = self.samples[-1] if self.samples else (0, {})
+        return {**self.absent, **{key: (at, each) for key, each in newest.items()}}
+
     def _drops_until(self, now_ms: int, sample: Mapping[Key, Offsets]) -> tuple[LogDrop, ...]:
         """Return the drops that are kept, and those that a new sample shows."""
-        at, before = self.samples[-1] if self.samples else (now_ms, {})
+        seen = self._last_seen()
         new = [
-            LogDrop(key, at, before[key].end, before[key].committed)
+            LogDrop(key, seen[key][0], seen[key][1].end, seen[key][1].committed)
             for key, each in sample.items()
-            if key in before and each.end < before[key].end
+            if key in seen and each.end < seen[key][1].end
         ]
         kept = [each for each in self.drops if now_ms - each.at_ms <= _DROPS_KEPT_MS]
         return tuple([*kept, *new][-_MOST_DROPS:])
+
+    def _absent_from(self, now_ms: int, sample: Mapping[Key, Offsets]) -> dict[Key, tuple[int, Offsets]]:
+        """Return the topic-partitions that were seen before and are not in a new sample."""
+        return {
+            key: (at, each)
+            for key, (at, each) in self._last_seen().items()
+            if key not in sample and now_ms - at <= _DROPS_KEPT_MS
+        }

@@ -65,3 +65,25 @@ def test_end_of_a_log_that_became_shorter_is_remembered() -> None:
     assert samples.end_before_drop(key, 100) is None, "the archive has all of it"
     assert samples.end_before_drop(key, 60) is None, "more was archived than that"
     assert samples.end_before_drop(key, 70, until_ms=999) is None
+
+
+@given(st.lists(st.integers(0, 5) | st.none(), max_size=12))
+def test_drop_after_an_outage_is_found_against_the_end_that_was_seen_last(ends: list[int | None]) -> None:
+    """None: the topic-partition has no leader, as before most unclean elections."""
+    samples, expected, last = Samples(), list[tuple[int, int]](), (0, -1)
+    for number, end in enumerate(ends):
+        sample = {} if end is None else {KEY: Offsets(0, end, 0)}
+        samples = Samples.parse(samples.with_sample(number * 60 * MINUTE, sample).content())
+        if end is not None:
+            expected += [last] if end < last[1] else []
+            last = (number * 60 * MINUTE, end)
+    assert [(drop.at_ms, drop.end) for drop in samples.drops] == expected
+
+
+def test_end_of_a_log_is_remembered_through_an_outage_longer_than_samples_are_kept() -> None:
+    samples = Samples().with_sample(0, {KEY: Offsets(0, 100, 70)})
+    for hour in range(1, 60):
+        samples = samples.with_sample(hour * 60 * MINUTE, {})
+    drop = samples.with_sample(60 * 60 * MINUTE, {KEY: Offsets(0, 80, 70)}).end_before_drop(KEY, 70)
+    assert drop is not None
+    assert (drop.at_ms, drop.end) == (0, 100)
