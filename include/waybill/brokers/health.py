@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from functools import partial
 
+from waybill.brokers.group_health import Commits, group_findings
 from waybill.brokers.isr_history import IsrHistory, ReplicaState
-from waybill.brokers.readings import GroupReading, Readings
-from waybill.config.kafka_promises import GroupLag, KafkaPromiseName, KafkaPromises, Lasting, Skew
+from waybill.brokers.kafka_finding import HEALTH_COMMAND, first_of, kafka_finding, unknown_finding
+from waybill.brokers.quorum_health import QuorumTroubles, controllers_finding
+from waybill.brokers.readings import Groups, Readings
+from waybill.config.kafka_promises import KafkaPromiseName, KafkaPromises, Lasting, Skew
 from waybill.config.kafka_topics import KafkaTopic
-from waybill.config.promises import Promise, PromiseSeverity
+from waybill.config.promises import PromiseSeverity
 from waybill.config.quantities import counted, rough_duration
-from waybill.incidents.finding import Finding, Verdict
+from waybill.incidents.finding import Finding
 from waybill.names import TopicPartition
 from waybill.sources.cluster_state import ClusterState
 
-__all__ = ["Commits", "Subjects", "health_findings", "unknown_findings"]
+__all__ = ["Seen", "Subjects", "health_findings", "unknown_findings"]
 
-_COMMAND = "waybill kafka health"
-_NAMED = 3
-"""So many topic-partitions are named in a finding; `waybill kafka health` has all."""
 _LASTING = {
     KafkaPromiseName.OFFLINE_PARTITIONS: ReplicaState.OFFLINE,
     KafkaPromiseName.UNDER_MIN_ISR: ReplicaState.UNDER_MIN_ISR,
@@ -30,8 +30,14 @@ _LASTING = {
     KafkaPromiseName.UNDER_REPLICATED: ReplicaState.UNDER_REPLICATED,
 }
 
-Commits = Mapping[str, tuple[int, int]]
-"""By consumer group: its committed offsets, added up, and since when they are that (epoch ms)."""
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What this watch and earlier ones saw: Kafka itself does not remember since when."""
+
+    history: IsrHistory = field(default_factory=IsrHistory)
+    commits: Commits = field(default_factory=dict)
+    quorum: QuorumTroubles = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,82 +56,51 @@ class Subjects:
         return sorted(name for name, matches in self.streams.items() if any(matches(topic) for topic in topics))
 
 
-def health_findings(
-    subjects: Subjects, readings: Readings, history: IsrHistory, commits: Commits, now_ms: int
-) -> list[Finding]:
+def health_findings(subjects: Subjects, readings: Readings, seen: Seen, now_ms: int) -> list[Finding]:
     """Return a finding about each promise, and one about each watched consumer group.
 
-    `history` and `commits` include what `readings` shows.
+    What could not be read is unknown, not kept. `seen` includes what `readings` shows.
     """
-    promises = subjects.promises
-    found = [_lasting(subjects, name, state, readings, history, now_ms) for name, state in _LASTING.items()]
+    promises, state = subjects.promises, readings.state
+    found = [_lasting(subjects, name, each, readings, seen.history, now_ms) for name, each in _LASTING.items()]
+    # `waybill kafka plan` is about declared topics only, and moves no replica that is where it may be.
+    for_leaders = "waybill kafka plan" if subjects.declared else HEALTH_COMMAND
+    skew = partial(_skew, state=state, now_ms=now_ms)
     found += [
-        _skew(KafkaPromiseName.LEADER_SKEW, promises.leader_skew, readings.state, _leaders(readings.state), now_ms),
-        _skew(KafkaPromiseName.REPLICA_SKEW, promises.replica_skew, readings.state, _replicas(readings.state), now_ms),
+        skew(KafkaPromiseName.LEADER_SKEW, promises.leader_skew, counts=_leaders(state), command=for_leaders),
+        skew(KafkaPromiseName.REPLICA_SKEW, promises.replica_skew, counts=_replicas(state), command=HEALTH_COMMAND),
         _below_declared(subjects, readings, now_ms),
         _unclean_election(subjects, readings, now_ms),
-        _controllers(promises, readings, now_ms),
+        controllers_finding(
+            promises.controllers,
+            readings.quorum,
+            readings.quorum_error,
+            hidden=readings.quorum_hidden,
+            troubles=seen.quorum,
+            now_ms=now_ms,
+        ),
         _disk_used(promises, readings, now_ms),
         _clock_skew(promises, readings, now_ms),
         _unmatched_topics(subjects, readings, now_ms),
         _missing_topics(subjects, readings, now_ms),
         _access(promises, readings, now_ms),
+        *group_findings(promises.groups, readings.groups, seen.commits, now_ms),
     ]
-    for name, group in readings.groups.items():
-        settings = _group_settings(promises, name)
-        if settings is not None:
-            found.append(_group_lag(name, group, settings, commits, now_ms))
     return _given(found)
 
 
 def unknown_findings(promises: KafkaPromises, commits: Commits) -> list[Finding]:
     """Return findings for a cluster that does not answer."""
     names = [name for name in KafkaPromiseName if name is not KafkaPromiseName.GROUP_LAG]
-    found = [Finding("", name, Verdict.UNKNOWN, promises.of(name).severity, command=_COMMAND) for name in names]
-    for group in commits:
-        settings = _group_settings(promises, group)
-        if settings is not None:
-            promise = KafkaPromiseName.GROUP_LAG
-            found.append(Finding("", promise, Verdict.UNKNOWN, settings.severity, command=_COMMAND, subject=group))
+    why = "Kafka does not answer"
+    found = [unknown_finding(name, promises.of(name), why) for name in names]
+    found += group_findings(promises.groups, Groups(unread=dict.fromkeys(commits, why)), commits, 0)
     return _given(found)
 
 
 def _given(found: list[Finding]) -> list[Finding]:
     """Return the findings about promises that the config gives."""
     return [each for each in found if each.severity is not PromiseSeverity.OFF]
-
-
-def _group_settings(promises: KafkaPromises, group: str) -> GroupLag | None:
-    return next((each for pattern, each in promises.groups.items() if re.fullmatch(pattern, group)), None)
-
-
-def _finding(
-    name: KafkaPromiseName,
-    settings: Promise,
-    now_ms: int,
-    *,
-    broken: bool,
-    figure: str,
-    limit: str,
-    detail: str = "",
-    value: float | None = None,
-    command: str = _COMMAND,
-    subject: str = "",
-    since_ms: int | None = None,
-) -> Finding:
-    return Finding(
-        stream="",
-        promise=name,
-        verdict=Verdict.BROKEN if broken else Verdict.KEPT,
-        severity=settings.severity,
-        figure=figure,
-        limit=limit,
-        detail=detail if broken else "",
-        command=command,
-        subject=subject,
-        since_ms=(now_ms if since_ms is None else since_ms) if broken else None,
-        value=value,
-    )
 
 
 # --- replicas ---------------------------------------------------------------------------------------------------------
@@ -143,14 +118,21 @@ def _lasting(
     assert isinstance(settings, Lasting)
     lasting = history.lasting(state, settings.limit, now_ms)
     seconds = settings.limit.total_seconds()
-    return _finding(
+    limit = f"none for longer than {rough_duration(seconds)}" if seconds else "none"
+    if name is KafkaPromiseName.UNDER_MIN_ISR and not lasting:
+        reduced = {tp.topic for tp in history.open.get(ReplicaState.UNDER_REPLICATED, ())}
+        if hidden := sorted(reduced - readings.slow.rules.keys()):
+            detail = f"min.insync.replicas is not known: the user may not describe the config of {first_of(hidden)}"
+            return unknown_finding(name, settings, detail, limit=limit)
+    return kafka_finding(
         name,
         settings,
         now_ms,
         broken=bool(lasting),
         figure=counted(len(lasting), "topic-partition"),
-        limit=f"none for longer than {rough_duration(seconds)}" if seconds else "none",
+        limit=limit,
         detail=_affected(subjects, lasting, readings),
+        names=[str(tp) for tp in sorted(lasting)],
         value=float(len(lasting)),
         since_ms=min(lasting.values(), default=None),
     )
@@ -158,8 +140,6 @@ def _lasting(
 
 def _affected(subjects: Subjects, tps: Collection[TopicPartition], readings: Readings) -> str:
     """Return which topic-partitions and streams are affected, and which brokers they wait for."""
-    named = ", ".join(str(tp) for tp in sorted(tps)[:_NAMED])
-    more = f" and {len(tps) - _NAMED} more" if len(tps) > _NAMED else ""
     partitions, live = readings.state.partitions, readings.state.brokers.keys()
     waiting = {
         node_id
@@ -170,7 +150,7 @@ def _affected(subjects: Subjects, tps: Collection[TopicPartition], readings: Rea
     }
     brokers = f"; not in sync: broker {', '.join(map(str, sorted(waiting)))}" if waiting else ""
     streams = subjects.streams_of({tp.topic for tp in tps})
-    return f"{named}{more}{brokers}; streams: {', '.join(streams) or 'none'}"
+    return f"{first_of([str(tp) for tp in sorted(tps)])}{brokers}; streams: {', '.join(streams) or 'none'}"
 
 
 def _leaders(state: ClusterState) -> Counter[int]:
@@ -181,7 +161,9 @@ def _replicas(state: ClusterState) -> Counter[int]:
     return Counter(node_id for each in state.partitions.values() for node_id in each.replicas)
 
 
-def _skew(name: KafkaPromiseName, settings: Skew, state: ClusterState, counts: Counter[int], now_ms: int) -> Finding:
+def _skew(
+    name: KafkaPromiseName, settings: Skew, *, state: ClusterState, counts: Counter[int], now_ms: int, command: str
+) -> Finding:
     """Return how much the broker or rack with the most has, relative to an equal share."""
     ratios = {f"broker {node_id}": ratio for node_id, ratio in _ratios({b: counts[b] for b in state.brokers}).items()}
     racks: Counter[str] = Counter()
@@ -196,7 +178,7 @@ def _skew(name: KafkaPromiseName, settings: Skew, state: ClusterState, counts: C
     worst = max(ratios, key=lambda each: ratios[each], default=None)
     ratio = 1.0 if worst is None else ratios[worst]
     counted_ones = len(state.partitions) >= settings.min_partitions
-    return _finding(
+    return kafka_finding(
         name,
         settings,
         now_ms,
@@ -205,7 +187,7 @@ def _skew(name: KafkaPromiseName, settings: Skew, state: ClusterState, counts: C
         limit=f"at most {float(settings.limit):.0%}",
         detail=f"{worst} has the most",
         value=ratio,
-        command="waybill kafka plan",
+        command=command,
     )
 
 
@@ -221,34 +203,41 @@ def _below_declared(subjects: Subjects, readings: Readings, now_ms: int) -> Find
     fewest: dict[str, int] = {}
     for tp, partition in readings.state.partitions.items():
         fewest[tp.topic] = min(len(partition.replicas), fewest.get(tp.topic, len(partition.replicas)))
-    faults = []
+    faults, hidden = [], []
     for topic, declared in sorted(subjects.declared.items()):
-        if topic not in fewest:
-            continue
         rules = readings.slow.rules.get(topic)
         # A default is for topics that are created: `waybill kafka apply` would not change an existing topic to it.
-        if declared.is_written("replication_factor") and fewest[topic] < declared.replication_factor:
+        if topic in readings.state.refused:
+            hidden.append(topic)
+        elif topic not in fewest:
+            faults.append(f"{topic} does not exist")
+        elif declared.is_written("replication_factor") and fewest[topic] < declared.replication_factor:
             faults.append(f"{topic} has {fewest[topic]} replicas, and {declared.replication_factor} are declared")
-        elif (
-            declared.is_written("min_insync_replicas")
-            and rules is not None
-            and rules.min_in_sync < declared.min_insync_replicas
-        ):
+        elif not declared.is_written("min_insync_replicas"):
+            continue
+        elif rules is None:
+            hidden.append(topic)
+        elif rules.min_in_sync < declared.min_insync_replicas:
             faults.append(
                 f"{topic} has min.insync.replicas {rules.min_in_sync}, and {declared.min_insync_replicas} is declared"
             )
-    return _of_topics(KafkaPromiseName.BELOW_DECLARED, subjects, faults, now_ms, command="waybill kafka plan")
+    return _of_topics(
+        KafkaPromiseName.BELOW_DECLARED, subjects, faults, now_ms, hidden=hidden, command="waybill kafka plan"
+    )
 
 
 def _unclean_election(subjects: Subjects, readings: Readings, now_ms: int) -> Finding:
-    allowed = [topic for topic, rules in sorted(readings.slow.rules.items()) if rules.allows_unclean_election]
+    rules = readings.slow.rules
+    archived = [topic for topic in sorted(readings.state.topic_ids) if subjects.streams_of([topic])]
     faults = [
         topic
-        for topic in allowed
-        if subjects.streams_of([topic])
+        for topic in archived
+        if topic in rules
+        and rules[topic].allows_unclean_election
         and not (topic in subjects.declared and subjects.declared[topic].unclean_leader_election)
     ]
-    return _of_topics(KafkaPromiseName.UNCLEAN_ELECTION, subjects, faults, now_ms)
+    hidden = [topic for topic in archived if topic not in rules]
+    return _of_topics(KafkaPromiseName.UNCLEAN_ELECTION, subjects, faults, now_ms, hidden=hidden)
 
 
 def _unmatched_topics(subjects: Subjects, readings: Readings, now_ms: int) -> Finding:
@@ -265,141 +254,118 @@ def _unmatched_topics(subjects: Subjects, readings: Readings, now_ms: int) -> Fi
 
 
 def _missing_topics(subjects: Subjects, readings: Readings, now_ms: int) -> Finding:
-    existing = readings.state.topic_ids.keys()
-    faults = []
+    existing, refused = readings.state.topic_ids.keys(), readings.state.refused
+    faults, hidden = [], set[str]()
     for name, matches in sorted(subjects.streams.items()):
-        listed = subjects.listed.get(name, ())
-        faults += [f"{name}: topic {topic}" for topic in sorted(set(listed) - existing)]
+        listed = set(subjects.listed.get(name, ()))
+        faults += [f"{name}: topic {topic}" for topic in sorted(listed - existing - refused)]
+        hidden |= listed & refused
         if not listed and not any(matches(topic) for topic in existing):
-            faults.append(f"{name}: no topic matches its pattern")
-    return _of_topics(KafkaPromiseName.MISSING_TOPICS, subjects, faults, now_ms)
+            faults.append(f"{name}: no topic that the user may describe matches its pattern")
+    return _of_topics(KafkaPromiseName.MISSING_TOPICS, subjects, faults, now_ms, hidden=sorted(hidden))
 
 
 def _of_topics(
-    name: KafkaPromiseName, subjects: Subjects, faults: list[str], now_ms: int, command: str = _COMMAND
+    name: KafkaPromiseName,
+    subjects: Subjects,
+    faults: list[str],
+    now_ms: int,
+    *,
+    hidden: Sequence[str] = (),
+    command: str = HEALTH_COMMAND,
 ) -> Finding:
-    more = f" and {len(faults) - _NAMED} more" if len(faults) > _NAMED else ""
-    return _finding(
+    """Return the finding of topics with faults. `hidden`: topics of which the user may not describe what counts."""
+    settings = subjects.promises.of(name)
+    if hidden and not faults:
+        return unknown_finding(name, settings, f"the user may not describe topic {first_of(hidden)}", limit="none")
+    return kafka_finding(
         name,
-        subjects.promises.of(name),
+        settings,
         now_ms,
         broken=bool(faults),
         figure=counted(len(faults), "topic"),
         limit="none",
-        detail=f"{'; '.join(faults[:_NAMED])}{more}",
+        detail=first_of(faults, "; "),
+        names=faults,
         value=float(len(faults)),
         command=command,
     )
 
 
-# --- controllers, disks, clocks, groups -------------------------------------------------------------------------------
-
-
-def _controllers(promises: KafkaPromises, readings: Readings, now_ms: int) -> Finding:
-    settings, name = promises.controllers, KafkaPromiseName.CONTROLLERS
-    limit = f"at most {rough_duration(settings.limit.total_seconds())}"
-    if readings.quorum_error:
-        detail = f"nobody elects leaders: {readings.quorum_error}"
-        return _finding(name, settings, now_ms, broken=True, figure="none leads", limit=limit, detail=detail)
-    caught_up = {} if readings.quorum is None else readings.quorum.caught_up_ms
-    newest = max(caught_up.values(), default=-1)
-    lags = {voter: max(0, newest - time_ms) / 1000 if time_ms >= 0 else None for voter, time_ms in caught_up.items()}
-    unknown = sorted(voter for voter, lag in lags.items() if lag is None)
-    known = {voter: lag for voter, lag in lags.items() if lag is not None}
-    worst = max(known, key=lambda voter: known[voter], default=None)
-    seconds = 0.0 if worst is None else known[worst]
-    late = [voter for voter in known if known[voter] > settings.limit.total_seconds()]
-    behind = sorted({*late, *unknown})
-    return _finding(
-        name,
-        settings,
-        now_ms,
-        broken=bool(behind),
-        figure=rough_duration(seconds) if late or not unknown else "not caught up",
-        limit=limit,
-        detail=f"controller {', '.join(map(str, behind))} of {len(caught_up)} is behind the leader of the quorum",
-        value=seconds,
-        since_ms=now_ms - int(max(0.0, seconds - settings.limit.total_seconds()) * 1000),
-    )
+# --- disks, clocks, access --------------------------------------------------------------------------------------------
 
 
 def _disk_used(promises: KafkaPromises, readings: Readings, now_ms: int) -> Finding:
+    """Return how full the fullest disk is. Unknown, if no known disk breaks the promise and a broker's are not known.
+
+    So an incident about a full disk stays open when its broker goes away.
+    """
     settings, name = promises.disk_used, KafkaPromiseName.DISK_USED
-    failed = [each for each in readings.slow.directories if each.error]
+    limit = f"at most {float(settings.limit):.0%}"
+    directories = readings.slow.directories
+    failed = [f"broker {each.broker} cannot use {each.path}: {each.error}" for each in directories if each.error]
     used = {
         f"broker {each.broker}, {each.path}": 1 - each.usable_bytes / each.total_bytes
-        for each in readings.slow.directories
+        for each in directories
         if each.total_bytes > 0 and not each.error
     }
-    worst = max(used, key=lambda where: used[where], default=None)
-    share = 0.0 if worst is None else used[worst]
-    detail = worst or ""
-    if failed:
-        detail = f"broker {failed[0].broker} cannot use {failed[0].path}: {failed[0].error}"
-    return _finding(
+    full = sorted((where for where in used if used[where] > float(settings.limit)), key=lambda where: -used[where])
+    faults = [*failed, *full]
+    if not faults:
+        known = {each.broker for each in directories if each.total_bytes > 0}
+        holding = {node_id for each in readings.state.partitions.values() for node_id in each.replicas}
+        if unread := sorted({*readings.state.brokers, *holding} - known):
+            detail = f"the disks of broker {first_of([str(each) for each in unread])} are not known"
+            return unknown_finding(name, settings, detail, limit=limit)
+    share = max(used.values(), default=0.0)
+    return kafka_finding(
         name,
         settings,
         now_ms,
-        broken=bool(failed) or share > float(settings.limit),
+        broken=bool(faults),
         figure="a log directory failed" if failed else f"{share:.0%}",
-        limit=f"at most {float(settings.limit):.0%}",
-        detail=detail,
+        limit=limit,
+        detail=first_of(faults, "; "),
+        names=faults,
         value=share,
     )
 
 
 def _clock_skew(promises: KafkaPromises, readings: Readings, now_ms: int) -> Finding:
     """Return how far timestamps were ahead when they were read. Old timestamps are no fault: data may be old."""
-    settings = promises.clock_skew
-    newest = readings.slow.newest_ms
-    worst = max(newest, key=lambda tp: newest[tp], default=None)
-    seconds = 0.0 if worst is None else max(0.0, (newest[worst] - readings.slow.read_ms) / 1000)
-    return _finding(
+    settings, slow = promises.clock_skew, readings.slow
+    limit_seconds = settings.limit.total_seconds()
+    limit = f"at most {rough_duration(limit_seconds)}"
+    if slow.is_without_times:
+        detail = "no leader told the times of its messages"
+        return unknown_finding(KafkaPromiseName.CLOCK_SKEW, settings, detail, limit=limit)
+    ahead = {tp: each / 1000 for tp, each in slow.ahead_ms.items() if each > limit_seconds * 1000}
+    faults = sorted(ahead, key=lambda tp: -ahead[tp])
+    seconds = max(slow.ahead_ms.values(), default=0) / 1000
+    return kafka_finding(
         KafkaPromiseName.CLOCK_SKEW,
         settings,
         now_ms,
-        broken=seconds > settings.limit.total_seconds(),
+        broken=bool(faults),
         figure=f"{rough_duration(seconds)} ahead",
-        limit=f"at most {rough_duration(settings.limit.total_seconds())}",
-        detail=f"a message of {worst} has a timestamp in the future",
+        limit=limit,
+        detail=f"new messages have timestamps in the future: {first_of([str(tp) for tp in faults])}",
+        names=[str(tp) for tp in faults],
         value=seconds,
-        command="" if worst is None else f"waybill kafka producers {worst.topic}",
+        command=f"waybill kafka producers {faults[0].topic}" if faults else HEALTH_COMMAND,
     )
 
 
 def _access(promises: KafkaPromises, readings: Readings, now_ms: int) -> Finding:
     missing = readings.missing_acls
-    return _finding(
+    return kafka_finding(
         KafkaPromiseName.ACCESS,
         promises.access,
         now_ms,
         broken=bool(missing),
         figure=f"{counted(len(missing), 'ACL')} missing" if missing else "nothing is hidden",
         limit="none missing",
-        detail=f"give Waybill's user: {'; '.join(missing)}",
+        detail=f"give Waybill's user: {first_of(missing, '; ')}",
+        names=missing,
         value=float(len(missing)),
-    )
-
-
-def _group_lag(name: str, group: GroupReading, settings: GroupLag, commits: Commits, now_ms: int) -> Finding:
-    """Return a group's lag. It is frozen if nobody commits while messages wait: then a small lag is not a good one."""
-    _, since_ms = commits.get(name, (0, now_ms))
-    silent = timedelta(milliseconds=now_ms - since_ms)
-    is_frozen = group.lag > 0 and silent > settings.commits_within
-    lag = counted(group.lag, "message")
-    figure = f"{lag}, no commit for {rough_duration(silent.total_seconds())}" if is_frozen else lag
-    detail = f"the group is {group.state or 'in an unknown state'}"
-    if is_frozen:
-        detail += ": nobody commits, so its lag says only how long it stands still"
-    return _finding(
-        KafkaPromiseName.GROUP_LAG,
-        settings,
-        now_ms,
-        broken=is_frozen or group.lag > settings.limit,
-        figure=figure,
-        limit=f"at most {counted(settings.limit, 'message')}",
-        detail=detail,
-        value=float(group.lag),
-        subject=name,
-        since_ms=since_ms if is_frozen else None,
     )

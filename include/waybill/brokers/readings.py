@@ -8,31 +8,31 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from waybill.brokers.what_if import TopicRules
 from waybill.config import IsolationLevel
-from waybill.config.kafka_promises import GroupLag
 from waybill.errors import ConfigError, KafkaUnavailable
 from waybill.names import TopicPartition
 from waybill.sources.cluster import Cluster
 from waybill.sources.cluster_state import ClusterState, fetch_cluster_state
-from waybill.sources.consumer_groups import fetch_all_group_offsets, list_groups
+from waybill.sources.consumer_groups import GroupList, fetch_all_group_offsets, list_groups
 from waybill.sources.controllers import Quorum, fetch_quorum
 from waybill.sources.kafka import KafkaSource
 from waybill.sources.log_directories import LogDirectory, fetch_log_directories
 from waybill.sources.topic_configs import fetch_effective_configs
 
-__all__ = ["GroupReading", "Readings", "SlowReadings", "read_cluster"]
+__all__ = ["GroupReading", "Groups", "Readings", "SlowReadings", "Wanted", "read_cluster"]
 
 logger = logging.getLogger(__name__)
 
-Read = TypeVar("Read")
-
 _READ_AGAIN = timedelta(minutes=5)
+_GROUP_TIMEOUT_SECONDS, _GROUPS_TIMEOUT_SECONDS = 3.0, 15.0
+"""For the committed offsets of one group, and of all groups."""
 _MIN_IN_SYNC, _UNCLEAN = "min.insync.replicas", "unclean.leader.election.enable"
 
 
@@ -44,8 +44,13 @@ class SlowReadings:
     rules: Mapping[str, TopicRules] = field(default_factory=dict)
     """Without topics whose configuration the user may not describe."""
     directories: tuple[LogDirectory, ...] = ()
-    newest_ms: Mapping[TopicPartition, int] = field(default_factory=dict)
-    """The largest timestamp of each topic-partition of a stream. Epoch ms."""
+    log_ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """The log end offsets of streams' topic-partitions, of which the leader answered."""
+    ahead_ms: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """How far the largest timestamp of a topic-partition was ahead of the watch's clock, when the messages that came
+    between two readings brought it. Without topic-partitions where it was not ahead."""
+    is_without_times: bool = False
+    """No leader of a stream's topic-partition answered."""
     missing_acls: tuple[str, ...] = ()
 
     def is_due(self, now_ms: int, topics: Iterable[str]) -> bool:
@@ -61,7 +66,9 @@ class SlowReadings:
             "directories": [
                 [each.broker, each.path, each.error, each.total_bytes, each.usable_bytes] for each in self.directories
             ],
-            "newest": [[tp.topic, tp.partition, time_ms] for tp, time_ms in self.newest_ms.items()],
+            "log_ends": [[tp.topic, tp.partition, end] for tp, end in self.log_ends.items()],
+            "ahead": [[tp.topic, tp.partition, ahead_ms] for tp, ahead_ms in self.ahead_ms.items()],
+            "without_times": self.is_without_times,
             "missing_acls": list(self.missing_acls),
         }
 
@@ -72,7 +79,9 @@ class SlowReadings:
             int(fields["read"]),
             {topic: TopicRules(int(low), bool(unclean)) for topic, (low, unclean) in fields["rules"].items()},
             tuple(LogDirectory(*each) for each in fields["directories"]),
-            {TopicPartition(topic, int(number)): int(time_ms) for topic, number, time_ms in fields["newest"]},
+            {TopicPartition(topic, int(number)): int(end) for topic, number, end in fields.get("log_ends", ())},
+            {TopicPartition(topic, int(number)): int(ahead_ms) for topic, number, ahead_ms in fields.get("ahead", ())},
+            bool(fields.get("without_times")),
             tuple(fields["missing_acls"]),
         )
 
@@ -86,7 +95,18 @@ class GroupReading:
     committed: int
     """The committed offsets, added up."""
     lag: int
-    """Messages before the group, at most."""
+    """Messages before the group, at most, in the topic-partitions whose log end is known."""
+    unread_ends: int = 0
+    """Topic-partitions with a committed offset whose log end is not known: no leader answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """The watched consumer groups."""
+
+    read: Mapping[str, GroupReading] = field(default_factory=dict)
+    unread: Mapping[str, str] = field(default_factory=dict)
+    """Groups that could not be read, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,89 +119,167 @@ class Readings:
     """None: not known, or the cluster has none."""
     quorum_error: str = ""
     """Why no controller answered; '' if one did."""
-    groups: Mapping[str, GroupReading] = field(default_factory=dict)
+    quorum_hidden: bool = False
+    """The user may not describe the quorum."""
+    groups: Groups = field(default_factory=Groups)
     missing_acls: tuple[str, ...] = ()
     """What the user may not describe: `Describe on the cluster`."""
 
 
-def read_cluster(
-    cluster: Cluster,
-    slow: SlowReadings,
-    streams: Mapping[str, Callable[[str], bool]],
-    groups: Mapping[str, GroupLag],
-    now_ms: int,
-) -> Readings:
-    """Read the cluster. `slow`: what was read before. `streams`: for each stream, whether it archives a topic.
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to be read of a cluster."""
+
+    streams: Mapping[str, Callable[[str], bool]] = field(default_factory=dict)
+    """For each stream of Kafka: whether it archives a topic."""
+    topics: Collection[str] = ()
+    """Topics that are named in the config, whether they exist or not."""
+    groups: Collection[str] = ()
+    """The patterns of watched consumer groups."""
+    known_groups: Collection[str] = ()
+    """The groups that an earlier watch has read."""
+
+
+def read_cluster(cluster: Cluster, slow: SlowReadings, wanted: Wanted, now_ms: int) -> Readings:
+    """Read the cluster. `slow`: what was read before.
 
     Raises `KafkaUnavailable` when no broker answers.
     """
     state = fetch_cluster_state(cluster)
     missing: list[str] = []
+    unlisted = sorted(set(wanted.topics) - state.topic_ids.keys())
+    if unlisted:
+        # A full list leaves out topics that the user may not describe. Asked by name, Kafka says that it refuses them.
+        state = replace(state, refused=fetch_cluster_state(cluster, unlisted).refused)
     if slow.is_due(now_ms, state.topic_ids):
-        slow = _read_slowly(cluster, state, streams, now_ms)
-    quorum, quorum_error = None, ""
+        slow = _read_slowly(cluster, state, slow, wanted.streams, now_ms)
+    quorum, quorum_error, quorum_hidden = None, "", False
     try:
-        quorum = _allowed(lambda: fetch_quorum(cluster), "Describe on the cluster (quorum)", missing)
+        quorum = fetch_quorum(cluster)
     except KafkaUnavailable as error:
         quorum_error = str(error)
-    found = _read_groups(cluster, state, groups, missing) if groups else {}
-    return Readings(state, slow, quorum, quorum_error, found, (*slow.missing_acls, *missing))
-
-
-def _allowed(read: Callable[[], Read], acl: str, missing: list[str]) -> Read | None:
-    """Return what `read` returns; None if Kafka refuses it to the user, and then note the ACL that is missing."""
-    try:
-        return read()
     except ConfigError as error:
-        logger.info("%s", error)
-        missing.append(acl)
-        return None
+        quorum_hidden = True
+        _note_missing(missing, "Describe on the cluster (quorum)", error)
+    groups = _read_groups(cluster, state, wanted, missing) if wanted.groups else Groups()
+    missing += [f"Describe on topic {topic!r}" for topic in sorted(state.refused)]
+    return Readings(state, slow, quorum, quorum_error, quorum_hidden, groups, (*missing, *slow.missing_acls))
+
+
+def _note_missing(missing: list[str], acl: str, error: ConfigError) -> None:
+    logger.info("%s", error)
+    missing.append(acl)
 
 
 def _read_slowly(
-    cluster: Cluster, state: ClusterState, streams: Mapping[str, Callable[[str], bool]], now_ms: int
+    cluster: Cluster,
+    state: ClusterState,
+    before: SlowReadings,
+    streams: Mapping[str, Callable[[str], bool]],
+    now_ms: int,
 ) -> SlowReadings:
     missing: list[str] = []
     topics = state.topic_ids.keys()
+    directories: list[LogDirectory] = []
+    try:
+        directories = fetch_log_directories(cluster, sorted(state.brokers))
+    except ConfigError as error:
+        _note_missing(missing, "Describe on the cluster (log directories)", error)
     configs = fetch_effective_configs(cluster, topics, (_MIN_IN_SYNC, _UNCLEAN))
-    hidden = sorted(topics - configs.keys())
-    if hidden:
-        more = f" and {len(hidden) - 1} more" if len(hidden) > 1 else ""
-        missing.append(f"DescribeConfigs on topic {hidden[0]!r}{more}")
-    directories = _allowed(
-        lambda: fetch_log_directories(cluster, sorted(state.brokers)),
-        "Describe on the cluster (log directories)",
-        missing,
-    )
+    missing += [f"DescribeConfigs on topic {topic!r}" for topic in sorted(topics - configs.keys())]
     archived = {topic for topic in topics if any(matches(topic) for matches in streams.values())}
     led = [tp for tp, each in state.partitions.items() if tp.topic in archived and each.has_leader]
-    newest = KafkaSource.sharing(cluster, IsolationLevel.READ_UNCOMMITTED).newest_timestamps_briefly(led)
+    log_ends, ahead_ms = _read_times(cluster, led, before, now_ms)
     return SlowReadings(
         now_ms,
         {
             topic: TopicRules(int(values.get(_MIN_IN_SYNC, "1")), values.get(_UNCLEAN, "false") == "true")
             for topic, values in configs.items()
         },
-        tuple(directories or ()),
-        newest,
+        tuple(directories),
+        log_ends,
+        ahead_ms,
+        bool(led) and not log_ends,
         tuple(missing),
     )
 
 
-def _read_groups(
-    cluster: Cluster, state: ClusterState, groups: Mapping[str, GroupLag], missing: list[str]
-) -> dict[str, GroupReading]:
-    """Return the consumer groups that a pattern matches."""
-    states = list_groups(cluster, sorted(state.brokers))
-    watched = sorted(name for name in states if any(re.fullmatch(pattern, name) for pattern in groups))
+def _read_times(
+    cluster: Cluster, tps: list[TopicPartition], before: SlowReadings, now_ms: int
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+    """Return the log end of each topic-partition, and how far ahead the largest timestamp of new messages is.
+
+    Kafka returns the largest timestamp of the whole log, with its offset. It counts if the message came after the last
+    reading. Without any new message, what was found before still counts.
+    """
     source = KafkaSource.sharing(cluster, IsolationLevel.READ_UNCOMMITTED)
-    found: dict[str, GroupReading] = {}
+    newest = source.newest_timestamps_briefly(tps)
+    ends = source.ends_briefly(tps)
+    ahead_ms = {}
+    for tp, end in ends.items():
+        offset, time_ms = newest.get(tp, (-1, now_ms))
+        before_end = before.log_ends.get(tp, 0)
+        if offset >= before_end:
+            ahead_ms[tp] = time_ms - now_ms
+        elif end == before_end:
+            ahead_ms[tp] = before.ahead_ms.get(tp, 0)
+    # A topic-partition that did not answer is compared with its earlier end when it does.
+    kept = set(tps)
+    ends = {**{tp: end for tp, end in before.log_ends.items() if tp in kept}, **ends}
+    return ends, {tp: ahead for tp, ahead in ahead_ms.items() if ahead > 0}
+
+
+def _read_groups(cluster: Cluster, state: ClusterState, wanted: Wanted, missing: list[str]) -> Groups:
+    """Read the consumer groups that a pattern matches. One that was read before, or is named, is asked for by name.
+
+    Kafka leaves out a group of the list if the user may not describe it, and if its broker does not answer.
+    """
+    try:
+        listed = list_groups(cluster, sorted(state.brokers))
+    except ConfigError as error:
+        _note_missing(missing, "Describe on the groups", error)
+        listed = GroupList({}, tuple(state.brokers))
+    named = {name for name in map(_name_of, wanted.groups) if name}
+    watched = sorted(
+        name
+        for name in {*listed.states, *wanted.known_groups, *named}
+        if any(re.fullmatch(pattern, name) for pattern in wanted.groups)
+    )
+    read, unread = dict[str, GroupReading](), dict[str, str]()
+    deadline = time.monotonic() + _GROUPS_TIMEOUT_SECONDS
     for name in watched:
-        read = lambda name=name: fetch_all_group_offsets(cluster, name)  # noqa: E731
-        committed = _allowed(read, f"Describe on group {name!r}", missing)
-        if committed is None:
+        if time.monotonic() > deadline:
+            unread[name] = "there was no time left: other groups took too long to answer"
             continue
-        ends = source.ends_briefly([tp for tp in committed if tp in state.partitions])
-        lag = sum(max(0, ends[tp] - offset) for tp, offset in committed.items() if tp in ends)
-        found[name] = GroupReading(states[name], sum(committed.values()), lag)
-    return found
+        try:
+            committed = fetch_all_group_offsets(cluster, name, _GROUP_TIMEOUT_SECONDS)
+        except ConfigError as error:
+            acl = f"Describe on group {name!r}"
+            _note_missing(missing, acl, error)
+            unread[name] = f"the user lacks {acl}"
+        except KafkaUnavailable as error:
+            unread[name] = str(error)
+        else:
+            if committed or name in listed.states:
+                read[name] = _group_reading(cluster, state, listed.states.get(name, ""), committed)
+            elif listed.silent:
+                unread[name] = f"broker {', '.join(map(str, listed.silent))} did not list its groups"
+            elif name in named:
+                unread[name] = "the group does not exist: it has no consumers and no committed offsets"
+    return Groups(read, unread)
+
+
+def _group_reading(
+    cluster: Cluster, state: ClusterState, word: str, committed: Mapping[TopicPartition, int]
+) -> GroupReading:
+    existing = [tp for tp in committed if tp in state.partitions]
+    source = KafkaSource.sharing(cluster, IsolationLevel.READ_UNCOMMITTED)
+    ends = source.ends_briefly([tp for tp in existing if state.partitions[tp].has_leader])
+    lag = sum(max(0, ends[tp] - committed[tp]) for tp in existing if tp in ends)
+    return GroupReading(word, sum(committed.values()), lag, len(existing) - len(ends))
+
+
+def _name_of(pattern: str) -> str:
+    """Return the only name that a pattern matches; '' if it may match several."""
+    name = re.sub(r"\\([.\-_])", r"\1", pattern)
+    return "" if set(name) & set(r"\^$*+?{}[]|()") else name

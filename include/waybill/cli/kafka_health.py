@@ -73,6 +73,11 @@ def _print_findings(findings: list[Finding]) -> None:
         name = KafkaPromiseName(finding.promise).key + (f" ({finding.subject})" if finding.subject else "")
         rows.append([name, str(finding.verdict), finding.figure, finding.limit, finding.detail])
     print_table(columns, rows)
+    for finding in findings:
+        if not all(name in finding.detail for name in finding.names):  # the detail names the first only
+            typer.echo(f"\n{KafkaPromiseName(finding.promise).key}:")
+            for name in finding.names:
+                typer.echo(f"  {name}")
 
 
 def _print_history(history: IsrHistory, now_ms: int) -> None:
@@ -118,6 +123,7 @@ def _document(measured: KafkaMeasured) -> dict[str, Any]:
                 "figure": each.figure,
                 "limit": each.limit,
                 "detail": each.detail,
+                "names": list(each.names),
                 "value": each.value,
                 "since_ms": each.since_ms,
                 "command": each.command,

@@ -61,6 +61,8 @@ class Finding:
     """The limit, for people: `at most 15 min`."""
     detail: str = ""
     """What is behind the figure: topic-partitions, offsets, the first error."""
+    names: tuple[str, ...] = ()
+    """All that the promise is broken for, where `detail` names only the first."""
     command: str = ""
     """The one command to run."""
     subject: str = ""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from kafka import errors as kafka_errors
@@ -22,7 +23,7 @@ from waybill.errors import KafkaUnavailable
 from waybill.names import TopicPartition
 from waybill.sources.cluster import Cluster
 
-__all__ = ["commit_group_offsets", "fetch_all_group_offsets", "fetch_group_offsets", "list_groups"]
+__all__ = ["GroupList", "commit_group_offsets", "fetch_all_group_offsets", "fetch_group_offsets", "list_groups"]
 
 logger = logging.getLogger(__name__)
 
@@ -58,16 +59,16 @@ def commit_group_offsets(cluster: Cluster, group: str, offsets: Mapping[TopicPar
 
 
 def fetch_group_offsets(
-    cluster: Cluster, group: str, tps: Collection[TopicPartition] | None
+    cluster: Cluster, group: str, tps: Collection[TopicPartition] | None, timeout_seconds: float | None = None
 ) -> dict[TopicPartition, int]:
     """Return the committed offsets of a consumer group, without the topic-partitions that have none.
 
-    `tps` None stands for all.
+    `tps` None stands for all. `timeout_seconds`: of all attempts; None: the cluster's.
 
     Raises `KafkaUnavailable` when no coordinator answers, `ConfigError` when Kafka does not allow it.
     """
     action = f"could not read the offsets of consumer group {group!r}"
-    for _ in cluster.attempts(action):
+    for _ in cluster.attempts(action, timeout_seconds):
         try:
             response = cluster.wait(cluster.send(_find_coordinator(cluster, group), _fetch_request(group, tps)))
             return dict(_read_offsets(response))
@@ -78,31 +79,49 @@ def fetch_group_offsets(
     raise AssertionError("unreachable")
 
 
-def fetch_all_group_offsets(cluster: Cluster, group: str) -> dict[TopicPartition, int]:
+def fetch_all_group_offsets(
+    cluster: Cluster, group: str, timeout_seconds: float | None = None
+) -> dict[TopicPartition, int]:
     """Return the committed offsets of a consumer group in all topics that the user may describe.
 
     Raises the errors of `fetch_group_offsets`.
     """
-    return fetch_group_offsets(cluster, group, None)
+    return fetch_group_offsets(cluster, group, None, timeout_seconds)
 
 
-def list_groups(cluster: Cluster, brokers: Iterable[int]) -> dict[str, str]:
-    """Return the state of each consumer group that the user may describe, such as `Stable` or `Empty`.
+@dataclass(frozen=True, slots=True)
+class GroupList:
+    """The consumer groups that brokers listed. A broker lists the groups that it coordinates."""
 
-    A broker lists the groups that it coordinates; those of a broker that does not answer are left out.
+    states: Mapping[str, str]
+    """Kafka's word for the state of each group that the user may describe: `Stable`, `Empty`, …"""
+    silent: tuple[int, ...]
+    """The brokers that did not list theirs: they did not answer, or they were still loading their groups."""
+
+
+def list_groups(cluster: Cluster, brokers: Iterable[int]) -> GroupList:
+    """Return the consumer groups that the user may describe. Kafka leaves out other groups, and tells of no error.
+
+    Raises `ConfigError` when Kafka refuses the user.
     """
     # Lanes import this module, too, and need none of the admin protocol.
     from kafka.protocol.admin import ListGroupsRequest
 
-    from waybill.sources.admin_calls import ask
+    from waybill.sources.admin_calls import ask, check
 
     found: dict[str, str] = {}
+    silent = []
+    action, acl = "could not list consumer groups", "Describe on the groups"
     for node_id in brokers:
         request = ListGroupsRequest(states_filter=[], types_filter=[], max_version=5)
-        response = ask(cluster, "could not list consumer groups", request, "Describe on the groups", node_id=node_id)
+        response = ask(cluster, action, request, acl, node_id=node_id)
         if response is not None:
-            found |= {each.group_id: each.group_state or "" for each in response.groups}
-    return found
+            check(cluster, action, response, acl, unless=(kafka_errors.RetriableError,))
+        if response is None or response.error_code:
+            silent.append(node_id)
+            continue
+        found |= {each.group_id: each.group_state or "" for each in response.groups}
+    return GroupList(found, tuple(silent))
 
 
 def _find_coordinator(cluster: Cluster, group: str) -> int:

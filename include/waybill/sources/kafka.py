@@ -201,10 +201,13 @@ class KafkaSource:
         """Return the end of each topic-partition's log, without those whose leader does not answer within seconds."""
         return self._list_offsets(list(tps), _OffsetSpec.LATEST, briefly=True)
 
-    def newest_timestamps_briefly(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the largest timestamp of each topic-partition (epoch ms), without empty ones and late leaders."""
+    def newest_timestamps_briefly(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+        """Return the message with the largest timestamp of each topic-partition: its offset, and the time (epoch ms).
+
+        Without topic-partitions that are empty, and those whose leader does not answer within seconds.
+        """
         found = self._list_offsets_and_times(list(tps), _OffsetSpec.MAX_TIMESTAMP, briefly=True)
-        return {tp: time_ms for tp, (_, time_ms) in found.items() if time_ms >= 0}
+        return {tp: (offset, time_ms) for tp, (offset, time_ms) in found.items() if time_ms >= 0}
 
     def offsets_briefly(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, LogRange]:
         """Return the same as `offsets`, without topic-partitions whose leader does not answer within seconds."""

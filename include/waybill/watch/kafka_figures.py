@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import gzip
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
 import orjson
 
-from waybill.brokers.health import Commits, Subjects, health_findings
+from waybill.brokers.group_health import Commits, follow_commits
+from waybill.brokers.health import Seen, Subjects, health_findings
 from waybill.brokers.isr_history import IsrHistory, classify
-from waybill.brokers.readings import GroupReading, Readings, SlowReadings, read_cluster
+from waybill.brokers.quorum_health import QuorumTroubles, follow_quorum
+from waybill.brokers.readings import Readings, SlowReadings, Wanted, read_cluster
 from waybill.config import Config
 from waybill.documents import read_document
 from waybill.errors import DocumentTooNew
@@ -33,6 +34,7 @@ class KafkaMemory:
     history: IsrHistory = field(default_factory=IsrHistory)
     commits: Commits = field(default_factory=dict)
     slow: SlowReadings = field(default_factory=SlowReadings)
+    quorum: QuorumTroubles = field(default_factory=dict)
 
     @classmethod
     def parse(cls, content: bytes | None) -> Self:
@@ -45,6 +47,7 @@ class KafkaMemory:
                 IsrHistory.parse(fields["history"]),
                 {group: (int(committed), int(since)) for group, (committed, since) in fields["commits"].items()},
                 SlowReadings.parse(fields["slow"]),
+                {voter: int(since) for voter, since in fields.get("quorum", {}).items()},
             )
         except (DocumentTooNew, KeyError, TypeError, ValueError, OSError) as error:
             logger.warning("the watch begins without a memory of Kafka: the stored one cannot be read: %s", error)
@@ -57,6 +60,7 @@ class KafkaMemory:
             "history": self.history.document(),
             "commits": dict(self.commits),
             "slow": self.slow.document(),
+            "quorum": dict(self.quorum),
         }
         return gzip.compress(orjson.dumps(document), compresslevel=1)
 
@@ -84,17 +88,13 @@ def subjects_of(config: Config) -> Subjects:
 def measure_kafka(config: Config, cluster: Cluster, memory: KafkaMemory, now_ms: int) -> KafkaMeasured:
     """Read the cluster, and return the findings. Raises `KafkaUnavailable` when no broker answers."""
     subjects = subjects_of(config)
-    readings = read_cluster(cluster, memory.slow, subjects.streams, config.kafka.promises.groups, now_ms)
-    history = memory.history.followed(classify(readings.state, readings.slow.rules), now_ms)
-    commits = _followed(memory.commits, readings.groups, now_ms)
-    findings = health_findings(subjects, readings, history, commits, now_ms)
-    return KafkaMeasured(findings, readings, KafkaMemory(history, commits, readings.slow))
-
-
-def _followed(commits: Commits, groups: Mapping[str, GroupReading], now_ms: int) -> dict[str, tuple[int, int]]:
-    """Return since when each group has committed what it has. A group without lag has nothing to commit."""
-    found = {}
-    for name, group in groups.items():
-        committed, since_ms = commits.get(name, (-1, now_ms))
-        found[name] = (group.committed, since_ms if committed == group.committed and group.lag else now_ms)
-    return found
+    topics = {*subjects.declared, *(topic for listed in subjects.listed.values() for topic in listed)}
+    wanted = Wanted(subjects.streams, topics, config.kafka.promises.groups, memory.commits)
+    readings = read_cluster(cluster, memory.slow, wanted, now_ms)
+    seen = Seen(
+        memory.history.followed(classify(readings.state, readings.slow.rules), now_ms),
+        follow_commits(memory.commits, readings.groups, now_ms),
+        follow_quorum(memory.quorum, readings.quorum, readings.quorum_error, now_ms),
+    )
+    findings = health_findings(subjects, readings, seen, now_ms)
+    return KafkaMeasured(findings, readings, KafkaMemory(seen.history, seen.commits, readings.slow, seen.quorum))

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from waybill.archive.topic_settings import TopicSettings, record_topic_settings
+from waybill.brokers.forecast_inputs import connect_cluster
 from waybill.brokers.health import unknown_findings
 from waybill.brokers.readings import Readings
 from waybill.config import Config
@@ -45,6 +46,7 @@ from waybill.watch.table_figures import TableState, table_findings
 from waybill.watch.volumes import Volumes, volume_finding
 
 if TYPE_CHECKING:
+    from waybill.sources.cluster import Cluster
     from waybill.staging.services import Services
 
 __all__ = ["Measured", "WatchServices", "measure"]
@@ -92,6 +94,8 @@ class WatchServices:
         self.findings: dict[str, Finding] = {}
         self.session: ZooKeeperSession | None = None
         self.sources: Sources | None = None
+        self.cluster: Cluster | None = None
+        """The Kafka cluster, also while ZooKeeper is away. None: it does not answer, or no stream reads Kafka."""
         self.store: Store | None = None
         self.find = find
         self._config = config
@@ -102,13 +106,17 @@ class WatchServices:
         with self.needed("Kafka"):
             self.sources = self._stack.enter_context(connect_sources(config, streams, self.find))
             self.session = self.sources.session
-        if self.sources is None:  # which of the two is away?
+        if self.sources is not None:
+            self.findings["ZooKeeper"] = _reachable("ZooKeeper", Verdict.KEPT)
+            self.cluster = None if self.sources.kafka is None else self.sources.kafka.cluster
+        elif "ZooKeeper" not in self.findings:  # Kafka is away
             with self.needed("ZooKeeper"):
                 self.session = self._stack.enter_context(ZooKeeperSession.of(config, self.find))
-            if self.session is None:
-                self.findings["Kafka"] = _reachable("Kafka", Verdict.UNKNOWN)
-        else:
-            self.findings["ZooKeeper"] = _reachable("ZooKeeper", Verdict.KEPT)
+        if self.findings["Kafka"].verdict is Verdict.UNKNOWN and config.reads_kafka:
+            # ZooKeeper is away. The promises about the Kafka cluster do not need it.
+            del self.findings["Kafka"]
+            with self.needed("Kafka"):
+                self.cluster = self._stack.enter_context(connect_cluster(config, self.find))
         with self.needed("S3"):
             store = self._stack.enter_context(Store.of(config.storage, self.find))
             store.exists(samples_key(store.prefix))
@@ -208,6 +216,9 @@ def measure(config: Config, services: WatchServices, now_ms: int, *, stores: boo
             logs = observe(config, services.sources, names)
             samples = samples.with_sample(now_ms, logs.offsets)
     kafka = _measure_kafka(config, services, now_ms)
+    if stores and services.store is not None and kafka.memory is not None:
+        with services.needed("S3"):
+            services.store.replace(kafka_memory_key(services.store.prefix), kafka.memory.content())
     stored_volumes = volumes
     if logs is not None:
         volumes = volumes.noted(now_ms, {name: logs.end_offsets(name) for name in names})
@@ -224,8 +235,6 @@ def measure(config: Config, services: WatchServices, now_ms: int, *, stores: boo
                 _store_day_mark(config, services.store, logs, now_ms)
             if volumes is not stored_volumes:
                 services.store.replace(volumes_key(services.store.prefix), volumes.content())
-            if kafka.memory is not None:
-                services.store.replace(kafka_memory_key(services.store.prefix), kafka.memory.content())
             services.store.replace(samples_key(services.store.prefix), samples.content())
             services.store.replace(table_states_key(services.store.prefix), _states_content(states))
     return Measured([*found, *services.findings.values()], logs, states, samples, kafka.readings)
@@ -248,9 +257,10 @@ def _measure_kafka(config: Config, services: WatchServices, now_ms: int) -> _Kaf
     if services.store is not None:
         with services.needed("S3"):
             memory = KafkaMemory.parse(services.store.read_if_exists(kafka_memory_key(services.store.prefix)))
-    if services.sources is not None and services.sources.kafka is not None:
+    if services.cluster is not None:
         with services.needed("Kafka"):
-            measured = measure_kafka(config, services.sources.kafka.cluster, memory, now_ms)
+            measured = measure_kafka(config, services.cluster, memory, now_ms)
+            services.findings["Kafka"] = _reachable("Kafka", Verdict.KEPT)
             return _Kafka(measured.findings, measured.memory, measured.readings)
     return _Kafka(unknown_findings(config.kafka.promises, memory.commits))
 

@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waybill.brokers.health import Subjects, health_findings, unknown_findings
+from waybill.brokers.group_health import follow_commits
+from waybill.brokers.health import Seen, Subjects, health_findings, unknown_findings
 from waybill.brokers.isr_history import IsrHistory, ReplicaState, classify
-from waybill.brokers.readings import GroupReading, Readings, SlowReadings
+from waybill.brokers.quorum_health import follow_quorum
+from waybill.brokers.readings import GroupReading, Groups, Readings, SlowReadings
 from waybill.brokers.what_if import TopicRules
 from waybill.config.kafka_promises import KafkaPromiseName, KafkaPromises
 from waybill.config.kafka_topics import KafkaTopic
@@ -54,17 +56,23 @@ def findings(
     history: IsrHistory | None = None,
     commits: Mapping[str, tuple[int, int]] | None = None,
     slow: Mapping[str, Any] | None = None,
+    quorum_troubles: Mapping[str, int] | None = None,
     **readings: Any,
 ) -> dict[str, Finding]:
     """Return the findings about a cluster, by promise."""
     known = {"flights": TopicRules(min_in_sync=2)} if rules is None else rules
-    read = SlowReadings(NOW_MS, known, **(slow or {}))
+    disks = tuple(LogDirectory(node, "/data", "", 100, 50) for node in BROKERS)
+    read = SlowReadings(NOW_MS, known, **{"directories": disks, **(slow or {})})
     given_readings = Readings(state, read, **{"quorum": Quorum(1, dict.fromkeys((1, 2, 3), NOW_MS)), **readings})
     subjects = Subjects(
         KafkaPromises.model_validate(promises or {}), declared or {}, {"s": listed.__contains__}, {"s": listed}
     )
+    troubles = {} if quorum_troubles is None else quorum_troubles
     followed = IsrHistory().followed(classify(state, known), NOW_MS) if history is None else history
-    found = health_findings(subjects, given_readings, followed, commits or {}, NOW_MS)
+    seen = Seen(
+        followed, commits or {}, follow_quorum(troubles, given_readings.quorum, given_readings.quorum_error, NOW_MS)
+    )
+    found = health_findings(subjects, given_readings, seen, NOW_MS)
     return {each.promise.removeprefix("kafka_"): each for each in found}
 
 
@@ -166,6 +174,21 @@ def test_skew_names_the_broker_or_rack_with_the_most() -> None:
     assert "leader_skew" not in broken(findings(cluster({f"flights/{n}": partition([1], [1]) for n in range(9)})))
 
 
+def test_skew_recommends_a_plan_only_where_a_plan_does_something() -> None:
+    uneven = cluster({f"flights/{n}": partition([1], [1]) for n in range(40)})
+    declared = {"flights": KafkaTopic.model_validate({"partitions": 40})}
+    assert findings(uneven)["leader_skew"].command == "waybill kafka health"
+    assert findings(uneven, declared=declared)["leader_skew"].command == "waybill kafka plan"
+    assert findings(uneven, declared=declared)["replica_skew"].command == "waybill kafka health"
+
+
+def test_detail_names_the_first_and_names_has_all() -> None:
+    state = cluster({f"flights/{n}": partition([n % 3 + 1], [], -1) for n in range(5)})
+    found = findings(state)["offline_partitions"]
+    assert "flights/2 and 2 more" in found.detail
+    assert found.names == tuple(f"flights/{n}" for n in range(5))
+
+
 def test_topic_below_what_is_declared_is_named() -> None:
     written = {"partitions": 2, "replication_factor": 3, "min_insync_replicas": 2}
     declared = {"flights": KafkaTopic.model_validate(written)}
@@ -176,6 +199,26 @@ def test_topic_below_what_is_declared_is_named() -> None:
     assert "min.insync.replicas 1" in low.detail
     defaults = {"flights": KafkaTopic.model_validate({"partitions": 2})}
     assert broken(findings(few, declared=defaults, rules={"flights": TopicRules(min_in_sync=1)})) == set()
+    absent = findings(declared={**declared, "orders": declared["flights"]})["below_declared"]
+    assert (absent.verdict, absent.detail) == (Verdict.BROKEN, "orders does not exist")
+
+
+def test_what_the_user_may_not_describe_is_unknown_and_not_kept() -> None:
+    written = {"partitions": 2, "replication_factor": 3, "min_insync_replicas": 2}
+    declared = {"flights": KafkaTopic.model_validate(written)}
+    reduced = cluster({"flights/0": partition([1, 2, 3], [1, 2])})
+    found = findings(reduced, rules={}, declared=declared)
+    for name in ("below_declared", "unclean_election", "under_min_isr"):
+        assert (found[name].verdict, "flights" in found[name].detail) == (Verdict.UNKNOWN, True), name
+    assert findings(rules={})["under_min_isr"].verdict is Verdict.KEPT, "all replicas are in sync"
+
+
+def test_hidden_topic_is_not_reported_as_missing() -> None:
+    state = replace(cluster({"other/0": partition([1], [1])}), refused=frozenset({"flights"}))
+    declared = {"flights": KafkaTopic.model_validate({"partitions": 2})}
+    found = findings(state, declared=declared)
+    assert found["missing_topics"].verdict is found["below_declared"].verdict is Verdict.UNKNOWN
+    assert "may not describe topic flights" in found["missing_topics"].detail
 
 
 def test_unclean_election_counts_for_topics_of_streams_unless_declared() -> None:
@@ -189,8 +232,35 @@ def test_lagging_and_missing_controllers() -> None:
     late = Quorum(1, {1: NOW_MS, 2: NOW_MS - 31_000, 3: NOW_MS - 29_000})
     found = findings(quorum=late)["controllers"]
     assert (found.verdict, "controller 2 of 3" in found.detail) == (Verdict.BROKEN, True)
-    assert "nobody elects" in findings(quorum=None, quorum_error="no answer")["controllers"].detail
-    assert "controllers" not in broken(findings(quorum=None)), "a cluster with ZooKeeper has no quorum"
+    kept = findings(quorum=None)["controllers"]
+    assert (kept.verdict, kept.figure) == (Verdict.KEPT, "ZooKeeper elects")
+    assert findings(quorum=None, quorum_hidden=True)["controllers"].verdict is Verdict.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("readings", "key", "words"),
+    [
+        ({"quorum": Quorum(1, {1: NOW_MS, 2: -1, 3: NOW_MS})}, "2", "controller 2 of 3"),
+        ({"quorum": None, "quorum_error": "no answer"}, "", "no controller leads the quorum"),
+    ],
+)
+def test_failover_of_controllers_is_no_alert_before_the_limit(readings: dict[str, Any], key: str, words: str) -> None:
+    first = findings(**readings)["controllers"]
+    assert first.verdict is Verdict.UNKNOWN, "so an open incident stays, and none is opened"
+    at_limit = findings(quorum_troubles={key: NOW_MS - 30_000}, **readings)["controllers"]
+    assert at_limit.verdict is Verdict.UNKNOWN
+    later = findings(quorum_troubles={key: NOW_MS - 31_000}, **readings)["controllers"]
+    assert (later.verdict, later.since_ms, words in later.detail) == (Verdict.BROKEN, NOW_MS - 31_000, True)
+
+
+def test_trouble_of_controllers_is_dated_by_the_first_watch_that_saw_it() -> None:
+    unknown = Quorum(1, {1: 5, 2: -1})
+    troubles = follow_quorum({}, unknown, "", 10)
+    assert troubles == {"2": 10}
+    troubles = follow_quorum(troubles, None, "no answer", 20)
+    assert troubles == {"2": 10, "": 20}
+    assert follow_quorum(troubles, unknown, "", 30) == {"2": 10}
+    assert follow_quorum(troubles, Quorum(1, {1: 5, 2: 5}), "", 30) == {}
 
 
 def test_full_and_failed_disks() -> None:
@@ -198,14 +268,24 @@ def test_full_and_failed_disks() -> None:
     assert findings(slow={"directories": (full,)})["disk_used"].detail == "broker 2, /data"
     failed = replace(full, usable_bytes=90, error="KafkaStorageError")
     assert "cannot use /data" in findings(slow={"directories": (failed,)})["disk_used"].detail
-    unknown = LogDirectory(2, "/data", "", -1, -1)
-    assert "disk_used" not in broken(findings(slow={"directories": (unknown,)}))
+
+
+def test_disks_that_are_not_known_are_unknown() -> None:
+    """So the incident about a full disk stays open when the disk stops its broker."""
+    directories = tuple(LogDirectory(node, "/data", "", 100, 50) for node in (1, 3))
+    state = cluster({"flights/0": partition([1, 2, 3], [1, 3])}, live=(1, 3))
+    found = findings(state, slow={"directories": directories})["disk_used"]
+    assert (found.verdict, found.detail) == (Verdict.UNKNOWN, "the disks of broker 2 are not known")
+    assert findings(slow={"directories": ()})["disk_used"].verdict is Verdict.UNKNOWN, "the ACL is missing"
+    sizeless = tuple(LogDirectory(node, "/data", "", -1, -1) for node in BROKERS)
+    assert findings(slow={"directories": sizeless})["disk_used"].verdict is Verdict.UNKNOWN
 
 
 def test_clock_ahead_is_a_fault_and_old_messages_are_not() -> None:
     tp = TopicPartition("flights", 0)
-    assert "clock_skew" in broken(findings(slow={"newest_ms": {tp: NOW_MS + 11 * MINUTE}}))
-    assert "clock_skew" not in broken(findings(slow={"newest_ms": {tp: NOW_MS - 10**9}}))
+    assert "clock_skew" in broken(findings(slow={"ahead_ms": {tp: 11 * MINUTE}}))
+    assert findings(slow={"ahead_ms": {tp: 9 * MINUTE}})["clock_skew"].figure == "9 min ahead"
+    assert findings(slow={"is_without_times": True})["clock_skew"].verdict is Verdict.UNKNOWN
 
 
 def test_unmatched_and_missing_topics() -> None:
@@ -236,8 +316,33 @@ GROUPS = {"groups": {"app-.*": {"limit": 100, "commits_within": "10m"}}}
 def test_frozen_lag_is_told_apart_from_a_small_one(lag: int, silent_minutes: int, is_broken: bool, figure: str) -> None:
     group = GroupReading("Stable", 50, lag)
     commits = {"app-1": (50, NOW_MS - silent_minutes * MINUTE)}
-    found = findings(promises=GROUPS, groups={"app-1": group}, commits=commits)["group_lag"]
+    found = findings(promises=GROUPS, groups=Groups({"app-1": group}), commits=commits)["group_lag"]
     assert (found.verdict is Verdict.BROKEN, found.figure, found.subject) == (is_broken, figure, "app-1")
+
+
+def test_group_that_cannot_be_read_is_unknown_and_keeps_its_date() -> None:
+    commits = {"app-1": (50, NOW_MS - 20 * MINUTE)}
+    unread = Groups(unread={"app-1": "no coordinator"})
+    followed = follow_commits(commits, unread, NOW_MS)
+    assert followed == commits
+    found = findings(promises=GROUPS, groups=unread, commits=followed)["group_lag"]
+    assert (found.verdict, found.subject, found.detail) == (Verdict.UNKNOWN, "app-1", "no coordinator")
+    again = Groups({"app-1": GroupReading("Stable", 50, 5)})
+    assert follow_commits(followed, again, NOW_MS) == commits, "the clock of a frozen lag was not set back"
+    assert follow_commits(commits, Groups(), NOW_MS) == {}, "Kafka has no such group any more"
+
+
+def test_lag_is_unknown_while_a_log_end_is_unless_what_is_known_breaks_the_promise() -> None:
+    partly = GroupReading("Stable", 50, 5, unread_ends=1)
+    found = findings(promises=GROUPS, groups=Groups({"app-1": partly}))["group_lag"]
+    assert (found.verdict, "1 log" in found.detail) == (Verdict.UNKNOWN, True)
+    enough = Groups({"app-1": replace(partly, lag=101)})
+    assert findings(promises=GROUPS, groups=enough)["group_lag"].verdict is Verdict.BROKEN
+
+
+def test_pattern_without_a_group_is_shown() -> None:
+    found = findings(promises=GROUPS)["group_lag"]
+    assert (found.verdict, found.subject) == (Verdict.UNKNOWN, "app-.*")
 
 
 def test_everything_is_unknown_when_the_cluster_does_not_answer() -> None:
@@ -253,10 +358,14 @@ def test_memory_is_read_as_it_was_written_and_damage_is_an_empty_one() -> None:
         NOW_MS,
         {"flights": TopicRules(2, True)},
         (LogDirectory(1, "/data", "", 100, 50),),
-        {TopicPartition("flights", 0): NOW_MS},
+        {TopicPartition("flights", 0): 7},
+        {TopicPartition("flights", 0): MINUTE},
+        True,
         ("Describe on the cluster",),
     )
-    memory = KafkaMemory(IsrHistory().followed(classify(state, {}), NOW_MS), {"app-1": (5, NOW_MS)}, slow)
+    memory = KafkaMemory(
+        IsrHistory().followed(classify(state, {}), NOW_MS), {"app-1": (5, NOW_MS)}, slow, {"": NOW_MS, "2": NOW_MS}
+    )
     memory = replace(memory, history=memory.history.followed(classify(SOUND, {}), NOW_MS + MINUTE))
     assert KafkaMemory.parse(memory.content()) == memory
     assert KafkaMemory.parse(b"damaged") == KafkaMemory()
