@@ -69,7 +69,7 @@ class SimulatedCluster:
     def send(self, _: int | None, request: Any) -> type:
         return type(request)
 
-    def wait(self, kind: type) -> Any:
+    def wait(self, kind: type, _: float | None = None) -> Any:
         response, data, version = self.answers[kind]
         return response.decode(data, version=version)
 

@@ -19,7 +19,7 @@ def test_each_state_is_told_once_and_once_when_it_is_over(
 ) -> None:
     played = play(stack, draw(seed), tmp_path, topic_name.rpartition("-")[2])
     assert played.faults == []
-    assert played.incidents
+    assert played.incidents or played.short_states
 
 
 def test_oracle_knows_what_one_lost_broker_does_to_each_topic() -> None:

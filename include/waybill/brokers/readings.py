@@ -19,7 +19,7 @@ from waybill.config import IsolationLevel
 from waybill.errors import ConfigError, KafkaUnavailable
 from waybill.names import TopicPartition
 from waybill.sources.cluster import Cluster
-from waybill.sources.cluster_state import ClusterState, fetch_cluster_state
+from waybill.sources.cluster_state import ClusterState, fetch_cluster_state, fetch_states_of_all
 from waybill.sources.consumer_groups import GroupList, fetch_all_group_offsets, list_groups
 from waybill.sources.controllers import Quorum, fetch_quorum
 from waybill.sources.kafka import KafkaSource
@@ -149,8 +149,7 @@ def read_cluster(cluster: Cluster, slow: SlowReadings, wanted: Wanted, now_ms: i
     missing: list[str] = []
     unlisted = sorted(set(wanted.topics) - state.topic_ids.keys())
     if unlisted:
-        # A full list leaves out topics that the user may not describe. Asked by name, Kafka says that it refuses them.
-        state = replace(state, refused=fetch_cluster_state(cluster, unlisted).refused)
+        state = _with_unlisted(state, fetch_states_of_all(cluster, sorted(state.brokers), unlisted))
     if slow.is_due(now_ms, state.topic_ids):
         slow = _read_slowly(cluster, state, slow, wanted.streams, now_ms)
     quorum, quorum_error, quorum_hidden = None, "", False
@@ -164,6 +163,21 @@ def read_cluster(cluster: Cluster, slow: SlowReadings, wanted: Wanted, now_ms: i
     groups = _read_groups(cluster, state, wanted, missing) if wanted.groups else Groups()
     missing += [f"Describe on topic {topic!r}" for topic in sorted(state.refused)]
     return Readings(state, slow, quorum, quorum_error, quorum_hidden, groups, (*missing, *slow.missing_acls))
+
+
+def _with_unlisted(state: ClusterState, answers: Iterable[ClusterState]) -> ClusterState:
+    """Return the state with topics that it lacks, as any broker knows them when it is asked by name.
+
+    A full list leaves out topics that the user may not describe, and new topics that the broker does not know yet.
+    """
+    for each in answers:
+        state = replace(
+            state,
+            partitions={**each.partitions, **state.partitions},
+            topic_ids={**each.topic_ids, **state.topic_ids},
+            refused=state.refused | each.refused,
+        )
+    return state
 
 
 def _note_missing(missing: list[str], acl: str, error: ConfigError) -> None:
@@ -188,7 +202,7 @@ def _read_slowly(
     configs = fetch_effective_configs(cluster, topics, (_MIN_IN_SYNC, _UNCLEAN))
     missing += [f"DescribeConfigs on topic {topic!r}" for topic in sorted(topics - configs.keys())]
     archived = {topic for topic in topics if any(matches(topic) for matches in streams.values())}
-    led = [tp for tp, each in state.partitions.items() if tp.topic in archived and each.has_leader]
+    led = {tp: each.has_leader for tp, each in state.partitions.items() if tp.topic in archived}
     log_ends, ahead_ms = _read_times(cluster, led, before, now_ms)
     return SlowReadings(
         now_ms,
@@ -199,34 +213,36 @@ def _read_slowly(
         tuple(directories),
         log_ends,
         ahead_ms,
-        bool(led) and not log_ends,
+        any(led.values()) and not log_ends,
         tuple(missing),
     )
 
 
 def _read_times(
-    cluster: Cluster, tps: list[TopicPartition], before: SlowReadings, now_ms: int
+    cluster: Cluster, led: Mapping[TopicPartition, bool], before: SlowReadings, now_ms: int
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
     """Return the log end of each topic-partition, and how far ahead the largest timestamp of new messages is.
 
     Kafka returns the largest timestamp of the whole log, with its offset. It counts if the message came after the last
-    reading. Without any new message, what was found before still counts.
+    reading. Without any new message, or without an answer, what was found before still counts. `led`: whether each
+    topic-partition of a stream has a leader.
     """
     source = KafkaSource.sharing(cluster, IsolationLevel.READ_UNCOMMITTED)
-    newest = source.newest_timestamps_briefly(tps)
-    ends = source.ends_briefly(tps)
-    ahead_ms = {}
-    for tp, end in ends.items():
+    asked = [tp for tp, has_leader in led.items() if has_leader]
+    newest, ends = source.newest_timestamps_briefly(asked), source.ends_briefly(asked)
+    log_ends, ahead_ms = dict[TopicPartition, int](), dict[TopicPartition, int]()
+    for tp in led:
+        before_end = before.log_ends.get(tp)
+        end = ends.get(tp, before_end)
+        if end is None:
+            continue
+        log_ends[tp] = end
         offset, time_ms = newest.get(tp, (-1, now_ms))
-        before_end = before.log_ends.get(tp, 0)
-        if offset >= before_end:
+        if offset >= (before_end or 0):
             ahead_ms[tp] = time_ms - now_ms
         elif end == before_end:
             ahead_ms[tp] = before.ahead_ms.get(tp, 0)
-    # A topic-partition that did not answer is compared with its earlier end when it does.
-    kept = set(tps)
-    ends = {**{tp: end for tp, end in before.log_ends.items() if tp in kept}, **ends}
-    return ends, {tp: ahead for tp, ahead in ahead_ms.items() if ahead > 0}
+    return log_ends, {tp: ahead for tp, ahead in ahead_ms.items() if ahead > 0}
 
 
 def _read_groups(cluster: Cluster, state: ClusterState, wanted: Wanted, missing: list[str]) -> Groups:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kafka import errors as kafka_errors
@@ -11,9 +12,11 @@ from kafka import errors as kafka_errors
 from waybill.names import TopicPartition
 from waybill.sources.cluster import Cluster
 
-__all__ = ["ask", "by_topic", "check"]
+__all__ = ["ask", "ask_each", "by_topic", "check"]
 
 logger = logging.getLogger(__name__)
+
+_BRIEF_SECONDS, _LEAST_WAIT_SECONDS = 3.0, 0.5
 
 
 def by_topic(tps: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]]:
@@ -48,6 +51,27 @@ def ask(
         except kafka_errors.KafkaError as error:
             raise cluster.translate(action, error, acl) from error
     raise AssertionError("unreachable")
+
+
+def ask_each(
+    cluster: Cluster, action: str, requests: Mapping[int, Any], acl: str, timeout_seconds: float = _BRIEF_SECONDS
+) -> dict[int, Any]:
+    """Return the answer of each broker, without those of brokers that do not answer within the timeout.
+
+    `requests`: by node id. All are sent at once, so a broker that hangs takes no time from the others. Raises
+    `ConfigError` when Kafka refuses the user.
+    """
+    found = {}
+    deadline = time.monotonic() + timeout_seconds
+    asked = [(node_id, cluster.send(node_id, request)) for node_id, request in requests.items()]
+    for node_id, future in asked:
+        try:
+            found[node_id] = cluster.wait(future, max(_LEAST_WAIT_SECONDS, deadline - time.monotonic()))
+        except kafka_errors.RetriableError as error:
+            logger.info("%s: broker %s: %s", action, node_id, error)
+        except kafka_errors.KafkaError as error:
+            raise cluster.translate(action, error, acl) from error
+    return found
 
 
 def check(

@@ -47,6 +47,8 @@ _STOP_TIMEOUT_MS = 10_000
 _BACKOFF_SECONDS = 0.1
 _MAX_BACKOFF_SECONDS = 1.0
 _BRIEF_TIMEOUT_SECONDS = 3.0
+_LEAST_WAIT_SECONDS = 0.5
+"""For an answer that was asked for shortly before the timeout."""
 _ATTEMPTS_FOR_MISSING_TOPIC = 3
 _ANY_BROKER_FRACTION = 4
 _MAX_IN_FLIGHT_REQUESTS = 5
@@ -215,11 +217,17 @@ class Cluster:
         missing = set(tps)
         if not missing:
             return
+        deadline = time.monotonic() + timeout_seconds
         for attempt, _ in enumerate(self.attempts(f"{action} ({_list_briefly(missing)})", timeout_seconds)):
             if attempt or any(tp not in self._metadata.leaders for tp in missing):
                 self._refresh_leaders(action, missing, attempt)
-            for node_id, group in self._group_by_leader(missing):
-                for tp, code, answer in self._ask_leader(action, node_id, build_request(group), read_response):
+            # To all leaders at once: one that does not answer takes no time from the others.
+            asked = [
+                (node_id, self.send(node_id, build_request(group))) for node_id, group in self._group_by_leader(missing)
+            ]
+            for node_id, future in asked:
+                wait_seconds = max(_LEAST_WAIT_SECONDS, deadline - time.monotonic())
+                for tp, code, answer in self._read_leader(action, node_id, future, wait_seconds, read_response):
                     error = kafka_errors.for_code(code)
                     if error is kafka_errors.NoError:
                         answers[tp] = answer
@@ -237,11 +245,16 @@ class Cluster:
         if unknown and attempt >= _ATTEMPTS_FOR_MISSING_TOPIC:
             raise KafkaUnavailable(f"Kafka at {self.servers}: {action}: there is no topic {sorted(unknown)[0]!r}")
 
-    def _ask_leader(
-        self, action: str, node_id: int, request: Any, read_response: ReadResponse[Answer]
+    def _read_leader(
+        self,
+        action: str,
+        node_id: int,
+        future: Future[Any],
+        wait_seconds: float,
+        read_response: ReadResponse[Answer],
     ) -> Iterable[tuple[TopicPartition, int, Answer]]:
         try:
-            return read_response(self._send_and_wait(node_id, request))
+            return read_response(self.wait(future, wait_seconds))
         except kafka_errors.RetriableError as error:
             logger.debug("%s: node %s: %s", action, node_id, error)
             return ()
@@ -270,13 +283,19 @@ class Cluster:
             future.set_exception(kafka_errors.KafkaConnectionError(error))
         return future
 
-    def wait(self, future: Future[Any]) -> Any:
-        """Wait for the response to `send` and return it. Raises kafka-python's errors."""
+    def wait(self, future: Future[Any], timeout_seconds: float | None = None) -> Any:
+        """Wait for the response to `send` and return it. Raises kafka-python's errors.
+
+        `timeout_seconds`: at most so long; None: for the timeout of one request.
+        """
+        # The request has its own timeout; this one is for the case that the IO thread has died.
+        longest_seconds = 2 * self._timeout_ms / 1000
+        is_brief = timeout_seconds is not None and timeout_seconds < longest_seconds
         try:
-            # The request has its own timeout; this one is for the case that the IO thread has died.
-            return future.result(timeout=2 * self._timeout_ms / 1000)
+            return future.result(timeout=timeout_seconds if is_brief else longest_seconds)
         except TimeoutError:
-            raise kafka_errors.KafkaTimeoutError("no answer from kafka-python's IO thread") from None
+            why = "no answer in time" if is_brief else "no answer from kafka-python's IO thread"
+            raise kafka_errors.KafkaTimeoutError(why) from None
 
     def open_socket(self, node_id: int) -> Future[socket.socket]:
         """Connect to a broker and authenticate, without waiting. The future gets the socket or kafka-python's error.
@@ -310,11 +329,18 @@ class Cluster:
     async def _send(self, node_id: int | None, request: Any) -> Any:
         # Where any broker can answer, one that does not is given up sooner, so that another can be asked.
         timeout_ms = self._timeout_ms if node_id is not None else self._timeout_ms // _ANY_BROKER_FRACTION
+        chosen = self._manager.least_loaded_node() if node_id is None else node_id
         try:
-            sent = self._manager.send(request, node_id=node_id, request_timeout_ms=timeout_ms)
-            return await self._manager.wait_for(sent, timeout_ms)
+            sent = self._manager.send(request, node_id=chosen, request_timeout_ms=timeout_ms)
+            answer = await self._manager.wait_for(sent, timeout_ms)
         except OSError as error:  # for example, a host name that does not resolve
+            self._manager.note_answer(chosen, answered=False)
             raise kafka_errors.KafkaConnectionError(error) from error
+        except kafka_errors.RetriableError:
+            self._manager.note_answer(chosen, answered=False)
+            raise
+        self._manager.note_answer(chosen, answered=True)
+        return answer
 
     # --- retries and errors ---
 

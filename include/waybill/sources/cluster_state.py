@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,13 +11,23 @@ from kafka import errors as kafka_errors
 from kafka.protocol.metadata import MetadataRequest
 
 from waybill.names import TopicPartition
+from waybill.sources.admin_calls import ask_each
 from waybill.sources.cluster import Cluster
 
-__all__ = ["NO_LEADER", "Broker", "ClusterState", "PartitionState", "fetch_cluster_state", "read_cluster_state"]
+__all__ = [
+    "NO_LEADER",
+    "Broker",
+    "ClusterState",
+    "PartitionState",
+    "fetch_cluster_state",
+    "fetch_states_of_all",
+    "read_cluster_state",
+]
 
 logger = logging.getLogger(__name__)
 
 NO_LEADER = -1
+_ACTION = "could not read the cluster's metadata"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,21 +87,35 @@ def fetch_cluster_state(cluster: Cluster, topics: Collection[str] | None = None)
 
     Raises `KafkaUnavailable` when no broker answers, and `ConfigError` when Kafka refuses the user.
     """
-    action = "could not read the cluster's metadata"
-    request = MetadataRequest(
+    for _ in cluster.attempts(_ACTION):
+        try:
+            return read_cluster_state(cluster.wait(cluster.send(None, _request(topics))))
+        except kafka_errors.RetriableError as error:
+            logger.debug("%s: %s", _ACTION, error)
+        except kafka_errors.KafkaError as error:
+            raise cluster.translate(_ACTION, error) from error
+    raise AssertionError("unreachable")
+
+
+def fetch_states_of_all(cluster: Cluster, brokers: Iterable[int], topics: Collection[str]) -> list[ClusterState]:
+    """Return what each broker says of topics, without brokers that do not answer within seconds.
+
+    A broker learns of a new topic some time after another one has created it, and all brokers answer for themselves.
+    Raises `ConfigError` when Kafka refuses the user.
+    """
+    requests = {node_id: _request(topics) for node_id in brokers}
+    return [
+        read_cluster_state(each) for each in ask_each(cluster, _ACTION, requests, "Describe on the topics").values()
+    ]
+
+
+def _request(topics: Collection[str] | None) -> MetadataRequest:
+    return MetadataRequest(
         topics=None if topics is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in topics],
         allow_auto_topic_creation=False,
         include_cluster_authorized_operations=False,
         include_topic_authorized_operations=False,
     )
-    for _ in cluster.attempts(action):
-        try:
-            return read_cluster_state(cluster.wait(cluster.send(None, request)))
-        except kafka_errors.RetriableError as error:
-            logger.debug("%s: %s", action, error)
-        except kafka_errors.KafkaError as error:
-            raise cluster.translate(action, error) from error
-    raise AssertionError("unreachable")
 
 
 def read_cluster_state(response: Any) -> ClusterState:

@@ -107,20 +107,17 @@ def list_groups(cluster: Cluster, brokers: Iterable[int]) -> GroupList:
     # Lanes import this module, too, and need none of the admin protocol.
     from kafka.protocol.admin import ListGroupsRequest
 
-    from waybill.sources.admin_calls import ask, check
+    from waybill.sources.admin_calls import ask_each, check
 
     found: dict[str, str] = {}
-    silent = []
     action, acl = "could not list consumer groups", "Describe on the groups"
-    for node_id in brokers:
-        request = ListGroupsRequest(states_filter=[], types_filter=[], max_version=5)
-        response = ask(cluster, action, request, acl, node_id=node_id)
-        if response is not None:
-            check(cluster, action, response, acl, unless=(kafka_errors.RetriableError,))
-        if response is None or response.error_code:
-            silent.append(node_id)
-            continue
-        found |= {each.group_id: each.group_state or "" for each in response.groups}
+    requests = {node_id: ListGroupsRequest(states_filter=[], types_filter=[], max_version=5) for node_id in brokers}
+    answers = ask_each(cluster, action, requests, acl)
+    for response in answers.values():
+        check(cluster, action, response, acl, unless=(kafka_errors.RetriableError,))
+        if not response.error_code:
+            found |= {each.group_id: each.group_state or "" for each in response.groups}
+    silent = (node_id for node_id in requests if node_id not in answers or answers[node_id].error_code)
     return GroupList(found, tuple(silent))
 
 

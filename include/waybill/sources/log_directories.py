@@ -9,7 +9,7 @@ from kafka import errors as kafka_errors
 from kafka.protocol.admin import DescribeLogDirsRequest
 
 from waybill.names import TopicPartition
-from waybill.sources.admin_calls import ask, by_topic
+from waybill.sources.admin_calls import ask, ask_each, by_topic
 from waybill.sources.cluster import Cluster
 
 __all__ = ["LogDirectory", "fetch_leader_sizes", "fetch_log_directories"]
@@ -31,15 +31,13 @@ class LogDirectory:
 
 
 def fetch_log_directories(cluster: Cluster, brokers: Iterable[int]) -> list[LogDirectory]:
-    """Return the log directories of brokers, without those of brokers that do not answer.
+    """Return the log directories of brokers, without those of brokers that do not answer within seconds.
 
     Raises `ConfigError` if the user lacks the ACL Describe on the cluster.
     """
     found = []
-    for node_id in brokers:
-        response = ask(cluster, _ACTION, DescribeLogDirsRequest(topics=[]), _ACL, node_id=node_id)
-        if response is None:
-            continue
+    requests = {node_id: DescribeLogDirsRequest(topics=[]) for node_id in brokers}
+    for node_id, response in ask_each(cluster, _ACTION, requests, _ACL).items():
         _raise_if_refused(cluster, response.error_code)
         found += [
             LogDirectory(

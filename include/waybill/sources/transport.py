@@ -9,20 +9,26 @@ Final errors: kafka-python retries a refused password until the connection timeo
 that does not answer a TLS handshake. Here a refusal is kept and raised at once, and the connection timeout includes
 the handshake.
 
+Silent brokers: where any broker can answer, kafka-python chooses at random, so it may choose one that hangs again and
+again; and the first that it connects to gets all the time there is. Here the next choice is another broker, and the
+first connection gets a fourth of the time if several servers are known.
+
 Closed sockets: kafka-python leaves some sockets to the garbage collector: the socket of a refused connection, of a
 connection that is in progress when the client closes, and of a connection that is closed before its last request was
 sent. Here a connection attempt that fails closes its socket, and `DirectConnectionManager.close_sockets` closes the
 others.
 
 This module uses names that kafka-python may change in any version: `KafkaConnectionManager._build_transport`,
-`_connect` and `_auth_failures`, `KafkaConnection._reauth`, `KafkaNetSocket`, `KafkaTCPTransport._read_from_sock`,
-`_read_task`, `_sock`, `_write` and `_writing`, and `_receiving`, `_rbuffer` and `_max_frame_size` of `KafkaProtocol`.
+`_connect`, `_auth_failures`, `get_connection` and `least_loaded_node`, `KafkaConnection._reauth`, `KafkaNetSocket`,
+`KafkaTCPTransport._read_from_sock`, `_read_task`, `_sock`, `_write` and `_writing`, and `_receiving`, `_rbuffer` and
+`_max_frame_size` of `KafkaProtocol`.
 Therefore the version is pinned, and tests/integration/test_source_kafka.py and test_security.py read through this
 module.
 """
 
 from __future__ import annotations
 
+import random
 import selectors
 import socket
 import ssl
@@ -41,6 +47,8 @@ __all__ = ["DirectConnectionManager", "QuickSelector", "TlsExpected", "TlsRefuse
 
 _LENGTH = struct.Struct(">i")
 _LARGE_BYTES = 64 << 10
+_AVOIDED_SECONDS = 30.0
+_BOOTSTRAP_ATTEMPTS = 4
 _WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _TLS_ALERT = b"\x15\x03"  # the first bytes of a TLS alert record; a response's length never begins with them
 
@@ -71,6 +79,45 @@ class DirectConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
         self.last_failure: BaseException | None = None
         """The error of the last connection that failed."""
         self._open_sockets: list[socket.socket] = []
+        self._silent: dict[Any, float] = {}
+        """When a request to a broker failed last, for brokers that have not answered since."""
+        servers = self.cluster.bootstrap_brokers
+        # The bootstrap chooses at random, too.
+        self.cluster.bootstrap_brokers = lambda: (
+            [each for each in servers() if not self._is_silent(each.node_id)] or servers()
+        )
+
+    def note_answer(self, node_id: Any, *, answered: bool) -> None:
+        """Remember whether a broker answered a request. To be called in the IO thread."""
+        if answered:
+            self._silent.pop(node_id, None)
+        elif node_id is not None:
+            self._silent[node_id] = time.monotonic()
+
+    def least_loaded_node(self) -> Any:
+        """Return the broker to ask where any can answer: if possible, none that failed to answer within the last 30 s.
+
+        kafka-python chooses at random among brokers without a connection, and a broker that hangs accepts connections.
+        So it may choose the same one again and again.
+        """
+        found = super().least_loaded_node()
+        if not self._is_silent(found):
+            return found
+        others = [
+            broker.node_id
+            for broker in self.cluster.brokers()
+            if not self._is_silent(broker.node_id) and self.connection_delay(broker.node_id) <= 0
+        ]
+        return random.choice(others) if others else found
+
+    def get_connection(self, node_id: Any, timeout_ms: float | None = None, **options: Any) -> Any:
+        """Return the connection to a broker, and connect if there is none. `timeout_ms`: of the first connection."""
+        if timeout_ms is not None and len(self.cluster.bootstrap_brokers()) > 1:
+            timeout_ms = min(timeout_ms, self.config["socket_connection_setup_timeout_ms"] / _BOOTSTRAP_ATTEMPTS)
+        return super().get_connection(node_id, timeout_ms=timeout_ms, **options)
+
+    def _is_silent(self, node_id: Any) -> bool:
+        return node_id in self._silent and time.monotonic() - self._silent[node_id] < _AVOIDED_SECONDS
 
     def close_sockets(self) -> None:
         """Close every socket that is still open. To be called last, when the event loop has ended."""
@@ -105,6 +152,7 @@ class DirectConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
         await super()._connect(node, conn, *args, **kwargs)
         if conn.init_future.failed():
             self.last_failure = conn.init_future.exception
+            self.note_answer(node.node_id, answered=False)
             if isinstance(self.last_failure, _REFUSALS):
                 # The manager raises this error to every caller that asks for a connection to this broker. kafka-python
                 # intends the same, but catches the error at a place where it is never raised.

@@ -56,25 +56,32 @@ def _environment(stack: Stack):  # type: ignore[no-untyped-def]
 
 def _say(played: Played) -> None:
     state = "FAULTS" if played.faults else "ok"
-    print(f"seed {played.seed}: {state}, {played.incidents} incidents, {played.seconds:.0f} s", flush=True)
+    longest, place = played.longest_watch
+    print(
+        f"seed {played.seed}: {state}, {played.incidents} incidents, {played.short_states} short states, "
+        f"{played.seconds:.0f} s; longest watch {longest:.1f} s at {place}",
+        flush=True,
+    )
     for fault in played.faults:
         print(f"seed {played.seed}: {fault}", flush=True)
 
 
 def _figures(played: list[Played]) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
-    for hurt in Hurt:
+    for hurt in [*map(str, Hurt), "two at once"]:
         for promise in sorted({promise for each in played for _, promise in (*each.detected, *each.resolved)}):
             detected = [seconds for each in played for seconds in each.detected.get((hurt, promise), ())]
             resolved = [seconds for each in played for seconds in each.resolved.get((hurt, promise), ())]
-            if detected:
+            if detected or resolved:
                 rows.append(
                     {
-                        "hurt": str(hurt),
+                        "hurt": hurt,
                         "promise": promise,
-                        "times": len(detected),
-                        "detected_median_s": round(statistics.median(detected), 1),
-                        "detected_max_s": round(max(detected), 1),
+                        "times": len(detected or resolved),
+                        "detected_s": [round(each, 1) for each in detected],
+                        "resolved_s": [round(each, 1) for each in resolved],
+                        "detected_median_s": round(statistics.median(detected), 1) if detected else None,
+                        "detected_max_s": round(max(detected), 1) if detected else None,
                         "resolved_median_s": round(statistics.median(resolved), 1) if resolved else None,
                         "resolved_max_s": round(max(resolved), 1) if resolved else None,
                     }
@@ -85,13 +92,18 @@ def _figures(played: list[Played]) -> list[dict[str, object]]:
 def _table(played: list[Played]) -> list[str]:
     lines = ["| broker | promise | times | detected: median, max | resolved: median, max |", "|---|---|--:|--:|--:|"]
     lines += [
-        f"| {row['hurt']} | {row['promise']} | {row['times']} | {row['detected_median_s']} s, "
-        f"{row['detected_max_s']} s | {row['resolved_median_s']} s, {row['resolved_max_s']} s |"
+        f"| {row['hurt']} | {row['promise']} | {row['times']} | {_times(row, 'detected')} | {_times(row, 'resolved')} |"
         for row in _figures(played)
     ]
     faults = sum(len(each.faults) for each in played)
-    lines.append(f"{len(played)} seeds, {sum(each.incidents for each in played)} incidents, {faults} faults")
+    incidents, short = sum(each.incidents for each in played), sum(each.short_states for each in played)
+    lines.append(f"{len(played)} seeds, {incidents} incidents, {short} short states without an alert, {faults} faults")
     return lines
+
+
+def _times(row: dict[str, object], kind: str) -> str:
+    median, longest = row[f"{kind}_median_s"], row[f"{kind}_max_s"]
+    return "" if median is None else f"{median} s, {longest} s"
 
 
 if __name__ == "__main__":
