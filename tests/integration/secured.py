@@ -169,11 +169,11 @@ class SecuredServers:
         """A client of the listener without security, whose users are administrators."""
         return AdminClient({"bootstrap.servers": f"127.0.0.1:{self.ports['PLAINTEXT']}", "log_level": 0})
 
-    def allow(self, user: User, topic: str, operation: AclOperation) -> None:
-        """Create an ACL that allows a user an operation on a topic."""
+    def allow(self, user: User, name: str, operation: AclOperation, kind: KafkaResource = KafkaResource.TOPIC) -> None:
+        """Create an ACL that allows a user an operation on a topic, or on a resource of another kind."""
         binding = AclBinding(
-            KafkaResource.TOPIC,
-            topic,
+            kind,
+            name,
             ResourcePatternType.LITERAL,
             f"User:{user.name}",
             "*",

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from archived_stream import waybill
 from confluent_kafka.admin import AclOperation
+from confluent_kafka.admin import ResourceType as KafkaResource
 from ingest_scenes import STREAM, Archive, Cluster, one_report
 from kafka.protocol.metadata import MetadataRequest
 from kazoo.client import KazooClient
@@ -590,25 +591,37 @@ def test_plan_of_topics_works_with_describe_alone_and_names_the_missing_acls(
 def test_health_works_with_describe_alone_and_names_the_missing_acls(
     servers: SecuredServers, cluster: Cluster, drill: Drill, tp: TopicPartition, bob: User
 ) -> None:
+    group = f"app-{tp.topic}"
+    document = json.loads(drill.file.read_text())
+    document["kafka"] = {"promises": {"groups": {group: {"limit": 10}}}}
+    drill.file.write_text(json.dumps(document))
     drill.connect(kafka=servers.kafka_as(bob, "SCRAM-SHA-256"), zookeeper=servers.zookeeper())
     cluster.produce(tp, [(None, b"v")])
-    servers.allow(bob, tp.topic, AclOperation.DESCRIBE)
 
     def promises() -> dict[str, dict[str, Any]]:
         ran = waybill("kafka", "health", "--json", WAYBILL_CONFIG=str(drill.file))
         return {each["promise"]: each for each in ran.document["promises"]}
 
+    hidden = promises()
+    assert hidden["missing_topics"]["verdict"] == "unknown", "a hidden topic is not a missing one"
+    assert f"Describe on topic {tp.topic!r}" in hidden["access"]["names"]
+    servers.allow(bob, tp.topic, AclOperation.DESCRIBE)
     found = promises()
-    assert found["offline_partitions"]["verdict"] == "kept"
+    assert found["offline_partitions"]["verdict"] == found["missing_topics"]["verdict"] == "kept"
+    for promise in ("controllers", "disk_used", "group_lag", "unclean_election"):
+        assert found[promise]["verdict"] == "unknown", promise
     assert found["access"]["verdict"] == "broken"
-    for acl in (
+    assert set(found["access"]["names"]) == {
         f"DescribeConfigs on topic {tp.topic!r}",
         "Describe on the cluster (log directories)",
         "Describe on the cluster (quorum)",
-    ):
-        assert acl in found["access"]["detail"]
+        f"Describe on group {group!r}",
+    }
     servers.allow(bob, tp.topic, AclOperation.DESCRIBE_CONFIGS)
-    assert "DescribeConfigs" not in promises()["access"]["detail"]
+    servers.allow(bob, group, AclOperation.DESCRIBE, KafkaResource.GROUP)
+    found = promises()
+    assert not any("DescribeConfigs" in acl or "group" in acl for acl in found["access"]["names"])
+    assert "does not exist" in found["group_lag"]["detail"]
 
 
 def test_forecast_needs_describe_alone_and_reports_of_messages_name_the_acl_read(

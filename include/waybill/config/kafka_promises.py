@@ -111,7 +111,7 @@ class DiskUsed(CriticalPromise):
 
 
 class ClockSkew(Promise):
-    """How far the timestamps of messages are ahead of the watch's clock."""
+    """How far the timestamps of new messages are ahead of the watch's clock."""
 
     limit: Annotated[timedelta, DurationBetween("1s", "365d")] = Field(
         timedelta(minutes=10), description="The promise is broken beyond it."
@@ -158,19 +158,22 @@ class KafkaPromises(Section):
     replica_skew: Skew = Field(Skew(), description="How unevenly replicas are spread over brokers and racks.")
     below_declared: Promise = Field(
         Promise(),
-        description="Topics with fewer replicas, or a lower `min.insync.replicas`, than `kafka.topics` declares.",
+        description="Topics of `kafka.topics` that do not exist, or have fewer replicas or a lower "
+        "`min.insync.replicas` than declared.",
     )
     unclean_election: Promise = Field(
         Promise(), description="Topics of streams that allow unclean elections, and are not declared to."
     )
-    controllers: Controllers = Field(Controllers(), description="How far a controller is behind the quorum's leader.")
+    controllers: Controllers = Field(
+        Controllers(), description="How far a controller is behind the quorum's leader, and how long none leads."
+    )
     disk_used: DiskUsed = Field(DiskUsed(), description="How full the disks of log directories are.")
-    clock_skew: ClockSkew = Field(ClockSkew(), description="How far producers' timestamps are ahead of the clock.")
+    clock_skew: ClockSkew = Field(ClockSkew(), description="How far timestamps of new messages are ahead.")
     unmatched_topics: UnmatchedTopics = Field(UnmatchedTopics(), description="Topics that no stream archives.")
     missing_topics: Promise = Field(Promise(), description="Streams whose topics do not exist.")
     access: Promise = Field(Promise(), description="The user may describe what these promises are about.")
     groups: dict[Annotated[str, IsPattern()], GroupLag] = Field(
-        {}, description="Consumer groups that are watched, by a pattern of the whole name."
+        {}, description="Consumer groups that are watched, by name or by a pattern of the whole name. No other is."
     )
 
     def of(self, name: KafkaPromiseName) -> Promise:
