@@ -198,6 +198,9 @@ def test_service_that_is_away_is_one_incident_and_changes_no_other(
             services = {"AWS_DEFAULT": "S3", "ZOOKEEPER_DEFAULT": "ZooKeeper", "KAFKA_DEFAULT": "Kafka"}
             assert services[name] in broken(report)
             assert {each.promise for each in report.open} == {"archive_lag", "reachable"}
+            [offline] = [each for each in report.findings if each.promise == "kafka_offline_partitions"]
+            expected = Verdict.UNKNOWN if name == "KAFKA_DEFAULT" else Verdict.KEPT
+            assert offline.verdict is expected, "promises about Kafka need neither ZooKeeper nor S3"
             mails = len(servers.mails)
             watched.watch()
             assert len(servers.mails) == mails, "it is told once"
