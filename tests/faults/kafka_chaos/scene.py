@@ -58,6 +58,7 @@ kafka:
     under_replicated: {{limit: {limit}}}
     controllers: {{limit: {controllers:.0f}s}}
     disk_used: {{limit: 99%}}
+    leader_skew: {{min_partitions: 1000000}}  # other tests' topics may be on the same brokers
 streams:
   events:
     topics: [{topics}]
