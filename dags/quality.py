@@ -33,6 +33,13 @@ def quality_decision_dag(config: Config) -> DAG:
         params={
             "stream": Param(type="string", enum=sorted(config.streams), title="Stream"),
             "decision": Param(type="string", enum=["release", "reject"], title="Decision"),
+            "plan": Param(
+                None,
+                type=["null", "string"],
+                title="Plan",
+                description="The plan that you have looked at: the decision is refused if another one is held. Empty: "
+                "the one that is held.",
+            ),
             "reason": Param(
                 type="string", minLength=1, title="Reason", description="Why; it is stored with the decision."
             ),

@@ -114,7 +114,11 @@ def test_accepted_retention_gap_lets_ingest_continue_after_it(expired: ArchivedS
     assert (figures["committed_offset"], figures["earliest_offset"], figures["messages_at_most"]) == (10, 25, 15)
     assert listed["accepted"] == []
 
-    ran = accept(stream, "--reason", "broker disk was full", "--by", "ann")
+    ran = accept(stream, "--within", "10-19", "--reason", "seen before more was deleted", "--by", "ann")
+    assert ran.code != 0
+    assert "offsets 10–24 would be lost now, and the decision is about 10–19. Nothing was accepted" in ran.err
+    assert stream.waybill("gaps", "--json").document["accepted"] == []
+    ran = accept(stream, "--within", "10-24", "--reason", "broker disk was full", "--by", "ann")
     assert ran.code == 0, ran.err
     assert ran.out.splitlines() == [
         f"accepted: {stream.tp()} offsets 10–24 (RetentionGap), up to 15 messages: broker disk was full",

@@ -110,7 +110,13 @@ def test_later_runs_wait_for_the_decision_and_execute_nothing(scene: Scene) -> N
 def test_a_release_publishes_the_held_rows_as_they_are(scene: Scene) -> None:
     hold(scene)
     mend(scene)  # has no effect on what is staged
-    found = decide_hold(scene.config, "flights", DecisionKind.RELEASED, by="ann", reason="known")
+    with pytest.raises(DecisionRefused, match=r"plan \w+ is held now, and the decision is about plan of_yesterday"):
+        decide_hold(scene.config, "flights", DecisionKind.RELEASED, by="ann", reason="known", plan="of_yesterday")
+    with services_of(scene.config, None) as services:
+        held = find_hold(services, scene.config, "flights")
+    assert held is not None
+    assert held.decision is None
+    found = decide_hold(scene.config, "flights", DecisionKind.RELEASED, by="ann", reason="known", plan=held.plan.id)
     assert found.decision is not None
     assert (found.decision.kind, found.decision.by, found.decision.reason) == (DecisionKind.RELEASED, "ann", "known")
     assert visible(scene) == (list(range(11)), list(range(11, 20)))

@@ -16,7 +16,7 @@ from waybill.config.quantities import counted
 from waybill.coordination import Stop
 from waybill.errors import ConfigError
 from waybill.ingest import connect
-from waybill.ingest.gap_acceptance import AcceptedGaps, accept_gap, accept_lost_offsets
+from waybill.ingest.gap_acceptance import AcceptedGaps, SeenGap, accept_gap, accept_lost_offsets
 from waybill.names import TopicPartition
 
 __all__ = ["list_gaps", "run_accept"]
@@ -198,18 +198,22 @@ def run_accept(
     by: str | None,
     from_offset: int | None,
     to_offset: int | None,
+    within: str | None,
     as_json: bool,
 ) -> None:
     """Accept a gap and print where ingest resumes; see `waybill gaps accept --help`."""
     decision = make_decision(reason, by)
     if (from_offset is None) != (to_offset is None):
         raise ConfigError("give --from and --to together: the first and the last lost offset")
+    if from_offset is not None and within is not None:
+        raise ConfigError("--from and --to are the exact range already: do not give --within with them")
+    seen = None if within is None else SeenGap.parse(within)
     config = load_streams()
     name = stream_of_topic(config, topic, stream)
     tp = TopicPartition(topic, partition)
     with connect(config, name) as services:
         if from_offset is None or to_offset is None:
-            accepted = accept_gap(services, config.stream(name), tp, decision)
+            accepted = accept_gap(services, config.stream(name), tp, decision, seen=seen)
         else:
             accepted = accept_lost_offsets(services, config.stream(name), tp, from_offset, to_offset + 1, decision)
     if as_json:

@@ -51,13 +51,13 @@ def history(stream: str, since: str, *, as_json: bool) -> None:
     print(f"{stream}, last {format_duration(span)}: {counted(len(audits), 'audit')}", file=sys.stderr)
 
 
-def decide(stream: str, kind: DecisionKind, *, reason: str, by: str | None, as_json: bool) -> None:
+def decide(stream: str, kind: DecisionKind, *, reason: str, by: str | None, plan: str | None, as_json: bool) -> None:
     """Release or reject the held run of a stream; see `waybill quality release --help` and `reject --help`."""
     decision = make_decision(reason, by)
     config = load_streams()
     from waybill.partition.holds import decide_hold
 
-    hold = decide_hold(config, stream, kind, by=decision.by, reason=decision.reason)
+    hold = decide_hold(config, stream, kind, by=decision.by, reason=decision.reason, plan=plan)
     if as_json:
         print_json(hold.document())
         return

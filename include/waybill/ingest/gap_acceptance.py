@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from waybill.archive import chain, gaps, object_reader
 from waybill.archive.gaps import Decision, Gap, GapKind
@@ -22,7 +23,7 @@ from waybill.ingest.time_slice import Clock
 from waybill.names import TopicPartition
 from waybill.store import StoredObject
 
-__all__ = ["AcceptedGaps", "accept_gap", "accept_lost_offsets"]
+__all__ = ["AcceptedGaps", "SeenGap", "accept_gap", "accept_lost_offsets"]
 
 _ROUNDS = 5
 
@@ -39,13 +40,51 @@ class AcceptedGaps:
     """False if the same gap was accepted before, and nothing was left to do."""
 
 
+@dataclass(frozen=True, slots=True)
+class SeenGap:
+    """The offsets that a person has seen to be lost: `[first_offset, next_offset)`."""
+
+    first_offset: int
+    next_offset: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return the offsets of `FIRST-LAST`, both included. Raises `GapRefused` for another text."""
+        first, dash, last = text.partition("-")
+        if not (dash and first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
+            raise GapRefused(f"{text!r} is no range of offsets: give FIRST-LAST, such as 100-199")
+        return cls(int(first), int(last) + 1)
+
+    def __str__(self) -> str:
+        return f"{self.first_offset}-{self.next_offset - 1}"
+
+    def check(self, gap: Gap) -> None:
+        """Raise `GapRefused` if a gap has offsets that the person has not seen."""
+        if self.first_offset <= gap.first_offset and gap.next_offset <= self.next_offset:
+            return
+        raise GapRefused(
+            f"{gap.tp}: offsets {gap.first_offset}–{gap.next_offset - 1} would be lost now, and the decision is about "
+            f"{self.first_offset}–{self.next_offset - 1}. Nothing was accepted. Look again (`waybill gaps ls`), and "
+            f"decide about what is lost now"
+        )
+
+
 # --- a gap at the end of the chain, as Kafka's log shows it -----------------------------------------------------------
 
 
 def accept_gap(
-    services: Services, stream: Stream, tp: TopicPartition, decision: Decision, *, clock: Clock | None = None
+    services: Services,
+    stream: Stream,
+    tp: TopicPartition,
+    decision: Decision,
+    *,
+    seen: SeenGap | None = None,
+    clock: Clock | None = None,
 ) -> AcceptedGaps:
     """Accept the gap for which ingest of a topic-partition would stop now, whatever the journal of stops states.
+
+    `seen`: the offsets that the person has seen; a gap that is not within them is refused. A gap of an unclean election
+    shrinks while producers write, and one of retention grows.
 
     Raises `GapRefused` when there is no gap, or it cannot be accepted; `LockHeld` when a lane is at work; `ChainBroken`
     when the chain itself is damaged.
@@ -61,7 +100,10 @@ def accept_gap(
         try:
             position = _find_position(target)
         except (RetentionGap, LogTruncated) as stop:
-            accepted.append(gaps.record_gap(services.store, _gap_of_stop(target, stop, decision)))
+            gap = _gap_of_stop(target, stop, decision)
+            if seen is not None:
+                seen.check(gap)
+            accepted.append(gaps.record_gap(services.store, gap))
             continue
         except TopicRecreated as stop:
             raise GapRefused(f"{stop} There is no gap to accept.") from stop

@@ -31,6 +31,7 @@ __all__ = [
     "report_ingest",
     "retry_from_form",
     "run_planned_lane",
+    "to_environment",
     "watch_promises",
 ]
 
@@ -71,15 +72,6 @@ def export_replay_connections(config: Config) -> None:
         os.environ.update(_optional_connections(config.replay.connections))
 
 
-def export_page_connections(config: Config) -> None:
-    """Put the connections that the pages and their actions need, and the environment lacks, into it.
-
-    A missing one is left out: what needs it names it, and the pages show the rest.
-    """
-    ids = (config.storage.connection, config.zookeeper.connection, config.catalog.connection, config.kafka.connection)
-    os.environ.update(_optional_connections((*ids, *config.registries, *config.kinesis_connections)))
-
-
 def export_connections(config: Config) -> None:
     """Put `connection_environment` into this process's environment, where the library reads connections.
 
@@ -105,7 +97,7 @@ def connection_environment(config: Config) -> dict[str, str]:
         *((config.kafka.connection,) if config.reads_kafka else ()),
     }
     missing = sorted(conn_id for conn_id in required if connection_variable(conn_id) not in os.environ)
-    variables = {connection_variable(conn_id): _to_environment(BaseHook.get_connection(conn_id)) for conn_id in missing}
+    variables = {connection_variable(conn_id): to_environment(BaseHook.get_connection(conn_id)) for conn_id in missing}
     return variables | _optional_connections((*config.registries, *config.kinesis_connections))
 
 
@@ -118,11 +110,12 @@ def _optional_connections(conn_ids: Iterable[str]) -> dict[str, str]:
     for conn_id in conn_ids:
         if connection_variable(conn_id) not in os.environ:
             with contextlib.suppress(AirflowNotFoundException):
-                variables[connection_variable(conn_id)] = _to_environment(BaseHook.get_connection(conn_id))
+                variables[connection_variable(conn_id)] = to_environment(BaseHook.get_connection(conn_id))
     return variables
 
 
-def _to_environment(airflow_connection: Any) -> str:
+def to_environment(airflow_connection: Any) -> str:
+    """Return a connection of Airflow as the text of its environment variable."""
     names = ("conn_type", "host", "port", "login", "password", "schema")
     fields = {name: value for name in names if (value := getattr(airflow_connection, name)) is not None}
     connection = Connection(conn_id=airflow_connection.conn_id, extra=airflow_connection.extra_dejson, **fields)
@@ -204,7 +197,7 @@ def _alert_connections(config: Config) -> dict[str, str]:
     variables: dict[str, str] = {}
     airflow = config.airflow.connection
     if airflow is not None and connection_variable(airflow) not in os.environ:
-        variables[connection_variable(airflow)] = _to_environment(BaseHook.get_connection(airflow))
+        variables[connection_variable(airflow)] = to_environment(BaseHook.get_connection(airflow))
     return variables | _optional_connections(config.alerts.connections)
 
 
@@ -325,6 +318,7 @@ def decide_from_form(config: Config, form: Mapping[str, Any], user: str | None) 
     from waybill.partition.holds import decide_hold
 
     kind = {"release": DecisionKind.RELEASED, "reject": DecisionKind.REJECTED}[form["decision"]]
-    hold = decide_hold(config, form["stream"], kind, by=user or "Airflow", reason=form["reason"].strip())
+    by, reason = user or "Airflow", form["reason"].strip()
+    hold = decide_hold(config, form["stream"], kind, by=by, reason=reason, plan=form["plan"])
     logger.info("%s: %s", form["stream"], hold.decision)
     return hold.document()

@@ -85,6 +85,7 @@ def decide_hold(
     *,
     by: str,
     reason: str,
+    plan: str | None = None,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     on_step: OnStep = lambda _: None,
     services: Services | None = None,
@@ -92,11 +93,12 @@ def decide_hold(
     """Store a decision about the held plan of stream `name`, do what it says, and return the plan with the decision.
 
     `RELEASED` publishes the held rows as they are. `REJECTED` drops them: the next run parses the same messages again,
-    with the config of that time. Calls `on_step` with `found`, `decided`, for a release with the steps of
+    with the config of that time. `plan`: the id of the plan that the person has seen; None: whatever is held. Calls
+    `on_step` with `found`, `decided`, for a release with the steps of
     `Publication.run`, and with `done`.
 
-    Raises `DecisionRefused` if nothing is held, or if the opposite was decided before; otherwise as `find_hold` does,
-    and for a release as `Publication.run` does.
+    Raises `DecisionRefused` if nothing is held, if another plan is, or if the opposite was decided before; otherwise as
+    `find_hold` does, and for a release as `Publication.run` does.
     """
 
     def reached(step: str) -> None:
@@ -109,6 +111,11 @@ def decide_hold(
             raise DecisionRefused(
                 f"{name}: no run is held, so there is nothing to decide. `waybill quality show {name}` has the last "
                 f"audit"
+            )
+        if plan is not None and plan != hold.plan.id:
+            raise DecisionRefused(
+                f"{name}: plan {hold.plan.id} is held now, and the decision is about plan {plan}, which is decided or "
+                f"published. Look at the one that is held: `waybill quality show {name} --plan {hold.plan.id}`"
             )
         reached("found")
         decision = record_decision(opened.store, hold.plan.key, Decision(kind, by, reason, now()))

@@ -302,6 +302,8 @@ class HoldStatus:
     """When it was planned."""
     failed: tuple[str, ...]
     """The failed critical checks."""
+    plan: str = ""
+    """The id of the held plan; '' if the watch that read it did not store it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -417,6 +419,13 @@ class DecisionStatus:
     reason: str
     outcome: str
     command: str
+    place: str = ""
+    """Where it is recorded: the page of its outcome has this in its address."""
+    dag: str = ""
+    run: str = ""
+    """The DAG run that was ordered; '' if there is none."""
+    run_state: str = ""
+    """How the run ended: `success` or `failed`; '' while it is not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -284,7 +284,7 @@ def _by_commit(published: Iterable[Published]) -> Iterable[tuple[str, int, list[
 
 
 def _hold(state: TableState) -> HoldStatus | None:
-    return HoldStatus(state.planned_ms or state.read_ms, state.held) if state.held else None
+    return HoldStatus(state.planned_ms or state.read_ms, state.held, state.held_plan) if state.held else None
 
 
 def _ledger(state: TableState) -> LedgerStatus | None:

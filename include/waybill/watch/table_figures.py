@@ -52,6 +52,8 @@ class TableState:
     """When the run that is not finished was planned; None if there is none."""
     held: tuple[str, ...] = ()
     """The failed checks of a held run."""
+    held_plan: str = ""
+    """The id of its plan."""
     window_alert: str = ""
     """Why sweeps compare keys over less than the whole window."""
     ledger_ms: int | None = None
@@ -86,6 +88,7 @@ class TableState:
             "published": [dataclasses.astuple(each) for each in self.published],
             "planned": self.planned_ms,
             "held": self.held,
+            "held_plan": self.held_plan,
             "window_alert": self.window_alert,
             "ledger": self.ledger_ms,
             "imbalances": self.imbalances,
@@ -102,6 +105,7 @@ class TableState:
             tuple(Published(*each) for each in document["published"]),
             document["planned"],
             tuple(document["held"]),
+            document.get("held_plan", ""),
             document["window_alert"],
             document["ledger"],
             tuple(document["imbalances"]),

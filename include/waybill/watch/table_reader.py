@@ -52,7 +52,7 @@ def read_table_state(name: str, stream: Stream, services: Services, now_ms: int)
             Published(at, duplicates=_added(each)) for at, each in _appends(dedup.duplicates.metadata, since_ms)
         ]
         window_alert = find_window_alert(name, stream, dedup, services.store)
-    planned_ms, held = _next_run(name, stream, services, tables)
+    planned_ms, held, held_plan = _next_run(name, stream, services, tables)
     ledger = LedgerResult.read(services.store, name)
     if ledger is not None and ledger.generation != stream.generation:
         ledger = None
@@ -63,6 +63,7 @@ def read_table_state(name: str, stream: Stream, services: Services, now_ms: int)
         tuple(published),
         planned_ms,
         held,
+        held_plan,
         window_alert or "",
         None if ledger is None else ledger.made_at_ms,
         () if ledger is None else ledger.imbalances,
@@ -93,17 +94,18 @@ def _total_rows(metadata: TableMetadata) -> int:
 
 def _next_run(
     name: str, stream: Stream, services: Services, tables: StreamTables
-) -> tuple[int | None, tuple[str, ...]]:
-    """Return when the unfinished run was planned, and the failed checks if it is held."""
+) -> tuple[int | None, tuple[str, ...], str]:
+    """Return when the unfinished run was planned, and if it is held, the failed checks and the id of its plan."""
     upcoming = NextPlan.of(services.store, name, stream, tables)
     content = services.store.read_if_exists(upcoming.key)
     if content is None:
-        return None, ()
-    planned_ms = int(Plan.from_json(upcoming.key, content).created_at.timestamp() * 1000)
+        return None, (), ""
+    plan = Plan.from_json(upcoming.key, content)
+    planned_ms = int(plan.created_at.timestamp() * 1000)
     audit = find_audit(services.store, upcoming.key)
     if audit is None or not audit.failed_critical or find_decision(services.store, upcoming.key) is not None:
-        return planned_ms, ()
-    return planned_ms, tuple(str(result) for result in audit.failed_critical)
+        return planned_ms, (), ""
+    return planned_ms, tuple(str(result) for result in audit.failed_critical), plan.id
 
 
 def _appends(metadata: TableMetadata, since_ms: int) -> Iterator[tuple[int, Mapping[str, str]]]:

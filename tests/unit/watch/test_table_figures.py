@@ -75,5 +75,7 @@ def test_a_recorded_ledger_that_does_not_balance_names_the_first_offsets() -> No
 
 
 def test_a_state_is_read_as_it_was_stored() -> None:
-    state = TableState(NOW_MS, {}, {}, (Published(1, 2, 3, 4, 5, 6),), 7, ("held",), "window", 8, ("a",), {"main": 9})
+    state = TableState(
+        NOW_MS, {}, {}, (Published(1, 2, 3, 4, 5, 6),), 7, ("held",), "plan", "window", 8, ("a",), {"main": 9}
+    )
     assert TableState.parse(state.document()) == state

@@ -141,6 +141,10 @@ def gaps_accept(
         int | None, typer.Option("--from", min=0, help="The first lost offset of a broken chain.")
     ] = None,
     to_offset: Annotated[int | None, typer.Option("--to", min=0, help="The last lost offset.")] = None,
+    within: Annotated[
+        str | None,
+        typer.Option("--within", metavar="FIRST-LAST", help="Refuse if offsets outside of these would be lost."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Record a gap with reason, name and time, so that ingest resumes after it.
@@ -159,6 +163,7 @@ def gaps_accept(
         by=by,
         from_offset=from_offset,
         to_offset=to_offset,
+        within=within,
         as_json=as_json,
     )
 

@@ -148,18 +148,24 @@ def quality_history(
     command.history(stream, since, as_json=as_json)
 
 
+HeldPlan = Annotated[
+    str | None, typer.Option("--plan", help="The plan that you have looked at: refuse if another one is held.")
+]
+
+
 @quality_app.command("release")
 def quality_release(
     stream: StreamName,
     reason: Reason,
     by: By = None,
+    plan: HeldPlan = None,
     as_json: AsJson = False,
 ) -> None:
     """Publish the held rows of a stream as they are. The decision is stored with who made it, when and why."""
     from waybill.audit.decisions import DecisionKind
     from waybill.cli import quality as command
 
-    command.decide(stream, DecisionKind.RELEASED, reason=reason, by=by, as_json=as_json)
+    command.decide(stream, DecisionKind.RELEASED, reason=reason, by=by, plan=plan, as_json=as_json)
 
 
 @quality_app.command("reject")
@@ -167,13 +173,14 @@ def quality_reject(
     stream: StreamName,
     reason: Reason,
     by: By = None,
+    plan: HeldPlan = None,
     as_json: AsJson = False,
 ) -> None:
     """Drop the held rows of a stream. The next run parses the same messages again, with the config of that time."""
     from waybill.audit.decisions import DecisionKind
     from waybill.cli import quality as command
 
-    command.decide(stream, DecisionKind.REJECTED, reason=reason, by=by, as_json=as_json)
+    command.decide(stream, DecisionKind.REJECTED, reason=reason, by=by, plan=plan, as_json=as_json)
 
 
 @dedup_app.command("status")
