@@ -95,8 +95,8 @@ def _stream(number: int, partitions: int, now_ms: int) -> StreamStatus:
     )
 
 
-def _no_trigger(dag: str, form: Mapping[str, object]) -> str:
-    raise AssertionError(f"{dag} {form}")
+def _no_trigger(dag: str, form: Mapping[str, object], run: str) -> None:
+    raise AssertionError(f"{dag} {form} {run}")
 
 
 def serve(port: int, content: bytes) -> None:
@@ -112,7 +112,7 @@ def serve(port: int, content: bytes) -> None:
     from waybill.web.reading import StatusReader
 
     def authenticate() -> Caller:
-        return Caller(Viewer("ada", Role.OPERATOR, ""), _no_trigger)
+        return Caller(Viewer("ada", Role.OPERATOR), _no_trigger, lambda *_: "")
 
     actions = Actions(load_valid_streams, lambda config: Store.of(config.storage), OPERATIONS)
     app = create_app(

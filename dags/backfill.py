@@ -2,9 +2,9 @@
 
 The form chooses the action. `plan` logs what a backfill would read and how long it would take. `run` requests a
 backfill and builds it with the present config on a branch of the table; `report` logs its audit and what it would
-change. Consumers see nothing of it until a run with `promote`; `undo` restores the rows from before. Partition runs go
-on meanwhile. With a generation that is not live, `run` builds that generation on its branch, from the archive or from
-Kafka, and `promote` shows it instead of the live one.
+change. Consumers see nothing of it until a run with `promote`; the DAG `backfill_undo` restores the rows from before.
+Partition runs go on meanwhile. With a generation that is not live, `run` builds that generation on its branch, from the
+archive or from Kafka, and `promote` shows it instead of the live one.
 
 The request is stored. So a retry, also of a run whose Spark application was killed, continues with the tasks that are
 not done.
@@ -16,12 +16,17 @@ from typing import Any
 from airflow.sdk import DAG, dag, task
 
 from waybill.config import Config, load_valid_streams
-from waybill.orchestration.backfill import SubmitBackfill, backfill_params
+from waybill.orchestration.backfill import SubmitBackfill, backfill_params, undo_params
 from waybill.orchestration.dag_arguments import Retries, dag_arguments
 from waybill.orchestration.deadlines import deadline_arguments
 from waybill.orchestration.run_params import check_params
 
 RETRIES = Retries(2, timedelta(minutes=1))
+UNDO_DOC = """Take the promotion of a backfill back: restore the rows that it replaced.
+
+This is a DAG of its own, so that Airflow can grant it to fewer people than `backfill`. What was published since the
+promotion stays. The undo is stored with its reason and the user who triggered the run.
+"""
 
 
 @task(pre_execute=check_params)
@@ -36,6 +41,17 @@ def act() -> str | None:
     return act_from_form(begin_task(), context["params"], by, context["run_id"])
 
 
+@task(pre_execute=check_params)
+def undo() -> str:
+    from airflow.sdk import get_current_context
+
+    from waybill.orchestration.backfill import undo_from_form
+    from waybill.orchestration.tasks import begin_task
+
+    context = get_current_context()
+    return undo_from_form(begin_task(), context["params"], context["dag_run"].triggering_user_name)
+
+
 @task
 def report(backfill: str) -> dict[str, Any]:
     from airflow.sdk import get_current_context
@@ -47,7 +63,7 @@ def report(backfill: str) -> dict[str, Any]:
 
 
 def backfill_dag(config: Config) -> DAG:
-    """Return the DAG; its form offers the streams of the config."""
+    """Return the DAG `backfill`; its form offers the streams of the config."""
 
     @dag(
         **dag_arguments("backfill", "backfill", longest=config.spark.backfill_timeout, retries=RETRIES),
@@ -64,4 +80,20 @@ def backfill_dag(config: Config) -> DAG:
     return build()
 
 
+def undo_dag(config: Config) -> DAG:
+    """Return the DAG `backfill_undo`; its form offers the streams of the config."""
+
+    @dag(
+        **dag_arguments("backfill_undo", "backfill", retries=RETRIES),
+        schedule=None,
+        params=undo_params(config),
+        doc_md=UNDO_DOC,
+    )
+    def build() -> None:
+        undo()
+
+    return build()
+
+
 backfill = backfill_dag(load_valid_streams())
+backfill_undo = undo_dag(load_valid_streams())

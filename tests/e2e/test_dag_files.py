@@ -130,6 +130,7 @@ def test_fifty_streams_share_their_dags_and_import_nothing_heavy(parse_dags: Par
     assert parsed["tasks"]["quarantine_retry"] == ["retry"]
     assert parsed["tasks"]["quality_decision"] == ["decide"]
     assert parsed["tasks"]["backfill"] == ["act", "build", "report"]
+    assert parsed["tasks"]["backfill_undo"] == ["undo"]
     assert parsed["streams"]["ingest"] == parsed["streams"]["partition"] == sorted(f"s{i}" for i in range(50))
 
 

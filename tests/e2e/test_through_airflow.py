@@ -82,6 +82,12 @@ def run_backfill(airflow: AirflowClient, stream: str, action: str, **form: Any) 
     return {task.task_id: airflow.log("backfill", run.run_id, task) for task in done}
 
 
+def undo_backfill(airflow: AirflowClient, stream: str, backfill: str, reason: str) -> None:
+    """Run the DAG `backfill_undo`."""
+    run = run_dag(airflow, "backfill_undo", {"stream": stream, "backfill": backfill, "reason": reason})
+    assert run.state is RunState.SUCCESS, airflow.failure_report("backfill_undo", run.run_id)
+
+
 @in_parallel
 def test_dags_bring_each_message_to_the_table_once_and_succeed_with_nothing_to_do(
     stack: Stack, airflow: AirflowClient
@@ -316,7 +322,7 @@ def test_days_with_a_wrong_unit_are_backfilled_beside_live_runs_promoted_undone_
     corrected = Counter({(day, "km"): count for (day, _), count in counts.items()})
     backfill("promote", backfill=identifier, reason="the diff is as expected")
     assert units() == corrected
-    backfill("undo", backfill=identifier, reason="a report still expects miles")
+    undo_backfill(airflow, "trips", identifier, "a report still expects miles")
     assert units() == counts
     backfill("promote", backfill=identifier, reason="the report is changed")
     assert units() == corrected
@@ -352,7 +358,7 @@ def test_a_new_generation_is_built_from_kafka_promoted_and_undone(stack: Stack, 
     assert generations() == {2: 400}
     [report] = waybill("verify", "tours_next")
     assert (report["sound"], report["figures"]["rows"]) == (True, 400)
-    backfill("undo", backfill=identifier, reason="a consumer cannot read it yet")
+    undo_backfill(airflow, "tours", identifier, "a consumer cannot read it yet")
     assert generations() == {1: 400}
     [report] = waybill("verify", "tours")
     assert (report["sound"], report["figures"]["rows"]) == (True, 400)

@@ -31,7 +31,7 @@ from waybill.backfill import (
 )
 from waybill.errors import BackfillRefused
 from waybill.ingest import plan_lanes, run_lane
-from waybill.orchestration.backfill import act_from_form, backfill_params, report_built
+from waybill.orchestration.backfill import act_from_form, backfill_params, report_built, undo_from_form
 from waybill.partition.generations import promote_generation
 
 pytestmark = [pytest.mark.integration, pytest.mark.matrix]
@@ -313,5 +313,9 @@ def test_the_form_requests_a_build_once(scene: TwoGenerations) -> None:
     changed = {**form, "action": "promote", "backfill": backfill, "everything": False}
     act_from_form(scene.config, changed, "anna", "run-2")
     assert scene.seen() == (ids("second", 30), 3)
+    with pytest.raises(AirflowFailException, match="give the reason"):
+        undo_from_form(scene.config, {"stream": "events", "backfill": backfill, "reason": "  "}, "anna")
+    undo_from_form(scene.config, {"stream": "events", "backfill": backfill, "reason": "not yet"}, "anna")
+    assert scene.seen() == (ids("first", 30), 3)
     with pytest.raises(AirflowFailException, match=r"it has: 1 \(stream events\), 2"):
         act_from_form(scene.config, {**form, "generation": 4}, "anna", "run-3")

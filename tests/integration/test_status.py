@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,15 @@ from waybill.incidents.finding import Verdict
 from waybill.names import TopicPartition, status_key
 from waybill.store import Store
 from waybill.watch import status_writer
-from waybill.watch.action_log import ActionOutcome, ActionRecord, list_actions, record_action, record_outcome
+from waybill.watch.action_log import (
+    ActionOutcome,
+    ActionPlace,
+    ActionRecord,
+    find_action,
+    list_actions,
+    record_action,
+    record_outcome,
+)
 from waybill.watch.run import run_watch
 from waybill.watch.status import Status
 from waybill.web.actions import Order
@@ -57,10 +66,10 @@ class Shown(ArchivedStream):
     def order(self, **fields: str) -> Order:
         """Return an order of ada."""
 
-        def trigger(dag: str, form: object) -> str:
-            raise AssertionError(f"{dag} {form}")
+        def trigger(dag: str, form: object, run: str) -> None:
+            raise AssertionError(f"{dag} {form} {run}")
 
-        return Order(self.config, fields, "ada", "a reason", trigger, lambda dag, run: f"/{dag}/{run}")
+        return Order(self.config, fields, "ada", "a reason", "r1", trigger, lambda dag, run: f"/{dag}/{run}")
 
 
 @pytest.fixture
@@ -87,7 +96,7 @@ def test_the_document_follows_messages_from_kafka_through_s3_to_the_table(shown:
     assert stream.details is not None
     assert stream.details.errors == ()
     assert {each.name: each.verdict for each in status.services}["Kafka"] is Verdict.KEPT
-    links, viewer = Links("/waybill/ui", ""), Viewer("ada", Role.ADMIN, "")
+    links, viewer = Links("/waybill/ui", ""), Viewer("ada", Role.ADMIN)
     assert [row.name for row in streams_page(status, links, viewer, shown.now_ms).rows] == [stream.name]
     assert stream_page(status, stream, links, viewer, shown.now_ms).rows[0][0] == "main"
 
@@ -123,13 +132,18 @@ def test_a_document_that_cannot_be_made_does_not_hinder_the_watch(
 
 def test_actions_are_listed_with_their_outcome_the_newest_first(shown: Shown) -> None:
     with Store.of(shown.config.storage) as store:
-        first = ActionRecord.of(shown.now_ms, "ada", "pause", {"stream": "events"}, "why", "waybill pause events")
-        second = ActionRecord.of(
-            shown.now_ms + 1, "bob", "resume", {"stream": "events"}, "why", "waybill resume events"
-        )
-        record_action(store, first)
+        # The page of the second action was opened before that of the first.
+        places = [ActionPlace(shown.now_ms - number, f"{number:024x}") for number in range(2)]
+        fields = {"stream": "events"}
+        first = ActionRecord.of(places[0], shown.now_ms, "ada", "pause", fields, "why", "waybill pause events")
+        second = ActionRecord.of(places[1], shown.now_ms + 1, "bob", "resume", fields, "why", "waybill resume events")
+        assert record_action(store, first)
+        assert not record_action(store, replace(first, at_ms=shown.now_ms + 1)), "the same form, sent again"
         record_outcome(store, first, ActionOutcome(True, "paused"))
-        record_action(store, second)
+        assert record_action(store, second)
+        assert find_action(store, places[0]) == (first, ActionOutcome(True, "paused"))
+        assert find_action(store, places[1]) == (second, None)
+        assert find_action(store, ActionPlace(1, "0" * 24)) is None
         assert list_actions(store, shown.now_ms) == [(second, None), (first, ActionOutcome(True, "paused"))]
     [newest, oldest] = shown.watch().actions
     assert (newest.by, newest.outcome) == ("bob", "no outcome is recorded")
@@ -174,6 +188,8 @@ def test_a_trace_follows_a_message_to_its_object_and_its_row(shown: Shown) -> No
         links = Links("/waybill/ui", "")
         [view] = page(TraceQuery(topic=tp.topic, partition=str(tp.partition), offset="0"), links, (name,)).found
         assert (view.archive_text, view.row_text) == ("archived", "published")
+        assert view.object is not None
+        assert view.object.written.startswith("20"), "when S3 stored the object"
         assert page.value(TraceQuery(topic=tp.topic, partition=str(tp.partition), offset="0")) == traced.row["value"]
         [by_id] = page(TraceQuery(stream=name, id=traced.row["message_id"]), links, (name,)).found
         assert by_id.place == view.place

@@ -20,6 +20,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from datetime import datetime
 
 from waybill import names
 from waybill.archive import object_reader
@@ -105,6 +106,8 @@ class ChainObject:
     key: str
     next_offset: int
     size_bytes: int
+    modified: datetime | None = None
+    """When S3 stored it; None: not known."""
 
 
 # --- all objects of a chain -------------------------------------------------------------------------------------------
@@ -178,7 +181,7 @@ def _find_last_up_to(store: Store, generation: int, tp: TopicPartition, offset: 
 
 
 def _chain_object(stored: StoredObject, next_offset: int) -> ChainObject:
-    return ChainObject(stored.name, stored.key, next_offset, stored.size_bytes)
+    return ChainObject(stored.name, stored.key, next_offset, stored.size_bytes, stored.modified)
 
 
 def _not_held(generation: int, tp: TopicPartition, first_offset: int, next_offset: int) -> ChainBroken:

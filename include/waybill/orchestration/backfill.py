@@ -1,4 +1,8 @@
-"""The code of the DAG `backfill`: its form, its Python tasks, and the operator that builds a backfill on Spark."""
+"""The code of the DAGs `backfill` and `backfill_undo`: forms, Python tasks, and the operator that builds on Spark.
+
+Undoing is a DAG of its own, since Airflow grants rights by DAG: who may trigger `backfill` need not be one who may
+take published rows back.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +17,12 @@ from waybill.config import Config
 from waybill.orchestration.spark_submit import WaybillSparkSubmit
 from waybill.spark.job import local_slots
 
-__all__ = ["SubmitBackfill", "act_from_form", "backfill_params", "report_built"]
+__all__ = ["SubmitBackfill", "act_from_form", "backfill_params", "report_built", "undo_from_form", "undo_params"]
 
 logger = logging.getLogger(__name__)
 
-_ACTIONS = ("plan", "run", "promote", "undo", "cancel")
+_ACTIONS = ("plan", "run", "promote", "cancel")
+_ID = "^[0-9]{8}_[0-9a-f]{4}$"
 _SLOTS_OF_A_CLUSTER = 4
 """Only the Spark job knows how many tasks a cluster runs side by side. Little input is cut into so many, of at least
 32 MiB."""
@@ -33,15 +38,15 @@ def backfill_params(config: Config) -> dict[str, Param]:
             enum=list(_ACTIONS),
             title="Action",
             description="plan: a dry run. run: build a range on a branch, audit and compare it. promote: replace the "
-            "table's rows by it. undo: restore the rows from before. cancel: give it up.",
+            "table's rows by it. cancel: give it up. The DAG backfill_undo restores the rows from before.",
         ),
         "stream": Param(type="string", enum=sorted(config.streams), title="Stream"),
         "backfill": Param(
             None,
             type=["null", "string"],
-            pattern="^[0-9]{8}_[0-9a-f]{4}$",
+            pattern=_ID,
             title="Backfill",
-            description="To promote, undo or cancel, and to continue a run: the id, such as 20261122_7f3a.",
+            description="To promote or cancel, and to continue a run: the id, such as 20261122_7f3a.",
         ),
         "generation": Param(
             None,
@@ -86,6 +91,15 @@ def backfill_params(config: Config) -> dict[str, Param]:
     }
 
 
+def undo_params(config: Config) -> dict[str, Param]:
+    """Return the fields of the form of `backfill_undo`."""
+    return {
+        "stream": Param(type="string", enum=sorted(config.streams), title="Stream"),
+        "backfill": Param(type="string", pattern=_ID, title="Backfill", description="Its id, such as 20261122_7f3a."),
+        "reason": Param(type="string", minLength=1, title="Reason", description="Why; it is stored with your name."),
+    }
+
+
 def _list(title: str, description: str) -> Param:
     return Param([], type="array", items={"type": "string"}, title=title, description=description)
 
@@ -110,6 +124,25 @@ def act_from_form(config: Config, form: Mapping[str, Any], by: str | None, run_i
         raise AirflowFailException(str(error)) from error
 
 
+def undo_from_form(config: Config, form: Mapping[str, Any], by: str | None) -> str:
+    """Restore the rows that a promotion replaced; return the backfill's id.
+
+    A retry of the task finds what its first try did. Raises `AirflowFailException` for what cannot be granted.
+    """
+    from waybill.backfill import Action, change_backfill
+    from waybill.errors import BackfillRefused, ConfigError
+
+    stream, backfill, reason = form["stream"], str(form["backfill"]), form["reason"].strip()
+    try:
+        if not reason:
+            raise BackfillRefused("give the reason: it is stored")
+        changed = change_backfill(config, stream, backfill, Action.UNDO, by=by or "airflow", reason=reason)
+    except (BackfillRefused, ConfigError) as error:
+        raise AirflowFailException(str(error)) from error
+    logger.info("%s", changed.event)
+    return backfill
+
+
 def _act(config: Config, form: Mapping[str, Any], by: str, run_id: str) -> str | None:
     from waybill.backfill import Action, Choice, Trigger, change_backfill, plan_backfill, request_backfill
     from waybill.errors import BackfillRefused
@@ -117,7 +150,7 @@ def _act(config: Config, form: Mapping[str, Any], by: str, run_id: str) -> str |
     stream, backfill, action, reason = form["stream"], form["backfill"], form["action"], (form["reason"] or "").strip()
     if action != "plan" and not reason and not (action == "run" and backfill):
         raise BackfillRefused("give the reason: it is stored")
-    if action in ("promote", "undo", "cancel"):
+    if action in ("promote", "cancel"):
         if not backfill:
             raise BackfillRefused(f"give the id of the backfill to {action}: `waybill backfill status` lists them")
         changed = change_backfill(

@@ -6,18 +6,24 @@ at its first request, from the config and the connections of that moment.
 | role | right in Airflow |
 |---|---|
 | viewer | may read the DAG `watch` |
-| operator | may trigger the DAGs `quarantine_retry` and `backfill` |
-| admin | may change Airflow's connections, with which everything that Waybill may do can be done anyway |
+| operator | may trigger the DAGs `quarantine_retry`, `quality_decision` and `backfill` |
+| admin | may also trigger the DAG `backfill_undo`, and change Airflow's connections |
+
+Who may change connections can do everything that Waybill may do anyway.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
-import threading
+import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from waybill.orchestration.page_connections import PageConnections
 
 __all__ = ["URL_PREFIX", "WaybillUi"]
 
@@ -25,8 +31,12 @@ logger = logging.getLogger(__name__)
 
 URL_PREFIX = "/waybill/ui"
 _READ_DAG = "watch"
-_ACT_DAGS = ("quarantine_retry", "backfill")
+_ACT_DAGS = ("quarantine_retry", "quality_decision", "backfill")
+_UNDO_DAG = "backfill_undo"
 _TIMEOUT_SECONDS = 30.0
+_RETRY_SECONDS = 10.0
+"""So long after the app could not be made, no request tries again."""
+_BROKEN = "Waybill's pages cannot be made now: the log of the API server has the reason"
 
 _Scope = MutableMapping[str, Any]
 _Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -36,33 +46,41 @@ _Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 class WaybillUi:
     """An ASGI app that makes the real one when it is first called."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
+    def __init__(self, create: Callable[[Any], Any] | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._create = create or _create
+        self._clock = clock
+        self._lock = asyncio.Lock()
         self._app: Any = None
+        self._failed: float | None = None
 
     async def __call__(self, scope: _Scope, receive: _Receive, send: _Send) -> None:
         if self._app is None:
-            from starlette.concurrency import run_in_threadpool
-
-            # Airflow's own app, by which DAGs are triggered without leaving this process.
-            failure = await run_in_threadpool(self._make, scope.get("app"))
-            if failure:
-                await _answer(send, failure)
-                return
+            async with self._lock:  # requests wait here without a thread
+                if self._app is None:
+                    # Airflow's own app, by which DAGs are triggered without leaving this process.
+                    await self._make(scope.get("app"))
+        if self._app is None:
+            # Anybody may ask, since no app means no authentication: so the answer does not tell the reason.
+            await _answer(send, _BROKEN)
+            return
         await self._app(scope, receive, send)
 
-    def _make(self, airflow: Any) -> str:
-        """Make the app. Return why that fails; '' if it does not."""
+    async def _make(self, airflow: Any) -> None:
+        """Make the app, unless that failed a moment ago."""
+        from starlette.concurrency import run_in_threadpool
+
         from waybill.errors import WaybillError
 
-        with self._lock:
-            if self._app is None:
-                try:
-                    self._app = _create(airflow)
-                except WaybillError as error:
-                    logger.error("Waybill's pages do not work: %s", error)
-                    return str(error)
-        return ""
+        if self._failed is not None and self._clock() - self._failed < _RETRY_SECONDS:
+            return
+        try:
+            self._app = await run_in_threadpool(self._create, airflow)
+        except WaybillError as error:
+            logger.error("Waybill's pages do not work: %s", error)
+            self._failed = self._clock()
+        except Exception:
+            logger.exception("Waybill's pages do not work")
+            self._failed = self._clock()
 
 
 def _create(airflow: Any) -> Any:
@@ -71,7 +89,7 @@ def _create(airflow: Any) -> Any:
 
     from waybill.config import load_valid_streams
     from waybill.names import status_key
-    from waybill.orchestration.tasks import export_page_connections
+    from waybill.orchestration.page_connections import PageConnections, page_connection_ids
     from waybill.store import Store
     from waybill.web.actions import Actions
     from waybill.web.app import Site, create_app
@@ -80,20 +98,42 @@ def _create(airflow: Any) -> Any:
     from waybill.web.trace import PageTracer
 
     config = load_valid_streams()
-    export_page_connections(config)
-    store = Store.of(config.storage)
-    key = status_key(store.prefix)
-    base_url = urlsplit(conf.get("api", "base_url", fallback=""))
+    connections = PageConnections(page_connection_ids(config))
+    connections.renew()
+    document = _StatusDocument(lambda: Store.of(config.storage), connections)
+    key = status_key(config.storage.prefix)
+    base_url = conf.get("api", "base_url", fallback="")
     site = Site(
         prefix=URL_PREFIX,
         secret=_secret(conf),
         login_url=lambda back: get_auth_manager().get_url_login(next_url=back),
-        hosts=frozenset({base_url.netloc} if base_url.netloc else ()),
-        is_secure=base_url.scheme == "https",
+        base_url=base_url if urlsplit(base_url).netloc else "",
     )
     actions = Actions(load_valid_streams, lambda now: Store.of(now.storage), OPERATIONS)
-    reader = StatusReader(lambda: store.read_if_exists(key), key)
+    reader = StatusReader(document.read, key)
     return create_app(reader, _authenticate(airflow), actions, site, tracer=PageTracer(load_valid_streams))
+
+
+class _StatusDocument:
+    """Reads the status document, with the connection of the moment. Only the thread of the `StatusReader` uses it."""
+
+    def __init__(self, open_store: Callable[[], Any], connections: PageConnections) -> None:
+        self._open_store = open_store
+        self._connections = connections
+        self._store = open_store()
+        self._has_failed = False
+
+    def read(self) -> bytes | None:
+        """Return the document, None without one. Raises a `WaybillError`; the next call reads the connections again."""
+        from waybill.names import status_key
+
+        if self._connections.renew(at_once=self._has_failed):
+            before, self._store = self._store, self._open_store()
+            before.close()
+        self._has_failed = True
+        content: bytes | None = self._store.read_if_exists(status_key(self._store.prefix))
+        self._has_failed = False
+        return content
 
 
 def _secret(conf: Any) -> bytes:
@@ -128,8 +168,8 @@ def _authenticate(airflow: Any) -> Callable[..., Any]:
         role = _role(user)
         if role is None:
             raise HTTPException(403, f"you may not read the DAG {_READ_DAG}, so you may not see Waybill's pages")
-        viewer = Viewer(user.get_name(), role, "")
-        return Caller(viewer, _trigger(airflow, _token(request)))
+        token = _token(request)
+        return Caller(Viewer(user.get_name(), role), _trigger(airflow, token), _run_state(airflow, token))
 
     # The module's annotations are texts, and the class is imported here: FastAPI needs the class itself.
     caller.__annotations__["request"] = Request
@@ -146,15 +186,17 @@ def _role(user: Any) -> Any:
     manager = get_auth_manager()
     if not manager.is_authorized_dag(method="GET", details=DagDetails(id=_READ_DAG), user=user):
         return None
-    may_act = all(
-        manager.is_authorized_dag(
-            method="POST", access_entity=DagAccessEntity.RUN, details=DagDetails(id=dag), user=user
+
+    def may_trigger(dag: str) -> bool:
+        details = DagDetails(id=dag)
+        return bool(
+            manager.is_authorized_dag(method="POST", access_entity=DagAccessEntity.RUN, details=details, user=user)
         )
-        for dag in _ACT_DAGS
-    )
-    if not may_act:
+
+    if not all(may_trigger(dag) for dag in _ACT_DAGS):
         return Role.VIEWER
-    return Role.ADMIN if manager.is_authorized_connection(method="PUT", user=user) else Role.OPERATOR
+    may_admin = may_trigger(_UNDO_DAG) and manager.is_authorized_connection(method="PUT", user=user)
+    return Role.ADMIN if may_admin else Role.OPERATOR
 
 
 def _token(request: Any) -> str:
@@ -168,36 +210,65 @@ def _token(request: Any) -> str:
 # --- DAG runs ---------------------------------------------------------------------------------------------------------
 
 
-def _trigger(airflow: Any, token: str) -> Callable[[str, Mapping[str, object]], str]:
+def _trigger(airflow: Any, token: str) -> Callable[[str, Mapping[str, object], str], None]:
     """Return what triggers DAGs with a user's token: through Airflow's REST API, within this process."""
 
-    def trigger(dag: str, form: Mapping[str, object]) -> str:
+    def trigger(dag: str, form: Mapping[str, object], run: str) -> None:
         import anyio.from_thread
 
-        return str(anyio.from_thread.run(_create_run, airflow, token, dag, form))
+        anyio.from_thread.run(_create_run, airflow, token, dag, form, run)
 
     return trigger
 
 
-async def _create_run(airflow: Any, token: str, dag: str, form: Mapping[str, object]) -> str:
+def _run_state(airflow: Any, token: str) -> Callable[[str, str], str]:
+    """Return what asks Airflow for the state of a run, with a user's token."""
+
+    def state(dag: str, run: str) -> str:
+        import anyio.from_thread
+
+        return str(anyio.from_thread.run(_state_of_run, airflow, token, dag, run))
+
+    return state
+
+
+def _client(airflow: Any, token: str) -> Any:
+    """Return a client of Airflow's REST API that does not leave this process."""
     import httpx
 
+    headers = {"Authorization": f"Bearer {token}"}
+    transport = httpx.ASGITransport(app=airflow)
+    return httpx.AsyncClient(transport=transport, base_url="http://airflow", headers=headers, timeout=_TIMEOUT_SECONDS)
+
+
+async def _create_run(airflow: Any, token: str, dag: str, form: Mapping[str, object], run: str) -> None:
     from waybill.web.actions import TriggerRefused
 
     if airflow is None:
         raise TriggerRefused("Airflow's own app is not in this process")
-    headers = {"Authorization": f"Bearer {token}"}
-    transport = httpx.ASGITransport(app=airflow)
-    async with httpx.AsyncClient(
-        transport=transport, base_url="http://airflow", headers=headers, timeout=_TIMEOUT_SECONDS
-    ) as client:
+    async with _client(airflow, token) as client:
         found = await client.get(f"/api/v2/dags/{dag}")
         if found.is_success and found.json().get("is_paused"):
             raise TriggerRefused(f"DAG {dag} is paused in Airflow, so its run would wait: unpause it, and repeat")
-        answer = await client.post(f"/api/v2/dags/{dag}/dagRuns", json={"logical_date": None, "conf": dict(form)})
-    if answer.is_error:
+        body = {"logical_date": None, "dag_run_id": run, "conf": dict(form)}
+        answer = await client.post(f"/api/v2/dags/{dag}/dagRuns", json=body)
+    # 409: the run exists, by the same order: its id follows from the form that was sent.
+    if answer.is_error and answer.status_code != 409:
         raise TriggerRefused(f"Airflow answered {answer.status_code} to a run of DAG {dag}: {answer.text[:300]}")
-    return str(answer.json()["dag_run_id"])
+
+
+async def _state_of_run(airflow: Any, token: str, dag: str, run: str) -> str:
+    import httpx
+
+    if airflow is None:
+        return ""
+    try:
+        async with _client(airflow, token) as client:
+            answer = await client.get(f"/api/v2/dags/{dag}/dagRuns/{run}")
+    except httpx.HTTPError as error:
+        logger.warning("the state of run %s of DAG %s is not known: %s", run, dag, error)
+        return ""
+    return str(answer.json().get("state", "")) if answer.is_success else ""
 
 
 async def _answer(send: _Send, message: str) -> None:

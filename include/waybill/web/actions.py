@@ -2,13 +2,18 @@
 
 What is quick is done by this process, with the functions that the commands call. What publishes or removes rows is
 done by a DAG run, which the page triggers with the user's own token: Airflow checks the right once more, and the run's
-task stores the decision with the user's name.
+task stores the decision with the user's name. The page then says "Ordered" until Airflow knows how the run ended.
+
+The record's place follows from the form, and the id of the DAG run from the place. So a form that is sent twice, by a
+double click or a reload, does nothing the second time, and leads to the page of the first.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -16,35 +21,62 @@ from dataclasses import dataclass
 from waybill.config import Config
 from waybill.errors import StoreUnavailable, WaybillError
 from waybill.store import Store
-from waybill.watch.action_log import ActionOutcome, ActionRecord, record_action, record_outcome
+from waybill.watch.action_log import (
+    ActionOutcome,
+    ActionPlace,
+    ActionRecord,
+    find_action,
+    record_action,
+    record_outcome,
+)
+from waybill.web.csrf import time_of_page_key
 from waybill.web.forms import ACTION_ROLES, ActionName, command_of
 from waybill.web.frame import Viewer
 
-__all__ = ["FIELDS", "ActionResult", "Actions", "Operation", "Order", "Trigger", "TriggerRefused"]
+__all__ = [
+    "FIELDS",
+    "Actions",
+    "Operation",
+    "Order",
+    "Refusal",
+    "RunState",
+    "SentForm",
+    "Taken",
+    "Trigger",
+    "TriggerRefused",
+]
 
 logger = logging.getLogger(__name__)
 
 MAX_REASON = 500
 _MAX_FIELD = 500
+_AT_A_TIME = 4
+"""So many actions ask S3 at a time: while it hangs, the others are refused at once."""
+_KEPT = 256
+_BUSY = "other actions are at work, and S3 may be slow: nothing was done; try again in a moment"
 
 FIELDS: Mapping[ActionName, tuple[str, ...]] = {
     ActionName.ACKNOWLEDGE: ("incident",),
-    ActionName.RELEASE: ("stream",),
-    ActionName.REJECT: ("stream",),
+    ActionName.RELEASE: ("stream", "plan"),
+    ActionName.REJECT: ("stream", "plan"),
     ActionName.RETRY: ("stream", "kind", "topic"),
     ActionName.PAUSE: ("stream",),
     ActionName.RESUME: ("stream",),
     ActionName.PROMOTE: ("stream", "backfill"),
     ActionName.UNDO: ("stream", "backfill"),
     ActionName.CANCEL: ("stream", "backfill"),
-    ActionName.ACCEPT_GAP: ("stream", "topic", "partition"),
+    ActionName.ACCEPT_GAP: ("stream", "topic", "partition", "within"),
 }
-"""The fields of each action. Others are ignored."""
+"""The fields of each action. Others are ignored. `plan` and `within` are what the person has seen."""
 
-Trigger = Callable[[str, Mapping[str, object]], str]
-"""Triggers a DAG as the user, with the fields of its form, and returns the id of the run.
+Trigger = Callable[[str, Mapping[str, object], str], None]
+"""Triggers a DAG as the user: the DAG, the fields of its form, and the id of the run. A run of that id that exists
+already is the same order.
 
 Raises `TriggerRefused`."""
+RunState = Callable[[str, str], str]
+"""Returns the state of a run of a DAG, as Airflow tells it to the user: `queued`, `running`, `success` or `failed`; ''
+if it is not known."""
 
 
 class TriggerRefused(Exception):
@@ -59,6 +91,8 @@ class Order:
     fields: Mapping[str, str]
     by: str
     reason: str
+    run: str
+    """The id of a DAG run that does it."""
     trigger: Trigger
     run_link: Callable[[str, str], str]
     """Returns the address of a DAG run in Airflow's UI."""
@@ -68,29 +102,40 @@ Operation = Callable[[Order], ActionOutcome]
 
 
 @dataclass(frozen=True, slots=True)
-class ActionResult:
-    """What the page says after an action."""
+class SentForm:
+    """A form that was sent. The caller has checked its token."""
 
     action: ActionName
-    is_done: bool
+    form: Mapping[str, str]
+    viewer: Viewer
+    page_key: str
+    """The key of the page with the form; see `waybill.web.csrf`."""
+    trigger: Trigger
+    run_link: Callable[[str, str], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An action that was not taken, nor recorded."""
+
+    status: int
+    """The HTTP status of the answer."""
     text: str
     command: str
     """The command that does the same, with the reason and the user."""
-    href: str
-    """The DAG run that does it; '' if it is done, or refused."""
-    back: str
-    record_key: str
-    """The key of its record; '' if it was not recorded, and so not done."""
-    status: int = 200
-    """The HTTP status of the answer."""
 
-    @property
-    def recorded(self) -> bool:
-        return bool(self.record_key)
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """An action that was recorded, and what came of it so far."""
+
+    record: ActionRecord
+    outcome: ActionOutcome | None
+    """None: it is at work, or was interrupted."""
 
 
 class Actions:
-    """Takes actions."""
+    """Takes actions, and finds those that were taken."""
 
     def __init__(
         self,
@@ -103,45 +148,62 @@ class Actions:
         self._open_store = open_store
         self._operations = operations
         self._now_ms = now_ms
+        self._running = threading.BoundedSemaphore(_AT_A_TIME)
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[ActionPlace, Taken] = OrderedDict()
 
-    def take(
-        self,
-        action: ActionName,
-        form: Mapping[str, str],
-        viewer: Viewer,
-        trigger: Trigger,
-        run_link: Callable[[str, str], str],
-        back: str,
-    ) -> ActionResult:
-        """Take an action, and return what came of it. Refusals are results, not errors.
+    def take(self, sent: SentForm) -> ActionPlace | Refusal:
+        """Take an action, unless this form was sent before. Return where it is recorded, done or not.
 
-        The caller has checked the CSRF token. Nothing is done for a user without the role, without a reason, or while
-        the record cannot be stored.
+        Nothing is done for a user without the role, without a reason, or while the record cannot be stored.
         """
-        fields = {name: form.get(name, "").strip()[:_MAX_FIELD] for name in FIELDS[action]}
-        reason = " ".join(form.get("reason", "").split())[:MAX_REASON]
+        action, viewer = sent.action, sent.viewer
+        fields = {name: sent.form.get(name, "").strip()[:_MAX_FIELD] for name in FIELDS[action]}
+        reason = " ".join(sent.form.get("reason", "").split())[:MAX_REASON]
         command = command_of(action, fields, reason or "…", viewer.name)
-
-        def refused(status: int, text: str, key: str = "") -> ActionResult:
-            return ActionResult(action, False, text, command, "", back, key, status)
-
         if viewer.role < ACTION_ROLES[action]:
             needed = ACTION_ROLES[action].name.lower()
-            return refused(403, f"you are {viewer.role.name.lower()}, and this needs the role {needed}")
+            return Refusal(403, f"you are {viewer.role.name.lower()}, and this needs the role {needed}", command)
         if not reason:
-            return refused(422, "give the reason: it is stored with the action")
-        record = ActionRecord.of(self._now_ms(), viewer.name, action, fields, reason, command)
+            return Refusal(422, "give the reason: it is stored with the action", command)
+        if not self._running.acquire(blocking=False):
+            return Refusal(503, _BUSY, command)
+        try:
+            form_ms = time_of_page_key(sent.page_key)
+            place = ActionPlace.of(form_ms, sent.page_key, viewer.name, action, fields, reason)
+            record = ActionRecord.of(place, self._now_ms(), viewer.name, action, fields, reason, command)
+            config = self._load_config()
+            with self._open_store(config) as store:
+                if record_action(store, record):
+                    run = f"manual__waybill-{place}"
+                    order = Order(config, fields, viewer.name, reason, run, sent.trigger, sent.run_link)
+                    self._note(store, record, self._do(action, order))
+            return place
+        except WaybillError as error:
+            return Refusal(503, f"not done, since it cannot be recorded: {error}", command)
+        finally:
+            self._running.release()
+
+    def find(self, place: ActionPlace) -> Taken | None:
+        """Return an action that was taken; None if there is none. Raises a `WaybillError` if S3 does not tell."""
+        with self._lock:
+            kept = self._kept.get(place)
+        if kept is not None:
+            return kept
+        if not self._running.acquire(blocking=False):
+            raise StoreUnavailable("other actions are at work, and S3 may be slow: try again in a moment")
         try:
             config = self._load_config()
             with self._open_store(config) as store:
-                key = record_action(store, record)
-                outcome = self._do(action, Order(config, fields, viewer.name, reason, trigger, run_link))
-                self._note(store, record, outcome)
-        except WaybillError as error:
-            return refused(503, f"not done, since it cannot be recorded: {error}")
-        return ActionResult(
-            action, outcome.is_done, outcome.text, command, outcome.href, back, key, 200 if outcome.is_done else 409
-        )
+                found = find_action(store, place)
+        finally:
+            self._running.release()
+        if found is None:
+            return None
+        taken = Taken(*found)
+        if taken.outcome is not None:
+            self._keep(taken)
+        return taken
 
     def _do(self, action: ActionName, order: Order) -> ActionOutcome:
         try:
@@ -154,7 +216,14 @@ class Actions:
 
     def _note(self, store: Store, record: ActionRecord, outcome: ActionOutcome) -> None:
         logger.info("%s by %s: %s: %s", record.command, record.by, record.reason, outcome.text)
+        self._keep(Taken(record, outcome))
         try:
             record_outcome(store, record, outcome)
         except StoreUnavailable as error:
-            logger.warning("the outcome of action %s is not stored: %s", record.id, error)
+            logger.warning("the outcome of action %s is not stored: %s", record.place, error)
+
+    def _keep(self, taken: Taken) -> None:
+        with self._lock:
+            self._kept[taken.record.place] = taken
+            while len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)

@@ -10,41 +10,51 @@ same but for the CSRF token, so one rendering serves all users who poll.
 # Without `from __future__ import annotations`: FastAPI would evaluate the annotations of the functions within
 # `create_app` outside of it, where their dependencies are unknown.
 import hashlib
+import logging
+import secrets
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
+import anyio
 import orjson
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
-from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from waybill.config.quantities import counted
 from waybill.errors import WaybillError
+from waybill.watch.action_log import ActionPlace
 from waybill.watch.status import Status
-from waybill.web.actions import Actions, Trigger
-from waybill.web.csrf import COOKIE, csrf_token, is_own_origin, is_token_of, new_cookie
+from waybill.web.actions import Actions, Refusal, RunState, SentForm, Trigger
+from waybill.web.csrf import COOKIE, csrf_token, is_own_origin, new_cookie, new_page_key, page_key_of
 from waybill.web.forms import ActionName
 from waybill.web.frame import Frame, Links, Message, Role, Viewer, freshness_of
 from waybill.web.other_pages import cost_page, incidents_page, kafka_page, replays_page
 from waybill.web.reading import Known, StatusReader
 from waybill.web.rendering import Renderer
+from waybill.web.result_page import refusal_page, taken_page
 from waybill.web.stream_page import stream_page
 from waybill.web.streams_page import streams_page
 from waybill.web.trace_page import TracePage, TraceQuery
 
 __all__ = ["Caller", "Site", "Tracer", "create_app"]
 
+logger = logging.getLogger(__name__)
+
 _BUCKET_MS = 10_000
 """Ages on pages are those of the last full ten seconds, so that pages of these can be kept."""
 _KEPT_PAGES = 512
 _MAX_FORM_BYTES = 64 << 10
-_TOKEN_PLACE = "csrf-token-of-the-user"
+_SLOW_THREADS = 8
+"""Threads for what may wait for S3. They are none of those that Airflow's own routes need."""
+_TOKEN_PLACE = f"token-{secrets.token_hex(16)}"
+"""Stands for the CSRF token in pages that are kept. Random, so that no name or message can contain it."""
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "font-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'self'",
@@ -54,7 +64,7 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 _NO_STATE, _START_WATCH = "No state is known yet", "Run `waybill watch`, or start the DAG watch."
-_NO_USER = Viewer("", Role.VIEWER, "")
+_NO_USER = Viewer("", Role.VIEWER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +74,8 @@ class Caller:
     viewer: Viewer
     trigger: Trigger
     """Triggers DAGs with the caller's rights."""
+    run_state: RunState
+    """Returns the state of a DAG run, with the caller's rights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +88,19 @@ class Site:
     """All API servers have the same: tokens of one are valid for the others."""
     login_url: Callable[[str], str]
     """Returns the address of the login page, which leads back to the given address."""
-    hosts: frozenset[str] = frozenset()
-    """Names of the server, with ports, that differ from the header `Host`, such as that of a proxy."""
-    is_secure: bool = False
-    """Whether browsers use https, although a proxy may speak http with this process."""
+    base_url: str = ""
+    """The address by which browsers reach Airflow, such as `https://airflow.example.com/team`. A proxy may speak http
+    with this process, under another name. '': that of the request."""
+
+    @property
+    def is_secure(self) -> bool:
+        return urlsplit(self.base_url).scheme == "https"
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        """The server's names, with ports, that may differ from the header `Host`."""
+        netloc = urlsplit(self.base_url).netloc
+        return frozenset({netloc} if netloc else ())
 
 
 class Tracer(Protocol):
@@ -116,9 +137,56 @@ def create_app(
             response.headers.setdefault(name, value)
         return response
 
+    in_thread = _InThread()
+    app.include_router(_slow(pages, authenticate, actions, tracer, in_thread))
     app.include_router(_polled(pages, authenticate))
-    app.include_router(_viewed(pages, authenticate, actions, tracer))
+    app.include_router(_viewed(pages, authenticate))
     return app
+
+
+class _InThread:
+    """Runs functions in threads of this app's own: S3 may hang, and Airflow's routes need theirs."""
+
+    def __init__(self) -> None:
+        self._limiter = anyio.CapacityLimiter(_SLOW_THREADS)
+
+    async def __call__(self, function: Callable[..., Response], *arguments: Any) -> Response:
+        return await anyio.to_thread.run_sync(partial(function, *arguments), limiter=self._limiter)
+
+
+def _slow(
+    pages: "_Pages",
+    authenticate: Callable[..., Caller],
+    actions: Actions,
+    tracer: Tracer | None,
+    in_thread: _InThread,
+) -> APIRouter:
+    """Return the routes that ask S3 when a person asks for something."""
+    router = APIRouter()
+    who = Depends(authenticate)
+
+    @router.get("/trace")
+    async def trace(request: Request, caller: Caller = who) -> Response:
+        return await in_thread(pages.trace, request, caller, tracer)
+
+    @router.get("/trace/value")
+    async def value(request: Request, caller: Caller = who) -> Response:
+        return await in_thread(pages.value, request, caller, tracer)
+
+    @router.post("/actions/{action}")
+    async def act(request: Request, action: str, caller: Caller = who) -> Response:
+        form = await _form(request)
+        return await in_thread(pages.act, request, caller, action, form, actions)
+
+    @router.get("/actions/taken/{place}")
+    async def taken(request: Request, place: str, caller: Caller = who) -> Response:
+        return await in_thread(pages.taken, request, caller, place, actions)
+
+    @router.get("/fragments/taken/{place}")
+    async def taken_fragment(request: Request, place: str, caller: Caller = who) -> Response:
+        return await in_thread(pages.taken_fragment, request, caller, place, actions)
+
+    return router
 
 
 def _polled(pages: "_Pages", authenticate: Callable[..., Caller]) -> APIRouter:
@@ -142,8 +210,8 @@ def _polled(pages: "_Pages", authenticate: Callable[..., Caller]) -> APIRouter:
     return router
 
 
-def _viewed(pages: "_Pages", authenticate: Callable[..., Caller], actions: Actions, tracer: Tracer | None) -> APIRouter:
-    """Return the routes that people open, and those of files and forms."""
+def _viewed(pages: "_Pages", authenticate: Callable[..., Caller]) -> APIRouter:
+    """Return the routes that people open, and those of files."""
     router = APIRouter()
     who = Depends(authenticate)
 
@@ -155,23 +223,9 @@ def _viewed(pages: "_Pages", authenticate: Callable[..., Caller], actions: Actio
     def stream(request: Request, name: str, caller: Caller = who) -> Response:
         return pages.full(request, caller, "stream", name)
 
-    @router.get("/trace")
-    def trace(request: Request, caller: Caller = who) -> Response:
-        return pages.trace(request, caller, tracer)
-
-    @router.get("/trace/value")
-    def value(request: Request, caller: Caller = who) -> Response:
-        del caller
-        return pages.value(request, tracer)
-
     @router.get("/static/{name}")
     async def static(request: Request, name: str) -> Response:
         return pages.static(request, name)
-
-    @router.post("/actions/{action}")
-    async def act(request: Request, action: str, caller: Caller = who) -> Response:
-        form = await _form(request)
-        return await run_in_threadpool(pages.act, request, caller, action, form, actions)
 
     @router.get("/{page}")
     def other(request: Request, page: str, caller: Caller = who) -> Response:
@@ -222,7 +276,7 @@ class _Pages:
     def fragment(self, request: Request, caller: Caller, template: str, name: str | None = None) -> Response:
         """Return the part of a page that changes; 304 if it has not."""
         html = self._html(request, caller, template, name, "fragments/{}.html")
-        return _with_etag(request, self._answer(request, caller, html))
+        return self._changed(request, caller, html)
 
     def status(self, request: Request) -> Response:
         """Return the status document as JSON."""
@@ -254,10 +308,12 @@ class _Pages:
         frame = self._frame(request, caller.viewer, known, "trace", "Trace", None)
         return self._answer(request, caller, self._renderer.render("trace.html", frame, page))
 
-    def value(self, request: Request, tracer: Tracer | None) -> Response:
-        """Return the bytes of a message's value, to download."""
+    def value(self, request: Request, caller: Caller, tracer: Tracer | None) -> Response:
+        """Return the bytes of a message's value, to download. The log names who did."""
         if tracer is None:
             raise HTTPException(404, "messages cannot be traced here")
+        if caller.viewer.role < Role.OPERATOR:
+            raise HTTPException(403, "the bytes of a message need the role operator")
         query = _query(request)
         try:
             content = tracer.value(query)
@@ -265,22 +321,37 @@ class _Pages:
             raise HTTPException(404, str(error)) from error
         except WaybillError as error:
             raise HTTPException(503, str(error)) from error
+        name = caller.viewer.name
+        logger.info("%s downloads the value of %s/%s@%s", name, query.topic, query.partition, query.offset)
         # Never shown by the browser: a producer may have written a page with scripts.
         headers = {"Content-Disposition": 'attachment; filename="value.bin"', "Cache-Control": "private, no-store"}
         return Response(content, media_type="application/octet-stream", headers=headers)
 
     def act(self, request: Request, caller: Caller, action: str, form: Mapping[str, str], actions: Actions) -> Response:
-        """Take an action, and return the page that says what came of it."""
-        self._refuse_forged(request, caller.viewer, form)
+        """Take an action, and lead to the page that says what came of it. So a reload of that page repeats nothing."""
+        page_key = self._refuse_forged(request, caller.viewer, form)
         if action not in list(ActionName):
             raise HTTPException(404, f"there is no action {action}")
         links = self._links(request)
-        back = form.get("back", "")
-        if not (back == links.root or back.startswith(f"{links.root}/")) or "\\" in back or "//" in back:
-            back = links.page("/")
-        result = actions.take(ActionName(action), form, caller.viewer, caller.trigger, links.run, back)
-        frame = self._frame(request, caller.viewer, self._reader.known(), "", result.action.title(), None)
-        return self._answer(request, caller, self._renderer.render("result.html", frame, result), result.status)
+        back = _own_path(links, form.get("back", ""))
+        wanted = SentForm(ActionName(action), form, caller.viewer, page_key, caller.trigger, links.run)
+        found = actions.take(wanted)
+        if isinstance(found, Refusal):
+            frame = self._frame(request, caller.viewer, self._reader.known(), "", action.title(), None)
+            html = self._renderer.render("result.html", frame, refusal_page(found, back))
+            return self._answer(request, caller, html, found.status)
+        address = links.page(f"/actions/taken/{found}?{urlencode({'back': back})}")
+        return RedirectResponse(address, 303, {"Cache-Control": "no-store"})
+
+    def taken(self, request: Request, caller: Caller, place: str, actions: Actions) -> Response:
+        """Return the page that says what came of an action. It is polled until nothing is to be expected any more."""
+        return self._answer(request, caller, self._taken_html(request, caller, place, actions, "result.html"))
+
+    def taken_fragment(self, request: Request, caller: Caller, place: str, actions: Actions) -> Response:
+        """Return the part of that page that changes."""
+        return self._changed(
+            request, caller, self._taken_html(request, caller, place, actions, "fragments/result.html")
+        )
 
     def error(self, request: Request, error: Exception) -> Response:
         """Return the answer to a request that was refused: a page for people, JSON for programs."""
@@ -291,12 +362,40 @@ class _Pages:
             return Response(body, error.status_code, media_type="application/json")
         goal = request.headers.get("sec-fetch-dest", "document")
         if error.status_code == 401 and request.method == "GET" and goal == "document":
-            return RedirectResponse(self._site.login_url(str(request.url)), 302)
-        message = Message(_TITLES.get(error.status_code, "Refused"), str(error.detail), "", error.status_code)
+            return RedirectResponse(self._login(request), 302)
+        sign_in = self._login(request) if error.status_code == 401 and request.method == "GET" else ""
+        title = _TITLES.get(error.status_code, "Refused")
+        message = Message(title, str(error.detail), "", error.status_code, sign_in)
         frame = self._frame(request, _NO_USER, Known(None, ""), "", message.title, None)
         return HTMLResponse(self._renderer.render("message.html", frame, message), error.status_code)
 
     # --- parts --------------------------------------------------------------------------------------------------------
+
+    def _login(self, request: Request) -> str:
+        """Return the address of the login page, which leads back to this page."""
+        here = request.url
+        if self._site.base_url:  # a proxy may have been asked with another scheme and name than this process
+            base = urlsplit(self._site.base_url)
+            here = here.replace(scheme=base.scheme, netloc=base.netloc)
+        return self._site.login_url(str(here))
+
+    def _taken_html(self, request: Request, caller: Caller, place: str, actions: Actions, template: str) -> str:
+        """Return the HTML of the page of an action."""
+        links, known = self._links(request), self._reader.known()
+        parsed = ActionPlace.parse(place)
+        try:
+            taken = None if parsed is None else actions.find(parsed)
+        except WaybillError as error:
+            raise HTTPException(503, f"whether it was done cannot be read: {error}") from error
+        if taken is None:
+            raise HTTPException(404, f"there is no action {place}")
+        outcome, state = taken.outcome, ""
+        if outcome is not None and outcome.dag:
+            state = caller.run_state(outcome.dag, outcome.run)
+        page = taken_page(taken, state, _own_path(links, request.query_params.get("back", "")), self._now_ms())
+        fragment = None if page.is_final else f"/fragments/taken/{place}?{urlencode({'back': page.back})}"
+        frame = self._frame(request, caller.viewer, known, "", taken.record.action.title(), fragment)
+        return self._renderer.render(template, frame, page)
 
     def _links(self, request: Request) -> Links:
         root = str(request.scope.get("root_path", "")).rstrip("/")
@@ -357,12 +456,12 @@ class _Pages:
         return self._renderer.render(path.format(template), frame, model)
 
     def _answer(self, request: Request, caller: Caller, html: str, status: int = 200) -> Response:
-        """Return HTML with the token of the user, and give a browser without one its cookie."""
+        """Return HTML with a token of the user, and give a browser without one its cookie."""
         cookie = request.cookies.get(COOKIE, "")
         is_new = not cookie
         if is_new:
             cookie = new_cookie()
-        token = csrf_token(self._site.secret, cookie, caller.viewer.name)
+        token = csrf_token(self._site.secret, cookie, caller.viewer.name, new_page_key(self._now_ms()))
         response = HTMLResponse(html.replace(_TOKEN_PLACE, token), status, {"Cache-Control": "private, no-store"})
         if is_new:
             secure = self._site.is_secure or request.url.scheme == "https"
@@ -370,13 +469,21 @@ class _Pages:
             response.set_cookie(COOKIE, cookie, path=path, secure=secure, httponly=True, samesite="strict")
         return response
 
-    def _refuse_forged(self, request: Request, viewer: Viewer, form: Mapping[str, str]) -> None:
+    def _changed(self, request: Request, caller: Caller, html: str) -> Response:
+        """Return a fragment with the token of the user; 304 if it has not changed but for that token."""
+        of_whom = f"{request.cookies.get(COOKIE, '')} {caller.viewer.name} "
+        return _with_etag(request, self._answer(request, caller, html), f"{of_whom}{html.replace(_TOKEN_PLACE, '')}")
+
+    def _refuse_forged(self, request: Request, viewer: Viewer, form: Mapping[str, str]) -> str:
+        """Return the key of the page with the form. Raises `HTTPException` if no page of this user sent it."""
         hosts = self._site.hosts | {request.headers.get("host", "")}
         if not is_own_origin(request.headers.get("origin"), request.headers.get("sec-fetch-site"), hosts):
             raise HTTPException(403, "the form was not sent by a page of this server")
         cookie = request.cookies.get(COOKIE, "")
-        if not is_token_of(form.get("csrf", ""), self._site.secret, cookie, viewer.name):
+        page_key = page_key_of(form.get("csrf", ""), self._site.secret, cookie, viewer.name, self._now_ms())
+        if page_key is None:
             raise HTTPException(403, "the page is too old, or another user's: load it again, and repeat the action")
+        return page_key
 
 
 def _query(request: Request) -> TraceQuery:
@@ -391,9 +498,16 @@ def _with_paths(frame: Frame, fragment: str, back: str) -> Frame:
     return replace(frame, fragment=fragment, back=back)
 
 
-def _with_etag(request: Request, response: Response) -> Response:
-    """Return the response with the hash of its body; an empty 304 if the browser has it."""
-    etag = f'"{hashlib.sha256(response.body).hexdigest()[:32]}"'
+def _own_path(links: Links, path: str) -> str:
+    """Return a path to which a page leads back; the first page for one outside of this app."""
+    is_own = path == links.root or path.startswith(f"{links.root}/")
+    return links.page("/") if not is_own or "\\" in path or "//" in path else path
+
+
+def _with_etag(request: Request, response: Response, content: str | None = None) -> Response:
+    """Return the response with the hash of `content`, or of its body; an empty 304 if the browser has it."""
+    hashed = response.body if content is None else content.encode()
+    etag = f'"{hashlib.sha256(hashed).hexdigest()[:32]}"'
     if response.headers.get("Cache-Control") is None or "no-store" in response.headers["Cache-Control"]:
         response.headers["Cache-Control"] = "private, no-cache"
     response.headers["ETag"] = etag

@@ -1,8 +1,11 @@
 """Tokens against forged requests: each form sends back what only a page of this app could have told it.
 
 A browser gets a cookie with a random value (`SameSite=Strict`, not readable by scripts). The token of a form is a MAC
-of that value and of the user's name, made with a secret that all API servers share. Another site can make the browser
-send the cookie at most, and knows no token; a token of one user is none of another's.
+of that value, of the user's name and of the page's own key, made with a secret that all API servers share. Another site
+can make the browser send the cookie at most, and knows no token; a token of one user is none of another's.
+
+The key is the time at which the page was made, with random digits: a token is valid for a day, and an action that is
+sent twice from one page (a double click, a reload) is known as the same.
 
 `is_own_origin` is the second check: the browser tells where the form came from.
 """
@@ -12,13 +15,17 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
+import time
 from collections.abc import Collection
 from urllib.parse import urlsplit
 
-__all__ = ["COOKIE", "csrf_token", "is_own_origin", "is_token_of", "new_cookie"]
+__all__ = ["COOKIE", "csrf_token", "is_own_origin", "new_cookie", "new_page_key", "page_key_of", "time_of_page_key"]
 
 COOKIE = "waybill_csrf"
 _BYTES = 24
+_VALID_MS = 24 * 3_600_000
+_CLOCKS_MS = 5 * 60_000
+"""The clocks of two API servers differ by this at most."""
 
 
 def new_cookie() -> str:
@@ -26,14 +33,30 @@ def new_cookie() -> str:
     return secrets.token_urlsafe(_BYTES)
 
 
-def csrf_token(secret: bytes, cookie: str, user: str) -> str:
-    """Return the token of a cookie and a user."""
-    return hmac.new(secret, f"{len(cookie)}:{cookie}{user}".encode(), hashlib.sha256).hexdigest()
+def new_page_key(now_ms: int) -> str:
+    """Return the key of a page that is made now."""
+    return f"{now_ms}-{secrets.token_hex(8)}"
 
 
-def is_token_of(token: str, secret: bytes, cookie: str, user: str) -> bool:
-    """Return whether a form's token is that of the cookie and the user."""
-    return bool(cookie) and hmac.compare_digest(token.encode(), csrf_token(secret, cookie, user).encode())
+def time_of_page_key(page_key: str) -> int:
+    """Return when the page of a key was made, as epoch ms."""
+    return int(page_key.partition("-")[0])
+
+
+def csrf_token(secret: bytes, cookie: str, user: str, page_key: str | None = None) -> str:
+    """Return the token of a cookie and a user for the forms of a page. `page_key`: None is that of a page made now."""
+    page_key = new_page_key(int(time.time() * 1000)) if page_key is None else page_key
+    signed = f"{len(cookie)}:{cookie}{len(page_key)}:{page_key}{user}"
+    return f"{page_key}.{hmac.new(secret, signed.encode(), hashlib.sha256).hexdigest()}"
+
+
+def page_key_of(token: str, secret: bytes, cookie: str, user: str, now_ms: int) -> str | None:
+    """Return the page's key in a form's token; None if it is not a token of the cookie and the user, or too old."""
+    page_key = token.partition(".")[0]
+    if not cookie or not hmac.compare_digest(token.encode(), csrf_token(secret, cookie, user, page_key).encode()):
+        return None
+    age_ms = now_ms - time_of_page_key(page_key)
+    return page_key if -_CLOCKS_MS <= age_ms <= _VALID_MS else None
 
 
 def is_own_origin(origin: str | None, fetch_site: str | None, hosts: Collection[str]) -> bool:

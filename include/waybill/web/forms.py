@@ -91,8 +91,8 @@ def command_of(action: ActionName, fields: Mapping[str, str], reason: str = "…
     stream = fields.get("stream", "")
     words = {
         ActionName.ACKNOWLEDGE: ["incidents", "ack", fields.get("incident", "")],
-        ActionName.RELEASE: ["quality", "release", stream],
-        ActionName.REJECT: ["quality", "reject", stream],
+        ActionName.RELEASE: ["quality", "release", stream, "--plan", fields.get("plan", "")],
+        ActionName.REJECT: ["quality", "reject", stream, "--plan", fields.get("plan", "")],
         ActionName.RETRY: ["quarantine", "retry", stream],
         ActionName.PAUSE: ["pause", stream],
         ActionName.RESUME: ["resume", stream],
@@ -102,7 +102,7 @@ def command_of(action: ActionName, fields: Mapping[str, str], reason: str = "…
         ActionName.ACCEPT_GAP: ["gaps", "accept", fields.get("topic", ""), fields.get("partition", "")],
     }[action]
     if action is ActionName.ACCEPT_GAP:
-        words += ["--stream", stream]
+        words += ["--stream", stream, "--within", fields.get("within", "")]
     if action is ActionName.RETRY:  # its option --reason selects messages, and it stores no reason
         if kind := fields.get("kind"):
             words += ["--reason", kind]

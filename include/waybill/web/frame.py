@@ -51,8 +51,6 @@ class Viewer:
 
     name: str
     role: Role
-    session: str
-    """What tells this login from others: CSRF tokens are bound to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +120,8 @@ class Message:
     remedy: str
     status: int
     """The HTTP status of the answer."""
+    sign_in: str = ""
+    """The address of the login page, which leads back here; '' where it is of no use."""
 
 
 @dataclass(frozen=True, slots=True)

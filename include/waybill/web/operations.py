@@ -19,9 +19,10 @@ from waybill.watch.action_log import ActionOutcome
 from waybill.web.actions import Operation, Order
 from waybill.web.forms import ActionName
 
-__all__ = ["BACKFILL_DAG", "DECISION_DAG", "OPERATIONS", "RETRY_DAG"]
+__all__ = ["BACKFILL_DAG", "DECISION_DAG", "OPERATIONS", "RETRY_DAG", "UNDO_DAG"]
 
 RETRY_DAG, BACKFILL_DAG, DECISION_DAG = "quarantine_retry", "backfill", "quality_decision"
+UNDO_DAG = "backfill_undo"
 
 
 # --- done by this process ---------------------------------------------------------------------------------------------
@@ -69,7 +70,7 @@ def _decide_pause(order: Order, action: PauseAction) -> ActionOutcome:
 def _accept_gap(order: Order) -> ActionOutcome:
     """Do what `waybill gaps accept` does for a gap at the end of a chain."""
     from waybill.ingest import connect
-    from waybill.ingest.gap_acceptance import accept_gap
+    from waybill.ingest.gap_acceptance import SeenGap, accept_gap
 
     name, partition = order.fields["stream"], order.fields["partition"]
     if not partition.isdecimal():
@@ -77,8 +78,9 @@ def _accept_gap(order: Order) -> ActionOutcome:
     stream, tp = order.config.stream(name), TopicPartition(order.fields["topic"], int(partition))
     if not stream.matches(tp.topic):
         raise ConfigError(f"topic {tp.topic!r} does not belong to stream {name!r}")
+    seen = SeenGap.parse(order.fields["within"])
     with connect(order.config, name) as services:
-        accepted = accept_gap(services, stream, tp, Decision(order.reason, order.by))
+        accepted = accept_gap(services, stream, tp, Decision(order.reason, order.by), seen=seen)
     lost = sum(gap.messages_at_most for gap in accepted.gaps)
     gaps = "; ".join(str(gap) for gap in accepted.gaps)
     return ActionOutcome(
@@ -99,7 +101,10 @@ def _reject(order: Order) -> ActionOutcome:
 
 
 def _decide_hold(order: Order, decision: str) -> ActionOutcome:
-    form = {"stream": order.fields["stream"], "decision": decision, "reason": order.reason}
+    stream, plan = order.fields["stream"], order.fields["plan"]
+    if not plan:
+        raise ConfigError(f"the form names no plan: look at `waybill quality show {stream}`, and decide with a command")
+    form = {"stream": stream, "decision": decision, "plan": plan, "reason": order.reason}
     return _triggered(order, DECISION_DAG, form)
 
 
@@ -128,7 +133,8 @@ def _promote(order: Order) -> ActionOutcome:
 
 
 def _undo(order: Order) -> ActionOutcome:
-    return _change_backfill(order, "undo")
+    form = {"stream": order.fields["stream"], "backfill": order.fields["backfill"], "reason": order.reason}
+    return _triggered(order, UNDO_DAG, form)
 
 
 def _cancel(order: Order) -> ActionOutcome:
@@ -137,8 +143,8 @@ def _cancel(order: Order) -> ActionOutcome:
 
 def _triggered(order: Order, dag: str, form: Mapping[str, object]) -> ActionOutcome:
     order.config.stream(order.fields["stream"])  # an unknown stream is an error of this action, not of a later run
-    run = order.trigger(dag, form)
-    return ActionOutcome(True, f"DAG {dag} does it, in run {run}", order.run_link(dag, run))
+    order.trigger(dag, form, order.run)
+    return ActionOutcome(True, f"ordered: run {order.run} of DAG {dag}", order.run_link(dag, order.run), dag, order.run)
 
 
 OPERATIONS: Mapping[ActionName, Operation] = {

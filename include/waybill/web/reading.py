@@ -1,7 +1,9 @@
 """The status document in the memory of a process, read again every few seconds at most.
 
-A page never waits long for S3: it shows what is known while a thread reads, and waits two seconds at most if nothing
-recent is known. When S3 does not answer, the last state stays, and the page says so.
+A page shows what is known while a thread reads, and does not wait for S3. Two exceptions: the request that begins a
+reading waits for it up to two seconds if the known state is old, and so do up to four requests while nothing is known.
+The others go on at once: threads of the API server are few, and Airflow's own pages need them. When S3 does not answer,
+the last state stays, and the page says so.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ logger = logging.getLogger(__name__)
 _EVERY_SECONDS = 3.0
 _OLD_SECONDS = 15.0
 _WAIT_SECONDS = 2.0
+_WAITING = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,7 @@ class StatusReader:
         self._begun: float | None = None
         self._ended: float | None = None
         self._reading: Future[None] | None = None
+        self._waiting = threading.BoundedSemaphore(_WAITING)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="waybill-status")
 
     def close(self) -> None:
@@ -71,10 +75,17 @@ class StatusReader:
             if is_idle and (self._begun is None or now - self._begun >= self._every):
                 self._begun = now
                 self._reading = self._pool.submit(self._read_again)
+                begins = True
+            else:
+                begins = False
             reading = self._reading
             is_old = self._ended is None or now - self._ended > _OLD_SECONDS
-        if is_old and reading is not None:
-            wait([reading], _WAIT_SECONDS)
+            is_nothing_known = self._known.status is None
+        if is_old and reading is not None and (begins or is_nothing_known) and self._waiting.acquire(blocking=False):
+            try:
+                wait([reading], _WAIT_SECONDS)
+            finally:
+                self._waiting.release()
         if self._ended is None:
             return Known(None, f"{self._where} is being read: S3 has not answered yet")
         return self._known

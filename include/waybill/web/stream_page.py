@@ -374,18 +374,35 @@ _ACCEPTABLE = frozenset({"RetentionGap", "LogTruncated"})
 
 def _stop_row(stream: StreamStatus, stop: StopStatus, links: Links, viewer: Viewer, now_ms: int) -> StopRow:
     fields = {"stream": stream.name, "topic": stop.topic, "partition": str(stop.partition)}
-    can_accept = stop.error in _ACCEPTABLE
+    lost = _lost_offsets(stream, stop)
+    if lost is not None:
+        fields["within"] = f"{lost[0]}-{lost[1] - 1}"
     return StopRow(
         name=f"{stop.topic}/{stop.partition}",
         error=stop.error,
         message=stop.message,
         since=age_text(stop.stopped_ms, now_ms),
         lost_at_most=Figure(
-            count_text(stop.messages_at_most), Tone.CRITICAL, command=f"waybill gaps ls --stream {stream.name}"
+            count_text(stop.messages_at_most if lost is None else lost[1] - lost[0]),
+            Tone.CRITICAL,
+            command=f"waybill gaps ls --stream {stream.name}",
         ),
-        accept=form_of(ActionName.ACCEPT_GAP, links, viewer, fields) if can_accept else None,
+        accept=form_of(ActionName.ACCEPT_GAP, links, viewer, fields) if lost is not None else None,
         command=f"waybill gaps ls --stream {stream.name}",
     )
+
+
+def _lost_offsets(stream: StreamStatus, stop: StopStatus) -> tuple[int, int] | None:
+    """Return the first offset that an accepted gap would lose now, and the one after the last; None: not known.
+
+    The stop states what was lost when it was recorded; since then, retention may have deleted more.
+    """
+    found = [each for each in stream.topic_partitions if (each.topic, each.partition) == (stop.topic, stop.partition)]
+    if stop.error not in _ACCEPTABLE or not found:
+        return None
+    [tp] = found
+    first, end = (tp.committed, tp.earliest) if stop.error == "RetentionGap" else (tp.end, tp.committed)
+    return (first, end) if first < end else None
 
 
 def _pause_rows(stream: StreamStatus, now_ms: int) -> tuple[PauseRow, ...]:
@@ -447,7 +464,7 @@ def _audit_tone(severities: list[str]) -> Tone:
 def _hold(name: str, hold: HoldStatus | None, links: Links, viewer: Viewer, now_ms: int) -> Hold | None:
     if hold is None:
         return None
-    fields = {"stream": name}
+    fields = {"stream": name, "plan": hold.plan}
     return Hold(
         since=age_text(hold.at_ms, now_ms),
         failed=hold.failed,

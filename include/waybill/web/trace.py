@@ -1,7 +1,7 @@
 """The page Trace: the only one that asks S3 and the catalog, when a person asks for a message.
 
-Few traces run at a time: the others wait a moment, and are refused after that, so that traces never take all threads of
-the API server.
+Few traces run at a time, in threads of their own, and the others are refused at once. A page waits for its trace for a
+while only: S3 and the catalog may hang for minutes. So traces never take the threads that Airflow's own pages need.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from waybill.config import Config
 from waybill.config.quantities import counted
-from waybill.errors import ConfigError, WaybillError
+from waybill.errors import ConfigError, StoreUnavailable, WaybillError
 from waybill.names import TopicPartition
 from waybill.web.figures import bytes_text, count_text
 from waybill.web.frame import Links
@@ -35,7 +36,9 @@ if TYPE_CHECKING:
 __all__ = ["PageTracer"]
 
 _AT_A_TIME = 4
-_WAIT_SECONDS = 5.0
+_WAIT_SECONDS = 15.0
+_BUSY = f"{counted(_AT_A_TIME, 'other trace')} are at work: try again in a moment"
+_T = TypeVar("_T")
 _SHOWN_BYTES = 16 << 10
 _SHOWN_CHARACTERS = 2_000
 
@@ -43,46 +46,65 @@ _SHOWN_CHARACTERS = 2_000
 class PageTracer:
     """Answers queries of the page. It opens the archive and the catalog at the first one."""
 
-    def __init__(self, load_config: Callable[[], Config]) -> None:
+    def __init__(self, load_config: Callable[[], Config], *, wait_seconds: float = _WAIT_SECONDS) -> None:
         self._load_config = load_config
+        self._wait_seconds = wait_seconds
         self._running = threading.BoundedSemaphore(_AT_A_TIME)
+        self._pool = ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="waybill-trace")
 
     def __call__(self, query: TraceQuery, links: Links, streams: tuple[str, ...]) -> TracePage:
         """Return the page for a query. What is wrong with it is told on the page."""
         if not (query.id or query.topic or query.offset):
             return TracePage(query, streams, (), "", "")
         command = _command(query)
-        if not self._running.acquire(timeout=_WAIT_SECONDS):
-            busy = f"{counted(_AT_A_TIME, 'other trace')} are at work: try again in a moment"
-            return TracePage(query, streams, (), busy, command)
         try:
-            return TracePage(query, streams, self._find(query, links), "", command)
+            return TracePage(query, streams, self._run(lambda: self._find(query, links)), "", command)
         except (WaybillError, LookupError) as error:
             return TracePage(query, streams, (), str(error.args[0] if error.args else error), command)
-        finally:
-            self._running.release()
 
     def value(self, query: TraceQuery) -> bytes:
         """Return the value of a message as it is archived.
 
-        Raises `LookupError` if the archive has no such message, or too many traces are at work; a `WaybillError` for a
-        query that names no message, and for a service that does not answer.
+        Raises `LookupError` if the archive has no such message; a `WaybillError` for a query that names no message,
+        for a service that does not answer, and while too many traces are at work.
         """
         from waybill.trace import open_services, read_message
 
         tp, offset = _place(query)
-        if not self._running.acquire(timeout=_WAIT_SECONDS):
-            raise LookupError("other traces are at work: try again in a moment")
-        try:
+
+        def read() -> Mapping[str, Any] | None:
             config = self._load_config()
             name = query.stream or _stream_of(config, tp.topic)
             with open_services(config) as services:
-                message = read_message(services.store, config.stream(name), tp, offset)
-        finally:
-            self._running.release()
+                return read_message(services.store, config.stream(name), tp, offset)
+
+        message = self._run(read)
         if message is None or message["value"] is None:
             raise LookupError(f"the archive has no value at {tp}@{offset}")
         return bytes(message["value"])
+
+    def _run(self, work: Callable[[], _T]) -> _T:
+        """Return what `work` returns in a thread of its own. Raises `StoreUnavailable` if it takes too long.
+
+        The thread of work that takes too long counts as one at work until it ends.
+        """
+        if not self._running.acquire(blocking=False):
+            raise StoreUnavailable(_BUSY)
+
+        def run() -> _T:
+            try:
+                return work()
+            finally:
+                self._running.release()
+
+        future: Future[_T] = self._pool.submit(run)
+        try:
+            return future.result(self._wait_seconds)
+        except TimeoutError:
+            raise StoreUnavailable(
+                f"S3 and the catalog have not answered within {self._wait_seconds:.0f} seconds: try again, or use the "
+                f"command, which waits longer"
+            ) from None
 
     def _find(self, query: TraceQuery, links: Links) -> tuple[TraceView, ...]:
         from waybill.trace import find_places, open_services, trace_message
@@ -208,7 +230,7 @@ def _object(found: Traced, bucket: str) -> ObjectView | None:
         count_text(held.name.first_offset),
         count_text(held.next_offset - 1),
         bytes_text(held.size_bytes),
-        "",
+        "not known" if held.modified is None else _value_text(held.modified),
         f"waybill ls {found.stream} {found.tp}",
     )
 

@@ -35,10 +35,21 @@ class MemoryStore:
     is_away: bool = False
 
     def create_if_absent(self, key: str, data: bytes) -> None:
+        assert self.create_or_read_existing(key, data) is None
+
+    def create_or_read_existing(self, key: str, data: bytes) -> bytes | None:
+        self._check()
+        existing = self.objects.get(key)
+        self.objects.setdefault(key, bytes(data))
+        return existing
+
+    def read_if_exists(self, key: str) -> bytes | None:
+        self._check()
+        return self.objects.get(key)
+
+    def _check(self) -> None:
         if self.is_away:
             raise StoreUnavailable("archive", "refused", "start it")
-        assert key not in self.objects
-        self.objects[key] = bytes(data)
 
 
 @dataclass
@@ -54,6 +65,10 @@ class Pages:
     clock: float = 0.0
     reads: int = 0
     tracer: Tracer | None = None
+    base_url: str = ""
+    run: str = ""
+    """The DAG run that operations order; '': they are done at once."""
+    run_state: str = "queued"
 
     def client(self, user: str = "ada", role: Role = Role.OPERATOR) -> TestClient:
         """Return a browser of a user."""
@@ -67,10 +82,10 @@ class Pages:
             {name: self._operation(name) for name in ActionName},
             lambda: self.now_ms,
         )
-        site = Site(PREFIX, SECRET, lambda back: f"/auth/login?next={back}")
+        site = Site(PREFIX, SECRET, lambda back: f"/auth/login?next={back}", self.base_url)
         pages = create_app(
             self.reader,
-            _authenticate,
+            self._authenticate,
             actions,
             site,
             tracer=self.tracer,
@@ -94,17 +109,18 @@ class Pages:
             if self.refusal:
                 raise TriggerRefused(self.refusal)
             self.orders.append((name, order))
+            if self.run:
+                return ActionOutcome(True, f"ordered: run {self.run}", f"/dags/d/runs/{self.run}", "d", self.run)
             return ActionOutcome(True, f"{name} is done")
 
         return do
 
+    def _authenticate(self, request: Request) -> Caller:
+        user = request.headers.get("x-user")
+        if not user:
+            raise HTTPException(401, "Not authenticated")
+        return Caller(Viewer(user, Role[request.headers["x-role"]]), _never, lambda *_: self.run_state)
 
-def _authenticate(request: Request) -> Caller:
-    user = request.headers.get("x-user")
-    if not user:
-        raise HTTPException(401, "Not authenticated")
-    return Caller(Viewer(user, Role[request.headers["x-role"]], ""), _never)
 
-
-def _never(dag: str, form: Mapping[str, object]) -> str:
+def _never(dag: str, form: Mapping[str, object], run: str) -> None:
     raise AssertionError(f"{dag} was triggered with {form}")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from dataclasses import replace
 
 import orjson
 import pytest
 from fastapi.testclient import TestClient
+from httpx import Response
 from pages_under_test import HOST, PREFIX, SECRET, Pages
 from sample_status import NOW_MS, flights, sample_status
 
 from waybill.errors import StoreUnavailable
-from waybill.web.csrf import COOKIE, csrf_token
+from waybill.web.csrf import COOKIE, csrf_token, new_page_key, page_key_of
 from waybill.web.forms import ACTION_ROLES, ActionName
 from waybill.web.frame import Links, Role
 from waybill.web.trace_page import TracePage, TraceQuery
@@ -21,14 +24,22 @@ FRAGMENTS = ("streams", "streams/flights", "incidents", "kafka", "replays", "cos
 
 
 def token_of(client: TestClient) -> str:
-    """Return the token of the pages that the browser opens. Those of a viewer have no form, and so none of it."""
+    """Return a token like that of the pages that the browser opens. Those of a viewer have no form, and so none."""
     client.get(f"{PREFIX}/")
-    return csrf_token(SECRET, client.cookies[COOKIE], client.headers["x-user"])
+    return csrf_token(SECRET, client.cookies[COOKIE], client.headers["x-user"], new_page_key(NOW_MS))
 
 
-def test_the_token_of_a_form_is_the_one_that_the_app_takes(pages: Pages) -> None:
+def tokens_in(answer: Response) -> set[str]:
+    return set(re.findall(r'name="csrf" value="([^"]+)"', answer.text))
+
+
+def test_the_token_of_a_form_is_the_one_that_the_app_takes_and_each_page_has_its_own(pages: Pages) -> None:
     client = pages.client()
-    assert f'name="csrf" value="{token_of(client)}"' in client.get(f"{PREFIX}/").text
+    [first], [second] = tokens_in(client.get(f"{PREFIX}/")), tokens_in(client.get(f"{PREFIX}/"))
+    assert first != second
+    keys = [page_key_of(token, SECRET, client.cookies[COOKIE], "ada", NOW_MS) for token in (first, second)]
+    assert None not in keys
+    assert page_key_of(first, SECRET, client.cookies[COOKIE], "ada", NOW_MS + 25 * 3_600_000) is None
 
 
 def send(client: TestClient, action: str, headers: dict[str, str] | None = None, **form: str):  # type: ignore[no-untyped-def]
@@ -60,7 +71,13 @@ def test_a_page_without_a_login_leads_to_the_login_page_unless_it_is_in_a_frame(
     assert answer.headers["location"] == f"/auth/login?next={HOST}{PREFIX}/cost"
     in_frame = browser.get(f"{PREFIX}/cost", headers={"sec-fetch-dest": "iframe"}, follow_redirects=False)
     assert in_frame.status_code == 401
-    assert "Sign in" in in_frame.text
+    assert f'<a href="/auth/login?next={HOST}{PREFIX}/cost">Sign in</a>' in in_frame.text
+
+
+def test_behind_a_proxy_the_login_leads_back_to_the_address_that_the_browser_knows() -> None:
+    browser = TestClient(Pages(base_url="https://airflow.example.net:8443").app)
+    answer = browser.get(f"{PREFIX}/cost?a=b", headers={"sec-fetch-dest": "document"}, follow_redirects=False)
+    assert answer.headers["location"] == f"/auth/login?next=https://airflow.example.net:8443{PREFIX}/cost?a=b"
 
 
 @pytest.mark.parametrize("name", FRAGMENTS)
@@ -107,6 +124,61 @@ def test_a_form_does_what_it_says_and_is_recorded_with_user_reason_and_outcome(p
     assert (record["by"], record["action"], record["reason"]) == ("ada", "pause", "Kafka is moved")
     assert record["command"] == "waybill pause flights --reason 'Kafka is moved' --by ada"
     assert (outcome["is_done"], outcome["text"]) == (True, "pause is done")
+
+
+def test_a_form_that_is_sent_twice_is_one_action(pages: Pages) -> None:
+    client = pages.client()
+    form = {"csrf": token_of(client), "stream": "flights", "reason": "why"}
+    first = send(client, "pause", **form)
+    assert (first.history[0].status_code, first.status_code) == (303, 200)
+    pages.now_ms += 1000
+    again = send(client, "pause", **form)
+    assert again.url == first.url
+    assert client.get(str(first.url)).text.count("pause is done") == 1
+    assert len(pages.orders) == 1
+    send(client, "pause", **{**form, "reason": "another"})
+    send(client, "pause", **{**form, "csrf": token_of(client)})
+    assert len(pages.orders) == 3, "another reason, or another page, is another action"
+    assert len({order.run for _, order in pages.orders}) == 3
+
+
+@pytest.mark.parametrize(
+    ("state", "title", "is_polled"),
+    [
+        ("queued", "Ordered", True),
+        ("running", "At work", True),
+        ("success", "Done", False),
+        ("failed", "Failed", False),
+        ("", "Ordered", True),
+    ],
+)
+def test_what_a_dag_run_does_is_ordered_until_airflow_knows_how_it_ended(
+    pages: Pages, state: str, title: str, is_polled: bool
+) -> None:
+    pages.run, pages.run_state = "r1", state
+    client = pages.client()
+    back = f"{PREFIX}/streams/flights"
+    answer = send(client, "promote", csrf=token_of(client), stream="flights", reason="why", back=back)
+    assert f"<h1>{title}</h1>" in answer.text
+    assert '<a href="/dags/d/runs/r1">' in answer.text
+    assert f'<a href="{back}">Back</a>' in answer.text
+    [fragment] = re.findall(r'data-fragment="([^"]*)"', answer.text)
+    assert bool(fragment) is is_polled
+    if is_polled:
+        pages.run_state = "failed"
+        assert "<h1>Failed</h1>" in client.get(fragment).text
+
+
+def test_an_action_that_was_interrupted_has_no_outcome_yet_and_an_unknown_one_is_not_found(pages: Pages) -> None:
+    client = pages.client()
+    taken = str(send(client, "pause", csrf=token_of(client), stream="flights", reason="why").url)
+    pages.store.objects = {key: data for key, data in pages.store.objects.items() if "outcome" not in key}
+    other_process = Pages(store=pages.store).client("eve", Role.VIEWER)
+    assert "<h1>No outcome yet</h1>" in other_process.get(taken).text
+    for place in ("0000000000000-000000000000000000000000", "x", "..%2f.."):
+        assert client.get(f"{PREFIX}/actions/taken/{place}").status_code == 404
+    pages.store.is_away = True
+    assert other_process.get(taken).status_code == 503
 
 
 @pytest.mark.parametrize("action", list(ActionName))
@@ -169,7 +241,7 @@ def test_a_refused_action_says_why_and_is_recorded(pages: Pages) -> None:
     pages.refusal = "DAG backfill is paused in Airflow"
     client = pages.client()
     answer = send(client, "promote", csrf=token_of(client), stream="flights", backfill="20260921_7f3a", reason="why")
-    assert answer.status_code == 409
+    assert "<h1>Not done</h1>" in answer.text
     assert "is paused in Airflow" in answer.text
     assert orjson.loads(list(pages.store.objects.values())[1])["is_done"] is False
 
@@ -218,7 +290,9 @@ def test_the_document_is_given_as_json_with_an_etag(pages: Pages) -> None:
     assert again.status_code == 304
 
 
-def test_the_bytes_of_a_message_are_a_download_and_never_a_page() -> None:
+def test_the_bytes_of_a_message_are_a_download_for_operators_and_never_a_page(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     class Found:
         def __call__(self, query: TraceQuery, links: Links, streams: tuple[str, ...]) -> TracePage:
             del links
@@ -229,10 +303,15 @@ def test_the_bytes_of_a_message_are_a_download_and_never_a_page() -> None:
                 raise LookupError("the archive has no value there")
             return b"<script>alert(1)</script>"
 
-    client = Pages(tracer=Found()).client()
+    pages = Pages(tracer=Found())
+    client = pages.client()
+    caplog.set_level(logging.INFO, "waybill.web.app")
     answer = client.get(f"{PREFIX}/trace/value?topic=flights&partition=0&offset=7")
     assert answer.content == b"<script>alert(1)</script>"
     assert answer.headers["content-type"] == "application/octet-stream"
     assert answer.headers["content-disposition"].startswith("attachment")
     assert answer.headers["x-content-type-options"] == "nosniff"
+    assert "ada downloads the value of flights/0@7" in caplog.text
     assert client.get(f"{PREFIX}/trace/value?topic=flights&partition=0&offset=8").status_code == 404
+    viewer = pages.client(role=Role.VIEWER)
+    assert viewer.get(f"{PREFIX}/trace/value?topic=flights&partition=0&offset=7").status_code == 403
