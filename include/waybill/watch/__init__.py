@@ -10,6 +10,7 @@
 | `status_build`, `status_parts`, `status_writer` | what is in it, what is read for it, and how it is stored |
 | `action_log` | the actions that people took on the pages |
 | `airflow_figures` | figures of Airflow: its components, failed runs, tasks at a standstill |
+| `action_runs` | how the DAG runs ended that people ordered on the pages |
 | `airflow_api` | the requests to Airflow's API that these figures need |
 | `table_reader` | reading the state that these figures need |
 | `samples` | the offsets that earlier watches saw |

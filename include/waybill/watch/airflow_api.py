@@ -108,12 +108,15 @@ class AirflowApi:
         )
         if "metadatabase" in unhealthy:  # it answers nothing else then
             return AirflowState(unhealthy, unknown=frozenset(dags))
+        self._sign_in()
+        runs, unknown = self._last_runs(self._restless(dags), oldest_ms)
+        return AirflowState(unhealthy, self._with_tasks(runs), unknown, self._waiting(dags, now_ms, waiting))
+
+    def _sign_in(self) -> None:
         if not self._endpoint.has_token:
             credentials = {"username": self._endpoint.login, "password": self._endpoint.password}
             token = self._request("POST", "/auth/token", json=credentials).get("access_token")
             self._http.headers["Authorization"] = f"Bearer {token}"
-        runs, unknown = self._last_runs(self._restless(dags), oldest_ms)
-        return AirflowState(unhealthy, self._with_tasks(runs), unknown, self._waiting(dags, now_ms, waiting))
 
     def _restless(self, dags: Collection[str]) -> list[str]:
         """Return those of the DAGs that are not paused and whose newest run did not succeed, as far as it has ended."""
@@ -192,6 +195,22 @@ class AirflowApi:
         }
         answer = self._request("POST", "/api/v2/dags/~/dagRuns/~/taskInstances/list", json=body)
         return tuple(task for each in answer["task_instances"] if (task := _waiting_task(each)) is not None)
+
+    def ended_runs(self, dags: Collection[str], oldest_ms: int) -> dict[tuple[str, str], str]:
+        """Return the states, `success` or `failed`, of the newest hundred runs of `dags` that ended since then.
+
+        By DAG and run.
+        """
+        self._sign_in()
+        body = {
+            "dag_ids": sorted(dags),
+            "states": ["success", "failed"],
+            "end_date_gte": _iso(oldest_ms),
+            "order_by": "-end_date",
+            "page_limit": _PAGE,
+        }
+        answer = self._request("POST", "/api/v2/dags/~/dagRuns/list", json=body)
+        return {(run["dag_id"], run["dag_run_id"]): run["state"] for run in answer["dag_runs"]}
 
     def _request(self, method: str, path: str, **options: Any) -> dict[str, Any]:
         try:

@@ -20,7 +20,7 @@ __all__ = ["AIRFLOW", "airflow_finding", "ask_airflow", "task_findings", "unknow
 AIRFLOW = "Airflow"
 """The subject of findings about Airflow itself."""
 
-_OTHER_DAGS = ("backfill", "restore", "rehearse", "ledger", "watch", "airflow_cleanup")
+_OTHER_DAGS = ("backfill", "backfill_undo", "restore", "rehearse", "ledger", "watch", "airflow_cleanup")
 _RECENT_MS = 48 * 3_600_000
 """A run that failed longer ago counts no more: its DAG is run by hand, or it has not run since for another reason."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from functools import partial
 from typing import TypeVar
 
 from waybill.config import Config
@@ -19,6 +20,7 @@ from waybill.incidents.incident import IncidentBook
 from waybill.names import day_of, status_key
 from waybill.store import Store
 from waybill.watch.action_log import list_actions
+from waybill.watch.action_runs import find_action_runs, known_action_runs
 from waybill.watch.measure import Measured, WatchServices
 from waybill.watch.status import DecisionStatus, ReplayStatus, Status, StreamDetails, UsageStatus
 from waybill.watch.status_build import (
@@ -92,6 +94,9 @@ def _make(
     replays_ms = None
     if config.replay is not None:
         replays, replays_ms = _replays(config, before, at_ms)
+    actions = _try("actions", lambda: _actions(store, at_ms), before.actions)
+    actions = known_action_runs(actions, before.actions)
+    actions = _try("ordered DAG runs", partial(find_action_runs, config, services.find, actions), actions)
     return Status(
         at_ms=at_ms,
         seconds=round(seconds, 3),
@@ -106,7 +111,7 @@ def _make(
         replays_ms=replays_ms,
         usage=usage,
         usage_ms=usage_ms,
-        actions=_try("actions", lambda: _actions(store, at_ms), before.actions),
+        actions=actions,
         broken={name: str(error) for name, error in config.broken.items()},
     )
 
@@ -175,6 +180,9 @@ def _actions(store: Store, at_ms: int) -> tuple[DecisionStatus, ...]:
             record.reason,
             "no outcome is recorded" if outcome is None else outcome.text,
             record.command,
+            str(record.place),
+            "" if outcome is None else outcome.dag,
+            "" if outcome is None else outcome.run,
         )
         for record, outcome in list_actions(store, at_ms)
     )

@@ -43,6 +43,8 @@ class DecisionRow:
     stream_href: str
     reason: str
     outcome: str
+    outcome_href: str
+    """The page of the outcome, which asks Airflow how far an ordered DAG run is."""
     command: str
 
 
@@ -80,9 +82,17 @@ def _decision_row(decision: DecisionStatus, links: Links, now_ms: int) -> Decisi
         stream=decision.stream,
         stream_href=links.stream(decision.stream) if decision.stream else "",
         reason=decision.reason,
-        outcome=decision.outcome,
+        outcome=_outcome(decision),
+        outcome_href=links.page(f"/actions/taken/{decision.place}") if decision.place else "",
         command=decision.command,
     )
+
+
+_ENDS = {"success": "; it has succeeded", "failed": "; it has failed"}
+
+
+def _outcome(decision: DecisionStatus) -> str:
+    return f"{decision.outcome}{_ENDS.get(decision.run_state, '')}"
 
 
 # --- Kafka ------------------------------------------------------------------------------------------------------------

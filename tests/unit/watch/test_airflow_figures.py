@@ -21,7 +21,9 @@ from waybill.config.promises import PromiseSeverity
 from waybill.connections import Connection, find_connection
 from waybill.errors import AirflowUnavailable, ConfigError, ConnectionMissing
 from waybill.incidents.finding import Finding, Verdict
+from waybill.watch.action_runs import find_action_runs, known_action_runs
 from waybill.watch.airflow_figures import airflow_finding, ask_airflow, task_findings, without_effects
+from waybill.watch.status import DecisionStatus
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 NOW_MS = int(NOW.timestamp() * 1000)
@@ -185,7 +187,7 @@ def test_sound_airflow_takes_four_requests_and_each_dag_is_a_kept_promise(airflo
     assert broken(found) == []
     assert found.keys() == {
         *("ingest", "partition", "partition__orders", "maintenance", "backfill", "ledger", "watch"),
-        *("restore", "rehearse", "airflow_cleanup"),
+        *("backfill_undo", "restore", "rehearse", "airflow_cleanup"),
     }
     assert {dag: each.stream for dag, each in found.items() if each.stream} == {"partition__orders": "orders"}
     assert len(airflow.requests) == 4
@@ -320,3 +322,25 @@ def test_promises_that_are_broken_since_airflow_stands_still_are_one_incident() 
         Verdict.BROKEN,
         Verdict.KEPT,
     ]
+
+
+def ordered(run: str, dag: str = "backfill", state: str = "") -> DecisionStatus:
+    """Return an action of a page that ordered a DAG run."""
+    texts = ("ada", "promote", "flights", {}, "why", "ordered", "waybill backfill promote")
+    return DecisionStatus(NOW_MS - 60_000, *texts, "place", dag, run, state)
+
+
+def test_an_ordered_run_is_asked_for_until_it_has_ended(airflow: ScriptedAirflow) -> None:
+    failed, going, done = (
+        airflow.run("backfill", "failed", 0.5),
+        airflow.run("backfill", "running", None),
+        airflow.run("quality_decision", "success", 0.5),
+    )
+    decisions = [ordered(failed), ordered(going), ordered(done, "quality_decision"), ordered("", "")]
+    found = find_action_runs(CONFIG, find(airflow), decisions)
+    assert [each.run_state for each in found] == ["failed", "", "success", ""]
+    assert len(airflow.requests) == 2
+    again = known_action_runs(decisions, found)
+    assert again == found, "what has ended is known from the document before"
+    assert find_action_runs(CONFIG, find(airflow), [again[0], again[2], again[3]]) == (again[0], again[2], again[3])
+    assert len(airflow.requests) == 2, "nothing is open"

@@ -69,24 +69,31 @@ def promise(stream: str, name: str, *, broken: bool = False, text: str = "") -> 
 
 
 def topic_partitions(topic: str, count: int, *, stopped: int | None = None) -> tuple[TopicPartitionStatus, ...]:
-    """Return topic-partitions of one topic, each a little farther behind than the one before."""
-    return tuple(
-        TopicPartitionStatus(
-            topic,
-            number,
-            earliest=4_000,
-            end=12_000,
-            committed=11_900 - 40 * number,
-            archived_from=1_000,
-            published=11_000 - 40 * number,
-            swept=10_500 - 40 * number,
-            archived_messages=10_900 - 40 * number,
-            lag_seconds=240.0,
-            gaps=(ChainRange(2_000, 2_300, "RetentionGap", "ada", "a broker was down"),) if number == 1 else (),
-            stop="RetentionGap" if number == stopped else "",
+    """Return topic-partitions of one topic, each a little farther behind than the one before.
+
+    Of the stopped one, Kafka has deleted 300 offsets that were not archived. Number 1 has an old accepted gap, too.
+    """
+    found = []
+    for number in range(count):
+        committed = 11_900 - 40 * number
+        gap = 300 if number == 1 else 0
+        found.append(
+            TopicPartitionStatus(
+                topic,
+                number,
+                earliest=committed + 300 if number == stopped else 4_000,
+                end=12_400 if number == stopped else 12_000,
+                committed=committed,
+                archived_from=1_000,
+                published=11_000 - 40 * number,
+                swept=10_500 - 40 * number,
+                archived_messages=committed - 1_000 - gap,
+                lag_seconds=240.0,
+                gaps=(ChainRange(2_000, 2_300, "RetentionGap", "ada", "a broker was down"),) if gap else (),
+                stop="RetentionGap" if number == stopped else "",
+            )
         )
-        for number in range(count)
-    )
+    return tuple(found)
 
 
 def flights() -> StreamStatus:
@@ -114,7 +121,9 @@ def flights() -> StreamStatus:
         ),
         planned_ms=NOW_MS - 2 * MINUTE_MS,
         hold=HoldStatus(
-            NOW_MS - 2 * MINUTE_MS, ("expect_column_values_to_not_be_null(column=carrier): 3% (31 unexpected)",)
+            NOW_MS - 2 * MINUTE_MS,
+            ("expect_column_values_to_not_be_null(column=carrier): 3% (31 unexpected)",),
+            "20260921T101500Z_ab12",
         ),
         ledger=LedgerStatus(NOW_MS - 3 * 3_600_000, ()),
         details=StreamDetails(
@@ -305,6 +314,21 @@ def sample_status(*others: StreamStatus) -> Status:
                 "Kafka is moved",
                 "paused: ingest paused",
                 "waybill pause paused --reason 'Kafka is moved' --by ada",
+                "1790000000000-0123456789abcdef01234567",
+            ),
+            DecisionStatus(
+                NOW_MS - 960_000,
+                "bob",
+                "promote",
+                "flights",
+                {"stream": "flights", "backfill": "20260921_7f3a"},
+                "as agreed",
+                "ordered: run r1 of DAG backfill",
+                "waybill backfill promote flights 20260921_7f3a --reason 'as agreed' --by bob",
+                "1790000000000-0123456789abcdef01234568",
+                "backfill",
+                "r1",
+                "failed",
             ),
         ),
         broken={"typo": "streams.typo.topics: unknown key"},

@@ -21,7 +21,7 @@ from waybill.web.stream_page import stream_page
 from waybill.web.streams_page import clear_figure, streams_page
 
 LINKS = Links("/team/waybill/ui", "/team")
-VIEWER, ADMIN = Viewer("vic", Role.VIEWER, ""), Viewer("ada", Role.ADMIN, "")
+VIEWER, ADMIN = Viewer("vic", Role.VIEWER), Viewer("ada", Role.ADMIN)
 
 
 def test_a_document_is_read_as_it_was_written() -> None:
@@ -70,7 +70,12 @@ def test_forms_are_allowed_by_role_and_name_the_command() -> None:
     page = stream_page(status, flights(), LINKS, ADMIN, NOW_MS)
     assert page.stops[0].accept is not None
     assert page.stops[0].accept.is_allowed
-    assert page.stops[0].accept.command == 'waybill gaps accept flights 1 --stream flights --reason "…"'
+    assert page.stops[0].accept.command == (
+        'waybill gaps accept flights 1 --stream flights --within 11860-12159 --reason "…"'
+    )
+    assert page.stops[0].lost_at_most.text == "300"
+    assert page.hold is not None
+    assert page.hold.release.command == 'waybill quality release flights --plan 20260921T101500Z_ab12 --reason "…"'
     built, promoted = page.backfills
     assert (built.promote is not None, built.undo is not None) == (True, False)
     assert (promoted.promote is not None, promoted.undo is not None) == (False, True)
@@ -88,6 +93,11 @@ def test_the_other_pages_show_incidents_topics_replays_and_usage() -> None:
     incidents = incidents_page(status, LINKS, ADMIN, NOW_MS)
     assert [each.stream for each in incidents.open] == ["flights"]
     assert incidents.resolved[0].acknowledge is None
+    assert [each.outcome for each in incidents.actions] == [
+        "paused: ingest paused",
+        "ordered: run r1 of DAG backfill; it has failed",
+    ]
+    assert incidents.actions[1].outcome_href.endswith("/actions/taken/1790000000000-0123456789abcdef01234568")
     assert [each.name for each in kafka_page(status, LINKS, NOW_MS).findings] == ["kafka_disk_used"]
     assert [(each.name, each.state.text, each.disk.text) for each in kafka_page(status, LINKS, NOW_MS).brokers] == [
         ("1", "alive", "41%"),
