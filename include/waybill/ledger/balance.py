@@ -242,6 +242,28 @@ class Ledger:
         """What does not balance, by topic-partition."""
         return sorted_imbalances(self.lines, self.further)
 
+    @property
+    def counts(self) -> dict[str, int]:
+        """Return the sums over all topic-partitions. A term that is not known for one of them is left out."""
+        logs = [line.log for line in self.lines]
+        messages = [line.messages for line in self.lines]
+        rows = [line.rows for line in self.lines]
+        terms: dict[str, list[int | None]] = {
+            "not_archived": [each.not_archived for each in logs],
+            "archived_offsets": [each.offsets for each in logs],
+            "archived_messages": [each.messages for each in logs],
+            "accepted_gaps": [each.gaps for each in logs],
+            "rows": [None if each is None else each.rows for each in messages],
+            "quarantine": [None if each is None else each.quarantine for each in messages],
+            "held": [None if each is None else each.held for each in messages],
+            "waiting": [None if each is None else each.waiting for each in messages],
+            "unique": [None if each is None else each.unique for each in rows],
+            "duplicates": [None if each is None else each.duplicates for each in rows],
+            "unswept": [None if each is None else each.unswept for each in rows],
+        }
+        known = {name: [value for value in values if value is not None] for name, values in terms.items()}
+        return {name: sum(values) for name, values in known.items() if values and len(values) == len(self.lines)}
+
     def document(self) -> dict[str, Any]:
         """Return the ledger for a JSON document: numbers are integers, times are epoch ms."""
         imbalances = self.imbalances

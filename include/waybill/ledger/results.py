@@ -6,7 +6,8 @@ The balance reads a column of all rows, which is too much for each minute. So th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Self
 
 import orjson
@@ -35,12 +36,14 @@ class LedgerResult:
     generation: int
     imbalances: tuple[str, ...] = ()
     """The first twenty, with their offsets."""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """The sums of `Ledger.counts`; empty in results that an older Waybill stored."""
 
     @classmethod
     def of(cls, ledger: Ledger) -> Self:
         """Return the result of a ledger."""
         texts = tuple(str(imbalance) for imbalance in ledger.imbalances[:_MOST_IMBALANCES])
-        return cls(ledger.made_at_ms, ledger.generation, texts)
+        return cls(ledger.made_at_ms, ledger.generation, texts, ledger.counts)
 
     @classmethod
     def read(cls, store: Store, stream: str) -> Self | None:
@@ -53,7 +56,7 @@ class LedgerResult:
         if content is None:
             return None
         fields = read_document(content, _VERSION, key)
-        return cls(fields["made_at"], fields["generation"], tuple(fields["imbalances"]))
+        return cls(fields["made_at"], fields["generation"], tuple(fields["imbalances"]), fields.get("counts", {}))
 
     def write(self, store: Store, stream: str) -> None:
         """Store the result in place of the one before."""
@@ -62,6 +65,7 @@ class LedgerResult:
             "made_at": self.made_at_ms,
             "generation": self.generation,
             "imbalances": self.imbalances,
+            "counts": dict(self.counts),
         }
         store.replace(ledger_result_key(store.prefix, stream), orjson.dumps(fields))
 

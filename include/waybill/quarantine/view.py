@@ -27,10 +27,11 @@ from waybill.quarantine.staged import find_retry, read_offsets
 from waybill.store import Store
 from waybill.tables import Progress, StreamTables, load_tables, read_progress, read_retries
 
-__all__ = ["Group", "Place", "View", "moved_offsets", "open_view", "retries_of", "summarize"]
+__all__ = ["Example", "Group", "Place", "View", "moved_offsets", "open_view", "retries_of", "summarize"]
 
 _SUMMARY_COLUMNS = ("topic", "partition", "offset", "reason", "parser", "quarantined_at")
 _MAX_GROUPS = 1000
+_MAX_EXAMPLES = 3
 _GROUP_COLUMNS = ["kind", "parser", "topic", "partition"]
 
 
@@ -117,6 +118,14 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
+class Example:
+    """A message in quarantine, with its whole reason."""
+
+    place: Place
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Group:
     """Rows of one kind of reason, by one parser, of one topic."""
 
@@ -130,6 +139,8 @@ class Group:
     first_quarantined_at: datetime
     """When the partition run of the first of these messages was planned."""
     last_quarantined_at: datetime
+    examples: tuple[Example, ...] = ()
+    """At most three, as different as possible in their reasons."""
 
 
 def summarize(view: View, row_filter: RowFilter) -> list[Group]:
@@ -149,7 +160,13 @@ def _groups_in(batch: pa.RecordBatch) -> Iterable[Group]:
     """Yield groups for each topic-partition, so that first and last offset belong to one log."""
     rows = pa.Table.from_batches([batch]).append_column("kind", reason_kinds(batch.column("reason")))
     aggregates = [("offset", "count"), *((c, f) for c in ("offset", "quarantined_at") for f in ("min", "max"))]
-    for found in rows.group_by(_GROUP_COLUMNS).aggregate(aggregates).to_pylist():
+    aggregates += [(c, f) for c in ("offset", "reason") for f in ("first", "last")]
+    # First and last need the order of the rows.
+    for found in rows.group_by(_GROUP_COLUMNS, use_threads=False).aggregate(aggregates).to_pylist():
+        examples = [
+            Example(Place(found["partition"], found[f"offset_{end}"]), found[f"reason_{end}"])
+            for end in ("first", "last")
+        ]
         yield Group(
             found["kind"],
             found["parser"],
@@ -159,6 +176,7 @@ def _groups_in(batch: pa.RecordBatch) -> Iterable[Group]:
             Place(found["partition"], found["offset_max"]),
             found["quarantined_at_min"],
             found["quarantined_at_max"],
+            _examples(examples),
         )
 
 
@@ -170,4 +188,13 @@ def _merge(a: Group, b: Group) -> Group:
         last=max(a.last, b.last),
         first_quarantined_at=min(a.first_quarantined_at, b.first_quarantined_at),
         last_quarantined_at=max(a.last_quarantined_at, b.last_quarantined_at),
+        examples=_examples((*a.examples, *b.examples)),
     )
+
+
+def _examples(found: Iterable[Example]) -> tuple[Example, ...]:
+    """Return the examples to keep: one for each text of a reason first, then others."""
+    by_place = {each.place: each for each in found}
+    by_reason = {each.reason: each for each in by_place.values()}
+    others = [each for each in by_place.values() if by_reason[each.reason] is not each]
+    return (*by_reason.values(), *others)[:_MAX_EXAMPLES]

@@ -17,7 +17,7 @@ import httpx
 from waybill.connections import AirflowEndpoint
 from waybill.errors import AirflowUnavailable
 
-__all__ = ["AirflowApi", "AirflowState", "FailedTask", "LastRun", "WaitingTask"]
+__all__ = ["AirflowApi", "AirflowState", "DagRunSpan", "FailedTask", "LastRun", "WaitingTask"]
 
 _TIMEOUT_SECONDS = 10.0
 _PAGE = 100
@@ -59,6 +59,17 @@ class WaitingTask:
     is_running: bool
     since_ms: int
     """Since when it runs, or waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class DagRunSpan:
+    """A DAG run, and when it was at work."""
+
+    dag: str
+    run: str
+    begun_ms: int
+    ended_ms: int | None
+    """None: it is still at work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +122,27 @@ class AirflowApi:
         self._sign_in()
         runs, unknown = self._last_runs(self._restless(dags), oldest_ms)
         return AirflowState(unhealthy, self._with_tasks(runs), unknown, self._waiting(dags, now_ms, waiting))
+
+    def runs_since(self, dags: Collection[str], oldest_ms: int) -> tuple[DagRunSpan, ...]:
+        """Return the newest hundred runs of `dags` that were at work since then."""
+        self._sign_in()
+        body = {
+            "dag_ids": sorted(dags),
+            "start_date_gte": _iso(oldest_ms),
+            "order_by": "-start_date",
+            "page_limit": _PAGE,
+        }
+        answer = self._request("POST", "/api/v2/dags/~/dagRuns/list", json=body)
+        return tuple(
+            DagRunSpan(
+                run["dag_id"],
+                run["dag_run_id"],
+                _epoch_ms(run["start_date"]),
+                None if run["end_date"] is None else _epoch_ms(run["end_date"]),
+            )
+            for run in answer["dag_runs"]
+            if run["start_date"] is not None
+        )
 
     def _sign_in(self) -> None:
         if not self._endpoint.has_token:

@@ -28,6 +28,7 @@ __all__ = [
     "ChainRange",
     "CheckStatus",
     "DecisionStatus",
+    "ExampleStatus",
     "HoldStatus",
     "IncidentStatus",
     "LedgerStatus",
@@ -43,6 +44,7 @@ __all__ = [
     "StreamStatus",
     "TopicPartitionStatus",
     "TrendPoint",
+    "UnreadPart",
     "UsageStatus",
     "WindowStatus",
 ]
@@ -81,6 +83,10 @@ class PromiseStatus:
     since_ms: int | None = None
     value: float | None = None
     link: str = ""
+    measured_ms: int | None = None
+    """When figure, detail and value were measured, if that was an earlier watch; None: by the watch of the document."""
+    known_verdict: Verdict | None = None
+    """The verdict of that earlier watch. `verdict` is `UNKNOWN` then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +264,17 @@ class RunStatus:
     quarantined: int = 0
     duplicates: int = 0
     late: int = 0
+    run: str = ""
+    """The DAG run that committed it; '' if the watch could not ask Airflow for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExampleStatus:
+    """A message in quarantine, with its whole reason."""
+
+    partition: int
+    offset: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +289,7 @@ class QuarantineStatus:
     example_offset: int
     first_ms: int
     last_ms: int
+    examples: tuple[ExampleStatus, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,11 +362,22 @@ class LedgerStatus:
 
     made_ms: int
     imbalances: tuple[str, ...] = ()
+    counts: dict[str, int] = field(default_factory=dict)
+    """What it counted in the log, the archive, the tables, quarantine and dedup; empty for a ledger without counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadPart:
+    """A part of the details that could not be read: what the document holds of it is that of an earlier watch."""
+
+    error: str
+    read_ms: int | None
+    """When it was last read; None: never, so nothing is known of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamDetails:
-    """What is read with the tables, every five minutes. `errors` names what could not be read, and why."""
+    """What is read with the tables, every five minutes. A part that cannot be read keeps its last state."""
 
     read_ms: int
     swept: dict[str, int] = field(default_factory=dict)
@@ -364,7 +393,8 @@ class StreamDetails:
     gaps: dict[str, tuple[ChainRange, ...]] = field(default_factory=dict)
     """Accepted gaps by topic-partition."""
     live_generation: int | None = None
-    errors: tuple[str, ...] = ()
+    unread: dict[str, UnreadPart] = field(default_factory=dict)
+    """What could not be read, by part: audits, backfills, gaps, dedup, quarantine, generation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,6 +427,8 @@ class StreamStatus:
     """Newest first; those of the last hour, and the newest before."""
     planned_ms: int | None = None
     """When the partition run that has not ended was planned."""
+    planned_run: str = ""
+    """The DAG run at work on it; '' if it is not known."""
     hold: HoldStatus | None = None
     ledger: LedgerStatus | None = None
     window_alert: str = ""

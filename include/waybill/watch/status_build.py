@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from waybill.brokers.readings import Readings
 from waybill.config import Config, Stream
@@ -33,7 +34,7 @@ from waybill.watch.status import (
 )
 from waybill.watch.table_figures import Published, TableState
 
-__all__ = ["broker_statuses", "incident_statuses", "promise_status", "service_statuses", "stream_statuses"]
+__all__ = ["broker_statuses", "incident_statuses", "promise_statuses", "service_statuses", "stream_statuses"]
 
 _RATE_MS = 10 * 60_000
 """Rates are those of the last ten minutes."""
@@ -47,9 +48,13 @@ def stream_statuses(
     measured: Measured,
     before: Mapping[str, StreamStatus],
     details: Mapping[str, StreamDetails],
+    before_ms: int,
     now_ms: int,
 ) -> tuple[StreamStatus, ...]:
-    """Return the status of each stream. What could not be read is taken over from `before`, with its time."""
+    """Return the status of each stream. What could not be read is taken over from `before`, with its time.
+
+    `before_ms`: when the watch of `before` measured.
+    """
     findings: dict[str, list[Finding]] = defaultdict(list)
     for finding in measured.findings:
         findings[finding.stream].append(finding)
@@ -62,7 +67,7 @@ def stream_statuses(
             name,
             config.stream(name),
             measured,
-            tuple(promise_status(each) for each in findings[name]),
+            promise_statuses(findings[name], () if name not in before else before[name].promises, before_ms),
             by_stream[name],
             before.get(name),
             details.get(name),
@@ -96,6 +101,7 @@ class _StreamBuilder:
         self.promises = promises
         self.tps = sorted(tps)
         self.before = before or StreamStatus(name, stream.table, stream.generation, "", {})
+        self.tps_before = {TopicPartition(each.topic, each.partition): each for each in self.before.topic_partitions}
         self.details = details or self.before.details
         self.reference = reference
         self.now_ms = now_ms
@@ -125,6 +131,7 @@ class _StreamBuilder:
             rows=before.rows if state is None else dict(state.rows),
             runs=before.runs if state is None else _runs(state, before),
             planned_ms=before.planned_ms if state is None else state.planned_ms,
+            planned_run=before.planned_run if state is None or state.planned_ms == before.planned_ms else "",
             hold=before.hold if state is None else _hold(state),
             ledger=before.ledger if state is None else _ledger(state),
             window_alert=before.window_alert if state is None else state.window_alert,
@@ -133,6 +140,7 @@ class _StreamBuilder:
 
     def _tp(self, logs: Logs, tp: TopicPartition, stop: str) -> TopicPartitionStatus:
         key = (self.name, tp)
+        before = self.tps_before.get(tp)
         offsets = logs.offsets[key]
         lag_seconds = 0.0
         if key in logs.archived_to_ms:
@@ -148,7 +156,9 @@ class _StreamBuilder:
             end=offsets.end,
             committed=offsets.committed,
             archived_from=logs.archived_from(key),
-            published=None if self.state is None else self.state.published_offset(key, logs),
+            published=(None if before is None else before.published)
+            if self.state is None
+            else self.state.published_offset(key, logs),
             swept=None if details is None else details.swept.get(str(tp)),
             archived_messages=logs.archived_messages.get(key),
             lag_seconds=round(lag_seconds, 1),
@@ -268,6 +278,7 @@ def _runs(state: TableState, before: StreamStatus) -> tuple[RunStatus, ...]:
             sum(each.quarantined for each in runs),
             sum(each.duplicates for each in runs),
             sum(each.late for each in runs),
+            found[stage, at_ms].run if (stage, at_ms) in found else "",
         )
     return tuple(sorted(found.values(), key=lambda run: -run.at_ms)[:_MOST_RUNS])
 
@@ -288,14 +299,34 @@ def _hold(state: TableState) -> HoldStatus | None:
 
 
 def _ledger(state: TableState) -> LedgerStatus | None:
-    return None if state.ledger_ms is None else LedgerStatus(state.ledger_ms, state.imbalances)
+    return (
+        None if state.ledger_ms is None else LedgerStatus(state.ledger_ms, state.imbalances, dict(state.ledger_counts))
+    )
 
 
 # --- what all streams share -------------------------------------------------------------------------------------------
 
 
-def promise_status(finding: Finding) -> PromiseStatus:
-    """Return the status of a promise."""
+def promise_statuses(
+    findings: Iterable[Finding], before: Sequence[PromiseStatus], before_ms: int
+) -> tuple[PromiseStatus, ...]:
+    """Return the status of promises. One that could not be measured keeps the figure of `before`, with its time."""
+    known = {(each.promise, each.subject): each for each in before}
+    found = []
+    for finding in findings:
+        status, last = _promise_status(finding), known.get((finding.promise, finding.subject))
+        if status.verdict is Verdict.UNKNOWN and not status.figure and last is not None and last.figure:
+            status = replace(
+                last,
+                verdict=Verdict.UNKNOWN,
+                measured_ms=last.measured_ms or before_ms,
+                known_verdict=last.known_verdict or last.verdict,
+            )
+        found.append(status)
+    return tuple(found)
+
+
+def _promise_status(finding: Finding) -> PromiseStatus:
     return PromiseStatus(
         finding.stream,
         finding.promise,

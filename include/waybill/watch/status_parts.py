@@ -1,17 +1,16 @@
 """What the status document shows beyond a watch's own figures: quarantine, audits, backfills, windows, gaps, replays.
 
-Each part is read on its own. One that cannot be read is named in `StreamDetails.errors`, with the reason, and the
-others are shown. PyIceberg and Arrow are imported only here, and only when the parts are due.
+Each part is read on its own. One that cannot be read keeps its last state, and `StreamDetails.unread` names it with the
+reason. PyIceberg and Arrow are imported only here, and only when the parts are due.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from waybill.config import Config
 from waybill.errors import WaybillError
@@ -21,9 +20,11 @@ from waybill.watch.status import (
     BackfillStatus,
     ChainRange,
     CheckStatus,
+    ExampleStatus,
     QuarantineStatus,
     ReplayStatus,
     StreamDetails,
+    UnreadPart,
     WindowStatus,
 )
 
@@ -34,9 +35,7 @@ if TYPE_CHECKING:
     from waybill.staging.services import Services
     from waybill.tables import StreamTables
 
-__all__ = ["read_details", "read_replays"]
-
-_T = TypeVar("_T")
+__all__ = ["kept_details", "read_details", "read_replays"]
 
 _THREADS = 8
 _AUDITS_SINCE = timedelta(days=1)
@@ -44,6 +43,7 @@ _MOST_AUDITS = 24
 _MOST_BACKFILLS = 20
 _MOST_REPLAYS = 100
 _MOST_DIFF_LINES = 40
+_MOST_REASON_CHARACTERS = 300
 _MOST_QUARANTINED = 500_000
 """A quarantine with more rows is not counted by reason: the watch would read it all."""
 
@@ -66,42 +66,76 @@ def read_details(
         return dict(zip(names, pool.map(read, names), strict=True))
 
 
+_FIELDS = {
+    "audits": ("audits",),
+    "backfills": ("backfills",),
+    "gaps": ("gaps",),
+    "dedup": ("swept", "window"),
+    "quarantine": ("quarantine", "quarantine_snapshot"),
+    "generation": ("live_generation",),
+}
+"""The fields of `StreamDetails` that each part fills."""
+
+
+def kept_details(
+    read_ms: int, found: Mapping[str, Any], errors: Mapping[str, str], before: StreamDetails | None
+) -> StreamDetails:
+    """Return the details of what was found, by field. The parts in `errors` keep the state that they had before."""
+    fields = dict(found)
+    unread = {}
+    for part, error in errors.items():
+        last_ms = None
+        if before is not None:
+            last_ms = before.unread[part].read_ms if part in before.unread else before.read_ms
+            fields |= {name: getattr(before, name) for name in _FIELDS[part]}
+        unread[part] = UnreadPart(error, last_ms)
+    return StreamDetails(read_ms, **fields, unread=unread)
+
+
 @dataclass(frozen=True, slots=True)
 class _Shared:
-    """What is read once for all streams."""
+    """What is read once for all streams. A part that could not be read is in `errors`, with the reason."""
 
     audits: Mapping[str, tuple[AuditStatus, ...]]
     gaps: Mapping[int, Mapping[str, tuple[ChainRange, ...]]]
     """By generation and topic-partition."""
     with_backfills: frozenset[str]
     """The streams that have a backfill."""
-    errors: tuple[str, ...] = field(default=())
+    errors: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def read(cls, config: Config, names: Sequence[str], services: Services, now_ms: int) -> _Shared:
-        errors: list[str] = []
+        errors: dict[str, str] = {}
         since = datetime.fromtimestamp(now_ms / 1000, UTC) - _AUDITS_SINCE
         generations = sorted({config.stream(name).generation for name in names})
-        no_audits: dict[str, tuple[AuditStatus, ...]] = {}
-        no_gaps: dict[str, tuple[ChainRange, ...]] = {}
-        return cls(
-            _try(errors, "audits", lambda: _audits(services.catalog, since), no_audits),
-            {
-                generation: _try(errors, "gaps", partial(_gaps, services.store, generation), no_gaps)
-                for generation in generations
-            },
-            _try(errors, "backfills", lambda: _with_backfills(services.store), frozenset[str]()),
-            tuple(errors),
-        )
+        audits: Mapping[str, tuple[AuditStatus, ...]] = {}
+        gaps: dict[int, Mapping[str, tuple[ChainRange, ...]]] = {}
+        with_backfills = frozenset[str]()
+        with _Part(errors, "audits"):
+            audits = _audits(services.catalog, since)
+        with _Part(errors, "gaps"):
+            gaps = {generation: _gaps(services.store, generation) for generation in generations}
+        with _Part(errors, "backfills"):
+            with_backfills = _with_backfills(services.store)
+        return cls(audits, gaps, with_backfills, errors)
 
 
-def _try(errors: list[str], what: str, read: Callable[[], _T], default: _T) -> _T:
-    """Return what `read` returns. An error is noted, and the default returned."""
-    try:
-        return read()
-    except (WaybillError, OSError) as error:
-        errors.append(f"{what}: {error}")
-        return default
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A block that reads parts. If it cannot, the reason is noted in `errors` for each of them."""
+
+    errors: dict[str, str]
+    names: str
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if not isinstance(error, WaybillError | OSError):
+            return False
+        for name in self.names.split():
+            self.errors.setdefault(name, str(error))
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,37 +148,38 @@ class _Reader:
     now_ms: int
 
     def read(self) -> StreamDetails:
-        from waybill.tables import load_tables
+        errors = dict(self.shared.errors)
+        found: dict[str, Any] = {}
+        if "audits" not in errors:
+            found["audits"] = self.shared.audits.get(self.name, ())
+        if "gaps" not in errors:
+            found["gaps"] = {
+                tp: gaps
+                for tp, gaps in self.shared.gaps[self.stream.generation].items()
+                if self.stream.matches(tp.rpartition("/")[0])
+            }
+        if "backfills" not in errors:
+            with _Part(errors, "backfills"):
+                found["backfills"] = self._backfills()
+        self._read_tables(errors, found)
+        return kept_details(self.now_ms, found, errors, self.before)
 
-        errors = list(self.shared.errors)
-        no_backfills: tuple[BackfillStatus, ...] = ()
-        no_sweep: tuple[dict[str, int], WindowStatus | None] = ({}, None)
-        no_groups: tuple[int | None, tuple[QuarantineStatus, ...]] = (None, ())
-        backfills = _try(errors, "backfills", self._backfills, no_backfills)
-        gaps = {
-            tp: gaps
-            for tp, gaps in self.shared.gaps[self.stream.generation].items()
-            if self.stream.matches(tp.rpartition("/")[0])
-        }
-        details = StreamDetails(
-            self.now_ms, audits=self.shared.audits.get(self.name, ()), backfills=backfills, gaps=gaps
-        )
-        tables = _try(errors, "tables", lambda: load_tables(self.services.catalog, self.stream), None)
-        if tables is None:
-            return replace(details, errors=tuple(errors))
-        swept, window = _try(errors, "dedup", lambda: self._dedup(tables), no_sweep)
-        snapshot, groups = _try(errors, "quarantine", lambda: self._quarantine(tables), no_groups)
+    def _read_tables(self, errors: dict[str, str], found: dict[str, Any]) -> None:
+        from waybill.tables import load_tables
         from waybill.tables.generations import live_generation
 
-        return replace(
-            details,
-            swept=swept,
-            window=window,
-            quarantine=groups,
-            quarantine_snapshot=snapshot,
-            live_generation=_try(errors, "generation", lambda: live_generation(tables.main), None),
-            errors=tuple(errors),
-        )
+        with _Part(errors, "dedup quarantine generation"):
+            tables = load_tables(self.services.catalog, self.stream)
+            if tables is None:  # before the first partition run
+                found |= {"swept": {}, "window": None, "quarantine": (), "quarantine_snapshot": None}
+                found["live_generation"] = None
+                return
+            with _Part(errors, "dedup"):
+                found["swept"], found["window"] = self._dedup(tables)
+            with _Part(errors, "quarantine"):
+                found["quarantine_snapshot"], found["quarantine"] = self._quarantine(tables)
+            with _Part(errors, "generation"):
+                found["live_generation"] = live_generation(tables.main)
 
     def _backfills(self) -> tuple[BackfillStatus, ...]:
         if self.name not in self.shared.with_backfills:
@@ -192,7 +227,11 @@ class _Reader:
         if current is None:
             return None, ()
         before = self.before
-        if before is not None and before.quarantine_snapshot == current.snapshot_id:
+        if (
+            before is not None
+            and before.quarantine_snapshot == current.snapshot_id
+            and "quarantine" not in before.unread
+        ):
             return current.snapshot_id, before.quarantine
         properties = {} if current.summary is None else current.summary.additional_properties
         total = int(properties.get("total-records", "0"))
@@ -209,6 +248,10 @@ class _Reader:
                 group.last.offset,
                 _epoch_ms(group.first_quarantined_at),
                 _epoch_ms(group.last_quarantined_at),
+                tuple(
+                    ExampleStatus(each.place.partition, each.place.offset, each.reason[:_MOST_REASON_CHARACTERS])
+                    for each in group.examples
+                ),
             )
             for group in summarize(view, RowFilter.parse())
         )

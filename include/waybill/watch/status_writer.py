@@ -26,10 +26,11 @@ from waybill.watch.status import DecisionStatus, ReplayStatus, Status, StreamDet
 from waybill.watch.status_build import (
     broker_statuses,
     incident_statuses,
-    promise_status,
+    promise_statuses,
     service_statuses,
     stream_statuses,
 )
+from waybill.watch.status_runs import find_dag_runs
 
 __all__ = ["store_status"]
 
@@ -97,13 +98,16 @@ def _make(
     actions = _try("actions", lambda: _actions(store, at_ms), before.actions)
     actions = known_action_runs(actions, before.actions)
     actions = _try("ordered DAG runs", partial(find_action_runs, config, services.find, actions), actions)
+    made = stream_statuses(config, measured, streams, details, before.at_ms, at_ms)
     return Status(
         at_ms=at_ms,
         seconds=round(seconds, 3),
         services=service_statuses(measured.findings, {each.name: each for each in before.services}, at_ms),
-        streams=stream_statuses(config, measured, streams, details, at_ms),
-        shared=tuple(
-            promise_status(each) for each in measured.findings if not each.stream and each.promise != REACHABLE
+        streams=_try("DAG runs", lambda: find_dag_runs(config, services.find, made, at_ms), made),
+        shared=promise_statuses(
+            [each for each in measured.findings if not each.stream and each.promise != REACHABLE],
+            before.shared,
+            before.at_ms,
         ),
         brokers=before.brokers if measured.cluster is None else broker_statuses(measured.cluster),
         incidents=incident_statuses(book.incidents, config.alerts, at_ms),

@@ -62,6 +62,8 @@ class TableState:
     """What does not balance in it."""
     rows: Mapping[str, int] = field(default_factory=dict)
     """The number of rows by table: main, quarantine, unique, duplicates. Without dedup, the first two."""
+    ledger_counts: Mapping[str, int] = field(default_factory=dict)
+    """What the newest recorded ledger counted."""
 
     def published_offset(self, key: Key, logs: Logs) -> int:
         """Return the offset up to which a topic-partition is in the table or in quarantine."""
@@ -93,6 +95,7 @@ class TableState:
             "ledger": self.ledger_ms,
             "imbalances": self.imbalances,
             "rows": dict(self.rows),
+            "ledger_counts": dict(self.ledger_counts),
         }
 
     @classmethod
@@ -110,6 +113,7 @@ class TableState:
             document["ledger"],
             tuple(document["imbalances"]),
             document["rows"],
+            document.get("ledger_counts", {}),
         )
 
 

@@ -68,6 +68,7 @@ def read_table_state(name: str, stream: Stream, services: Services, now_ms: int)
         None if ledger is None else ledger.made_at_ms,
         () if ledger is None else ledger.imbalances,
         _row_counts(tables, dedup),
+        {} if ledger is None else ledger.counts,
     )
 
 

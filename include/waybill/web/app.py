@@ -41,6 +41,7 @@ from waybill.web.rendering import Renderer
 from waybill.web.result_page import refusal_page, taken_page
 from waybill.web.stream_page import stream_page
 from waybill.web.streams_page import streams_page
+from waybill.web.topic_partition_rows import Choice
 from waybill.web.trace_page import TracePage, TraceQuery
 
 __all__ = ["Caller", "Site", "Tracer", "create_app"]
@@ -412,26 +413,35 @@ class _Pages:
     def _html(self, request: Request, caller: Caller, template: str, name: str | None, path: str) -> str:
         """Return the HTML of a page, with a placeholder for the token."""
         known, links, viewer = self._reader.known(), self._links(request), caller.viewer
+        choice = Choice() if name is None else Choice.of(request.query_params)
         now_ms = self._now_ms() // _BUCKET_MS * _BUCKET_MS
         is_whole = not path.startswith("fragments/")
         # A whole page names its user; a fragment does not depend on anything but the role.
         reader = viewer.name if is_whole else ""
         at_ms = None if known.status is None else known.status.at_ms
-        key = (template, name, path, viewer.role, reader, at_ms, known.problem, now_ms, links)
+        key = (template, name, path, viewer.role, reader, at_ms, known.problem, now_ms, links, choice)
         html = self._kept.get(key)
         if html is None:
             # One after the other: when ten seconds are over, many users ask for the same page at once.
             with self._lock:
                 html = self._kept.get(key)
                 if html is None:
-                    html = self._make(request, viewer, known, template, name, path, now_ms)
+                    html = self._make(request, viewer, known, template, name, path, now_ms, choice)
                     self._kept[key] = html
                     while len(self._kept) > _KEPT_PAGES:
                         self._kept.popitem(last=False)
         return html
 
     def _make(
-        self, request: Request, viewer: Viewer, known: Known, template: str, name: str | None, path: str, now_ms: int
+        self,
+        request: Request,
+        viewer: Viewer,
+        known: Known,
+        template: str,
+        name: str | None,
+        path: str,
+        now_ms: int,
+        choice: Choice,
     ) -> str:
         links, status = self._links(request), known.status
         if template == "stream" and name is not None:
@@ -442,7 +452,7 @@ class _Pages:
             raise HTTPException(404, f"there is no page {template}")
         fragment = links.stream(name).replace("/streams/", "/fragments/streams/", 1) if name is not None else None
         frame = self._frame(request, viewer, known, active, title, "" if name is not None else f"/fragments/{template}")
-        frame = _with_paths(frame, fragment or frame.fragment, links.page(page_path))
+        frame = _with_paths(frame, f"{fragment}{choice.query}" if fragment else frame.fragment, links.page(page_path))
         if status is None:
             message = Message(_NO_STATE, known.problem, _START_WATCH, 503)
             return self._renderer.render(path.format("message"), frame, message)
@@ -452,7 +462,7 @@ class _Pages:
             stream = status.stream(name)
             if stream is None:
                 raise HTTPException(404, status.broken.get(name, f"the watch knows no stream {name}"))
-            model = stream_page(status, stream, links, viewer, now_ms)
+            model = stream_page(status, stream, links, viewer, now_ms, choice)
         return self._renderer.render(path.format(template), frame, model)
 
     def _answer(self, request: Request, caller: Caller, html: str, status: int = 200) -> Response:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from html import escape
 
 from waybill.config.promises import PromiseSeverity
 from waybill.config.quantities import rough_duration
@@ -12,6 +13,7 @@ from waybill.incidents.finding import Verdict
 from waybill.watch.status import PromiseStatus
 
 __all__ = [
+    "AgeText",
     "Figure",
     "Tone",
     "age_text",
@@ -20,6 +22,7 @@ __all__ = [
     "duration_text",
     "promise_figure",
     "rate_text",
+    "safe_url",
     "time_text",
     "tone_of",
     "worst",
@@ -56,6 +59,12 @@ class Figure:
     title: str = ""
     """What it means, with its limit."""
     value: float | None = None
+    note: str = ""
+    """How old it is, if it is older than the rest of the page."""
+
+    @property
+    def has_more(self) -> bool:
+        return bool(self.title or self.command)
 
 
 def worst(tones: list[Tone]) -> Tone:
@@ -72,13 +81,25 @@ def tone_of(verdict: Verdict, severity: PromiseSeverity) -> Tone:
     return Tone.CRITICAL if severity is PromiseSeverity.CRITICAL else Tone.WARNING
 
 
-def promise_figure(promise: PromiseStatus | None, text: str | None = None) -> Figure:
-    """Return the figure of a promise; `text` instead of the measured one. It is unknown if it was not measured."""
-    if promise is None or promise.verdict is Verdict.UNKNOWN:
-        return Figure(text or _UNKNOWN, Tone.UNKNOWN, title="could not be measured")
-    title = "; ".join(each for each in (promise.limit, promise.detail) if each)
-    tone = tone_of(promise.verdict, promise.severity)
-    return Figure(text or promise.figure, tone, promise.link, promise.command, title, promise.value)
+def promise_figure(promise: PromiseStatus | None, now_ms: int, text: str | None = None) -> Figure:
+    """Return the figure of a promise; `text` instead of the measured one.
+
+    One that could not be measured now shows the last known figure, with its age.
+    """
+    if promise is None:
+        return Figure(_UNKNOWN, Tone.UNKNOWN, title="it was never measured")
+    title = "; ".join(each for each in (f"limit: {promise.limit}" if promise.limit else "", promise.detail) if each)
+    tone, note = tone_of(promise.verdict, promise.severity), ""
+    if promise.verdict is Verdict.UNKNOWN:
+        title = "; ".join(each for each in ("it could not be measured now", title) if each)
+        note = "" if promise.measured_ms is None else age_text(promise.measured_ms, now_ms)
+    shown = text or promise.figure or _UNKNOWN
+    return Figure(shown, tone, safe_url(promise.link), promise.command, title, promise.value, note)
+
+
+def safe_url(url: str) -> str:
+    """Return the address if it is one of the web; else ''. A page must never link to a script."""
+    return url if url.startswith(("https://", "http://")) else ""
 
 
 # --- values as text ---------------------------------------------------------------------------------------------------
@@ -121,6 +142,22 @@ def time_text(time_ms: int | None) -> str:
     return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
+class AgeText(str):
+    """An age such as `23 min ago`. In HTML it is an element with the seconds, so that a page can go on counting."""
+
+    __slots__ = ("seconds", "time")
+    seconds: int
+    time: str
+
+    def __html__(self) -> str:
+        return f'<time datetime="{escape(self.time)}" data-age="{self.seconds}">{escape(self)}</time>'
+
+
 def age_text(time_ms: int | None, now_ms: int) -> str:
-    """Return how long ago a time was: `23 min ago`."""
-    return "never" if time_ms is None else f"{rough_duration(max(0, now_ms - time_ms) / 1000)} ago"
+    """Return how long ago a time was: `23 min ago`, as an `AgeText`; `never` for no time."""
+    if time_ms is None:
+        return "never"
+    seconds = max(0, now_ms - time_ms) // 1000
+    text = AgeText(f"{rough_duration(seconds)} ago")
+    text.seconds, text.time = seconds, datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return text

@@ -70,9 +70,10 @@ class Links:
         """Return the address of the page of a stream."""
         return f"{self.root}/streams/{quote(name, safe='')}"
 
-    def trace(self, topic: str, partition: int, offset: int) -> str:
+    def trace(self, stream: str, topic: str, partition: int, offset: int) -> str:
         """Return the address of the page that traces a message."""
-        return f"{self.root}/trace?{urlencode({'topic': topic, 'partition': partition, 'offset': offset})}"
+        query = {"stream": stream, "topic": topic, "partition": partition, "offset": offset}
+        return f"{self.root}/trace?{urlencode(query)}"
 
     def value(self, stream: str, topic: str, partition: int, offset: int) -> str:
         """Return the address of the bytes of a message's value."""

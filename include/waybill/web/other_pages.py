@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from waybill.incidents.finding import REACHABLE, TASKS
 from waybill.watch.status import BrokerStatus, DecisionStatus, Status, UsageStatus
 from waybill.web.figures import Figure, Tone, age_text, bytes_text, count_text, time_text
 from waybill.web.frame import Links, Viewer
-from waybill.web.streams_page import IncidentRow, PromiseRow, incident_row, promise_row
+from waybill.web.streams_page import IncidentRow, PromiseRow, incident_row, promise_row, service_figures
 
 __all__ = [
     "BrokerRow",
@@ -122,8 +123,7 @@ class BrokerRow:
     replicas: Figure
     out_of_sync: Figure
     disk: Figure
-    votes: bool
-    """Whether it is a controller."""
+    is_controller: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,19 +145,7 @@ def kafka_page(status: Status, links: Links, now_ms: int) -> KafkaPage:
     """Return the page."""
     own = [each for each in status.shared if each.promise not in (REACHABLE, TASKS)]
     own.sort(key=lambda each: (each.verdict, each.promise, each.subject))
-    services = tuple(
-        (
-            each.name,
-            Figure(
-                each.figure,
-                {"kept": Tone.OK, "broken": Tone.CRITICAL}.get(each.verdict, Tone.UNKNOWN),
-                command="waybill watch --dry-run",
-                title=each.detail or f"answered {age_text(each.answered_ms, now_ms)}",
-            ),
-        )
-        for each in status.services
-        if each.name in ("Kafka", "ZooKeeper")
-    )
+    services = service_figures([each for each in status.services if each.name in ("Kafka", "ZooKeeper")], now_ms)
     return KafkaPage(
         tuple(_broker_row(each) for each in status.brokers),
         services,
@@ -174,17 +162,16 @@ def kafka_page(status: Status, links: Links, now_ms: int) -> KafkaPage:
 
 
 def _broker_row(broker: BrokerStatus) -> BrokerRow:
-    command = "waybill kafka health"
     behind = Tone.WARNING if broker.out_of_sync else Tone.NONE
     disk = "–" if broker.disk_used is None else f"{broker.disk_used:.0%}"
     return BrokerRow(
         str(broker.id),
         broker.rack,
         Figure("alive", Tone.OK) if broker.is_alive else Figure("away", Tone.CRITICAL),
-        Figure(count_text(broker.leads), command=command),
-        Figure(count_text(broker.replicas), command=command),
-        Figure(count_text(broker.out_of_sync), behind, command=command),
-        Figure(disk, command=command, title="its fullest log directory"),
+        Figure(count_text(broker.leads)),
+        Figure(count_text(broker.replicas)),
+        Figure(count_text(broker.out_of_sync), behind),
+        Figure(disk),
         broker.votes,
     )
 
@@ -205,11 +192,10 @@ def _topic_rows(status: Status, links: Links) -> tuple[KafkaTopicRow, ...]:
             topic,
             tuple((name, links.stream(name)) for name in streams[topic]),
             Figure(count_text(len(found)), href=f"{links.stream(streams[topic][0])}#topic-partitions"),
-            Figure(count_text(sum(kept for kept, _ in found.values())), command="waybill offsets ls"),
+            Figure(count_text(sum(kept for kept, _ in found.values()))),
             Figure(
                 count_text(sum(behind for _, behind in found.values())),
                 href=f"{links.stream(streams[topic][0])}#topic-partitions",
-                command=f"waybill offsets ls --stream {streams[topic][0]}",
             ),
         )
         for topic, found in sorted(tps.items())
@@ -268,12 +254,11 @@ def replays_page(status: Status, links: Links, now_ms: int) -> ReplaysPage:
             tone=_REPLAY_TONES.get(each.state, Tone.NONE),
             reason=each.reason,
             share=each.share,
-            found=Figure(count_text(each.found), command=f"waybill replay show {each.id}"),
-            delivered=Figure(count_text(each.delivered), command=f"waybill replay show {each.id}"),
+            found=Figure(count_text(each.found)),
+            delivered=Figure(count_text(each.delivered)),
             rejected=Figure(
                 count_text(each.rejected),
                 Tone.WARNING if each.rejected else Tone.NONE,
-                command=f"waybill replay show {each.id}",
             ),
             created=time_text(each.created_ms),
             finished="" if each.finished_ms is None else time_text(each.finished_ms),
@@ -337,33 +322,32 @@ def cost_page(status: Status, links: Links, now_ms: int) -> CostPage:
         first_day=days[0] if days else "",
         last_day=days[-1] if days else "",
         streams=tuple(
-            _cost_row(name or "all streams", links.stream(name) if name else "", used, name)
+            _cost_row(name or "for all streams together", links.stream(name) if name else "", used)
             for name, used in sorted(by_stream.items(), key=lambda item: -_requests(item[1]))
         ),
         processes=tuple(_cost_row(name, "", used) for name, used in sorted(by_process.items())),
         days=tuple(_cost_row(day, "", by_day[day]) for day in reversed(days)),
-        total=_cost_row("all", "", status.usage),
+        total=_cost_row("total", "", status.usage),
         command="waybill cost STREAM",
     )
 
 
-def _requests(used: list[UsageStatus]) -> int:
+def _requests(used: Sequence[UsageStatus]) -> int:
     return sum(sum(each.requests.values()) for each in used)
 
 
-def _cost_row(name: str, href: str, used: list[UsageStatus] | tuple[UsageStatus, ...], stream: str = "") -> CostRow:
-    requests = _requests(list(used))
+def _cost_row(name: str, href: str, used: Sequence[UsageStatus]) -> CostRow:
+    requests = _requests(used)
     reads = sum(number for each in used for operation, number in each.requests.items() if operation.startswith(_READS))
     messages = sum(each.messages for each in used)
-    command = f"waybill cost {stream or 'STREAM'}"
     return CostRow(
         name=name,
         href=href,
-        requests=Figure(count_text(requests), command=command),
-        writes=Figure(count_text(requests - reads), command=command),
-        sent=Figure(bytes_text(sum(each.sent_bytes for each in used)), command=command),
-        received=Figure(bytes_text(sum(each.received_bytes for each in used)), command=command),
-        cpu=Figure(f"{sum(each.cpu_seconds for each in used):,.0f} s", command=command),
-        messages=Figure(count_text(messages), command=command),
-        requests_per_million=Figure(count_text(requests * 1e6 / messages if messages else None), command=command),
+        requests=Figure(count_text(requests)),
+        writes=Figure(count_text(requests - reads)),
+        sent=Figure(bytes_text(sum(each.sent_bytes for each in used))),
+        received=Figure(bytes_text(sum(each.received_bytes for each in used))),
+        cpu=Figure(f"{sum(each.cpu_seconds for each in used):,.0f} s"),
+        messages=Figure(count_text(messages)),
+        requests_per_million=Figure(count_text(requests * 1e6 / messages if messages else None)),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -16,10 +17,9 @@ from waybill.watch.status import (
     StopStatus,
     StreamDetails,
     StreamStatus,
-    TopicPartitionStatus,
     WindowStatus,
 )
-from waybill.web.chain_bar import ChainBar, Trend, end_of_chain, trend_of, whole_chain
+from waybill.web.chain_bar import Trend, trend_of
 from waybill.web.figures import (
     Figure,
     Tone,
@@ -39,51 +39,44 @@ from waybill.web.streams_page import (
     clear_figure,
     health_of,
     incident_row,
+    lag_figure,
+    old_text,
     promise_row,
     rate_figures,
     run_rows,
 )
+from waybill.web.topic_partition_rows import Choice, TopicPartitionRows, choose_rows
 
 __all__ = [
     "AuditRow",
     "BackfillRow",
+    "Example",
     "GapRow",
     "Hold",
+    "LedgerTerm",
+    "PartState",
     "PauseRow",
     "QuarantineRow",
     "StopRow",
     "StreamPage",
-    "TopicPartitionRow",
     "Window",
     "stream_page",
 ]
 
-_MOST_DRAWN = 200
-"""So many chains are drawn; of a stream with more topic-partitions, those with the most lag."""
+_MOST_LISTED = 50
+"""So many stops and gaps are listed; the command lists all."""
+_TABLES_OLD_MS = 15 * 60_000
 
 
 @dataclass(frozen=True, slots=True)
-class TopicPartitionRow:
-    """A topic-partition: offsets in Kafka, S3 and the tables."""
+class PartState:
+    """How old a part of the page is, that is read with the tables."""
 
-    name: str
-    """`topic/partition`."""
-    earliest: Figure
-    committed: Figure
-    end: Figure
-    lag: Figure
-    lag_seconds: Figure
-    published: Figure
-    swept: Figure
-    archived_messages: Figure
-    stop: str
-    gaps: int
-    whole: ChainBar | None
-    """None: not drawn, since the stream has too many topic-partitions."""
-    tail: ChainBar | None
-    """The end of the chain, enlarged."""
-    trace_href: str
-    """The page that traces the newest archived message."""
+    is_known: bool
+    age: str
+    """'' if it is not known."""
+    problem: str
+    """Why it is not known, or not newer; '' if there is no problem."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +116,27 @@ class PauseRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Example:
+    """A message in quarantine."""
+
+    name: str
+    """`topic/partition@offset`."""
+    href: str
+    """The page that traces it."""
+    reason: str
+    """Why it could not be parsed: the whole text."""
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerTerm:
+    """A number of the ledger."""
+
+    text: str
+    figure: Figure
+
+
+@dataclass(frozen=True, slots=True)
 class QuarantineRow:
     """Messages in quarantine for one kind of reason."""
 
@@ -130,11 +144,7 @@ class QuarantineRow:
     parser: str
     topic: str
     rows: Figure
-    example: str
-    """`topic/partition@offset`."""
-    example_href: str
-    """The page that traces it."""
-    example_command: str
+    examples: tuple[Example, ...]
     first: str
     last: str
     retry: ActionForm
@@ -225,21 +235,27 @@ class StreamPage:
     """Rows by table."""
     promises: tuple[PromiseRow, ...]
     incidents: tuple[IncidentRow, ...]
-    topic_partitions: tuple[TopicPartitionRow, ...]
-    """The ones with the most lag first."""
+    topic_partitions: TopicPartitionRows
     stops: tuple[StopRow, ...]
+    more_stops: int
+    """How many are not listed."""
     gaps: tuple[GapRow, ...]
+    more_gaps: int
     pauses: tuple[PauseRow, ...]
     runs: tuple[RunRow, ...]
     run_at_work: str
-    """Since when a partition run is at work; '' if none is."""
+    """When the partition run at work was planned; '' if none is at work."""
+    run_at_work_href: str
+    """Its DAG run, or the DAG if the run is not known."""
     quarantine: tuple[QuarantineRow, ...]
     window: Window | None
+    dedup_command: str
     audits: tuple[AuditRow, ...]
     hold: Hold | None
     backfills: tuple[BackfillRow, ...]
     ledger: Figure
     ledger_age: str
+    ledger_terms: tuple[LedgerTerm, ...]
     imbalances: tuple[str, ...]
     ledger_command: str
     dags: tuple[tuple[str, str, str], ...]
@@ -248,17 +264,23 @@ class StreamPage:
     resume: ActionForm | None
     logs_age: str
     """How old the offsets are."""
+    logs_old: str
+    """The same if the last watch could not read them; else ''."""
     tables_age: str
-    details_age: str
-    errors: tuple[str, ...]
-    """What could not be read with the tables, and why."""
+    tables_old: str
+    """The same if they are older than they should be; else ''."""
+    parts: Mapping[str, PartState]
+    """How old each part is: audits, gaps, backfills, dedup, quarantine, generation."""
 
 
-def stream_page(status: Status, stream: StreamStatus, links: Links, viewer: Viewer, now_ms: int) -> StreamPage:
-    """Return the page of a stream."""
+def stream_page(
+    status: Status, stream: StreamStatus, links: Links, viewer: Viewer, now_ms: int, choice: Choice | None = None
+) -> StreamPage:
+    """Return the page of a stream. `choice`: which topic-partitions it shows."""
     name, details = stream.name, stream.details or StreamDetails(0)
     health, health_text = health_of(stream)
-    lag = stream.promise(PromiseName.ARCHIVE_LAG)
+    gaps = [(tp, gap) for tp, found in details.gaps.items() for gap in found]
+    partition_dag = stream.dags.get("partition", "")
     produced, archived = rate_figures(stream)
     fields = {"stream": name}
     return StreamPage(
@@ -269,21 +291,22 @@ def stream_page(status: Status, stream: StreamStatus, links: Links, viewer: View
         source=stream.source,
         health=health,
         health_text=health_text,
-        lag=promise_figure(lag, None if lag is None or lag.value is None else f"{lag.value:,.0f} s"),
+        lag=lag_figure(stream.promise(PromiseName.ARCHIVE_LAG), now_ms),
         trend=trend_of(stream.trend),
         behind=Figure(
             count_text(sum(each.lag for each in stream.topic_partitions)),
             href=f"{links.stream(name)}#topic-partitions",
             command=f"waybill offsets ls --stream {name}",
         ),
-        table_lag=promise_figure(stream.promise(PromiseName.TABLE_LAG)),
+        table_lag=promise_figure(stream.promise(PromiseName.TABLE_LAG), now_ms),
         produced=produced,
         archived=archived,
         clear=clear_figure(stream),
-        runway=promise_figure(stream.promise(PromiseName.RETENTION_RUNWAY)),
-        late=promise_figure(stream.promise(PromiseName.LATE_SHARE)),
+        runway=promise_figure(stream.promise(PromiseName.RETENTION_RUNWAY), now_ms),
+        late=promise_figure(stream.promise(PromiseName.LATE_SHARE), now_ms),
         rows=tuple(
-            (table, Figure(count_text(rows), command=f"waybill verify {name}")) for table, rows in stream.rows.items()
+            (_TABLES.get(table, table), Figure(count_text(rows), command=f"waybill verify {name}"))
+            for table, rows in stream.rows.items()
         ),
         promises=tuple(promise_row(each, now_ms) for each in sorted(stream.promises, key=lambda each: each.verdict)),
         incidents=tuple(
@@ -291,18 +314,23 @@ def stream_page(status: Status, stream: StreamStatus, links: Links, viewer: View
             for each in status.incidents
             if each.stream == name and each.resolved_ms is None
         ),
-        topic_partitions=_tp_rows(stream, links),
-        stops=tuple(_stop_row(stream, each, links, viewer, now_ms) for each in stream.stops),
+        topic_partitions=choose_rows(stream, choice or Choice(), links),
+        stops=tuple(_stop_row(stream, each, links, viewer, now_ms) for each in stream.stops[:_MOST_LISTED]),
+        more_stops=max(0, len(stream.stops) - _MOST_LISTED),
         gaps=tuple(
             GapRow(tp, count_text(gap.first), count_text(gap.next - 1), gap.kind, gap.by, gap.reason)
-            for tp, gaps in details.gaps.items()
-            for gap in gaps
+            for tp, gap in gaps[:_MOST_LISTED]
         ),
+        more_gaps=max(0, len(gaps) - _MOST_LISTED),
         pauses=_pause_rows(stream, now_ms),
         runs=run_rows(stream, links, now_ms),
         run_at_work=age_text(stream.planned_ms, now_ms) if stream.planned_ms is not None else "",
+        run_at_work_href=links.run(partition_dag, stream.planned_run)
+        if partition_dag and stream.planned_run
+        else links.dag(partition_dag),
         quarantine=tuple(_quarantine_row(name, each, links, viewer) for each in details.quarantine),
         window=_window(stream, details.window),
+        dedup_command=f"waybill dedup status {name}",
         audits=tuple(
             AuditRow(
                 each.plan,
@@ -319,53 +347,31 @@ def stream_page(status: Status, stream: StreamStatus, links: Links, viewer: View
         backfills=tuple(_backfill_row(name, each, links, viewer) for each in details.backfills),
         ledger=_ledger(stream, name),
         ledger_age="never" if stream.ledger is None else age_text(stream.ledger.made_ms, now_ms),
+        ledger_terms=_ledger_terms(stream, name),
         imbalances=() if stream.ledger is None else stream.ledger.imbalances,
         ledger_command=f"waybill ledger {name}",
         dags=tuple((stage, dag, links.dag(dag)) for stage, dag in stream.dags.items()),
         pause=None if stream.pauses else form_of(ActionName.PAUSE, links, viewer, fields),
         resume=form_of(ActionName.RESUME, links, viewer, fields) if stream.pauses else None,
         logs_age=age_text(stream.logs_ms, now_ms),
+        logs_old=old_text(stream.logs_ms, status.at_ms, now_ms),
         tables_age=age_text(stream.tables_ms, now_ms),
-        details_age=age_text(details.read_ms or None, now_ms),
-        errors=details.errors,
+        tables_old=old_text(stream.tables_ms, status.at_ms - _TABLES_OLD_MS, now_ms),
+        parts={part: _part_state(stream.details, part, now_ms) for part in _PARTS},
     )
 
 
-def _tp_rows(stream: StreamStatus, links: Links) -> tuple[TopicPartitionRow, ...]:
-    ordered = sorted(stream.topic_partitions, key=lambda tp: (not tp.stop, -tp.lag, tp.topic, tp.partition))
-    return tuple(_tp_row(stream, tp, links, is_drawn=number < _MOST_DRAWN) for number, tp in enumerate(ordered))
+_PARTS = ("audits", "gaps", "backfills", "dedup", "quarantine", "generation")
 
 
-def _tp_row(stream: StreamStatus, tp: TopicPartitionStatus, links: Links, *, is_drawn: bool) -> TopicPartitionRow:
-    command = f"waybill offsets ls --stream {stream.name}"
-    trace = links.trace(tp.topic, tp.partition, tp.committed - 1) if tp.committed > tp.archived_from else ""
-    tone = Tone.CRITICAL if tp.stop else Tone.NONE
-    return TopicPartitionRow(
-        name=f"{tp.topic}/{tp.partition}",
-        earliest=Figure(count_text(tp.earliest), command=command),
-        committed=Figure(
-            count_text(tp.committed), href=trace, command=f"waybill ls {stream.name} {tp.topic}/{tp.partition}"
-        ),
-        end=Figure(count_text(tp.end), command=command),
-        lag=Figure(count_text(tp.lag), tone, command=command, value=tp.lag),
-        lag_seconds=Figure(f"{tp.lag_seconds:,.0f} s" if tp.lag else "0 s", tone, command=command),
-        published=Figure(
-            count_text(tp.published),
-            href=links.dag(stream.dags.get("partition", "")),
-            title=_behind_title(tp.table_lag),
-        ),
-        swept=Figure(count_text(tp.swept), href=links.dag(stream.dags.get("dedup", ""))),
-        archived_messages=Figure(count_text(tp.archived_messages), command=f"waybill verify {stream.name} --no-table"),
-        stop=tp.stop,
-        gaps=len(tp.gaps),
-        whole=whole_chain(tp) if is_drawn else None,
-        tail=end_of_chain(tp) if is_drawn else None,
-        trace_href=trace,
-    )
-
-
-def _behind_title(behind: int | None) -> str:
-    return "" if behind is None else f"{counted(behind, 'archived offset')} not published"
+def _part_state(details: StreamDetails | None, part: str, now_ms: int) -> PartState:
+    if details is None:
+        return PartState(False, "", "no watch has read it yet")
+    unread = details.unread.get(part)
+    if unread is None:
+        return PartState(True, age_text(details.read_ms, now_ms), "")
+    age = "" if unread.read_ms is None else age_text(unread.read_ms, now_ms)
+    return PartState(unread.read_ms is not None, age, f"the last watch could not read it: {unread.error}")
 
 
 _ACCEPTABLE = frozenset({"RetentionGap", "LogTruncated"})
@@ -414,7 +420,8 @@ def _pause_rows(stream: StreamStatus, now_ms: int) -> tuple[PauseRow, ...]:
 
 
 def _quarantine_row(name: str, group: QuarantineStatus, links: Links, viewer: Viewer) -> QuarantineRow:
-    example = f"{group.topic}/{group.example_partition}@{group.example_offset}"
+    places = {(each.partition, each.offset): each.reason for each in group.examples}
+    places = places or {(group.example_partition, group.example_offset): ""}
     return QuarantineRow(
         reason=group.reason,
         parser=group.parser,
@@ -422,9 +429,15 @@ def _quarantine_row(name: str, group: QuarantineStatus, links: Links, viewer: Vi
         rows=Figure(
             count_text(group.rows), Tone.WARNING, command=f"waybill quarantine ls {name} --reason {group.reason}"
         ),
-        example=example,
-        example_href=links.trace(group.topic, group.example_partition, group.example_offset),
-        example_command=f"waybill quarantine show {name} {example}",
+        examples=tuple(
+            Example(
+                place := f"{group.topic}/{partition}@{offset}",
+                links.trace(name, group.topic, partition, offset),
+                reason,
+                f"waybill quarantine show {name} {place}",
+            )
+            for (partition, offset), reason in places.items()
+        ),
         first=time_text(group.first_ms),
         last=time_text(group.last_ms),
         retry=form_of(ActionName.RETRY, links, viewer, {"stream": name, "kind": group.reason, "topic": group.topic}),
@@ -502,6 +515,37 @@ def _backfill_row(name: str, backfill: BackfillStatus, links: Links, viewer: Vie
         undo=forms[ActionName.UNDO],
         cancel=forms[ActionName.CANCEL],
         command=f"waybill backfill diff {name} {backfill.id}",
+    )
+
+
+_TABLES = {
+    "main": "rows in the table",
+    "quarantine": "rows in quarantine",
+    "unique": "unique rows",
+    "duplicates": "duplicates",
+}
+_TERMS = {
+    "not_archived": "offsets not archived yet",
+    "archived_offsets": "archived offsets",
+    "archived_messages": "archived messages",
+    "accepted_gaps": "offsets in accepted gaps: lost",
+    "rows": "rows in the table",
+    "quarantine": "messages in quarantine",
+    "held": "held messages",
+    "waiting": "archived, not in the table yet",
+    "unique": "unique rows",
+    "duplicates": "duplicates",
+    "unswept": "rows not swept yet",
+}
+"""The counts of `Ledger.counts`, in the order of a message's way."""
+
+
+def _ledger_terms(stream: StreamStatus, name: str) -> tuple[LedgerTerm, ...]:
+    counts = {} if stream.ledger is None else stream.ledger.counts
+    return tuple(
+        LedgerTerm(text, Figure(count_text(counts[term]), command=f"waybill ledger {name}"))
+        for term, text in _TERMS.items()
+        if term in counts
     )
 
 

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from waybill.config.promises import PromiseName
+from waybill.config.promises import PromiseName, PromiseSeverity
 from waybill.config.quantities import counted
 from waybill.incidents.finding import Verdict
-from waybill.watch.status import IncidentStatus, PromiseStatus, RunStatus, Status, StreamStatus
+from waybill.watch.status import (
+    IncidentStatus,
+    PromiseStatus,
+    RunStatus,
+    ServiceStatus,
+    Status,
+    StopStatus,
+    StreamStatus,
+)
 from waybill.web.chain_bar import Trend, trend_of
 from waybill.web.figures import (
     Figure,
@@ -18,6 +27,7 @@ from waybill.web.figures import (
     duration_text,
     promise_figure,
     rate_text,
+    safe_url,
     time_text,
     tone_of,
     worst,
@@ -35,14 +45,19 @@ __all__ = [
     "clear_figure",
     "health_of",
     "incident_row",
+    "lag_figure",
+    "old_text",
     "promise_row",
     "rate_figures",
     "run_rows",
+    "service_figures",
     "streams_page",
     "waiting_of",
 ]
 
 _MOST_RUNS = 3
+_OLD_MS = 90_000
+"""Offsets are read by each watch, tables every five minutes: see `old_text`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +72,7 @@ class PromiseRow:
     since: str
     """How long it is broken: `23 min ago`; '' while it is kept."""
     command: str
-    href: str
+    tone: Tone
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +115,9 @@ class RunRow:
     duplicates: Figure
     late: Figure
     href: str
-    """The DAG in Airflow's UI."""
+    """The DAG run in Airflow's UI, or the DAG if the run is not known; '' without a DAG."""
+    what: str
+    """What the address leads to: `run …`, or `DAG …`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +156,10 @@ class StreamRow:
     is_paused: bool
     pause: ActionForm | None
     resume: ActionForm | None
-    age: str
-    """How old its figures of Kafka are."""
+    old: str
+    """How old its offsets are, if the last watch could not read them; else ''."""
+    runs_href: str
+    """The part of its page that lists all runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +167,8 @@ class StreamsPage:
     """The page."""
 
     rows: tuple[StreamRow, ...]
-    totals: tuple[tuple[Tone, int], ...]
-    """How many streams are in each health, the worst first."""
+    totals: tuple[tuple[Tone, int, str], ...]
+    """How many streams are in each health, the worst first, and the address of the list of these."""
     waiting: tuple[Waiting, ...]
     shared: tuple[PromiseRow, ...]
     """Broken promises that belong to no stream."""
@@ -158,6 +177,8 @@ class StreamsPage:
     """Streams that are left out, with the errors of their config."""
     produced: Figure
     archived: Figure
+    command: str
+    """The command that prints what the totals follow from."""
 
 
 def streams_page(status: Status, links: Links, viewer: Viewer, now_ms: int) -> StreamsPage:
@@ -166,30 +187,37 @@ def streams_page(status: Status, links: Links, viewer: Viewer, now_ms: int) -> S
     for each in status.incidents:
         if each.resolved_ms is None:
             incidents.setdefault(each.stream, []).append(each)
-    rows = [_row(each, incidents.get(each.name, []), links, viewer, now_ms) for each in status.streams]
+    rows = [_row(each, incidents.get(each.name, []), links, viewer, status.at_ms, now_ms) for each in status.streams]
     order = list(Tone)
     rows.sort(key=lambda row: (-order.index(row.health), row.name))
     counts = Counter(row.health for row in rows)
     return StreamsPage(
         rows=tuple(rows),
-        totals=tuple((tone, counts[tone]) for tone in reversed(order) if counts[tone]),
+        totals=tuple((tone, counts[tone], links.page(f"/?health={tone}")) for tone in reversed(order) if counts[tone]),
         waiting=tuple(each for stream in status.streams for each in waiting_of(stream, links, now_ms)),
         shared=tuple(promise_row(each, now_ms) for each in status.shared if each.verdict is Verdict.BROKEN),
-        services=tuple(
-            (
-                each.name,
-                Figure(
-                    each.figure,
-                    {Verdict.KEPT: Tone.OK, Verdict.BROKEN: Tone.CRITICAL}.get(each.verdict, Tone.UNKNOWN),
-                    command="waybill watch --dry-run",
-                    title=each.detail or f"answered {age_text(each.answered_ms, now_ms)}",
-                ),
-            )
-            for each in status.services
-        ),
+        services=service_figures(status.services, now_ms),
         broken_config=tuple(sorted(status.broken.items())),
         produced=Figure(rate_text(_sum([each.produced_per_second for each in status.streams]))),
         archived=Figure(rate_text(_sum([each.archived_per_second for each in status.streams]))),
+        command="waybill offsets ls",
+    )
+
+
+def service_figures(services: Iterable[ServiceStatus], now_ms: int) -> tuple[tuple[str, Figure], ...]:
+    """Return whether each service answers, with its name."""
+    tones = {Verdict.KEPT: Tone.OK, Verdict.BROKEN: Tone.CRITICAL}
+    return tuple(
+        (
+            each.name,
+            Figure(
+                "not asked" if each.verdict is Verdict.UNKNOWN else each.figure,
+                tones.get(each.verdict, Tone.UNKNOWN),
+                title=each.detail,
+                note="" if each.verdict is Verdict.KEPT else f"last answer: {age_text(each.answered_ms, now_ms)}",
+            ),
+        )
+        for each in services
     )
 
 
@@ -198,7 +226,9 @@ def _sum(rates: list[float | None]) -> float | None:
     return sum(known) if known else None
 
 
-def _row(stream: StreamStatus, incidents: list[IncidentStatus], links: Links, viewer: Viewer, now_ms: int) -> StreamRow:
+def _row(
+    stream: StreamStatus, incidents: list[IncidentStatus], links: Links, viewer: Viewer, at_ms: int, now_ms: int
+) -> StreamRow:
     health, text = health_of(stream)
     lag = stream.promise(PromiseName.ARCHIVE_LAG)
     produced, archived = rate_figures(stream)
@@ -209,46 +239,64 @@ def _row(stream: StreamStatus, incidents: list[IncidentStatus], links: Links, vi
         href=links.stream(stream.name),
         health=health,
         health_text=text,
-        lag=promise_figure(lag, None if lag is None or lag.value is None else f"{lag.value:,.0f} s"),
+        lag=lag_figure(lag, now_ms),
         trend=trend_of(stream.trend),
         behind=Figure(
             count_text(sum(each.lag for each in stream.topic_partitions)),
             href=f"{links.stream(stream.name)}#topic-partitions",
             command=f"waybill offsets ls --stream {stream.name}",
-            title="offsets in Kafka that are not archived: an upper bound of the messages",
+            title="offsets in Kafka that are not archived: at most so many messages",
         ),
-        table_lag=promise_figure(stream.promise(PromiseName.TABLE_LAG)),
+        table_lag=promise_figure(stream.promise(PromiseName.TABLE_LAG), now_ms),
         produced=produced,
         archived=archived,
         clear=clear_figure(stream),
-        broken=tuple(promise_row(each, now_ms) for each in stream.promises if each.verdict is Verdict.BROKEN),
+        broken=tuple(
+            promise_row(each, now_ms)
+            for each in _worst_first(each for each in stream.promises if each.verdict is Verdict.BROKEN)
+        ),
         runs=run_rows(stream, links, now_ms)[:_MOST_RUNS],
         incidents=tuple(incident_row(each, links, viewer, now_ms) for each in incidents),
         topic_partitions=len(stream.topic_partitions),
         is_paused=paused,
         pause=None if paused else form_of(ActionName.PAUSE, links, viewer, fields),
         resume=form_of(ActionName.RESUME, links, viewer, fields) if paused else None,
-        age=age_text(stream.logs_ms, now_ms),
+        old=old_text(stream.logs_ms, at_ms, now_ms),
+        runs_href=f"{links.stream(stream.name)}#runs",
     )
 
 
+def old_text(read_ms: int | None, at_ms: int, now_ms: int) -> str:
+    """Return how old a part of the state is if the watch of `at_ms` could not read it; else ''."""
+    return "" if read_ms is not None and read_ms >= at_ms - _OLD_MS else age_text(read_ms, now_ms)
+
+
+def lag_figure(lag: PromiseStatus | None, now_ms: int) -> Figure:
+    """Return the archive lag in seconds."""
+    return promise_figure(lag, now_ms, None if lag is None or lag.value is None else f"{lag.value:,.0f} s")
+
+
 def health_of(stream: StreamStatus) -> tuple[Tone, str]:
-    """Return the health of a stream, with its cause in a few words."""
+    """Return the health of a stream, with all its causes."""
     broken = [each for each in stream.promises if each.verdict is Verdict.BROKEN]
     tone = worst([tone_of(each.verdict, each.severity) for each in broken])
     if broken:
-        first = max(broken, key=lambda each: list(Tone).index(tone_of(each.verdict, each.severity)))
-        more = f" and {len(broken) - 1} more" if len(broken) > 1 else ""
-        return tone, f"{first.promise}: {first.figure}{more}"
+        return tone, "; ".join(f"{each.promise}: {each.figure}" for each in _worst_first(broken))
     if stream.pauses:
         return Tone.PAUSED, f"paused: {', '.join(sorted(each.stage for each in stream.pauses))}"
     unknown = [each for each in stream.promises if each.verdict is Verdict.UNKNOWN]
     known = [each for each in stream.promises if each.verdict is Verdict.KEPT]
+    before = [f"{each.promise}: {each.figure}" for each in unknown if each.known_verdict is Verdict.BROKEN]
+    rest = f"; broken when they were measured: {'; '.join(before)}" if before else ""
     if not known:
-        return Tone.UNKNOWN, "could not be measured"
-    if len(unknown) > len(known):
-        return Tone.UNKNOWN, f"{counted(len(unknown), 'promise')} could not be measured"
+        return Tone.UNKNOWN, f"no promise could be measured{rest}"
+    if before or len(unknown) > len(known):
+        return Tone.UNKNOWN, f"{counted(len(unknown), 'promise')} could not be measured{rest}"
     return Tone.OK, "all promises are kept"
+
+
+def _worst_first(broken: Iterable[PromiseStatus]) -> list[PromiseStatus]:
+    return sorted(broken, key=lambda each: (each.severity is not PromiseSeverity.CRITICAL, each.promise, each.subject))
 
 
 def rate_figures(stream: StreamStatus) -> tuple[Figure, Figure]:
@@ -290,12 +338,12 @@ def promise_row(promise: PromiseStatus, now_ms: int) -> PromiseRow:
     return PromiseRow(
         name=promise.promise,
         subject=promise.subject,
-        figure=promise_figure(promise),
+        figure=promise_figure(promise, now_ms),
         limit=promise.limit,
         detail=promise.detail,
         since=age_text(promise.since_ms, now_ms) if is_broken and promise.since_ms is not None else "",
         command=promise.command,
-        href=promise.link,
+        tone=tone_of(promise.verdict, promise.severity),
     )
 
 
@@ -309,7 +357,6 @@ def incident_row(incident: IncidentStatus, links: Links, viewer: Viewer, now_ms:
         state = f"acknowledged by {incident.acknowledged_by}: {incident.acknowledged_reason}"
     tone = tone_of(Verdict.BROKEN, incident.severity) if is_open else Tone.OK
     can_acknowledge = is_open and not incident.acknowledged_by
-    # Addresses come from the config or from findings, but a page must never link to a script.
     return IncidentRow(
         id=incident.id,
         stream=incident.stream,
@@ -317,7 +364,7 @@ def incident_row(incident: IncidentStatus, links: Links, viewer: Viewer, now_ms:
         promise=incident.promise,
         subject=incident.subject,
         tone=tone,
-        figure=Figure(incident.figure, tone, safe_url(incident.link), incident.command, incident.limit),
+        figure=Figure(incident.figure, tone, safe_url(incident.link)),
         limit=incident.limit,
         detail=incident.detail,
         since=age_text(incident.since_ms, now_ms),
@@ -334,19 +381,14 @@ def incident_row(incident: IncidentStatus, links: Links, viewer: Viewer, now_ms:
     )
 
 
-def safe_url(url: str) -> str:
-    """Return the address if it is one of the web; else ''."""
-    return url if url.startswith(("https://", "http://")) else ""
-
-
 def run_rows(stream: StreamStatus, links: Links, now_ms: int) -> tuple[RunRow, ...]:
     """Return the runs that published, the newest first."""
     return tuple(_run_row(stream, each, links, now_ms) for each in stream.runs)
 
 
 def _run_row(stream: StreamStatus, run: RunStatus, links: Links, now_ms: int) -> RunRow:
-    href = links.dag(stream.dags.get(run.stage, ""))
-    name = stream.name
+    dag, name = stream.dags.get(run.stage, ""), stream.name
+    href = links.run(dag, run.run) if dag and run.run else links.dag(dag)
     return RunRow(
         stage=run.stage,
         at=time_text(run.at_ms),
@@ -361,22 +403,22 @@ def _run_row(stream: StreamStatus, run: RunStatus, links: Links, now_ms: int) ->
         duplicates=Figure(count_text(run.duplicates), href=href, command=f"waybill dedup status {name}"),
         late=Figure(count_text(run.late), href=href, command=f"waybill lateness {name}"),
         href=href,
+        what=f"run {run.run}" if run.run else f"DAG {dag}" if dag else "",
     )
 
 
 def waiting_of(stream: StreamStatus, links: Links, now_ms: int) -> list[Waiting]:
     """Return what waits for a person, of one stream."""
     page, name = links.stream(stream.name), stream.name
-    found = [
-        Waiting(
-            name,
-            f"{each.topic}/{each.partition} is stopped: {each.error}",
-            Tone.CRITICAL,
-            f"{page}#stops",
-            age_text(each.stopped_ms, now_ms),
-        )
-        for each in stream.stops
-    ]
+    found = []
+    by_error: dict[str, list[StopStatus]] = {}
+    for stop in stream.stops:
+        by_error.setdefault(stop.error, []).append(stop)
+    for error, stops in by_error.items():
+        place = f"{stops[0].topic}/{stops[0].partition} is stopped"
+        text = place if len(stops) == 1 else f"{counted(len(stops), 'topic-partition')} are stopped"
+        age = age_text(min(each.stopped_ms for each in stops), now_ms)
+        found.append(Waiting(name, f"{text}: {error}", Tone.CRITICAL, f"{page}#stops", age))
     if stream.hold is not None:
         checks = counted(len(stream.hold.failed), "critical check")
         text = f"a run is held: {checks} failed"

@@ -169,7 +169,7 @@ def _traced(
     return TraceView(
         stream=name,
         stream_href=links.stream(name),
-        place=_link(tp, offset, links),
+        place=_link(name, tp, offset, links),
         is_archived=found.message is not None,
         archive_text=_archive_text(found),
         object=_object(found, config.storage.bucket),
@@ -177,15 +177,15 @@ def _traced(
         row=None if found.row is None else _row(found, found.row),
         row_text=_row_text(found),
         unique_text=_unique_text(found),
-        first=None if found.first is None else _link(*found.first, links),
-        duplicates=tuple(_link(*place, links) for place in found.duplicates),
+        first=None if found.first is None else _link(name, *found.first, links),
+        duplicates=tuple(_link(name, *place, links) for place in found.duplicates),
         seconds=round(seconds, 3),
         command=f"waybill trace {name} {tp}@{offset}",
     )
 
 
-def _link(tp: TopicPartition, offset: int, links: Links) -> Place:
-    return Place(f"{tp}@{offset}", links.trace(tp.topic, tp.partition, offset))
+def _link(stream: str, tp: TopicPartition, offset: int, links: Links) -> Place:
+    return Place(f"{tp}@{offset}", links.trace(stream, tp.topic, tp.partition, offset))
 
 
 def _archive_text(found: Traced) -> str:

@@ -220,3 +220,15 @@ def test_what_is_not_archived_is_known_with_kafka_alone() -> None:
     assert log.not_archived == 15
     assert dataclasses.replace(log, log_end_offset=None).not_archived is None
     assert dataclasses.replace(log, log_end_offset=4).not_archived == 0, "a log that was truncated"
+
+
+def test_counts_are_sums_and_a_term_that_is_not_known_everywhere_is_left_out() -> None:
+    one = Line(TP, LogTerms(0, 10, 12, 3, 7), MessageTerms(6, 1, 0, 0, 10))
+    two = Line(TopicPartition("t", 9), LogTerms(5, 10, 10, 0, 5), MessageTerms(4, 0, 0, 1, 9))
+    counts = Ledger("flights", 1, 0, [one, two]).counts
+    assert (counts["archived_offsets"], counts["archived_messages"], counts["accepted_gaps"]) == (15, 12, 3)
+    assert (counts["rows"], counts["quarantine"], counts["waiting"], counts["not_archived"]) == (10, 1, 1, 2)
+    assert "unique" not in counts
+    unknown = Line(TP, LogTerms(0, 10, 12, 0, None), None)
+    assert "archived_messages" not in Ledger("flights", 1, 0, [one, unknown]).counts
+    assert Ledger("flights", 1, 0, []).counts == {}

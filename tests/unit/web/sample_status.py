@@ -11,6 +11,7 @@ from waybill.watch.status import (
     ChainRange,
     CheckStatus,
     DecisionStatus,
+    ExampleStatus,
     HoldStatus,
     IncidentStatus,
     LedgerStatus,
@@ -50,19 +51,43 @@ _PROMISES = (
 )
 
 
-def promise(stream: str, name: str, *, broken: bool = False, text: str = "") -> PromiseStatus:
+_BROKEN = {
+    "named_stop": ("1 stopped topic-partition", "flights/1: RetentionGap: Kafka deleted 300 offsets", 1.0),
+    "held_publication": (
+        "a run is held",
+        "expect_column_values_to_not_be_null(column=carrier): 3% (31 unexpected)",
+        1.0,
+    ),
+    "archive_lag": ("20 min", "2 topic-partitions; the oldest message is in weather/0", 1200.0),
+}
+_COMMANDS = {
+    "named_stop": "waybill gaps ls --stream {}",
+    "held_publication": "waybill quality show {}",
+    "archive_lag": "waybill offsets ls --stream {}",
+    "retention_runway": "waybill offsets ls --stream {}",
+    "quarantine_share": "waybill quarantine ls {}",
+    "duplicate_share": "waybill dedup status {}",
+    "dedup_window": "waybill dedup status {}",
+    "late_share": "waybill lateness {}",
+}
+
+
+def promise(stream: str, name: str, *, broken: bool = False) -> PromiseStatus:
     """Return a promise of a stream, kept or broken."""
-    figure, limit, value = next((each[1:] for each in _PROMISES if each[0] == name), ("1", "none", 1.0))
+    figure, limit, value = next(each[1:] for each in _PROMISES if each[0] == name)
+    detail = ""
+    if broken:
+        figure, detail, value = _BROKEN[name]
     return PromiseStatus(
         stream,
         name,
         "",
         Verdict.BROKEN if broken else Verdict.KEPT,
         PromiseSeverity.CRITICAL if name in ("named_stop", "held_publication") else PromiseSeverity.WARNING,
-        text or figure,
+        figure,
         limit,
-        "flights/1: RetentionGap" if broken else "",
-        f"waybill offsets ls --stream {stream}",
+        detail,
+        _COMMANDS.get(name, "waybill verify {}").format(stream),
         NOW_MS - 23 * MINUTE_MS if broken else None,
         value,
     )
@@ -96,9 +121,32 @@ def topic_partitions(topic: str, count: int, *, stopped: int | None = None) -> t
     return tuple(found)
 
 
+def ledger_counts(tps: tuple[TopicPartitionStatus, ...]) -> dict[str, int]:
+    """Return counts that balance: 12 messages are in quarantine, and 40 rows are duplicates."""
+    archived = sum(tp.archived_messages or 0 for tp in tps)
+    waiting = sum(tp.table_lag or 0 for tp in tps)
+    unswept = 500 * len(tps)
+    rows = archived - waiting - 12
+    return {
+        "not_archived": sum(tp.lag for tp in tps),
+        "archived_offsets": sum(tp.committed - tp.archived_from for tp in tps),
+        "archived_messages": archived,
+        "accepted_gaps": 300,
+        "rows": rows,
+        "quarantine": 12,
+        "held": 0,
+        "waiting": waiting,
+        "unique": rows - unswept - 40,
+        "duplicates": 40,
+        "unswept": unswept,
+    }
+
+
 def flights() -> StreamStatus:
     """Return a stream with something in every part."""
     name = "flights"
+    tps = topic_partitions(name, 3, stopped=1)
+    counts = ledger_counts(tps)
     broken = {"named_stop", "held_publication"}
     return StreamStatus(
         name=name,
@@ -107,30 +155,45 @@ def flights() -> StreamStatus:
         source="kafka",
         dags={"ingest": "ingest_group__default", "partition": "partition_group__default", "dedup": "dedup__flights"},
         promises=tuple(promise(name, each[0], broken=each[0] in broken) for each in _PROMISES),
-        topic_partitions=topic_partitions(name, 3, stopped=1),
+        topic_partitions=tps,
         logs_ms=NOW_MS - 30_000,
         tables_ms=NOW_MS - 3 * MINUTE_MS,
         trend=tuple(TrendPoint(NOW_MS - (60 - n) * MINUTE_MS, float(n * 4), 1000.0, n * 5) for n in range(60)),
         produced_per_second=120.5,
         archived_per_second=180.0,
         stops=(StopStatus(name, 1, "RetentionGap", "Kafka deleted 300 offsets", NOW_MS - 23 * MINUTE_MS, 300),),
-        rows={"main": 9_900, "quarantine": 12, "unique": 9_400, "duplicates": 40},
+        rows={"main": counts["rows"], "quarantine": 12, "unique": counts["unique"], "duplicates": 40},
         runs=(
-            RunStatus("partition", NOW_MS - 20 * MINUTE_MS, 1_200, 3, 0, 1),
-            RunStatus("dedup", NOW_MS - 18 * MINUTE_MS, 1_190, 0, 10),
+            RunStatus("dedup", NOW_MS - 18 * MINUTE_MS, 1_190, 0, 10, run="asset_triggered__2026-09-21T13:55:30+00:00"),
+            RunStatus("partition", NOW_MS - 20 * MINUTE_MS, 1_200, 3, 0, 1, run="scheduled__2026-09-21T13:53:00+00:00"),
+            RunStatus("partition", NOW_MS - 80 * MINUTE_MS, 1_180, 0, 0, 0),
         ),
         planned_ms=NOW_MS - 2 * MINUTE_MS,
+        planned_run="scheduled__2026-09-21T14:11:00+00:00",
         hold=HoldStatus(
             NOW_MS - 2 * MINUTE_MS,
             ("expect_column_values_to_not_be_null(column=carrier): 3% (31 unexpected)",),
             "20260921T101500Z_ab12",
         ),
-        ledger=LedgerStatus(NOW_MS - 3 * 3_600_000, ()),
+        ledger=LedgerStatus(NOW_MS - 3 * 60_000, (), counts),
         details=StreamDetails(
             NOW_MS - 3 * MINUTE_MS,
-            swept={f"{name}/{number}": 10_500 for number in range(3)},
+            swept={f"{name}/{tp.partition}": tp.swept for tp in tps if tp.swept},
             quarantine=(
-                QuarantineStatus("not_json", "json", name, 12, 2, 11_017, NOW_MS - 7_200_000, NOW_MS - 600_000),
+                QuarantineStatus(
+                    "not_json",
+                    "json",
+                    name,
+                    12,
+                    2,
+                    10_917,
+                    NOW_MS - 7_200_000,
+                    NOW_MS - 1_200_000,
+                    (
+                        ExampleStatus(0, 4_400, "not_json: unexpected end of data, at byte 118 of 118"),
+                        ExampleStatus(2, 10_917, "not_json: unexpected character '<' at byte 0: <html><body>502 Bad"),
+                    ),
+                ),
             ),
             audits=(
                 AuditStatus(
@@ -159,7 +222,7 @@ def flights() -> StreamStatus:
                 ),
                 BackfillStatus("20260920_0001", "promoted", "range", "2 of 2", 100, "bob", "test", NOW_MS - 86_400_000),
             ),
-            window=WindowStatus(6 * 86_400_000, 7 * 86_400_000, 86_400_000, 1_200_000, 48_000_000, 64 << 20),
+            window=WindowStatus(7 * 86_400_000, 7 * 86_400_000, 86_400_000, 1_200_000, 48_000_000, 64 << 20),
             gaps={f"{name}/1": (ChainRange(2_000, 2_300, "RetentionGap", "ada", "a broker was down"),)},
             live_generation=1,
         ),
@@ -200,9 +263,9 @@ def sample_status(*others: StreamStatus) -> Status:
         ),
         streams=(flights(), quiet("weather"), quiet("paused"), *others),
         brokers=(
-            BrokerStatus(1, "rack-a", True, 20, 40, 0, 0.41, True),
+            BrokerStatus(1, "rack-a", True, 30, 40, 0, 0.41, True),
             BrokerStatus(2, "rack-b", False, 0, 40, 40, None, True),
-            BrokerStatus(3, "", True, 40, 40, 0, 0.87, False),
+            BrokerStatus(3, "", True, 30, 40, 0, 0.87, False),
         ),
         shared=(
             PromiseStatus(
@@ -211,13 +274,26 @@ def sample_status(*others: StreamStatus) -> Status:
                 "partition_group__default",
                 Verdict.BROKEN,
                 PromiseSeverity.WARNING,
-                "failed",
-                "none",
-                "after 3 attempts: partition",
-                "airflow tasks clear partition_group__default",
+                "1 task failed",
+                "none fails, waits over 15 min or runs over 6 h",
+                "DAG partition_group__default, run scheduled__x; after 3 attempts: partition (weather)",
+                "waybill watch --dry-run",
                 NOW_MS - 600_000,
                 1.0,
                 "https://airflow.example.net/dags/partition_group__default/runs/x",
+            ),
+            PromiseStatus(
+                "",
+                "kafka_under_replicated",
+                "",
+                Verdict.BROKEN,
+                PromiseSeverity.WARNING,
+                "40 topic-partitions",
+                "none for longer than 10 min",
+                "flights/0, flights/1, flights/2 and 37 more wait for broker 2",
+                "waybill kafka health",
+                NOW_MS - 31 * MINUTE_MS,
+                40.0,
             ),
             PromiseStatus(
                 "",

@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sample_status import NOW_MS, flights, quiet, sample_status
+from sample_status import NOW_MS, flights, promise, quiet, sample_status
 
 from waybill.errors import DocumentDamaged, DocumentTooNew
-from waybill.watch.status import ChainRange, Status, TopicPartitionStatus
+from waybill.incidents.finding import Verdict
+from waybill.watch.status import ChainRange, Status, StopStatus, StreamStatus, TopicPartitionStatus
 from waybill.web.chain_bar import WIDTH, end_of_chain, trend_of, whole_chain
 from waybill.web.csrf import is_own_origin
 from waybill.web.figures import Tone
@@ -19,6 +20,7 @@ from waybill.web.frame import Links, Role, Viewer
 from waybill.web.other_pages import cost_page, incidents_page, kafka_page, replays_page
 from waybill.web.stream_page import stream_page
 from waybill.web.streams_page import clear_figure, streams_page
+from waybill.web.topic_partition_rows import ROWS_ON_A_PAGE, Choice, choose_rows
 
 LINKS = Links("/team/waybill/ui", "/team")
 VIEWER, ADMIN = Viewer("vic", Role.VIEWER), Viewer("ada", Role.ADMIN)
@@ -98,7 +100,10 @@ def test_the_other_pages_show_incidents_topics_replays_and_usage() -> None:
         "ordered: run r1 of DAG backfill; it has failed",
     ]
     assert incidents.actions[1].outcome_href.endswith("/actions/taken/1790000000000-0123456789abcdef01234568")
-    assert [each.name for each in kafka_page(status, LINKS, NOW_MS).findings] == ["kafka_disk_used"]
+    assert [each.name for each in kafka_page(status, LINKS, NOW_MS).findings] == [
+        "kafka_under_replicated",
+        "kafka_disk_used",
+    ]
     assert [(each.name, each.state.text, each.disk.text) for each in kafka_page(status, LINKS, NOW_MS).brokers] == [
         ("1", "alive", "41%"),
         ("2", "away", "–"),
@@ -116,6 +121,9 @@ def test_a_link_to_a_script_is_no_link() -> None:
     evil = replace(status.incidents[0], link="javascript:alert(1)", runbook="data:text/html,x")
     [row] = incidents_page(replace(status, incidents=(evil,)), LINKS, ADMIN, NOW_MS).open
     assert (row.href, row.figure.href, row.runbook) == ("", "", "")
+    shared = replace(status.shared[0], link="javascript:alert(1)")
+    [promise] = streams_page(replace(status, shared=(shared,)), LINKS, ADMIN, NOW_MS).shared
+    assert promise.figure.href == ""
 
 
 def test_the_time_to_clear_follows_from_both_rates() -> None:
@@ -163,3 +171,85 @@ def test_a_trend_needs_two_values() -> None:
 )
 def test_only_pages_of_this_server_send_forms(origin: str | None, site: str | None, own: bool) -> None:
     assert is_own_origin(origin, site, {"waybill.example.net"}) is own
+
+
+def big(count: int = 10_000) -> StreamStatus:
+    tps = tuple(
+        TopicPartitionStatus("big", number, 0, 1_000 + number, 1_000, 0, stop="ChainBroken" if number == 5 else "")
+        for number in range(count)
+    )
+    return replace(quiet("big"), topic_partitions=tps)
+
+
+def test_of_many_topic_partitions_the_stopped_and_the_most_behind_are_shown_first() -> None:
+    first = choose_rows(big(), Choice(), LINKS)
+    assert len(first.rows) == ROWS_ON_A_PAGE
+    assert [row.name for row in first.rows[:3]] == ["big/5", "big/9999", "big/9998"]
+    assert (first.shown, first.before) == ("1 to 100 of 10,000", "")
+    assert first.after == "/team/waybill/ui/streams/big?page=2#topic-partitions"
+    last = choose_rows(big(), Choice(page=1_000_000), LINKS)
+    assert (last.choice.page, last.after, last.rows[-1].name) == (100, "", "big/0")
+
+
+def test_topic_partitions_are_found_by_a_part_of_their_name() -> None:
+    found = choose_rows(big(), Choice.of({"tp": " BIG/999 "}), LINKS)
+    assert found.shown == "1 to 11 of 11, of 10,000 topic-partitions in all"
+    assert choose_rows(big(), Choice("weather"), LINKS).shown == "none of 10,000 topic-partitions"
+
+
+@given(st.dictionaries(st.sampled_from(["tp", "page"]), st.text(max_size=8)))
+def test_any_address_is_a_choice(parameters: dict[str, str]) -> None:
+    choice = Choice.of(parameters)
+    assert choose_rows(quiet("weather"), choice, LINKS).choice.page == 1
+    assert choice.query.isprintable()
+
+
+def test_while_kafka_is_away_the_last_figures_are_shown_with_their_age() -> None:
+    lag = replace(
+        promise("weather", "archive_lag", broken=True),
+        verdict=Verdict.UNKNOWN,
+        known_verdict=Verdict.BROKEN,
+        measured_ms=NOW_MS - 9 * 60_000,
+    )
+    stream = replace(quiet("weather"), promises=(lag,), logs_ms=NOW_MS - 9 * 60_000)
+    status = replace(sample_status(), streams=(stream,))
+    [row] = streams_page(status, LINKS, VIEWER, NOW_MS).rows
+    assert (row.lag.text, row.lag.tone, row.lag.note, row.old) == ("1,200 s", Tone.UNKNOWN, "9 min ago", "9 min ago")
+    assert (row.health, row.health_text) == (
+        Tone.UNKNOWN,
+        "no promise could be measured; broken when they were measured: archive_lag: 20 min",
+    )
+    page = stream_page(status, stream, LINKS, VIEWER, NOW_MS)
+    assert (page.logs_old, page.lag.note) == ("9 min ago", "9 min ago")
+
+
+def test_all_broken_promises_are_named_and_many_stops_are_one_line() -> None:
+    stops = tuple(StopStatus("flights", number, "TopicRecreated", "", NOW_MS, None) for number in range(64))
+    stream = replace(flights(), stops=stops, hold=None)
+    page = streams_page(replace(sample_status(), streams=(stream,)), LINKS, VIEWER, NOW_MS)
+    assert [each.name for each in page.rows[0].broken] == ["held_publication", "named_stop"]
+    assert page.rows[0].health_text == "held_publication: a run is held; named_stop: 1 stopped topic-partition"
+    assert page.waiting[0].text == "64 topic-partitions are stopped: TopicRecreated"
+
+
+def test_a_run_leads_to_its_dag_run_or_else_to_its_dag() -> None:
+    sweep, known, unknown = stream_page(sample_status(), flights(), LINKS, VIEWER, NOW_MS).runs
+    assert sweep.href == "/team/dags/dedup__flights/runs/asset_triggered__2026-09-21T13%3A55%3A30%2B00%3A00"
+    assert known.href.startswith("/team/dags/partition_group__default/runs/scheduled__")
+    assert (unknown.href, unknown.what) == ("/team/dags/partition_group__default", "DAG partition_group__default")
+
+
+def test_the_sample_does_not_contradict_itself() -> None:
+    """Pictures of the documentation show it."""
+    for stream in sample_status().streams:
+        stopped = [tp for tp in stream.topic_partitions if tp.stop]
+        assert len(stopped) == len(stream.stops)
+        assert all(tp.earliest > tp.committed for tp in stopped), "Kafka deleted what was not archived"
+        for tp in stream.topic_partitions:
+            assert tp.archived_from <= (tp.swept or 0) <= (tp.published or 0) <= tp.committed <= tp.end
+    ledger = flights().ledger
+    assert ledger is not None
+    counts = ledger.counts
+    assert counts["archived_offsets"] == counts["archived_messages"] + counts["accepted_gaps"]
+    assert counts["archived_messages"] == counts["rows"] + counts["quarantine"] + counts["held"] + counts["waiting"]
+    assert counts["rows"] == counts["unique"] + counts["duplicates"] + counts["unswept"]
