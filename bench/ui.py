@@ -1,22 +1,32 @@
 """Measure the pages in Airflow's UI: 100 streams with 100 topic-partitions each, and 100 users who poll.
 
-    python bench/ui.py [--streams 100] [--partitions 100] [--users 100] [--seconds 20]
+    python bench/ui.py [--streams 100] [--partitions 100] [--users 100] [--seconds 20] [--pairs 0]
 
-The app runs under uvicorn in a process of its own, as in an API server with one worker, without Airflow's login (which
-costs each request the same as any other page of Airflow). It prints the size of the status document, the time to parse
-it, the time of the first answer of each page (rendered) and of the next ones (kept), and what users who poll every five
-seconds wait.
+The app runs under uvicorn in a process of its own, as in an API server with one worker, and compresses answers as
+Airflow's API server does. Airflow's login is left out: it costs each request the same as any other page of Airflow. The
+script prints the size of the status document, the time to parse it, the time of the first answer of each page
+(rendered) and of the next ones (kept), the same for one stream with all the topic-partitions, and what users wait who
+poll every five seconds: of ten users, six have Streams open, two the page of a stream, one Incidents, one Kafka.
+
+With `--pairs N`, it also starts Kafka, ZooKeeper and S3, and archives the same messages 2 N times: without the users,
+and while they poll, in turn. It prints the CPU seconds of each of these lanes, and how long it took.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import multiprocessing
+import os
 import socket
+import ssl
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from multiprocessing.synchronize import Event
+from pathlib import Path
 
 import httpx
 
@@ -35,6 +45,8 @@ from waybill.watch.status import (
 
 POLL_SECONDS = 5.0
 PAGES = ("streams", "streams/stream-000", "incidents", "kafka", "replays", "cost")
+OF_TEN_USERS = (*["streams"] * 6, "streams/stream-000", "streams/stream-001", "incidents", "kafka")
+LANE_MESSAGES = 400_000
 
 
 def status_of(streams: int, partitions: int) -> Status:
@@ -102,6 +114,7 @@ def _no_trigger(dag: str, form: Mapping[str, object], run: str) -> None:
 def serve(port: int, content: bytes) -> None:
     """Serve the pages of a document until the process is ended."""
     import uvicorn
+    from fastapi.middleware.gzip import GZipMiddleware
 
     from waybill.config import load_valid_streams
     from waybill.store import Store
@@ -118,23 +131,27 @@ def serve(port: int, content: bytes) -> None:
     app = create_app(
         StatusReader(lambda: content, "status"), authenticate, actions, Site("", b"secret", lambda back: back)
     )
+    app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=5)  # as Airflow's own app
     uvicorn.run(app, port=port, log_level="error", timeout_keep_alive=60)
 
 
 async def poll(port: int, users: int, seconds: float) -> tuple[list[float], list[float]]:
-    """Let users poll the page Streams, each with its ETag; return the seconds of whole answers and of 304s."""
+    """Let users poll their pages, each with its ETag; return the seconds of whole answers and of 304s."""
     whole: list[float] = []
     unchanged: list[float] = []
     end = time.monotonic() + seconds
+    context = ssl.create_default_context()  # one for all: loading it takes longer than a request
 
     async def user(number: int) -> None:
-        etag = ""
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=30) as client:
+        etag, page = "", OF_TEN_USERS[number % len(OF_TEN_USERS)]
+        async with httpx.AsyncClient(
+            base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=30, verify=context
+        ) as client:
             await client.get("/cost")
             await asyncio.sleep(number / users * POLL_SECONDS)
             while time.monotonic() < end:
                 began = time.monotonic()
-                answer = await client.get("/fragments/streams", headers={"if-none-match": etag})
+                answer = await client.get(f"/fragments/{page}", headers={"if-none-match": etag})
                 taken = time.monotonic() - began
                 assert answer.status_code in (200, 304)
                 (whole if answer.status_code == 200 else unchanged).append(taken)
@@ -160,35 +177,101 @@ def main() -> None:
     parser.add_argument("--partitions", type=int, default=100)
     parser.add_argument("--users", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=20)
+    parser.add_argument("--pairs", type=int, default=0, help="lanes without and with polling users, after each other")
     options = parser.parse_args()
+    all_of_them = options.streams * options.partitions
+    with serving(status_of(1, all_of_them).content()) as (port, _):
+        print(f"one stream with {all_of_them:,} topic-partitions:")
+        _measure_pages(port, ("/fragments/streams/stream-000", "/fragments/streams/stream-000?tp=stream-000/77"))
     content = status_of(options.streams, options.partitions).content()
     Status.parse(content, "status")
     began = time.monotonic()
     Status.parse(content, "status")
+    print(f"{options.streams} streams with {options.partitions} topic-partitions each:")
     print(f"status document: {len(content) / 1e6:.2f} MB, parsed in {(time.monotonic() - began) * 1000:.0f} ms")
+    with serving(content) as (port, pid):
+        _measure_pages(port, (*(f"/fragments/{each}" for each in PAGES), "/", "/streams/stream-001", "/api/status"))
+        before = _cpu_seconds(pid)
+        whole, unchanged = asyncio.run(poll(port, options.users, options.seconds))
+        used = (_cpu_seconds(pid) - before) / options.seconds
+        print(f"{options.users} users: whole: {_text(whole)}; unchanged (304): {_text(unchanged)}")
+        print(f"the server used {used:.0%} of a core")
+        if options.pairs:
+            _measure_lanes(port, options.users, options.pairs)
+
+
+@contextmanager
+def serving(content: bytes) -> Iterator[tuple[int, int]]:
+    """Serve the pages of a document in a process of its own; yield its port and its process id."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         port = one.getsockname()[1]
     server = multiprocessing.get_context("spawn").Process(target=serve, args=(port, content), daemon=True)
     server.start()
     try:
-        _measure_pages(port)
-        whole, unchanged = asyncio.run(poll(port, options.users, options.seconds))
-        print(f"{options.users} users: whole: {_text(whole)}; unchanged (304): {_text(unchanged)}")
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=30) as client:
+            for _ in range(300):
+                try:
+                    client.get("/cost")
+                    break
+                except httpx.HTTPError:
+                    time.sleep(0.1)
+        yield port, server.pid or 0
     finally:
         server.terminate()
         server.join()
 
 
-def _measure_pages(port: int) -> None:
+def _cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _poll_until(ended: Event, port: int, users: int) -> None:
+    """Let users poll until `ended` is set: the users of `_measure_lanes`, in a process of their own."""
+    while not ended.is_set():
+        asyncio.run(poll(port, users, POLL_SECONDS * 2))
+
+
+def _measure_lanes(port: int, users: int, pairs: int) -> None:
+    """Archive the same messages without and with polling users, in turn."""
+    from events import messages
+    from ingest import checked, connected_lane, lane_of
+    from services import create_topic, produce, running_services, stream_config, topic_name
+
+    spawn = multiprocessing.get_context("spawn")
+    with running_services():
+        topic = topic_name("ui")
+        create_topic(topic, 1)
+        values = itertools.islice(itertools.cycle(messages(20_000)), LANE_MESSAGES)
+        produce(topic, ((b"%08d" % (n % 5000), value, 0) for n, value in enumerate(values)), linger_ms=50)
+        drain = connected_lane(stream_config(topic))
+        found: dict[str, list[tuple[float, float]]] = {"alone": [], "while users poll": []}
+        for number in range(pairs + 1):
+            for name, lanes in found.items():
+                ended = spawn.Event()
+                pollers = spawn.Process(target=_poll_until, args=(ended, port, users), daemon=True)
+                if name != "alone":
+                    pollers.start()
+                    time.sleep(POLL_SECONDS + 2)  # until all of them poll
+                cpu, began = time.process_time(), time.perf_counter()
+                checked(drain(stream_config(topic), lane_of(topic)), LANE_MESSAGES)
+                if number:  # the first pair warms up
+                    lanes.append((time.process_time() - cpu, time.perf_counter() - began))
+                if name != "alone":
+                    ended.set()
+                    pollers.join()
+    for name, lanes in found.items():
+        for unit, place in (("CPU s", 0), ("s", 1)):
+            values = [round(each[place], 2) for each in lanes]
+            print(
+                f"a lane, {LANE_MESSAGES:,} messages, {name}: {unit} {values}, median {statistics.median(values):.2f}"
+            )
+
+
+def _measure_pages(port: int, pages: Sequence[str]) -> None:
     with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=30) as client:
-        for _ in range(200):
-            try:
-                client.get("/cost")
-                break
-            except httpx.HTTPError:
-                time.sleep(0.1)
-        for page in (*(f"/fragments/{each}" for each in PAGES), "/", "/streams/stream-001", "/api/status"):
+        for page in pages:
             taken = []
             for _ in range(20):
                 began = time.monotonic()
@@ -196,7 +279,9 @@ def _measure_pages(port: int) -> None:
                 taken.append(time.monotonic() - began)
                 assert answer.status_code == 200, answer.text
             first, later = taken[0] * 1000, statistics.median(taken[1:]) * 1000
-            print(f"{page}: {len(answer.content) / 1e3:.0f} kB, first {first:.0f} ms, then {later:.0f} ms")
+            sent = answer.num_bytes_downloaded / 1e3
+            size = f"{len(answer.content) / 1e3:.0f} kB, {sent:.0f} kB sent"
+            print(f"{page}: {size}, first {first:.0f} ms, then {later:.0f} ms")
 
 
 if __name__ == "__main__":
