@@ -42,7 +42,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out drills, unless `-m drill` selects them, and most deep parameters of tests with the marker `matrix`.
 
-    Modules that stop or freeze servers of the stack come last.
+    Modules that need the stack alone come last.
 
     `MATRIX=full` asks for all parameters. The sample is spread over them, and always the same.
     """
@@ -51,8 +51,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=drills)
         items[:] = [item for item in items if item not in drills]
     # Last, when the other processes have probably ended: each of these tests waits for them.
-    hurting = {item.path for item in items if item.get_closest_marker("hurts_stack")}
-    items.sort(key=lambda item: item.path in hurting)
+    alone = {item.path for item in items if item.get_closest_marker("stack_alone")}
+    items.sort(key=lambda item: item.path in alone)
     if os.environ.get("WAYBILL_MATRIX") == "full":
         return
     matrices: dict[tuple[Path, str], list[pytest.Item]] = {}
@@ -70,11 +70,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # first: the wait is not part of the test's timeout
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, bool | None, bool | None]:
-    """Let a test that stops or freezes a server of the stack wait until the tests of other processes have ended."""
+    """Let a test that needs the stack alone wait until the tests of other processes have ended."""
     state = os.environ.get("WAYBILL_TESTS_STACK")
     if state is None:
         return (yield)
-    with _turn(Path(state), exclusive=item.get_closest_marker("hurts_stack") is not None):
+    with _turn(Path(state), exclusive=item.get_closest_marker("stack_alone") is not None):
         return (yield)
 
 

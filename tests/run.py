@@ -3,9 +3,9 @@
     python tests/run.py         all tests but the deep ones
     python tests/run.py deep    kill matrices, many seeds, clusters, elections; property tests with many more examples
 
-Tests with servers wait a lot: for sessions, elections, Airflow's scheduler. Tests of tables compute. So both run at the
-same time, and the tests without servers run in the time that these leave, at a lower priority. This process owns the
-stack: when it ends, for whatever reason, all servers stop. The Spark session belongs to the process of the tables.
+Tests with servers wait a lot: for sessions, elections, Airflow's scheduler. Tests of tables compute. So all run at the
+same time, and the tests without servers in the time that these leave, at a lower priority. The Spark session belongs to
+the process of the tables. This process owns the stack: when it ends, for whatever reason, all servers stop.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from pathlib import Path
 
 from devstack import Stack
 
-SERVERS = ("tests/integration", "tests/faults", "tests/e2e")
+INTEGRATION = "tests/integration"
+SHARED_WITH_FAULTS = f"{INTEGRATION}/test_k*.py"
+"""The tests of Kinesis and of Kafka's safety. Fault tests use the Kinesis emulator, too, which one process starts."""
 NO_TEST_SELECTED = 5
 PROGRESS = re.compile(r"tests/\S+\.py .*\[ *\d+%\]\n")
 _POLL_SECONDS = 0.5
@@ -39,7 +41,8 @@ class Part:
 
     title: str
     select: str
-    folders: Sequence[str]
+    arguments: Sequence[str]
+    """Folders and files, and options of pytest."""
     niceness: int = 0
 
 
@@ -51,8 +54,13 @@ def without_servers(kind: str) -> list[Part]:
 def with_servers(kind: str) -> list[Part]:
     """Return the parts that share the stack."""
     return [
-        Part("Tests with servers", f"({kind}) and not tables", SERVERS),
-        Part("Tests of tables", f"({kind}) and tables", SERVERS),
+        Part("Tests of tables", f"({kind}) and tables", (INTEGRATION, "tests/faults")),
+        Part("Tests with servers", f"({kind}) and not tables", (INTEGRATION, f"--ignore-glob={SHARED_WITH_FAULTS}")),
+        Part(
+            "Tests with faults, Kinesis and Airflow",
+            f"({kind}) and not tables",
+            ("tests/faults", "tests/e2e", *sorted(map(str, Path().glob(SHARED_WITH_FAULTS)))),
+        ),
     ]
 
 
@@ -64,7 +72,7 @@ class Run:
         self._started = time.monotonic()
         self._lines: list[str] = []
         self.process = subprocess.Popen(
-            ["nice", "-n", str(part.niceness), sys.executable, "-m", "pytest", "-m", part.select, *part.folders],
+            ["nice", "-n", str(part.niceness), sys.executable, "-m", "pytest", "-m", part.select, *part.arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

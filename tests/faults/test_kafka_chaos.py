@@ -10,7 +10,7 @@ from kafka_chaos.scene import play
 
 from devstack import Stack
 
-pytestmark = [pytest.mark.deep, pytest.mark.faults, pytest.mark.hurts_stack]
+pytestmark = [pytest.mark.deep, pytest.mark.faults, pytest.mark.stack_alone]
 
 
 @pytest.mark.parametrize("seed", [3, 4], ids=["two at once", "short states"])

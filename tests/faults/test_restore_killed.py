@@ -158,7 +158,7 @@ def test_two_processes_that_carry_out_one_restore_at_once_produce_each_message_o
 
 
 @pytest.mark.deep
-@pytest.mark.hurts_stack
+@pytest.mark.stack_alone
 def test_restore_survives_the_loss_of_the_leader_of_its_target(
     stack: Stack, archived: ArchivedStream, originals: list[Message]
 ) -> None:

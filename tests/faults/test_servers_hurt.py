@@ -7,7 +7,7 @@ from chaos.producers import ProducerKind
 from chaos.scenario import ServerFault
 from scenarios import Play, small
 
-pytestmark = [pytest.mark.deep, pytest.mark.faults, pytest.mark.integration, pytest.mark.hurts_stack]
+pytestmark = [pytest.mark.deep, pytest.mark.faults, pytest.mark.integration, pytest.mark.stack_alone]
 
 
 @pytest.mark.parametrize("fault", [fault for fault in ServerFault if fault is not ServerFault.NONE])

@@ -87,7 +87,7 @@ def test_kafka_replicates_three_times_and_has_no_retention(stack: Stack) -> None
 
 
 @pytest.mark.deep
-@pytest.mark.hurts_stack
+@pytest.mark.stack_alone
 def test_killed_broker_restarts_on_its_port(stack: Stack) -> None:
     before = stack.bootstrap_servers
     stack.kill_broker(2)
@@ -98,7 +98,7 @@ def test_killed_broker_restarts_on_its_port(stack: Stack) -> None:
 
 
 @pytest.mark.deep
-@pytest.mark.hurts_stack
+@pytest.mark.stack_alone
 def test_zookeeper_restarts_with_its_data_and_empty_after_a_wipe(stack: Stack) -> None:
     def connected() -> KazooClient:
         client = KazooClient(stack.zookeeper_hosts, timeout=5.0)

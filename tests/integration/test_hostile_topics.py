@@ -15,7 +15,7 @@ from waybill.names import TopicPartition
 from waybill.records.encode import Record
 from waybill.store import Store
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.stack_alone]
 
 TOPICS = ("...", "." * 249, f"{'..-' * 82}abc", "-rf", "..backup", "backup", "offsets", "0")
 """Kafka forbids only `.` and `..`."""

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from devstack import Stack
 
-pytestmark = [pytest.mark.integration, pytest.mark.hurts_stack]
+pytestmark = [pytest.mark.integration, pytest.mark.stack_alone]
 
 _SECONDS = 60.0
 REPLICAS = {"-one": [[2], [1]], "-two": [[2, 3], [3, 2], [3, 1]], "-three": [[2, 1, 3], [3, 1, 2]]}

@@ -87,7 +87,7 @@ def test_health_names_topics_without_a_stream_and_streams_without_a_topic(stream
 
 
 @pytest.mark.deep
-@pytest.mark.hurts_stack
+@pytest.mark.stack_alone
 def test_lost_broker_is_reported_with_its_streams_and_is_history_afterwards(
     stack: Stack, stream: Healthy, tmp_path: Path
 ) -> None:

@@ -22,7 +22,7 @@ from waybill.watch.run import run_watch
 
 __all__ = ["stream"]
 
-pytestmark = [pytest.mark.deep, pytest.mark.integration, pytest.mark.hurts_stack]
+pytestmark = [pytest.mark.deep, pytest.mark.integration, pytest.mark.stack_alone]
 
 COPIED, ARCHIVED, PRODUCED, NEW = 3_000, 7_000, 10_000, 5_000
 """How many messages the follower has, how many are archived, how many the lost leader had, and how many came after."""

@@ -18,7 +18,7 @@ from waybill.records.decode import decode
 from waybill.records.encode import to_records
 from waybill.records.framing import read_frames
 
-pytestmark = [pytest.mark.deep, pytest.mark.integration, pytest.mark.hurts_stack]
+pytestmark = [pytest.mark.deep, pytest.mark.integration, pytest.mark.stack_alone]
 
 FOLLOWER, LEADER = 2, 3
 _SECONDS = 120.0

@@ -171,7 +171,7 @@ class StreamsPage:
     """How many streams are in each health, the worst first, and the address of the list of these."""
     waiting: tuple[Waiting, ...]
     shared: tuple[PromiseRow, ...]
-    """Broken promises that belong to no stream."""
+    """Broken promises about what all streams use: Kafka, and tasks of Airflow."""
     services: tuple[tuple[str, Figure], ...]
     broken_config: tuple[tuple[str, str], ...]
     """Streams that are left out, with the errors of their config."""
