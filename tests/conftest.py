@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
 # No deadlines: a busy machine, or the first call of a compiled loop, may take any time. pytest-timeout finds hangs.
-settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("default", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("deep", settings.get_profile("default"), max_examples=200)
 settings.load_profile("deep" if os.environ.get("WAYBILL_DEEP") == "1" else "default")
 

@@ -534,6 +534,7 @@ def archive(topic: str, ids: Iterable[int]) -> None:
         store.create_if_absent(BackupName(topic, 1, 0, 0).key(store.prefix), encode_batch(records))
 
 
+@pytest.mark.deep
 @in_parallel
 def test_a_group_shows_the_result_of_each_stream_and_sweeps_after_its_partition_run(
     stack: Stack, airflow: AirflowClient

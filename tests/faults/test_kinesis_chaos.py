@@ -13,7 +13,7 @@ from kinesis_chaos.rounds import play_seeds
 from kinesis_chaos.scenario import draw
 from kinesis_chaos.scene import KinesisResult, KinesisScene
 
-pytestmark = [pytest.mark.faults, pytest.mark.integration]
+pytestmark = [pytest.mark.deep, pytest.mark.faults, pytest.mark.integration]
 
 QUICK_SEED = 2
 DEEP_SEEDS = 16
@@ -33,7 +33,7 @@ def test_a_seed_without_a_fault_of_a_server(world: World) -> None:
     assert result.injected.total() > 5
 
 
-@pytest.mark.deep
+@pytest.mark.stack_alone
 def test_more_seeds_with_faults_of_servers(world: World) -> None:
     for result in play_seeds(world, 1, DEEP_SEEDS, on_done=lambda _: None):
         assert_sound(result)

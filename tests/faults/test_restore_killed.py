@@ -119,6 +119,7 @@ def test_restore_that_is_killed_between_batches_in_flight_continues_after_them(
     continue_and_check(archived, target, originals)
 
 
+@pytest.mark.deep
 def test_frozen_restore_that_wakes_after_its_successor_has_finished_repeats_nothing(
     archived: ArchivedStream, originals: list[Message], target: str
 ) -> None:

@@ -30,7 +30,7 @@ from pyspark.sql import SparkSession
 
 SPARK_JOB = Path(__file__).parents[2] / "spark_jobs" / "backfill.py"
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.deep, pytest.mark.integration]
 
 
 def test_the_job_builds_a_backfill_by_spark_submit(

@@ -94,11 +94,11 @@ def test_the_document_follows_messages_from_kafka_through_s3_to_the_table(shown:
     assert stream.produced_per_second == pytest.approx(10 / 360, rel=0.01)
     assert [point.behind for point in stream.trend] == [10, 10]
     assert stream.details is not None
-    assert stream.details.errors == ()
+    assert stream.details.unread == {}
     assert {each.name: each.verdict for each in status.services}["Kafka"] is Verdict.KEPT
     links, viewer = Links("/waybill/ui", ""), Viewer("ada", Role.ADMIN)
     assert [row.name for row in streams_page(status, links, viewer, shown.now_ms).rows] == [stream.name]
-    assert stream_page(status, stream, links, viewer, shown.now_ms).rows[0][0] == "main"
+    assert stream_page(status, stream, links, viewer, shown.now_ms).rows[0][0] == "rows in the table"
 
 
 def test_while_kafka_is_away_the_offsets_are_those_of_before_with_their_time(

@@ -39,6 +39,8 @@ _AT_A_TIME = 4
 _WAIT_SECONDS = 15.0
 _BUSY = f"{counted(_AT_A_TIME, 'other trace')} are at work: try again in a moment"
 _T = TypeVar("_T")
+_STREAMS_AT_A_TIME = 4
+"""Streams that one query for a message id searches at the same time."""
 _SHOWN_BYTES = 16 << 10
 _SHOWN_CHARACTERS = 2_000
 
@@ -116,10 +118,13 @@ class PageTracer:
                 name = query.stream or _stream_of(config, tp.topic)
                 return (_traced(services, config, name, tp, offset, links, trace_message),)
             names = [query.stream] if query.stream else list(config.streams)
+            # Most of a search is waiting for S3 and the catalog.
+            with ThreadPoolExecutor(_STREAMS_AT_A_TIME, thread_name_prefix="waybill-trace-id") as pool:
+                places = list(pool.map(lambda name: find_places(services, config, name, query.id), names))
             found = [
                 _traced(services, config, name, tp, offset, links, trace_message)
-                for name in names
-                for tp, offset in find_places(services, config, name, query.id)
+                for name, of_stream in zip(names, places, strict=True)
+                for tp, offset in of_stream
             ]
         if not found:
             raise LookupError(f"no table has a message with the id {query.id!r}; what is not published has no id yet")
