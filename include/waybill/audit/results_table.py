@@ -301,11 +301,20 @@ def expire_results(table: Table) -> None:
     expired, kept = snapshots[:-_KEPT_SNAPSHOTS], snapshots[-_KEPT_SNAPSHOTS:]
     if not expired:
         return
-    unneeded = _files_of_only(table, expired, kept)
     try:
+        unneeded = _files_of_only(table, expired, kept)
         table.maintenance.expire_snapshots().by_ids([snapshot.snapshot_id for snapshot in expired]).commit()
     except CommitFailedException as refused:
         logger.info("%s: another commit came first, its snapshots expire later: %s", RESULTS_TABLE, refused)
+        return
+    except (ValueError, FileNotFoundError) as error:
+        # PyIceberg does not check that the snapshots still exist: another process may have expired them, and removed
+        # their files.
+        table.refresh()
+        left = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
+        if all(snapshot.snapshot_id in left for snapshot in expired):
+            raise
+        logger.info("%s: another process has expired its snapshots: %s", RESULTS_TABLE, error)
         return
     remove_files(table.io, unneeded)
 

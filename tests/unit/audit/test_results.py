@@ -13,7 +13,7 @@ from pyiceberg.catalog import Catalog
 
 from waybill.audit import Audit, AuditRecord, CheckResult, Severity, append_results
 from waybill.audit import results_table as module
-from waybill.audit.results_table import RESULTS_TABLE, compact_results, read_results
+from waybill.audit.results_table import RESULTS_TABLE, compact_results, expire_results, read_results
 from waybill.errors import DocumentDamaged, DocumentTooNew
 
 JSON = st.recursive(
@@ -141,3 +141,31 @@ def test_a_compaction_that_loses_against_an_append_changes_nothing(catalog: Cata
     compact_results(stale)
     assert len(read_results(catalog, "flights")) == 4
     assert len(list(tmp_path.rglob("*.parquet"))) == 2
+
+
+def test_snapshots_that_another_process_has_expired_are_left_to_it(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_KEPT_SNAPSHOTS", 2)
+    for number in range(5):
+        append_results(catalog, [AuditRecord("flights", audit_of(f"p{number}"), number)])
+    both = [catalog.load_table(RESULTS_TABLE) for _ in range(2)]
+    for table in both:
+        expire_results(table)
+    assert len(catalog.load_table(RESULTS_TABLE).snapshots()) == 2
+    assert len(list(tmp_path.rglob("snap-*.avro"))) == 2
+    assert len(read_results(catalog, "flights")) == 10
+
+
+def test_snapshots_that_expired_before_their_files_were_removed_are_left_to_the_other_process(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_KEPT_SNAPSHOTS", 2)
+    for number in range(5):
+        append_results(catalog, [AuditRecord("flights", audit_of(f"p{number}"), number)])
+    first, second = [catalog.load_table(RESULTS_TABLE) for _ in range(2)]
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "remove_files", lambda *_: None)  # as between the commit and the removal
+        expire_results(first)
+        expire_results(second)
+    assert len(catalog.load_table(RESULTS_TABLE).snapshots()) == 2
