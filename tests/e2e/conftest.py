@@ -115,6 +115,21 @@ streams:
     table: e2e.fares
     partition: {}
     maintenance: {}
+  bills:
+    topics: [e2e-bills]
+    upload: {max_age: 0s}
+    ingest: {group: own, lanes: 1, budget: 20s}
+    parser:
+      event_time: {field: at, format: epoch_ms}
+      message_id: id
+    columns:
+      bill: {type: double, field: sum}
+    quality:
+      checks:
+        column_became_null: {severity: critical, min_rows: 100}
+    table: e2e.bills
+    partition: {}
+    maintenance: {}
   trips:
     topics: [e2e-trips]
     upload: {max_age: 0s}
@@ -214,9 +229,9 @@ def without_schedules(config: str) -> str:
     return config
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def airflow(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
-    """Airflow with the DAGs of `CONFIG`. It stops after the module, else it would parse DAGs during other tests."""
+    """Airflow with the DAGs of `CONFIG`. It stops after the folder, else it would parse DAGs during other tests."""
     config = tmp_path_factory.mktemp("e2e") / "streams.yaml"
     config.write_text(without_schedules(CONFIG))
     stack.start_airflow({"WAYBILL_CONFIG": str(config)})

@@ -30,7 +30,7 @@ pytestmark = [
     ),
 ]
 
-TOPIC = "e2e-fares"
+TOPIC = "e2e-bills"
 ACT_DAGS = ("quality_decision", "quarantine_retry", "backfill", "backfill_undo")
 
 
@@ -51,15 +51,15 @@ def range_of_today() -> dict[str, str]:
 
 
 def archive_and_partition(client: AirflowClient) -> DagRun:
-    run = run_dag(client, "ingest__fares")
-    assert run.state is RunState.SUCCESS, client.failure_report("ingest__fares", run.run_id)
-    return run_dag(client, "partition__fares")
+    run = run_dag(client, "ingest__bills")
+    assert run.state is RunState.SUCCESS, client.failure_report("ingest__bills", run.run_id)
+    return run_dag(client, "partition__bills")
 
 
 def click(browser: Browser, client: AirflowClient, action: str, dag: str, shown: str) -> None:
     """Watch, wait until the page shows something, click, and wait for the DAG run."""
     watch()
-    browser.open("/streams/fares")
+    browser.open("/streams/bills")
     browser.wait(lambda: shown in browser.text, 90)
     browser.act(action, f"a person says {action}")
     assert browser.all("h1")[0].text in ("Ordered", "At work", "Done"), browser.text
@@ -80,36 +80,36 @@ def test_person_releases_a_hold_retries_a_quarantine_promotes_a_backfill_and_und
             client.wait_for_dag(dag)
             client.unpause(dag)
         create_topic(stack, TOPIC, partitions=1)
-        produce(stack, TOPIC, range(200))
+        produce(stack, TOPIC, range(200), amount="sum")
         run = archive_and_partition(client)
-        assert run.state is RunState.SUCCESS, client.failure_report("partition__fares", run.run_id)
+        assert run.state is RunState.SUCCESS, client.failure_report("partition__bills", run.run_id)
         produce(stack, TOPIC, range(200, 500), amount="total")
         assert archive_and_partition(client).state is RunState.FAILED, "the column became null"
         browser.sign_in(USER, airflow.password)
 
         click(browser, client, "release", "quality_decision", "A run is held")
-        assert len(values_in("e2e.fares", "message_id")) == 500, "the held rows are published as they are"
+        assert len(values_in("e2e.bills", "message_id")) == 500, "the held rows are published as they are"
 
         producer = Producer({"bootstrap.servers": stack.bootstrap_servers})
         for _number in range(5):
             producer.produce(TOPIC, b"no JSON")
         assert producer.flush(30) == 0
         run = archive_and_partition(client)
-        assert run.state is RunState.SUCCESS, client.failure_report("partition__fares", run.run_id)
+        assert run.state is RunState.SUCCESS, client.failure_report("partition__bills", run.run_id)
         click(browser, client, "retry", "quarantine_retry", "not_json")
 
-        correct_config("{type: double, field: amount}", "{type: double, field: at}")
-        built = run_backfill(client, "fares", "run", **range_of_today(), reason="fares come from another field")
+        correct_config("{type: double, field: sum}", "{type: double, field: at}")
+        built = run_backfill(client, "bills", "run", **range_of_today(), reason="bills come from another field")
         [identifier] = re.findall(r"requested backfill (\w+)", built["act"])
         client.unpause("backfill")
         times = [float(1_700_000_000_000 + number * 1000) for number in range(500)]
-        click(browser, client, "promote", "backfill", "column fare")
-        assert values_in("e2e.fares", "fare") == times
+        click(browser, client, "promote", "backfill", "column bill")
+        assert values_in("e2e.bills", "bill") == times
         click(browser, client, "undo", "backfill_undo", "promoted")
-        assert values_in("e2e.fares", "message_id") == sorted(f"{TOPIC}-{number}" for number in range(500))
-        fares = [row["fare"] for row in rows_of("e2e.fares", "fare")]
-        assert fares.count(None) == 300, "the rows are as before"
-        status = waybill("backfill", "status", "fares", identifier)
+        assert values_in("e2e.bills", "message_id") == sorted(f"{TOPIC}-{number}" for number in range(500))
+        bills = [row["bill"] for row in rows_of("e2e.bills", "bill")]
+        assert bills.count(None) == 300, "the rows are as before"
+        status = waybill("backfill", "status", "bills", identifier)
         assert [(event["action"], event["by"], event["reason"]) for event in status["events"]] == [
             ("promote", USER, "a person says promote"),
             ("undo", USER, "a person says undo"),
