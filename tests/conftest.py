@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import gc
 import os
 import shutil
@@ -18,7 +17,7 @@ from hypothesis import HealthCheck, settings
 from devstack import Stack
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Iterator
 
 # No deadlines: a busy machine, or the first call of a compiled loop, may take any time. pytest-timeout finds hangs.
 settings.register_profile("default", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
@@ -34,15 +33,15 @@ _SAMPLE = 2
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark the tests of tables, which `run.py` runs in a process of their own."""
+    """Mark what `run.py` selects by: the tests of tables, and those that need the stack alone as deep."""
     if _TABLES & set(getattr(item, "fixturenames", ())):
         item.add_marker("tables")
+    if item.get_closest_marker("stack_alone"):
+        item.add_marker("deep")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out drills, unless `-m drill` selects them, and most deep parameters of tests with the marker `matrix`.
-
-    Modules that need the stack alone come last.
 
     `MATRIX=full` asks for all parameters. The sample is spread over them, and always the same.
     """
@@ -50,9 +49,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         drills = [item for item in items if item.get_closest_marker("drill")]
         config.hook.pytest_deselected(items=drills)
         items[:] = [item for item in items if item not in drills]
-    # Last, when the other processes have probably ended: each of these tests waits for them.
-    alone = {item.path for item in items if item.get_closest_marker("stack_alone")}
-    items.sort(key=lambda item: item.path in alone)
     if os.environ.get("WAYBILL_MATRIX") == "full":
         return
     matrices: dict[tuple[Path, str], list[pytest.Item]] = {}
@@ -66,27 +62,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=[item for item in items if item in left_out])
         items[:] = [item for item in items if item not in left_out]
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)  # first: the wait is not part of the test's timeout
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, bool | None, bool | None]:
-    """Let a test that needs the stack alone wait until the tests of other processes have ended."""
-    state = os.environ.get("WAYBILL_TESTS_STACK")
-    if state is None:
-        return (yield)
-    with _turn(Path(state), exclusive=item.get_closest_marker("stack_alone") is not None):
-        return (yield)
-
-
-@contextmanager
-def _turn(state: Path, *, exclusive: bool) -> Iterator[None]:
-    """Hold the stack together with other tests, or alone."""
-    with (state / "tests.queue").open("w") as queue, (state / "tests.lock").open("w") as lock:
-        # All take the queue first. Without it, a test that wants to be alone would never find the lock free.
-        fcntl.flock(queue, fcntl.LOCK_EX)
-        fcntl.flock(lock, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
-        fcntl.flock(queue, fcntl.LOCK_UN)
-        yield
 
 
 def pytest_collection_finish() -> None:

@@ -29,6 +29,8 @@ from devstack import Stack
 INTEGRATION = "tests/integration"
 SHARED_WITH_FAULTS = f"{INTEGRATION}/test_k*.py"
 """The tests of Kinesis and of Kafka's safety. Fault tests use the Kinesis emulator, too, which one process starts."""
+SHORT, DEEP = "not deep", "deep or hypothesis"
+"""The marker expressions of `make test` and `make test-deep`."""
 NO_TEST_SELECTED = 5
 PROGRESS = re.compile(r"tests/\S+\.py .*\[ *\d+%\]\n")
 _POLL_SECONDS = 0.5
@@ -53,15 +55,23 @@ def without_servers(kind: str) -> list[Part]:
 
 def with_servers(kind: str) -> list[Part]:
     """Return the parts that share the stack."""
+    others = f"({kind}) and not tables and not stack_alone"
     return [
-        Part("Tests of tables", f"({kind}) and tables", (INTEGRATION, "tests/faults")),
-        Part("Tests with servers", f"({kind}) and not tables", (INTEGRATION, f"--ignore-glob={SHARED_WITH_FAULTS}")),
+        Part("Tests of tables", f"({kind}) and tables and not stack_alone", (INTEGRATION, "tests/faults")),
+        Part("Tests with servers", others, (INTEGRATION, f"--ignore-glob={SHARED_WITH_FAULTS}")),
         Part(
             "Tests with faults, Kinesis and Airflow",
-            f"({kind}) and not tables",
+            others,
             ("tests/faults", "tests/e2e", *sorted(map(str, Path().glob(SHARED_WITH_FAULTS)))),
         ),
     ]
+
+
+def with_the_stack_alone(kind: str) -> list[Part]:
+    """Return the part that runs when those of `with_servers` have ended: its tests hurt servers. They are all deep."""
+    if kind == SHORT:
+        return []
+    return [Part("Tests with the stack alone", "stack_alone", (INTEGRATION, "tests/faults"))]
 
 
 class Run:
@@ -103,7 +113,7 @@ class Run:
 def run_all(kind: str, directory: Path) -> int:
     """Run all parts at the same time, print each when it has ended, and return the first exit code that is not 0."""
     running: list[Run] = []
-    codes = []
+    codes: list[int] = []
     with ExitStack() as stops:
         stops.callback(_interrupt, running)
         # The stack's first start downloads and builds for two minutes, in which these can run.
@@ -112,13 +122,21 @@ def run_all(kind: str, directory: Path) -> int:
         stops.callback(stack.stop, grace_seconds=0.0)
         stops.callback(_interrupt, running)
         environment = os.environ | {"WAYBILL_TESTS_STACK": str(stack.state_dir)}
-        running += [Run(part, environment) for part in with_servers(kind)]
-        while running:
-            for run in [each for each in running if each.process.poll() is not None]:
-                running.remove(run)
-                codes.append(run.report())
-            time.sleep(_POLL_SECONDS)
+        for parts in (with_servers(kind), with_the_stack_alone(kind)):
+            started = [Run(part, environment) for part in parts]
+            running += started
+            _wait_for(started, running, codes)
+        _wait_for(list(running), running, codes)
     return next((code for code in codes if code), 0)
+
+
+def _wait_for(awaited: Sequence[Run], running: list[Run], codes: list[int]) -> None:
+    """Wait until all of `awaited` have ended. Each run that ends leaves `running`, is printed, and adds its code."""
+    while any(run in running for run in awaited):
+        for run in [each for each in running if each.process.poll() is not None]:
+            running.remove(run)
+            codes.append(run.report())
+        time.sleep(_POLL_SECONDS)
 
 
 def _interrupt(running: Sequence[Run]) -> None:
@@ -139,9 +157,9 @@ def _end(*_: object) -> None:
 
 def main() -> int:
     """Run the tests that the command line selects, and return the exit code."""
-    kind = "not deep"
+    kind = SHORT
     if sys.argv[1:] == ["deep"]:
-        kind = "deep or hypothesis"
+        kind = DEEP
         os.environ["WAYBILL_DEEP"] = "1"
     elif sys.argv[1:]:
         print(__doc__, file=sys.stderr)

@@ -215,9 +215,13 @@ class Stack:
     def start_kinesis(self) -> KinesisEmulator:
         """Start the Kinesis emulator, without streams, if it is not running, and return when it answers.
 
-        It stops together with the stack, and its streams are lost. A stack that was found by `attach` cannot use it.
+        It stops together with the stack, and its streams are lost. An emulator that another process started on the same
+        stack is replaced.
         """
         if self.kinesis is None:
+            state = self.status().server(KinesisEmulator.name)
+            if state is not None and state.running:
+                self._guardian.stop_server(KinesisEmulator.name, grace_seconds=0.0)
             home = emulator_home(self._on_progress)
             port, tls_port = free_ports(2)
             self.kinesis = KinesisEmulator(home, self.state_dir / "kinesis", port, tls_port)

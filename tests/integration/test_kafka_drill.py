@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from devstack import Stack
 
-pytestmark = [pytest.mark.integration, pytest.mark.stack_alone]
+pytestmark = pytest.mark.integration
 
 _SECONDS = 60.0
 REPLICAS = {"-one": [[2], [1]], "-two": [[2, 3], [3, 2], [3, 1]], "-three": [[2, 1, 3], [3, 1, 2]]}
@@ -103,6 +103,7 @@ def test_drill_refuses_a_cluster_that_is_not_the_local_stack(
     assert "--kill-with" in ran.err
 
 
+@pytest.mark.stack_alone
 def test_drill_finds_what_was_forecast_and_starts_the_broker_again(stack: Stack, stream: ArchivedStream) -> None:
     ran = stream.waybill("kafka", "drill", "--broker", "2", "--json", "--timeout", "90")
     report = ran.document
@@ -116,7 +117,7 @@ def test_drill_finds_what_was_forecast_and_starts_the_broker_again(stack: Stack,
     assert happened["three/0"] == {"effect": "leader moves", "leader": 1}
 
 
-@pytest.mark.deep
+@pytest.mark.stack_alone
 def test_producer_is_refused_where_the_forecast_says_no_writes(stack: Stack, stream: ArchivedStream) -> None:
     found = effects(what_if(stream), stream)
     stack.kill_broker(2)
@@ -130,7 +131,7 @@ def test_producer_is_refused_where_the_forecast_says_no_writes(stack: Stack, str
         stack.start_broker(2)
 
 
-@pytest.mark.deep
+@pytest.mark.stack_alone
 def test_drill_of_two_brokers_finds_that_the_controllers_lose_their_majority(stream: ArchivedStream) -> None:
     ran = stream.waybill("kafka", "drill", "--broker", "2", "--broker", "1", "--json", "--timeout", "90")
     report = ran.document
