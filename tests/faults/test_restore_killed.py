@@ -167,7 +167,11 @@ def test_restore_survives_the_loss_of_the_leader_of_its_target(
     admin = AdminClient({"bootstrap.servers": archived.servers})
     config = {"retention.ms": "-1", "min.insync.replicas": "2"}
     admin.create_topics([NewTopic(name, 2, 3, config=config)])[name].result(timeout=30)
-    leader = admin.list_topics(name, timeout=30).topics[name].partitions[0].leader
+    deadline = time.monotonic() + 30
+    while 0 not in (partitions := admin.list_topics(name, timeout=30).topics[name].partitions):
+        assert time.monotonic() < deadline, "a broker has not learned of the new topic"
+        time.sleep(0.1)
+    leader = partitions[0].leader
     process = begin(archived, ("events", *TO, "--to-topic", name), "restore.sent=sleep:3@3")
     restore = restore_into(archived, name)
     time.sleep(2)

@@ -31,7 +31,7 @@ from model_lanes import LaneSetup, Scenario
 from waybill import failpoints
 
 DEEPER = int(os.environ.get("WAYBILL_MODEL_CHECK", "0"))
-pytestmark = pytest.mark.timeout(0 if DEEPER else 300)
+pytestmark = pytest.mark.timeout(0 if DEEPER else 900)
 
 IN_PARTS = 400
 """The size of a part in bytes. Every object of the model is larger."""
