@@ -26,10 +26,10 @@ REPLICAS = {"-one": [[2], [1]], "-two": [[2, 3], [3, 2], [3, 1]], "-three": [[2,
 def stream(stack: Stack, tmp_path: Path, topic_name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[ArchivedStream]:
     """Topic-partitions with one, two and three replicas. Broker 2 leads some of each, and a topic needs two in sync."""
     monkeypatch.setenv("WAYBILL_STATE_DIR", str(stack.state_dir))
-    stream = ArchivedStream(tmp_path, topic_name + "-unused", partitions=1)
+    stream = ArchivedStream(tmp_path, f"unused-{topic_name}", partitions=1)
     stream.topic = topic_name
     listed = ", ".join(topic_name + suffix for suffix in REPLICAS)
-    stream.file.write_text(stream.file.read_text().replace(f"topics: [{topic_name}-unused]", f"topics: [{listed}]"))
+    stream.file.write_text(stream.file.read_text().replace(f"topics: [unused-{topic_name}]", f"topics: [{listed}]"))
     admin = AdminClient({"bootstrap.servers": stack.bootstrap_servers})
     topics = [
         NewTopic(topic_name + suffix, len(replicas), replica_assignment=replicas, config={"min.insync.replicas": "2"})

@@ -27,9 +27,9 @@ _SECONDS = 120.0
 @pytest.fixture
 def stream(stack: Stack, tmp_path: Path, topic_name: str) -> ArchivedStream:
     """One topic-partition with a replica on each of two brokers. The last live one may lead it."""
-    stream = ArchivedStream(tmp_path, topic_name + "-unused", partitions=1)
+    stream = ArchivedStream(tmp_path, f"unused-{topic_name}", partitions=1)
     stream.topic = topic_name
-    stream.file.write_text(stream.file.read_text().replace(f"topics: [{topic_name}-unused]", f"topics: [{topic_name}]"))
+    stream.file.write_text(stream.file.read_text().replace(f"topics: [unused-{topic_name}]", f"topics: [{topic_name}]"))
     settings = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1", "retention.ms": "-1"}
     topic = NewTopic(topic_name, 1, replica_assignment=[[LEADER, FOLLOWER]], config=settings)
     admin = AdminClient({"bootstrap.servers": stack.bootstrap_servers})
