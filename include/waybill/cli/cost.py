@@ -8,8 +8,8 @@ from datetime import UTC, date, datetime, timedelta
 import typer
 
 from waybill.cli.render import Column, bytes_text, count, print_json, print_table
-from waybill.cli.targets import load_streams, parse_duration_option
-from waybill.config.quantities import counted, parse_size
+from waybill.cli.targets import load_streams, parse_duration_option, parse_size_option
+from waybill.config.quantities import counted
 from waybill.coordination import UsageStore, ZooKeeperSession
 from waybill.cost import CostReport, Kind, Period, kind_of, read_cost
 from waybill.cost.report import WhatIf
@@ -32,7 +32,7 @@ def run(
     first = last - timedelta(days=_DEFAULT_DAYS - 1) if since is None else _day("--since", since)
     if first > last:
         raise typer.BadParameter(f"{first} is after {last}", param_hint="--since")
-    size = None if max_bytes is None else _size("--max-bytes", max_bytes)
+    size = None if max_bytes is None else parse_size_option("--max-bytes", max_bytes)
     age = None if max_age is None else parse_duration_option("--max-age", max_age)
     with services_of(config) as services, ZooKeeperSession.of(config) as session:
         usage = UsageStore(session, config.zookeeper.root)
@@ -48,16 +48,6 @@ def _day(option: str, text: str) -> date:
         return date.fromisoformat(text)
     except ValueError:
         raise typer.BadParameter(f"{text!r} is no day such as 2026-11-23", param_hint=option) from None
-
-
-def _size(option: str, text: str) -> int:
-    try:
-        size = parse_size(text)
-    except ValueError as error:
-        raise typer.BadParameter(f"{text!r}: {error}", param_hint=option) from None
-    if size < 1:
-        raise typer.BadParameter(f"{text!r}: it must be at least 1 byte", param_hint=option)
-    return size
 
 
 # --- the printed tables -----------------------------------------------------------------------------------------------

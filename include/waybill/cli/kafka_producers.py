@@ -14,9 +14,9 @@ from waybill.brokers.batch_savings import Saving, measure_savings
 from waybill.brokers.forecast_inputs import connect_cluster
 from waybill.brokers.producers import NO_PRODUCER_ID, ProducerFigures, ProducerStatistics
 from waybill.cli.render import Column, bytes_text, count, print_json, print_table
-from waybill.cli.targets import load_streams
+from waybill.cli.targets import load_streams, parse_size_option
 from waybill.config import IsolationLevel
-from waybill.config.quantities import counted, parse_size, rough_duration
+from waybill.config.quantities import counted, rough_duration
 from waybill.names import TopicPartition, check_topic
 from waybill.records.framing import Frame
 from waybill.sources.cluster import Cluster
@@ -60,7 +60,7 @@ class _Sample:
 def report_producers(topic: str, messages: int, limit: str, *, as_json: bool) -> None:
     """Print how producers write to a topic; see `waybill kafka producers --help`."""
     check_topic(topic)
-    limit_bytes = _limit(limit)
+    limit_bytes = parse_size_option("--limit", limit)
     config = load_streams()
     statistics = ProducerStatistics(time.time_ns() // 1_000_000)
     with connect_cluster(config) as cluster:
@@ -72,17 +72,6 @@ def report_producers(topic: str, messages: int, limit: str, *, as_json: bool) ->
     _print_producers(statistics)
     _print_samples(samples, limit)
     _print_savings(largest, savings)
-
-
-def _limit(text: str) -> int:
-    """Return the bytes of `--limit`. Raises `typer.BadParameter` (exit code 2)."""
-    try:
-        found = parse_size(text)
-    except ValueError as error:
-        raise typer.BadParameter(f"{text!r}: {error}", param_hint="--limit") from None
-    if found < 1:
-        raise typer.BadParameter("must be at least one byte", param_hint="--limit")
-    return found
 
 
 def _read(

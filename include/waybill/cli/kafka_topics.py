@@ -13,9 +13,9 @@ from waybill.brokers.plan import RiskyConfigs, TopicPlan, make_plan
 from waybill.brokers.plan_text import describe, describe_left, plan_document
 from waybill.brokers.throttle import Throttle
 from waybill.cli.render import print_json
-from waybill.cli.targets import current_user, load_streams, open_store
+from waybill.cli.targets import current_user, load_streams, open_store, parse_size_option
 from waybill.config import Config
-from waybill.config.quantities import counted, parse_size
+from waybill.config.quantities import counted
 from waybill.errors import ConfigError
 
 __all__ = ["apply_topics", "print_plan"]
@@ -74,7 +74,7 @@ def apply_topics(
 ) -> None:
     """Make Kafka have the declared topics; see `waybill kafka apply --help`."""
     config = _load()
-    throttle_bytes = _throttle(throttle)
+    throttle_bytes = None if throttle == "none" else parse_size_option("--throttle", throttle, also="; or none")
     declared = config.kafka.topics
 
     def report(line: str) -> None:
@@ -116,15 +116,3 @@ def _question(plan: TopicPlan, *, allow_loss: bool) -> str:
     ]
     text = "; ".join(part for part in parts if part)
     return f"{text[0].upper()}{text[1:]}?" if text else ""
-
-
-def _throttle(text: str) -> int | None:
-    if text == "none":
-        return None
-    try:
-        size = parse_size(text)
-    except ValueError as error:
-        raise typer.BadParameter(f"{text!r}: {error}; or none", param_hint="--throttle") from None
-    if size < 1:
-        raise typer.BadParameter("must be at least one byte a second; or none", param_hint="--throttle")
-    return size

@@ -17,7 +17,7 @@ import typer
 from waybill import names
 from waybill.archive.gaps import Decision
 from waybill.config import Config, load_valid_streams
-from waybill.config.quantities import parse_duration
+from waybill.config.quantities import parse_duration, parse_size
 from waybill.coordination import Coordinator
 from waybill.errors import ConfigError
 from waybill.names import TopicPartition
@@ -34,6 +34,7 @@ __all__ = [
     "open_coordinator",
     "open_store",
     "parse_duration_option",
+    "parse_size_option",
     "stream_names",
     "stream_of_topic",
 ]
@@ -107,6 +108,20 @@ def parse_duration_option(option: str, text: str) -> timedelta:
         return parse_duration(text)
     except ValueError as error:
         raise typer.BadParameter(f"{text!r}: {error}", param_hint=option) from None
+
+
+def parse_size_option(option: str, text: str, *, also: str = "") -> int:
+    """Return the bytes, at least 1, that were given for an option, such as `64MiB`.
+
+    `also`: what else the option allows, for the message. Raises `typer.BadParameter` (exit code 2).
+    """
+    try:
+        size = parse_size(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r}: {error}{also}", param_hint=option) from None
+    if size < 1:
+        raise typer.BadParameter(f"{text!r}: it must be at least 1 byte{also}", param_hint=option)
+    return size
 
 
 def make_decision(reason: str, by: str | None) -> Decision:
