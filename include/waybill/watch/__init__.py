@@ -7,11 +7,10 @@
 | `log_figures` | figures of Kafka and ZooKeeper: archive lag, retention, named stops, pauses |
 | `table_figures` | figures of the tables: table lag, deadlines, runs, shares, window, holds |
 | `status` | the status document, which the pages in Airflow's UI show |
-| `status_build`, `status_parts`, `status_runs` | what is in it, what is read for it, and the DAG runs of its commits |
+| `status_build`, `status_parts`, `status_runs` | what is in it, what is read for it, and the DAG runs that it links |
 | `status_writer` | storing it at the end of a watch |
 | `action_log` | the actions that people took on the pages |
 | `airflow_figures` | figures of Airflow: its components, failed runs, tasks at a standstill |
-| `action_runs` | how the DAG runs ended that people ordered on the pages |
 | `airflow_api` | the requests to Airflow's API that these figures need |
 | `table_reader` | reading the state that these figures need |
 | `samples` | the offsets that earlier watches saw |

@@ -14,8 +14,10 @@ from urllib.parse import quote
 
 import httpx
 
+from waybill.config import Config
 from waybill.connections import AirflowEndpoint
 from waybill.errors import AirflowUnavailable
+from waybill.ingest.services import FindConnection
 
 __all__ = ["AirflowApi", "AirflowState", "DagRunSpan", "FailedTask", "LastRun", "WaitingTask"]
 
@@ -98,6 +100,16 @@ class AirflowApi:
         self._http = httpx.Client(
             base_url=endpoint.url, headers=endpoint.headers, timeout=_TIMEOUT_SECONDS, verify=verify
         )
+
+    @classmethod
+    def of(cls, config: Config, find: FindConnection) -> Self | None:
+        """Return the API of the Airflow that the config names; None if it names no connection of one.
+
+        Raises `ConfigError` for a connection that is missing or cannot be used.
+        """
+        if config.airflow.connection is None:
+            return None
+        return cls(AirflowEndpoint.of(find(config.airflow.connection)))
 
     def __enter__(self) -> Self:
         return self

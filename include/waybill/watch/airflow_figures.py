@@ -10,7 +10,6 @@ from urllib.parse import quote
 from waybill.config import Config
 from waybill.config.promises import PromiseName, PromiseSeverity
 from waybill.config.quantities import counted, rough_duration
-from waybill.connections import AirflowEndpoint
 from waybill.incidents.finding import REACHABLE, TASKS, Finding, Verdict
 from waybill.ingest.services import FindConnection
 from waybill.watch.airflow_api import AirflowApi, AirflowState, LastRun, WaitingTask
@@ -38,10 +37,10 @@ def ask_airflow(config: Config, find: FindConnection, now_ms: int) -> AirflowSta
 
     Raises `ConfigError` for a connection that is missing or cannot be used, and `AirflowUnavailable`.
     """
-    if config.airflow.connection is None:
+    api = AirflowApi.of(config, find)
+    if api is None:
         return None
-    endpoint = AirflowEndpoint.of(find(config.airflow.connection))
-    with AirflowApi(endpoint) as api:
+    with api:
         return api.state(_dags(config), now_ms, now_ms - _RECENT_MS, config.airflow.tasks.limit)
 
 

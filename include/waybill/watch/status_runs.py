@@ -1,7 +1,10 @@
-"""The DAG run behind each run that published, for the links of the pages.
+"""The DAG runs that the pages link to: those behind the commits of tables, and those that people ordered on a page.
 
 A commit shows when it was made, and Airflow when its runs were at work: the run of the stage's DAG that was at work at
 the time of the commit has made it. Airflow is asked only by a watch that has read tables with new commits.
+
+The record of an action says what was ordered, not how the run ended. Airflow is asked only while a run of a listed
+action has not ended; what it said before is in the document before.
 """
 
 from __future__ import annotations
@@ -10,13 +13,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from waybill.config import Config
-from waybill.connections import AirflowEndpoint
 from waybill.ingest.services import FindConnection
 from waybill.names import Stage
 from waybill.watch.airflow_api import AirflowApi, DagRunSpan
-from waybill.watch.status import RunStatus, StreamStatus
+from waybill.watch.status import DecisionStatus, RunStatus, StreamStatus
 
-__all__ = ["find_dag_runs", "with_dag_runs"]
+__all__ = ["find_action_runs", "find_dag_runs", "known_action_runs", "with_dag_runs"]
+
+# --- commits ----------------------------------------------------------------------------------------------------------
 
 _RECENT_MS = 70 * 60_000
 """Commits of the last hour are read; older ones without a run were not made by Airflow."""
@@ -33,9 +37,10 @@ def find_dag_runs(
     Raises `ConfigError` for a connection that cannot be used, and `AirflowUnavailable`.
     """
     dags = {dag for stream in streams for dag in _wanted(stream, now_ms)}
-    if config.airflow.connection is None or not dags:
+    api = AirflowApi.of(config, find) if dags else None
+    if api is None:
         return tuple(streams)
-    with AirflowApi(AirflowEndpoint.of(find(config.airflow.connection))) as api:
+    with api:
         spans = api.runs_since(dags, now_ms - _RECENT_MS - _LONGEST_MS)
     return tuple(with_dag_runs(stream, spans) for stream in streams)
 
@@ -72,3 +77,30 @@ def with_dag_runs(stream: StreamStatus, spans: Iterable[DagRunSpan]) -> StreamSt
     if not planned and stream.planned_ms is not None:
         planned = run_at(Stage.PARTITION, stream.planned_ms)
     return replace(stream, runs=tuple(linked(run) for run in stream.runs), planned_run=planned)
+
+
+# --- ordered on a page ------------------------------------------------------------------------------------------------
+
+
+def known_action_runs(
+    decisions: Sequence[DecisionStatus], before: Sequence[DecisionStatus]
+) -> tuple[DecisionStatus, ...]:
+    """Return the decisions with the ends of their DAG runs that an earlier watch knew."""
+    known = {(each.dag, each.run): each.run_state for each in before}
+    return tuple(replace(each, run_state=known.get((each.dag, each.run), "")) for each in decisions)
+
+
+def find_action_runs(
+    config: Config, find: FindConnection, decisions: Sequence[DecisionStatus]
+) -> tuple[DecisionStatus, ...]:
+    """Return the decisions with the ends of their DAG runs, as far as Airflow knows them.
+
+    Raises `ConfigError` for a connection that cannot be used, and `AirflowUnavailable`.
+    """
+    open_runs = [each for each in decisions if each.run and not each.run_state]
+    api = AirflowApi.of(config, find) if open_runs else None
+    if api is None:
+        return tuple(decisions)
+    with api:
+        ended = api.ended_runs({each.dag for each in open_runs}, min(each.at_ms for each in open_runs))
+    return tuple(replace(each, run_state=each.run_state or ended.get((each.dag, each.run), "")) for each in decisions)

@@ -20,7 +20,6 @@ from waybill.incidents.incident import IncidentBook
 from waybill.names import day_of, status_key
 from waybill.store import Store
 from waybill.watch.action_log import list_actions
-from waybill.watch.action_runs import find_action_runs, known_action_runs
 from waybill.watch.measure import Measured, WatchServices
 from waybill.watch.status import DecisionStatus, ReplayStatus, Status, StreamDetails, UsageStatus
 from waybill.watch.status_build import (
@@ -30,7 +29,7 @@ from waybill.watch.status_build import (
     service_statuses,
     stream_statuses,
 )
-from waybill.watch.status_runs import find_dag_runs
+from waybill.watch.status_runs import find_action_runs, find_dag_runs, known_action_runs
 
 __all__ = ["store_status"]
 

@@ -21,9 +21,9 @@ from waybill.config.promises import PromiseSeverity
 from waybill.connections import Connection, find_connection
 from waybill.errors import AirflowUnavailable, ConfigError, ConnectionMissing
 from waybill.incidents.finding import Finding, Verdict
-from waybill.watch.action_runs import find_action_runs, known_action_runs
 from waybill.watch.airflow_figures import airflow_finding, ask_airflow, task_findings, without_effects
 from waybill.watch.status import DecisionStatus
+from waybill.watch.status_runs import find_action_runs, known_action_runs
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 NOW_MS = int(NOW.timestamp() * 1000)
