@@ -120,7 +120,7 @@ def run_all(kind: str, directory: Path) -> int:
         running += [Run(part, {**os.environ}) for part in without_servers(kind)]
         stack = Stack.start(directory / "stack", on_progress=lambda line: print(f"stack: {line}", flush=True))
         stops.callback(stack.stop, grace_seconds=0.0)
-        stops.callback(_interrupt, running)
+        stops.callback(_interrupt, running)  # again, since it must come before the stack stops
         environment = os.environ | {"WAYBILL_TESTS_STACK": str(stack.state_dir)}
         for parts in (with_servers(kind), with_the_stack_alone(kind)):
             started = [Run(part, environment) for part in parts]

@@ -100,7 +100,7 @@ streams:
     table: e2e.clicks
     partition: {}
     maintenance: {}
-  fares:
+  fares: &fares
     topics: [e2e-fares]
     upload: {max_age: 0s}
     ingest: {group: own, lanes: 1, budget: 20s}
@@ -116,20 +116,11 @@ streams:
     partition: {}
     maintenance: {}
   bills:
+    <<: *fares
     topics: [e2e-bills]
-    upload: {max_age: 0s}
-    ingest: {group: own, lanes: 1, budget: 20s}
-    parser:
-      event_time: {field: at, format: epoch_ms}
-      message_id: id
     columns:
       bill: {type: double, field: sum}
-    quality:
-      checks:
-        column_became_null: {severity: critical, min_rows: 100}
     table: e2e.bills
-    partition: {}
-    maintenance: {}
   trips:
     topics: [e2e-trips]
     upload: {max_age: 0s}

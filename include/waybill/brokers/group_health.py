@@ -59,7 +59,7 @@ def _limit(settings: GroupLag) -> str:
 
 
 def _lag(name: str, group: GroupReading, settings: GroupLag, commits: Commits, now_ms: int) -> Finding:
-    """Return a group's lag. It is frozen if nobody commits while messages wait: then a small lag is not a good one."""
+    """Return a group's lag. It is frozen if the group commits nothing while messages wait, however few these are."""
     _, since_ms = commits.get(name, (0, now_ms))
     silent = timedelta(milliseconds=now_ms - since_ms)
     is_frozen = group.lag > 0 and silent > settings.commits_within

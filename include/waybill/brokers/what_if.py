@@ -165,7 +165,7 @@ class StreamForecast:
     at_risk_seen: Mapping[TopicPartition, Unarchived] = field(default_factory=dict)
     """The part of `at_risk` that is a minimum: these logs do not answer, and a watch saw them end."""
     at_risk_not_known: tuple[TopicPartition, ...] = ()
-    """Topic-partitions that only the lost brokers have, and whose log's end nobody knows."""
+    """Topic-partitions that only the lost brokers have, and of which the end of the log is not known."""
 
     @property
     def is_at_risk_exact(self) -> bool:

@@ -98,7 +98,7 @@ def fetch_cluster_state(cluster: Cluster, topics: Collection[str] | None = None)
 
 
 def fetch_states_of_all(cluster: Cluster, brokers: Iterable[int], topics: Collection[str]) -> list[ClusterState]:
-    """Return what each broker says of topics, without brokers that do not answer within seconds.
+    """Return the state of topics by the metadata of each broker, without brokers that do not answer within seconds.
 
     A broker learns of a new topic some time after another one has created it, and all brokers answer for themselves.
     Raises `ConfigError` when Kafka refuses the user.
