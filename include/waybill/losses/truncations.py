@@ -54,6 +54,14 @@ class SeenEnd(NamedTuple):
     committed_offset: int
     """Up to where the topic-partition was archived then."""
 
+    def is_of(self, resume_offset: int, accepted: Gap | None) -> bool:
+        """Return whether this is how far the log went that was lost where the archive goes on at an offset.
+
+        `accepted`: the decision with which it went on, if there is one.
+        """
+        in_time = accepted is None or self.at_ms <= accepted.accepted_at_ms
+        return in_time and self.committed_offset <= resume_offset < self.end_offset
+
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
@@ -124,10 +132,10 @@ def find_truncations(
         runs = _runs_backwards(store, objects, resume_offset)
         lost = lost_runs(runs, log, epoch_end, None if gap is None else gap.first_offset)
         if lost:
-            seen = [drop for drop in drops if _is_of(drop, resume_offset, gap)]
+            seen = [drop for drop in drops if drop.is_of(resume_offset, gap)]
             found.append(Truncation(tp, generation, tuple(lost), resume_offset, seen[-1] if seen else None, gap))
     for drop in drops:
-        if not any(_is_of(drop, each.resume_offset, each.accepted) for each in found if each.archived):
+        if not any(drop.is_of(each.resume_offset, each.accepted) for each in found if each.archived):
             changes = _changes_since(store, objects, committed_offset, drop, epoch_end)
             if changes:
                 found.append(Truncation(tp, generation, (), changes[0], drop, None, tuple(changes[1:])))
@@ -147,12 +155,6 @@ def check_same_topic(source: KafkaSource, generation: int, tp: TopicPartition, r
             f"messages back. Raise the stream's generation to archive the new topic; to put the old messages into "
             f"Kafka, use `waybill restore run`"
         )
-
-
-def _is_of(drop: SeenEnd, resume_offset: int, gap: Gap | None) -> bool:
-    """Return whether a drop shows how far the log went that was lost where the archive goes on at an offset."""
-    in_time = gap is None or drop.at_ms <= gap.accepted_at_ms
-    return in_time and drop.committed_offset <= resume_offset < drop.end_offset
 
 
 def _changes_since(

@@ -191,20 +191,6 @@ class Samples:
                 break
         return found
 
-    def end_before_drop(self, key: Key, resume_offset: int, until_ms: int | None = None) -> LogDrop | None:
-        """Return the last time that the log of a topic-partition was seen to become shorter; None if it was not.
-
-        Only an end beyond `resume_offset` counts, while no more than that was archived, and only up to a time.
-        """
-        found = [
-            each
-            for each in self.drops
-            if each.key == key
-            and each.committed <= resume_offset < each.end
-            and (until_ms is None or each.at_ms <= until_ms)
-        ]
-        return found[-1] if found else None
-
     def _last_seen(self) -> dict[Key, tuple[int, Offsets]]:
         """Return when a watch saw each topic-partition last, and its offsets then."""
         at, newest = self.samples[-1] if self.samples else (0, {})

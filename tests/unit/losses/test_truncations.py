@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from waybill.archive.gaps import Gap, GapKind
 from waybill.losses.truncations import EpochRun, SeenEnd, leader_changes, lost_runs
+from waybill.names import TopicPartition
 from waybill.sources.kafka import EpochEnd, LogRange
 
 Log = list[tuple[int, int]]
@@ -186,3 +189,13 @@ def test_gap_marker_in_the_lost_part_is_no_message() -> None:
     runs = [EpochRun(120, 150, 3), EpochRun(100, 120, -1), EpochRun(0, 100, 3)]
     found = lost_runs(runs, LogRange(0, 90), lambda _: EpochEnd(3, 90), None)
     assert found == [EpochRun(90, 100, 3), EpochRun(120, 150, 3)]
+
+
+def test_end_that_a_watch_saw_belongs_to_a_loss_between_what_was_archived_and_that_end() -> None:
+    seen = SeenEnd(1_000, 100, 70)
+    at_once = Gap(TopicPartition("flights", 0), 1, 60, 70, GapKind.TRUNCATED, "why", "ada", 1_000)
+    assert seen.is_of(70, None)
+    assert seen.is_of(70, at_once)
+    assert not seen.is_of(100, None), "the archive has all of it"
+    assert not seen.is_of(60, None), "more was archived than that"
+    assert not seen.is_of(70, replace(at_once, accepted_at_ms=999)), "it was accepted before"

@@ -59,12 +59,8 @@ def test_end_of_a_log_that_became_shorter_is_remembered() -> None:
     for minute in range(3 * 24 * 60):  # the samples themselves are gone by then
         samples = samples.with_sample(100_000 + minute * 60_000, {key: Offsets(0, 200, 70)})
     samples = Samples.parse(samples.content())
-    drop = samples.end_before_drop(key, 70)
-    assert drop is not None
-    assert (drop.at_ms, drop.end) == (1_000, 100)
-    assert samples.end_before_drop(key, 100) is None, "the archive has all of it"
-    assert samples.end_before_drop(key, 60) is None, "more was archived than that"
-    assert samples.end_before_drop(key, 70, until_ms=999) is None
+    [drop] = samples.drops
+    assert (drop.key, drop.at_ms, drop.end, drop.committed) == (key, 1_000, 100, 70)
 
 
 @given(st.lists(st.integers(0, 5) | st.none(), max_size=12))
@@ -84,6 +80,5 @@ def test_end_of_a_log_is_remembered_through_an_outage_longer_than_samples_are_ke
     samples = Samples().with_sample(0, {KEY: Offsets(0, 100, 70)})
     for hour in range(1, 60):
         samples = samples.with_sample(hour * 60 * MINUTE, {})
-    drop = samples.with_sample(60 * 60 * MINUTE, {KEY: Offsets(0, 80, 70)}).end_before_drop(KEY, 70)
-    assert drop is not None
-    assert (drop.at_ms, drop.end) == (0, 100)
+    [drop] = samples.with_sample(60 * 60 * MINUTE, {KEY: Offsets(0, 80, 70)}).drops
+    assert (drop.key, drop.at_ms, drop.end, drop.committed) == (KEY, 0, 100, 70)
