@@ -17,7 +17,7 @@ from sample_status import sample_status
 from waybill.config import load_valid_streams
 from waybill.names import status_key
 from waybill.store import Store
-from waybill.web.csrf import csrf_token
+from waybill.web.csrf import csrf_token, new_page_key
 from waybill.web.forms import ACTION_ROLES, ActionName
 
 pytestmark = [pytest.mark.integration, pytest.mark.deep]
@@ -33,7 +33,7 @@ def token_of(browser: httpx.Client, user: str, server: Server) -> str:
     browser.get("/waybill/ui/")
     own = server.environment["AIRFLOW__API_AUTH__JWT_SECRET"].encode()
     secret = hmac.new(own, b"waybill-ui-csrf", hashlib.sha256).digest()
-    return csrf_token(secret, browser.cookies["waybill_csrf"], user)
+    return csrf_token(secret, browser.cookies["waybill_csrf"], user, new_page_key(time.time_ns() // 1_000_000))
 
 
 def test_the_pages_work_with_airflows_login_roles_and_base_url(

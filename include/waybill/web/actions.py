@@ -53,7 +53,7 @@ _MAX_FIELD = 500
 _AT_A_TIME = 4
 """So many actions ask S3 at a time: while it hangs, the others are refused at once."""
 _KEPT = 256
-_BUSY = "other actions are at work, and S3 may be slow: nothing was done; try again in a moment"
+_BUSY = "other actions are at work, and S3 may be slow"
 
 FIELDS: Mapping[ActionName, tuple[str, ...]] = {
     ActionName.ACKNOWLEDGE: ("incident",),
@@ -167,7 +167,7 @@ class Actions:
         if not reason:
             return Refusal(422, "give the reason: it is stored with the action", command)
         if not self._running.acquire(blocking=False):
-            return Refusal(503, _BUSY, command)
+            return Refusal(503, f"{_BUSY}: nothing was done; try again in a moment", command)
         try:
             form_ms = time_of_page_key(sent.page_key)
             place = ActionPlace.of(form_ms, sent.page_key, viewer.name, action, fields, reason)
@@ -191,7 +191,7 @@ class Actions:
         if kept is not None:
             return kept
         if not self._running.acquire(blocking=False):
-            raise StoreUnavailable("other actions are at work, and S3 may be slow: try again in a moment")
+            raise StoreUnavailable(f"{_BUSY}: try again in a moment")
         try:
             config = self._load_config()
             with self._open_store(config) as store:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-import time
 from collections.abc import Collection
 from urllib.parse import urlsplit
 
@@ -43,9 +42,8 @@ def time_of_page_key(page_key: str) -> int:
     return int(page_key.partition("-")[0])
 
 
-def csrf_token(secret: bytes, cookie: str, user: str, page_key: str | None = None) -> str:
-    """Return the token of a cookie and a user for the forms of a page. `page_key`: None is that of a page made now."""
-    page_key = new_page_key(int(time.time() * 1000)) if page_key is None else page_key
+def csrf_token(secret: bytes, cookie: str, user: str, page_key: str) -> str:
+    """Return the token of a cookie and a user for the forms of a page."""
     signed = f"{len(cookie)}:{cookie}{len(page_key)}:{page_key}{user}"
     return f"{page_key}.{hmac.new(secret, signed.encode(), hashlib.sha256).hexdigest()}"
 
