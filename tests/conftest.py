@@ -27,6 +27,15 @@ settings.load_profile("deep" if os.environ.get("WAYBILL_DEEP") == "1" else "defa
 
 _TABLES = frozenset({"make_scene", "spark", "spark_session", "maintenance"})
 """The fixtures of tests with the marker `tables`."""
+_HURTFUL = (
+    "kill_broker",
+    "kill_s3",
+    "kill_zookeeper",
+    "pause_server",
+    "stop_broker",
+    "stop_zookeeper",
+    "wipe_zookeeper",
+)
 _SAMPLE = 2
 """How many parameters of a `matrix` test `make test-deep` runs."""
 
@@ -113,6 +122,19 @@ def _own_stack(pytestconfig: pytest.Config) -> Iterator[Stack]:
             started.stop(grace_seconds=0.0)
     finally:
         shutil.rmtree(state, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def _servers_of_others(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fail a test that stops a server which tests of other processes use. It needs the marker `stack_alone`."""
+    if "WAYBILL_TESTS_STACK" not in os.environ or request.node.get_closest_marker("stack_alone"):
+        return
+
+    def refuse(*_: object) -> None:
+        pytest.fail("this test hurts a server that other tests use at the same time: mark it `stack_alone`")
+
+    for method in _HURTFUL:
+        monkeypatch.setattr(Stack, method, refuse)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,7 +32,9 @@ PLACES = [name for name in failpoints.RESTORE if name not in {"restore.groups_co
 def archived(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> ArchivedStream:
     """Some 8 MB in two topic-partitions: several chunks for the producer, and several objects, each."""
     del stack
-    stream = ArchivedStream(tmp_path_factory.mktemp("restore"), "test-restore-killed", max_bytes="512KiB")
+    # Two processes of a run have tests of this module, so its topic cannot have a fixed name.
+    topic = f"test-restore-killed-{uuid.uuid4().hex[:8]}"
+    stream = ArchivedStream(tmp_path_factory.mktemp("restore"), topic, max_bytes="512KiB")
     chosen = random.Random(5)
     for codec in ("none", "lz4"):
         producer = stream.producer(**{"compression.codec": codec, "batch.num.messages": 60})

@@ -414,6 +414,7 @@ def test_form_of_another_site_is_refused(scene: Scene, tmp_path: Path) -> None:
 # --- services away ---
 
 
+@pytest.mark.stack_alone
 def test_services_that_are_away_are_named_and_the_last_state_stays(scene: Scene, stack: Stack) -> None:
     scene.store()
     browser = scene.browser

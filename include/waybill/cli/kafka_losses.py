@@ -217,7 +217,7 @@ def _document(loss: _Loss) -> dict[str, Any]:
             for run in truncation.archived
         ],
         "unknown": {"first_offset": unknown_first, "next_offset": unknown_next},
-        "may_begin_at": list(truncation.other_leader_changes),
+        "may_begin_at": list(truncation.may_begin_later),
         "end_seen": None if seen is None else {"end_offset": seen.end_offset, "at_ms": seen.at_ms},
         "archived_messages": loss.counts.archived,
         "unknown_offsets": loss.counts.unknown,
@@ -284,17 +284,17 @@ def _print(stream: str, reader: _Reader, losses: list[_Loss], failures: list[_Fa
 
 def _notes(stream: str, reader: _Reader, losses: list[_Loss]) -> Iterator[str]:
     for each in losses:
-        seen, changes = each.truncation.seen_end, each.truncation.other_leader_changes
+        seen, later = each.truncation.seen_end, each.truncation.may_begin_later
         if seen is not None:
             yield (
                 f"{each.truncation.tp}: a watch saw the lost log end at offset {seen.end_offset - 1} at "
                 f"{time_text_of(seen.at_ms)}; it may have been longer."
             )
-        if changes:
+        if later:
             yield (
-                f"{each.truncation.tp}: none of the lost messages was archived. Leaders changed at offsets "
-                f"{each.truncation.resume_offset}, {', '.join(map(str, changes))}; the log became shorter at one of "
-                f"these changes, and still has the offsets before it."
+                f"{each.truncation.tp}: none of the lost messages was archived. The loss begins at one of the offsets "
+                f"{each.truncation.resume_offset}, {', '.join(map(str, later))}, where leaders changed or the archive "
+                f"ended; Kafka still has the offsets before it."
             )
     for record in {(r.tp, r.number): r for each in losses for r in each.records}.values():
         yield (

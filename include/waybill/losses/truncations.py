@@ -34,6 +34,7 @@ __all__ = [
     "find_truncations",
     "leader_changes",
     "lost_runs",
+    "possible_first_losses",
 ]
 
 
@@ -86,9 +87,9 @@ class Truncation:
     """
     accepted: Gap | None
     """The decision with which ingest went on; None: not accepted yet, or none was needed."""
-    other_leader_changes: tuple[int, ...] = ()
-    """If no archived message is lost: further offsets at which a leader began. The log may have gone on at one of them
-    instead of at `resume_offset`, and then it still has the offsets before."""
+    may_begin_later: tuple[int, ...] = ()
+    """If no archived message is lost: further offsets at which the loss may begin instead of at `resume_offset`. The
+    log still has the offsets before the right one."""
 
     @property
     def first_offset(self) -> int:
@@ -134,11 +135,12 @@ def find_truncations(
         if lost:
             seen = [drop for drop in drops if drop.is_of(resume_offset, gap)]
             found.append(Truncation(tp, generation, tuple(lost), resume_offset, seen[-1] if seen else None, gap))
-    for drop in drops:
+    for number, drop in enumerate(drops):
         if not any(drop.is_of(each.resume_offset, each.accepted) for each in found if each.archived):
             changes = _changes_since(store, objects, committed_offset, drop, epoch_end)
-            if changes:
-                found.append(Truncation(tp, generation, (), changes[0], drop, None, tuple(changes[1:])))
+            possible = possible_first_losses(drop, drops[:number], changes)
+            if possible:
+                found.append(Truncation(tp, generation, (), possible[0], drop, None, tuple(possible[1:])))
     return sorted(found, key=lambda each: each.first_offset)
 
 
@@ -200,6 +202,18 @@ def leader_changes(
             found.add(end)
         epoch, end = epoch + 1, answer.end_offset
     return sorted(offset for offset in found if drop.committed_offset <= offset < drop.end_offset)
+
+
+def possible_first_losses(drop: SeenEnd, earlier: Iterable[SeenEnd], changes: Sequence[int]) -> list[int]:
+    """Return the offsets at which a loss of messages that were not archived may begin, in order. Empty: none is lost.
+
+    `changes`: see `leader_changes`. If the log had become shorter before, after the same archived messages, then the
+    replica that was left behind may have become the leader again. Its log says nothing of the one that took its place,
+    so nothing after the archived messages is known to be kept.
+    """
+    if any(each.end_offset > drop.committed_offset for each in earlier):
+        return sorted({drop.committed_offset, *changes})
+    return list(changes)
 
 
 def _earliest_first(accepted: Iterable[Gap]) -> list[Gap]:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waybill.archive.gaps import Gap, GapKind
-from waybill.losses.truncations import EpochRun, SeenEnd, leader_changes, lost_runs
+from waybill.losses.truncations import EpochRun, SeenEnd, leader_changes, lost_runs, possible_first_losses
 from waybill.names import TopicPartition
 from waybill.sources.kafka import EpochEnd, LogRange
 
@@ -141,12 +141,17 @@ def test_lost_messages_that_nobody_archived_begin_where_a_leader_began(history: 
         starts.setdefault(epoch, offset)
     starts.setdefault(replicas.epoch, len(log))
     epoch_end = exact_epoch_end_of(log, starts)
-    for drop, before in drops:
+    for number, (drop, before) in enumerate(drops):
         runs = sorted(run for run in runs_of(archived) if run.first_offset >= drop.committed_offset - 1)
         changes = leader_changes(runs, len(archived), drop, epoch_end)
+        earlier = [each for each, _ in drops[:number]]
+        possible = possible_first_losses(drop, earlier, changes)
         lost = [offset for offset in range(len(before)) if log[offset : offset + 1] != [before[offset]]]
-        assert not lost or lost[0] in changes, "the first lost offset is one of them"
-        assert all(drop.committed_offset <= offset < drop.end_offset for offset in changes)
+        if any(each.end_offset > drop.committed_offset for each in earlier):
+            assert possible[0] == drop.committed_offset, "an older log may be back, which says nothing of the lost one"
+        else:
+            assert not lost or lost[0] in possible, "the first lost offset is one of them"
+        assert all(drop.committed_offset <= offset < drop.end_offset for offset in possible)
 
 
 def test_loss_of_unarchived_messages_begins_where_the_new_leader_began() -> None:
@@ -162,6 +167,15 @@ def test_loss_of_unarchived_messages_is_found_when_the_new_log_is_archived_and_d
     drop, archived = SeenEnd(1, 10_000, 7_000), [EpochRun(0, 8_000, 2), EpochRun(8_000, 12_000, 4)]
     answers = {4: EpochEnd(4, 20_000)}
     assert leader_changes(archived, 12_000, drop, answers.__getitem__) == [8_000]
+
+
+def test_log_that_came_back_says_nothing_of_the_one_that_took_its_place() -> None:
+    """Replica 0 had offset 0. Replica 1 led without it and wrote 0 and 1. Now replica 0 leads again, with its own 0."""
+    first, second = SeenEnd(1, 1, 0), SeenEnd(2, 2, 0)
+    answers = {0: EpochEnd(0, 1), 1: EpochEnd(0, 1), 2: EpochEnd(2, 1)}
+    changes = leader_changes([], 0, second, lambda epoch: answers.get(epoch, EpochEnd(-1, -1)))
+    assert possible_first_losses(second, [first], changes) == [0, 1]
+    assert possible_first_losses(first, [], []) == []
 
 
 def test_shorter_log_of_the_same_leader_was_an_old_answer() -> None:
