@@ -6,6 +6,7 @@ while only: S3 and the catalog may hang for minutes. So traces never take the th
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -33,7 +34,7 @@ from waybill.web.trace_page import (
 if TYPE_CHECKING:
     from waybill.trace import Traced, TraceServices
 
-__all__ = ["PageTracer"]
+__all__ = ["PageTracer", "value_text"]
 
 _AT_A_TIME = 4
 _WAIT_SECONDS = 15.0
@@ -235,7 +236,7 @@ def _object(found: Traced, bucket: str) -> ObjectView | None:
         count_text(held.name.first_offset),
         count_text(held.next_offset - 1),
         bytes_text(held.size_bytes),
-        "not known" if held.modified is None else _value_text(held.modified),
+        "not known" if held.modified is None else value_text(held.modified),
         f"waybill ls {found.stream} {found.tp}",
     )
 
@@ -244,7 +245,7 @@ def _message(message: Mapping[str, Any], raw_href: str) -> MessageView:
     value = message["value"]
     text, is_text, is_cut = _bytes_text(value)
     return MessageView(
-        timestamp=_value_text(message["timestamp"]),
+        timestamp=value_text(message["timestamp"]),
         key=_bytes_text(message["key"])[0],
         value=text,
         is_text=is_text,
@@ -284,15 +285,25 @@ def _decodes(data: bytes) -> bool:
 
 
 def _row(found: Traced, row: Mapping[str, Any]) -> RowView:
-    fields = tuple(Field(name, _value_text(value)) for name, value in row.items())
+    fields = tuple(Field(name, value_text(value)) for name, value in row.items())
     return RowView(found.table, found.is_quarantined, fields, str(row["reason"]) if found.is_quarantined else "")
 
 
-def _value_text(value: Any) -> str:
-    if value is None:
-        return "null"
+def value_text(value: Any) -> str:
+    """Return a column's value as text: lists and structs as JSON, such as headers, with the bytes in them as text."""
+    plain = _plain(value)
+    is_nested = plain is None or isinstance(plain, bool | list | dict)
+    text = json.dumps(plain, ensure_ascii=False, default=str) if is_nested else str(plain)
+    return text[:_SHOWN_CHARACTERS]
+
+
+def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
-        return _bytes_text(value)[0][:_SHOWN_CHARACTERS]
+        return _bytes_text(value)[0]
     if isinstance(value, datetime):
         return value.isoformat(timespec="milliseconds")
-    return str(value)[:_SHOWN_CHARACTERS]
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, dict):
+        return {str(name): _plain(each) for name, each in value.items()}
+    return value
