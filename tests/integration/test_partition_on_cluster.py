@@ -166,12 +166,13 @@ def _kill_executor(worker: PythonWorker) -> str:
 
 
 def _look(cluster: SparkCluster, ui_port: int) -> dict[str, str]:
-    """Return what the UIs show while the application runs."""
+    """Return what the UIs show while the application runs. The driver's comes first: it ends with the application."""
     driver = f"http://127.0.0.1:{ui_port}"
     [application] = _get(f"{driver}/api/v1/applications").json()
     of_driver = ("/environment/", f"/api/v1/applications/{application['id']}/environment", "/executors/")
-    urls = [f"{url}{page}" for url in cluster.ui_urls for page in ("/", "/json/")]
-    urls += [f"{cluster.ui_urls[0]}/app/?appId={application['id']}", *(driver + page for page in of_driver)]
+    urls = [driver + page for page in of_driver]
+    urls += [f"{cluster.ui_urls[0]}/app/?appId={application['id']}"]
+    urls += [f"{url}{page}" for url in cluster.ui_urls for page in ("/", "/json/")]
     return {url: _get(url).text for url in urls}
 
 

@@ -275,20 +275,17 @@ def test_pause_is_a_record_and_resume_ends_it(scene: Scene) -> None:
     assert "the upgrade is done" in browser.text, "actions of people are listed"
 
 
-def create_topic(stack: Stack) -> AdminClient:
-    admin = AdminClient({"bootstrap.servers": stack.bootstrap_servers})
-    admin.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(timeout=30)
-    return admin
+@pytest.fixture
+def admin(stack: Stack) -> Iterator[AdminClient]:
+    """Kafka's administration, while the topic exists."""
+    client = AdminClient({"bootstrap.servers": stack.bootstrap_servers})
+    client.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(timeout=30)
+    yield client
+    client.delete_topics([TOPIC])[TOPIC].result(timeout=30)
 
 
-def delete_topic(stack: Stack) -> None:
-    admin = AdminClient({"bootstrap.servers": stack.bootstrap_servers})
-    admin.delete_topics([TOPIC])[TOPIC].result(timeout=30)
-
-
-def make_gap(scene: Scene, stack: Stack) -> None:
+def make_gap(scene: Scene, stack: Stack, admin: AdminClient) -> None:
     """Archive messages, let Kafka delete those that follow, and let ingest stop at the gap."""
-    admin = create_topic(stack)
     produce(stack, 10)
     (lane,) = plan_lanes(scene.config, "flights")
     assert run_lane(scene.config, lane).partitions[0].outcome is Outcome.UP_TO_DATE
@@ -309,8 +306,10 @@ def produce(stack: Stack, count: int) -> None:
     assert producer.flush(30) == 0
 
 
-def test_gap_is_accepted_by_an_admin_alone_and_hostile_messages_are_text(scene: Scene, stack: Stack) -> None:
-    make_gap(scene, stack)
+def test_gap_is_accepted_by_an_admin_alone_and_hostile_messages_are_text(
+    scene: Scene, stack: Stack, admin: AdminClient
+) -> None:
+    make_gap(scene, stack, admin)
     scene.watch()
     browser = scene.browser
     browser.sign_in("ulf")
@@ -334,7 +333,6 @@ def test_gap_is_accepted_by_an_admin_alone_and_hostile_messages_are_text(scene: 
         run_partition(scene.config, "flights", lambda job, tasks: [run_task(job, task) for task in tasks])
         browser.open(f"/trace?stream=flights&topic={TOPIC}&partition=0&offset=4")
         store_picture(browser, "trace-light-wide", browser.full_page())
-    delete_topic(stack)
 
 
 def assert_no_script_ran(browser: Browser) -> None:
@@ -440,8 +438,10 @@ def test_services_that_are_away_are_named_and_the_last_state_stays(scene: Scene,
     browser.wait(lambda: "No watch has stored a newer state" in browser.text)
 
 
-def test_while_kafka_and_zookeeper_are_away_the_last_figures_stay_with_their_age(scene: Scene, stack: Stack) -> None:
-    create_topic(stack)
+def test_while_kafka_and_zookeeper_are_away_the_last_figures_stay_with_their_age(
+    scene: Scene, stack: Stack, admin: AdminClient
+) -> None:
+    del admin  # the topic exists
     produce(stack, 50)
     scene.watch()
     browser = scene.browser
@@ -461,7 +461,6 @@ def test_while_kafka_and_zookeeper_are_away_the_last_figures_stay_with_their_age
     assert "ZooKeeper does not answer" in browser.text
     assert f"{TOPIC}/0" in browser.text
     assert re.search(r"archive lag\s[\d,]+ s\s.*\d+ s ago", browser.text), browser.text
-    delete_topic(stack)
 
 
 # --- how it looks ---

@@ -38,6 +38,8 @@ __all__ = ["PageTracer", "value_text"]
 
 _AT_A_TIME = 4
 _WAIT_SECONDS = 15.0
+_FIRST_WAIT = 4
+"""How many times longer the first traces wait: they load libraries, and after an installation they compile loops."""
 _BUSY = f"{counted(_AT_A_TIME, 'other trace')} are at work: try again in a moment"
 _T = TypeVar("_T")
 _STREAMS_AT_A_TIME = 4
@@ -52,6 +54,7 @@ class PageTracer:
     def __init__(self, load_config: Callable[[], Config], *, wait_seconds: float = _WAIT_SECONDS) -> None:
         self._load_config = load_config
         self._wait_seconds = wait_seconds
+        self._has_traced = False
         self._running = threading.BoundedSemaphore(_AT_A_TIME)
         self._pool = ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="waybill-trace")
 
@@ -98,14 +101,16 @@ class PageTracer:
             try:
                 return work()
             finally:
+                self._has_traced = True
                 self._running.release()
 
+        wait_seconds = self._wait_seconds if self._has_traced else self._wait_seconds * _FIRST_WAIT
         future: Future[_T] = self._pool.submit(run)
         try:
-            return future.result(self._wait_seconds)
+            return future.result(wait_seconds)
         except TimeoutError:
             raise StoreUnavailable(
-                f"S3 and the catalog have not answered within {self._wait_seconds:.0f} seconds: try again, or use the "
+                f"S3 and the catalog have not answered within {wait_seconds:.0f} seconds: try again, or use the "
                 f"command, which waits longer"
             ) from None
 

@@ -100,3 +100,12 @@ def test_a_trace_does_not_wait_for_others_and_not_for_long_for_s3(s3: Hanging) -
     while tracer(query, LINKS, ()).problem != "S3 answers again":
         assert time.monotonic() < end
         time.sleep(0.01)
+
+
+def test_the_first_trace_may_take_longer_since_it_loads_libraries(s3: Hanging) -> None:
+    tracer = PageTracer(s3.load_config, wait_seconds=0.5)
+    query = TraceQuery("", "flights", "0", "7", "")
+    threading.Timer(0.8, s3.answers.set).start()
+    assert tracer(query, LINKS, ()).problem == "S3 answers again"
+    s3.answers.clear()
+    assert "have not answered within" in tracer(query, LINKS, ()).problem
