@@ -26,9 +26,9 @@ from pathlib import Path
 
 from devstack import Stack
 
-INTEGRATION = "tests/integration"
-SHARED_WITH_FAULTS = f"{INTEGRATION}/test_k*.py"
-"""The tests of Kinesis and of Kafka's safety. Fault tests use the Kinesis emulator, too, which one process starts."""
+INTEGRATION, FAULTS = "tests/integration", "tests/faults"
+OF_SOURCES = "test_k*.py"
+"""The tests of Kinesis and of Kafka's safety. One process has all that use the Kinesis emulator, which it starts."""
 SHORT, DEEP = "not deep", "deep or hypothesis"
 """The marker expressions of `make test` and `make test-deep`."""
 NO_TEST_SELECTED = 5
@@ -57,12 +57,16 @@ def with_servers(kind: str) -> list[Part]:
     """Return the parts that share the stack."""
     others = f"({kind}) and not tables and not stack_alone"
     return [
-        Part("Tests of tables", f"({kind}) and tables and not stack_alone", (INTEGRATION, "tests/faults")),
-        Part("Tests with servers", others, (INTEGRATION, f"--ignore-glob={SHARED_WITH_FAULTS}")),
+        Part("Tests of tables", f"({kind}) and tables and not stack_alone", (INTEGRATION, FAULTS)),
+        Part("Tests with servers", others, (INTEGRATION, f"--ignore-glob=*/{OF_SOURCES}")),
+        Part("Tests with faults", others, (FAULTS, f"--ignore-glob=*/{OF_SOURCES}")),
         Part(
-            "Tests with faults, Kinesis and Airflow",
+            "Tests of Kinesis, of Kafka's safety, and with Airflow",
             others,
-            ("tests/faults", "tests/e2e", *sorted(map(str, Path().glob(SHARED_WITH_FAULTS)))),
+            (
+                *sorted(str(path) for folder in (INTEGRATION, FAULTS) for path in Path(folder).glob(OF_SOURCES)),
+                "tests/e2e",
+            ),
         ),
     ]
 
@@ -71,7 +75,7 @@ def with_the_stack_alone(kind: str) -> list[Part]:
     """Return the part that runs when those of `with_servers` have ended: its tests hurt servers. They are all deep."""
     if kind == SHORT:
         return []
-    return [Part("Tests with the stack alone", "stack_alone", (INTEGRATION, "tests/faults"))]
+    return [Part("Tests with the stack alone", "stack_alone", (INTEGRATION, FAULTS))]
 
 
 class Run:
