@@ -17,7 +17,9 @@ from waybill.connections import KafkaEndpoint
 from waybill.errors import KafkaUnavailable, LogTruncated, RetentionGap, TopicRecreated
 from waybill.names import TopicPartition
 from waybill.records.framing import check_crc
+from waybill.sources.cluster import Cluster as Brokers
 from waybill.sources.kafka import KafkaSource, LogRange
+from waybill.sources.log_directories import fetch_log_directories
 
 pytestmark = pytest.mark.integration
 
@@ -155,6 +157,14 @@ def test_read_of_a_recreated_topic_raises_topic_recreated(
 def test_offsets_of_a_topic_that_does_not_exist_fail_soon_with_its_name(source: KafkaSource) -> None:
     with pytest.raises(KafkaUnavailable, match="there is no topic 'no-such-topic'"):
         source.offsets([TopicPartition("no-such-topic", 0)])
+
+
+def test_broker_that_has_left_the_cluster_is_one_that_does_not_answer(endpoint: KafkaEndpoint) -> None:
+    """Another broker may still have listed it a moment ago, as a frozen one is listed until its session ends."""
+    timeout = timedelta(seconds=5)
+    with Brokers(endpoint, request_timeout=timeout, retry_timeout=timeout) as brokers:
+        found = fetch_log_directories(brokers, [1, 2, 3, 99])
+    assert {each.broker for each in found} == {1, 2, 3}
 
 
 def test_connecting_without_a_broker_raises_kafka_unavailable() -> None:

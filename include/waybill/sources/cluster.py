@@ -339,6 +339,9 @@ class Cluster:
         except kafka_errors.RetriableError:
             self._manager.note_answer(chosen, answered=False)
             raise
+        except kafka_errors.UnknownBrokerIdError as error:
+            # Metadata come from several brokers, and one of them still listed this broker, which has left the cluster.
+            raise kafka_errors.KafkaConnectionError(f"broker {chosen} is not in the cluster") from error
         self._manager.note_answer(chosen, answered=True)
         return answer
 

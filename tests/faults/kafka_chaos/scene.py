@@ -285,6 +285,8 @@ def _play_short_state(scene: _Scene, place: str, hit: Hit, played: Played) -> No
         healed = time.monotonic()
         scene.heal(hit)
     _wait_for_states(scene, set(), healed, played, f"{place}, after its return")
+    # While a frozen broker makes watches long, a controller can be away for longer than its limit.
+    _wait(scene, set(), healed, played, f"{place}, after its return")
     ended = {
         (_STATES[each.state], each.topic)
         for each in scene.memory().history.ended[known:]
@@ -351,15 +353,17 @@ def _wait_for_states(scene: _Scene, expected: set[tuple[str, str]], begun: float
 def _check_alerts(scene: _Scene, bodies: list[dict[str, Any]], played: Played) -> None:
     """Each state of a step is one incident, told once when it began and once when it was over; nothing else is told."""
     incidents: dict[str, str] = {}
+    details: dict[str, str] = {}
     kinds: dict[str, Counter[str]] = {}
     for body in bodies:
         incident = body["incident"]
         if is_about_kafka(incident["promise"], incident["subject"]):
             incidents[incident["id"]] = incident["promise"]
+            details.setdefault(incident["id"], f"{incident['figure']}; {incident['detail']}")
             kinds.setdefault(incident["id"], Counter())[body["kind"]] += 1
     for incident, counts in kinds.items():
         if counts != Counter(opened=1, resolved=1):
-            played.faults.append(f"incident {incident} was told {dict(counts)}")
+            played.faults.append(f"incident {incident} was told {dict(counts)} ({details[incident]})")
     least, most = _expected_incidents(scene.scenario)
     found = Counter(promise for promise in incidents.values() if promise not in (CONTROLLERS, REACHABLE))
     for promise in sorted({*found, *least}):
@@ -373,7 +377,7 @@ def _check_alerts(scene: _Scene, bodies: list[dict[str, Any]], played: Played) -
             played.faults.append(f"incident {incident}: no broker was away for {_CONTROLLERS_SECONDS} s")
         # Requests to any broker may go to one of the two that are away until they time out.
         if promise == REACHABLE and not any(since <= opened <= until for since, until in scene.two_away):
-            played.faults.append(f"incident {incident}: not two of three brokers were away")
+            played.faults.append(f"incident {incident}: not two of three brokers were away ({details[incident]})")
     played.incidents = len(kinds)
 
 
