@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from kinesis_scenes import KinesisStream, Put
+from kinesis_scenes import KinesisStream, Put, archive_of
 
 from waybill import failpoints
 from waybill.names import TopicPartition
@@ -53,11 +53,7 @@ def kinesis(stack: Stack, topic_name: str, monkeypatch: pytest.MonkeyPatch) -> I
 
 @pytest.fixture
 def archive(stack: Stack, kinesis: KinesisStream) -> Archive:
-    from ingest_scenes import Archive
-
-    section = {"connection": "kinesis_test", "slots": SLOTS}
-    stream = {"source": "kinesis", "kinesis": section, "parser": {"name": "raw"}, "upload": {"max_age": "0s"}}
-    return Archive(stack, kinesis.name, [kinesis.name], stream)
+    return archive_of(stack, kinesis, SLOTS, upload={"max_age": "0s"})
 
 
 class Runner:

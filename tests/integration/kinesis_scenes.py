@@ -17,10 +17,11 @@ from devstack.kinesis import REGION, KinesisEmulator
 
 if TYPE_CHECKING:
     import pytest
+    from ingest_scenes import Archive
 
     from devstack import Stack
 
-__all__ = ["ENVIRONMENT", "KinesisStream", "Put"]
+__all__ = ["ENVIRONMENT", "KinesisStream", "Put", "archive_of"]
 
 _SECONDS = 20.0
 ENVIRONMENT = "AIRFLOW_CONN_KINESIS_TEST"
@@ -130,3 +131,12 @@ class KinesisStream:
 
     def _summary(self) -> Any:
         return self.client.describe_stream_summary(StreamName=self.name)["StreamDescriptionSummary"]
+
+
+def archive_of(stack: Stack, kinesis: KinesisStream, slots: int = 3, **settings: Any) -> Archive:
+    """Return an archive of a stream in slots. `settings`: further ones of Waybill's stream."""
+    from ingest_scenes import Archive
+
+    section = {"connection": "kinesis_test", "slots": slots}
+    stream = {"source": "kinesis", "kinesis": section, "parser": {"name": "raw"}, **settings}
+    return Archive(stack, kinesis.name, [kinesis.name], stream)

@@ -6,11 +6,11 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from ingest_scenes import STREAM
-from kinesis_scenes import KinesisStream, Put
+from kinesis_scenes import KinesisStream, Put, archive_of
 
 from waybill.archive.checkpoint_batch import SlotState, checkpoint_batch, read_checkpoint_batch
 from waybill.archive.gaps import Decision, GapKind
@@ -47,14 +47,6 @@ def kinesis(stack: Stack, topic_name: str, monkeypatch: pytest.MonkeyPatch) -> I
 def slots(stack: Stack, kinesis: KinesisStream) -> Archive:
     """Its archive in three slots."""
     return archive_of(stack, kinesis)
-
-
-def archive_of(stack: Stack, kinesis: KinesisStream, slots: int = 3, **settings: Any) -> Archive:
-    from ingest_scenes import Archive
-
-    section = {"connection": "kinesis_test", "slots": slots}
-    stream = {"source": "kinesis", "kinesis": section, "parser": {"name": "raw"}, **settings}
-    return Archive(stack, kinesis.name, [kinesis.name], stream)
 
 
 def archived(archive: Archive, topic: str, slots: int = 3) -> dict[int, list[Record]]:

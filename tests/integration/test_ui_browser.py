@@ -438,10 +438,8 @@ def test_services_that_are_away_are_named_and_the_last_state_stays(scene: Scene,
     browser.wait(lambda: "No watch has stored a newer state" in browser.text)
 
 
-def test_while_kafka_and_zookeeper_are_away_the_last_figures_stay_with_their_age(
-    scene: Scene, stack: Stack, admin: AdminClient
-) -> None:
-    del admin  # the topic exists
+@pytest.mark.usefixtures("admin")
+def test_while_kafka_and_zookeeper_are_away_the_last_figures_stay_with_their_age(scene: Scene, stack: Stack) -> None:
     produce(stack, 50)
     scene.watch()
     browser = scene.browser

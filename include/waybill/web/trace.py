@@ -297,8 +297,8 @@ def _row(found: Traced, row: Mapping[str, Any]) -> RowView:
 def value_text(value: Any) -> str:
     """Return a column's value as text: lists and structs as JSON, such as headers, with the bytes in them as text."""
     plain = _plain(value)
-    is_nested = plain is None or isinstance(plain, bool | list | dict)
-    text = json.dumps(plain, ensure_ascii=False, default=str) if is_nested else str(plain)
+    is_json = plain is None or isinstance(plain, bool | list | dict)
+    text = json.dumps(plain, ensure_ascii=False, default=str) if is_json else str(plain)
     return text[:_SHOWN_CHARACTERS]
 
 
