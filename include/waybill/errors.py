@@ -73,13 +73,17 @@ later without any change. Retry policies, Airflow's among them, read that proper
 
       AirflowCleanupFailed          (retriable) maintenance of Airflow's own database
 
+      UnexpectedFailure             any other exception, of one element of a loop; the loop went on
+
 A message names the thing, the value and the remedy. The same fault raises the same class wherever it is found.
 """
 
 from __future__ import annotations
 
 import copyreg
+import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 __all__ = [
@@ -142,6 +146,7 @@ __all__ = [
     "SweepHistoryLost",
     "SweepUnsound",
     "TopicRecreated",
+    "UnexpectedFailure",
     "UnsupportedBatch",
     "WaybillError",
     "WindowShrunk",
@@ -663,3 +668,45 @@ class AirflowCleanupFailed(WaybillError):
     """`airflow db clean` ended with an error. What it did not remove is removed by the next run."""
 
     retriable = True
+
+
+# --- faults of Waybill ------------------------------------------------------------------------------------------------
+
+_PACKAGE = Path(__file__).parent
+
+
+class UnexpectedFailure(WaybillError):
+    """An exception that no code expects ended the work on one element of a loop, and the loop went on without it.
+
+    The element is a topic-partition, a stream, a channel, a promise, a request. The exception shows a fault of Waybill,
+    or an input that Waybill does not know, so a person must look. Whoever catches it logs the stack trace, and the
+    result of the run is not a success.
+    """
+
+    def __init__(self, element: str, error: BaseException) -> None:
+        self.element, self.kind, self.place = element, type(error).__name__, _place_of(error)
+        super().__init__(
+            f"{element}: unexpected {self.kind} at {self.place}: {_shortened(str(error))}. This is a fault of Waybill, "
+            f"or an input that it does not know: report it with the stack trace in the log"
+        )
+
+
+def expected(element: str, error: Exception) -> WaybillError:
+    """Return an error of Waybill as it is, and any other exception as the `UnexpectedFailure` of this element."""
+    return error if isinstance(error, WaybillError) else UnexpectedFailure(element, error)
+
+
+def _place_of(error: BaseException) -> str:
+    """Return the innermost line of Waybill in the stack trace, else the innermost line: `ingest/lane.py:129`."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [frame for frame in frames if Path(frame.filename).is_relative_to(_PACKAGE)]
+    if ours:
+        return f"{Path(ours[-1].filename).relative_to(_PACKAGE).as_posix()}:{ours[-1].lineno}"
+    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "an unknown place"
+
+
+_MOST_CHARACTERS = 500
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}… ({len(text):,} characters)"

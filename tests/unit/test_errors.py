@@ -8,6 +8,7 @@ import re
 import pytest
 
 from waybill import errors
+from waybill.documents import read_document
 
 EXAMPLES = [
     errors.ConfigError("the value is wrong"),
@@ -37,6 +38,7 @@ EXAMPLES = [
     errors.ReplayQuotaReached("20 requests are open", 60),
     errors.ProcedureFailed("rewrite_data_files", "a.t", "no memory"),
     errors.CompactionUnsound("a.t", 7, 10, 9),
+    errors.UnexpectedFailure("flights/3", KeyError("x")),
 ]
 
 
@@ -70,3 +72,27 @@ def test_diagram_in_the_docstring_shows_the_class_hierarchy() -> None:
         drawn[name] = (parents[depth - 1] if depth else "Exception", bool(retriable))
     classes = {name: getattr(errors, name) for name in errors.__all__}
     assert drawn == {name: (cls.__base__.__name__, cls.retriable) for name, cls in classes.items()}
+
+
+def test_unexpected_exception_names_its_element_class_and_place() -> None:
+    with pytest.raises(ZeroDivisionError) as raised:
+        1 / 0  # noqa: B018
+    failure = errors.expected("flights/3", raised.value)
+    assert isinstance(failure, errors.UnexpectedFailure)
+    assert str(failure).startswith("flights/3: unexpected ZeroDivisionError at test_errors.py:")
+    assert "division by zero" in str(failure)
+
+
+def test_place_of_an_unexpected_exception_is_the_innermost_line_of_waybill() -> None:
+    with pytest.raises(KeyError) as raised:
+        read_document(b"{}", 1, "x")
+    assert re.fullmatch(r"documents\.py:\d+", errors.UnexpectedFailure("x", raised.value).place)
+
+
+def test_message_of_an_unexpected_exception_is_bounded() -> None:
+    assert len(str(errors.UnexpectedFailure("x", ValueError("9" * 1_000_000)))) < 1_000
+
+
+def test_error_of_waybill_stays_as_it_is() -> None:
+    error = errors.ConfigError("wrong")
+    assert errors.expected("flights/3", error) is error
