@@ -1,12 +1,14 @@
 """An ASGI app that Airflow's API server mounts, and that is made at its first request.
 
-Airflow loads plugins in every process, so this module imports nothing that a task does not have anyway. Anybody may send
-the first request, since no app means no authentication. Therefore
+Airflow loads plugins in every process, so this module imports nothing that a task does not have anyway. Anybody may
+send the first request, since no app means no authentication. Therefore
 
 - one request makes the app, and those that come meanwhile wait without a thread: Airflow's own routes need the threads;
 - after a failure, no request tries again for `RETRY_SECONDS`: a server that does not answer holds one thread for its
   timeout, and no second one at the same time;
-- the answer to a failure is a fixed text. The reason, which may name addresses and lines of the config, goes to the log.
+- the answer to a failure is a fixed text. The reason, which may name addresses and lines of the config, is logged.
+
+It also refuses what no app can read: a query that is not ASCII.
 """
 
 from __future__ import annotations
@@ -58,6 +60,12 @@ class LazyApp:
         self._answer = (503, "")
 
     async def __call__(self, scope: _Scope, receive: _Receive, send: _Send) -> None:
+        if not scope.get("query_string", b"").isascii():
+            # Servers pass a query on as it came, and Starlette's `request.url` fails at one that is not UTF-8.
+            await _send_json(
+                send, 400, self._body_of("the query of the address has bytes that must be percent-encoded")
+            )
+            return
         if self._app is None:
             async with self._lock:  # requests wait here without a thread
                 if self._app is None and not self._failed_a_moment_ago():

@@ -1,8 +1,8 @@
 """The HTTP API of replay requests inside Airflow's API server, with Airflow's users.
 
 The app is made at its first request (`orchestration.lazy_app`), from the config and the connections of that moment. A
-config that has no section `replay` makes the API answer 404; one that is wrong, or a database that does not answer, 503.
-The reason is in the log of the API server, which is not disturbed.
+config that has no section `replay` makes the API answer 404; one that is wrong, or a database that does not answer,
+503. The reason is in the log of the API server, which is not disturbed.
 """
 
 from __future__ import annotations

@@ -222,12 +222,11 @@ def _router(
     ) -> dict[str, Any]:
         """Create a request. `Location` is its address; with `Idempotency-Key`, a repeated call creates nothing."""
         now = now_ms()
-
-        def create() -> StoredRequest:
-            requested = parse_request(load_config(), value, now)
-            return open_queue().create(requested, caller.name, now, idempotency_key=idempotency_key)[0]
-
-        stored = await threads.run(create)
+        stored, _ = await threads.run(
+            lambda: open_queue().create(
+                parse_request(load_config(), value, now), caller.name, now, idempotency_key=idempotency_key
+            )
+        )
         # Not `url_for`: it asks the outermost app, which does not know the routes of an app that is mounted in it.
         response.headers["Location"] = f"{http.url.path}/{stored.request.id}"
         return stored.document(now)

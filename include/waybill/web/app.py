@@ -302,12 +302,13 @@ class _Pages:
         query = _query(request)
         known, links = self._reader.known(), self._links(request)
         streams = () if known.status is None else tuple(each.name for each in known.status.streams)
-        if tracer is None:
-            page = TracePage(query, streams, (), "messages cannot be traced here: use `waybill trace`", "")
+        wrong = query.problem
+        if wrong or tracer is None:
+            page = TracePage(query, streams, (), wrong or "messages cannot be traced here: use `waybill trace`", "")
         else:
             page = tracer(query, links, streams)
         frame = self._frame(request, caller.viewer, known, "trace", "Trace", None)
-        return self._answer(request, caller, self._renderer.render("trace.html", frame, page))
+        return self._answer(request, caller, self._renderer.render("trace.html", frame, page), 422 if wrong else 200)
 
     def value(self, request: Request, caller: Caller, tracer: Tracer | None) -> Response:
         """Return the bytes of a message's value, to download. The log names who did."""
@@ -316,6 +317,8 @@ class _Pages:
         if caller.viewer.role < Role.OPERATOR:
             raise HTTPException(403, "the bytes of a message need the role operator")
         query = _query(request)
+        if not query.offset or query.problem:
+            raise HTTPException(422, query.problem or "give topic, partition and offset")
         try:
             content = tracer.value(query)
         except LookupError as error:
