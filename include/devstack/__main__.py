@@ -202,8 +202,9 @@ def _interrupt(_signum: int, _frame: FrameType | None) -> None:
 
 def main() -> int:
     """Run the command line and return the exit code. A `WaybillError` is printed without a traceback."""
-    # A closed terminal (SIGHUP) and a cancelled CI job (SIGTERM) are handled like Ctrl-C.
-    for signum in (signal.SIGTERM, signal.SIGHUP):
+    # A closed terminal (SIGHUP) and a cancelled CI job (SIGTERM) are handled like Ctrl-C. Ctrl-C itself (SIGINT) may be
+    # ignored: a background job of a script inherits that.
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, _interrupt)
     try:
         code = _run()

@@ -13,7 +13,7 @@ from typing import Any
 
 from waybill.orchestration.lazy_app import LazyApp, NotConfigured
 
-__all__ = ["URL_PREFIX", "ReplayApi"]
+__all__ = ["URL_PREFIX", "ReplayApi", "sees_all_replays"]
 
 URL_PREFIX = "/waybill/replay"
 SERVE_DAG, REQUEST_DAG = "replay", "replay_request"
@@ -59,7 +59,14 @@ def _authenticate() -> Callable[..., Any]:
         )
         if not may_request:
             raise HTTPException(403, f"you may not trigger the DAG {REQUEST_DAG}, so you may not request a replay")
-        sees_all = manager.is_authorized_dag(method="PUT", details=DagDetails(id=SERVE_DAG), user=user)
-        return Caller(user.get_name(), sees_all=sees_all)
+        return Caller(user.get_name(), sees_all=sees_all_replays(user))
 
     return caller
+
+
+def sees_all_replays(user: Any) -> bool:
+    """Return whether a user of Airflow sees the replay requests of others: who may edit the DAG `replay`."""
+    from airflow.api_fastapi.app import get_auth_manager
+    from airflow.api_fastapi.auth.managers.models.resource_details import DagDetails
+
+    return bool(get_auth_manager().is_authorized_dag(method="PUT", details=DagDetails(id=SERVE_DAG), user=user))

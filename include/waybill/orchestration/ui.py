@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from waybill.orchestration.lazy_app import LazyApp
+from waybill.orchestration.replay_api import sees_all_replays
 
 if TYPE_CHECKING:
     from waybill.orchestration.page_connections import PageConnections
@@ -129,7 +130,8 @@ def _authenticate(airflow: Any) -> Callable[..., Any]:
         if role is None:
             raise HTTPException(403, f"you may not read the DAG {_READ_DAG}, so you may not see Waybill's pages")
         token = _token(request)
-        return Caller(Viewer(user.get_name(), role), _trigger(airflow, token), _run_state(airflow, token))
+        viewer = Viewer(user.get_name(), role, sees_all_replays(user))
+        return Caller(viewer, _trigger(airflow, token), _run_state(airflow, token))
 
     # The module's annotations are texts, and the class is imported here: FastAPI needs the class itself.
     caller.__annotations__["request"] = Request

@@ -150,8 +150,8 @@ def _url(value: Any, *, allow_http: bool) -> str:
         raise ReplayRefused("must not contain a user or a password: requests are shown to others", at)
     if parts.scheme == "http" and not allow_http:
         raise ReplayRefused(
-            f"{masked_url(value)} is not encrypted: give an https:// URL; only the config (replay.webhooks.allow_http) can allow "
-            f"http://",
+            f"{masked_url(value)} is not encrypted: give an https:// URL; only the config "
+            f"(replay.webhooks.allow_http) can allow http://",
             at,
         )
     if parts.scheme not in ("http", "https") or not host or port == 0:

@@ -211,9 +211,9 @@ class Webhook:
             )
             return Delivered()
         return Refused(
-            "answered the challenge with a proof of an earlier version, which does not contain its URL and may have been "
-            "forwarded from another server: change the receiver (docs/replay-webhooks.md); until then, the operator can "
-            "set replay.webhooks.accept_proofs_without_url"
+            "answered the challenge with a proof of an earlier version, which does not contain its URL and may have "
+            "been forwarded from another server: change the receiver (docs/replay-webhooks.md); until then, the "
+            "operator can set replay.webhooks.accept_proofs_without_url"
         )
 
     # --- batches ---
@@ -300,7 +300,9 @@ class Webhook:
             return _Accepted(answer)
         if 300 <= status < 400:
             to = _shown(answer.headers.get("location", "").encode()) or "nowhere"
-            return Refused(f"redirects to {without_urls(to)} (status {status}), which is not followed: give the final URL")
+            return Refused(
+                f"redirects to {without_urls(to)} (status {status}), which is not followed: give the final URL"
+            )
         if status in _REPEATED or not 400 <= status < 500:
             return _NotNow(f"answers {_described(answer)}", self._retry_after_seconds(answer))
         if status in _ABOUT_THE_WEBHOOK:
