@@ -10,16 +10,22 @@ WORKDIR /opt/waybill
 
 # The lock first: a change of the code does not install everything again.
 COPY requirements.txt ./
-RUN pip install --no-cache-dir --no-deps -r requirements.txt \
+RUN pip install --no-cache-dir --no-deps --require-hashes -r requirements.txt \
     # What Airflow's Postgres needs beyond the lock.
     && pip install --no-cache-dir --no-deps psycopg2-binary==2.9.13 asyncpg==0.32.0
 
+# The SHA-256 of each jar is compared.
+COPY include/devstack/jars.sha256 /tmp/jars.sha256
 # Iceberg's jars, which maintenance needs (waybill.spark.catalog.JARS), by the Ivy that is inside pyspark.
 RUN spark="$(python -c 'import importlib.util as u; print(u.find_spec("pyspark").submodule_search_locations[0])')" \
     && for jar in org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0 org.apache.iceberg:iceberg-aws-bundle:1.11.0 \
         org.xerial:sqlite-jdbc:3.50.3.0 org.postgresql:postgresql:42.7.8; do \
         java -cp "$spark/jars/*" org.apache.ivy.Main -cache /tmp/ivy -dependency $(echo $jar | tr : ' ') \
             -confs default -types jar bundle -retrieve "/opt/iceberg/[artifact]-[revision].[ext]" || exit 1; \
+    done \
+    && for jar in /opt/iceberg/*; do \
+        grep -qxF "$(sha256sum "$jar" | cut -d' ' -f1)  $(basename "$jar")" /tmp/jars.sha256 \
+            || { echo "$jar is not the one of jars.sha256"; exit 1; }; \
     done \
     && rm -rf /tmp/ivy && mkdir /opt/spark-conf \
     && for process in driver executor; do \

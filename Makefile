@@ -89,9 +89,9 @@ format: $(READY) ## Let ruff put the code in order
 
 .PHONY: lock
 lock: $(READY) ## Compile requirements*.txt from requirements*.in
-	@$(BIN)/uv pip compile -q --no-emit-index-url --python-version 3.11 requirements.in -o requirements.txt
-	@$(BIN)/uv pip compile -q --no-emit-index-url --python-version 3.11 requirements-dev.in -o requirements-dev.txt
-	@$(BIN)/uv pip compile -q --no-emit-index-url --python-version 3.11 requirements-spark.in -o requirements-spark.txt
+	@$(BIN)/uv pip compile -q --generate-hashes --no-emit-index-url --python-version 3.11 requirements.in -o requirements.txt
+	@$(BIN)/uv pip compile -q --generate-hashes --no-emit-index-url --python-version 3.11 requirements-dev.in -o requirements-dev.txt
+	@$(BIN)/uv pip compile -q --generate-hashes --no-emit-index-url --python-version 3.11 requirements-spark.in -o requirements-spark.txt
 
 .PHONY: clean
 clean: ## Remove the virtual environment and the local stack's state

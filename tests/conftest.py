@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import signal
 import tempfile
 import uuid
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -18,6 +19,9 @@ from devstack import Stack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+# A background job of a script inherits that SIGINT is ignored, and its child processes do, too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No deadlines: a busy machine, or the first call of a compiled loop, may take any time. pytest-timeout finds hangs.
 settings.register_profile("default", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])

@@ -168,7 +168,9 @@ def main() -> int:
     elif sys.argv[1:]:
         print(__doc__, file=sys.stderr)
         return 2
-    signal.signal(signal.SIGTERM, _end)
+    # Also SIGINT: a background job of a script inherits that it is ignored, and would hand that on to all tests.
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, _end)
     directory = Path(tempfile.mkdtemp(prefix="waybill-tests-"))
     try:
         return run_all(kind, directory)

@@ -33,6 +33,7 @@ app = typer.Typer(
 )
 console = Console(highlight=False, soft_wrap=True)
 
+_PAGES_PATH = "/waybill/ui/"
 _INTERRUPTED_CODE = 130
 _OTHER_OWNER_SECONDS = 600.0
 
@@ -56,7 +57,18 @@ def up(airflow: Annotated[bool, typer.Option(help="Start Airflow, too.")] = True
             console.print(f"Started again, since they had ended: {', '.join(ended)}")
         if airflow:
             stack.start_airflow()
+    if airflow:
+        _unpause_dags(stack)
     _print_endpoints(stack)
+
+
+def _unpause_dags(stack: Stack) -> None:
+    """Unpause all DAGs, which Airflow creates paused: so that the stack works, and the watch tells how it is."""
+    _print_progress("unpausing the DAGs")
+    with stack.airflow.client() as client:
+        client.wait_for_dag("watch")
+        for dag_id in client.dag_ids():
+            client.unpause(dag_id)
 
 
 def _find(directory: Path) -> Stack | None:
@@ -177,6 +189,7 @@ def _print_endpoints(stack: Stack) -> None:
     console.print()
     if stack.airflow_runs():
         _print_line("Airflow", f"{stack.airflow.url}   user {USER}   password {stack.airflow.password}")
+        _print_line("Waybill's pages", f"{stack.airflow.url}{_PAGES_PATH}")
     _print_line("Kafka", stack.bootstrap_servers)
     _print_line("ZooKeeper", f"{stack.zookeeper_hosts}/waybill")
     _print_line("S3", f"{stack.s3_endpoint_url}   bucket {stack.bucket}   ({stack.s3.program.kind})")
@@ -202,8 +215,9 @@ def _interrupt(_signum: int, _frame: FrameType | None) -> None:
 
 def main() -> int:
     """Run the command line and return the exit code. A `WaybillError` is printed without a traceback."""
-    # A closed terminal (SIGHUP) and a cancelled CI job (SIGTERM) are handled like Ctrl-C.
-    for signum in (signal.SIGTERM, signal.SIGHUP):
+    # A closed terminal (SIGHUP) and a cancelled CI job (SIGTERM) are handled like Ctrl-C. Ctrl-C itself (SIGINT) may be
+    # ignored: a background job of a script inherits that.
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, _interrupt)
     try:
         code = _run()

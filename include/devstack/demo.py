@@ -162,6 +162,9 @@ class Demo:
         unique = self._unique()
         with self._timed("hold", "audit: a renamed field is held, and a person decides", 0):
             is_held = RenamedField(self._stack, self._console, f"{before + produced}").play()
+        with stage(self._console, "watch: the state of the demo, for Waybill's pages"):
+            # Code 1: a promise is broken, such as that of the quarantine. That is what the pages show.
+            self._waybill("watch", "--json", accept=(0, 1))
         self._print_result(before, produced, counts, unique)
         is_whole = counts.ok and counts.archived == before + produced == counts.rows + counts.quarantined
         return is_whole and is_held and unique.is_right(before, counts.rows)
@@ -286,7 +289,7 @@ class Demo:
 
 _NEXT = """\
 Where to look next
-  make up                      the same stack with its data, and Airflow's UI
+  make up                      the same stack with its data, Airflow's UI and Waybill's pages
   source .waybill/env          then: waybill offsets · waybill ls flights · waybill verify · waybill dedup status
   docs/user-guide.md           declare a stream; read the table, the quarantine, the archive
   docs/protocol.md             why nothing is lost or repeated"""

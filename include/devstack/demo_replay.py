@@ -80,8 +80,8 @@ class Receiver:
             return 401, {}
         document = json.loads(body)
         if document["type"] == "challenge":
-            token = document["token"].encode()
-            return 200, {"proof": hmac.new(self.key, b"waybill-challenge:" + token, hashlib.sha256).hexdigest()}
+            proven = f"waybill-challenge-2:{document['token']}:{self.url}".encode()
+            return 200, {"proof": hmac.new(self.key, proven, hashlib.sha256).hexdigest()}
         self.flights += [json.loads(message["value"]) for message in document["messages"]]
         return 200, {}
 

@@ -24,9 +24,20 @@ if TYPE_CHECKING:
 
     from devstack.preflight import Java
 
-__all__ = ["ICEBERG", "KAFKA", "JarSet", "pyspark_jars", "resolve", "write_log4j_config"]
+__all__ = [
+    "DIGESTS",
+    "ICEBERG",
+    "KAFKA",
+    "JarSet",
+    "check_digests",
+    "pyspark_jars",
+    "resolve",
+    "write_log4j_config",
+]
 
 _RESOLVE_SECONDS = 900
+DIGESTS = Path(__file__).with_name("jars.sha256")
+"""The SHA-256 of each jar of the sets of this module, as `sha256sum` prints it."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +127,22 @@ def _run_ivy(jar_set: JarSet, java: Java, target: Path) -> None:
         problems = [line for line in (done.stdout + done.stderr).splitlines() if "ERROR" in line or "FAILED" in line]
         tail = "\n".join(f"    {line.strip()}" for line in (problems or (done.stdout + done.stderr).splitlines())[-15:])
         raise StackError(_failure(jar_set, f"Ivy reports:\n{tail}"))
+    check_digests(target, is_complete=jar_set in (KAFKA, ICEBERG))
+
+
+def check_digests(directory: Path, *, is_complete: bool) -> None:
+    """Compare the files of a directory with their SHA-256 in `jars.sha256`.
+
+    `is_complete`: whether a file that is not listed there is refused, too. Raises `StackError` that names the file.
+    """
+    listed = {name: digest for digest, name in (line.split() for line in DIGESTS.read_text().splitlines())}
+    for file in sorted(directory.iterdir()):
+        found = hashlib.sha256(file.read_bytes()).hexdigest()
+        expected = listed.get(file.name)
+        if expected not in (None, found):
+            raise StackError(f"{file.name} has SHA-256 {found}, and {DIGESTS.name} expects {expected}: do not use it")
+        if expected is None and is_complete:
+            raise StackError(f"{file.name} (SHA-256 {found}) is not in {DIGESTS.name}: check it, and add it there")
 
 
 def _failure(jar_set: JarSet, reason: str) -> str:

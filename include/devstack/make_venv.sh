@@ -14,14 +14,19 @@ free_mb="$(df -Pm . | awk 'NR == 2 {print $4}')"
 echo "waybill: making the virtual environment in $VENV (about 1.7 GB; half a minute to three, once)"
 [ -x "$VENV/bin/python" ] || "$PYTHON" -m venv "$VENV" || fail "'$PYTHON -m venv' failed. On Debian: apt-get install python3.11-venv"
 
+# What builds and installs comes first, so that nothing is built with a package whose hash is not in the lock.
+tools="$(mktemp)"
+trap 'rm -f "$tools"' EXIT
+awk '/^(uv|setuptools)==/ {on = 1} on {print} on && !/\\$/ {on = 0}' requirements-dev.txt > "$tools"
+[ "$(grep -c == "$tools")" = 2 ] || fail "requirements-dev.txt does not lock both uv and setuptools. Make it with: make lock"
+
 # uv installs the lock in a fifth of pip's time; pip is the way back where only pip knows the package index.
-uv_version="$(sed -n 's/^\(uv==[^ ]*\).*/\1/p' requirements-dev.txt)"
-"$VENV/bin/python" -m pip install --quiet --disable-pip-version-check "$uv_version"
+pip_install() { "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps "$@"; }
+pip_install --require-hashes -r "$tools"
 index="$("$VENV/bin/python" -m pip config get global.index-url 2>/dev/null || true)"
 if [ -n "${PIP_INDEX_URL:-$index}" ]; then export UV_DEFAULT_INDEX="${UV_DEFAULT_INDEX:-${PIP_INDEX_URL:-$index}}"; fi
-if ! "$VENV/bin/uv" pip install --quiet --python "$VENV/bin/python" --no-deps -r requirements-dev.txt; then
+if ! "$VENV/bin/uv" pip install --quiet --python "$VENV/bin/python" --no-deps --require-hashes --no-build-isolation -r requirements-dev.txt; then
     echo "waybill: uv could not install the lock; trying pip (two to three minutes)"
-    "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-dev.txt
+    pip_install --require-hashes --no-build-isolation -r requirements-dev.txt
 fi
-"$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e . \
-    || "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps -e .
+pip_install --no-build-isolation -e .

@@ -85,9 +85,14 @@ def _install(target: Path, requirements: Path, extra: Sequence[Path], on_progres
     on_progress("installing the executors' packages (half a GB)")
     _run([uv, "venv", "--quiet", "--relocatable", "--python", _interpreter(), "--clear", str(target)])
     install = [uv, "pip", "install", "--quiet", "--compile-bytecode", "--python", str(target / "bin" / "python")]
-    _run([*install, "--no-deps", "-r", str(requirements)])
+    _run([*install, "--no-deps", *_hashed(requirements), "-r", str(requirements)])
     for file in extra:
         _run([*install, "-c", str(requirements), "-r", str(file)])
+
+
+def _hashed(requirements: Path) -> list[str]:
+    # Also for requirements of the user's own, if they have hashes.
+    return ["--require-hashes"] if "--hash=" in requirements.read_text() else []
 
 
 def _copy_library(library: Path, scratch: Path) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import random
+import re
 import socket
 import ssl
 import time
@@ -130,6 +131,36 @@ def test_a_server_that_accepts_everything_proves_nothing() -> None:
         outcome = webhook(url).prove_ownership()
     assert isinstance(outcome, Refused)
     assert "did not prove" in outcome.reason
+
+
+@pytest.mark.parametrize("accepts_old", [False, True])
+def test_a_server_that_forwards_the_challenge_to_a_receiver_with_the_key_proves_nothing(accepts_old: bool) -> None:
+    with receiving(Receiver(KEY)) as real:
+
+        def forward(connection: socket.socket) -> None:
+            head, _, body = read_request(connection).partition(b"\r\n\r\n")
+            signature = re.search(rb"(?i)waybill-signature: ([^\r]+)", head)
+            assert signature is not None
+            status, _, answer = real.handle({"Waybill-Signature": signature[1].decode(), "Host": "real"}, body)
+            connection.sendall(b"HTTP/1.1 %d OK\r\nContent-Length: %d\r\n\r\n%s" % (status, len(answer), answer))
+
+        with hostile_server(forward) as url:
+            outcome = webhook(url, accept_proofs_without_url=accepts_old).prove_ownership()
+        assert isinstance(outcome, Refused)
+        assert real.challenges == 1
+        assert webhook(real.url).prove_ownership() == Delivered()
+
+
+def test_a_receiver_of_earlier_versions_is_refused_with_the_remedy_unless_the_config_accepts_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with receiving(Receiver(KEY, is_old=True)) as receiver:
+        outcome = webhook(receiver.url).prove_ownership()
+        assert isinstance(outcome, Refused)
+        assert "accept_proofs_without_url" in outcome.reason
+        assert webhook(receiver.url, accept_proofs_without_url=True).prove_ownership() == Delivered()
+    assert "proves only that some receiver has the key" in caplog.text
+    assert "/hook" not in caplog.text
 
 
 def test_a_lost_answer_is_repeated_under_the_same_key_and_counts_once() -> None:

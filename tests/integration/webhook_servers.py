@@ -48,6 +48,10 @@ class Receiver:
     challenges: int = 0
     forgeries: int = 0
     url: str = ""
+    own_url: str = ""
+    """The URL that it believes to have; '': `url`."""
+    is_old: bool = False
+    """Whether it answers the challenge as earlier versions of the documentation said."""
     _accepted: set[str] = field(default_factory=set)
 
     def handle(self, headers: Any, raw: bytes) -> tuple[int, dict[str, str], bytes]:
@@ -59,7 +63,10 @@ class Receiver:
         self.hosts.append(headers["Host"])
         if body["type"] == "challenge":
             self.challenges += 1
-            proof = hmac.new(self.key, b"waybill-challenge:" + body["token"].encode(), hashlib.sha256).hexdigest()
+            proven = f"waybill-challenge-2:{body['token']}:{self.own_url or self.url}"
+            if self.is_old:
+                proven = f"waybill-challenge:{body['token']}"
+            proof = hmac.new(self.key, proven.encode(), hashlib.sha256).hexdigest()
             return 200, {}, json.dumps({"proof": proof}).encode()
         key = headers["Idempotency-Key"]
         self.keys.append(key)

@@ -26,6 +26,7 @@ __all__ = [
     "parse_duration",
     "parse_size",
     "rough_duration",
+    "whole_number",
 ]
 
 _DURATION = re.compile(r"([0-9]{1,9}) *(s|m|h|d)")
@@ -45,6 +46,15 @@ _SIZE_UNITS: Mapping[str, int] = {
 }
 _MAX_RATIO = Decimal(1000)
 _PERCENTAGE = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,6})?) *%")
+
+
+def whole_number(text: str, most: int) -> int | None:
+    """Return the number that a text from outside has in decimal digits of ASCII; None for another, or above `most`."""
+    # Python reads other digits, too, and refuses to read more than 4,300 of them with a ValueError.
+    if not (text.isascii() and text.isdecimal() and len(text.lstrip("0")) <= len(str(most))):
+        return None
+    number = int(text.lstrip("0") or "0")
+    return number if number <= most else None
 
 
 def parse_duration(text: Any) -> timedelta:

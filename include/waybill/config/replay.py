@@ -92,6 +92,11 @@ class ReplayWebhooks(Section):
     allow_http: Annotated[bool, IsFlag()] = Field(
         False, description="Whether a webhook's URL may begin with `http://`."
     )
+    accept_proofs_without_url: Annotated[bool, IsFlag()] = Field(
+        False,
+        description="Whether a receiver may answer the challenge as in versions up to 0.1, without its URL. Such an "
+        "answer can be forwarded by another server. For the time in which receivers are changed.",
+    )
     allowed_networks: tuple[Annotated[Network, IsNetwork()], ...] = Field(
         (),
         description="Private, loopback and link-local addresses that webhooks may have. All others of these kinds are "

@@ -14,13 +14,14 @@ from typing import Self
 from waybill.archive import chain, gaps, object_reader
 from waybill.archive.gaps import Decision, Gap, GapKind
 from waybill.config import Stream
+from waybill.config.quantities import whole_number
 from waybill.coordination import CommittedOffset
 from waybill.errors import ChainBroken, GapRefused, IngestStopped, LogTruncated, RetentionGap, TopicRecreated
 from waybill.ingest.protocol import check_log, put_gap_marker, read_committed_offset
 from waybill.ingest.services import Services
 from waybill.ingest.target import ArchiveTarget, Position
 from waybill.ingest.time_slice import Clock
-from waybill.names import TopicPartition
+from waybill.names import LAST_OFFSET, TopicPartition
 from waybill.store import StoredObject
 
 __all__ = ["AcceptedGaps", "SeenGap", "accept_gap", "accept_lost_offsets"]
@@ -51,9 +52,10 @@ class SeenGap:
     def parse(cls, text: str) -> Self:
         """Return the offsets of `FIRST-LAST`, both included. Raises `GapRefused` for another text."""
         first, dash, last = text.partition("-")
-        if not (dash and first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
-            raise GapRefused(f"{text!r} is no range of offsets: give FIRST-LAST, such as 100-199")
-        return cls(int(first), int(last) + 1)
+        first_offset, last_offset = whole_number(first, LAST_OFFSET), whole_number(last, LAST_OFFSET)
+        if not dash or first_offset is None or last_offset is None or first_offset > last_offset:
+            raise GapRefused(f"{text[:80]!r} is no range of offsets: give FIRST-LAST, such as 100-199")
+        return cls(first_offset, last_offset + 1)
 
     def __str__(self) -> str:
         return f"{self.first_offset}-{self.next_offset - 1}"

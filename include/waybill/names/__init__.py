@@ -112,6 +112,8 @@ from waybill.names.tables import (
     unique_table_name,
 )
 from waybill.names.topics import (
+    LAST_OFFSET,
+    MAX_PARTITION,
     Stage,
     TopicPartition,
     check_stream_name,
@@ -136,7 +138,9 @@ from waybill.names.watch import (
 )
 
 __all__ = [
+    "LAST_OFFSET",
     "MAX_OFFSET",
+    "MAX_PARTITION",
     "OFFSET_DIGITS",
     "BackupName",
     "Extension",

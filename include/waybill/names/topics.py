@@ -7,9 +7,22 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from waybill.errors import ConfigError
-from waybill.names.segments import NUMBER
+from waybill.names.segments import MAX_OFFSET, NUMBER
 
-__all__ = ["Stage", "TopicPartition", "check_stream_name", "check_topic", "is_topic", "parse_offsets"]
+__all__ = [
+    "LAST_OFFSET",
+    "MAX_PARTITION",
+    "Stage",
+    "TopicPartition",
+    "check_stream_name",
+    "check_topic",
+    "is_topic",
+    "parse_offsets",
+]
+
+MAX_PARTITION = (1 << 31) - 1
+LAST_OFFSET = MAX_OFFSET - 1
+"""The greatest offset that a message may have: the next one is an offset, too."""
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _OFFSETS = re.compile(r"(?P<tp>.+)@(?P<first>[0-9]*)-(?P<last>[0-9]*)")
@@ -41,6 +54,8 @@ class TopicPartition:
         topic, separator, partition = text.rpartition("/")
         if not separator or not is_topic(topic) or not NUMBER.fullmatch(partition):
             raise ValueError(f"{text!r} is not of the form topic/partition")
+        if len(partition) > len(str(MAX_PARTITION)) or int(partition) > MAX_PARTITION:
+            raise ValueError(f"{text!r}: Kafka's partitions end at {MAX_PARTITION:,}")
         return cls(topic, int(partition))
 
 
@@ -53,11 +68,17 @@ def parse_offsets(text: str) -> tuple[TopicPartition, tuple[int | None, int | No
     match = _OFFSETS.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{text!r} is not of the form TOPIC/PARTITION@FIRST-LAST, such as flights/0@100-199")
-    first = int(match["first"]) if match["first"] else None
-    last = int(match["last"]) if match["last"] else None
+    first, last = _offset(match["first"]), _offset(match["last"])
     if first is not None and last is not None and last < first:
         raise ValueError(f"{text!r} is empty or reversed: the last offset is {last}, the first {first}")
     return TopicPartition.parse(match["tp"]), (first, None if last is None else last + 1)
+
+
+def _offset(text: str) -> int | None:
+    digits = text.lstrip("0")
+    if len(digits) > len(str(LAST_OFFSET)) or int(digits or "0") > LAST_OFFSET:
+        raise ValueError(f"offset {text[:40]} is too large: Kafka's offsets end at {LAST_OFFSET:,}")
+    return int(digits or "0") if text else None
 
 
 def is_topic(topic: str) -> bool:

@@ -16,6 +16,7 @@ import httpx
 
 from waybill.config.alerts import Channel, EmailChannel, SlackChannel, WebhookChannel
 from waybill.connections import Connection, find_connection
+from waybill.connections.masking import mask_urls_in_log, without_urls
 from waybill.errors import WaybillError
 from waybill.notify.message import Message
 
@@ -25,11 +26,18 @@ TIMEOUT_SECONDS = 20.0
 
 FindConnection = Callable[[str], Connection]
 
+# Both log the whole URL of a request: httpx at the level of Airflow's task logs.
+for _library in ("httpx", "slack_sdk"):
+    mask_urls_in_log(_library)
+
 _SLACK_HOOKS = "https://hooks.slack.com/services"
 
 
 class ChannelFailed(Exception):
-    """A message could not be sent. The text names the connection and the reason."""
+    """A message could not be sent. The text names the connection and the reason; URLs in it are masked."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(without_urls(text))
 
 
 def send(channel: Channel, message: Message, find: FindConnection = find_connection) -> None:

@@ -1,64 +1,36 @@
 """The HTTP API of replay requests inside Airflow's API server, with Airflow's users.
 
-Airflow loads plugins in every process, so this module imports nothing that a task does not have anyway. The app is made
-at its first request, from the config and the connections of that moment. A config that is wrong, or that has no section
-`replay`, makes the API answer 503 or 404 with the reason, and does not disturb the API server.
+The app is made at its first request (`orchestration.lazy_app`), from the config and the connections of that moment. A
+config that has no section `replay` makes the API answer 404; one that is wrong, or a database that does not answer,
+503. The reason is in the log of the API server, which is not disturbed.
 """
 
 from __future__ import annotations
 
-import json
-import logging
-import threading
-from collections.abc import Awaitable, Callable, MutableMapping
+import time
+from collections.abc import Callable
 from typing import Any
 
-__all__ = ["URL_PREFIX", "ReplayApi"]
+from waybill.orchestration.lazy_app import LazyApp, NotConfigured
 
-logger = logging.getLogger(__name__)
+__all__ = ["URL_PREFIX", "ReplayApi", "sees_all_replays"]
 
 URL_PREFIX = "/waybill/replay"
 SERVE_DAG, REQUEST_DAG = "replay", "replay_request"
 
-_Scope = MutableMapping[str, Any]
-_Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-_Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+class ReplayApi(LazyApp):
+    """The API, which is made at the first request."""
+
+    def __init__(self, create: Callable[[Any], Any] | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__("the app of the replay API", create or _create, _body, clock)
 
 
-class ReplayApi:
-    """An ASGI app that makes the real one when it is first called."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._app: Any = None
-
-    async def __call__(self, scope: _Scope, receive: _Receive, send: _Send) -> None:
-        if self._app is None:
-            from starlette.concurrency import run_in_threadpool
-
-            failure = await run_in_threadpool(self._make)
-            if failure is not None:
-                await _answer(send, *failure)
-                return
-        await self._app(scope, receive, send)
-
-    def _make(self) -> tuple[int, str] | None:
-        """Make the app. Return the status and the message of the answer if that fails."""
-        from waybill.errors import WaybillError
-
-        with self._lock:
-            if self._app is None:
-                try:
-                    self._app = _create()
-                except LookupError as error:
-                    return 404, str(error)
-                except WaybillError as error:
-                    logger.error("the API of replay requests does not work: %s", error)
-                    return 503, str(error)
-        return None
+def _body(text: str) -> object:
+    return {"detail": {"field": "", "message": text}}
 
 
-def _create() -> Any:
+def _create(_airflow: Any) -> Any:
     from waybill.config import load_valid_streams
     from waybill.orchestration.tasks import export_replay_connections
     from waybill.replay.api import create_app
@@ -66,7 +38,7 @@ def _create() -> Any:
 
     config = load_valid_streams()
     if config.replay is None:
-        raise LookupError("replay is off: add the section `replay:` to the config")
+        raise NotConfigured("replay is off: add the section `replay:` to the config")
     export_replay_connections(config)
     return create_app(load_valid_streams, Database.of(config), _authenticate())
 
@@ -87,14 +59,14 @@ def _authenticate() -> Callable[..., Any]:
         )
         if not may_request:
             raise HTTPException(403, f"you may not trigger the DAG {REQUEST_DAG}, so you may not request a replay")
-        sees_all = manager.is_authorized_dag(method="PUT", details=DagDetails(id=SERVE_DAG), user=user)
-        return Caller(user.get_name(), sees_all=sees_all)
+        return Caller(user.get_name(), sees_all=sees_all_replays(user))
 
     return caller
 
 
-async def _answer(send: _Send, status: int, message: str) -> None:
-    body = json.dumps({"detail": {"field": "", "message": message}}).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+def sees_all_replays(user: Any) -> bool:
+    """Return whether a user of Airflow sees the replay requests of others: who may edit the DAG `replay`."""
+    from airflow.api_fastapi.app import get_auth_manager
+    from airflow.api_fastapi.auth.managers.models.resource_details import DagDetails
+
+    return bool(get_auth_manager().is_authorized_dag(method="PUT", details=DagDetails(id=SERVE_DAG), user=user))

@@ -37,7 +37,7 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-_VERBOSE_LIBRARIES = ("kafka", "kazoo", "botocore", "pyiceberg")
+_VERBOSE_LIBRARIES = ("kafka", "kazoo", "botocore", "pyiceberg", "httpx")
 
 
 # --- the start of every task ------------------------------------------------------------------------------------------

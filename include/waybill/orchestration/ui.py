@@ -14,13 +14,14 @@ Who may change connections can do everything that Waybill may do anyway.
 
 from __future__ import annotations
 
-import asyncio
-import json
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+
+from waybill.orchestration.lazy_app import LazyApp
+from waybill.orchestration.replay_api import sees_all_replays
 
 if TYPE_CHECKING:
     from waybill.orchestration.page_connections import PageConnections
@@ -34,53 +35,13 @@ _READ_DAG = "watch"
 _ACT_DAGS = ("quarantine_retry", "quality_decision", "backfill")
 _UNDO_DAG = "backfill_undo"
 _TIMEOUT_SECONDS = 30.0
-_RETRY_SECONDS = 10.0
-"""So long after the app could not be made, no request tries again."""
-_BROKEN = "Waybill's pages cannot be made now: the log of the API server has the reason"
-
-_Scope = MutableMapping[str, Any]
-_Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-_Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
-class WaybillUi:
-    """An ASGI app that makes the real one when it is first called."""
+class WaybillUi(LazyApp):
+    """The pages, which are made at the first request."""
 
     def __init__(self, create: Callable[[Any], Any] | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._create = create or _create
-        self._clock = clock
-        self._lock = asyncio.Lock()
-        self._app: Any = None
-        self._failed: float | None = None
-
-    async def __call__(self, scope: _Scope, receive: _Receive, send: _Send) -> None:
-        if self._app is None:
-            async with self._lock:  # requests wait here without a thread
-                if self._app is None:
-                    # Airflow's own app, by which DAGs are triggered without leaving this process.
-                    await self._make(scope.get("app"))
-        if self._app is None:
-            # Anybody may ask, since no app means no authentication: so the answer does not tell the reason.
-            await _answer(send, _BROKEN)
-            return
-        await self._app(scope, receive, send)
-
-    async def _make(self, airflow: Any) -> None:
-        """Make the app, unless that failed a moment ago."""
-        from starlette.concurrency import run_in_threadpool
-
-        from waybill.errors import WaybillError
-
-        if self._failed is not None and self._clock() - self._failed < _RETRY_SECONDS:
-            return
-        try:
-            self._app = await run_in_threadpool(self._create, airflow)
-        except WaybillError as error:
-            logger.error("Waybill's pages do not work: %s", error)
-            self._failed = self._clock()
-        except Exception:
-            logger.exception("Waybill's pages do not work")
-            self._failed = self._clock()
+        super().__init__("the app of Waybill's pages", create or _create, lambda text: {"detail": text}, clock)
 
 
 def _create(airflow: Any) -> Any:
@@ -169,7 +130,8 @@ def _authenticate(airflow: Any) -> Callable[..., Any]:
         if role is None:
             raise HTTPException(403, f"you may not read the DAG {_READ_DAG}, so you may not see Waybill's pages")
         token = _token(request)
-        return Caller(Viewer(user.get_name(), role), _trigger(airflow, token), _run_state(airflow, token))
+        viewer = Viewer(user.get_name(), role, sees_all_replays(user))
+        return Caller(viewer, _trigger(airflow, token), _run_state(airflow, token))
 
     # The module's annotations are texts, and the class is imported here: FastAPI needs the class itself.
     caller.__annotations__["request"] = Request
@@ -269,10 +231,3 @@ async def _state_of_run(airflow: Any, token: str, dag: str, run: str) -> str:
         logger.warning("the state of run %s of DAG %s is not known: %s", run, dag, error)
         return ""
     return str(answer.json().get("state", "")) if answer.is_success else ""
-
-
-async def _answer(send: _Send, message: str) -> None:
-    body = json.dumps({"detail": message}).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": 503, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

@@ -23,6 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from waybill.config import Config
 from waybill.errors import ReplayQuotaReached, ReplayRefused, ReplayUnavailable
+from waybill.replay.api_threads import DatabaseThreads
 from waybill.replay.database import Database
 from waybill.replay.queue import MAX_PAGE, Queue
 from waybill.replay.request import MAX_KEYS, MAX_PRIORITY, parse_request, replay_of
@@ -188,12 +189,13 @@ def _router(
     now_ms: Callable[[], int],
 ) -> APIRouter:
     router = APIRouter()
+    threads = DatabaseThreads()
 
     def open_queue() -> Queue:
         return Queue(database, replay_of(load_config()).quotas)
 
-    def own_request(request_id: str, caller: Annotated[Caller, Depends(authenticate)]) -> StoredRequest:
-        stored = open_queue().show(request_id)
+    async def own_request(request_id: str, caller: Annotated[Caller, Depends(authenticate)]) -> StoredRequest:
+        stored = await threads.run(lambda: open_queue().show(request_id))
         if stored.request.requester != caller.name and not caller.sees_all:
             # The answer of an unknown id.
             raise ReplayRefused(f"there is no replay request {stored.request.id} of yours", "id")
@@ -211,7 +213,7 @@ def _router(
             }
         },
     )
-    def create_request(
+    async def create_request(
         value: Annotated[Any, Body()],
         caller: Annotated[Caller, Depends(authenticate)],
         http: Request,
@@ -220,14 +222,17 @@ def _router(
     ) -> dict[str, Any]:
         """Create a request. `Location` is its address; with `Idempotency-Key`, a repeated call creates nothing."""
         now = now_ms()
-        requested = parse_request(load_config(), value, now)
-        stored, _ = open_queue().create(requested, caller.name, now, idempotency_key=idempotency_key)
+        stored, _ = await threads.run(
+            lambda: open_queue().create(
+                parse_request(load_config(), value, now), caller.name, now, idempotency_key=idempotency_key
+            )
+        )
         # Not `url_for`: it asks the outermost app, which does not know the routes of an app that is mounted in it.
         response.headers["Location"] = f"{http.url.path}/{stored.request.id}"
         return stored.document(now)
 
     @router.get("/requests", response_model=PageDocument, responses=_refusals(401, 422))
-    def list_requests(
+    async def list_requests(
         caller: Annotated[Caller, Depends(authenticate)],
         http: Request,
         state: Annotated[State | None, Query()] = None,
@@ -236,8 +241,9 @@ def _router(
         limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 100,
     ) -> dict[str, Any]:
         """List requests, the newest first."""
-        page = open_queue().page(
-            state=state, requester=requester if caller.sees_all else caller.name, before_id=before, limit=limit
+        of = requester if caller.sees_all else caller.name
+        page = await threads.run(
+            lambda: open_queue().page(state=state, requester=of, before_id=before, limit=limit),
         )
         now = now_ms()
         last = page[-1].request.id if len(page) == limit else None
@@ -247,12 +253,12 @@ def _router(
         }
 
     @router.get("/requests/{request_id}", response_model=RequestDocument, responses=_refusals(401, 404))
-    def show_request(stored: Annotated[StoredRequest, Depends(own_request)]) -> dict[str, Any]:
+    async def show_request(stored: Annotated[StoredRequest, Depends(own_request)]) -> dict[str, Any]:
         """Return a request with its state and progress."""
         return stored.document(now_ms())
 
     @router.get("/requests/{request_id}/rejected", response_model=RejectedPageDocument, responses=_refusals(401, 404))
-    def list_rejected(
+    async def list_rejected(
         stored: Annotated[StoredRequest, Depends(own_request)],
         http: Request,
         topic: Annotated[
@@ -264,7 +270,7 @@ def _router(
     ) -> dict[str, Any]:
         """List the messages of a request that its target rejected."""
         after = None if topic is None else RejectedMessage(topic.replace("\0", ""), partition, offset, "")
-        page = open_queue().rejected_of(stored.request.id, after=after, limit=limit)
+        page = await threads.run(lambda: open_queue().rejected_of(stored.request.id, after=after, limit=limit))
         next_url = None
         if len(page) == limit:
             last = page[-1]
@@ -275,14 +281,15 @@ def _router(
         }
 
     @router.delete("/requests/{request_id}", response_model=RequestDocument, responses=_refusals(401, 404, 409))
-    def cancel_request(
+    async def cancel_request(
         stored: Annotated[StoredRequest, Depends(own_request)],
         caller: Annotated[Caller, Depends(authenticate)],
         reason: Annotated[str, Query(max_length=1_000)] = "",
     ) -> dict[str, Any]:
         """Cancel a request. What is delivered stays."""
         now = now_ms()
-        return open_queue().cancel(stored.request.id, caller.name, reason, now).document(now)
+        cancelled = await threads.run(lambda: open_queue().cancel(stored.request.id, caller.name, reason, now))
+        return cancelled.document(now)
 
     return router
 

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from waybill import names
 from waybill.config import Config
 from waybill.config.replay import Replay
+from waybill.connections.masking import masked_url
 from waybill.errors import ReplayRefused
 
 __all__ = [
@@ -48,7 +49,7 @@ class WebhookTarget:
         return {"type": self.type, "url": self.url}
 
     def __str__(self) -> str:
-        return self.url
+        return masked_url(self.url)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,19 +145,19 @@ def _url(value: Any, *, allow_http: bool) -> str:
         host, port = parts.hostname, parts.port
     except ValueError as error:
         raise ReplayRefused(f"is no URL: {error}", at) from None
-    # The message must not repeat the URL: it may hold the secret.
+    # No message repeats the URL: it may hold a secret, and messages are logged.
     if parts.username is not None or parts.password is not None:
         raise ReplayRefused("must not contain a user or a password: requests are shown to others", at)
     if parts.scheme == "http" and not allow_http:
         raise ReplayRefused(
-            f"{value!r} is not encrypted: give an https:// URL; only the config (replay.webhooks.allow_http) can allow "
-            f"http://",
+            f"{masked_url(value)} is not encrypted: give an https:// URL; only the config "
+            f"(replay.webhooks.allow_http) can allow http://",
             at,
         )
     if parts.scheme not in ("http", "https") or not host or port == 0:
-        raise ReplayRefused(f"{shown(value)} must begin with https:// and name a host", at)
+        raise ReplayRefused(f"{masked_url(value)} must begin with https:// and name a host", at)
     if parts.fragment:
-        raise ReplayRefused(f"{shown(value)} has a fragment (#…), which is never sent: remove it", at)
+        raise ReplayRefused(f"{masked_url(value)} has a fragment (#…), which is never sent: remove it", at)
     return value
 
 

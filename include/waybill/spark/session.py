@@ -17,8 +17,24 @@ from waybill.spark.job import local_slots
 __all__ = ["REDACTED", "connection_ids", "spark_context", "spark_session", "task_slots"]
 
 _LOCAL_MASTER = "local[2]"
-REDACTED = "(?i)secret|password|token|credential|access[.-]?key|AIRFLOW_CONN_"
-"""Regular expression of the settings whose values Spark hides in its UI and logs (`spark.redaction.regex`)."""
+_REDACTED_NAMES = (
+    *("secret", "password", "passwd", "pwd", "passphrase", "token", "credential", "authorization", "cookie"),
+    r"(access|account|api|private|shared|storage|encryption)[._-]?key",
+    r"connection[._-]?string",
+    r"[._-]sas([._=-]|$)",
+    # Any header that a REST catalog's server asks for: which of them are secret, only that server knows.
+    r"\.header\.",
+    "AIRFLOW_CONN_",
+)
+_REDACTED_VALUES = (
+    r"://[^/\s@]*:[^/\s@]*@",  # user:password@host
+    r"[?&;](sig|signature|x-amz-signature|x-goog-signature)=",  # SAS tokens and presigned URLs
+    r"\b(bearer|basic) [a-z0-9+/_.~-]{8}",
+)
+REDACTED = "(?i)" + "|".join((*_REDACTED_NAMES, *_REDACTED_VALUES))
+"""Regular expression of the settings whose values Spark hides in its UI and logs (`spark.redaction.regex`).
+
+Spark hides a value if the expression is found in its name or in itself."""
 
 
 def connection_ids(config: Config) -> tuple[str, ...]:

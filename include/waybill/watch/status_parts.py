@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from waybill.config import Config
+from waybill.connections.masking import without_urls
 from waybill.errors import WaybillError
 from waybill.store import Store
 from waybill.watch.status import (
@@ -340,7 +341,7 @@ def _replays(found: Iterable[Any]) -> Iterable[ReplayStatus]:
             f"{each.request.requested.target}",
             each.request.requester,
             str(each.state),
-            each.reason or each.problem,
+            without_urls(each.reason or each.problem),
             each.progress.share,
             each.progress.found,
             each.progress.delivered,

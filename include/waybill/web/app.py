@@ -28,6 +28,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from starlette.exceptions import HTTPException
 
 from waybill.config.quantities import counted
+from waybill.connections.masking import without_urls
 from waybill.errors import WaybillError
 from waybill.watch.action_log import ActionPlace
 from waybill.watch.status import Status
@@ -35,7 +36,7 @@ from waybill.web.actions import Actions, Refusal, RunState, SentForm, Trigger
 from waybill.web.csrf import COOKIE, csrf_token, is_own_origin, new_cookie, new_page_key, page_key_of
 from waybill.web.forms import ActionName
 from waybill.web.frame import Frame, Links, Message, Role, Viewer, freshness_of
-from waybill.web.other_pages import cost_page, incidents_page, kafka_page, replays_page
+from waybill.web.other_pages import cost_page, incidents_page, kafka_page, replays_page, seen_replays
 from waybill.web.reading import Known, StatusReader
 from waybill.web.rendering import Renderer
 from waybill.web.result_page import refusal_page, taken_page
@@ -205,8 +206,7 @@ def _polled(pages: "_Pages", authenticate: Callable[..., Caller]) -> APIRouter:
 
     @router.get("/api/status")
     def status(request: Request, caller: Caller = who) -> Response:
-        del caller
-        return pages.status(request)
+        return pages.status(request, caller.viewer)
 
     return router
 
@@ -252,7 +252,7 @@ _MODELS: Mapping[str, tuple[str, str, _Make]] = {
     "streams": ("Streams", "/", streams_page),
     "incidents": ("Incidents", "/incidents", incidents_page),
     "kafka": ("Kafka", "/kafka", lambda status, links, _, now: kafka_page(status, links, now)),
-    "replays": ("Replays", "/replays", lambda status, links, _, now: replays_page(status, links, now)),
+    "replays": ("Replays", "/replays", replays_page),
     "cost": ("Cost", "/cost", lambda status, links, _, now: cost_page(status, links, now)),
 }
 """By template: title, path and model."""
@@ -268,7 +268,8 @@ class _Pages:
         self._now_ms = now_ms
         self._kept: OrderedDict[Any, str] = OrderedDict()
         self._lock = threading.Lock()
-        self._json: tuple[Status, bytes] | None = None
+        self._json: dict[str | None, tuple[Status, bytes]] = {}
+        """By user; None: who may see the replay requests of all."""
 
     def full(self, request: Request, caller: Caller, template: str, name: str | None = None) -> Response:
         """Return a whole page."""
@@ -279,14 +280,19 @@ class _Pages:
         html = self._html(request, caller, template, name, "fragments/{}.html")
         return self._changed(request, caller, html)
 
-    def status(self, request: Request) -> Response:
-        """Return the status document as JSON."""
+    def status(self, request: Request, viewer: Viewer) -> Response:
+        """Return the status document as JSON, with the replay requests that the user may see, and no whole URLs."""
         known = self._reader.known()
         if known.status is None:
             raise HTTPException(503, known.problem)
-        if self._json is None or self._json[0] is not known.status:
-            self._json = (known.status, orjson.dumps(known.status))
-        return _with_etag(request, Response(self._json[1], media_type="application/json"))
+        whose = None if viewer.sees_all_replays else viewer.name
+        kept = self._json.get(whose)
+        if kept is None or kept[0] is not known.status:
+            kept = (known.status, orjson.dumps(_seen_by(known.status, viewer)))
+            if len(self._json) >= _KEPT_PAGES:
+                self._json.clear()
+            self._json[whose] = kept
+        return _with_etag(request, Response(kept[1], media_type="application/json"))
 
     def static(self, request: Request, name: str) -> Response:
         """Return a static file. Its address changes with its content, so browsers may keep it."""
@@ -302,12 +308,13 @@ class _Pages:
         query = _query(request)
         known, links = self._reader.known(), self._links(request)
         streams = () if known.status is None else tuple(each.name for each in known.status.streams)
-        if tracer is None:
-            page = TracePage(query, streams, (), "messages cannot be traced here: use `waybill trace`", "")
+        wrong = query.problem
+        if wrong or tracer is None:
+            page = TracePage(query, streams, (), wrong or "messages cannot be traced here: use `waybill trace`", "")
         else:
             page = tracer(query, links, streams)
         frame = self._frame(request, caller.viewer, known, "trace", "Trace", None)
-        return self._answer(request, caller, self._renderer.render("trace.html", frame, page))
+        return self._answer(request, caller, self._renderer.render("trace.html", frame, page), 422 if wrong else 200)
 
     def value(self, request: Request, caller: Caller, tracer: Tracer | None) -> Response:
         """Return the bytes of a message's value, to download. The log names who did."""
@@ -316,6 +323,8 @@ class _Pages:
         if caller.viewer.role < Role.OPERATOR:
             raise HTTPException(403, "the bytes of a message need the role operator")
         query = _query(request)
+        if not query.offset or query.problem:
+            raise HTTPException(422, query.problem or "give topic, partition and offset")
         try:
             content = tracer.value(query)
         except LookupError as error:
@@ -417,9 +426,21 @@ class _Pages:
         now_ms = self._now_ms() // _BUCKET_MS * _BUCKET_MS
         is_whole = not path.startswith("fragments/")
         # A whole page names its user; a fragment does not depend on anything but the role.
-        reader = viewer.name if is_whole else ""
+        reader = viewer.name if is_whole or template == "replays" else ""
         at_ms = None if known.status is None else known.status.at_ms
-        key = (template, name, path, viewer.role, reader, at_ms, known.problem, now_ms, links, choice)
+        key = (
+            template,
+            name,
+            path,
+            viewer.role,
+            viewer.sees_all_replays,
+            reader,
+            at_ms,
+            known.problem,
+            now_ms,
+            links,
+            choice,
+        )
         html = self._kept.get(key)
         if html is None:
             # One after the other: when ten seconds are over, many users ask for the same page at once.
@@ -494,6 +515,14 @@ class _Pages:
         if page_key is None:
             raise HTTPException(403, "the page is too old, or another user's: load it again, and repeat the action")
         return page_key
+
+
+def _seen_by(status: Status, viewer: Viewer) -> Status:
+    seen = (
+        replace(each, target=without_urls(each.target), reason=without_urls(each.reason))
+        for each in seen_replays(status, viewer)
+    )
+    return replace(status, replays=tuple(seen))
 
 
 def _query(request: Request) -> TraceQuery:

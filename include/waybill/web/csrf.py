@@ -65,4 +65,9 @@ def is_own_origin(origin: str | None, fetch_site: str | None, hosts: Collection[
     """
     if fetch_site not in (None, "same-origin"):
         return False
-    return origin is not None and urlsplit(origin).netloc in hosts
+    if origin is None:
+        return False
+    try:
+        return urlsplit(origin).netloc in hosts
+    except ValueError:  # no URL, such as `http://[`
+        return False

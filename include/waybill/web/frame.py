@@ -51,6 +51,8 @@ class Viewer:
 
     name: str
     role: Role
+    sees_all_replays: bool = False
+    """Whether the replay requests of others are shown, as the replay API decides it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 
 from waybill.archive.gaps import Decision
-from waybill.config.quantities import counted
+from waybill.config.quantities import counted, whole_number
 from waybill.coordination import Pause, PauseAction, Stage, ZooKeeperSession, read_pauses
 from waybill.errors import ConfigError, CoordinationUnavailable
 from waybill.incidents import rules
 from waybill.incidents.book_store import BookStore
 from waybill.incidents.incident import Acknowledgement
-from waybill.names import TopicPartition
+from waybill.names import MAX_PARTITION, TopicPartition
 from waybill.store import Store
 from waybill.watch.action_log import ActionOutcome
 from waybill.web.actions import Operation, Order
@@ -73,9 +73,10 @@ def _accept_gap(order: Order) -> ActionOutcome:
     from waybill.ingest.gap_acceptance import SeenGap, accept_gap
 
     name, partition = order.fields["stream"], order.fields["partition"]
-    if not partition.isdecimal():
-        raise ConfigError(f"{partition!r} is no partition")
-    stream, tp = order.config.stream(name), TopicPartition(order.fields["topic"], int(partition))
+    number = whole_number(partition, MAX_PARTITION)
+    if number is None:
+        raise ConfigError(f"{partition!r} is no partition: give a whole number up to {MAX_PARTITION:,}")
+    stream, tp = order.config.stream(name), TopicPartition(order.fields["topic"], number)
     if not stream.matches(tp.topic):
         raise ConfigError(f"topic {tp.topic!r} does not belong to stream {name!r}")
     seen = SeenGap.parse(order.fields["within"])

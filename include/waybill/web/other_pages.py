@@ -6,8 +6,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from waybill.connections.masking import without_urls
 from waybill.incidents.finding import REACHABLE, TASKS
-from waybill.watch.status import BrokerStatus, DecisionStatus, Status, UsageStatus
+from waybill.watch.status import BrokerStatus, DecisionStatus, ReplayStatus, Status, UsageStatus
 from waybill.web.figures import Figure, Tone, age_text, bytes_text, count_text, time_text
 from waybill.web.frame import Links, Viewer
 from waybill.web.streams_page import IncidentRow, PromiseRow, incident_row, promise_row, service_figures
@@ -26,6 +27,7 @@ __all__ = [
     "incidents_page",
     "kafka_page",
     "replays_page",
+    "seen_replays",
 ]
 
 
@@ -241,18 +243,18 @@ class ReplaysPage:
 _REPLAY_TONES = {"failed": Tone.CRITICAL, "cancelled": Tone.PAUSED, "completed": Tone.OK}
 
 
-def replays_page(status: Status, links: Links, now_ms: int) -> ReplaysPage:
-    """Return the page."""
+def replays_page(status: Status, links: Links, viewer: Viewer, now_ms: int) -> ReplaysPage:
+    """Return the page, with the requests of this user, or with all of them if the user may see all."""
     rows = tuple(
         ReplayRow(
             id=each.id,
             stream=each.stream,
             stream_href=links.stream(each.stream),
-            target=each.target,
+            target=without_urls(each.target),
             requester=each.requester,
             state=each.state,
             tone=_REPLAY_TONES.get(each.state, Tone.NONE),
-            reason=each.reason,
+            reason=without_urls(each.reason),
             share=each.share,
             found=Figure(count_text(each.found)),
             delivered=Figure(count_text(each.delivered)),
@@ -264,9 +266,14 @@ def replays_page(status: Status, links: Links, now_ms: int) -> ReplaysPage:
             finished="" if each.finished_ms is None else time_text(each.finished_ms),
             command=f"waybill replay show {each.id}",
         )
-        for each in status.replays
+        for each in seen_replays(status, viewer)
     )
     return ReplaysPage(status.replays_ms is not None, age_text(status.replays_ms, now_ms), rows, "waybill replay ls")
+
+
+def seen_replays(status: Status, viewer: Viewer) -> tuple[ReplayStatus, ...]:
+    """Return the replay requests that a user may see."""
+    return tuple(each for each in status.replays if viewer.sees_all_replays or each.requester == viewer.name)
 
 
 # --- cost -------------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
-from waybill.config.quantities import counted
+from waybill.config.quantities import counted, whole_number
 from waybill.watch.status import StreamStatus, TopicPartitionStatus
 from waybill.web.chain_bar import ChainBar, end_of_chain, whole_chain
 from waybill.web.figures import Figure, Tone, count_text
@@ -19,6 +19,7 @@ from waybill.web.frame import Links
 __all__ = ["ROWS_ON_A_PAGE", "Choice", "TopicPartitionRow", "TopicPartitionRows", "choose_rows"]
 
 ROWS_ON_A_PAGE = 100
+_MOST_PAGES = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +32,9 @@ class Choice:
 
     @classmethod
     def of(cls, parameters: Mapping[str, str]) -> Choice:
-        """Return the choice of an address. What is no number is page 1."""
-        page = parameters.get("page", "")
-        return cls(
-            parameters.get("tp", "")[:300].strip(), max(1, int(page)) if page.isdecimal() and page.isascii() else 1
-        )
+        """Return the choice of an address. What is no number of a page is page 1."""
+        page = whole_number(parameters.get("page", ""), _MOST_PAGES)
+        return cls(parameters.get("tp", "")[:300].strip(), page or 1)
 
     @property
     def query(self) -> str:

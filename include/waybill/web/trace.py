@@ -76,7 +76,7 @@ class PageTracer:
         """
         from waybill.trace import open_services, read_message
 
-        tp, offset = _place(query)
+        tp, offset = query.place()
 
         def read() -> Mapping[str, Any] | None:
             config = self._load_config()
@@ -120,7 +120,7 @@ class PageTracer:
         config = self._load_config()
         with open_services(config) as services:
             if not query.id:
-                tp, offset = _place(query)
+                tp, offset = query.place()
                 name = query.stream or _stream_of(config, tp.topic)
                 return (_traced(services, config, name, tp, offset, links, trace_message),)
             names = [query.stream] if query.stream else list(config.streams)
@@ -135,12 +135,6 @@ class PageTracer:
         if not found:
             raise LookupError(f"no table has a message with the id {query.id!r}; what is not published has no id yet")
         return tuple(found)
-
-
-def _place(query: TraceQuery) -> tuple[TopicPartition, int]:
-    if not (query.topic and query.partition.isdecimal() and query.offset.isdecimal()):
-        raise ConfigError("give topic, partition and offset, or a message id")
-    return TopicPartition(query.topic, int(query.partition)), int(query.offset)
 
 
 def _stream_of(config: Config, topic: str) -> str:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from waybill.config.quantities import whole_number
+from waybill.errors import ConfigError
+from waybill.names import LAST_OFFSET, MAX_PARTITION, TopicPartition, is_topic
+
 __all__ = ["Field", "MessageView", "ObjectView", "Place", "RowView", "TracePage", "TraceQuery", "TraceView"]
 
 
@@ -17,6 +21,30 @@ class TraceQuery:
     offset: str = ""
     id: str = ""
     """A message id: the value of the columns of `dedup.key`."""
+
+    @property
+    def problem(self) -> str:
+        """Why no message can have this topic, partition and offset; '' if one can, or if an id is asked for."""
+        if self.id or not (self.topic or self.offset):
+            return ""
+        try:
+            self.place()
+        except ConfigError as error:
+            return str(error)
+        return ""
+
+    def place(self) -> tuple[TopicPartition, int]:
+        """Return the topic-partition and the offset. Raises `ConfigError` if they are none of Kafka's."""
+        if not (self.topic and self.partition and self.offset):
+            raise ConfigError("give topic, partition and offset, or a message id")
+        partition, offset = whole_number(self.partition, MAX_PARTITION), whole_number(self.offset, LAST_OFFSET)
+        if not is_topic(self.topic):
+            raise ConfigError(f"{self.topic[:80]!r} is no topic: 1 to 249 characters of [a-zA-Z0-9._-]")
+        if partition is None:
+            raise ConfigError(f"{self.partition[:40]!r} is no partition: give a whole number up to {MAX_PARTITION:,}")
+        if offset is None:
+            raise ConfigError(f"{self.offset[:40]!r} is no offset: give a whole number up to {LAST_OFFSET:,}")
+        return TopicPartition(self.topic, partition), offset
 
 
 @dataclass(frozen=True, slots=True)

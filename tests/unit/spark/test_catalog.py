@@ -234,3 +234,73 @@ def test_jars_of_the_local_stack_equal_those_in_the_documentation() -> None:
     assert ICEBERG.coordinates == JARS
     page = (Path(__file__).parents[3] / "docs" / "your-own-kafka-and-s3.md").read_text()
     assert all(coordinate in page for coordinate in JARS)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "header.Authorization",
+        "header.X-Api-Key",
+        "header.X-Tenant",
+        "header.Cookie",
+        "adls.sas-token.account.dfs.core.windows.net",
+        "adls.sas.account",
+        "adls.account-key",
+        "adls.connection-string",
+        "adls.auth.shared-key.account.key",
+        "fs.azure.account.key.x.dfs.core.windows.net",
+        "s3.access-key-id",
+        "s3.secret-access-key",
+        "s3.session-token",
+        "gcs.oauth2.token",
+        "credential",
+        "token",
+        "jdbc.password",
+        "jdbc.sslpassword",
+        "ssl.keystore.passphrase",
+        "kms.private-key",
+        "s3.sse.encryption-key",
+    ],
+)
+def test_spark_hides_every_setting_whose_name_may_stand_for_a_secret(name: str) -> None:
+    assert re.search(REDACTED, f"spark.sql.catalog.lake.{name}")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "postgresql+psycopg://u:pw@h/d",
+        "jdbc:postgresql://h/d?user=u&password=pw",
+        "jdbc:sqlserver://h;user=u;Pwd=pw",
+        "https://account.blob.core.windows.net/c?sv=2024&sig=abc%3D",
+        "https://b.s3.amazonaws.com/k?X-Amz-Signature=ab12",
+        "Bearer eyJhbGciOiJIUzI1NiJ9",
+        "Basic dXNlcjpwYXNz",
+        "org.apache.spark.deploy.SparkSubmit --conf spark.sql.catalog.lake.header.X-Api-Key=k job.py",
+    ],
+)
+def test_spark_hides_a_value_that_contains_a_secret_whatever_its_name_is(value: str) -> None:
+    assert re.search(REDACTED, value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("spark.master", "spark://h:7077"),
+        ("spark.app.name", "partition flights"),
+        ("spark.sql.catalog.lake.uri", "https://catalog.example.com:8181/v1?warehouse=w"),
+        ("spark.sql.catalog.lake.warehouse", "s3://archive/warehouse"),
+        ("spark.executor.memory", "2g"),
+        ("spark.sql.catalog.lake.s3.endpoint", "http://127.0.0.1:7070"),
+    ],
+)
+def test_spark_shows_what_is_no_secret(name: str, value: str) -> None:
+    assert not re.search(REDACTED, name)
+    assert not re.search(REDACTED, value)
+
+
+def test_headers_of_a_rest_catalog_reach_spark_and_are_hidden() -> None:
+    headers = {"header.Authorization": f"Bearer {SECRET}", "header.X-Api-Key": SECRET}
+    found = spark_catalog(catalog("https://c", type="rest", **headers), s3())
+    assert {key for key, value in found.properties.items() if SECRET in value} >= headers.keys()
+    _check_redacted(found)

@@ -12,6 +12,7 @@ from sample_status import NOW_MS, sample_status
 
 from waybill.config import Config
 from waybill.errors import StoreUnavailable
+from waybill.orchestration.ui import WaybillUi
 from waybill.store import Store
 from waybill.watch.action_log import ActionOutcome
 from waybill.watch.status import Status
@@ -83,7 +84,7 @@ class Pages:
             lambda: self.now_ms,
         )
         site = Site(PREFIX, SECRET, lambda back: f"/auth/login?next={back}", self.base_url)
-        pages = create_app(
+        self.pages = create_app(
             self.reader,
             self._authenticate,
             actions,
@@ -92,7 +93,7 @@ class Pages:
             now_ms=lambda: self.now_ms,
         )
         self.app = FastAPI()
-        self.app.mount(PREFIX, pages)
+        self.app.mount(PREFIX, WaybillUi(lambda _: self.pages))
 
     def _read(self) -> bytes | None:
         self.reads += 1
@@ -119,7 +120,7 @@ class Pages:
         user = request.headers.get("x-user")
         if not user:
             raise HTTPException(401, "Not authenticated")
-        return Caller(Viewer(user, Role[request.headers["x-role"]]), _never, lambda *_: self.run_state)
+        return Caller(Viewer(user, Role[request.headers["x-role"]], user == "root"), _never, lambda *_: self.run_state)
 
 
 def _never(dag: str, form: Mapping[str, object], run: str) -> None:

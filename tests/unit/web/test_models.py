@@ -110,7 +110,7 @@ def test_the_other_pages_show_incidents_topics_replays_and_usage() -> None:
         ("3", "alive", "87%"),
     ]
     assert [each.topic for each in kafka_page(status, LINKS, NOW_MS).topics] == ["flights", "paused", "weather"]
-    assert replays_page(status, LINKS, NOW_MS).rows[0].state == "ongoing"
+    assert replays_page(status, LINKS, ADMIN, NOW_MS).rows[0].state == "ongoing"
     cost = cost_page(status, LINKS, NOW_MS)
     assert [row.name for row in cost.days] == ["2026-09-21", "2026-09-20"]
     assert cost.total.requests.text == "1,902"

@@ -146,6 +146,8 @@ class WebhookClient:
         Raises `ReplayRefused` if `url` is none of http or https.
         """
         parsed = _parse(url)
+        self.url = url
+        """The URL as the replay request has it."""
         self._url = httpcore.URL(
             scheme=parsed.raw_scheme, host=parsed.raw_host, port=parsed.port, target=parsed.raw_path
         )

@@ -5,8 +5,13 @@ each `v1` the HMAC-SHA256 of `<t>.<body>` with one key, in hexadecimal. There ar
 receiver accepts a request if one of them is right. The time is signed, so a receiver refuses an old request that
 somebody repeats.
 
-The answer to a challenge is the HMAC-SHA256 of `waybill-challenge:<token>`. No signature can be taken for one, since
-signed texts begin with a digit.
+The answer to a challenge is the HMAC-SHA256 of `waybill-challenge-2:<token>:<url>`, with the URL of the receiver as the
+receiver itself knows it. The challenge does not contain the URL. So a server that forwards the challenge to a receiver
+with the key gets a proof for that receiver's URL, which is worth nothing for its own. The proof of earlier versions is
+the HMAC-SHA256 of `waybill-challenge:<token>`; it can be forwarded, and counts only if the config says so.
+
+No signature can be taken for a proof, since signed texts begin with a digit, and no proof of one kind for one of the
+other.
 """
 
 from __future__ import annotations
@@ -56,12 +61,19 @@ class Keys:
         keys = [self.current] if self.previous is None else [self.current, self.previous]
         return ",".join([f"t={at_seconds}", *(f"v1={_signature(key, at_seconds, body)}" for key in keys)])
 
-    def proves(self, token: str, answer: str) -> bool:
-        """Return whether `answer` is that of a receiver who knows one of the keys."""
+    def proves(self, token: str, url: str, answer: str) -> bool:
+        """Return whether `answer` is that of the receiver at `url`, who knows one of the keys."""
+        return self._is_mac_of(f"waybill-challenge-2:{token}:{url}", answer)
+
+    def proves_without_url(self, token: str, answer: str) -> bool:
+        """Return whether `answer` is the one of earlier versions: of any receiver who knows one of the keys."""
+        return self._is_mac_of(f"waybill-challenge:{token}", answer)
+
+    def _is_mac_of(self, text: str, answer: str) -> bool:
         keys = [self.current] if self.previous is None else [self.current, self.previous]
         given = answer.strip().lower().encode("ascii", "replace")
         # No early end, so that the time does not tell which key was nearly right.
-        return any([hmac.compare_digest(given, _proof(key, token).encode()) for key in keys])  # noqa: C419
+        return any([hmac.compare_digest(given, _mac(key, text).encode()) for key in keys])  # noqa: C419
 
 
 def is_signed_by(
@@ -80,5 +92,5 @@ def _signature(key: bytes, at_seconds: int, body: bytes) -> str:
     return hmac.new(key, f"{at_seconds}.".encode() + body, hashlib.sha256).hexdigest()
 
 
-def _proof(key: bytes, token: str) -> str:
-    return hmac.new(key, f"waybill-challenge:{token}".encode(), hashlib.sha256).hexdigest()
+def _mac(key: bytes, text: str) -> str:
+    return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()

@@ -36,6 +36,7 @@ from urllib.parse import urlsplit
 from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_attempt
 
 from waybill.config.replay import Replay
+from waybill.connections.masking import masked_url, without_urls
 from waybill.errors import ReplayRefused
 from waybill.replay.delivery.batches import Batch
 from waybill.replay.delivery.breaker import Breaker
@@ -164,6 +165,7 @@ class Webhook:
         self._request_id = request_id
         self._keys = keys
         self._attempts = replay.webhooks.attempts
+        self._accepts_proofs_without_url = replay.webhooks.accept_proofs_without_url
         self._bucket = TokenBucket(replay.webhooks.rate_per_second / replay.workers)
         self._pause, self._monotonic, self._now = pause, monotonic, now
         self._jitter = jitter or random.Random()
@@ -175,24 +177,44 @@ class Webhook:
         """Ask the receiver to prove that it knows the key, before the first delivery of a request.
 
         So nobody can make Waybill send messages to a server whose owner does not expect them. `Delivered` means proven.
+        The challenge must not contain the URL: the proof must be made with the one that the receiver itself knows.
         """
         token = secrets.token_urlsafe(32)
-        body = json.dumps({"v": 1, "type": "challenge", "request": self._request_id, "token": token}).encode()
+        challenge = {"v": 1, "type": "challenge", "proof_version": 2, "request": self._request_id, "token": token}
+        body = json.dumps(challenge).encode()
         result = self._send_with_retries(body, {"Idempotency-Key": f"{self._request_id}-challenge"})
         match result:
             case _Accepted(answer):
-                if self._keys.proves(token, _proof_of(answer)):
-                    return Delivered()
-                return Refused(
-                    "did not prove that its owner expects messages: it must answer the challenge with status 200 and "
-                    '{"proof": "<HMAC-SHA256 of the token>"} (docs/replay-webhooks.md)'
-                )
+                return self._judged(token, _proof_of(answer))
             case _Rejected(reason):
                 return Refused(f"refused the challenge: {reason}")
             case _NotNow():
                 return self._unavailable(result)
             case Refused():
                 return result
+
+    def _judged(self, token: str, proof: str) -> Delivered | Refused:
+        if self._keys.proves(token, self._client.url, proof):
+            return Delivered()
+        if not self._keys.proves_without_url(token, proof):
+            return Refused(
+                "did not prove that its owner expects messages: it must answer the challenge with status 200 and "
+                '{"proof": "<HMAC-SHA256 of the token and its URL>"}, with the URL exactly as in the replay request '
+                "(docs/replay-webhooks.md)"
+            )
+        if self._accepts_proofs_without_url:
+            logger.warning(
+                "the webhook of replay %s, %s, proves only that some receiver has the key, not that it is at this URL: "
+                "change the receiver, then remove replay.webhooks.accept_proofs_without_url",
+                self._request_id,
+                masked_url(self._client.url),
+            )
+            return Delivered()
+        return Refused(
+            "answered the challenge with a proof of an earlier version, which does not contain its URL and may have "
+            "been forwarded from another server: change the receiver (docs/replay-webhooks.md); until then, the "
+            "operator can set replay.webhooks.accept_proofs_without_url"
+        )
 
     # --- batches ---
 
@@ -278,7 +300,9 @@ class Webhook:
             return _Accepted(answer)
         if 300 <= status < 400:
             to = _shown(answer.headers.get("location", "").encode()) or "nowhere"
-            return Refused(f"redirects to {to} (status {status}), which is not followed: give the final URL")
+            return Refused(
+                f"redirects to {without_urls(to)} (status {status}), which is not followed: give the final URL"
+            )
         if status in _REPEATED or not 400 <= status < 500:
             return _NotNow(f"answers {_described(answer)}", self._retry_after_seconds(answer))
         if status in _ABOUT_THE_WEBHOOK:

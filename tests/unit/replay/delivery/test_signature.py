@@ -62,13 +62,21 @@ def test_the_documented_formula() -> None:
     assert Keys(KEY).sign(b"body", NOW) == f"t=1763892000,v1={expected}"
 
 
-def test_a_proof_is_made_with_the_key_and_the_token() -> None:
-    proof = hmac.new(OLD, b"waybill-challenge:token", hashlib.sha256).hexdigest()
-    assert Keys(KEY, OLD).proves("token", proof.upper() + "\n")
-    assert not Keys(KEY).proves("token", proof)
-    assert not Keys(OLD).proves("other", proof)
-    assert not Keys(OLD).proves("token", "token")
-    assert not Keys(OLD).proves("token", "ü")
+def test_a_proof_is_made_with_the_key_the_token_and_the_url() -> None:
+    proof = hmac.new(OLD, b"waybill-challenge-2:token:https://a/h", hashlib.sha256).hexdigest()
+    assert Keys(KEY, OLD).proves("token", "https://a/h", proof.upper() + "\n")
+    assert not Keys(KEY).proves("token", "https://a/h", proof)
+    assert not Keys(OLD).proves("other", "https://a/h", proof)
+    assert not Keys(OLD).proves("token", "https://b/h", proof)
+    assert not Keys(OLD).proves_without_url("token", proof)
+    assert not Keys(OLD).proves("token", "https://a/h", "token")
+    assert not Keys(OLD).proves("token", "https://a/h", "ü")
+
+
+def test_a_proof_of_earlier_versions_is_none_of_this_one() -> None:
+    proof = hmac.new(KEY, b"waybill-challenge:token", hashlib.sha256).hexdigest()
+    assert Keys(KEY).proves_without_url("token", proof)
+    assert not Keys(KEY).proves("token", "https://a/h", proof)
 
 
 def test_keys_come_from_a_connection_and_are_never_shown() -> None:
