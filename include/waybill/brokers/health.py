@@ -16,7 +16,7 @@ from waybill.brokers.readings import Groups, Readings
 from waybill.config.kafka_promises import KafkaPromiseName, KafkaPromises, Lasting, Skew
 from waybill.config.kafka_topics import KafkaTopic
 from waybill.config.promises import PromiseSeverity
-from waybill.config.quantities import counted, rough_duration
+from waybill.config.quantities import counted, duration_beside, rough_duration, share_beside
 from waybill.incidents.finding import Finding
 from waybill.names import TopicPartition
 from waybill.sources.cluster_state import ClusterState
@@ -183,8 +183,10 @@ def _skew(
         settings,
         now_ms,
         broken=counted_ones and ratio > float(settings.limit),
-        figure=f"{ratio:.0%} of an equal share",
-        limit=f"at most {float(settings.limit):.0%}",
+        figure=f"{share_beside(ratio, float(settings.limit))} of an equal share",
+        limit=f"at most {float(settings.limit):.0%}"
+        if counted_ones
+        else f"none below {settings.min_partitions:,} topic-partitions; the cluster has {len(state.partitions):,}",
         detail=f"{worst} has the most",
         value=ratio,
         command=command,
@@ -323,7 +325,7 @@ def _disk_used(promises: KafkaPromises, readings: Readings, now_ms: int) -> Find
         settings,
         now_ms,
         broken=bool(faults),
-        figure="a log directory failed" if failed else f"{share:.0%}",
+        figure="a log directory failed" if failed else share_beside(share, float(settings.limit)),
         limit=limit,
         detail=first_of(faults, "; "),
         names=faults,
@@ -347,7 +349,7 @@ def _clock_skew(promises: KafkaPromises, readings: Readings, now_ms: int) -> Fin
         settings,
         now_ms,
         broken=bool(faults),
-        figure=f"{rough_duration(seconds)} ahead",
+        figure=f"{duration_beside(seconds, limit_seconds)} ahead",
         limit=limit,
         detail=f"new messages have timestamps in the future: {first_of([str(tp) for tp in faults])}",
         names=[str(tp) for tp in faults],

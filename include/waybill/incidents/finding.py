@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from waybill.config.promises import DurationPromise, Promise, PromiseName, PromiseSeverity
-from waybill.config.quantities import rough_duration
+from waybill.config.quantities import duration_beside, rough_duration
 
 __all__ = [
     "CHANNEL",
@@ -126,7 +126,7 @@ def duration_finding(
         promise,
         settings,
         is_broken=seconds > limit_seconds,
-        figure=rough_duration(seconds),
+        figure=duration_beside(seconds, limit_seconds),
         limit=f"at most {rough_duration(limit_seconds)}",
         detail=detail,
         command=command,

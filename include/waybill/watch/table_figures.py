@@ -13,7 +13,7 @@ from typing import Any
 
 from waybill.config import Stream
 from waybill.config.promises import Deadline, PromiseName, ShareOfRuns
-from waybill.config.quantities import counted, rough_duration
+from waybill.config.quantities import counted, rough_duration, share_beside
 from waybill.incidents.finding import Finding, duration_finding, measured
 from waybill.names import TopicPartition
 from waybill.watch.log_figures import Logs
@@ -273,13 +273,16 @@ def _share(
     name: str, promise: PromiseName, settings: ShareOfRuns, part: int, whole: int, now_ms: int, *, of: str, command: str
 ) -> Finding:
     share = part / whole if whole else 0.0
+    counts = whole >= settings.min_messages
     return measured(
         name,
         promise,
         settings,
-        is_broken=whole >= settings.min_messages and part > settings.limit * whole,
-        figure=f"{share:.1%}",
-        limit=f"at most {settings.limit:.1%}",
+        is_broken=counts and part > settings.limit * whole,
+        figure=share_beside(share, float(settings.limit), decimals=1),
+        limit=f"at most {settings.limit:.1%}"
+        if counts
+        else f"none below {counted(settings.min_messages, 'message')}; the last hour had {whole:,}",
         detail=f"{part:,} of {whole:,} {of}",
         command=command,
         since_ms=now_ms,

@@ -380,3 +380,22 @@ def test_pages_show_brokers_that_are_alive_and_those_that_should_hold_replicas()
         BrokerStatus(2, "", False, 0, 1, 1, None, False),
         BrokerStatus(3, "rack-3", True, 1, 1, 0, None, False),
     )
+
+
+def test_skew_that_does_not_count_prints_no_limit() -> None:
+    """V4: 300 % of an equal share stood beside `at most 150%`, as kept."""
+    state = cluster({f"flights/{number}": partition([1, 2, 3], [1, 2, 3]) for number in range(6)})
+    found = findings(state)["leader_skew"]
+    assert found.verdict is Verdict.KEPT and found.figure == "300% of an equal share"
+    assert found.limit == "none below 30 topic-partitions; the cluster has 6"
+    many = cluster({f"flights/{number}": partition([1, 2, 3], [1, 2, 3]) for number in range(30)})
+    counts = findings(many)["leader_skew"]
+    assert (counts.verdict, counts.limit) == (Verdict.BROKEN, "at most 150%")
+
+
+def test_no_figure_beyond_its_limit_is_shown_as_the_limit() -> None:
+    disks = tuple(LogDirectory(node, "/data", "", 1_000_000, 149_000) for node in BROKERS)
+    found = findings(slow={"directories": disks})["disk_used"]
+    assert (found.verdict, found.figure, found.limit) == (Verdict.BROKEN, "85.1%", "at most 85%")
+    ahead = findings(slow={"ahead_ms": {TopicPartition("flights", 0): 600_400}})["clock_skew"]
+    assert (ahead.verdict, ahead.figure) == (Verdict.BROKEN, "just over 10 min ahead")
