@@ -10,6 +10,8 @@ from waybill.config.quantities import duration_beside, rough_duration
 
 __all__ = [
     "CHANNEL",
+    "CONFIG",
+    "MEASURED",
     "NO_ANSWER",
     "REACHABLE",
     "READABLE",
@@ -27,6 +29,10 @@ NO_ANSWER = "no answer"
 """The figure of a service that does not answer at all."""
 READABLE = "readable"
 """The promise that the state of a stream's tables can be read."""
+MEASURED = "measured"
+"""The promise that each promise of a stream can be measured; with the stream '', those of what the subject names."""
+CONFIG = "config"
+"""The promise that the config of a stream is valid; with the stream '', that the config as a whole loads."""
 TASKS = "tasks"
 """The promise that the last run of a DAG succeeded, and that its tasks move on; the subject is the DAG's id."""
 CHANNEL = "channel"
@@ -52,7 +58,7 @@ class Finding:
     stream: str
     """'' for what all streams share."""
     promise: str
-    """A `PromiseName`, `REACHABLE`, `READABLE`, `TASKS` or `CHANNEL`."""
+    """A `PromiseName`, `REACHABLE`, `READABLE`, `MEASURED`, `CONFIG`, `TASKS` or `CHANNEL`."""
     verdict: Verdict
     severity: PromiseSeverity
     figure: str = ""

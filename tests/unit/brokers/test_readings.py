@@ -16,6 +16,7 @@ from kafka.protocol.metadata import FindCoordinatorRequest, FindCoordinatorRespo
 from waybill.brokers import readings
 from waybill.brokers.readings import GroupReading, SlowReadings, Wanted
 from waybill.errors import ConfigError, KafkaUnavailable
+from waybill.incidents.failures import Failures
 from waybill.names import TopicPartition
 from waybill.sources.cluster_state import Broker, ClusterState, PartitionState
 
@@ -98,7 +99,7 @@ def read_groups(
     monkeypatch.setattr(readings, "KafkaSource", FakeSource({TP: 100} if ends is None else ends, {}))
     missing: list[str] = []
     wanted = Wanted(groups=patterns, known_groups=known)
-    return readings._read_groups(cluster, STATE, wanted, missing), missing  # type: ignore[arg-type]
+    return readings._read_groups(cluster, STATE, wanted, missing, Failures()), missing  # type: ignore[arg-type]
 
 
 def test_listed_group_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
