@@ -356,7 +356,9 @@ def _without_markers(source: KafkaSource, tp: TopicPartition, committed: int, la
     try:
         return count_waiting(source, tp, committed, committed + lag)
     except WaybillError as error:
-        logger.info("%s: %d offsets from %d on count as messages, since they cannot be read: %s", tp, lag, committed, error)
+        logger.info(
+            "%s: %d offsets from %d on count as messages, since they cannot be read: %s", tp, lag, committed, error
+        )
         return lag
 
 

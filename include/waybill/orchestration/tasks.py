@@ -43,15 +43,15 @@ _VERBOSE_LIBRARIES = ("kafka", "kazoo", "botocore", "pyiceberg")
 # --- the start of every task ------------------------------------------------------------------------------------------
 
 
-def begin_task() -> Config:
-    """Return the config, after exporting its connections. Every task of a DAG calls this first.
+def begin_task(config: Config | None = None) -> Config:
+    """Return the config (None: that of the file), after exporting its connections. Every task of a DAG calls this first.
 
     It also silences the clients' messages about each connection that they open, so that the task's log shows Waybill's
     figures. Raises `ConfigError`, or what Airflow raises for a connection that does not exist.
     """
     for library in _VERBOSE_LIBRARIES:
         logging.getLogger(library).setLevel(logging.WARNING)
-    config = load_valid_streams()
+    config = config or load_valid_streams()
     export_connections(config)
     return config
 
@@ -167,11 +167,13 @@ def watch_promises() -> dict[str, Any]:
 
     A broken promise is an incident, and not a failure of the task: the task fails only if the watch itself cannot work.
     """
+    from waybill.config.last_valid import load_for_watch
     from waybill.watch.run import run_watch
 
-    config = begin_task()
-    os.environ.update(_alert_connections(config))
-    report = run_watch(config)
+    loaded = load_for_watch()
+    begin_task(loaded.config)
+    os.environ.update(_alert_connections(loaded.config))
+    report = run_watch(loaded)
     for finding in report.broken:
         logger.warning(
             "%s: %s %s (%s) %s",

@@ -42,8 +42,8 @@ from waybill.ingest.services import FindConnection, Sources, connect_sources
 from waybill.names import day_mark_key, day_of, kafka_memory_key, samples_key, table_states_key, volumes_key
 from waybill.store import Store
 from waybill.watch import airflow_figures, log_figures
-from waybill.watch.kafka_figures import KafkaMemory, measure_kafka
 from waybill.watch.airflow_figures import AIRFLOW
+from waybill.watch.kafka_figures import KafkaMemory, measure_kafka
 from waybill.watch.log_figures import Logs, joined, observe, without_verdicts
 from waybill.watch.samples import Samples
 from waybill.watch.table_figures import TableState, table_promises
@@ -162,9 +162,7 @@ class _Needed:
         if not error.retriable:
             # A connection that is missing or refused: the other services are watched, and the alert leaves.
             figure = f"cannot be used: {type(error).__name__}"
-            self.findings[self.service] = replace(
-                _reachable(self.service, Verdict.BROKEN, str(error)), figure=figure
-            )
+            self.findings[self.service] = replace(_reachable(self.service, Verdict.BROKEN, str(error)), figure=figure)
             return True
         # What needs Kafka needs ZooKeeper, too: the error says which of them is away.
         away = _SERVICES.get(type(error), self.service)

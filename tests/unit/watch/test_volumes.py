@@ -167,7 +167,7 @@ def test_a_local_peak_is_compared_with_itself_in_the_weeks_after_clocks_change(
 def test_an_hour_that_clocks_skipped_is_not_compared() -> None:
     zone = time_zone("Europe/Berlin")
     week_after = int(datetime(2027, 4, 4, 2, tzinfo=zone).timestamp()) // 3600
-    known = {hour: 1 for hour in range(week_after - 36 * 24, week_after)}
+    known = dict.fromkeys(range(week_after - 36 * 24, week_after), 1)
     # 02:00 does not exist on 28 March: three weeks are left of four.
     assert len(HourlyVolumes(week_after, 0, 1, known).same_hours(week_after, zone)) == 3
 
