@@ -270,14 +270,7 @@ def _read_groups(
 
     Kafka leaves out a group of the list if the user may not describe it, and if its broker does not answer.
     """
-    try:
-        listed = list_groups(cluster, sorted(state.brokers))
-    except ConfigError as error:
-        _note_missing(missing, "Describe on the groups", error)
-        listed = GroupList({}, tuple(state.brokers))
-    except KafkaUnavailable as error:  # an error in an answer: what is known of the groups can be read all the same
-        logger.warning("%s", error)
-        listed = GroupList({}, tuple(state.brokers))
+    listed = _list_groups(cluster, state, missing)
     named = {name for name in map(_name_of, wanted.groups) if name}
     watched = sorted(
         name
@@ -308,6 +301,16 @@ def _read_groups(
     return Groups(read, unread)
 
 
+def _list_groups(cluster: Cluster, state: ClusterState, missing: list[str]) -> GroupList:
+    try:
+        return list_groups(cluster, sorted(state.brokers))
+    except ConfigError as error:
+        _note_missing(missing, "Describe on the groups", error)
+    except KafkaUnavailable as error:  # an error in an answer: groups that are known by name can be read all the same
+        logger.warning("%s", error)
+    return GroupList({}, tuple(state.brokers))
+
+
 def _read_group(
     cluster: Cluster, state: ClusterState, wanted: Wanted, listed: GroupList, name: str
 ) -> GroupReading | str:
@@ -326,7 +329,8 @@ def _read_group(
     if kind and kind not in _WITH_OFFSETS:
         return f"not measured: it is a group of the type {kind!r}, which Waybill does not know"
     if name in listed.states:
-        return f"not measured: the group, which is {listed.states[name] or 'in an unknown state'}, has no committed offsets"
+        word = listed.states[name] or "in an unknown state"
+        return f"not measured: the group, which is {word}, has no committed offsets"
     if listed.silent:
         return f"broker {', '.join(map(str, listed.silent))} did not list its groups"
     return ""

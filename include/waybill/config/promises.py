@@ -238,8 +238,8 @@ class StreamVolume(Promise):
     )
     time_zone: Annotated[str, IsTimeZone()] = Field(
         "UTC",
-        description="The time zone whose hours are compared. With the zone of your users, a peak at 09:00 local time is "
-        "compared with that of 09:00 also in the weeks after clocks change.",
+        description="The time zone whose hours are compared. With the zone of your users, a peak at 09:00 local time "
+        "is compared with that of 09:00 also in the weeks after clocks change.",
     )
 
     @model_validator(mode="after")

@@ -122,7 +122,7 @@ MEANINGS: dict[str, Meaning] = {
         "table state", "Partition runs of the stream fail, and the table shows nothing newer. The archive goes on."
     ),
     MEASURED: Meaning(
-        "measurement", "What the promises that are named would report is not known. Archive and tables go on as they are."
+        "measurement", "What the promises that are named would report is not known. Archive and tables go on."
     ),
     CONFIG: Meaning("config", "Nothing is archived or published for what has the error, until it is corrected."),
     TASKS: Meaning(

@@ -44,7 +44,9 @@ _VERBOSE_LIBRARIES = ("kafka", "kazoo", "botocore", "pyiceberg")
 
 
 def begin_task(config: Config | None = None) -> Config:
-    """Return the config (None: that of the file), after exporting its connections. Every task of a DAG calls this first.
+    """Return the config, after exporting its connections. Every task of a DAG calls this first.
+
+    `config` None: that of the file.
 
     It also silences the clients' messages about each connection that they open, so that the task's log shows Waybill's
     figures. Raises `ConfigError`, or what Airflow raises for a connection that does not exist.

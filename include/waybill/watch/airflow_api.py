@@ -1,7 +1,7 @@
 """What Airflow's REST API (v2) shows of Waybill's DAGs: unhealthy components, failed runs, tasks at a standstill.
 
-A watch makes six requests, one of which fetches a token, and some more while a run has failed or a DAG is paused. It asks Airflow's API
-and not its database, whose tables differ between versions.
+A watch makes six requests, one of which fetches a token, and some more while a run has failed or a DAG is paused. It
+asks Airflow's API and not its database, whose tables differ between versions.
 """
 
 from __future__ import annotations

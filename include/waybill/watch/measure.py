@@ -387,20 +387,20 @@ def _table_findings(
     found: dict[str, list[Finding]] = {}
     due = []
     for name in names:
-        state, ignored = states.get(name), Failures()
-        if state is not None and not _is_due(state, now_ms):
-            found[name] = figures(name, state, ignored)
+        ignored = Failures()
+        if name in states and not _is_due(states[name], now_ms):
+            found[name] = figures(name, states[name], ignored)
         # A state at which an exception is raised is read again: then the exception is reported, if it stays.
-        if name not in found or ignored.texts or any(each.verdict is Verdict.BROKEN for each in found[name]):
+        if ignored.texts or _is_broken_or_missing(found.get(name)):
             due.append(name)
     found |= {name: _unknown(config, name, (*_TABLE_PROMISES, READABLE)) for name in due}
     if due:
         from waybill.staging.services import services_of
 
         del services.findings["the catalog"]
-        with services.needed("the catalog"), services_of(config, None) as opened, ThreadPoolExecutor(_THREADS) as pool:
-            away: WaybillError | None = None
-            for name, read in zip(due, pool.map(lambda name: _read(config, name, opened, now_ms), due), strict=True):
+        away: WaybillError | None = None
+        with services.needed("the catalog"), services_of(config, None) as opened:
+            for name, read in _read_all(config, due, opened, now_ms):
                 if isinstance(read, TableState):
                     states[name] = read
                     found[name] = figures(name, read, failed[name])
@@ -427,10 +427,22 @@ def _with_airflow(config: Config, services: WatchServices, found: list[Finding],
     return [*found, *airflow_figures.task_findings(config, state, found, now_ms)]
 
 
+def _is_broken_or_missing(found: Sequence[Finding] | None) -> bool:
+    return found is None or any(each.verdict is Verdict.BROKEN for each in found)
+
+
 def _is_due(state: TableState, now_ms: int) -> bool:
     """Return whether the state is to be read again: for all streams in the same minute, so that others import less."""
     minute = now_ms // _MINUTE_MS
     return minute % _READ_AGAIN_MINUTES == 0 or minute - state.read_ms // _MINUTE_MS >= _READ_AGAIN_MINUTES
+
+
+def _read_all(
+    config: Config, names: Sequence[str], services: Services, now_ms: int
+) -> list[tuple[str, TableState | WaybillError]]:
+    """Return the state of the tables of each stream, or why it cannot be read."""
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return list(zip(names, pool.map(lambda name: _read(config, name, services, now_ms), names), strict=True))
 
 
 def _read(config: Config, name: str, services: Services, now_ms: int) -> TableState | WaybillError:

@@ -115,23 +115,19 @@ class ScriptedAirflow:
         self.tasks.append({**known, **fields})
 
     def answer(self, path: str, query: dict[str, list[str]], body: dict[str, Any]) -> dict[str, Any]:
+        if path == "/api/v2/pools":
+            return self.page("pools", [{"name": name} for name in self.pools], query)
+        if path == "/api/v2/dags":
+            return self.page("dags", self.some_dags(query), query)
+        if path.startswith("/api/v2/dags/") and path.count("/") == 4:
+            return self.dag(path.rpartition("/")[2])
+        return self.answer_about_runs(path, query, body)
+
+    def answer_about_runs(self, path: str, query: dict[str, list[str]], body: dict[str, Any]) -> dict[str, Any]:
         if path == "/api/v2/monitor/health":
             return self.health
         if path == "/auth/token":
             return {"access_token": self.token}
-        if path == "/api/v2/dags":
-            dags = [self.dag(dag) for dag in {**self.dags, **{run["dag_id"]: {} for run in self.runs}}]
-            found = [dag for dag in dags if query["tags"][0] in [tag["name"] for tag in dag["tags"]]]
-            if "paused" in query:
-                found = [dag for dag in found if dag["is_paused"] is (query["paused"][0] == "true")]
-            if "dag_run_state" in query:
-                newest = {run["dag_id"]: run["state"] for run in self.runs}
-                found = [dag for dag in found if newest.get(dag["dag_id"]) in query["dag_run_state"]]
-            return self.page("dags", found, query)
-        if path == "/api/v2/pools":
-            return self.page("pools", [{"name": name} for name in self.pools], query)
-        if path.startswith("/api/v2/dags/") and path.count("/") == 4:
-            return self.dag(path.rpartition("/")[2])
         if path == "/api/v2/dags/~/dagRuns/list":
             return self.some_runs(set(body["dag_ids"]), set(body["states"]), body["end_date_gte"], body["page_limit"])
         if path.endswith("/dagRuns"):
@@ -143,6 +139,16 @@ class ScriptedAirflow:
             found = [task for task in found if task["dag_run_id"] in body["dag_run_ids"]]
         first = body.get("page_offset", 0)
         return {"task_instances": found[first : first + body["page_limit"]], "total_entries": len(found)}
+
+    def some_dags(self, query: dict[str, list[str]]) -> list[dict[str, Any]]:
+        dags = [self.dag(dag) for dag in {**self.dags, **{run["dag_id"]: {} for run in self.runs}}]
+        found = [dag for dag in dags if query["tags"][0] in [tag["name"] for tag in dag["tags"]]]
+        if "paused" in query:
+            found = [dag for dag in found if dag["is_paused"] is (query["paused"][0] == "true")]
+        if "dag_run_state" in query:
+            newest = {run["dag_id"]: run["state"] for run in self.runs}
+            found = [dag for dag in found if newest.get(dag["dag_id"]) in query["dag_run_state"]]
+        return found
 
     def dag(self, dag: str) -> dict[str, Any]:
         ours = {"dag_id": dag, "is_paused": False, "is_stale": False, "fileloc": "/dags/x.py"}
@@ -407,7 +413,8 @@ def test_paused_absent_and_foreign_dags_and_a_missing_pool_are_named(airflow: Sc
         "ingest": "pool lanes does not exist",
     }
     assert "another DAG has its id, from /dags/users/backfill.py" in found["backfill"].detail
-    assert "import error" in found["ledger"].detail and "import error" in found["maintenance"].detail
+    assert "import error" in found["ledger"].detail
+    assert "import error" in found["maintenance"].detail
     assert "Airflow has: default_pool" in found["ingest"].detail
     airflow.pools.append("lanes")
     assert "ingest" not in broken(findings(airflow, config=config))
@@ -431,8 +438,10 @@ def test_a_part_of_airflow_that_cannot_be_read_hides_no_other(
     airflow.dags["partition"] = {"is_paused": True}
     failures = Failures()
     state = ask_airflow(CONFIG, find(airflow), NOW_MS, failures)
-    assert state is not None and state.pools == (None if path.endswith("pools") else {"default_pool"})
-    assert what in " ".join(failures.texts) and len(failures.texts) == 1
+    assert state is not None
+    assert state.pools == (None if path.endswith("pools") else {"default_pool"})
+    assert what in " ".join(failures.texts)
+    assert len(failures.texts) == 1
     found = {each.subject: each for each in task_findings(CONFIG, state, (), NOW_MS)}
     assert found["partition"].verdict is Verdict.BROKEN
     kept = Verdict.KEPT if path.endswith("pools") else Verdict.UNKNOWN
