@@ -86,9 +86,10 @@ def _of_copy(path: Path, copy: Path, error: str) -> WatchConfig | None:
 def _of_sections(path: Path, error: ConfigError) -> WatchConfig:
     """Return a config of the sections that are valid, without streams. Raises `error` if that is too little."""
     try:
-        plain: Any = document.plain(document.parse_document(read_config(path)))  # type: ignore[arg-type]
+        root = document.parse_document(read_config(path))
     except (document.DocumentError, ConfigError):
         raise error from None
+    plain: Any = None if root is None else document.plain(root)
     if not isinstance(plain, dict):
         raise error
     known = {key: plain[key] for key in _SECTIONS if key in plain}
