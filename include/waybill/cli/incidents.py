@@ -15,6 +15,8 @@ from waybill.cli.targets import load_streams, make_decision, open_store
 from waybill.config.last_valid import WatchConfig, load_for_watch
 from waybill.config.quantities import counted, rough_duration
 from waybill.errors import ConfigError
+from waybill.incidents.finding import Verdict
+from waybill.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -150,9 +152,9 @@ def _print_report(report: WatchReport, *, as_json: bool) -> None:
     if as_json:
         print_json(_document(report))
         return
-    measured = [finding for finding in report.findings if finding.limit]
+    measured = [finding for finding in report.findings if finding.verdict is not Verdict.UNKNOWN]
     for finding in report.broken:
-        where = finding.stream or finding.subject
+        where = printable(finding.stream or finding.subject or finding.promise)
         typer.echo(f"{where}: {finding.promise} {finding.figure} ({finding.limit}){_detail(finding.detail)}")
     unknown = len(report.findings) - len(measured)
     note = f", {unknown} could not be measured" if unknown else ""

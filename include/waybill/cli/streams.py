@@ -26,6 +26,7 @@ from waybill.errors import ConfigError
 from waybill.incidents.book_store import BookStore
 from waybill.incidents.finding import CONFIG, TASKS
 from waybill.incidents.incident import Incident
+from waybill.printable import printable
 
 __all__ = ["list_streams", "run_decision"]
 
@@ -56,12 +57,18 @@ def list_streams(*, as_json: bool) -> None:
     for stream in streams:
         for stages, pause in _by_decision(stream.pauses):
             typer.echo(
-                f"\n{stream.name}: {stages} paused since {time_text_of(pause.at_ms)} by {pause.by}: {pause.reason}"
+                f"\n{stream.name}: {stages} paused since {time_text_of(pause.at_ms)} by {printable(pause.by)}: "
+                f"{printable(pause.reason)}"
             )
             typer.echo(f'  waybill resume {stream.name} --reason "…"')
         for problem in stream.problems:
             since = f" since {time_text_of(problem.since_ms)}" if problem.since_ms else ""
-            typer.echo(f"\n{stream.name}: {problem.error}{since}: {problem.message}")
+            typer.echo(f"\n{stream.name}: {problem.error}{since}: {_lines(problem.message)}")
+
+
+def _lines(text: str) -> str:
+    """Return a message, which may have several lines, for a terminal."""
+    return "\n".join(printable(line) for line in text.split("\n"))
 
 
 def _read_states(config: Config) -> list[_StreamState]:

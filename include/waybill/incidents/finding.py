@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from waybill.config.promises import DurationPromise, Promise, PromiseName, PromiseSeverity
 from waybill.config.quantities import duration_beside, rough_duration
+from waybill.printable import printable
 
 __all__ = [
     "CHANNEL",
@@ -80,9 +81,24 @@ class Finding:
     link: str = ""
     """Address of the DAG run in Airflow's UI, if the finding is about one."""
 
+    def __post_init__(self) -> None:
+        """Make one line of each text for people: it goes to terminals, logs, mails, chats and pages.
+
+        Texts hold names of groups, reasons of persons and messages of servers. The subject, which identifies the
+        finding, stays as it is.
+        """
+        for name in ("figure", "limit", "detail"):
+            object.__setattr__(self, name, _line(getattr(self, name)))
+        if self.names:
+            object.__setattr__(self, "names", tuple(_line(each) for each in self.names))
+
     @property
     def key(self) -> FindingKey:
         return self.stream, self.promise, self.subject
+
+
+def _line(text: str) -> str:
+    return text if text.isascii() and text.isprintable() else printable(text.replace("\n", " "))
 
 
 def measured(

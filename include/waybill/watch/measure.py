@@ -378,18 +378,12 @@ def _table_findings(
     if logs is None or services.store is None:
         return [finding for name in names for finding in _unknown(config, name, (*_TABLE_PROMISES, READABLE))]
 
-    def figures(name: str, state: TableState, failures: Failures) -> list[Finding]:
-        found = [_readable(name)]
-        for promise, read in table_promises(name, config.stream(name), state, logs, samples, now_ms).items():
-            found += _of_promise(config, name, promise, read, failures)
-        return without_verdicts(found, logs.unread.get(name, ""))
-
     found: dict[str, list[Finding]] = {}
     due = []
     for name in names:
         ignored = Failures()
         if name in states and not _is_due(states[name], now_ms):
-            found[name] = figures(name, states[name], ignored)
+            found[name] = _figures(config, name, states[name], logs, samples, now_ms, ignored)
         # A state at which an exception is raised is read again: then the exception is reported, if it stays.
         if ignored.texts or _is_broken_or_missing(found.get(name)):
             due.append(name)
@@ -403,7 +397,7 @@ def _table_findings(
             for name, read in _read_all(config, due, opened, now_ms):
                 if isinstance(read, TableState):
                     states[name] = read
-                    found[name] = figures(name, read, failed[name])
+                    found[name] = _figures(config, name, read, logs, samples, now_ms, failed[name])
                 elif read.retriable:
                     away = away or read
                 else:
@@ -412,6 +406,16 @@ def _table_findings(
             if away is not None:  # the other streams have been read all the same
                 raise away
     return [finding for name in names for finding in found[name]]
+
+
+def _figures(
+    config: Config, name: str, state: TableState, logs: Logs, samples: Samples, now_ms: int, failures: Failures
+) -> list[Finding]:
+    """Return the findings about the tables of a stream whose state is known."""
+    found = [_readable(name)]
+    for promise, read in table_promises(name, config.stream(name), state, logs, samples, now_ms).items():
+        found += _of_promise(config, name, promise, read, failures)
+    return without_verdicts(found, logs.unread.get(name, ""))
 
 
 def _with_airflow(config: Config, services: WatchServices, found: list[Finding], now_ms: int) -> list[Finding]:
