@@ -134,7 +134,7 @@ def record_ledgers() -> dict[str, Any]:
     ledger could not be read, after all others were.
     """
     from waybill.coordination import Coordinator
-    from waybill.errors import KafkaUnavailable, WaybillError
+    from waybill.errors import KafkaUnavailable, WaybillError, expected
     from waybill.ledger import record_ledger
     from waybill.staging.services import services_of
 
@@ -149,9 +149,12 @@ def record_ledgers() -> dict[str, Any]:
             try:
                 with Coordinator.of(config, name) as coordinator:
                     ledger = record_ledger(config, name, services, coordinator, without_kafka)
-            except WaybillError as error:
-                logger.error("%s: the ledger cannot be read: %s", name, error)
-                errors.append(error)
+            except Exception as error:
+                failure = expected(f"the ledger of stream {name}", error)
+                if failure is not error:
+                    logger.exception("the stack trace of the ledger of stream %s", name)
+                logger.error("%s: the ledger cannot be read: %s", name, failure)
+                errors.append(failure)
                 continue
             found[name] = len(ledger.imbalances)
             for imbalance in ledger.imbalances:
