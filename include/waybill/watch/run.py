@@ -64,8 +64,8 @@ def run_watch(
 
     With `dry_run` it only measures: it stores nothing, and sends nothing.
 
-    A service that does not answer is a finding, not an error: what needs it is left as it was. Raises `ConfigError` for
-    a connection that is missing, `DocumentTooNew` or `DocumentDamaged` for stored incidents that cannot be read.
+    A service that does not answer, or whose connection is missing or refused, is a finding, not an error: what needs it
+    is left as it was. Raises `DocumentTooNew` or `DocumentDamaged` for stored incidents that cannot be read.
     """
     began = time.monotonic()
     loaded = config if isinstance(config, WatchConfig) else WatchConfig(config)
