@@ -86,6 +86,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+from waybill.printable import printable
+
 __all__ = [
     "AirflowCleanupFailed",
     "AirflowUnavailable",
@@ -717,4 +719,5 @@ _MOST_CHARACTERS = 500
 
 
 def _shortened(text: str) -> str:
+    text = printable(text.replace("\n", " "))
     return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}… ({len(text):,} characters)"

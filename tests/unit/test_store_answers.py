@@ -168,3 +168,31 @@ def test_a_store_without_calls_closes_without_a_client(monkeypatch: pytest.Monke
 def test_a_profile_that_does_not_exist_is_an_error_before_the_first_call() -> None:
     with pytest.raises(ConfigError, match="nobody"):
         Store(S3Endpoint(profile="nobody"), "bucket")
+
+
+def test_many_threads_share_a_store_without_a_dropped_connection(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """U3: `waybill ledger` printed "Connection pool is full, discarding connection" for its 8 threads."""
+    threads = 32
+    together = threading.Barrier(threads, timeout=30)
+    answer = ScriptedS3.kind
+
+    def kind(method: str, path: str) -> str:
+        together.wait()  # all requests are at the server at the same time
+        return answer(method, path)
+
+    monkeypatch.setattr(ScriptedS3, "kind", staticmethod(kind))
+    s3 = ScriptedS3()
+    serving = threading.Thread(target=s3.server.serve_forever, kwargs={"poll_interval": 0.01})
+    serving.start()
+    try:
+        endpoint = S3Endpoint(endpoint_url=s3.url, access_key="a", secret_key="b")
+        with Store(endpoint, "bucket") as store, ThreadPoolExecutor(threads) as pool:
+            list(pool.map(lambda number: store.exists(f"k{number}"), range(threads)))
+    finally:
+        s3.server.shutdown()
+        s3.server.server_close()
+        serving.join()
+    assert len(s3.calls) == threads
+    assert [record.getMessage() for record in caplog.records if "pool is full" in record.getMessage()] == []

@@ -16,7 +16,8 @@ from waybill.brokers.readings import Groups, Readings
 from waybill.config.kafka_promises import KafkaPromiseName, KafkaPromises, Lasting, Skew
 from waybill.config.kafka_topics import KafkaTopic
 from waybill.config.promises import PromiseSeverity
-from waybill.config.quantities import counted, rough_duration
+from waybill.config.quantities import counted, duration_beside, rough_duration, share_beside
+from waybill.incidents.failures import Failures
 from waybill.incidents.finding import Finding
 from waybill.names import TopicPartition
 from waybill.sources.cluster_state import ClusterState
@@ -56,22 +57,33 @@ class Subjects:
         return sorted(name for name, matches in self.streams.items() if any(matches(topic) for topic in topics))
 
 
-def health_findings(subjects: Subjects, readings: Readings, seen: Seen, now_ms: int) -> list[Finding]:
+def health_findings(
+    subjects: Subjects, readings: Readings, seen: Seen, now_ms: int, failures: Failures | None = None
+) -> list[Finding]:
     """Return a finding about each promise, and one about each watched consumer group.
 
-    What could not be read is unknown, not kept. `seen` includes what `readings` shows.
+    What could not be read is unknown, not kept. `seen` includes what `readings` shows. A promise at which an exception
+    is raised that no code expects is unknown, too, and `failures` has it.
     """
-    promises, state = subjects.promises, readings.state
-    found = [_lasting(subjects, name, each, readings, seen.history, now_ms) for name, each in _LASTING.items()]
+    promises, state, found = subjects.promises, readings.state, list[Finding]()
+    failures = Failures() if failures is None else failures
     # `waybill kafka plan` is about declared topics only, and moves no replica that is where it may be.
     for_leaders = "waybill kafka plan" if subjects.declared else HEALTH_COMMAND
     skew = partial(_skew, state=state, now_ms=now_ms)
-    found += [
-        skew(KafkaPromiseName.LEADER_SKEW, promises.leader_skew, counts=_leaders(state), command=for_leaders),
-        skew(KafkaPromiseName.REPLICA_SKEW, promises.replica_skew, counts=_replicas(state), command=HEALTH_COMMAND),
-        _below_declared(subjects, readings, now_ms),
-        _unclean_election(subjects, readings, now_ms),
-        controllers_finding(
+    name = KafkaPromiseName
+    ways: dict[KafkaPromiseName, Callable[[], Finding]] = {
+        each: partial(_lasting, subjects, each, kind, readings, seen.history, now_ms) for each, kind in _LASTING.items()
+    }
+    ways |= {
+        name.LEADER_SKEW: lambda: skew(
+            name.LEADER_SKEW, promises.leader_skew, counts=_leaders(state), command=for_leaders
+        ),
+        name.REPLICA_SKEW: lambda: skew(
+            name.REPLICA_SKEW, promises.replica_skew, counts=_replicas(state), command=HEALTH_COMMAND
+        ),
+        name.BELOW_DECLARED: lambda: _below_declared(subjects, readings, now_ms),
+        name.UNCLEAN_ELECTION: lambda: _unclean_election(subjects, readings, now_ms),
+        name.CONTROLLERS: lambda: controllers_finding(
             promises.controllers,
             readings.quorum,
             readings.quorum_error,
@@ -79,13 +91,15 @@ def health_findings(subjects: Subjects, readings: Readings, seen: Seen, now_ms: 
             troubles=seen.quorum,
             now_ms=now_ms,
         ),
-        _disk_used(promises, readings, now_ms),
-        _clock_skew(promises, readings, now_ms),
-        _unmatched_topics(subjects, readings, now_ms),
-        _missing_topics(subjects, readings, now_ms),
-        _access(promises, readings, now_ms),
-        *group_findings(promises.groups, readings.groups, seen.commits, now_ms),
-    ]
+        name.DISK_USED: lambda: _disk_used(promises, readings, now_ms),
+        name.CLOCK_SKEW: lambda: _clock_skew(promises, readings, now_ms),
+        name.UNMATCHED_TOPICS: lambda: _unmatched_topics(subjects, readings, now_ms),
+        name.MISSING_TOPICS: lambda: _missing_topics(subjects, readings, now_ms),
+        name.ACCESS: lambda: _access(promises, readings, now_ms),
+    }
+    for each, read in ways.items():
+        found.append(failures.measure(f"promise {each}", read, partial(unknown_finding, each, promises.of(each))))
+    found += group_findings(promises.groups, readings.groups, seen.commits, now_ms)
     return _given(found)
 
 
@@ -183,8 +197,10 @@ def _skew(
         settings,
         now_ms,
         broken=counted_ones and ratio > float(settings.limit),
-        figure=f"{ratio:.0%} of an equal share",
-        limit=f"at most {float(settings.limit):.0%}",
+        figure=f"{share_beside(ratio, float(settings.limit))} of an equal share",
+        limit=f"at most {float(settings.limit):.0%}"
+        if counted_ones
+        else f"none below {settings.min_partitions:,} topic-partitions; the cluster has {len(state.partitions):,}",
         detail=f"{worst} has the most",
         value=ratio,
         command=command,
@@ -323,7 +339,7 @@ def _disk_used(promises: KafkaPromises, readings: Readings, now_ms: int) -> Find
         settings,
         now_ms,
         broken=bool(faults),
-        figure="a log directory failed" if failed else f"{share:.0%}",
+        figure="a log directory failed" if failed else share_beside(share, float(settings.limit)),
         limit=limit,
         detail=first_of(faults, "; "),
         names=faults,
@@ -347,7 +363,7 @@ def _clock_skew(promises: KafkaPromises, readings: Readings, now_ms: int) -> Fin
         settings,
         now_ms,
         broken=bool(faults),
-        figure=f"{rough_duration(seconds)} ahead",
+        figure=f"{duration_beside(seconds, limit_seconds)} ahead",
         limit=limit,
         detail=f"new messages have timestamps in the future: {first_of([str(tp) for tp in faults])}",
         names=[str(tp) for tp in faults],

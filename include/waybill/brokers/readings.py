@@ -16,7 +16,8 @@ from typing import Any, Self
 
 from waybill.brokers.what_if import TopicRules
 from waybill.config import IsolationLevel
-from waybill.errors import ConfigError, KafkaUnavailable
+from waybill.errors import ConfigError, KafkaUnavailable, WaybillError
+from waybill.incidents.failures import Failures
 from waybill.names import TopicPartition
 from waybill.sources.cluster import Cluster
 from waybill.sources.cluster_state import ClusterState, fetch_cluster_state, fetch_states_of_all
@@ -25,6 +26,7 @@ from waybill.sources.controllers import Quorum, fetch_quorum
 from waybill.sources.kafka import KafkaSource
 from waybill.sources.log_directories import LogDirectory, fetch_log_directories
 from waybill.sources.topic_configs import fetch_effective_configs
+from waybill.sources.waiting_messages import MOST_OFFSETS, count_waiting
 
 __all__ = ["GroupReading", "Groups", "Readings", "SlowReadings", "Wanted", "read_cluster"]
 
@@ -33,6 +35,9 @@ logger = logging.getLogger(__name__)
 _READ_AGAIN = timedelta(minutes=5)
 _GROUP_TIMEOUT_SECONDS, _GROUPS_TIMEOUT_SECONDS = 3.0, 15.0
 """For the committed offsets of one group, and of all groups."""
+_SHARE = "share"
+_WITH_OFFSETS = ("classic", "consumer", "streams")
+"""The types of groups whose committed offsets OffsetFetch tells."""
 _MIN_IN_SYNC, _UNCLEAN = "min.insync.replicas", "unclean.leader.election.enable"
 
 
@@ -138,20 +143,31 @@ class Wanted:
     """The patterns of watched consumer groups."""
     known_groups: Collection[str] = ()
     """The groups that an earlier watch has read."""
+    committed: Mapping[str, int] = field(default_factory=dict)
+    """Their committed offsets then, added up."""
 
 
-def read_cluster(cluster: Cluster, slow: SlowReadings, wanted: Wanted, now_ms: int) -> Readings:
-    """Read the cluster. `slow`: what was read before.
+def read_cluster(
+    cluster: Cluster, slow: SlowReadings, wanted: Wanted, now_ms: int, failures: Failures | None = None
+) -> Readings:
+    """Read the cluster. `slow`: what was read before. `failures`: collects exceptions that no code expects.
 
     Raises `KafkaUnavailable` when no broker answers.
     """
+    failures = Failures() if failures is None else failures
     state = fetch_cluster_state(cluster)
     missing: list[str] = []
     unlisted = sorted(set(wanted.topics) - state.topic_ids.keys())
     if unlisted:
         state = _with_unlisted(state, fetch_states_of_all(cluster, sorted(state.brokers), unlisted))
     if slow.is_due(now_ms, state.topic_ids):
-        slow = _read_slowly(cluster, state, slow, wanted.streams, now_ms)
+        try:
+            slow = _read_slowly(cluster, state, slow, wanted.streams, now_ms)
+        except KafkaUnavailable as error:
+            # The cluster has answered. What was read before counts until the next watch reads again.
+            logger.warning("configs, disks and timestamps are those of an earlier watch: %s", error)
+        except Exception as error:
+            failures.caught("configs, disks and timestamps of Kafka", error)
     quorum, quorum_error, quorum_hidden = None, "", False
     try:
         quorum = fetch_quorum(cluster)
@@ -160,7 +176,9 @@ def read_cluster(cluster: Cluster, slow: SlowReadings, wanted: Wanted, now_ms: i
     except ConfigError as error:
         quorum_hidden = True
         _note_missing(missing, "Describe on the cluster (quorum)", error)
-    groups = _read_groups(cluster, state, wanted, missing) if wanted.groups else Groups()
+    except Exception as error:
+        quorum_error = str(failures.caught("the quorum of Kafka's controllers", error))
+    groups = _read_groups(cluster, state, wanted, missing, failures) if wanted.groups else Groups()
     missing += [f"Describe on topic {topic!r}" for topic in sorted(state.refused)]
     return Readings(state, slow, quorum, quorum_error, quorum_hidden, groups, (*missing, *slow.missing_acls))
 
@@ -245,16 +263,14 @@ def _read_times(
     return log_ends, {tp: ahead for tp, ahead in ahead_ms.items() if ahead > 0}
 
 
-def _read_groups(cluster: Cluster, state: ClusterState, wanted: Wanted, missing: list[str]) -> Groups:
+def _read_groups(
+    cluster: Cluster, state: ClusterState, wanted: Wanted, missing: list[str], failures: Failures
+) -> Groups:
     """Read the consumer groups that a pattern matches. One that was read before, or is named, is asked for by name.
 
     Kafka leaves out a group of the list if the user may not describe it, and if its broker does not answer.
     """
-    try:
-        listed = list_groups(cluster, sorted(state.brokers))
-    except ConfigError as error:
-        _note_missing(missing, "Describe on the groups", error)
-        listed = GroupList({}, tuple(state.brokers))
+    listed = _list_groups(cluster, state, missing)
     named = {name for name in map(_name_of, wanted.groups) if name}
     watched = sorted(
         name
@@ -268,31 +284,86 @@ def _read_groups(cluster: Cluster, state: ClusterState, wanted: Wanted, missing:
             unread[name] = "there was no time left: other groups took too long to answer"
             continue
         try:
-            committed = fetch_all_group_offsets(cluster, name, _GROUP_TIMEOUT_SECONDS)
+            found = _read_group(cluster, state, wanted, listed, name)
         except ConfigError as error:
             acl = f"Describe on group {name!r}"
             _note_missing(missing, acl, error)
             unread[name] = f"the user lacks {acl}"
         except KafkaUnavailable as error:
             unread[name] = str(error)
+        except Exception as error:  # one group is an element of this loop: the others are read
+            unread[name] = str(failures.caught(f"consumer group {name!r}", error))
         else:
-            if committed or name in listed.states:
-                read[name] = _group_reading(cluster, state, listed.states.get(name, ""), committed)
-            elif listed.silent:
-                unread[name] = f"broker {', '.join(map(str, listed.silent))} did not list its groups"
-            elif name in named:
-                unread[name] = "the group does not exist: it has no consumers and no committed offsets"
+            if isinstance(found, GroupReading):
+                read[name] = found
+            elif found or name in named:
+                unread[name] = found or "the group does not exist: it has no consumers and no committed offsets"
     return Groups(read, unread)
 
 
+def _list_groups(cluster: Cluster, state: ClusterState, missing: list[str]) -> GroupList:
+    try:
+        return list_groups(cluster, sorted(state.brokers))
+    except ConfigError as error:
+        _note_missing(missing, "Describe on the groups", error)
+    except KafkaUnavailable as error:  # an error in an answer: groups that are known by name can be read all the same
+        logger.warning("%s", error)
+    return GroupList({}, tuple(state.brokers))
+
+
+def _read_group(
+    cluster: Cluster, state: ClusterState, wanted: Wanted, listed: GroupList, name: str
+) -> GroupReading | str:
+    """Return what a group has committed, or why it is not measured; '' if Kafka does not have the group.
+
+    Raises `KafkaUnavailable`, and `ConfigError` if the user may not describe the group.
+    """
+    kind = listed.types.get(name, "")
+    if kind == _SHARE:
+        # Their offsets are in Kafka's share coordinator. OffsetFetch answers for such a group with an empty list, as
+        # for a group that has committed nothing.
+        return "not measured: it is a share group, whose offsets Kafka does not tell as those of a consumer group"
+    committed = fetch_all_group_offsets(cluster, name, _GROUP_TIMEOUT_SECONDS)
+    if committed:
+        return _group_reading(cluster, state, listed.states.get(name, ""), committed, wanted.committed.get(name))
+    if kind and kind not in _WITH_OFFSETS:
+        return f"not measured: it is a group of the type {kind!r}, which Waybill does not know"
+    if name in listed.states:
+        word = listed.states[name] or "in an unknown state"
+        return f"not measured: the group, which is {word}, has no committed offsets"
+    if listed.silent:
+        return f"broker {', '.join(map(str, listed.silent))} did not list its groups"
+    return ""
+
+
 def _group_reading(
-    cluster: Cluster, state: ClusterState, word: str, committed: Mapping[TopicPartition, int]
+    cluster: Cluster,
+    state: ClusterState,
+    word: str,
+    committed: Mapping[TopicPartition, int],
+    committed_before: int | None,
 ) -> GroupReading:
     existing = [tp for tp in committed if tp in state.partitions]
     source = KafkaSource.sharing(cluster, IsolationLevel.READ_UNCOMMITTED)
     ends = source.ends_briefly([tp for tp in existing if state.partitions[tp].has_leader])
-    lag = sum(max(0, ends[tp] - committed[tp]) for tp in existing if tp in ends)
-    return GroupReading(word, sum(committed.values()), lag, len(existing) - len(ends))
+    lags = {tp: max(0, ends[tp] - committed[tp]) for tp in existing if tp in ends}
+    if sum(committed.values()) == committed_before:
+        # Only now would a small lag count: a group at work has one at each watch.
+        lags = {tp: _without_markers(source, tp, committed[tp], lag) for tp, lag in lags.items()}
+    return GroupReading(word, sum(committed.values()), sum(lags.values()), len(existing) - len(ends))
+
+
+def _without_markers(source: KafkaSource, tp: TopicPartition, committed: int, lag: int) -> int:
+    """Return how many of the offsets before a group hold a message, if that can be read; else how many there are."""
+    if not 0 < lag <= MOST_OFFSETS:
+        return lag
+    try:
+        return count_waiting(source, tp, committed, committed + lag)
+    except WaybillError as error:
+        logger.info(
+            "%s: %d offsets from %d on count as messages, since they cannot be read: %s", tp, lag, committed, error
+        )
+        return lag
 
 
 def _name_of(pattern: str) -> str:

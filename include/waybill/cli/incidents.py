@@ -12,8 +12,11 @@ import typer
 
 from waybill.cli.render import Column, print_json, print_table, time_text
 from waybill.cli.targets import load_streams, make_decision, open_store
+from waybill.config.last_valid import WatchConfig, load_for_watch
 from waybill.config.quantities import counted, rough_duration
 from waybill.errors import ConfigError
+from waybill.incidents.finding import Verdict
+from waybill.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,11 +35,21 @@ def watch(*, dry_run: bool, every_seconds: int | None, as_json: bool) -> None:
 
     while True:
         began = time.monotonic()
-        report = run_watch(load_streams(), dry_run=dry_run)
+        report = run_watch(_load_for_watch(), dry_run=dry_run)
         _print_report(report, as_json=as_json)
         if every_seconds is None:
             raise typer.Exit(1 if report.broken else 0)
         time.sleep(max(0.0, every_seconds - (time.monotonic() - began)))
+
+
+def _load_for_watch() -> WatchConfig:
+    """Return the config to watch with, and print the errors of the file to stderr."""
+    loaded = load_for_watch()
+    if loaded.error:
+        typer.echo(f"the config does not load, and this watch works with {loaded.source}:\n{loaded.error}", err=True)
+    for name, error in loaded.config.broken.items():
+        typer.echo(f"stream {name} is left out, since its config has errors:\n{error}", err=True)
+    return loaded
 
 
 def test_channel(name: str) -> None:
@@ -139,9 +152,9 @@ def _print_report(report: WatchReport, *, as_json: bool) -> None:
     if as_json:
         print_json(_document(report))
         return
-    measured = [finding for finding in report.findings if finding.limit]
+    measured = [finding for finding in report.findings if finding.verdict is not Verdict.UNKNOWN]
     for finding in report.broken:
-        where = finding.stream or finding.subject
+        where = printable(finding.stream or finding.subject or finding.promise)
         typer.echo(f"{where}: {finding.promise} {finding.figure} ({finding.limit}){_detail(finding.detail)}")
     unknown = len(report.findings) - len(measured)
     note = f", {unknown} could not be measured" if unknown else ""

@@ -13,6 +13,7 @@ from waybill.cli.render import Column, count, print_json, print_table, time_text
 from waybill.cli.targets import load_streams, open_store
 from waybill.config.kafka_promises import KafkaPromiseName
 from waybill.config.quantities import rough_duration
+from waybill.incidents.failures import Failures
 from waybill.incidents.finding import Finding, Verdict
 from waybill.names import kafka_memory_key
 from waybill.watch.kafka_figures import KafkaMeasured, KafkaMemory, measure_kafka
@@ -27,7 +28,8 @@ def show_health(*, history: bool, as_json: bool) -> None:
         memory = KafkaMemory.parse(store.read_if_exists(kafka_memory_key(store.prefix)))
     now_ms = time.time_ns() // 1_000_000
     with connect_cluster(config) as cluster:
-        measured = measure_kafka(config, cluster, memory, now_ms)
+        failures = Failures()
+        measured = measure_kafka(config, cluster, memory, now_ms, failures)
     if as_json:
         print_json(_document(measured))
     else:
@@ -35,7 +37,9 @@ def show_health(*, history: bool, as_json: bool) -> None:
         _print_findings(measured.findings)
         if history:
             _print_history(measured.memory.history, now_ms)
-    if any(finding.verdict is Verdict.BROKEN for finding in measured.findings):
+    for text in failures.texts:
+        typer.echo(f"not measured: {text}", err=True)
+    if failures.texts or any(finding.verdict is Verdict.BROKEN for finding in measured.findings):
         raise typer.Exit(1)
 
 

@@ -14,6 +14,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from waybill.printable import printable
+
 __all__ = [
     "Column",
     "bytes_document",
@@ -51,7 +53,7 @@ def print_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> Non
 
     A cell that cannot be wrapped makes the table wider than the terminal; it is not cut.
     """
-    cells = [[column.title for column in columns], *rows]
+    cells = [[column.title for column in columns], *([printable(cell) for cell in row] for row in rows)]
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, _COLUMN_DISTANCE, 0, 0))
     for column in columns:
         table.add_column(

@@ -23,6 +23,10 @@ from waybill.coordination import (
     read_pauses,
 )
 from waybill.errors import ConfigError
+from waybill.incidents.book_store import BookStore
+from waybill.incidents.finding import CONFIG, TASKS
+from waybill.incidents.incident import Incident
+from waybill.printable import printable
 
 __all__ = ["list_streams", "run_decision"]
 
@@ -53,12 +57,18 @@ def list_streams(*, as_json: bool) -> None:
     for stream in streams:
         for stages, pause in _by_decision(stream.pauses):
             typer.echo(
-                f"\n{stream.name}: {stages} paused since {time_text_of(pause.at_ms)} by {pause.by}: {pause.reason}"
+                f"\n{stream.name}: {stages} paused since {time_text_of(pause.at_ms)} by {printable(pause.by)}: "
+                f"{printable(pause.reason)}"
             )
             typer.echo(f'  waybill resume {stream.name} --reason "…"')
         for problem in stream.problems:
             since = f" since {time_text_of(problem.since_ms)}" if problem.since_ms else ""
-            typer.echo(f"\n{stream.name}: {problem.error}{since}: {problem.message}")
+            typer.echo(f"\n{stream.name}: {problem.error}{since}: {_lines(problem.message)}")
+
+
+def _lines(text: str) -> str:
+    """Return a message, which may have several lines, for a terminal."""
+    return "\n".join(printable(line) for line in text.split("\n"))
 
 
 def _read_states(config: Config) -> list[_StreamState]:
@@ -70,8 +80,14 @@ def _read_states(config: Config) -> list[_StreamState]:
             for group in config.ingest_groups()
             for problem in GroupProblems.read(session, root, group).known.values()
         ]
+        incidents = [each for each in BookStore(root, session, None).load().incidents if each.is_open]
     states = [
-        _StreamState(name, _dags(config, name), pauses[name], [each for each in problems if each.stream == name])
+        _StreamState(
+            name,
+            _dags(config, name),
+            pauses[name],
+            [*(each for each in problems if each.stream == name), *_incidents(incidents, name, _dags(config, name))],
+        )
         for name in names
     ]
     broken = [
@@ -79,6 +95,16 @@ def _read_states(config: Config) -> list[_StreamState]:
         for name, text in config.broken.items()
     ]
     return sorted(states + broken, key=lambda state: state.name)
+
+
+def _incidents(incidents: Sequence[Incident], name: str, dags: Mapping[str, str]) -> list[Problem]:
+    """Return what the watch found about the DAGs of a stream, and about its config, as problems."""
+    return [
+        Problem(name, f"incident: {each.promise}", f"{each.figure}: {each.detail}", each.since_ms)
+        for each in incidents
+        if (each.promise == TASKS and each.subject in dags.values())
+        or (each.promise == CONFIG and each.stream in ("", name))
+    ]
 
 
 def _dags(config: Config, name: str) -> dict[str, str]:

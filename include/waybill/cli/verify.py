@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator, Sequence
 
 import typer
@@ -13,9 +14,13 @@ from waybill.cli.render import Column, bytes_text, count, print_json, print_tabl
 from waybill.cli.targets import load_streams, open_catalog, open_coordinator, open_store, stream_names
 from waybill.config import Config
 from waybill.config.quantities import counted
+from waybill.errors import UnexpectedFailure, WaybillError
 from waybill.verify import Report, verify_stream
+from waybill.verify.report import Fault, FaultKind
 
 __all__ = ["run"]
+
+logger = logging.getLogger(__name__)
 
 _OF_ARCHIVE = ("chains", "objects", "messages", "bytes")
 _OF_TABLES = ("rows", "quarantine", "waiting", "lost", "repeated", "foreign")
@@ -25,13 +30,30 @@ _OF_DEDUP = ("unique", "duplicates", "unswept")
 def run(stream: str | None, *, table: bool, keys: bool, as_json: bool) -> None:
     """Verify one stream or all, print the result, and exit with 1 if there are faults. See `waybill verify --help`."""
     config = load_streams()
-    reports = [_verify(config, name, table=table, keys=keys) for name in stream_names(config, stream)]
+    reports = [_verify_alone(config, name, table=table, keys=keys) for name in stream_names(config, stream)]
     if as_json:
         print_json([report.document() for report in reports])
     else:
         _print(reports)
     if not all(report.is_sound for report in reports):
         raise typer.Exit(1)
+
+
+def _verify_alone(config: Config, name: str, *, table: bool, keys: bool) -> Report:
+    """Return the report of a stream. An exception that no code expects is a fault in it, and the others are verified.
+
+    Raises the errors of Waybill, such as a service that does not answer.
+    """
+    try:
+        return _verify(config, name, table=table, keys=keys)
+    except WaybillError:
+        raise
+    except Exception as error:
+        logger.exception("the stack trace of the failed check of stream %s", name)
+        report = Report(name, config.stream(name).generation)
+        failure = UnexpectedFailure(f"the check of stream {name}", error)
+        report.add_fault(Fault(FaultKind.UNEXPECTED, "verify", None, None, None, str(failure)))
+        return report
 
 
 def _verify(config: Config, name: str, *, table: bool, keys: bool) -> Report:

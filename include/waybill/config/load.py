@@ -15,7 +15,16 @@ from waybill.config.error_lines import child, describe, describe_all
 from waybill.config.root import Config
 from waybill.errors import ConfigError
 
-__all__ = ["CONFIG_VARIABLE", "DEFAULT_PATH", "MAX_FILE_BYTES", "config_path", "load_config", "load_valid_streams"]
+__all__ = [
+    "CONFIG_VARIABLE",
+    "DEFAULT_PATH",
+    "MAX_FILE_BYTES",
+    "config_path",
+    "load_config",
+    "load_valid_streams",
+    "read_config",
+    "valid_streams_of",
+]
 
 CONFIG_VARIABLE = "WAYBILL_CONFIG"
 DEFAULT_PATH = Path(__file__).parents[2] / "config" / "streams.yaml"
@@ -36,7 +45,7 @@ def load_config(path: Path | None = None) -> Config:
     Raise `ConfigError` with one line for each error: file, line, key, what is allowed, and what was found.
     """
     path = path or config_path()
-    root = _parse(path)
+    root = _parse(path, read_config(path))
     try:
         return _validate(path, root, ())
     except ValidationError as error:
@@ -50,7 +59,12 @@ def load_valid_streams(path: Path | None = None) -> Config:
     every stream.
     """
     path = path or config_path()
-    root = _parse(path)
+    return valid_streams_of(path, read_config(path))
+
+
+def valid_streams_of(path: Path, text: str) -> Config:
+    """Do the same as `load_valid_streams` with the text of a config. `path`: where it is from, for errors and files."""
+    root = _parse(path, text)
     broken: dict[str, list[str]] = {}
     while True:
         try:
@@ -78,8 +92,7 @@ def _count_streams(root: document.Node) -> int:
     return len(streams.items) if isinstance(streams, document.Mapping) else 0
 
 
-def _parse(path: Path) -> document.Node:
-    text = _read(path)
+def _parse(path: Path, text: str) -> document.Node:
     try:
         root = document.parse_document(text)
     except document.DocumentError as error:
@@ -98,7 +111,8 @@ def _validate(path: Path, root: document.Node, without: Collection[str]) -> Conf
     return Config.model_validate(plain, context={DIRECTORY: path.parent})
 
 
-def _read(path: Path) -> str:
+def read_config(path: Path) -> str:
+    """Return the text of a config. Raises `ConfigError` if it cannot be read, is too large, or is not UTF-8."""
     try:
         with path.open("rb") as file:
             content = file.read(MAX_FILE_BYTES + 1)

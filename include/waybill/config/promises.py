@@ -26,6 +26,7 @@ __all__ = [
     "PromiseSeverity",
     "Promises",
     "ShareOfRuns",
+    "StreamVolume",
     "time_zone",
 ]
 
@@ -235,6 +236,11 @@ class StreamVolume(Promise):
     min_weeks: Annotated[int, WholeNumberBetween(1, 4)] = Field(
         2, description="How many of the four weeks must be known for a verdict."
     )
+    time_zone: Annotated[str, IsTimeZone()] = Field(
+        "UTC",
+        description="The time zone whose hours are compared. With the zone of your users, a peak at 09:00 local time "
+        "is compared with that of 09:00 also in the weeks after clocks change.",
+    )
 
     @model_validator(mode="after")
     def _check_order(self) -> Self:
@@ -267,8 +273,10 @@ class Deadline(Section):
             return end, end + self.hour
         assert self.day is not None
         zone = time_zone(self.time_zone)
-        local = now.astimezone(zone)
-        day = local.date() if local.timetz().replace(tzinfo=None) >= self.day else local.date() - timedelta(days=1)
+        day = now.astimezone(zone).date()
+        # Compared in UTC: on the day on which clocks are set back, a local time passes twice, and is due once.
+        if datetime.combine(day, self.day, zone).astimezone(UTC) > now:
+            day -= timedelta(days=1)
         midnight = datetime.combine(day, time(), zone)
         return midnight.astimezone(UTC), datetime.combine(day, self.day, zone).astimezone(UTC)
 

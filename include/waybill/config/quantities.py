@@ -21,11 +21,13 @@ __all__ = [
     "SizeBetween",
     "WholeNumberBetween",
     "counted",
+    "duration_beside",
     "format_duration",
     "format_size",
     "parse_duration",
     "parse_size",
     "rough_duration",
+    "share_beside",
     "whole_number",
 ]
 
@@ -109,6 +111,23 @@ def rough_duration(seconds: float) -> str:
         if amount or not parts:
             parts.append(f"{amount} {name}")
     return " ".join(parts[:1] if units[first][1] == "min" else parts)
+
+
+def duration_beside(seconds: float, limit_seconds: float) -> str:
+    """Return `rough_duration`; `just over …` if it is longer than a limit and would be shown as the same."""
+    text = rough_duration(seconds)
+    return f"just over {text}" if seconds > limit_seconds and text == rough_duration(limit_seconds) else text
+
+
+def share_beside(share: float, limit: float, *, decimals: int = 0) -> str:
+    """Return a share in percent, with so many more decimals that it differs from a limit that it does not equal.
+
+    So no figure beyond its limit is shown as the limit. `decimals`: the fewest; at most four more are shown.
+    """
+    for places in range(decimals, decimals + 4):
+        if share == limit or f"{share:.{places}%}" != f"{limit:.{places}%}":
+            return f"{share:.{places}%}"
+    return f"{share:.{decimals + 4}%}"
 
 
 class DurationBetween(ValueType):

@@ -65,7 +65,7 @@ __all__ = [
 ]
 
 _VERSION = 1
-_THREADS = 4  # the number of a store's connections
+_THREADS = 4  # waits for S3, not for the CPU
 
 
 # --- staged ---

@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from waybill.config.promises import DurationPromise, Promise, PromiseName, PromiseSeverity
-from waybill.config.quantities import rough_duration
+from waybill.config.quantities import duration_beside, rough_duration
+from waybill.printable import printable
 
 __all__ = [
     "CHANNEL",
+    "CONFIG",
+    "MEASURED",
     "NO_ANSWER",
     "REACHABLE",
     "READABLE",
@@ -27,6 +30,10 @@ NO_ANSWER = "no answer"
 """The figure of a service that does not answer at all."""
 READABLE = "readable"
 """The promise that the state of a stream's tables can be read."""
+MEASURED = "measured"
+"""The promise that each promise of a stream can be measured; with the stream '', those of what the subject names."""
+CONFIG = "config"
+"""The promise that the config of a stream is valid; with the stream '', that the config as a whole loads."""
 TASKS = "tasks"
 """The promise that the last run of a DAG succeeded, and that its tasks move on; the subject is the DAG's id."""
 CHANNEL = "channel"
@@ -52,7 +59,7 @@ class Finding:
     stream: str
     """'' for what all streams share."""
     promise: str
-    """A `PromiseName`, `REACHABLE`, `READABLE`, `TASKS` or `CHANNEL`."""
+    """A `PromiseName`, `REACHABLE`, `READABLE`, `MEASURED`, `CONFIG`, `TASKS` or `CHANNEL`."""
     verdict: Verdict
     severity: PromiseSeverity
     figure: str = ""
@@ -74,9 +81,24 @@ class Finding:
     link: str = ""
     """Address of the DAG run in Airflow's UI, if the finding is about one."""
 
+    def __post_init__(self) -> None:
+        """Make one line of each text for people: it goes to terminals, logs, mails, chats and pages.
+
+        Texts hold names of groups, reasons of persons and messages of servers. The subject, which identifies the
+        finding, stays as it is.
+        """
+        for name in ("figure", "limit", "detail"):
+            object.__setattr__(self, name, _line(getattr(self, name)))
+        if self.names:
+            object.__setattr__(self, "names", tuple(_line(each) for each in self.names))
+
     @property
     def key(self) -> FindingKey:
         return self.stream, self.promise, self.subject
+
+
+def _line(text: str) -> str:
+    return text if text.isascii() and text.isprintable() else printable(text.replace("\n", " "))
 
 
 def measured(
@@ -126,7 +148,7 @@ def duration_finding(
         promise,
         settings,
         is_broken=seconds > limit_seconds,
-        figure=rough_duration(seconds),
+        figure=duration_beside(seconds, limit_seconds),
         limit=f"at most {rough_duration(limit_seconds)}",
         detail=detail,
         command=command,

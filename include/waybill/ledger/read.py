@@ -7,6 +7,7 @@ swept, not partitioned or not archived.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +21,7 @@ from waybill.config import Config, Stream
 from waybill.config.quantities import counted
 from waybill.coordination import CommittedOffset, StreamMark
 from waybill.dedup.first_sweep import format_instant
-from waybill.errors import ChainBroken, KafkaUnavailable
+from waybill.errors import ChainBroken, KafkaUnavailable, UnexpectedFailure, WaybillError
 from waybill.ledger import archived, rows
 from waybill.ledger.archived import Chain
 from waybill.ledger.balance import Imbalance, Ledger, Line
@@ -40,6 +41,8 @@ from waybill.tables import (
 )
 
 __all__ = ["ReadLogEnds", "read_ledger", "read_ledger_by_period"]
+
+logger = logging.getLogger(__name__)
 
 _LISTERS = 8
 """Chains that are listed at the same time."""
@@ -180,6 +183,11 @@ def _find_chains(
             return archived.find_chain(store, stream.generation, tp, committed.get(tp), listed_gaps)
         except ChainBroken as error:
             return Imbalance(tp, 0, 0, str(error))
+        except WaybillError:
+            raise
+        except Exception as error:  # of this chain alone: the ledger does not balance, and shows the others
+            logger.exception("the stack trace of the chain %s", tp)
+            return Imbalance(tp, 0, 0, str(UnexpectedFailure(f"the chain {tp}", error)))
 
     with ThreadPoolExecutor(_LISTERS, thread_name_prefix="waybill-ledger") as pool:
         found = list(pool.map(find, sorted({*_list_chains(store, stream), *committed})))

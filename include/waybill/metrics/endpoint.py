@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 from waybill.config import Config
 from waybill.connections import find_connection
 from waybill.coordination import Usage, UsageStore
-from waybill.errors import WaybillError
+from waybill.errors import WaybillError, expected
 from waybill.incidents.book_store import BookStore
 from waybill.metrics.families import metric_families
 from waybill.notify.channels import FindConnection
@@ -51,8 +51,11 @@ class WatchCollector(Collector):
             if time.monotonic() - self._measured_at > _FRESH_SECONDS:
                 try:
                     self.measure()
-                except WaybillError as error:
-                    logger.error("the streams cannot be measured: %s: %s", type(error).__name__, error)
+                except Exception as error:  # also one that no code expects: a scrape without an answer tells less
+                    failure = expected("the measurement of all streams", error)
+                    if failure is not error:
+                        logger.exception("the stack trace of the failed measurement")
+                    logger.error("the streams cannot be measured: %s: %s", type(failure).__name__, failure)
                     self._families = [_up(0)]
                     self._measured_at = time.monotonic()
             yield from self._families

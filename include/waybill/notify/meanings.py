@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from waybill.config.kafka_promises import KafkaPromiseName
 from waybill.config.promises import PromiseName
-from waybill.incidents.finding import CHANNEL, REACHABLE, READABLE, TASKS
+from waybill.incidents.finding import CHANNEL, CONFIG, MEASURED, REACHABLE, READABLE, TASKS
 
 __all__ = ["MEANINGS", "Meaning"]
 
@@ -121,6 +121,10 @@ MEANINGS: dict[str, Meaning] = {
     READABLE: Meaning(
         "table state", "Partition runs of the stream fail, and the table shows nothing newer. The archive goes on."
     ),
+    MEASURED: Meaning(
+        "measurement", "What the promises that are named would report is not known. Archive and tables go on."
+    ),
+    CONFIG: Meaning("config", "Nothing is archived or published for what has the error, until it is corrected."),
     TASKS: Meaning(
         "tasks", "What the DAG does is not done: the data stays as it was before the run. No committed row is lost."
     ),

@@ -43,15 +43,17 @@ _VERBOSE_LIBRARIES = ("kafka", "kazoo", "botocore", "pyiceberg", "httpx")
 # --- the start of every task ------------------------------------------------------------------------------------------
 
 
-def begin_task() -> Config:
+def begin_task(config: Config | None = None) -> Config:
     """Return the config, after exporting its connections. Every task of a DAG calls this first.
+
+    `config` None: that of the file.
 
     It also silences the clients' messages about each connection that they open, so that the task's log shows Waybill's
     figures. Raises `ConfigError`, or what Airflow raises for a connection that does not exist.
     """
     for library in _VERBOSE_LIBRARIES:
         logging.getLogger(library).setLevel(logging.WARNING)
-    config = load_valid_streams()
+    config = config or load_valid_streams()
     export_connections(config)
     return config
 
@@ -132,7 +134,7 @@ def record_ledgers() -> dict[str, Any]:
     ledger could not be read, after all others were.
     """
     from waybill.coordination import Coordinator
-    from waybill.errors import KafkaUnavailable, WaybillError
+    from waybill.errors import KafkaUnavailable, WaybillError, expected
     from waybill.ledger import record_ledger
     from waybill.staging.services import services_of
 
@@ -147,9 +149,12 @@ def record_ledgers() -> dict[str, Any]:
             try:
                 with Coordinator.of(config, name) as coordinator:
                     ledger = record_ledger(config, name, services, coordinator, without_kafka)
-            except WaybillError as error:
-                logger.error("%s: the ledger cannot be read: %s", name, error)
-                errors.append(error)
+            except Exception as error:
+                failure = expected(f"the ledger of stream {name}", error)
+                if failure is not error:
+                    logger.exception("the stack trace of the ledger of stream %s", name)
+                logger.error("%s: the ledger cannot be read: %s", name, failure)
+                errors.append(failure)
                 continue
             found[name] = len(ledger.imbalances)
             for imbalance in ledger.imbalances:
@@ -167,11 +172,13 @@ def watch_promises() -> dict[str, Any]:
 
     A broken promise is an incident, and not a failure of the task: the task fails only if the watch itself cannot work.
     """
+    from waybill.config.last_valid import load_for_watch
     from waybill.watch.run import run_watch
 
-    config = begin_task()
-    os.environ.update(_alert_connections(config))
-    report = run_watch(config)
+    loaded = load_for_watch()
+    begin_task(loaded.config)
+    os.environ.update(_alert_connections(loaded.config))
+    report = run_watch(loaded)
     for finding in report.broken:
         logger.warning(
             "%s: %s %s (%s) %s",

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from kafka import errors as kafka_errors
@@ -97,6 +97,9 @@ class GroupList:
     """Kafka's word for the state of each group that the user may describe: `Stable`, `Empty`, …"""
     silent: tuple[int, ...]
     """The brokers that did not list theirs: they did not answer, or they were still loading their groups."""
+    types: Mapping[str, str] = field(default_factory=dict)
+    """Kafka's word for the type of each group, in lower case: `classic`, `consumer`, `share`, `streams`. Without groups
+    of brokers that are too old to tell (before Kafka 3.8): theirs are classic."""
 
 
 def list_groups(cluster: Cluster, brokers: Iterable[int]) -> GroupList:
@@ -109,7 +112,7 @@ def list_groups(cluster: Cluster, brokers: Iterable[int]) -> GroupList:
 
     from waybill.sources.admin_calls import ask_each, check
 
-    found: dict[str, str] = {}
+    found, types = dict[str, str](), dict[str, str]()
     action, acl = "could not list consumer groups", "Describe on the groups"
     requests = {node_id: ListGroupsRequest(states_filter=[], types_filter=[], max_version=5) for node_id in brokers}
     answers = ask_each(cluster, action, requests, acl)
@@ -117,8 +120,9 @@ def list_groups(cluster: Cluster, brokers: Iterable[int]) -> GroupList:
         check(cluster, action, response, acl, unless=(kafka_errors.RetriableError,))
         if not response.error_code:
             found |= {each.group_id: each.group_state or "" for each in response.groups}
+            types |= {each.group_id: each.group_type.lower() for each in response.groups if each.group_type}
     silent = (node_id for node_id in requests if node_id not in answers or answers[node_id].error_code)
-    return GroupList(found, tuple(silent))
+    return GroupList(found, tuple(silent), types)
 
 
 def _find_coordinator(cluster: Cluster, group: str) -> int:

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 __all__ = ["UPLOAD_THREADS", "BucketCalls", "checksum_header", "error_code", "request_body", "store_client"]
 
 UPLOAD_THREADS = 2
+_MOST_CONNECTIONS = 128
+"""More than all threads that share a store: the ledger and plans list with 8, a Spark driver works on up to 64 streams
+at a time. A connection is opened only when a thread needs it, so a large pool costs nothing; from a small one, urllib3
+drops connections, and logs a warning for each."""
 _CONNECT_TIMEOUT_SECONDS = 5
 # All tries of a call together end before the two minutes that a lane's task has beyond its budget.
 _READ_TIMEOUT_SECONDS = 20
@@ -171,7 +175,7 @@ def store_client(endpoint: S3Endpoint) -> Any:
             connect_timeout=_CONNECT_TIMEOUT_SECONDS,
             read_timeout=_READ_TIMEOUT_SECONDS,
             retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
-            max_pool_connections=UPLOAD_THREADS + 2,
+            max_pool_connections=_MOST_CONNECTIONS,
             # Everything that is read has checksums of its own. botocore would also request S3's, which costs a fifth of
             # the read of a small object, and without the CRT it cannot compare a CRC-32C.
             response_checksum_validation="when_required",

@@ -23,6 +23,8 @@ class FaultKind(StrEnum):
     """The bytes of a backup object are not sound record batches, or not those that its name promises."""
     FORMAT = "format"
     """A backup object has another format than its chain."""
+    UNEXPECTED = "unexpected"
+    """An exception that no code expects ended the check: what it would have found is not known."""
     COMMITTED = "committed"
     """The committed offset is not at the chain's end."""
     LOST = "lost"

@@ -1,14 +1,15 @@
 """What Airflow's REST API (v2) shows of Waybill's DAGs: unhealthy components, failed runs, tasks at a standstill.
 
-A watch makes four requests, one of which fetches a token, and some more while a run has failed. It asks Airflow's API
-and not its database, whose tables differ between versions.
+A watch makes six requests, one of which fetches a token, and some more while a run has failed or a DAG is paused. It
+asks Airflow's API and not its database, whose tables differ between versions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from http import HTTPStatus
 from typing import Any, Self
 from urllib.parse import quote
 
@@ -17,16 +18,20 @@ import httpx
 from waybill.config import Config
 from waybill.connections import AirflowEndpoint
 from waybill.errors import AirflowUnavailable
+from waybill.incidents.failures import Failures
 from waybill.ingest.services import FindConnection
 
 __all__ = ["AirflowApi", "AirflowState", "DagRunSpan", "FailedTask", "LastRun", "WaitingTask"]
 
 _TIMEOUT_SECONDS = 10.0
 _PAGE = 100
-_MOST_PAGES = 10
+_MOST_PAGES = 100
+_MOST_TASK_PAGES = 10
 _MOST_SINGLE_REQUESTS = 10
 """So many DAGs whose last run is not among the latest hundred are asked for one by one."""
 _HEALTHY = "healthy"
+_OURS = {"tags": "waybill"}
+_NOT_ENDED = ["scheduled", "queued", "running", "up_for_retry", "up_for_reschedule", "deferred", "restarting"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +90,14 @@ class AirflowState:
     unknown: frozenset[str] = frozenset()
     """DAGs at work whose last run could not be asked for."""
     tasks: tuple[WaitingTask, ...] = ()
+    absent: Mapping[str, str] = field(default_factory=dict)
+    """DAGs of Waybill that Airflow does not have, and what it has in their place."""
+    paused: frozenset[str] = frozenset()
+    """DAGs that are paused in Airflow."""
+    queued_and_paused: frozenset[str] = frozenset()
+    """Those of them that have a run that waits."""
+    pools: frozenset[str] | None = None
+    """The names of all pools; None: not known."""
 
 
 class AirflowApi:
@@ -117,10 +130,13 @@ class AirflowApi:
     def __exit__(self, *error: object) -> None:
         self._http.close()
 
-    def state(self, dags: Collection[str], now_ms: int, oldest_ms: int, waiting: timedelta) -> AirflowState:
+    def state(
+        self, dags: Collection[str], now_ms: int, oldest_ms: int, waiting: timedelta, failures: Failures
+    ) -> AirflowState:
         """Return the state of `dags`. Runs that ended before `oldest_ms` count as succeeded.
 
-        `waiting`: tasks of younger runs are left out.
+        `waiting`: tasks of younger runs are left out. `failures`: gets each part that cannot be asked for, because the
+        user may not, or read. The DAGs that need it are unknown.
         """
         health = self._request("GET", "/api/v2/monitor/health")
         unhealthy = tuple(
@@ -132,8 +148,71 @@ class AirflowApi:
         if "metadatabase" in unhealthy:  # it answers nothing else then
             return AirflowState(unhealthy, unknown=frozenset(dags))
         self._sign_in()
+        everything = frozenset(dags)
+        no_runs: tuple[tuple[LastRun, ...], frozenset[str]] = ((), everything)
+        runs, unknown = failures.measure(
+            "the DAG runs of Airflow", lambda: self._ended(dags, oldest_ms), lambda _: no_runs
+        )
+        no_tasks: tuple[tuple[WaitingTask, ...], frozenset[str]] = ((), everything)
+        tasks, cut_off = failures.measure(
+            "the tasks of Airflow", lambda: self._waiting(dags, now_ms, waiting), lambda _: no_tasks
+        )
+        state = AirflowState(unhealthy, runs, unknown | cut_off, tasks)
+        state = self._optional("the DAGs of Airflow", lambda: self._with_dags(state, dags), state, failures)
+        return self._optional("the pools of Airflow", lambda: self._with_pools(state), state, failures)
+
+    @staticmethod
+    def _optional(
+        part: str, read: Callable[[], AirflowState], default: AirflowState, failures: Failures
+    ) -> AirflowState:
+        """Return what `read` returns; else the default. A refusal is noted, and hides nothing else."""
+        try:
+            return read()
+        except Exception as error:
+            failures.caught(part, error)
+            return default
+
+    def _ended(self, dags: Collection[str], oldest_ms: int) -> tuple[tuple[LastRun, ...], frozenset[str]]:
         runs, unknown = self._last_runs(self._restless(dags), oldest_ms)
-        return AirflowState(unhealthy, self._with_tasks(runs), unknown, self._waiting(dags, now_ms, waiting))
+        return self._with_tasks(runs), unknown
+
+    def _with_dags(self, state: AirflowState, dags: Collection[str]) -> AirflowState:
+        """Return the state with the DAGs that Airflow does not have, and those that are paused in it."""
+        is_paused = {dag["dag_id"]: bool(dag["is_paused"]) for dag in self._pages("/api/v2/dags", "dags", _OURS)}
+        paused = frozenset(dag for dag in dags if is_paused.get(dag))
+        missing = sorted(dag for dag in dags if dag not in is_paused)
+        absent = {dag: self._absence(dag) for dag in missing[:_MOST_SINGLE_REQUESTS]}
+        absent |= dict.fromkeys(missing[_MOST_SINGLE_REQUESTS:], "look for import errors in Airflow's UI")
+        waits: frozenset[str] = frozenset()
+        if paused:
+            queued = {**_OURS, "paused": True, "dag_run_state": ["queued"]}
+            waits = frozenset(dag["dag_id"] for dag in self._pages("/api/v2/dags", "dags", queued)) & paused
+        return replace(state, absent=absent, paused=paused, queued_and_paused=waits)
+
+    def _absence(self, dag: str) -> str:
+        """Return what Airflow has in place of a DAG of Waybill."""
+        path = f"/api/v2/dags/{quote(dag, safe='')}"
+        response = self._send("GET", path)
+        if response.status_code == HTTPStatus.NOT_FOUND:
+            return "its file has an import error, or the DAG processor has not read it yet: see Airflow's UI"
+        found = self._document("GET", path, response)
+        if found.get("is_stale"):
+            return "its file did not bring it when it was last read: see the import errors in Airflow's UI"
+        file = found.get("fileloc") or "another file"
+        return f"another DAG has its id, from {file}: give that one another id, since Airflow keeps one of each id"
+
+    def _with_pools(self, state: AirflowState) -> AirflowState:
+        return replace(state, pools=frozenset(pool["name"] for pool in self._pages("/api/v2/pools", "pools", {})))
+
+    def _pages(self, path: str, key: str, parameters: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+        """Yield the entries of all pages of a list."""
+        for page in range(_MOST_PAGES):
+            answer = self._request("GET", path, params={**parameters, "limit": _PAGE, "offset": page * _PAGE})
+            yield from answer[key]
+            # A server may give fewer entries to a page than it is asked for, but none only at the end.
+            if not answer[key] or (page + 1) * _PAGE >= answer["total_entries"]:
+                return
+        raise self._unavailable(f"more than {_MOST_PAGES * _PAGE:,} entries to GET {path}")
 
     def runs_since(self, dags: Collection[str], oldest_ms: int) -> tuple[DagRunSpan, ...]:
         """Return the newest hundred runs of `dags` that were at work since then."""
@@ -160,28 +239,14 @@ class AirflowApi:
         if not self._endpoint.has_token:
             credentials = {"username": self._endpoint.login, "password": self._endpoint.password}
             token = self._request("POST", "/auth/token", json=credentials).get("access_token")
+            if not isinstance(token, str):
+                raise self._unavailable("no access_token to POST /auth/token")
             self._http.headers["Authorization"] = f"Bearer {token}"
 
     def _restless(self, dags: Collection[str]) -> list[str]:
         """Return those of the DAGs that are not paused and whose newest run did not succeed, as far as it has ended."""
-        states = ["failed", "running", "queued"]
-        found: list[str] = []
-        for page in range(_MOST_PAGES):
-            answer = self._request(
-                "GET",
-                "/api/v2/dags",
-                params={
-                    "tags": "waybill",
-                    "paused": False,
-                    "dag_run_state": states,
-                    "limit": _PAGE,
-                    "offset": page * _PAGE,
-                },
-            )
-            found += [dag["dag_id"] for dag in answer["dags"] if dag["dag_id"] in dags]
-            if (page + 1) * _PAGE >= answer["total_entries"]:
-                break
-        return found
+        asked = {**_OURS, "paused": False, "dag_run_state": ["failed", "running", "queued"]}
+        return [dag["dag_id"] for dag in self._pages("/api/v2/dags", "dags", asked) if dag["dag_id"] in dags]
 
     def _last_runs(self, dags: Sequence[str], oldest_ms: int) -> tuple[list[LastRun], frozenset[str]]:
         """Return the newest ended run of each DAG, and the DAGs for which it was not asked."""
@@ -229,16 +294,27 @@ class AirflowApi:
             for run in runs
         )
 
-    def _waiting(self, dags: Collection[str], now_ms: int, waiting: timedelta) -> tuple[WaitingTask, ...]:
-        """Return the tasks that have not ended of runs that began before."""
-        body = {
-            "dag_ids": list(dags),
-            "state": ["scheduled", "queued", "running", "up_for_retry", "up_for_reschedule", "deferred", "restarting"],
-            "run_after_lte": _iso(now_ms - int(waiting.total_seconds() * 1000)),
-            "page_limit": _PAGE,
-        }
-        answer = self._request("POST", "/api/v2/dags/~/dagRuns/~/taskInstances/list", json=body)
-        return tuple(task for each in answer["task_instances"] if (task := _waiting_task(each)) is not None)
+    def _waiting(
+        self, dags: Collection[str], now_ms: int, waiting: timedelta
+    ) -> tuple[tuple[WaitingTask, ...], frozenset[str]]:
+        """Return the tasks that have not ended of runs that began before, and the DAGs of which not all are known."""
+        found: list[WaitingTask] = []
+        seen = 0
+        for _ in range(_MOST_TASK_PAGES):
+            body = {
+                "dag_ids": list(dags),
+                "state": _NOT_ENDED,
+                "run_after_lte": _iso(now_ms - int(waiting.total_seconds() * 1000)),
+                "page_limit": _PAGE,
+                "page_offset": seen,
+            }
+            answer = self._request("POST", "/api/v2/dags/~/dagRuns/~/taskInstances/list", json=body)
+            page = answer["task_instances"]
+            found += [task for each in page if (task := _waiting_task(each)) is not None]
+            seen += len(page)
+            if not page or seen >= answer["total_entries"]:
+                return tuple(found), frozenset()
+        return tuple(found), frozenset(dags) - {task.dag for task in found}
 
     def ended_runs(self, dags: Collection[str], oldest_ms: int) -> dict[tuple[str, str], str]:
         """Return the states, `success` or `failed`, of the newest hundred runs of `dags` that ended since then.
@@ -257,16 +333,26 @@ class AirflowApi:
         return {(run["dag_id"], run["dag_run_id"]): run["state"] for run in answer["dag_runs"]}
 
     def _request(self, method: str, path: str, **options: Any) -> dict[str, Any]:
+        return self._document(method, path, self._send(method, path, **options))
+
+    def _send(self, method: str, path: str, **options: Any) -> httpx.Response:
         try:
-            response = self._http.request(method, path, **options)
-            if response.is_error:
-                text = " ".join(response.text.split())[:200]
-                raise self._unavailable(f"{response.status_code} to {method} {path}: {text}")
-            answer = response.json()
-            if not isinstance(answer, dict):
-                raise self._unavailable(f"no JSON object to {method} {path}")
-        except (httpx.HTTPError, ValueError) as error:
+            return self._http.request(method, path, **options)
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
             raise self._unavailable(f"{type(error).__name__}: {error}") from error
+
+    def _document(self, method: str, path: str, response: httpx.Response) -> dict[str, Any]:
+        if not response.is_success:  # a redirect is none: it leads to a login page, or to another address
+            target = response.headers.get("location")
+            text = f"to {target}" if target else " ".join(response.text.split())[:200]
+            raise self._unavailable(f"{response.status_code} to {method} {path}: {text}")
+        try:
+            answer = response.json()
+        except ValueError as error:
+            media_type = response.headers.get("content-type", "without a media type")
+            raise self._unavailable(f"{media_type} and no JSON to {method} {path}: {error}") from error
+        if not isinstance(answer, dict):
+            raise self._unavailable(f"no JSON object to {method} {path}")
         return answer
 
     def _unavailable(self, reason: str) -> AirflowUnavailable:

@@ -8,10 +8,13 @@ from datetime import UTC, datetime
 from urllib.parse import quote
 
 from waybill.config import Config
+from waybill.config.groups import group_dag_id
 from waybill.config.promises import PromiseName, PromiseSeverity
 from waybill.config.quantities import counted, rough_duration
+from waybill.incidents.failures import Failures
 from waybill.incidents.finding import REACHABLE, TASKS, Finding, Verdict
 from waybill.ingest.services import FindConnection
+from waybill.names import Stage
 from waybill.watch.airflow_api import AirflowApi, AirflowState, LastRun, WaitingTask
 
 __all__ = ["AIRFLOW", "airflow_finding", "ask_airflow", "task_findings", "unknown_task_findings", "without_effects"]
@@ -20,6 +23,8 @@ AIRFLOW = "Airflow"
 """The subject of findings about Airflow itself."""
 
 _OTHER_DAGS = ("backfill", "backfill_undo", "restore", "rehearse", "ledger", "watch", "airflow_cleanup")
+_DEFAULT_POOL = "default_pool"
+_NAMED_POOLS = 10
 _RECENT_MS = 48 * 3_600_000
 """A run that failed longer ago counts no more: its DAG is run by hand, or it has not run since for another reason."""
 
@@ -32,8 +37,10 @@ _EFFECTS = frozenset(
 """Promises that are broken, for all streams, while Airflow starts no task."""
 
 
-def ask_airflow(config: Config, find: FindConnection, now_ms: int) -> AirflowState | None:
+def ask_airflow(config: Config, find: FindConnection, now_ms: int, failures: Failures) -> AirflowState | None:
     """Return what Airflow shows; None if the config names no connection of it.
+
+    `failures`: gets what the user may not ask for, and exceptions that no code expects.
 
     Raises `ConfigError` for a connection that is missing or cannot be used, and `AirflowUnavailable`.
     """
@@ -41,7 +48,7 @@ def ask_airflow(config: Config, find: FindConnection, now_ms: int) -> AirflowSta
     if api is None:
         return None
     with api:
-        return api.state(_dags(config), now_ms, now_ms - _RECENT_MS, config.airflow.tasks.limit)
+        return api.state(_dags(config), now_ms, now_ms - _RECENT_MS, config.airflow.tasks.limit, failures)
 
 
 def airflow_finding(state: AirflowState) -> Finding:
@@ -60,7 +67,8 @@ def airflow_finding(state: AirflowState) -> Finding:
 
 
 def task_findings(config: Config, state: AirflowState, others: Iterable[Finding], now_ms: int) -> list[Finding]:
-    """Return a finding for each DAG: whether its last run succeeded, and no task waits or runs for too long.
+    """Return a finding for each DAG: whether Airflow has it and can run it, its last run succeeded, and no task stands
+    still.
 
     `others`: all other findings. A run whose task reports what one of them shows is not reported again.
     """
@@ -70,10 +78,13 @@ def task_findings(config: Config, state: AirflowState, others: Iterable[Finding]
     for task in state.tasks:
         if _is_slow(config, task, now_ms):
             slow.setdefault(task.dag, []).append(task)
-    found = []
+    found, pools = [], pools_of(config)
     for dag, stream in _dags(config).items():
         run = runs.get(dag)
-        if run is not None and run.has_failed and not _is_explained(config, dag, stream, run, broken):
+        if (why := _absence(config, state, dag, pools.get(dag, _DEFAULT_POOL))) is not None:
+            figure, detail = why
+            found.append(replace(_finding(config, dag, stream, Verdict.BROKEN), figure=figure, detail=detail, value=1))
+        elif run is not None and run.has_failed and not _is_explained(config, dag, stream, run, broken):
             found.append(_failed_finding(config, dag, stream, run))
         elif dag in slow:
             found.append(_slow_finding(config, dag, stream, slow[dag], now_ms))
@@ -105,6 +116,41 @@ def _dags(config: Config) -> dict[str, str]:
     return {**config.dag_ids(), **dict.fromkeys(_OTHER_DAGS, "")}
 
 
+def _absence(config: Config, state: AirflowState, dag: str, pool: str) -> tuple[str, str] | None:
+    """Return why no task of a DAG can run, as figure and detail; None if tasks can run."""
+    if dag in state.absent:
+        return f"DAG {dag} is not in Airflow", state.absent[dag]
+    if dag in state.paused and (dag in config.dag_ids() or dag in state.queued_and_paused):
+        return f"DAG {dag} is paused in Airflow", (
+            "its runs stay queued, and none begins: resume it with its switch in Airflow's UI. To pause a stream, use "
+            "`waybill pause`, which is recorded with its reason"
+        )
+    if state.pools is not None and pool not in state.pools:
+        known = ", ".join(sorted(state.pools)[:_NAMED_POOLS])
+        return f"pool {pool} does not exist", (
+            f"tasks of DAG {dag} stay scheduled, and none begins: create the pool in Airflow, or name another in the "
+            f"config. Airflow has: {known}"
+        )
+    return None
+
+
+def pools_of(config: Config) -> dict[str, str]:
+    """Return the Airflow pool of the tasks of each DAG that does scheduled work."""
+    found = {}
+    for name in config.ingest_groups():
+        found[group_dag_id(Stage.INGEST, name)] = config.group(name).ingest.pool
+    for stage in Stage:
+        for group in config.streams_by_group(stage):
+            settings = config.group(group)
+            job = settings.ingest if stage is Stage.INGEST else settings.spark_job(stage)
+            found[group_dag_id(stage, group)] = job.pool
+        for name, stream in config.streams.items():
+            section = stream.section(stage)
+            if section is not None and section.has_own_dag:
+                found[section.dag_id(stage, name)] = section.pool or _DEFAULT_POOL
+    return found
+
+
 def _is_explained(config: Config, dag: str, stream: str, run: LastRun, broken: set[str]) -> bool:
     """Return whether another broken promise of the same streams reports the same."""
     if not run.failed or any(task.task not in _REPORTING_TASKS for task in run.failed):
@@ -117,9 +163,6 @@ def _is_explained(config: Config, dag: str, stream: str, run: LastRun, broken: s
 
 def _streams_of(config: Config, dag: str) -> list[str]:
     """Return the streams of a group's ingest DAG, whose report names none."""
-    from waybill.config.groups import group_dag_id
-    from waybill.names import Stage
-
     groups = config.ingest_groups()
     return next((names for group, names in groups.items() if group_dag_id(Stage.INGEST, group) == dag), [])
 

@@ -17,6 +17,7 @@ from waybill.brokers.readings import Readings, SlowReadings, Wanted, read_cluste
 from waybill.config import Config
 from waybill.documents import read_document
 from waybill.errors import DocumentTooNew
+from waybill.incidents.failures import Failures
 from waybill.incidents.finding import Finding
 from waybill.sources.cluster import Cluster
 
@@ -85,16 +86,19 @@ def subjects_of(config: Config) -> Subjects:
     )
 
 
-def measure_kafka(config: Config, cluster: Cluster, memory: KafkaMemory, now_ms: int) -> KafkaMeasured:
+def measure_kafka(
+    config: Config, cluster: Cluster, memory: KafkaMemory, now_ms: int, failures: Failures
+) -> KafkaMeasured:
     """Read the cluster, and return the findings. Raises `KafkaUnavailable` when no broker answers."""
     subjects = subjects_of(config)
     topics = {*subjects.declared, *(topic for listed in subjects.listed.values() for topic in listed)}
-    wanted = Wanted(subjects.streams, topics, config.kafka.promises.groups, memory.commits)
-    readings = read_cluster(cluster, memory.slow, wanted, now_ms)
+    committed = {group: added_up for group, (added_up, _) in memory.commits.items()}
+    wanted = Wanted(subjects.streams, topics, config.kafka.promises.groups, memory.commits, committed)
+    readings = read_cluster(cluster, memory.slow, wanted, now_ms, failures)
     seen = Seen(
         memory.history.followed(classify(readings.state, readings.slow.rules), now_ms),
         follow_commits(memory.commits, readings.groups, now_ms),
         follow_quorum(memory.quorum, readings.quorum, readings.quorum_error, now_ms),
     )
-    findings = health_findings(subjects, readings, seen, now_ms)
+    findings = health_findings(subjects, readings, seen, now_ms, failures)
     return KafkaMeasured(findings, readings, KafkaMemory(seen.history, seen.commits, readings.slow, seen.quorum))

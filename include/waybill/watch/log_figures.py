@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+import dataclasses
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -12,7 +13,7 @@ from waybill.config.quantities import counted, rough_duration
 from waybill.coordination import CommittedOffset, Stop
 from waybill.coordination.coordinator import IngestState, read_ingest_states
 from waybill.coordination.pauses import StreamPauses, read_pauses
-from waybill.incidents.finding import Finding, duration_finding, measured
+from waybill.incidents.finding import Finding, Verdict, duration_finding, measured
 from waybill.ingest.services import Sources
 from waybill.names import Stage, TopicPartition
 from waybill.sources.cluster import Topic
@@ -20,7 +21,16 @@ from waybill.sources.kafka import LogRange, StreamTopics
 from waybill.sources.topic_configs import Retention
 from waybill.watch.samples import Key, Offsets, Samples
 
-__all__ = ["Logs", "archive_lag", "named_stops", "observe", "pauses", "retention_runway"]
+__all__ = [
+    "Logs",
+    "archive_lag",
+    "joined",
+    "named_stops",
+    "observe",
+    "pauses",
+    "retention_runway",
+    "without_verdicts",
+]
 
 _RATE_MS = 3_600_000
 """Rates are those of the last hour."""
@@ -45,6 +55,8 @@ class Logs:
     """The topics of all streams of Kafka, by name."""
     archived_to_ms: Mapping[Key, int] = field(default_factory=dict)
     """Of the slots of Kinesis: the time of arrival up to which all records are archived, in epoch ms."""
+    unread: Mapping[str, str] = field(default_factory=dict)
+    """By stream: which of its topics or topic-partitions are not in `offsets`, and why. Without streams read whole."""
 
     def archived_from(self, key: Key) -> int:
         """Return the offset from which on a topic-partition is archived."""
@@ -105,7 +117,48 @@ def observe(config: Config, sources: Sources, names: Iterable[str]) -> Logs:
             for name in slot_streams
             for tp, read in sources.coordinators[name].read_slot_reads(tps[name]).items()
         },
+        unread=_unread(topics, offsets),
     )
+
+
+def joined(parts: Sequence[Logs]) -> Logs:
+    """Return the logs of several observations, each of other streams, as one."""
+    merged = {
+        each.name: {key: value for part in parts for key, value in getattr(part, each.name).items()}
+        for each in dataclasses.fields(Logs)
+    }
+    return Logs(**merged)
+
+
+def _unread(topics: Mapping[str, StreamTopics], offsets: Mapping[Key, Offsets]) -> dict[str, str]:
+    found = {}
+    for name, described in topics.items():
+        silent = [str(tp) for tp in described.tps if (name, tp) not in offsets]
+        reasons = [str(error) for error in described.refused.values()]
+        if silent:
+            more = f" and {len(silent) - 1} more" if len(silent) > 1 else ""
+            reasons.append(f"the log of {silent[0]}{more} is not known: no leader answered")
+        if reasons:
+            found[name] = "; ".join(reasons)
+    return found
+
+
+_OF_ALL_TPS = (PromiseName.ARCHIVE_LAG, PromiseName.RETENTION_RUNWAY, PromiseName.TABLE_LAG, PromiseName.COMPLETE_BY)
+
+
+def without_verdicts(found: Sequence[Finding], why: str) -> list[Finding]:
+    """Return the findings about a stream of which not all topic-partitions could be read, for the reason `why`.
+
+    What is broken for those that were read is broken. What is kept for them is not known for the others.
+    """
+    if not why:
+        return list(found)
+    return [
+        dataclasses.replace(each, verdict=Verdict.UNKNOWN, figure="not known", detail=why, value=None)
+        if each.promise in _OF_ALL_TPS and each.verdict is Verdict.KEPT
+        else each
+        for each in found
+    ]
 
 
 def _retention(

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import gzip
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import orjson
@@ -31,18 +31,22 @@ from waybill.errors import (
     CoordinationUnavailable,
     DocumentTooNew,
     KafkaUnavailable,
+    KinesisUnavailable,
     StoreUnavailable,
     WaybillError,
+    expected,
 )
+from waybill.incidents.failures import Failures, measured_finding
 from waybill.incidents.finding import NO_ANSWER, REACHABLE, READABLE, Finding, Verdict
 from waybill.ingest.services import FindConnection, Sources, connect_sources
 from waybill.names import day_mark_key, day_of, kafka_memory_key, samples_key, table_states_key, volumes_key
 from waybill.store import Store
 from waybill.watch import airflow_figures, log_figures
+from waybill.watch.airflow_figures import AIRFLOW
 from waybill.watch.kafka_figures import KafkaMemory, measure_kafka
-from waybill.watch.log_figures import Logs, observe
+from waybill.watch.log_figures import Logs, joined, observe, without_verdicts
 from waybill.watch.samples import Samples
-from waybill.watch.table_figures import TableState, table_findings
+from waybill.watch.table_figures import TableState, table_promises
 from waybill.watch.volumes import Volumes, volume_finding
 
 if TYPE_CHECKING:
@@ -59,6 +63,8 @@ _SERVICES: dict[type[BaseException], str] = {
     StoreUnavailable: "S3",
     CatalogUnavailable: "the catalog",
 }
+_KAFKA, _WATCH = "Kafka", "the watch"
+"""What all streams share, and the watch itself, as subjects of the promise that all is measured."""
 _THREADS = 8
 """Streams whose tables are loaded at the same time: a watch waits for the catalog and S3."""
 _READ_AGAIN_MINUTES = 5
@@ -99,6 +105,8 @@ class WatchServices:
         """The Kafka cluster, also while ZooKeeper is away. None: it does not answer, or no stream reads Kafka."""
         self.store: Store | None = None
         self.find = find
+        self.failures: dict[str, Failures] = {_KAFKA: Failures(), AIRFLOW: Failures(), _WATCH: Failures()}
+        """Exceptions that no code expects, by what all streams share. Those of streams are findings of their own."""
         self._config = config
         self._stack = ExitStack()
 
@@ -129,13 +137,14 @@ class WatchServices:
 
     def needed(self, service: str) -> _Needed:
         """Return a block that is left when the service does not answer, with a finding about that."""
-        return _Needed(self.findings, service)
+        return _Needed(self.findings, service, self.failures.get(service, self.failures[_WATCH]))
 
 
 @dataclass(frozen=True, slots=True)
 class _Needed:
     findings: dict[str, Finding]
     service: str
+    failures: Failures
 
     def __enter__(self) -> None:
         pass
@@ -144,8 +153,17 @@ class _Needed:
         if error is None:
             self.findings.setdefault(self.service, _reachable(self.service, Verdict.KEPT))
             return False
-        if not isinstance(error, WaybillError) or not error.retriable:
+        if not isinstance(error, Exception):  # an interrupt
             return False
+        if not isinstance(error, WaybillError):
+            self.failures.caught(f"what the watch reads from {self.service}", error)
+            self.findings.setdefault(self.service, _reachable(self.service, Verdict.UNKNOWN))
+            return True
+        if not error.retriable:
+            # A connection that is missing or refused: the other services are watched, and the alert leaves.
+            figure = f"cannot be used: {type(error).__name__}"
+            self.findings[self.service] = replace(_reachable(self.service, Verdict.BROKEN, str(error)), figure=figure)
+            return True
         # What needs Kafka needs ZooKeeper, too: the error says which of them is away.
         away = _SERVICES.get(type(error), self.service)
         if away != self.service:
@@ -206,6 +224,7 @@ def measure(config: Config, services: WatchServices, now_ms: int, *, stores: boo
     """
     names = list(config.streams)
     logs: Logs | None = None
+    failed = {name: Failures() for name in names}
     samples, states, volumes = Samples(), dict[str, TableState](), Volumes()
     if services.store is not None:
         with services.needed("S3"):
@@ -214,7 +233,7 @@ def measure(config: Config, services: WatchServices, now_ms: int, *, stores: boo
             states = _parse_states(services.store.read_if_exists(table_states_key(services.store.prefix)))
     if services.sources is not None:
         with services.needed("Kafka"):
-            logs = observe(config, services.sources, names)
+            logs = _observe(config, services.sources, names, failed)
             samples = samples.with_sample(now_ms, logs.offsets)
     kafka = _measure_kafka(config, services, now_ms)
     if stores and services.store is not None and kafka.memory is not None:
@@ -222,11 +241,12 @@ def measure(config: Config, services: WatchServices, now_ms: int, *, stores: boo
             services.store.replace(kafka_memory_key(services.store.prefix), kafka.memory.content())
     stored_volumes = volumes
     if logs is not None:
-        volumes = volumes.noted(now_ms, {name: logs.end_offsets(name) for name in names})
+        observed = [name for name in names if name in logs.stops]
+        volumes = volumes.noted(now_ms, {name: logs.end_offsets(name) for name in observed})
     found: list[Finding] = kafka.findings
     for name in names:
-        found += _log_findings(config, name, logs, samples, volumes, now_ms)
-    found += _table_findings(config, services, names, logs, samples, states, now_ms)
+        found += _log_findings(config, name, logs, samples, volumes, now_ms, failed[name])
+    found += _table_findings(config, services, names, logs, samples, states, now_ms, failed)
     if config.airflow.connection is not None:
         found = _with_airflow(config, services, found, now_ms)
     if stores and services.store is not None and logs is not None:
@@ -238,6 +258,8 @@ def measure(config: Config, services: WatchServices, now_ms: int, *, stores: boo
                 services.store.replace(volumes_key(services.store.prefix), volumes.content())
             services.store.replace(samples_key(services.store.prefix), samples.content())
             services.store.replace(table_states_key(services.store.prefix), _states_content(states))
+    found += [measured_finding(name, failures.texts) for name, failures in failed.items()]
+    found += [measured_finding("", each.texts, subject=subject) for subject, each in services.failures.items()]
     return Measured([*found, *services.findings.values()], logs, states, samples, kafka.readings)
 
 
@@ -260,7 +282,7 @@ def _measure_kafka(config: Config, services: WatchServices, now_ms: int) -> _Kaf
             memory = KafkaMemory.parse(services.store.read_if_exists(kafka_memory_key(services.store.prefix)))
     if services.cluster is not None:
         with services.needed("Kafka"):
-            measured = measure_kafka(config, services.cluster, memory, now_ms)
+            measured = measure_kafka(config, services.cluster, memory, now_ms, services.failures[_KAFKA])
             services.findings["Kafka"] = _reachable("Kafka", Verdict.KEPT)
             return _Kafka(measured.findings, measured.memory, measured.readings)
     return _Kafka(unknown_findings(config.kafka.promises, memory.commits))
@@ -283,19 +305,62 @@ def _store_topic_settings(services: WatchServices, logs: Logs, now_ms: int) -> N
             record_topic_settings(services.store, settings, now_ms)
 
 
+def _observe(config: Config, sources: Sources, names: Sequence[str], failed: Mapping[str, Failures]) -> Logs:
+    """Return the logs of the streams, without those that end the observation: their failures are noted.
+
+    All are observed with a few requests. If that fails for another reason than a service that does not answer, each
+    half is observed alone, so one stream costs a few requests more. Raises the retriable errors.
+    """
+    try:
+        return observe(config, sources, names)
+    except Exception as error:
+        if isinstance(error, WaybillError) and error.retriable:
+            raise
+        if len(names) == 1:
+            failed[names[0]].caught(f"the logs of stream {names[0]}", error)
+            return Logs({}, {}, {}, unread={names[0]: str(expected(f"the logs of stream {names[0]}", error))})
+    if not names:
+        return Logs({}, {}, {})
+    half = len(names) // 2
+    return joined([_observe(config, sources, each, failed) for each in (names[:half], names[half:])])
+
+
 def _log_findings(
-    config: Config, name: str, logs: Logs | None, samples: Samples, volumes: Volumes, now_ms: int
+    config: Config,
+    name: str,
+    logs: Logs | None,
+    samples: Samples,
+    volumes: Volumes,
+    now_ms: int,
+    failures: Failures,
 ) -> list[Finding]:
     stream = config.stream(name)
-    if logs is None:
+    if logs is None or name not in logs.stops:  # not observed
         return _unknown(config, name, _LOG_PROMISES)
-    return [
-        log_figures.archive_lag(name, stream, logs, samples, now_ms),
-        log_figures.retention_runway(name, stream, logs, samples, now_ms),
-        log_figures.named_stops(name, stream, logs),
-        log_figures.pauses(name, stream, logs, now_ms),
-        volume_finding(name, stream, volumes, now_ms),
-    ]
+    ways = {
+        PromiseName.ARCHIVE_LAG: lambda: log_figures.archive_lag(name, stream, logs, samples, now_ms),
+        PromiseName.RETENTION_RUNWAY: lambda: log_figures.retention_runway(name, stream, logs, samples, now_ms),
+        PromiseName.NAMED_STOP: lambda: log_figures.named_stops(name, stream, logs),
+        PromiseName.PAUSED: lambda: log_figures.pauses(name, stream, logs, now_ms),
+        PromiseName.VOLUME: lambda: volume_finding(name, stream, volumes, now_ms),
+    }
+    found = []
+    for promise, read in ways.items():
+        found += _of_promise(config, name, promise, lambda read=read: [read()], failures)  # type: ignore[misc]
+    if stream.is_kinesis and name in logs.unread:
+        failures.caught(f"the shards of stream {name}", KinesisUnavailable(logs.unread[name]))
+    return without_verdicts(found, logs.unread.get(name, ""))
+
+
+def _of_promise(
+    config: Config, name: str, promise: PromiseName, read: Callable[[], list[Finding]], failures: Failures
+) -> list[Finding]:
+    """Return the findings about one promise; unknown ones, with a note, if an exception is raised at it."""
+
+    def unknown(why: str) -> list[Finding]:
+        return [replace(each, detail=why) for each in _unknown(config, name, [promise])]
+
+    return failures.measure(f"{name}: promise {promise}", read, unknown)
 
 
 def _table_findings(
@@ -306,48 +371,68 @@ def _table_findings(
     samples: Samples,
     states: dict[str, TableState],
     now_ms: int,
+    failed: Mapping[str, Failures],
 ) -> list[Finding]:
     """Return the findings about the tables of all streams, and bring `states` up to date."""
+    services.findings.setdefault("the catalog", _reachable("the catalog", Verdict.UNKNOWN))
     if logs is None or services.store is None:
-        services.findings.setdefault("the catalog", _reachable("the catalog", Verdict.UNKNOWN))
         return [finding for name in names for finding in _unknown(config, name, (*_TABLE_PROMISES, READABLE))]
+
     found: dict[str, list[Finding]] = {}
     due = []
     for name in names:
-        state = states.get(name)
-        if state is not None and not _is_due(state, now_ms):
-            found[name] = [_readable(name), *table_findings(name, config.stream(name), state, logs, samples, now_ms)]
-        if name not in found or any(finding.verdict is Verdict.BROKEN for finding in found[name]):
+        ignored = Failures()
+        if name in states and not _is_due(states[name], now_ms):
+            found[name] = _figures(config, name, states[name], logs, samples, now_ms, ignored)
+        # A state at which an exception is raised is read again: then the exception is reported, if it stays.
+        if ignored.texts or _is_broken_or_missing(found.get(name)):
             due.append(name)
     found |= {name: _unknown(config, name, (*_TABLE_PROMISES, READABLE)) for name in due}
-    services.findings.setdefault("the catalog", _reachable("the catalog", Verdict.UNKNOWN))
     if due:
         from waybill.staging.services import services_of
 
         del services.findings["the catalog"]
-        with services.needed("the catalog"), services_of(config, None) as opened, ThreadPoolExecutor(_THREADS) as pool:
-            for name, read in zip(due, pool.map(lambda name: _read(config, name, opened, now_ms), due), strict=True):
+        away: WaybillError | None = None
+        with services.needed("the catalog"), services_of(config, None) as opened:
+            for name, read in _read_all(config, due, opened, now_ms):
                 if isinstance(read, TableState):
                     states[name] = read
-                    findings = table_findings(name, config.stream(name), read, logs, samples, now_ms)
-                    found[name] = [_readable(name), *findings]
+                    found[name] = _figures(config, name, read, logs, samples, now_ms, failed[name])
+                elif read.retriable:
+                    away = away or read
                 else:
                     states.pop(name, None)
                     found[name] = [_readable(name, str(read)), *_unknown(config, name, _TABLE_PROMISES)]
+            if away is not None:  # the other streams have been read all the same
+                raise away
     return [finding for name in names for finding in found[name]]
+
+
+def _figures(
+    config: Config, name: str, state: TableState, logs: Logs, samples: Samples, now_ms: int, failures: Failures
+) -> list[Finding]:
+    """Return the findings about the tables of a stream whose state is known."""
+    found = [_readable(name)]
+    for promise, read in table_promises(name, config.stream(name), state, logs, samples, now_ms).items():
+        found += _of_promise(config, name, promise, read, failures)
+    return without_verdicts(found, logs.unread.get(name, ""))
 
 
 def _with_airflow(config: Config, services: WatchServices, found: list[Finding], now_ms: int) -> list[Finding]:
     """Return the findings with those about Airflow's tasks, and note whether Airflow works."""
     state = None
-    with services.needed(airflow_figures.AIRFLOW):
-        state = airflow_figures.ask_airflow(config, services.find, now_ms)
+    with services.needed(AIRFLOW):
+        state = airflow_figures.ask_airflow(config, services.find, now_ms, services.failures[AIRFLOW])
     if state is None:
         return [*airflow_figures.without_effects(found), *airflow_figures.unknown_task_findings(config)]
-    services.findings[airflow_figures.AIRFLOW] = airflow_figures.airflow_finding(state)
+    services.findings[AIRFLOW] = airflow_figures.airflow_finding(state)
     if "scheduler" in state.unhealthy:
         found = airflow_figures.without_effects(found)
     return [*found, *airflow_figures.task_findings(config, state, found, now_ms)]
+
+
+def _is_broken_or_missing(found: Sequence[Finding] | None) -> bool:
+    return found is None or any(each.verdict is Verdict.BROKEN for each in found)
 
 
 def _is_due(state: TableState, now_ms: int) -> bool:
@@ -356,16 +441,25 @@ def _is_due(state: TableState, now_ms: int) -> bool:
     return minute % _READ_AGAIN_MINUTES == 0 or minute - state.read_ms // _MINUTE_MS >= _READ_AGAIN_MINUTES
 
 
+def _read_all(
+    config: Config, names: Sequence[str], services: Services, now_ms: int
+) -> list[tuple[str, TableState | WaybillError]]:
+    """Return the state of the tables of each stream, or why it cannot be read."""
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return list(zip(names, pool.map(lambda name: _read(config, name, services, now_ms), names), strict=True))
+
+
 def _read(config: Config, name: str, services: Services, now_ms: int) -> TableState | WaybillError:
-    """Return the state of a stream's tables, or why it cannot be read. Raises the retriable errors."""
+    """Return the state of a stream's tables, or why it cannot be read."""
     from waybill.watch.table_reader import read_table_state
 
     try:
         return read_table_state(name, config.stream(name), services, now_ms)
-    except WaybillError as error:
-        if error.retriable:
-            raise
-        return error
+    except Exception as error:
+        failure = expected(f"the tables of stream {name}", error)
+        if failure is not error:
+            logger.exception("the tables of stream %s cannot be read", name)
+        return failure
 
 
 def _parse_states(content: bytes | None) -> dict[str, TableState]:

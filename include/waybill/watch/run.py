@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from waybill.config import Config
+from waybill.config.last_valid import WatchConfig
 from waybill.connections import find_connection
 from waybill.coordination import ALL_STREAMS, UsageStore
 from waybill.errors import ConfigError
@@ -23,6 +24,7 @@ from waybill.incidents.rules import advance, channel_findings, claim, settle
 from waybill.metering import meter
 from waybill.notify.channels import ChannelFailed, FindConnection, ping, send
 from waybill.notify.message import Message
+from waybill.watch.config_figures import config_findings, unwatched_findings
 from waybill.watch.measure import WatchServices, measure
 from waybill.watch.status_writer import store_status
 
@@ -49,7 +51,7 @@ class WatchReport:
 
 
 def run_watch(
-    config: Config,
+    config: Config | WatchConfig,
     *,
     now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
     find: FindConnection = find_connection,
@@ -58,16 +60,20 @@ def run_watch(
 ) -> WatchReport:
     """Watch once. `directory`: of this machine's copy of the incidents; the system's temporary one by default.
 
+    `config` may be one that takes the place of a file that does not load: that is an incident.
+
     With `dry_run` it only measures: it stores nothing, and sends nothing.
 
-    A service that does not answer is a finding, not an error: what needs it is left as it was. Raises `ConfigError` for
-    a connection that is missing, `DocumentTooNew` or `DocumentDamaged` for stored incidents that cannot be read.
+    A service that does not answer, or whose connection is missing or refused, is a finding, not an error: what needs it
+    is left as it was. Raises `DocumentTooNew` or `DocumentDamaged` for stored incidents that cannot be read.
     """
     began = time.monotonic()
+    loaded = config if isinstance(config, WatchConfig) else WatchConfig(config)
+    config = loaded.config
     with WatchServices(config, find) as services:
         at_ms = now_ms()
         measured = measure(config, services, at_ms, stores=not dry_run)
-        findings = measured.findings
+        findings = [*measured.findings, *config_findings(loaded)]
         books = BookStore(config.zookeeper.root, services.session, services.store, directory)
         if dry_run:
             open_now = tuple(each for each in books.load().incidents if each.is_open)
@@ -77,6 +83,7 @@ def run_watch(
         def follow(book: IncidentBook) -> IncidentBook:
             claimed.clear()
             found = [*findings, *channel_findings(book, config.alerts)]
+            found += unwatched_findings(loaded, book, found)
             book, due = claim(advance(book, found, config.alerts, at_ms), at_ms, config.alerts.channels)
             claimed.extend(due)
             return book

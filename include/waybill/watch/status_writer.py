@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from waybill.config import Config
 from waybill.coordination import UsageStore
-from waybill.errors import WaybillError
+from waybill.errors import WaybillError, expected
 from waybill.incidents.finding import REACHABLE
 from waybill.incidents.incident import IncidentBook
 from waybill.names import day_of, status_key
@@ -123,7 +123,11 @@ def _try(what: str, read: Callable[[], _T], default: _T) -> _T:
     """Return what `read` returns. An error is logged, and the default returned."""
     try:
         return read()
-    except (WaybillError, OSError) as error:
+    except Exception as error:  # one part is an element of this loop: the pages show the others
+        failure = expected(f"the status document's {what}", error)
+        if failure is not error and not isinstance(error, OSError):
+            logger.exception("the stack trace of the status document's %s", what)
+        error = failure
         logger.warning("the status document keeps the last state of its %s: %s", what, error)
         return default
 

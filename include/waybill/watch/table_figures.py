@@ -6,20 +6,20 @@ This module imports no Iceberg: most watches use the state that an earlier one h
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from waybill.config import Stream
 from waybill.config.promises import Deadline, PromiseName, ShareOfRuns
-from waybill.config.quantities import counted, rough_duration
+from waybill.config.quantities import counted, rough_duration, share_beside
 from waybill.incidents.finding import Finding, duration_finding, measured
 from waybill.names import TopicPartition
 from waybill.watch.log_figures import Logs
 from waybill.watch.samples import Key, Samples
 
-__all__ = ["RECENT_MS", "Published", "TableState", "table_findings"]
+__all__ = ["RECENT_MS", "Published", "TableState", "table_findings", "table_promises"]
 
 RECENT_MS = 3_600_000
 """Shares are those of the last hour."""
@@ -127,21 +127,36 @@ def table_findings(
     name: str, stream: Stream, state: TableState, logs: Logs, samples: Samples, now_ms: int
 ) -> list[Finding]:
     """Return the findings about the tables of a stream."""
-    return [
-        _table_lag(name, stream, state, logs, samples, now_ms),
-        *(
+    ways = table_promises(name, stream, state, logs, samples, now_ms)
+    return [finding for read in ways.values() for finding in read()]
+
+
+def table_promises(
+    name: str, stream: Stream, state: TableState, logs: Logs, samples: Samples, now_ms: int
+) -> dict[PromiseName, Callable[[], list[Finding]]]:
+    """Return how to measure each promise about the tables of a stream, so that one that raises hides no other."""
+    of_state = {
+        PromiseName.RUN_DURATION: _run_duration,
+        PromiseName.QUARANTINE_SHARE: _quarantine_share,
+        PromiseName.PARSER_FAILED: _parser_failed,
+        PromiseName.DUPLICATE_SHARE: _duplicate_share,
+        PromiseName.LATE_SHARE: _late_share,
+        PromiseName.DEDUP_WINDOW: _dedup_window,
+        PromiseName.HELD_PUBLICATION: _held,
+    }
+
+    def read(measure: Callable[[str, Stream, TableState, int], Finding]) -> Callable[[], list[Finding]]:
+        return lambda: [measure(name, stream, state, now_ms)]
+
+    return {
+        PromiseName.TABLE_LAG: lambda: [_table_lag(name, stream, state, logs, samples, now_ms)],
+        PromiseName.COMPLETE_BY: lambda: [
             _complete_by(name, stream, each, state, logs, samples, now_ms)
             for each in stream.promises.complete_by.deadlines
-        ),
-        _run_duration(name, stream, state, now_ms),
-        _quarantine_share(name, stream, state, now_ms),
-        _parser_failed(name, stream, state, now_ms),
-        _duplicate_share(name, stream, state, now_ms),
-        _late_share(name, stream, state, now_ms),
-        _dedup_window(name, stream, state, now_ms),
-        _held(name, stream, state, now_ms),
-        _ledger_balance(name, stream, state),
-    ]
+        ],
+        **{promise: read(measure) for promise, measure in of_state.items()},
+        PromiseName.LEDGER_BALANCE: lambda: [_ledger_balance(name, stream, state)],
+    }
 
 
 def _table_lag(name: str, stream: Stream, state: TableState, logs: Logs, samples: Samples, now_ms: int) -> Finding:
@@ -273,13 +288,16 @@ def _share(
     name: str, promise: PromiseName, settings: ShareOfRuns, part: int, whole: int, now_ms: int, *, of: str, command: str
 ) -> Finding:
     share = part / whole if whole else 0.0
+    counts = whole >= settings.min_messages
     return measured(
         name,
         promise,
         settings,
-        is_broken=whole >= settings.min_messages and part > settings.limit * whole,
-        figure=f"{share:.1%}",
-        limit=f"at most {settings.limit:.1%}",
+        is_broken=counts and part > settings.limit * whole,
+        figure=share_beside(share, float(settings.limit), decimals=1),
+        limit=f"at most {settings.limit:.1%}"
+        if counts
+        else f"none below {counted(settings.min_messages, 'message')}; the last hour had {whole:,}",
         detail=f"{part:,} of {whole:,} {of}",
         command=command,
         since_ms=now_ms,

@@ -14,14 +14,15 @@ import logging
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta, tzinfo
 from decimal import Decimal
 from typing import Any, Self
 
 import orjson
 
 from waybill.config import Stream
-from waybill.config.promises import PromiseName
-from waybill.config.quantities import counted
+from waybill.config.promises import PromiseName, StreamVolume, time_zone
+from waybill.config.quantities import counted, share_beside
 from waybill.documents import read_document
 from waybill.errors import DocumentTooNew
 from waybill.incidents.finding import Finding, Verdict, measured
@@ -31,11 +32,11 @@ __all__ = ["HourlyVolumes", "Volumes", "volume_finding"]
 logger = logging.getLogger(__name__)
 
 _VERSION = 1
-_HOUR_MS = 3_600_000
+_HOUR_SECONDS = 3600
+_HOUR_MS = _HOUR_SECONDS * 1000
 _LATE_MS = 5 * 60_000
-_WEEK = 7 * 24
 _WEEKS = 4
-_KEPT_HOURS = (_WEEKS + 1) * _WEEK
+_KEPT_HOURS = (_WEEKS + 1) * 7 * 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +62,11 @@ class HourlyVolumes:
             messages[self.noted_hour] = offsets - before
         return replace(self, noted_hour=hour, noted_offsets=offsets, noted_tps=tps, messages=messages)
 
-    def same_hours(self, hour: int) -> list[int]:
-        """Return the messages of the same hour of the last four weeks, as far as they are known."""
-        earlier = (self.messages.get(hour - week * _WEEK) for week in range(1, _WEEKS + 1))
-        return [count for count in earlier if count is not None]
+    def same_hours(self, hour: int, zone: tzinfo) -> list[int]:
+        """Return the messages of the same local hour of the last four weeks, as far as they are known."""
+        earlier = (_weeks_before(hour, week, zone) for week in range(1, _WEEKS + 1))
+        counts = (self.messages.get(each) for each in earlier if each is not None)
+        return [count for count in counts if count is not None]
 
     def document(self) -> dict[str, Any]:
         """Return the volumes as a JSON object. The messages are a list that begins at the first known hour."""
@@ -130,15 +132,27 @@ class Volumes:
         return replace(self, streams={**self.streams, **new}) if new else self
 
 
+def _weeks_before(hour: int, weeks: int, zone: tzinfo) -> int | None:
+    """Return the hour that had the same local time so many weeks ago; None if clocks skipped it that day.
+
+    Hours are counted since 1970 UTC. Of an hour that clocks repeated that day, it is the first.
+    """
+    local = datetime.fromtimestamp(hour * _HOUR_SECONDS, zone).replace(fold=0) - timedelta(weeks=weeks)
+    before = local.astimezone(UTC)
+    if before.astimezone(zone).replace(tzinfo=None) != local.replace(tzinfo=None):
+        return None
+    return int(before.timestamp()) // _HOUR_SECONDS
+
+
 def volume_finding(name: str, stream: Stream, volumes: Volumes, now_ms: int) -> Finding:
     """Return the messages of the last complete hour against the median of the same hour of earlier weeks.
 
-    The hour of a week ago was 168 hours ago: when clocks change, that is another hour of the local day. An hour that is
-    not known changes nothing.
+    The same hour is that of the promise's time zone, so a daily peak is compared with itself also when clocks change.
+    An hour that is not known changes nothing.
     """
     promise, hour = stream.promises.volume, now_ms // _HOUR_MS - 1
     known = volumes.streams.get(name)
-    earlier = [] if known is None else known.same_hours(hour)
+    earlier = [] if known is None else known.same_hours(hour, time_zone(promise.time_zone))
     usual = int(statistics.median(earlier)) if earlier else 0
     limit, command = f"{promise.at_least:.0%} to {promise.at_most:.0%} of usual", f"waybill offsets --stream {name}"
     if known is None or len(earlier) < promise.min_weeks or usual < promise.min_messages:
@@ -148,7 +162,7 @@ def volume_finding(name: str, stream: Stream, volumes: Volumes, now_ms: int) -> 
             promise,
             is_broken=False,
             figure="too little to compare",
-            limit=limit,
+            limit=_limit_without_verdict(promise, len(earlier), usual),
             detail="",
             command=command,
             since_ms=None,
@@ -162,10 +176,22 @@ def volume_finding(name: str, stream: Stream, volumes: Volumes, now_ms: int) -> 
         PromiseName.VOLUME,
         promise,
         is_broken=not promise.at_least <= ratio <= promise.at_most,
-        figure=f"{counted(messages, 'message')} in an hour, {ratio:.0%} of usual",
+        figure=f"{counted(messages, 'message')} in an hour, {_ratio_text(ratio, promise)} of usual",
         limit=limit,
         detail=f"usually {usual:,}: the median of this hour in {counted(len(earlier), 'earlier week')}",
         command=command,
         since_ms=hour * _HOUR_MS,
         value=float(ratio),
     )
+
+
+def _limit_without_verdict(promise: StreamVolume, weeks: int, usual: int) -> str:
+    """Return why the hour is not compared."""
+    if weeks < promise.min_weeks:
+        return f"none before {counted(promise.min_weeks, 'week')} are known; so far {weeks}"
+    return f"none below {counted(promise.min_messages, 'message')} in an hour; usual are {usual:,}"
+
+
+def _ratio_text(ratio: Decimal, promise: StreamVolume) -> str:
+    limit = promise.at_least if ratio < 1 else promise.at_most
+    return share_beside(float(ratio), float(limit))

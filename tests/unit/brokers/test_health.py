@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from waybill.brokers import health
 from waybill.brokers.group_health import follow_commits
 from waybill.brokers.health import Seen, Subjects, health_findings, unknown_findings
 from waybill.brokers.isr_history import IsrHistory, ReplicaState, classify
@@ -18,6 +19,7 @@ from waybill.brokers.readings import GroupReading, Groups, Readings, SlowReading
 from waybill.brokers.what_if import TopicRules
 from waybill.config.kafka_promises import KafkaPromiseName, KafkaPromises
 from waybill.config.kafka_topics import KafkaTopic
+from waybill.incidents.failures import Failures
 from waybill.incidents.finding import Finding, Verdict
 from waybill.names import TopicPartition
 from waybill.sources.cluster_state import Broker, ClusterState, PartitionState
@@ -380,3 +382,39 @@ def test_pages_show_brokers_that_are_alive_and_those_that_should_hold_replicas()
         BrokerStatus(2, "", False, 0, 1, 1, None, False),
         BrokerStatus(3, "rack-3", True, 1, 1, 0, None, False),
     )
+
+
+def test_skew_that_does_not_count_prints_no_limit() -> None:
+    """V4: 300 % of an equal share stood beside `at most 150%`, as kept."""
+    state = cluster({f"flights/{number}": partition([1, 2, 3], [1, 2, 3]) for number in range(6)})
+    found = findings(state)["leader_skew"]
+    assert (found.verdict, found.figure) == (Verdict.KEPT, "300% of an equal share")
+    assert found.limit == "none below 30 topic-partitions; the cluster has 6"
+    many = cluster({f"flights/{number}": partition([1, 2, 3], [1, 2, 3]) for number in range(30)})
+    counts = findings(many)["leader_skew"]
+    assert (counts.verdict, counts.limit) == (Verdict.BROKEN, "at most 150%")
+
+
+def test_no_figure_beyond_its_limit_is_shown_as_the_limit() -> None:
+    disks = tuple(LogDirectory(node, "/data", "", 1_000_000, 149_000) for node in BROKERS)
+    found = findings(slow={"directories": disks})["disk_used"]
+    assert (found.verdict, found.figure, found.limit) == (Verdict.BROKEN, "85.1%", "at most 85%")
+    ahead = findings(slow={"ahead_ms": {TopicPartition("flights", 0): 600_400}})["clock_skew"]
+    assert (ahead.verdict, ahead.figure) == (Verdict.BROKEN, "just over 10 min ahead")
+
+
+def test_a_promise_that_raises_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> Finding:
+        raise KeyError("no such broker")
+
+    sound = findings()
+    monkeypatch.setattr(health, "_disk_used", fail)
+    failures = Failures()
+    disks = (LogDirectory(1, "/data", "", 100, 50),)
+    readings = Readings(SOUND, SlowReadings(NOW_MS, {}, directories=disks), Quorum(1, {1: NOW_MS}))
+    found = health_findings(Subjects(KafkaPromises()), readings, Seen(), NOW_MS, failures)
+    assert {each.promise.removeprefix("kafka_") for each in found} >= sound.keys() - {"group_lag"}
+    [disk] = [each for each in found if each.promise == KafkaPromiseName.DISK_USED]
+    assert disk.verdict is Verdict.UNKNOWN
+    assert "promise kafka_disk_used: unexpected KeyError" in disk.detail
+    assert failures.texts == [disk.detail]

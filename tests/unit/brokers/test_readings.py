@@ -16,6 +16,7 @@ from kafka.protocol.metadata import FindCoordinatorRequest, FindCoordinatorRespo
 from waybill.brokers import readings
 from waybill.brokers.readings import GroupReading, SlowReadings, Wanted
 from waybill.errors import ConfigError, KafkaUnavailable
+from waybill.incidents.failures import Failures
 from waybill.names import TopicPartition
 from waybill.sources.cluster_state import Broker, ClusterState, PartitionState
 
@@ -98,7 +99,7 @@ def read_groups(
     monkeypatch.setattr(readings, "KafkaSource", FakeSource({TP: 100} if ends is None else ends, {}))
     missing: list[str] = []
     wanted = Wanted(groups=patterns, known_groups=known)
-    return readings._read_groups(cluster, STATE, wanted, missing), missing  # type: ignore[arg-type]
+    return readings._read_groups(cluster, STATE, wanted, missing, Failures()), missing  # type: ignore[arg-type]
 
 
 def test_listed_group_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,3 +162,81 @@ def test_topic_that_one_broker_lacks_is_taken_from_another() -> None:
     refuses = replace(lacks, refused=frozenset({"hidden"}))
     found = readings._with_unlisted(lacks, [lacks, knows, refuses])
     assert (found.topic_ids, found.partitions.keys(), found.refused) == ({"flights": "id"}, {TP}, {"hidden"})
+
+
+def typed_cluster(types: dict[str, str], offsets: dict[str, Any]) -> FakeCluster:
+    """Return a cluster whose brokers tell the types of groups (Kafka 3.8 and later)."""
+
+    class TypedCluster(FakeCluster):
+        def _answer(self, node_id: int | None, request: Any) -> Any:
+            if isinstance(request, ListGroupsRequest):
+                group = ListGroupsResponse.ListedGroup
+                listed = types if node_id == 1 else {}
+                groups = [
+                    group(group_id=name, group_state="Stable", group_type=kind, version=5)
+                    for name, kind in listed.items()
+                ]
+                return ListGroupsResponse(error_code=0, groups=groups, version=5)
+            return super()._answer(node_id, request)
+
+    return TypedCluster({1: {}, 2: {}}, offsets)
+
+
+def test_groups_whose_offsets_kafka_does_not_tell_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """V6: a share group with a backlog was kept with lag 0, since OffsetFetch answers with an empty list."""
+    types = {
+        "app-share": "share",
+        "app-new": "consumer",
+        "app-old": "classic",
+        "app-streams": "streams",
+        "app-x": "odd",
+    }
+    offsets = {"app-new": 90, "app-old": 95, "app-streams": 80}
+    found, _ = read_groups(monkeypatch, typed_cluster(types, offsets), patterns=("app-.*",))
+    assert {name: each.lag for name, each in found.read.items()} == {"app-new": 10, "app-old": 5, "app-streams": 20}
+    assert found.unread.keys() == {"app-share", "app-x"}
+    assert found.unread["app-share"].startswith("not measured: it is a share group")
+    assert "type 'odd'" in found.unread["app-x"]
+
+
+def test_a_group_without_committed_offsets_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, _ = read_groups(monkeypatch, typed_cluster({"app-1": "classic"}, {}), patterns=("app-.*",))
+    assert found.read == {}
+    assert found.unread == {"app-1": "not measured: the group, which is Stable, has no committed offsets"}
+
+
+def test_an_error_in_one_answer_hides_no_other_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = FakeCluster({1: {"app-1": "Stable", "app-2": "Stable"}, 2: {}}, {"app-1": "no offset", "app-2": 90})
+    failures = Failures()
+    monkeypatch.setattr(readings, "KafkaSource", FakeSource({TP: 100}, {}))
+    found = readings._read_groups(cluster, STATE, Wanted(groups=("app-.*",)), [], failures)  # type: ignore[arg-type]
+    assert found.read == {"app-2": GroupReading("Stable", 90, 10)}
+    assert "consumer group 'app-1': unexpected" in found.unread["app-1"]
+    assert len(failures.texts) == 1
+
+
+@pytest.mark.parametrize(
+    ("committed_before", "lag"), [(98, 0), (97, 2), (None, 2)], ids=["idle", "at work", "first watch"]
+)
+def test_markers_before_an_idle_group_are_no_messages(
+    monkeypatch: pytest.MonkeyPatch, committed_before: int | None, lag: int
+) -> None:
+    """V5: a transactional consumer that has read everything stands one before the end, at the marker."""
+    monkeypatch.setattr(readings, "KafkaSource", FakeSource({TP: 100}, {}))
+    monkeypatch.setattr(readings, "count_waiting", lambda *_: 0)
+    wanted = Wanted(groups=("app",), committed={} if committed_before is None else {"app": committed_before})
+    cluster = FakeCluster({1: {"app": "Stable"}, 2: {}}, {"app": 98})
+    found = readings._read_groups(cluster, STATE, wanted, [], Failures())  # type: ignore[arg-type]
+    assert found.read["app"].lag == lag
+
+
+def test_offsets_that_cannot_be_read_count_as_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> int:
+        raise ConfigError("no ACL Read")
+
+    monkeypatch.setattr(readings, "KafkaSource", FakeSource({TP: 100}, {}))
+    monkeypatch.setattr(readings, "count_waiting", refuse)
+    cluster = FakeCluster({1: {"app": "Stable"}, 2: {}}, {"app": 98})
+    wanted = Wanted(groups=("app",), committed={"app": 98})
+    found = readings._read_groups(cluster, STATE, wanted, [], Failures())  # type: ignore[arg-type]
+    assert found.read["app"].lag == 2

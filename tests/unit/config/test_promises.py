@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -133,3 +133,18 @@ def test_alerts_go_to_all_channels_but_those_of_escalations_unless_a_route_is_gi
     assert alerts.route(PromiseSeverity.CRITICAL) == alerts.route(PromiseSeverity.WARNING) == ("mail", "chat")
     alerts = load(tmp_path, alerts=f"{{{channels}, critical: [chat], warning: []}}").alerts
     assert (alerts.route(PromiseSeverity.CRITICAL), alerts.route(PromiseSeverity.WARNING)) == (("chat",), ())
+
+
+def test_a_deadline_of_a_day_falls_due_once_when_clocks_are_set_back() -> None:
+    """02:30 passes twice on 31 October 2027 in Berlin. Between both, the deadline went back to the day before."""
+    deadline = Deadline(day=time(2, 30), time_zone="Europe/Berlin")
+    begun = datetime(2027, 10, 31, 0, 30, tzinfo=UTC)
+    ends = [deadline.last_due(begun + timedelta(minutes=minutes))[0] for minutes in range(180)]
+    assert set(ends) == {datetime(2027, 10, 30, 22, tzinfo=UTC)}
+
+
+def test_a_deadline_at_a_time_that_clocks_skip_is_due_after_the_gap() -> None:
+    deadline = Deadline(day=time(2, 30), time_zone="Europe/Berlin")
+    for minutes in range(-120, 120):
+        now = datetime(2027, 3, 28, 1, tzinfo=UTC) + timedelta(minutes=minutes)
+        assert deadline.last_due(now)[1] <= now

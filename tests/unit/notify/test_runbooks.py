@@ -12,7 +12,7 @@ import typer
 from waybill.cli.app import app
 from waybill.config.kafka_promises import KafkaPromiseName
 from waybill.config.promises import PromiseName
-from waybill.incidents.finding import CHANNEL, REACHABLE, READABLE, TASKS
+from waybill.incidents.finding import CHANNEL, CONFIG, MEASURED, REACHABLE, READABLE, TASKS
 from waybill.notify.meanings import MEANINGS
 
 RUNBOOKS = Path(__file__).parents[3] / "docs" / "runbooks"
@@ -21,7 +21,7 @@ PAGES = sorted(path.name for path in RUNBOOKS.glob("*.md") if path.name != "READ
 
 
 def test_every_promise_has_words_and_a_runbook_and_no_runbook_is_left_over() -> None:
-    assert MEANINGS.keys() == {*PromiseName, *KafkaPromiseName, REACHABLE, READABLE, CHANNEL, TASKS}
+    assert MEANINGS.keys() == {*PromiseName, *KafkaPromiseName, REACHABLE, READABLE, CHANNEL, CONFIG, MEASURED, TASKS}
     assert sorted(meaning.runbook for meaning in MEANINGS.values()) == PAGES
     index = (RUNBOOKS / "README.md").read_text()
     assert re.findall(r"\]\((.*?)\)", index) == [page for page in re.findall(r"\]\((.*?)\)", index) if page in PAGES]

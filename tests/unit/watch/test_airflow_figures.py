@@ -17,9 +17,11 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from waybill.config import Config
+from waybill.config.groups import Group
 from waybill.config.promises import PromiseSeverity
 from waybill.connections import Connection, find_connection
 from waybill.errors import AirflowUnavailable, ConfigError, ConnectionMissing
+from waybill.incidents.failures import Failures
 from waybill.incidents.finding import Finding, Verdict
 from waybill.watch.airflow_figures import airflow_finding, ask_airflow, task_findings, without_effects
 from waybill.watch.status import DecisionStatus
@@ -57,6 +59,12 @@ def ago(minutes: float) -> str:
     return datetime.fromtimestamp(NOW.timestamp() - minutes * 60, UTC).isoformat()
 
 
+DAGS = (
+    *("ingest", "partition", "partition__orders", "maintenance", "backfill", "ledger", "watch"),
+    *("backfill_undo", "restore", "rehearse", "airflow_cleanup"),
+)
+
+
 @dataclass
 class ScriptedAirflow:
     """DAG runs and task instances, by the fields of Airflow's answers, and the requests."""
@@ -76,6 +84,13 @@ class ScriptedAirflow:
     requests: list[str] = field(default_factory=list)
     token: str = "token-1"
     status: int = 200
+    dags: dict[str, dict[str, Any]] = field(default_factory=lambda: {dag: {} for dag in DAGS})
+    """What differs from a DAG of Waybill that is not paused, by id."""
+    pools: list[str] = field(default_factory=lambda: ["default_pool"])
+    gone: set[str] = field(default_factory=set)
+    """DAGs that Airflow does not have."""
+    answers: dict[str, tuple[int, str, bytes]] = field(default_factory=dict)
+    """Status, media type and body in place of the answer to a path."""
 
     def run(self, dag: str, state: str, ended: float | None = 1.0) -> str:
         name = f"run-{len(self.runs)}"
@@ -100,15 +115,19 @@ class ScriptedAirflow:
         self.tasks.append({**known, **fields})
 
     def answer(self, path: str, query: dict[str, list[str]], body: dict[str, Any]) -> dict[str, Any]:
+        if path == "/api/v2/pools":
+            return self.page("pools", [{"name": name} for name in self.pools], query)
+        if path == "/api/v2/dags":
+            return self.page("dags", self.some_dags(query), query)
+        if path.startswith("/api/v2/dags/") and path.count("/") == 4:
+            return self.dag(path.rpartition("/")[2])
+        return self.answer_about_runs(path, query, body)
+
+    def answer_about_runs(self, path: str, query: dict[str, list[str]], body: dict[str, Any]) -> dict[str, Any]:
         if path == "/api/v2/monitor/health":
             return self.health
         if path == "/auth/token":
             return {"access_token": self.token}
-        if path == "/api/v2/dags":
-            newest = {run["dag_id"]: run["state"] for run in self.runs}
-            found = [{"dag_id": dag} for dag, state in newest.items() if state in query["dag_run_state"]]
-            offset, limit = int(query["offset"][0]), int(query["limit"][0])
-            return {"dags": found[offset : offset + limit], "total_entries": len(found)}
         if path == "/api/v2/dags/~/dagRuns/list":
             return self.some_runs(set(body["dag_ids"]), set(body["states"]), body["end_date_gte"], body["page_limit"])
         if path.endswith("/dagRuns"):
@@ -118,7 +137,27 @@ class ScriptedAirflow:
         found = [task for task in self.tasks if task["state"] in body["state"] and task["dag_id"] in body["dag_ids"]]
         if "dag_run_ids" in body:
             found = [task for task in found if task["dag_run_id"] in body["dag_run_ids"]]
-        return {"task_instances": found[: body["page_limit"]], "total_entries": len(found)}
+        first = body.get("page_offset", 0)
+        return {"task_instances": found[first : first + body["page_limit"]], "total_entries": len(found)}
+
+    def some_dags(self, query: dict[str, list[str]]) -> list[dict[str, Any]]:
+        dags = [self.dag(dag) for dag in {**self.dags, **{run["dag_id"]: {} for run in self.runs}}]
+        found = [dag for dag in dags if query["tags"][0] in [tag["name"] for tag in dag["tags"]]]
+        if "paused" in query:
+            found = [dag for dag in found if dag["is_paused"] is (query["paused"][0] == "true")]
+        if "dag_run_state" in query:
+            newest = {run["dag_id"]: run["state"] for run in self.runs}
+            found = [dag for dag in found if newest.get(dag["dag_id"]) in query["dag_run_state"]]
+        return found
+
+    def dag(self, dag: str) -> dict[str, Any]:
+        ours = {"dag_id": dag, "is_paused": False, "is_stale": False, "fileloc": "/dags/x.py"}
+        return {**ours, "tags": [{"name": "waybill"}], **self.dags.get(dag, {})}
+
+    @staticmethod
+    def page(key: str, found: list[dict[str, Any]], query: dict[str, list[str]]) -> dict[str, Any]:
+        offset, limit = int(query["offset"][0]), int(query["limit"][0])
+        return {key: found[offset : offset + limit], "total_entries": len(found)}
 
     def some_runs(self, dags: set[str], states: set[str], oldest: str, limit: int) -> dict[str, Any]:
         ended = [run for run in self.runs if run["dag_id"] in dags and run["state"] in states]
@@ -144,10 +183,17 @@ def airflow() -> Iterator[ScriptedAirflow]:
             status = scripted.status
             if not is_open and self.headers.get("Authorization") != f"Bearer {scripted.token}":
                 status = 401
-            answer = {"detail": "no"} if status != 200 else None
-            answer = answer or scripted.answer(parts.path, parse_qs(parts.query), body)
-            content = json.dumps(answer).encode()
+            media_type = "application/json"
+            if status == 200 and parts.path in scripted.answers:
+                status, media_type, content = scripted.answers[parts.path]
+            elif status == 200 and parts.path.count("/") == 4 and parts.path.rpartition("/")[2] in scripted.gone:
+                status, content = 404, b'{"detail":"no such DAG"}'
+            else:
+                answer = {"detail": "no"} if status != 200 else None
+                answer = answer or scripted.answer(parts.path, parse_qs(parts.query), body)
+                content = json.dumps(answer).encode()
             self.send_response(status)
+            self.send_header("Content-Type", media_type)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             self.wfile.write(content)
@@ -172,7 +218,7 @@ def find(airflow: ScriptedAirflow, **fields: Any) -> Any:
 
 def findings(airflow: ScriptedAirflow, *others: Finding, config: Config = CONFIG) -> dict[str, Finding]:
     """Return the findings about tasks, by DAG."""
-    state = ask_airflow(config, find(airflow), NOW_MS)
+    state = ask_airflow(config, find(airflow), NOW_MS, Failures())
     assert state is not None
     return {each.subject: each for each in task_findings(config, state, others, NOW_MS)}
 
@@ -181,16 +227,13 @@ def broken(found: dict[str, Finding]) -> list[str]:
     return [dag for dag, each in found.items() if each.verdict is Verdict.BROKEN]
 
 
-def test_sound_airflow_takes_four_requests_and_each_dag_is_a_kept_promise(airflow: ScriptedAirflow) -> None:
+def test_sound_airflow_takes_six_requests_and_each_dag_is_a_kept_promise(airflow: ScriptedAirflow) -> None:
     airflow.run("partition", "success")
     found = findings(airflow)
     assert broken(found) == []
-    assert found.keys() == {
-        *("ingest", "partition", "partition__orders", "maintenance", "backfill", "ledger", "watch"),
-        *("backfill_undo", "restore", "rehearse", "airflow_cleanup"),
-    }
+    assert found.keys() == set(DAGS)
     assert {dag: each.stream for dag, each in found.items() if each.stream} == {"partition__orders": "orders"}
-    assert len(airflow.requests) == 4
+    assert len(airflow.requests) == 6
 
 
 def test_last_run_that_failed_names_its_tasks_and_links_to_the_run(airflow: ScriptedAirflow) -> None:
@@ -270,11 +313,11 @@ def test_run_that_reports_what_a_broken_promise_reports_is_not_reported_again(
 
 
 def test_components_without_a_heartbeat_are_named_and_an_absent_one_is_not(airflow: ScriptedAirflow) -> None:
-    state = ask_airflow(CONFIG, find(airflow), NOW_MS)
+    state = ask_airflow(CONFIG, find(airflow), NOW_MS, Failures())
     assert state is not None
     assert airflow_finding(state).verdict is Verdict.KEPT
     airflow.health["scheduler"]["status"] = airflow.health["dag_processor"]["status"] = "unhealthy"
-    state = ask_airflow(CONFIG, find(airflow), NOW_MS)
+    state = ask_airflow(CONFIG, find(airflow), NOW_MS, Failures())
     assert state is not None
     finding = airflow_finding(state)
     assert (finding.verdict, finding.subject) == (Verdict.BROKEN, "Airflow")
@@ -289,23 +332,23 @@ def test_database_that_is_away_leaves_the_tasks_unknown(airflow: ScriptedAirflow
 def test_airflow_that_refuses_or_is_away_is_unavailable(airflow: ScriptedAirflow) -> None:
     airflow.status = 500
     with pytest.raises(AirflowUnavailable, match=r"500 to GET /api/v2/monitor/health.*AIRFLOW_CONN_WAYBILL_AIRFLOW"):
-        ask_airflow(CONFIG, find(airflow), NOW_MS)
+        ask_airflow(CONFIG, find(airflow), NOW_MS, Failures())
     with pytest.raises(AirflowUnavailable, match="ConnectError"):
-        ask_airflow(CONFIG, find(airflow, host="http://127.0.0.1:1"), NOW_MS)
+        ask_airflow(CONFIG, find(airflow, host="http://127.0.0.1:1"), NOW_MS, Failures())
 
 
 def test_a_token_in_the_connection_is_used_as_it_is(airflow: ScriptedAirflow) -> None:
     extra = {"Authorization": f"Bearer {airflow.token}"}
-    assert ask_airflow(CONFIG, find(airflow, login=None, password=None, extra=extra), NOW_MS) is not None
+    assert ask_airflow(CONFIG, find(airflow, login=None, password=None, extra=extra), NOW_MS, Failures()) is not None
     assert "POST /auth/token" not in airflow.requests
 
 
 def test_connection_without_credentials_or_without_a_definition_is_refused(airflow: ScriptedAirflow) -> None:
     with pytest.raises(ConfigError, match="needs a login and a password"):
-        ask_airflow(CONFIG, find(airflow, login=None, password=None), NOW_MS)
+        ask_airflow(CONFIG, find(airflow, login=None, password=None), NOW_MS, Failures())
     with pytest.raises(ConnectionMissing, match="AIRFLOW_CONN_WAYBILL_AIRFLOW"):
-        ask_airflow(CONFIG, lambda conn_id: find_connection(conn_id, {}), NOW_MS)
-    assert ask_airflow(config_of(connection=None), find(airflow), NOW_MS) is None
+        ask_airflow(CONFIG, lambda conn_id: find_connection(conn_id, {}), NOW_MS, Failures())
+    assert ask_airflow(config_of(connection=None), find(airflow), NOW_MS, Failures()) is None
 
 
 def test_promises_that_are_broken_since_airflow_stands_still_are_one_incident() -> None:
@@ -344,3 +387,85 @@ def test_an_ordered_run_is_asked_for_until_it_has_ended(airflow: ScriptedAirflow
     assert again == found, "what has ended is known from the document before"
     assert find_action_runs(CONFIG, find(airflow), [again[0], again[2], again[3]]) == (again[0], again[2], again[3])
     assert len(airflow.requests) == 2, "nothing is open"
+
+
+def test_paused_absent_and_foreign_dags_and_a_missing_pool_are_named(airflow: ScriptedAirflow) -> None:
+    """N7: runs stayed queued, or ours vanished without an import error, and no promise was broken."""
+    airflow.dags["partition"] = {"is_paused": True}
+    airflow.dags["backfill"] = {"tags": [{"name": "mine"}], "fileloc": "/dags/users/backfill.py"}
+    airflow.dags["maintenance"] = {"tags": [], "is_stale": True}
+    del airflow.dags["ledger"]
+    airflow.gone.add("ledger")
+    airflow.dags["restore"] = {"is_paused": True}  # nobody waits for it
+    airflow.dags["rehearse"] = {"is_paused": True}
+    airflow.run("rehearse", "queued", None)
+    config = config_of()
+    config = config.model_copy(
+        update={"groups": {"default": Group.model_validate({"ingest": {"pool": "lanes", "lanes": 2}})}}
+    )
+    found = findings(airflow, config=config)
+    assert {dag: found[dag].figure for dag in broken(found)} == {
+        "partition": "DAG partition is paused in Airflow",
+        "backfill": "DAG backfill is not in Airflow",
+        "maintenance": "DAG maintenance is not in Airflow",
+        "ledger": "DAG ledger is not in Airflow",
+        "rehearse": "DAG rehearse is paused in Airflow",
+        "ingest": "pool lanes does not exist",
+    }
+    assert "another DAG has its id, from /dags/users/backfill.py" in found["backfill"].detail
+    assert "import error" in found["ledger"].detail
+    assert "import error" in found["maintenance"].detail
+    assert "Airflow has: default_pool" in found["ingest"].detail
+    airflow.pools.append("lanes")
+    assert "ingest" not in broken(findings(airflow, config=config))
+
+
+@pytest.mark.parametrize(
+    ("path", "answer", "what"),
+    [
+        ("/api/v2/pools", (403, "application/json", b'{"detail":"Forbidden"}'), "403 to GET /api/v2/pools"),
+        ("/api/v2/pools", (404, "text/html", b"<html>"), "404 to GET /api/v2/pools"),
+        ("/api/v2/pools", (200, "text/html", b"<html>sign in</html>"), "text/html and no JSON"),
+        ("/api/v2/pools", (200, "application/json", b'{"pools":[{"slots":1}],"total_entries":1}'), "KeyError"),
+        ("/api/v2/pools", (200, "application/json", b'{"pools":null,"total_entries":1}'), "TypeError"),
+        ("/api/v2/dags/~/dagRuns/~/taskInstances/list", (200, "application/json", b"{}"), "KeyError"),
+    ],
+)
+def test_a_part_of_airflow_that_cannot_be_read_hides_no_other(
+    airflow: ScriptedAirflow, path: str, answer: tuple[int, str, bytes], what: str
+) -> None:
+    airflow.answers[path] = answer
+    airflow.dags["partition"] = {"is_paused": True}
+    failures = Failures()
+    state = ask_airflow(CONFIG, find(airflow), NOW_MS, failures)
+    assert state is not None
+    assert state.pools == (None if path.endswith("pools") else {"default_pool"})
+    assert what in " ".join(failures.texts)
+    assert len(failures.texts) == 1
+    found = {each.subject: each for each in task_findings(CONFIG, state, (), NOW_MS)}
+    assert found["partition"].verdict is Verdict.BROKEN
+    kept = Verdict.KEPT if path.endswith("pools") else Verdict.UNKNOWN
+    assert found["ingest"].verdict is kept
+
+
+@pytest.mark.parametrize(
+    ("path", "answer", "what"),
+    [
+        ("/api/v2/monitor/health", (200, "text/html", b"<html>"), "text/html and no JSON"),
+        ("/api/v2/monitor/health", (200, "application/json", b"[]"), "no JSON object"),
+        ("/auth/token", (200, "application/json", b"{}"), "no access_token"),
+        ("/auth/token", (401, "application/json", b"{}"), "401 to POST /auth/token"),
+    ],
+)
+def test_an_airflow_that_answers_otherwise_does_not_answer(
+    airflow: ScriptedAirflow, path: str, answer: tuple[int, str, bytes], what: str
+) -> None:
+    airflow.answers[path] = answer
+    with pytest.raises(AirflowUnavailable, match=what):
+        ask_airflow(CONFIG, find(airflow), NOW_MS, Failures())
+
+
+def test_all_pages_of_tasks_that_wait_are_read(airflow: ScriptedAirflow) -> None:
+    for number in range(250):
+        airflow.task("ingest" if number < 249 else "partition", f"run-{number}", "lane", "queued", queued_when=ago(90))
+    assert set(broken(findings(airflow))) == {"ingest", "partition"}

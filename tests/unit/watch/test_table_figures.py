@@ -79,3 +79,12 @@ def test_a_state_is_read_as_it_was_stored() -> None:
         NOW_MS, {}, {}, (Published(1, 2, 3, 4, 5, 6),), 7, ("held",), "plan", "window", 8, ("a",), {"main": 9}
     )
     assert TableState.parse(state.document()) == state
+
+
+def test_a_share_of_too_few_messages_prints_no_limit_and_one_beyond_it_differs_from_it() -> None:
+    """V4: 100 % stood beside `at most 20%`, as kept."""
+    few = finding(published((10, 999, 999)), "late_share")
+    assert (few.verdict, few.figure) == (Verdict.KEPT, "100.0%")
+    assert few.limit == "none below 1,000 messages; the last hour had 999"
+    beyond = finding(published((10, 100_000, 20_001)), "late_share")
+    assert (beyond.verdict, beyond.figure, beyond.limit) == (Verdict.BROKEN, "20.001%", "at most 20.0%")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from waybill.config import Config, Stream
+from waybill.config.promises import time_zone
 from waybill.incidents.finding import Finding, Verdict
 from waybill.watch.volumes import HourlyVolumes, Volumes, volume_finding
 
@@ -62,10 +64,10 @@ def steady(**other: int) -> dict[int, int]:
     [
         (2000, Verdict.KEPT, "2,000 messages in an hour, 100% of usual"),
         (1000, Verdict.KEPT, "1,000 messages in an hour, 50% of usual"),
-        (999, Verdict.BROKEN, "999 messages in an hour, 50% of usual"),
+        (999, Verdict.BROKEN, "999 messages in an hour, 49.95% of usual"),
         (0, Verdict.BROKEN, "0 messages in an hour, 0% of usual"),
         (10_000, Verdict.KEPT, "10,000 messages in an hour, 500% of usual"),
-        (10_001, Verdict.BROKEN, "10,001 messages in an hour, 500% of usual"),
+        (10_001, Verdict.BROKEN, "10,001 messages in an hour, 500.05% of usual"),
     ],
 )
 def test_an_hour_is_compared_with_the_same_hour_of_four_weeks(last: int, verdict: Verdict, figure: str) -> None:
@@ -139,3 +141,39 @@ def test_a_damaged_document_begins_again() -> None:
 def test_contradictory_limits_are_refused() -> None:
     with pytest.raises(ValueError, match="is more than at_most"):
         stream(at_least="200%", at_most="100%")
+
+
+@pytest.mark.parametrize(
+    ("zone", "changed"), [("Europe/Berlin", (2027, 3, 28)), ("America/New_York", (2027, 11, 7)), ("UTC", (2027, 3, 28))]
+)
+def test_a_local_peak_is_compared_with_itself_in_the_weeks_after_clocks_change(
+    zone: str, changed: tuple[int, int, int]
+) -> None:
+    """Traffic peaks at 09:00 local time: with UTC hours, the peak of this week met the hour beside last week's."""
+    local_zone = time_zone(zone)
+    change = datetime(*changed, 12, tzinfo=UTC)
+    first, last = (int(each.timestamp()) // 3600 for each in (change - timedelta(weeks=5), change + timedelta(weeks=2)))
+    messages = {}
+    for hour in range(first, last):
+        local = datetime.fromtimestamp(hour * 3600, local_zone)
+        messages[hour] = 100_000 if local.hour == 9 else 2_000
+    for hour in range(last - 13 * 24, last):
+        known = {each: count for each, count in messages.items() if each > hour - 35 * 24}
+        volumes = Volumes({"flights": HourlyVolumes(hour + 1, 0, 1, known)})
+        found = volume_finding("flights", stream(time_zone=zone), volumes, (hour + 1) * HOUR_MS + 60_000)
+        assert found.verdict is Verdict.KEPT, (datetime.fromtimestamp(hour * 3600, local_zone), found)
+
+
+def test_an_hour_that_clocks_skipped_is_not_compared() -> None:
+    zone = time_zone("Europe/Berlin")
+    week_after = int(datetime(2027, 4, 4, 2, tzinfo=zone).timestamp()) // 3600
+    known = dict.fromkeys(range(week_after - 36 * 24, week_after), 1)
+    # 02:00 does not exist on 28 March: three weeks are left of four.
+    assert len(HourlyVolumes(week_after, 0, 1, known).same_hours(week_after, zone)) == 3
+
+
+def test_too_little_to_compare_prints_no_limit_that_does_not_apply() -> None:
+    found = finding(watched(steady(), 100), 100)
+    assert (found.figure, found.limit) == ("too little to compare", "none before 2 weeks are known; so far 0")
+    few = dict.fromkeys(range(WEEKS), 5)
+    assert finding(watched(few, WEEKS), WEEKS).limit == "none below 1,000 messages in an hour; usual are 5"
