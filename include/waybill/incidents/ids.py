@@ -1,8 +1,8 @@
 """The ids of incidents: ASCII, of bounded length, and never the same for two incidents of a book.
 
-An id goes to places that take few characters: a header, a Message-ID, a key of PagerDuty, a command line. A subject may
-hold any character, since people name topics, groups and DAGs. So the id shows as much of it as ASCII can, and where that
-loses something, a hash of the whole subject follows.
+An id goes to places that take few characters: a header, a Message-ID, a key of PagerDuty, a command line. A subject
+may hold any character, since people name topics, groups and DAGs. So the id shows as much of it as ASCII can, and where
+that loses something, a hash of the whole subject follows.
 
     flights-archive_lag-20260301T120000Z
     kafka_group_lag-orders_billing_3f0c2a9b81d4-20260301T120000Z

@@ -84,7 +84,8 @@ def _with_own_ids(book: IncidentBook) -> IncidentBook:
         own = incident.id if incident.id not in taken else incident_id(incident.key, incident.opened_ms, taken)
         taken.add(own)
         incidents.append(incident if own == incident.id else replace(incident, id=own))
-    return book if len({each.id for each in book.incidents}) == len(taken) else replace(book, incidents=tuple(incidents))
+    is_sound = len({each.id for each in book.incidents}) == len(taken)
+    return book if is_sound else replace(book, incidents=tuple(incidents))
 
 
 def channel_findings(book: IncidentBook, alerts: Alerts, unusable: Mapping[str, str] | None = None) -> list[Finding]:
