@@ -670,6 +670,10 @@ class AirflowCleanupFailed(WaybillError):
     retriable = True
 
 
+class WatchIncomplete(WaybillError):
+    """An exception that no code expects ended a part of a watch. The rest was done, and the message names the parts."""
+
+
 # --- faults of Waybill ------------------------------------------------------------------------------------------------
 
 _PACKAGE = Path(__file__).parent
