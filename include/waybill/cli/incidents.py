@@ -27,7 +27,10 @@ __all__ = ["acknowledge", "list_incidents", "show", "test_channel", "watch"]
 
 
 def watch(*, dry_run: bool, every_seconds: int | None, as_json: bool) -> None:
-    """Watch once, or again and again; see `waybill watch --help`. Ends with code 1 if a promise is broken, or an exception was not expected."""
+    """Watch once, or again and again; see `waybill watch --help`.
+
+    Ends with code 1 if a promise is broken, or if an exception that no code expects ended a part of the watch.
+    """
     from waybill.watch.run import run_watch
 
     while True:

@@ -16,7 +16,7 @@ __all__ = ["check_login", "http_address", "mail_host", "slack_api_address", "sla
 
 _SLACK_HOOKS = "https://hooks.slack.com/services"
 _SLACK_API = "https://slack.com/api/"
-_HOST = re.compile(r"[^\s/@?#\[\]:]+|\[[0-9A-Fa-f:.]+\]")
+_HOST = re.compile(r"[^\s\x00-\x20\x7f/@?#\[\]:]+|\[[0-9A-Fa-f:.]+\]")
 
 
 def http_address(connection: Connection) -> str:

@@ -81,7 +81,8 @@ def slack_code(text: str) -> str:
 
 def slack_link(url: str, text: str) -> str:
     """Return a link. `|` and `>` in the address would end it."""
-    return f"<{quote(url, safe=':/?#[]@!$&()*+,;=%~').replace('&', '&amp;')}|{slack_text(text)}>"
+    shown = quote(url, safe=":/?#[]@!$&()*+,;=%~", errors="replace")
+    return f"<{shown.replace('&', '&amp;')}|{slack_text(text)}>"
 
 
 def _shown(char: str) -> str:

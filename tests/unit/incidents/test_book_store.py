@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import stat
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -96,9 +95,7 @@ class World:
             if incident.is_open and incident.acknowledged is None:
                 by = f"person {len(self.acknowledged)}"
                 acknowledgement = Acknowledgement(by, self.now_ms, "on it")
-                change: Callable[[IncidentBook], IncidentBook] = lambda book, name=incident.id, ack=acknowledgement: (
-                    acknowledge(book, name, ack)
-                )
+                change = partial(acknowledge, incident_id=incident.id, acknowledgement=acknowledgement)
                 books.change(change)
                 self.acknowledged[incident.id] = by
                 return
@@ -331,7 +328,7 @@ def test_directory_that_another_user_may_have_made_is_not_used(
         directory.symlink_to(tmp_path / "elsewhere")
     else:
         directory.mkdir(mode=0o700)
-        os.chmod(directory, 0o755)
+        directory.chmod(0o755)
     world.broken = {"archive_lag"}
     world.watch()
     assert list(directory.iterdir()) == []
