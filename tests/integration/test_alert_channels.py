@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from email.message import EmailMessage
@@ -410,3 +411,26 @@ def test_texts_of_a_message_are_bounded_and_say_how_long_they_were(tmp_path: Pat
     [incident] = advance(IncidentBook(), [finding], ALERTS, NOW).incidents
     message = Message.of("m", NotificationKind.OPENED, incident, ALERTS, NOW)
     assert dict(message.facts)["Detail"].endswith("… (10,000 characters)")
+
+
+def test_server_that_never_answers_holds_up_no_other_channel(
+    servers: AlertServers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released = threading.Event()
+
+    def find(name: str) -> Any:
+        if name == "slack_hook":
+            released.wait(60)
+        return find_connection(name)
+
+    monkeypatch.setattr(sending, "END_SECONDS", 3.0)
+    broken = [
+        Finding("", KafkaPromiseName.GROUP_LAG, Verdict.BROKEN, PromiseSeverity.CRITICAL, subject=f"g{number}")
+        for number in range(2)
+    ]
+    book, claimed = claim(advance(IncidentBook(), broken, ALERTS, NOW), NOW, ALERTS.channels)
+    sent = send_all(Config(ALERTS), book, claimed, NOW, find)  # type: ignore[arg-type]
+    released.set()
+    assert sent.count == 8
+    assert sent.failed == ["channel 'chat': no end within 3 s"]
+    assert len(sent.untried) == 1
