@@ -346,14 +346,14 @@ def test_dead_mans_switch_that_is_not_reached_is_an_incident_until_it_is(
 ) -> None:
     watched.configure(CHANNELS)
     servers.answers["/ping"] = 302, {"Location": "https://elsewhere.example.com/"}, b""
-    assert watched.watch().open == ()
-    assert watched.watch().open == ()
+    assert watched.watch().open == []
+    assert watched.watch().open == []
     opened = incident(watched.watch())
     assert (opened.promise, opened.subject) == ("channel", "dead man's switch")
     assert "a redirect to https://elsewhere.example.com/" in opened.detail
     assert len(servers.mails) == 1
     servers.answers.clear()
-    assert watched.watch_for(8).open == ()
+    assert watched.watch_for(8).open == []
     assert len(servers.mails) == 2
     assert servers.pings == 11
 
