@@ -188,7 +188,11 @@ def test_similar_names_have_ids_of_their_own_and_one_that_recovers_ends_its_own_
         for name in names
     ]
     book = advance(IncidentBook(), broken, ALERTS, NOW)
-    assert len({incident.id for incident in book.incidents}) == len(names)
+    ids = {incident.subject: incident.id for incident in book.incidents}
+    assert len(set(ids.values())) == len(names)
+    for finding in broken:
+        [alone] = advance(IncidentBook(), [finding], ALERTS, NOW).incidents
+        assert alone.id == ids[finding.subject], "an id does not depend on the other incidents"
     kept = [replace(broken[0], verdict=Verdict.KEPT), *broken[1:]]
     for minute in range(1, 8):
         book = advance(book, kept, ALERTS, NOW + minute * 60_000)
