@@ -306,6 +306,18 @@ class ObjectMissing(WaybillError):
         self.key = key
 
 
+class NodeTooLarge(WaybillError):
+    """A document does not fit into a node of ZooKeeper. Nothing was written."""
+
+    def __init__(self, path: str, found_bytes: int, most_bytes: int) -> None:
+        super().__init__(
+            f"ZooKeeper node {path}: {found_bytes:,} bytes are more than the {most_bytes:,} that a node may hold. The "
+            f"node is left as it was. Divide the streams between two configs with a `zookeeper.root` of their own, and "
+            f"report it: no document of Waybill should grow so large"
+        )
+        self.path, self.found_bytes = path, found_bytes
+
+
 class LockHeld(WaybillError):
     """Another lane holds the topic-partition's lock and archives it, so this one skips it."""
 
@@ -670,6 +682,10 @@ class AirflowCleanupFailed(WaybillError):
     """`airflow db clean` ended with an error. What it did not remove is removed by the next run."""
 
     retriable = True
+
+
+class WatchIncomplete(WaybillError):
+    """An exception that no code expects ended a part of a watch. The rest was done, and the message names the parts."""
 
 
 # --- faults of Waybill ------------------------------------------------------------------------------------------------

@@ -39,6 +39,8 @@ class AlertServers:
     pings: int = 0
     is_refusing: bool = False
     """Whether the HTTP server answers each request with an error."""
+    answers: dict[str, tuple[int, dict[str, str], bytes]] = field(default_factory=dict)
+    """Other answers, by path: status, headers and body. The request counts as received."""
 
     def bodies(self, path: str) -> list[dict[str, Any]]:
         """Return the bodies that were sent to a path, in order."""
@@ -86,18 +88,23 @@ def alert_servers(directory: Path) -> Iterator[AlertServers]:
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             if servers.is_refusing:
-                self._answer(503, b"down")
+                self._answer(503, {}, b"down")
                 return
             servers.posts.append((self.path, dict(self.headers), body))
-            self._answer(200, b'{"ok": true}' if self.path == "/api/chat.postMessage" else b"ok")
+            if self.path in servers.answers:
+                self._answer(*servers.answers[self.path])
+                return
+            self._answer(200, {}, b'{"ok": true}' if self.path == "/api/chat.postMessage" else b"ok")
 
         def do_GET(self) -> None:
             servers.pings += 1
-            self._answer(200, b"ok")
+            self._answer(*servers.answers.get(self.path, (200, {}, b"ok")))
 
-        def _answer(self, status: int, body: bytes) -> None:
+        def _answer(self, status: int, headers: dict[str, str], body: bytes) -> None:
             self.send_response(status)
-            self.send_header("Content-Type", "application/json" if body.startswith(b"{") else "text/plain")
+            media_type = "application/json" if body.startswith(b"{") else "text/plain"
+            for name, value in {"Content-Type": media_type, **headers}.items():
+                self.send_header(name, value)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)

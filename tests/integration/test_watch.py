@@ -343,3 +343,34 @@ def test_ledger_that_does_not_balance_is_an_incident_until_the_next_recorded_one
         snapshots.rollback_to_snapshot(before.snapshot_id)
     assert watched.waybill("ledger", "events", "--record").code == 0
     assert broken(watched.watch(5)) == []
+
+
+def test_dead_mans_switch_that_is_not_reached_is_an_incident_until_it_is(
+    watched: Watched, servers: AlertServers
+) -> None:
+    watched.configure(CHANNELS)
+    servers.answers["/ping"] = 302, {"Location": "https://elsewhere.example.com/"}, b""
+    assert watched.watch().open == []
+    assert watched.watch().open == []
+    opened = incident(watched.watch())
+    assert (opened.promise, opened.subject) == ("channel", "dead man's switch")
+    assert "a redirect to https://elsewhere.example.com/" in opened.detail
+    assert len(servers.mails) == 1
+    servers.answers.clear()
+    assert watched.watch_for(8).open == []
+    assert len(servers.mails) == 2
+    assert servers.pings == 11
+
+
+def test_channel_whose_connection_cannot_be_used_is_an_incident_at_the_first_watch(
+    watched: Watched, servers: AlertServers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched.configure(CHANNELS)
+    wrong = {"conn_type": "http", "host": "http://x:9999", "port": 9999}
+    monkeypatch.setenv("AIRFLOW_CONN_HOOK", json.dumps(wrong))
+    report = watched.watch()
+    opened = incident(report)
+    assert (opened.promise, opened.subject) == ("channel", "hook")
+    assert "connection 'hook': its host names port 9999, and its port is 9999" in opened.detail
+    assert (report.sent, report.failed, report.unexpected) == (4, [], ())
+    assert len(servers.mails) == 1

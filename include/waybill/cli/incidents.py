@@ -30,7 +30,10 @@ __all__ = ["acknowledge", "list_incidents", "show", "test_channel", "watch"]
 
 
 def watch(*, dry_run: bool, every_seconds: int | None, as_json: bool) -> None:
-    """Watch once, or again and again; see `waybill watch --help`. Ends with code 1 if a promise is broken."""
+    """Watch once, or again and again; see `waybill watch --help`.
+
+    Ends with code 1 if a promise is broken, or if an exception that no code expects ended a part of the watch.
+    """
     from waybill.watch.run import run_watch
 
     while True:
@@ -38,7 +41,7 @@ def watch(*, dry_run: bool, every_seconds: int | None, as_json: bool) -> None:
         report = run_watch(_load_for_watch(), dry_run=dry_run)
         _print_report(report, as_json=as_json)
         if every_seconds is None:
-            raise typer.Exit(1 if report.broken else 0)
+            raise typer.Exit(1 if report.broken or report.unexpected else 0)
         time.sleep(max(0.0, every_seconds - (time.monotonic() - began)))
 
 
@@ -192,6 +195,7 @@ def _document(report: WatchReport) -> dict[str, Any]:
         "incidents": [incident.document() for incident in report.open],
         "sent": report.sent,
         "failed": list(report.failed),
+        "unexpected": list(report.unexpected),
         "seconds": round(report.seconds, 3),
     }
 

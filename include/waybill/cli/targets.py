@@ -40,6 +40,10 @@ __all__ = [
 ]
 
 
+_LONGEST_TEXT = 4_000
+"""Characters of a reason. The latest 50 decisions about a stream share a node of ZooKeeper."""
+
+
 def load_streams() -> Config:
     """Return the config without the streams that have errors, and print these errors to stderr."""
     config = load_valid_streams()
@@ -127,10 +131,15 @@ def parse_size_option(option: str, text: str, *, also: str = "") -> int:
 def make_decision(reason: str, by: str | None) -> Decision:
     """Return the decision of `--reason` and `--by`; `by` defaults to `current_user`.
 
-    Raises `ConfigError` if the reason is empty.
+    Raises `ConfigError` if the reason is empty, or cannot be stored with the decision.
     """
     if not reason.strip():
         raise ConfigError("--reason is empty: give the reason of the decision; it is stored with the decision")
+    for option, text in (("--reason", reason), ("--by", by or "")):
+        if len(text) > _LONGEST_TEXT:
+            raise ConfigError(f"{option} has {len(text):,} characters: give at most {_LONGEST_TEXT:,}, and a link")
+        if "\0" in text or text.encode("utf-8", "replace") != text.encode("utf-8", "surrogatepass"):
+            raise ConfigError(f"{option} is not UTF-8 text: it is stored with the decision, and cannot be")
     return Decision(reason.strip(), by or current_user())
 
 

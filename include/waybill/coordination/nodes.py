@@ -1,8 +1,14 @@
-"""The documents in ZooKeeper's nodes: committed offsets and named stops, as JSON with a version."""
+"""The documents in ZooKeeper's nodes: committed offsets and named stops, as JSON with a version.
+
+ZooKeeper refuses nodes of more than 1 MB. Documents that grow with the number of streams come near it with some
+thousands of them, so a large document is gzipped, which makes it 10 times smaller.
+"""
 
 from __future__ import annotations
 
+import gzip
 import json
+import zlib
 from dataclasses import asdict, dataclass
 from dataclasses import fields as fields_of
 from typing import Any
@@ -15,6 +21,8 @@ from waybill.shards.checkpoint import Checkpoint
 __all__ = ["CommittedOffset", "OffsetCounts", "SlotRead", "Stop", "damaged_node", "parse_node", "to_node"]
 
 _VERSION = 1
+_MOST_PLAIN_BYTES = 256 * 1024
+_GZIP = b"\x1f\x8b"
 _REBUILT = "its content is rebuilt from the archive"
 
 
@@ -164,8 +172,9 @@ class Stop:
 
 
 def to_node(**fields: Any) -> bytes:
-    """Return a node's content: a JSON document with the version of its format."""
-    return json.dumps({"v": _VERSION, **fields}, separators=(",", ":")).encode()
+    """Return a node's content: a JSON document with the version of its format, gzipped if it is large."""
+    plain = json.dumps({"v": _VERSION, **fields}, separators=(",", ":")).encode()
+    return plain if len(plain) <= _MOST_PLAIN_BYTES else gzip.compress(plain, compresslevel=6, mtime=0)
 
 
 def parse_node(data: bytes, where: str, remedy: str = _REBUILT) -> dict[str, Any]:
@@ -175,8 +184,9 @@ def parse_node(data: bytes, where: str, remedy: str = _REBUILT) -> dict[str, Any
     """
     upgrade = "Upgrade this installation, or stop the other one"
     try:
-        return read_document(data, _VERSION, f"ZooKeeper node {where}", remedy=upgrade)
-    except (KeyError, TypeError, ValueError) as error:
+        plain = gzip.decompress(data) if data.startswith(_GZIP) else data
+        return read_document(plain, _VERSION, f"ZooKeeper node {where}", remedy=upgrade)
+    except (EOFError, KeyError, OSError, TypeError, ValueError, zlib.error) as error:
         raise damaged_node(where, error, remedy) from None
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from waybill.names import TopicPartition, check_stream_name, check_topic, join_segments
 
-__all__ = ["ZkPaths", "group_problems_path", "pauses_path", "usage_path", "watch_path"]
+__all__ = ["ZkPaths", "group_problems_path", "pauses_path", "usage_path", "watch_parts_path", "watch_path"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +70,11 @@ def group_problems_path(root: str, group: str) -> str:
 def watch_path(root: str) -> str:
     """Return the node of the incidents that the watch has found."""
     return f"/{join_segments(root, 'watch', 'incidents')}"
+
+
+def watch_parts_path(root: str, *names: str) -> str:
+    """Return the parent of the parts of a large book of incidents, or, with a name, one part."""
+    return f"/{join_segments(root, 'watch', 'incident-parts', *names)}"
 
 
 def usage_path(root: str, *names: str) -> str:

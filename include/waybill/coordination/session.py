@@ -29,7 +29,7 @@ from kazoo.protocol.states import KazooState
 
 from waybill.clients.zookeeper import ZooKeeperClient
 from waybill.connections import Connection, ZooKeeperEndpoint, find_connection
-from waybill.errors import ConfigError, CoordinationUnavailable
+from waybill.errors import ConfigError, CoordinationUnavailable, NodeTooLarge
 
 if TYPE_CHECKING:
     from waybill.config import Config
@@ -39,6 +39,9 @@ __all__ = ["NodeConflict", "ZooKeeperSession"]
 logger = logging.getLogger(__name__)
 
 DEFAULT_SESSION_TIMEOUT = timedelta(seconds=10)
+
+MOST_NODE_BYTES = 1_000_000
+"""ZooKeeper's own limit for a request is 1,048,575 bytes (`jute.maxbuffer`), with the path and the request's header."""
 
 NodeConflict = (BadVersionError, NodeExistsError, NoNodeError)
 """What `ZooKeeperSession.write` raises when the node has another version."""
@@ -163,6 +166,7 @@ class ZooKeeperSession:
         Raises one of `NodeConflict` if the node has another version.
         """
         full = self.full_path(path)
+        _check_size(path, data)
         with self.translate_errors(f"write {path}", passing=NodeConflict):
             if version < 0:
                 self.client.retry(self.client.create, full, data, makepath=True)
@@ -175,6 +179,7 @@ class ZooKeeperSession:
         Raises one of `NodeConflict` if the node has another version; then nothing was written.
         """
         full = self.full_path(path)
+        _check_size(path, data)
         with self.translate_errors(f"write {path}", passing=NodeConflict):
             if version < 0:
                 self.client.ensure_path(full.rpartition("/")[0])
@@ -185,6 +190,7 @@ class ZooKeeperSession:
     def put(self, path: str, data: bytes, what: str) -> None:
         """Write a node whatever its version; create it if it does not exist. `what` completes "could not …"."""
         full = self.full_path(path)
+        _check_size(path, data)
         with self.translate_errors(what):
             self.client.ensure_path(full)
             self.client.retry(self.client.set, full, data)
@@ -220,3 +226,9 @@ class ZooKeeperSession:
             raise CoordinationUnavailable(
                 f"ZooKeeper at {self._hosts}: could not {what} ({type(error).__name__}): nothing was committed"
             ) from error
+
+
+def _check_size(path: str, data: bytes) -> None:
+    """Raise `NodeTooLarge` for what ZooKeeper would answer by closing the connection, again and again."""
+    if len(data) > MOST_NODE_BYTES:
+        raise NodeTooLarge(path, len(data), MOST_NODE_BYTES)

@@ -1,38 +1,46 @@
-"""Where the incidents are stored: in a node of ZooKeeper, with a copy in S3, and one on this machine.
+"""Where the incidents are stored: in ZooKeeper, with a copy in S3 and one on this machine.
 
-The node has a version. A watch writes it only over the version that it has read, so of two watches that find the same,
-one opens the incident and sends the message, and the other one finds it opened. While ZooKeeper does not answer, the
-copy in S3 takes its place, and while neither answers, a file of this machine. Copies have no versions: two watches may
-then send a message each. Each document has a number that grows by one. The highest is the newest, so what happened in
-the meantime is not lost when ZooKeeper is back.
+ZooKeeper's node has a version (`book_node`). A watch writes it only over the version that it has read, so of two
+watches that find the same, one opens the incident and sends the message, and the other one finds it opened.
+
+While ZooKeeper does not answer, a changed book is stored as an interim book in S3; while neither answers, in a private
+directory of this machine (`interim_books`). Interim books have numbers, and only one watch can create a number: so what
+holds for ZooKeeper's versions holds for them, as long as both watches reach the same place. When ZooKeeper answers,
+each watch merges the interim books that it finds into ZooKeeper's book (`merge`), and removes them after that is
+written. So an acknowledgement, a new incident and a message that was sent stay, whichever place they were stored in.
+
+Two watches of which one reaches ZooKeeper, and the other does not, may find the same at the same time, and send a
+message each. What is stored on a machine is merged by the next watch or command of the same user there.
 """
 
 from __future__ import annotations
 
-import json
 import logging
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import reduce
 from pathlib import Path
-from typing import Any
 
 from waybill.coordination import ZooKeeperSession
-from waybill.coordination.paths import watch_path
 from waybill.coordination.session import NodeConflict
-from waybill.documents import read_document
-from waybill.errors import CoordinationUnavailable, DocumentDamaged, StoreUnavailable
+from waybill.errors import ConfigError, CoordinationUnavailable, DocumentDamaged, StoreUnavailable
+from waybill.incidents.book_document import StoredBook
+from waybill.incidents.book_node import BookNode
 from waybill.incidents.incident import IncidentBook
-from waybill.names import incidents_key
+from waybill.incidents.interim_books import BooksInS3, BooksOfMachine, InterimBooks, InterimExists, state_directory
+from waybill.incidents.merge import merge
 from waybill.store import Store
 
 __all__ = ["BookConflict", "BookStore"]
 
 logger = logging.getLogger(__name__)
 
-_VERSION = 1
-_ATTEMPTS = 10
+_ATTEMPTS = 50
+_KEPT_INTERIM = 5
+"""How many numbers of interim books are kept after later ones: a slower watch still finds that its number is taken."""
+_UNAVAILABLE = (CoordinationUnavailable, StoreUnavailable, ConfigError, OSError)
+"""`ConfigError`: the service refuses the credentials. The watch goes on with the other places."""
 
 
 class BookConflict(Exception):
@@ -43,25 +51,39 @@ class BookConflict(Exception):
 class _Loaded:
     book: IncidentBook
     number: int
+    """The highest number of all books that were read."""
+    is_stored: bool
+    """Whether the place that decides holds this very book."""
     node_version: int | None
-    """None: ZooKeeper did not answer. -1: there is no node."""
+    """None: ZooKeeper does not answer. -1: there is no node."""
+    interim: dict[str, list[str]] = field(default_factory=dict)
+    """The names of the interim books that are merged into this one, by place."""
 
 
 class BookStore:
     """The stored incidents. `session` and `store` are None while the service does not answer."""
 
     def __init__(
-        self, root: str, session: ZooKeeperSession | None, store: Store | None, directory: Path | None = None
+        self,
+        root: str,
+        session: ZooKeeperSession | None,
+        store: Store | None,
+        directory: Path | None = None,
+        *,
+        part_bytes: int | None = None,
     ) -> None:
-        """`root`: of ZooKeeper's nodes. `directory`: of the copy on this machine."""
-        self._path = watch_path(root)
-        self._session = session
-        self._store = store
-        name = f"waybill-incidents-{root.replace('/', '-')}.json"
-        self._file = (directory or Path(tempfile.gettempdir())) / name
+        """`root`: of ZooKeeper's nodes. `directory`: the parent of this machine's books, by default the user's own.
+
+        `part_bytes`: how many bytes of the book one node of ZooKeeper may hold.
+        """
+        sizes = {} if part_bytes is None else {"part_bytes": part_bytes}
+        self._node = None if session is None else BookNode(root, session, **sizes)
+        self._places: list[InterimBooks] = [] if store is None else [BooksInS3(store)]
+        with _may_fail("this machine"):
+            self._places.append(BooksOfMachine(state_directory(root, directory)))
 
     def load(self) -> IncidentBook:
-        """Return the newest book of those that can be read; an empty one if there is none.
+        """Return the book of all places that can be read; an empty one if there is none.
 
         Raises `DocumentTooNew` or `DocumentDamaged`.
         """
@@ -75,73 +97,108 @@ class BookStore:
         for _ in range(_ATTEMPTS):
             loaded = self._load()
             changed = change(loaded.book)
-            if changed == loaded.book and loaded.number:
+            if changed == loaded.book and loaded.is_stored:
                 return changed
             try:
                 self._save(changed, loaded)
-            except NodeConflict:
+            except (*NodeConflict, InterimExists):
                 continue
             return changed
-        raise BookConflict(f"the incidents in ZooKeeper node {self._path} changed {_ATTEMPTS} times; run again")
+        raise BookConflict(f"the incidents were changed by other watches {_ATTEMPTS} times; run again")
+
+    # --- reading ---
 
     def _load(self) -> _Loaded:
-        found = [_Loaded(IncidentBook(), 0, None)]
-        version = None
-        if self._session is not None:
-            try:
-                node = self._session.get(self._path)
-                version = -1 if node is None else node[1]
-                if node is not None:
-                    found.append(_parse(node[0], f"ZooKeeper node {self._path}"))
-            except CoordinationUnavailable as error:
-                logger.warning("reading the copy of the incidents: %s", error)
-        if version is None or version < 0:
-            found += self._copies()
-        newest = max(found, key=lambda each: each.number)
-        newest.node_version = version
-        return newest
+        main, version = self._read_node()
+        copies, interim = self._read_places(is_needed=version is None or version < 0)
+        # A copy can be above ZooKeeper's book if ZooKeeper lost data, or if an earlier Waybill stored it there while
+        # ZooKeeper was away. Copies that are not above the others are their ancestors.
+        latest = max(copies, key=lambda each: each.number, default=main)
+        found = [latest] if latest.number > main.number else []
+        found += [each for books in interim.values() for each in books.values()]
+        found = sorted([main, *found], key=lambda each: each.number)
+        number = found[-1].number
+        book = reduce(merge, (each.book for each in found))
+        names = {place: list(books) for place, books in interim.items()}
+        is_stored = number > 0 and (version is None or (book == main.book and not any(names.values())))
+        return _Loaded(book, number, is_stored, version, names)
 
-    def _copies(self) -> list[_Loaded]:
-        found = []
-        if self._store is not None:
-            key = incidents_key(self._store.prefix)
+    def _read_node(self) -> tuple[StoredBook, int | None]:
+        if self._node is not None:
             try:
-                content = self._store.read_if_exists(key)
-                found += [] if content is None else [_parse(content, key)]
-            except StoreUnavailable as error:
-                logger.warning("reading this machine's copy of the incidents: %s", error)
-        if self._file.exists():
-            found.append(_parse(self._file.read_bytes(), str(self._file)))
-        return found
+                return self._node.read()
+            except (CoordinationUnavailable, ConfigError) as error:
+                logger.warning("reading the copies of the incidents: %s", error)
+        return StoredBook(IncidentBook()), None
+
+    def _read_places(self, *, is_needed: bool) -> tuple[list[StoredBook], dict[str, dict[str, StoredBook]]]:
+        """Return the copies of ZooKeeper's book, and the interim books by place and name.
+
+        `is_needed`: whether this machine's copy is read, too.
+        """
+        copies: list[StoredBook] = []
+        interim: dict[str, dict[str, StoredBook]] = {}
+        for place in self._places:
+            with _may_fail(place.where):
+                if is_needed or isinstance(place, BooksInS3):
+                    content = place.read_copy()
+                    copies += [] if content is None else _readable(content, f"{place.where}: the copy of the incidents")
+                interim[place.where] = {
+                    name: stored
+                    for name, content in place.read_all().items()
+                    for stored in _readable(content, f"{place.where}: {name}")
+                }
+        return copies, interim
+
+    # --- writing ---
 
     def _save(self, book: IncidentBook, loaded: _Loaded) -> None:
-        """Store a book in ZooKeeper, and its copies. Raises `NodeConflict` if another watch was first."""
-        content = json.dumps({"v": _VERSION, "number": loaded.number + 1, **book.document()}).encode()
-        if self._session is not None and loaded.node_version is not None:
+        """Store a book where it is decided who is first, and then its copies.
+
+        Raises one of `NodeConflict`, or `InterimExists`, if another watch was first.
+        """
+        stored = StoredBook(book, loaded.number + 1)
+        if self._node is not None and loaded.node_version is not None:
             with _may_fail("ZooKeeper"):
-                self._session.write(self._path, content, loaded.node_version)
-        if self._store is not None:
-            with _may_fail("S3"):
-                self._store.replace(incidents_key(self._store.prefix), content, "application/json")
-        with _may_fail("this machine"):
-            self._file.write_bytes(content)
+                self._node.write(stored, loaded.node_version)
+                self._after_node(stored, loaded)
+                return
+        for place in self._places:
+            with _may_fail(place.where):
+                place.create(stored)
+                self._after_interim(place, loaded)
+                return
+        logger.error("the incidents are stored nowhere: the next watch finds them again, and sends them again")
+
+    def _after_node(self, stored: StoredBook, loaded: _Loaded) -> None:
+        for place in self._places:
+            with _may_fail(place.where):
+                place.write_copy(stored)
+                for name in loaded.interim.get(place.where, ()):
+                    place.remove(name)
+
+    def _after_interim(self, created: InterimBooks, loaded: _Loaded) -> None:
+        """Remove the interim books that this one holds, but for the latest of the place that decides."""
+        for place in self._places:
+            names = loaded.interim.get(place.where, [])
+            with _may_fail(place.where):
+                for name in names[:-_KEPT_INTERIM] if place is created else names:
+                    place.remove(name)
 
 
 @contextmanager
 def _may_fail(place: str) -> Iterator[None]:
-    """Go on after a block that cannot store the incidents in one of their places: the two others have them."""
+    """Go on after a block that finds no answer in one place of the incidents: the others have them."""
     try:
         yield
-    except (CoordinationUnavailable, StoreUnavailable, OSError) as error:
-        logger.warning("the incidents are not stored in %s: %s", place, error)
+    except _UNAVAILABLE as error:
+        logger.warning("%s has no answer about the incidents: %s", place, error)
 
 
-def _parse(content: bytes, where: str) -> _Loaded:
+def _readable(content: bytes, where: str) -> list[StoredBook]:
+    """Return the book of a copy. A damaged one is reported and left where it is: ZooKeeper's book decides."""
     try:
-        document: dict[str, Any] = read_document(content, _VERSION, where)
-        return _Loaded(IncidentBook.parse(document), int(document["number"]), None)
-    except (KeyError, TypeError, ValueError) as error:
-        raise DocumentDamaged(
-            f"{where} does not hold Waybill's incidents ({type(error).__name__}: {error}). Delete it: the next watch "
-            f"finds what is broken again, and sends it again"
-        ) from None
+        return [StoredBook.parse(content, where)]
+    except DocumentDamaged as error:
+        logger.error("%s", error)
+        return []

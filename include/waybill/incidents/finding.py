@@ -12,6 +12,7 @@ from waybill.printable import printable
 __all__ = [
     "CHANNEL",
     "CONFIG",
+    "DEAD_MAN",
     "MEASURED",
     "NO_ANSWER",
     "REACHABLE",
@@ -38,6 +39,8 @@ TASKS = "tasks"
 """The promise that the last run of a DAG succeeded, and that its tasks move on; the subject is the DAG's id."""
 CHANNEL = "channel"
 """The promise of a channel that alerts are sent to; the subject names it."""
+DEAD_MAN = "dead man's switch"
+"""The subject of `CHANNEL` for the dead man's switch. No channel can have this name."""
 
 FindingKey = tuple[str, str, str]
 """Stream, promise and subject."""

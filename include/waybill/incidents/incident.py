@@ -115,6 +115,8 @@ class Notification:
     """Until then, one watch has it in hand."""
     error: str = ""
     """Why the last attempt failed."""
+    made_ms: int = 0
+    """When it was put into the outbox; 0: by a Waybill that did not store it."""
 
     def document(self) -> dict[str, Any]:
         """Return the notification as a JSON object."""
@@ -137,10 +139,18 @@ class IncidentBook:
     incidents: tuple[Incident, ...] = ()
     """By the time at which they were opened."""
     outbox: tuple[Notification, ...] = ()
+    failed_pings: int = 0
+    """How often in a row the dead man's switch was not reached."""
+    ping_error: str = ""
+    """Why the last time."""
 
     def open_by_key(self) -> dict[FindingKey, Incident]:
-        """Return the open incidents, by what they are about."""
-        return {incident.key: incident for incident in self.incidents if incident.is_open}
+        """Return the open incidents, by what they are about; of two about the same, the one that was opened first."""
+        found: dict[FindingKey, Incident] = {}
+        for incident in self.incidents:
+            if incident.is_open:
+                found.setdefault(incident.key, incident)
+        return found
 
     def find(self, incident_id: str) -> Incident | None:
         """Return the incident with the id."""
@@ -148,9 +158,11 @@ class IncidentBook:
 
     def document(self) -> dict[str, Any]:
         """Return the book as a JSON object."""
+        pings = {"failed_pings": self.failed_pings, "ping_error": self.ping_error}
         return {
             "incidents": [incident.document() for incident in self.incidents],
             "outbox": [notification.document() for notification in self.outbox],
+            **(pings if self.failed_pings else {}),
         }
 
     @classmethod
@@ -159,4 +171,6 @@ class IncidentBook:
         return cls(
             tuple(Incident.parse(each) for each in document["incidents"]),
             tuple(Notification.parse(each) for each in document["outbox"]),
+            int(document.get("failed_pings", 0)),
+            str(document.get("ping_error", "")),
         )

@@ -17,10 +17,11 @@ from datetime import UTC, datetime, timedelta
 
 from waybill.config.alerts import Alerts
 from waybill.config.promises import PromiseSeverity
-from waybill.incidents.finding import CHANNEL, Finding, Verdict
+from waybill.incidents.finding import CHANNEL, DEAD_MAN, Finding, FindingKey, Verdict
+from waybill.incidents.ids import incident_id
 from waybill.incidents.incident import Acknowledgement, Incident, IncidentBook, Notification, NotificationKind
 
-__all__ = ["CLAIM", "acknowledge", "advance", "channel_findings", "claim", "settle"]
+__all__ = ["CLAIM", "acknowledge", "advance", "channel_findings", "claim", "record_ping", "settle"]
 
 CLAIM = timedelta(minutes=3)
 """How long a watch has a message in hand. Longer than sending takes with all timeouts."""
@@ -30,53 +31,100 @@ _FAILED_ATTEMPTS = 2
 """After so many failed attempts, a channel is an incident of its own."""
 _KEPT_RESOLVED = timedelta(days=30)
 _MOST_RESOLVED = 500
+_KEPT_WHOLE = timedelta(days=1)
+"""A copy of the book may be merged that still has an incident open. It must find that the incident is over."""
 
 
 def advance(book: IncidentBook, findings: Sequence[Finding], alerts: Alerts, now_ms: int) -> IncidentBook:
     """Return the book after a watch with these findings.
 
     An open incident that no finding is about is over: the stream was removed, or the promise is not watched any more.
+    Of two open incidents about the same, which two watches opened that did not see each other's, the later one is over.
     """
+    book = _with_own_ids(book)
     known = book.open_by_key()
-    changed: dict[str, Incident] = {}
+    found = _by_key(findings)
     outbox = list(book.outbox)
-    opened: list[Incident] = []
-    for finding in findings:
-        incident = known.get(finding.key)
-        if incident is None:
-            if finding.verdict is Verdict.BROKEN and finding.severity is not PromiseSeverity.OFF:
-                opened.append(_open(finding, alerts, now_ms, outbox))
+    incidents: list[Incident] = []
+    for incident in book.incidents:
+        if not incident.is_open:
+            incidents.append(incident)
+        elif (first := known[incident.key]).id != incident.id:
+            incidents.append(_resolve(incident, alerts, now_ms, outbox, f"it is the same as {first.id}"))
+        elif (finding := found.get(incident.key)) is None:
+            incidents.append(_resolve(incident, alerts, now_ms, outbox, "it is not watched any more"))
         else:
-            changed[incident.id] = _follow(incident, finding, alerts, now_ms, outbox)
-    found = {finding.key for finding in findings}
-    for key, incident in known.items():
-        if key not in found:
-            changed[incident.id] = _resolve(incident, alerts, now_ms, outbox, "it is not watched any more")
-    incidents = [changed.get(incident.id, incident) for incident in book.incidents] + opened
-    return IncidentBook(tuple(_without_old(incidents, now_ms)), tuple(outbox))
+            incidents.append(_follow(incident, finding, alerts, now_ms, outbox))
+    taken = {incident.id for incident in incidents}
+    for key, finding in found.items():
+        if key not in known and finding.verdict is Verdict.BROKEN and finding.severity is not PromiseSeverity.OFF:
+            opened = _open(finding, incident_id(key, now_ms, taken), alerts, now_ms, outbox)
+            taken.add(opened.id)
+            incidents.append(opened)
+    return replace(book, incidents=tuple(_without_old(incidents, outbox, now_ms)), outbox=tuple(outbox))
 
 
-def channel_findings(book: IncidentBook, alerts: Alerts) -> list[Finding]:
-    """Return a finding for each channel: whether messages to it get through."""
+def _by_key(findings: Sequence[Finding]) -> dict[FindingKey, Finding]:
+    """Return the findings by what they are about; of several about the same, a broken one."""
+    found: dict[FindingKey, Finding] = {}
+    for finding in findings:
+        if finding.key not in found or finding.verdict is Verdict.BROKEN:
+            found[finding.key] = finding
+    return found
+
+
+def _with_own_ids(book: IncidentBook) -> IncidentBook:
+    """Return the book with different ids for incidents that share one, as an earlier Waybill gave to similar subjects.
+
+    The first keeps the id, and the messages that wait.
+    """
+    taken: set[str] = set()
+    incidents = []
+    for incident in book.incidents:
+        own = incident.id if incident.id not in taken else incident_id(incident.key, incident.opened_ms, taken)
+        taken.add(own)
+        incidents.append(incident if own == incident.id else replace(incident, id=own))
+    is_sound = len({each.id for each in book.incidents}) == len(taken)
+    return book if is_sound else replace(book, incidents=tuple(incidents))
+
+
+def channel_findings(book: IncidentBook, alerts: Alerts, unusable: Mapping[str, str] | None = None) -> list[Finding]:
+    """Return a finding for each channel, and for the dead man's switch: whether messages to it get through.
+
+    `unusable`: why the connection of a channel cannot be used, by the channel's name; `DEAD_MAN` is the switch's.
+    """
     failing: dict[str, Notification] = {}
     for notification in book.outbox:
         known = failing.get(notification.channel)
         if notification.attempts >= _FAILED_ATTEMPTS and (known is None or notification.attempts > known.attempts):
             failing[notification.channel] = notification
+    faults = {name: (f"{each.attempts} attempts failed", each.error) for name, each in failing.items()}
+    if book.failed_pings >= _FAILED_ATTEMPTS:
+        faults[DEAD_MAN] = (f"{book.failed_pings} attempts failed", book.ping_error)
+    for name, reason in (unusable or {}).items():
+        faults[name] = ("its connection cannot be used", reason)
+    commands = {name: f"waybill watch --test {name}" for name in alerts.channels}
+    if alerts.dead_man is not None:
+        commands[DEAD_MAN] = "waybill watch"
     return [
         Finding(
             stream="",
             promise=CHANNEL,
             subject=name,
-            verdict=Verdict.BROKEN if name in failing else Verdict.KEPT,
+            verdict=Verdict.BROKEN if name in faults else Verdict.KEPT,
             severity=PromiseSeverity.CRITICAL,
-            figure=f"{failing[name].attempts} attempts failed" if name in failing else "",
+            figure=faults[name][0] if name in faults else "",
             limit="messages get through",
-            detail=failing[name].error if name in failing else "",
-            command=f"waybill watch --test {name}",
+            detail=faults[name][1] if name in faults else "",
+            command=command,
         )
-        for name in alerts.channels
+        for name, command in commands.items()
     ]
+
+
+def record_ping(book: IncidentBook, error: str | None) -> IncidentBook:
+    """Return the book after the dead man's switch was pinged: None if it was reached, else why it was not."""
+    return replace(book, failed_pings=0 if error is None else book.failed_pings + 1, ping_error=error or "")
 
 
 def claim(book: IncidentBook, now_ms: int, channels: Collection[str]) -> tuple[IncidentBook, list[Notification]]:
@@ -88,11 +136,18 @@ def claim(book: IncidentBook, now_ms: int, channels: Collection[str]) -> tuple[I
     return replace(book, outbox=tuple(claimed)), [each for each in claimed if each.id in due]
 
 
-def settle(book: IncidentBook, results: Mapping[str, str | None], now_ms: int) -> IncidentBook:
-    """Return the book after messages were sent: by id, None for one that was sent, else why it failed."""
+def settle(
+    book: IncidentBook, results: Mapping[str, str | None], now_ms: int, untried: Collection[str] = ()
+) -> IncidentBook:
+    """Return the book after messages were sent: by id, None for one that was sent, else why it failed.
+
+    `untried`: the ids of claimed messages that the watch did not come to; the next watch may have them at once.
+    """
     outbox = []
     for notification in book.outbox:
-        if notification.id not in results:
+        if notification.id in untried:
+            outbox.append(replace(notification, claimed_until_ms=0))
+        elif notification.id not in results:
             outbox.append(notification)
         elif (error := results[notification.id]) is not None:
             pause_ms = min(_FIRST_PAUSE_MS << min(notification.attempts, 10), _LONGEST_PAUSE_MS)
@@ -120,15 +175,13 @@ def acknowledge(book: IncidentBook, incident_id: str, acknowledgement: Acknowled
 # --- one incident -----------------------------------------------------------------------------------------------------
 
 
-def _open(finding: Finding, alerts: Alerts, now_ms: int, outbox: list[Notification]) -> Incident:
-    opened = datetime.fromtimestamp(now_ms / 1000, UTC)
-    name = "-".join(part for part in (finding.stream, finding.promise, _slug(finding.subject)) if part)
+def _open(finding: Finding, name: str, alerts: Alerts, now_ms: int, outbox: list[Notification]) -> Incident:
     # A broken channel cannot tell of itself.
     route = tuple(
         each for each in alerts.route(finding.severity) if finding.promise != CHANNEL or each != finding.subject
     )
     incident = Incident(
-        id=f"{name}-{opened:%Y%m%dT%H%M%SZ}",
+        id=name,
         stream=finding.stream,
         promise=finding.promise,
         subject=finding.subject,
@@ -219,18 +272,17 @@ def _notify(
         due_ms = now_ms if end is None else int(end.timestamp() * 1000)
     number = f"-{now_ms}" if kind is NotificationKind.REMINDER else ""
     outbox += [
-        Notification(f"{incident.id}-{kind}{number}-{channel}", incident.id, channel, kind, due_ms)
+        Notification(f"{incident.id}-{kind}{number}-{channel}", incident.id, channel, kind, due_ms, made_ms=now_ms)
         for channel in channels
     ]
 
 
-def _without_old(incidents: Sequence[Incident], now_ms: int) -> list[Incident]:
-    """Return the open incidents, and the newest of those that were resolved lately."""
+def _without_old(incidents: Sequence[Incident], outbox: Sequence[Notification], now_ms: int) -> list[Incident]:
+    """Return the open incidents, those that messages wait for, those of the last day, and the newest of the others."""
+    day_ms = int(_KEPT_WHOLE.total_seconds() * 1000)
     oldest_ms = now_ms - int(_KEPT_RESOLVED.total_seconds() * 1000)
     resolved = [each for each in incidents if each.resolved_ms is not None and each.resolved_ms >= oldest_ms]
     kept = {each.id for each in resolved[-_MOST_RESOLVED:]}
+    kept |= {each.id for each in resolved if each.resolved_ms is not None and each.resolved_ms >= now_ms - day_ms}
+    kept |= {each.incident for each in outbox}
     return [each for each in incidents if each.is_open or each.id in kept]
-
-
-def _slug(text: str) -> str:
-    return "".join(char if char.isalnum() else "_" for char in text).strip("_").lower()[:40]

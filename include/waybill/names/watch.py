@@ -14,6 +14,8 @@ __all__ = [
     "day_marks_prefix",
     "day_of",
     "incidents_key",
+    "interim_incidents_key",
+    "interim_incidents_prefix",
     "kafka_memory_key",
     "ledger_result_key",
     "samples_key",
@@ -56,6 +58,16 @@ def day_of(time_ms: int) -> date:
 def incidents_key(prefix: str) -> str:
     """Return the key of the copy of the incidents, which is read while ZooKeeper does not answer."""
     return join_segments(prefix, "watch", "incidents.json")
+
+
+def interim_incidents_prefix(prefix: str) -> str:
+    """Return the prefix of the books of incidents that were stored while ZooKeeper did not answer."""
+    return join_segments(prefix, "watch", "incidents-interim") + "/"
+
+
+def interim_incidents_key(prefix: str, number: int) -> str:
+    """Return the key of such a book. Its number is above those of the books that it was made of."""
+    return f"{interim_incidents_prefix(prefix)}{number:012d}.json.gz"
 
 
 def kafka_memory_key(prefix: str) -> str:

@@ -1,6 +1,7 @@
 """Send a message to a channel: by email, to Slack, or to a webhook.
 
-Each call ends within `TIMEOUT_SECONDS`, and is made once: what failed is tried again by a later watch, with backoff.
+Each call is made once: what failed is tried again by a later watch, with backoff. Each answer of a server is waited for
+up to `TIMEOUT_SECONDS`.
 """
 
 from __future__ import annotations
@@ -12,38 +13,38 @@ from contextlib import ExitStack
 from email.message import EmailMessage
 from typing import Any
 
-import httpx
-
-from waybill.config.alerts import Channel, EmailChannel, SlackChannel, WebhookChannel
+from waybill.config.alerts import Alerts, Channel, EmailChannel, SlackChannel, WebhookChannel
 from waybill.connections import Connection, find_connection
-from waybill.connections.masking import mask_urls_in_log, without_urls
-from waybill.errors import WaybillError
+from waybill.errors import UnexpectedFailure, WaybillError
+from waybill.incidents.finding import DEAD_MAN
+from waybill.notify.addresses import (
+    check_login,
+    http_address,
+    mail_host,
+    slack_api_address,
+    slack_webhook,
+    token,
+)
+from waybill.notify.http import TIMEOUT_SECONDS, Answer, ChannelFailed, failure, request
 from waybill.notify.message import Message
+from waybill.notify.texts import ascii_id
 
-__all__ = ["TIMEOUT_SECONDS", "ChannelFailed", "check_channel", "ping", "send"]
-
-TIMEOUT_SECONDS = 20.0
+__all__ = ["TIMEOUT_SECONDS", "ChannelFailed", "check_channel", "ping", "send", "unusable_channels"]
 
 FindConnection = Callable[[str], Connection]
 
-# Both log the whole URL of a request: httpx at the level of Airflow's task logs.
-for _library in ("httpx", "slack_sdk"):
-    mask_urls_in_log(_library)
-
-_SLACK_HOOKS = "https://hooks.slack.com/services"
-
-
-class ChannelFailed(Exception):
-    """A message could not be sent. The text names the connection and the reason; URLs in it are masked."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(without_urls(text))
+_API_TOKEN = "the webhook's token, or a token of Slack's API, as the password"
+_ROUTING_KEY = "PagerDuty's routing key as the password"
 
 
 def send(channel: Channel, message: Message, find: FindConnection = find_connection) -> None:
-    """Send a message. Raises `ChannelFailed`, or `ConfigError` for a connection that is missing or does not fit."""
-    connection = find(channel.connection)
+    """Send a message.
+
+    Raises `ChannelFailed`, `ConfigError` for a connection that is missing or does not fit, and `UnexpectedFailure` for
+    any other exception: whatever happens to one channel, the caller tells the others.
+    """
     try:
+        connection = find(channel.connection)
         match channel:
             case EmailChannel():
                 _send_email(channel, connection, message)
@@ -51,10 +52,10 @@ def send(channel: Channel, message: Message, find: FindConnection = find_connect
                 _send_to_slack(channel, connection, message)
             case WebhookChannel():
                 _send_to_webhook(channel, connection, message)
-    except WaybillError:
+    except (WaybillError, ChannelFailed):
         raise
-    except (OSError, smtplib.SMTPException, httpx.HTTPError) as error:
-        raise ChannelFailed(f"connection {channel.connection!r}: {type(error).__name__}: {error}") from error
+    except Exception as error:
+        raise UnexpectedFailure(f"connection {channel.connection!r}", error) from error
 
 
 def check_channel(channel: Channel, find: FindConnection = find_connection) -> None:
@@ -62,24 +63,48 @@ def check_channel(channel: Channel, find: FindConnection = find_connection) -> N
     connection = find(channel.connection)
     match channel:
         case EmailChannel():
-            connection.require(connection.host, "the SMTP server's host")
+            mail_host(connection)
+            check_login(connection)
+            connection.flag("disable_ssl", False)
+            connection.flag("disable_tls", False)
             _sender(channel, connection)
         case SlackChannel():
-            connection.require(connection.password, "the webhook's token, or a token of Slack's API, as the password")
-            if connection.conn_type == "slack" and channel.channel is None:
-                connection.refuse("is a token of Slack's API, which needs `channel` in the config")
+            _slack_address(channel, connection)
         case WebhookChannel():
-            _url(connection)
+            http_address(connection)
             if channel.format == "pagerduty":
-                connection.require(connection.password, "PagerDuty's routing key as the password")
+                token(connection, _ROUTING_KEY)
+            elif connection.password:
+                token(connection, "a token")
+
+
+def unusable_channels(alerts: Alerts, find: FindConnection = find_connection) -> dict[str, str]:
+    """Return why the connection of a channel cannot be used, by the channel's name; `DEAD_MAN` is the switch's."""
+    checks: dict[str, Callable[[], object]] = {
+        name: lambda channel=channel: check_channel(channel, find)  # type: ignore[misc]
+        for name, channel in alerts.channels.items()
+    }
+    if (dead_man := alerts.dead_man) is not None:
+        checks[DEAD_MAN] = lambda: http_address(find(dead_man))
+    found = {}
+    for name, check in checks.items():
+        try:
+            check()
+        except WaybillError as error:
+            found[name] = str(error)
+        except Exception as error:
+            found[name] = str(UnexpectedFailure(f"channel {name}", error))
+    return found
 
 
 def ping(connection: Connection) -> None:
-    """Request the address of a dead man's switch. Raises `ChannelFailed`."""
+    """Request the address of a dead man's switch. Raises `ChannelFailed`, `ConfigError`, or `UnexpectedFailure`."""
     try:
-        httpx.get(_url(connection), timeout=TIMEOUT_SECONDS).raise_for_status()
-    except httpx.HTTPError as error:
-        raise ChannelFailed(f"connection {connection.conn_id!r}: {type(error).__name__}: {error}") from error
+        request(connection, "GET", http_address(connection))
+    except (WaybillError, ChannelFailed):
+        raise
+    except Exception as error:
+        raise UnexpectedFailure(f"connection {connection.conn_id!r}", error) from error
 
 
 # --- email ------------------------------------------------------------------------------------------------------------
@@ -93,29 +118,33 @@ def _send_email(channel: EmailChannel, connection: Connection, message: Message)
     email["From"] = sender
     email["To"] = ", ".join(channel.to)
     # Mail programs show all messages about an incident as one conversation, and a second copy of a message once.
-    email["Message-ID"] = f"<{message.id}@waybill>"
-    email["References"] = f"<{message.incident.id}@waybill>"
+    email["Message-ID"] = f"<{ascii_id(message.id)}@waybill>"
+    email["References"] = f"<{ascii_id(message.incident.id)}@waybill>"
     email.set_content(message.plain())
     email.add_alternative(message.html(), subtype="html")
     uses_ssl = not connection.flag("disable_ssl", False)
     uses_starttls = not uses_ssl and not connection.flag("disable_tls", False)
-    context = ssl.create_default_context(cafile=connection.text("ca_file"))
-    host = connection.require(connection.host, "the SMTP server's host")
-    with ExitStack() as stack:
-        if uses_ssl:
-            server: smtplib.SMTP = smtplib.SMTP_SSL(
-                host, connection.port or 465, timeout=TIMEOUT_SECONDS, context=context
-            )
-        else:
-            server = smtplib.SMTP(host, connection.port or 587, timeout=TIMEOUT_SECONDS)
-        stack.enter_context(server)
-        if uses_starttls:
-            server.starttls(context=context)
-        if connection.login:
-            server.login(connection.login, connection.password or "")
-        refused = server.send_message(email)
+    host = mail_host(connection)
+    check_login(connection)
+    try:
+        context = ssl.create_default_context(cafile=connection.text("ca_file"))
+        with ExitStack() as stack:
+            if uses_ssl:
+                server: smtplib.SMTP = smtplib.SMTP_SSL(
+                    host, connection.port or 465, timeout=TIMEOUT_SECONDS, context=context
+                )
+            else:
+                server = smtplib.SMTP(host, connection.port or 587, timeout=TIMEOUT_SECONDS)
+            stack.enter_context(server)
+            if uses_starttls:
+                server.starttls(context=context)
+            if connection.login:
+                server.login(connection.login, connection.password or "")
+            refused = server.send_message(email)
+    except (OSError, smtplib.SMTPException) as error:
+        raise failure(connection, f"{type(error).__name__}: {error}") from error
     if refused:
-        raise ChannelFailed(f"connection {channel.connection!r}: the server refused {', '.join(refused)}")
+        raise failure(connection, f"the server refused {', '.join(refused)}")
 
 
 def _sender(channel: EmailChannel, connection: Connection) -> str:
@@ -128,58 +157,54 @@ def _sender(channel: EmailChannel, connection: Connection) -> str:
 
 
 def _send_to_slack(channel: SlackChannel, connection: Connection, message: Message) -> None:
-    from slack_sdk import WebClient, WebhookClient
-    from slack_sdk.errors import SlackApiError
-
-    token = connection.require(connection.password, "the webhook's token, or a token of Slack's API, as the password")
-    timeout = int(TIMEOUT_SECONDS)
-    blocks: Any = message.slack_blocks()
-    try:
-        if connection.conn_type == "slack":
-            client = WebClient(token, base_url=connection.text("base_url") or WebClient.BASE_URL, timeout=timeout)
-            client.chat_postMessage(channel=channel.channel or "", text=message.subject, blocks=blocks)
-            return
-        response = WebhookClient(_webhook(connection, token), timeout=timeout).send(text=message.subject, blocks=blocks)
-    except SlackApiError as error:
-        raise ChannelFailed(f"connection {channel.connection!r}: Slack refused: {error.response['error']}") from error
-    if response.status_code != 200:
-        raise ChannelFailed(
-            f"connection {channel.connection!r}: Slack answered {response.status_code}: {response.body[:200]}"
-        )
+    url = _slack_address(channel, connection)
+    body: dict[str, Any] = {"text": message.slack_summary, "blocks": message.slack_blocks()}
+    headers = {}
+    if connection.conn_type == "slack":
+        body["channel"] = channel.channel
+        headers["Authorization"] = f"Bearer {token(connection, _API_TOKEN)}"
+    answer = request(connection, "POST", url, body, headers)
+    document = answer.document()
+    if connection.conn_type == "slack":
+        # The API answers 200 to what it refuses.
+        if document is None or document.get("ok") is not True:
+            reason = (document or {}).get("error")
+            raise failure(connection, f"Slack refused: {reason}" if reason else f"Slack answered {answer.excerpt}")
+    elif answer.is_page or (document is not None and _has_error(document)):
+        raise failure(connection, f"Slack answered {answer.excerpt}")
 
 
-def _webhook(connection: Connection, token: str) -> str:
-    """Return the address of an incoming webhook, as the Slack provider makes it of a connection."""
-    if token.startswith(("http://", "https://")):
-        return token
-    base = _SLACK_HOOKS
-    if connection.host:
-        base = connection.host if "://" in connection.host else f"{connection.path or 'https'}://{connection.host}"
-        base += f":{connection.port}" if connection.port else ""
-    return f"{base.rstrip('/')}/{token}"
+def _has_error(document: dict[str, Any]) -> bool:
+    """Return whether a JSON answer to a webhook states an error: servers that work like Slack answer in their way."""
+    return document.get("ok", True) is False or document.get("success", True) is False or bool(document.get("error"))
+
+
+def _slack_address(channel: SlackChannel, connection: Connection) -> str:
+    if connection.conn_type != "slack":
+        return slack_webhook(connection)
+    token(connection, _API_TOKEN)
+    if channel.channel is None:
+        connection.refuse("is a token of Slack's API, which needs `channel` in the config")
+    return slack_api_address(connection, "chat.postMessage")
 
 
 # --- webhooks ---------------------------------------------------------------------------------------------------------
 
 
 def _send_to_webhook(channel: WebhookChannel, connection: Connection, message: Message) -> None:
-    headers = {"Idempotency-Key": message.id}
+    headers = {"Idempotency-Key": ascii_id(message.id)}
+    url = http_address(connection)
     if channel.format == "pagerduty":
-        body = message.pagerduty(connection.require(connection.password, "PagerDuty's routing key as the password"))
-    else:
-        body = message.document()
-        if connection.password:
-            headers["Authorization"] = f"Bearer {connection.password}"
-    response = httpx.post(_url(connection), json=body, headers=headers, timeout=TIMEOUT_SECONDS)
-    if response.is_error:
-        raise ChannelFailed(
-            f"connection {channel.connection!r}: the server answered {response.status_code}: {response.text[:200]}"
-        )
+        body = message.pagerduty(token(connection, _ROUTING_KEY))
+        _check_pagerduty(connection, request(connection, "POST", url, body, headers))
+        return
+    if connection.password:
+        headers["Authorization"] = f"Bearer {token(connection, 'a token')}"
+    request(connection, "POST", url, message.document(), headers)
 
 
-def _url(connection: Connection) -> str:
-    """Return the address of a connection of type `http`."""
-    host = connection.require(connection.host, "the host, or the whole address")
-    if "://" not in host:
-        host = f"{connection.path or 'https'}://{host}"
-    return f"{host}:{connection.port}" if connection.port else host
+def _check_pagerduty(connection: Connection, answer: Answer) -> None:
+    """Raise `ChannelFailed` for an answer that is 2xx and states that the event was not taken."""
+    document = answer.document()
+    if answer.is_page or (document is not None and document.get("status", "success") != "success"):
+        raise failure(connection, f"PagerDuty answered {answer.excerpt}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import quote
 
 from waybill.config.alerts import Alerts
 from waybill.config.promises import PromiseName, PromiseSeverity
@@ -12,8 +13,12 @@ from waybill.config.quantities import rough_duration
 from waybill.incidents.finding import NO_ANSWER, REACHABLE
 from waybill.incidents.incident import Incident, NotificationKind
 from waybill.notify.meanings import MEANINGS
+from waybill.notify.texts import one_line, readable, slack_code, slack_link, slack_text
 
-__all__ = ["Message", "slack_text", "test_message"]
+__all__ = ["Message", "test_message"]
+
+_LONGEST_NAME = 200
+_LONGEST_LINE = 600
 
 _COLOURS = {
     NotificationKind.RESOLVED: "#2e7d32",
@@ -44,17 +49,18 @@ class Message:
         runbook = f"{alerts.runbooks_url or 'docs/runbooks'}/{MEANINGS[incident.promise].runbook}"
         airflow = incident.link or None
         if airflow is None and alerts.airflow_url and incident.stream:
-            airflow = f"{alerts.airflow_url}/dags?search={incident.stream}"
+            airflow = f"{alerts.airflow_url}/dags?search={quote(incident.stream, safe='', errors='replace')}"
         return cls(notification_id, kind, incident, now_ms, runbook, airflow)
 
     @property
     def what(self) -> str:
-        """Return the stream, or what all streams share."""
+        """Return the stream, or what all streams share, in one line."""
         incident = self.incident
         if incident.stream:
-            return incident.stream
+            return one_line(incident.stream, _LONGEST_NAME)
         is_away = incident.promise == REACHABLE and incident.figure == NO_ANSWER
-        return f"{incident.subject} does not answer" if is_away else incident.subject
+        subject = one_line(incident.subject, _LONGEST_NAME) or "Kafka"
+        return f"{subject} does not answer" if is_away else subject
 
     @property
     def subject(self) -> str:
@@ -63,10 +69,12 @@ class Message:
         title = MEANINGS[incident.promise].title
         if self.kind is NotificationKind.RESOLVED:
             why = f" ({incident.outcome})" if incident.outcome else ""
-            return f"[resolved] {self.what}: {title}, after {rough_duration((incident.lasted_ms or 0) / 1000)}{why}"
+            lasted = rough_duration((incident.lasted_ms or 0) / 1000)
+            return one_line(f"[resolved] {self.what}: {title}, after {lasted}{why}", _LONGEST_LINE)
         notes = {NotificationKind.REMINDER: "still ", NotificationKind.ESCALATED: "not acknowledged: "}
         note = notes.get(self.kind, "")
-        return f"[{incident.severity}] {self.what}: {note}{title} {incident.figure} ({incident.limit})"
+        line = f"[{incident.severity}] {self.what}: {note}{title} {incident.figure} ({incident.limit})"
+        return one_line(line, _LONGEST_LINE)
 
     @property
     def facts(self) -> list[tuple[str, str]]:
@@ -87,7 +95,8 @@ class Message:
             facts += [("For consumers", MEANINGS[incident.promise].consumers), ("Run", incident.command)]
         facts += [("Runbook", self.runbook)]
         facts += [("Airflow", self.airflow)] if self.airflow else []
-        return [*facts, ("Incident", incident.id)]
+        facts.append(("Incident", incident.id))
+        return [(name, readable(value)) for name, value in facts]
 
     def plain(self) -> str:
         """Return the body of an email as plain text."""
@@ -106,25 +115,30 @@ class Message:
             subject=self.subject,
             colour=self._colour,
             facts=self.facts,
-            links={name for name, value in self.facts if value.startswith(("http://", "https://"))},
+            links={name for name in ("Runbook", "Airflow") if "://" in dict(self.facts).get(name, "")},
             is_open=self.kind is not NotificationKind.RESOLVED,
             incident=self.incident.id,
         )
+
+    @property
+    def slack_summary(self) -> str:
+        """Return the message in one line, as Slack shows it in notifications."""
+        return slack_text(self.subject)
 
     def slack_blocks(self) -> list[dict[str, Any]]:
         """Return the message as Slack's blocks."""
         facts = {name: value for name, value in self.facts if name not in ("Runbook", "Airflow", "Incident", "Run")}
         fields = [{"type": "mrkdwn", "text": f"*{name}*\n{slack_text(value)}"} for name, value in facts.items()]
         blocks: list[dict[str, Any]] = [
-            {"type": "header", "text": {"type": "plain_text", "text": self.subject[:150]}},
+            {"type": "header", "text": {"type": "plain_text", "text": self.subject[:150], "emoji": False}},
             *({"type": "section", "fields": fields[first : first + 10]} for first in range(0, len(fields), 10)),
         ]
         if self.kind is not NotificationKind.RESOLVED:
-            command = f"```{self.incident.command}\nwaybill incidents ack {self.incident.id} --reason …```"
-            blocks.append({"type": "section", "text": {"type": "mrkdwn", "text": command}})
-        links = [f"<{self.runbook}|Runbook>" if self._has_runbook_link else f"Runbook: `{self.runbook}`"]
-        links += [f"<{self.airflow}|Airflow>"] if self.airflow else []
-        links.append(f"`{self.incident.id}`")
+            command = slack_code(f"{self.incident.command}\nwaybill incidents ack {self.incident.id} --reason …")
+            blocks.append({"type": "section", "text": {"type": "mrkdwn", "text": f"```{command}```"}})
+        links = [slack_link(self.runbook, "Runbook") if self._has_runbook_link else f"Runbook: `{self.runbook}`"]
+        links += [slack_link(self.airflow, "Airflow")] if self.airflow else []
+        links.append(f"`{slack_text(self.incident.id)}`")
         return [*blocks, {"type": "context", "elements": [{"type": "mrkdwn", "text": " · ".join(links)}]}]
 
     def document(self) -> dict[str, Any]:
@@ -156,7 +170,7 @@ class Message:
         return {
             **event,
             "payload": {
-                "summary": self.subject[:1024],
+                "summary": self.subject,
                 "source": self.what,
                 "severity": str(self.incident.severity),
                 "timestamp": datetime.fromtimestamp(self.incident.since_ms / 1000, UTC).isoformat(),
@@ -195,11 +209,6 @@ def test_message(alerts: Alerts, now_ms: int) -> Message:
 
 def _time(time_ms: int) -> str:
     return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
-
-
-def slack_text(text: str) -> str:
-    """Return text with the characters escaped that Slack reads as markup."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")[:1900]
 
 
 _HTML = """\

@@ -124,12 +124,14 @@ async def _notifier(channel: Mapping[str, Any], subject: str, facts: Mapping[str
     from airflow.providers.slack.notifications.slack import SlackNotifier
     from airflow.providers.slack.notifications.slack_webhook import SlackWebhookNotifier
 
-    blocks = _slack_blocks(subject, facts)
+    from waybill.notify.texts import slack_text
+
+    summary, blocks = slack_text(subject), _slack_blocks(subject, facts)
     if connection.conn_type == "slack":
         return SlackNotifier(
-            slack_conn_id=channel["connection"], channel=channel["channel"], text=subject, blocks=blocks
+            slack_conn_id=channel["connection"], channel=channel["channel"], text=summary, blocks=blocks
         )
-    return SlackWebhookNotifier(slack_webhook_conn_id=channel["connection"], text=subject, blocks=blocks)
+    return SlackWebhookNotifier(slack_webhook_conn_id=channel["connection"], text=summary, blocks=blocks)
 
 
 def _html(subject: str, facts: Mapping[str, str]) -> str:
@@ -143,7 +145,7 @@ def _html(subject: str, facts: Mapping[str, str]) -> str:
 
 
 def _slack_blocks(subject: str, facts: Mapping[str, str]) -> list[dict[str, Any]]:
-    from waybill.notify.message import slack_text
+    from waybill.notify.texts import slack_text
 
     fields = [{"type": "mrkdwn", "text": f"*{name}*\n{slack_text(value)}"} for name, value in facts.items()]
     return [

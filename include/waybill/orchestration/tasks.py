@@ -16,7 +16,7 @@ from typing import Any
 
 from waybill.config import Config, load_valid_streams
 from waybill.connections import Connection, connection_variable
-from waybill.errors import ConfigError, HoursBlocked, IngestIncomplete
+from waybill.errors import ConfigError, HoursBlocked, IngestIncomplete, WatchIncomplete
 
 __all__ = [
     "begin_replay_task",
@@ -170,7 +170,8 @@ def record_ledgers() -> dict[str, Any]:
 def watch_promises() -> dict[str, Any]:
     """Watch once, and return the number of promises and of those that are broken. The log has the broken ones.
 
-    A broken promise is an incident, and not a failure of the task: the task fails only if the watch itself cannot work.
+    A broken promise is an incident, and not a failure of the task: the task fails only if the watch itself cannot work,
+    or if an exception that no code expects ended a part of it. Raises `WatchIncomplete` for that, when all is done.
     """
     from waybill.config.last_valid import load_for_watch
     from waybill.watch.run import run_watch
@@ -190,6 +191,8 @@ def watch_promises() -> dict[str, Any]:
         )
     for error in report.failed:
         logger.warning("a message was not sent, and is tried again: %s", error)
+    if report.unexpected:
+        raise WatchIncomplete("; ".join(report.unexpected))
     return {"promises": len(report.findings), "broken": len(report.broken), "sent": report.sent}
 
 

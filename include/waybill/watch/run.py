@@ -16,16 +16,15 @@ from waybill.config import Config
 from waybill.config.last_valid import WatchConfig
 from waybill.connections import find_connection
 from waybill.coordination import ALL_STREAMS, UsageStore
-from waybill.errors import ConfigError
 from waybill.incidents.book_store import BookStore
 from waybill.incidents.finding import Finding, Verdict
 from waybill.incidents.incident import Incident, IncidentBook, Notification
-from waybill.incidents.rules import advance, channel_findings, claim, settle
+from waybill.incidents.rules import advance, channel_findings, claim, record_ping, settle
 from waybill.metering import meter
-from waybill.notify.channels import ChannelFailed, FindConnection, ping, send
-from waybill.notify.message import Message
+from waybill.notify.channels import FindConnection, unusable_channels
 from waybill.watch.config_figures import config_findings, unwatched_findings
 from waybill.watch.measure import WatchServices, measure
+from waybill.watch.sending import Sent, ping_dead_man, send_all
 from waybill.watch.status_writer import store_status
 
 __all__ = ["WatchReport", "run_watch"]
@@ -43,6 +42,8 @@ class WatchReport:
     failed: Sequence[str] = field(default=())
     """Why messages could not be sent. They are tried again."""
     seconds: float = 0.0
+    unexpected: Sequence[str] = field(default=())
+    """Exceptions that no code expects, by what they happened to. The watch went on, and is not a success."""
 
     @property
     def broken(self) -> list[Finding]:
@@ -58,7 +59,7 @@ def run_watch(
     directory: Path | None = None,
     dry_run: bool = False,
 ) -> WatchReport:
-    """Watch once. `directory`: of this machine's copy of the incidents; the system's temporary one by default.
+    """Watch once. `directory`: the parent of this machine's copy of the incidents; by default the user's own.
 
     `config` may be one that takes the place of a file that does not load: that is an incident.
 
@@ -79,50 +80,37 @@ def run_watch(
             open_now = tuple(each for each in books.load().incidents if each.is_open)
             return WatchReport(findings, open_now, 0, (), time.monotonic() - began)
         claimed: list[Notification] = []
+        unusable = unusable_channels(config.alerts, find)
 
         def follow(book: IncidentBook) -> IncidentBook:
             claimed.clear()
-            found = [*findings, *channel_findings(book, config.alerts)]
+            found = [*findings, *channel_findings(book, config.alerts, unusable)]
             found += unwatched_findings(loaded, book, found)
-            book, due = claim(advance(book, found, config.alerts, at_ms), at_ms, config.alerts.channels)
+            # Measuring takes time: a claim counts from now, so that it lasts while the messages are sent.
+            book, due = claim(advance(book, found, config.alerts, at_ms), now_ms(), config.alerts.channels)
             claimed.extend(due)
             return book
 
         book = books.change(follow)
-        results = {each.id: _send(config, book, each, at_ms, find) for each in claimed}
-        if results:
-            book = books.change(lambda stored: settle(stored, results, now_ms()))
+        sent = send_all(config, book, claimed, at_ms, find)
+        if claimed:
+            book = books.change(lambda stored: settle(stored, sent.results, now_ms(), sent.untried))
         store_status(config, services, measured, book, at_ms, time.monotonic() - began)
         if services.session is not None:
             # One entry for all streams: it is divided when it is read, so the node stays small.
             used = meter.take("watch", [ALL_STREAMS], "")
             UsageStore(services.session, config.zookeeper.root).add("watch", used)
-    if config.alerts.dead_man is not None:
-        _ping(config.alerts.dead_man, find)
-    failed = [error for error in results.values() if error is not None]
+        book = _ping(config, books, book, sent, find)
     incidents = [incident for incident in book.incidents if incident.is_open]
-    return WatchReport(findings, incidents, len(results) - len(failed), failed, time.monotonic() - began)
+    seconds = time.monotonic() - began
+    return WatchReport(findings, incidents, sent.count, sent.failed, seconds, tuple(sent.unexpected))
 
 
-def _send(
-    config: Config, book: IncidentBook, notification: Notification, now_ms: int, find: FindConnection
-) -> str | None:
-    """Send a message, and return None; else why it could not be sent."""
-    incident = book.find(notification.incident)
-    assert incident is not None  # incidents are kept longer than messages about them
-    message = Message.of(notification.id, notification.kind, incident, config.alerts, now_ms)
-    try:
-        send(config.alerts.channels[notification.channel], message, find)
-    except (ChannelFailed, ConfigError) as error:
-        logger.warning("%s: not sent, and tried again: %s", message.subject, error)
-        return str(error)
-    logger.info("sent to %s: %s", notification.channel, message.subject)
-    return None
-
-
-def _ping(connection: str, find: FindConnection) -> None:
-    try:
-        ping(find(connection))
-    except (ChannelFailed, ConfigError) as error:
-        # The other side alerts when it is not asked.
-        logger.warning("the dead man's switch was not reached: %s", error)
+def _ping(config: Config, books: BookStore, book: IncidentBook, sent: Sent, find: FindConnection) -> IncidentBook:
+    """Ping the dead man's switch, and return the book with what came of it: the next watch makes an incident of it."""
+    if config.alerts.dead_man is None:
+        return book
+    error = ping_dead_man(config.alerts.dead_man, find, sent)
+    if error is None and not book.failed_pings:
+        return book
+    return books.change(lambda stored: record_ping(stored, error))

@@ -177,3 +177,15 @@ def test_at_most_one_incident_is_open_and_each_channel_is_told_of_its_end_once(
     assert not any(incident.is_open for incident in watches.book.incidents)
     told = [incident for incident in watches.book.incidents if incident.channels]
     assert sum(kind == "resolved" for kind, _ in watches.sent) == sum(len(incident.channels) for incident in told)
+
+
+def test_incident_is_kept_as_long_as_a_message_about_it_waits() -> None:
+    """A thousand incidents that end in one watch, while the channel refuses messages for five weeks."""
+    watches = Watches(Alerts.model_validate({"channels": {"mail": CHANNELS["mail"]}}))
+    broken = [finding(stream=f"stream_{number}") for number in range(1_000)]
+    watches.watch(*broken, broken=("mail",))
+    for minutes in (1, 10, 5 * 7 * 24 * 60):
+        watches.watch(*(replace(each, verdict=Verdict.KEPT) for each in broken), minutes=minutes, broken=("mail",))
+    known = {incident.id for incident in watches.book.incidents}
+    assert len(watches.book.outbox) == 1_000
+    assert {each.incident for each in watches.book.outbox} <= known
