@@ -62,7 +62,7 @@ def _evaluate(store: Store, given: AuditInput, at: datetime) -> tuple[tuple[Chec
     evaluation = evaluate(rows, quality.all_expectations, memory_bytes=quality.memory)
     try:
         page = render_page(given.stream_name, given.plan_id, at, evaluation.raw)
-    except Exception:  # a page that the library cannot render must not stop the stream
-        logger.exception("audit of %s: the page of Data Docs could not be rendered", given.stream_name)
+        return evaluation.results, store_page(store, given.stream_name, given.plan_id, page)
+    except Exception:  # a page that cannot be rendered or stored must not stop the stream: the results are complete
+        logger.exception("audit of %s: the page of Data Docs could not be rendered and stored", given.stream_name)
         return evaluation.results, None
-    return evaluation.results, store_page(store, given.stream_name, given.plan_id, page)
