@@ -33,7 +33,7 @@ _PROBE = 1
 _VALID_FOR = timedelta(days=1)
 
 _known: dict[tuple[str, ...], datetime] = {}
-"""When this process need not ask again, by store, bucket, prefix and checksum."""
+"""When this process need not ask again, by store, bucket and checksum."""
 _asking = threading.Lock()
 
 
@@ -46,7 +46,7 @@ def ensure_fit(calls: BucketCalls, prefix: str, now: Callable[[], datetime] = _n
 
     Raises `StoreUnfit` if the store lacks an ability; `StoreUnavailable` or `ConfigError` if it cannot be asked.
     """
-    identity = (*calls.identity, prefix, calls.checksums)
+    identity = (*calls.identity, calls.checksums)  # the prefix makes no difference to what a store can do
     with _asking:
         if identity in _known and now() < _known[identity]:
             return
