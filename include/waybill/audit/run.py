@@ -10,6 +10,7 @@ from waybill.audit.built_in import built_in_results
 from waybill.audit.given import AuditInput
 from waybill.audit.results import Audit, CheckResult
 from waybill.audit.staged_rows import StagedRows
+from waybill.config.columns import column_types
 from waybill.staging.driver import OnStep
 from waybill.staging.services import Services
 from waybill.store import Store
@@ -59,7 +60,8 @@ def _evaluate(store: Store, given: AuditInput, at: datetime) -> tuple[tuple[Chec
 
     quality = given.stream.quality
     rows = StagedRows(given.table, given.table_files)
-    evaluation = evaluate(rows, quality.all_expectations, memory_bytes=quality.memory)
+    types = column_types(given.stream.columns)
+    evaluation = evaluate(rows, quality.all_expectations, memory_bytes=quality.memory, types=types)
     try:
         page = render_page(given.stream_name, given.plan_id, at, evaluation.raw)
         return evaluation.results, store_page(store, given.stream_name, given.plan_id, page)
