@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +12,11 @@ from botocore.credentials import Credentials
 from chaos.loop import ProxyLoop
 from chaos.s3_proxy import CallFault, Effect, S3Call, S3Proxy
 from ingest_scenes import Archive, Cluster
+from typer.testing import CliRunner
 
 from devstack import Stack
 from waybill import names
+from waybill.cli.app import app
 from waybill.connections import Checksums, S3Endpoint
 from waybill.errors import StoreUnavailable
 from waybill.ingest.report import Outcome
@@ -162,3 +165,16 @@ def test_a_lane_writes_nothing_to_an_unfit_store_and_names_what_it_lacks(
     fitness._known.clear()
     assert {each.outcome for each in archive.run().partitions} == {Outcome.UP_TO_DATE}
     assert names.probe_result_key(store.prefix) in set(store.keys(f"{store.prefix}/"))
+
+
+def test_config_check_prints_the_abilities_of_the_store(
+    stack: Stack, topic_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "streams.yaml"
+    stream = {"topics": ["a"], "parser": {"event_time": {"field": "t"}}, "table": "x.y"}
+    storage = {"bucket": stack.bucket, "prefix": topic_name}
+    file.write_text(json.dumps({"version": 1, "storage": storage, "streams": {"a": stream}}))
+    monkeypatch.setenv("WAYBILL_CONFIG", str(file))
+    ran = CliRunner().invoke(app, ["config", "check", "--store"])
+    assert ran.exit_code == 0, ran.output
+    assert all(f"can {ability.text}" in ran.stdout for ability in Ability)
