@@ -13,6 +13,7 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
+from functools import partial
 from typing import Any
 
 from waybill.config.columns import ColumnKind, ColumnType
@@ -71,7 +72,7 @@ def _compared(name: str, arguments: Mapping[str, Any], kind: ColumnType) -> Iter
         for argument, strict, is_upper in (("min_value", "strict_min", False), ("max_value", "strict_max", True)):
             if arguments.get(argument) is not None:
                 up = is_upper is not bool(arguments.get(strict))
-                yield argument, arguments[argument], lambda each, up=up: _typed_bound(each, kind, up=up)
+                yield argument, arguments[argument], partial(_typed_bound, kind=kind, up=up)
 
 
 _Convert = Callable[[Any], Any]
