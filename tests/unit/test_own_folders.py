@@ -24,9 +24,11 @@ def calls_of(name: str) -> list[tuple[str, str, ast.Call]]:
     for file in sorted(PACKAGE.glob("*.py")):
         for function in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(function, ast.FunctionDef):
-                for call in ast.walk(function):
-                    if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == name:
-                        found.append((file.name, function.name, call))
+                found += [
+                    (file.name, function.name, call)
+                    for call in ast.walk(function)
+                    if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == name
+                ]
     return found
 
 
