@@ -118,6 +118,11 @@ class S3Server:
     name = "s3"
 
     @property
+    def connection_options(self) -> dict[str, str]:
+        """What the extra of a connection to this server needs besides its address: moto's compares no checksum."""
+        return {"checksums": "none"} if self.program.kind is S3Kind.MOTO else {}
+
+    @property
     def endpoint_url(self) -> str:
         """The base URL, such as `http://127.0.0.1:23456`."""
         return f"http://127.0.0.1:{self.port}"

@@ -441,7 +441,7 @@ def _connections(stack: Stack) -> dict[str, str]:
             "conn_type": "aws",
             "login": stack.s3_access_key,
             "password": stack.s3_secret_key,
-            "extra": {"endpoint_url": stack.s3_endpoint_url, "region_name": REGION},
+            "extra": {"endpoint_url": stack.s3_endpoint_url, "region_name": REGION, **stack.s3.connection_options},
         },
         "ICEBERG": {
             "conn_type": "iceberg",

@@ -22,6 +22,7 @@ later without any change. Retry policies, Airflow's among them, read that proper
       AirflowUnavailable            (retriable) Airflow's API
       RegistryRefused
       ScratchUnusable               (retriable) the local disk
+      StoreUnfit                    S3 lacks an ability that Waybill relies on
       ObjectExists                  the outcome of a conditional create in S3
       ObjectMissing
       LockHeld                      (retriable) another task is at work
@@ -144,6 +145,7 @@ __all__ = [
     "ShardNotOwned",
     "StackError",
     "StoreUnavailable",
+    "StoreUnfit",
     "StreamRecreated",
     "SweepHistoryLost",
     "SweepUnsound",
@@ -288,6 +290,17 @@ class ScratchUnusable(WaybillError):
             f"name another disk in SPARK_LOCAL_DIRS (on executors) or TMPDIR"
         )
         self.directory, self.reason = directory, reason
+
+
+class StoreUnfit(WaybillError):
+    """The S3 store lacks an ability that Waybill relies on, so nothing is written to it.
+
+    `lacks` names each ability with what the store did instead.
+    """
+
+    def __init__(self, where: str, lacks: Sequence[str], remedy: str) -> None:
+        super().__init__(f"{where}: the store is not fit for Waybill: {'; '.join(lacks)}. {remedy}")
+        self.where, self.lacks, self.remedy = where, tuple(lacks), remedy
 
 
 class ObjectExists(WaybillError):

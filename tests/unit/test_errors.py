@@ -18,6 +18,7 @@ EXAMPLES = [
     errors.AirflowUnavailable("http://airflow", "503", "connection 'waybill_airflow'"),
     errors.RegistryRefused("http://registry", "401", "connection 'registry'"),
     errors.ScratchUnusable("/scratch", "full"),
+    errors.StoreUnfit("bucket 'b'", ["it overwrites"], "Use another"),
     errors.ObjectExists("a/b"),
     errors.ObjectMissing("a/b"),
     errors.RetentionGap("t", 3, 100, 250),

@@ -18,6 +18,7 @@ __all__ = [
     "append_results",
     "find_audit",
     "find_decision",
+    "keep_results_small",
     "record_audit",
     "record_decision",
     "run_audit",

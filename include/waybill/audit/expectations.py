@@ -20,6 +20,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -28,6 +29,8 @@ from waybill.audit.library import import_great_expectations
 from waybill.audit.pandas_frame import pandas_frame
 from waybill.audit.results import MAX_EXAMPLES, CheckResult
 from waybill.audit.staged_rows import Part, StagedRows, rows_without_columns
+from waybill.config.columns import ColumnType
+from waybill.config.expectation_values import typed_arguments
 from waybill.config.expectations import Expectation
 from waybill.config.quantities import format_size
 
@@ -113,20 +116,30 @@ def refused_expectations(expectations: Iterable[Expectation]) -> list[str]:
     return refused
 
 
-def evaluate(rows: StagedRows, expectations: Sequence[Expectation], *, memory_bytes: int) -> Evaluation:
+def evaluate(
+    rows: StagedRows,
+    expectations: Sequence[Expectation],
+    *,
+    memory_bytes: int,
+    types: Mapping[str, ColumnType] = MappingProxyType({}),
+) -> Evaluation:
     """Evaluate expectations over the staged rows, in about `memory_bytes`. Threads of one process take turns.
+
+    `types`: those of the columns in the config, to which the values of the expectations are converted.
 
     Raises `OSError` when a file cannot be read, `DamagedFile` when it is not valid Parquet.
     """
     # Streams that share an application are audited one by one: the library is not made for threads, and the memory of
     # the process stays bounded.
     with _turn:
-        return _evaluate(rows, expectations, memory_bytes)
+        return _evaluate(rows, expectations, memory_bytes, types)
 
 
-def _evaluate(rows: StagedRows, expectations: Sequence[Expectation], memory_bytes: int) -> Evaluation:
+def _evaluate(
+    rows: StagedRows, expectations: Sequence[Expectation], memory_bytes: int, types: Mapping[str, ColumnType]
+) -> Evaluation:
     import_great_expectations()
-    judged = [_Judged(expectation) for expectation in expectations]
+    judged = [_Judged(expectation, types) for expectation in expectations]
     part_bytes = memory_bytes // _FRAME_FACTOR
     each_row = [each for each in judged if each.expectation.name in _EACH_ROW]
     all_rows = [each for each in judged if each.expectation.name not in _EACH_ROW | _COLUMNS_ONLY]
@@ -169,12 +182,12 @@ class _Frames:
         )
 
 
-def _to_library(expectation: Expectation) -> Any:
+def _to_library(expectation: Expectation, types: Mapping[str, ColumnType] = MappingProxyType({})) -> Any:
     """Return the configuration as Great Expectations takes it. Raises `ValueError` for a value that it refuses."""
     import_great_expectations()
     from great_expectations.expectations.expectation_configuration import ExpectationConfiguration
 
-    arguments = dict(expectation.arguments)
+    arguments = typed_arguments(expectation.name, expectation.arguments, types)
     own = {name: arguments.pop(name) for name in ("meta", "notes", "description") if name in arguments}
     with _deprecations_ignored():
         found = ExpectationConfiguration(
@@ -184,12 +197,14 @@ def _to_library(expectation: Expectation) -> Any:
     return found
 
 
-def _validate(expectation: Expectation, frames: _Frames, columns: Sequence[str]) -> ExpectationValidationResult:
+def _validate(
+    expectation: Expectation, frames: _Frames, columns: Sequence[str], types: Mapping[str, ColumnType]
+) -> ExpectationValidationResult:
     """Evaluate one expectation on a frame of these columns."""
     from great_expectations.execution_engine import PandasExecutionEngine
     from great_expectations.validator.validator import Validator
 
-    whole = _to_library(expectation)
+    whole = _to_library(expectation, types)
     with _deprecations_ignored():
         selected = _select_rows(frames.frame(columns), whole)
         unconditional = {name: value for name, value in whole.kwargs.items() if name not in _CONDITION}
@@ -202,7 +217,7 @@ def _validate(expectation: Expectation, frames: _Frames, columns: Sequence[str])
         runtime = {"result_format": _RESULT_FORMAT, "catch_exceptions": True}
         [result] = validator.graph_validate([config], runtime_configuration=runtime)
     found: ExpectationValidationResult = result
-    found.expectation_config = whole
+    found.expectation_config = _to_library(expectation)  # the page shows the values of the config
     return found
 
 
@@ -293,6 +308,7 @@ class _Judged:
     """An expectation, and what was found in the parts so far."""
 
     expectation: Expectation
+    types: Mapping[str, ColumnType]
     raw: ExpectationValidationResult | None = None
     refusal: str | None = None
     """Why it could not be evaluated."""
@@ -312,7 +328,8 @@ class _Judged:
         if self.refusal is not None:
             return
         try:
-            found = _validate(self.expectation, frames, self.expectation.columns if columns is None else columns)
+            own = self.expectation.columns if columns is None else columns
+            found = _validate(self.expectation, frames, own, self.types)
         except Exception as error:  # whatever the library raises, the audit goes on, and the expectation fails
             logger.exception("%s could not be evaluated", self.expectation.name)
             self.refusal = _one_line(str(error))

@@ -2,15 +2,15 @@
 
 The snapshot that appends the rows of audits names them in a property, so an audit that is appended again after a crash
 is found. The table looks after itself: `append_results` compacts its files and expires its snapshots when there are
-many, since the maintenance DAGs work on the tables of streams. PyIceberg copies the metadata of all snapshots several
-times in each commit (0.8 ms of CPU for each snapshot), so few are kept.
+many. If that fails, the audit does not: maintenance does it later, and fails if it cannot. PyIceberg copies the
+metadata of all snapshots several times in each commit (0.8 ms of CPU for each snapshot), so few are kept.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -34,10 +34,10 @@ from sqlalchemy.exc import IntegrityError
 from waybill.audit.results import Audit
 from waybill.staging.file_writer import write_data_files
 from waybill.tables import commit_snapshot, commit_with_retry, remove_files
-from waybill.tables.catalog import translate_catalog_errors
+from waybill.tables.catalog import NO_ANSWER, translate_catalog_errors
 from waybill.tables.state import ancestry, live_files
 
-__all__ = ["RESULTS_SCHEMA", "RESULTS_TABLE", "AuditRecord", "append_results", "read_results"]
+__all__ = ["RESULTS_SCHEMA", "RESULTS_TABLE", "AuditRecord", "append_results", "keep_results_small", "read_results"]
 
 logger = logging.getLogger(__name__)
 
@@ -152,13 +152,27 @@ def append_results(catalog: Catalog, records: Sequence[AuditRecord]) -> None:
     commit_with_retry(table, attempt)
     if not appended:
         # A rival appended some of them, or an attempt whose outcome was unknown.
-        _remove_unless_referenced(table, files)
+        _try("the removal of files without rows", lambda: _remove_unless_referenced(table, files))
         append_results(catalog, [given[name] for name in missing])
         return
-    if int(_summary(table).get("total-data-files", "0")) > _MOST_FILES:
-        compact_results(table)
-    if len(table.metadata.snapshots) > _MOST_SNAPSHOTS:
-        expire_results(table)
+    _try("the compaction", lambda: _compact_if_needed(table))
+    _try("the expiry of snapshots", lambda: _expire_if_needed(table))
+
+
+def _try(what: str, upkeep: Callable[[], None]) -> None:
+    """Do a part of the upkeep. Its failure is logged, and fails no audit: the results are stored, the rows published.
+
+    Maintenance does what is left (`keep_results_small`), and fails if it cannot.
+    """
+    try:
+        upkeep()
+    except Exception as error:
+        logger.exception(
+            "%s: the results are stored, but %s failed: %s. The next audit and the DAG maintenance try again",
+            RESULTS_TABLE,
+            what,
+            error,
+        )
 
 
 def _missing(table: Table, given: Mapping[str, AuditRecord]) -> list[str]:
@@ -277,18 +291,45 @@ def read_results(
 # --- upkeep -----------------------------------------------------------------------------------------------------------
 
 
+def keep_results_small(catalog: Catalog) -> None:
+    """Compact the table's files and expire its snapshots, if there are many. For maintenance, which shows a failure.
+
+    Raises `CatalogUnavailable`, or `OSError` when a file cannot be read or written.
+    """
+    with translate_catalog_errors(f"load {RESULTS_TABLE}"):
+        try:
+            table = catalog.load_table(RESULTS_TABLE)
+        except NoSuchTableError:
+            return
+    with translate_catalog_errors(f"change {RESULTS_TABLE}"):
+        _compact_if_needed(table)
+        _expire_if_needed(table)
+
+
+def _compact_if_needed(table: Table) -> None:
+    if int(_summary(table).get("total-data-files", "0")) > _MOST_FILES:
+        compact_results(table)
+
+
+def _expire_if_needed(table: Table) -> None:
+    if len(table.metadata.snapshots) > _MOST_SNAPSHOTS:
+        expire_results(table)
+
+
 def compact_results(table: Table) -> None:
     """Write all rows to one data file.
 
     Another process may append at the same time: then nothing happens, and a later append tries again. A process that
     is killed in between leaves a file that no snapshot references.
     """
+    before = table.metadata.current_snapshot_id
     old = list(live_files(table, table.metadata.current_snapshot()))
     rows = table.scan().to_arrow().select(_ROWS.names).cast(_ROWS)
     new = write_data_files(table, _ROWS, rows.to_batches(), memory_bytes=_MEMORY_BYTES, name="compacted")
     compacted = commit_snapshot(table, {}, added=new, removed=old)
     table.refresh()
-    if not compacted:
+    # While the table has not moved on, a commit whose outcome is unknown may still arrive, and it needs the file.
+    if not compacted and table.metadata.current_snapshot_id != before:
         _remove_unless_referenced(table, new)
 
 
@@ -307,16 +348,27 @@ def expire_results(table: Table) -> None:
     except CommitFailedException as refused:
         logger.info("%s: another commit came first, its snapshots expire later: %s", RESULTS_TABLE, refused)
         return
+    except NO_ANSWER as error:
+        table.refresh()
+        if not _are_gone(table, expired):
+            raise
+        logger.info("%s: the catalog has expired its snapshots, although it answered: %s", RESULTS_TABLE, error)
     except (ValueError, FileNotFoundError) as error:
         # PyIceberg does not check that the snapshots still exist: another process may have expired them, and removed
         # their files.
         table.refresh()
-        left = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
-        if all(snapshot.snapshot_id in left for snapshot in expired):
+        if not _are_gone(table, expired, some=True):
             raise
         logger.info("%s: another process has expired its snapshots: %s", RESULTS_TABLE, error)
         return
     remove_files(table.io, unneeded)
+
+
+def _are_gone(table: Table, expired: Sequence[Snapshot], *, some: bool = False) -> bool:
+    """Return whether the table, as it is loaded, has none of the snapshots, or with `some`, lacks one of them."""
+    left = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
+    gone = [snapshot.snapshot_id not in left for snapshot in expired]
+    return any(gone) if some else all(gone)
 
 
 def _files_of_only(table: Table, expired: Sequence[Snapshot], kept: Sequence[Snapshot]) -> set[str]:

@@ -10,6 +10,7 @@ from waybill.audit.built_in import built_in_results
 from waybill.audit.given import AuditInput
 from waybill.audit.results import Audit, CheckResult
 from waybill.audit.staged_rows import StagedRows
+from waybill.config.columns import column_types
 from waybill.staging.driver import OnStep
 from waybill.staging.services import Services
 from waybill.store import Store
@@ -59,10 +60,11 @@ def _evaluate(store: Store, given: AuditInput, at: datetime) -> tuple[tuple[Chec
 
     quality = given.stream.quality
     rows = StagedRows(given.table, given.table_files)
-    evaluation = evaluate(rows, quality.all_expectations, memory_bytes=quality.memory)
+    types = column_types(given.stream.columns)
+    evaluation = evaluate(rows, quality.all_expectations, memory_bytes=quality.memory, types=types)
     try:
         page = render_page(given.stream_name, given.plan_id, at, evaluation.raw)
-    except Exception:  # a page that the library cannot render must not stop the stream
-        logger.exception("audit of %s: the page of Data Docs could not be rendered", given.stream_name)
+        return evaluation.results, store_page(store, given.stream_name, given.plan_id, page)
+    except Exception:  # a page that cannot be rendered or stored must not stop the stream: the results are complete
+        logger.exception("audit of %s: the page of Data Docs could not be rendered and stored", given.stream_name)
         return evaluation.results, None
-    return evaluation.results, store_page(store, given.stream_name, given.plan_id, page)

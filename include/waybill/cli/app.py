@@ -40,11 +40,15 @@ def _options(
 
 
 @config_app.command("check")
-def config_check() -> None:
+def config_check(
+    store: Annotated[
+        bool, typer.Option("--store", help="Also probe the S3 store: can it do what Waybill relies on?")
+    ] = False,
+) -> None:
     """Check the config. Print a line for each error and exit with code 1 if it is not valid."""
     from waybill.cli import config
 
-    config.check()
+    config.check(with_store=store)
 
 
 @config_app.command("reference")

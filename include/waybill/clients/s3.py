@@ -14,7 +14,7 @@ import functools
 import threading
 from typing import TYPE_CHECKING, Any
 
-from waybill.connections import AssumedRole, S3Endpoint
+from waybill.connections import AssumedRole, Checksums, S3Endpoint
 from waybill.errors import ConfigError, StoreUnavailable
 from waybill.metering import meter
 
@@ -38,6 +38,13 @@ _creating = threading.Lock()
 
 def s3_client(endpoint: S3Endpoint, config: Config) -> Any:
     """Return botocore's S3 client. Raises `ConfigError` when the connection names a profile that does not exist."""
+    if endpoint.checksums is not Checksums.CRC32C:
+        # By itself botocore adds a CRC-32 to every body, and asks for one in answers.
+        from botocore.config import Config as BotoConfig
+
+        config = config.merge(
+            BotoConfig(request_checksum_calculation="when_required", response_checksum_validation="when_required")
+        )
     client = service_client(endpoint, "s3", config)
     # These events come once for each try, so requests that botocore repeats are counted, too.
     client.meta.events.register("before-send.s3", _count_request)

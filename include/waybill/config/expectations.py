@@ -21,7 +21,9 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
 from waybill.config.base import ValueType, section_error
+from waybill.config.columns import ColumnKind, ColumnType
 from waybill.config.enums import Severity
+from waybill.config.expectation_values import MismatchedValue, typed_arguments
 
 __all__ = [
     "CATALOG_PATH",
@@ -99,6 +101,25 @@ class Expectation:
         for argument, column in self._columns_by_argument():
             if column not in known:
                 return argument, f"unknown column {column!r}{_nearest(column, known)} Columns: {', '.join(known)}"
+        return None
+
+    def check_values(self, types: Mapping[str, ColumnType]) -> tuple[str, str] | None:
+        """Return the argument with a value that cannot be compared with its column, and the error; None if none has.
+
+        `types`: the types of the columns, by name.
+        """
+        try:
+            typed_arguments(self.name, self.arguments, types)
+        except MismatchedValue as error:
+            return error.argument, str(error)
+        condition = self.arguments.get(_ROW_CONDITION)
+        if isinstance(condition, str) and self.arguments.get(_CONDITION_PARSER) != "great_expectations":
+            for column in _wrongly_compared(condition, types):
+                return _ROW_CONDITION, (
+                    f"compares the column {column!r}, which is of the type {types[column]}, with a value of another "
+                    f"type: write the condition as a section, {{type: comparison, column: {{name: {column}}}, "
+                    f"operator: '==', parameter: …}}, whose parameter is converted"
+                )
         return None
 
     def _columns_by_argument(self) -> Iterator[tuple[str, str]]:
@@ -287,6 +308,45 @@ def _query_columns(text: str) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and id(node) not in functions:
             yield node.id
+
+
+_LITERALS: Mapping[ColumnKind, tuple[type, ...]] = {
+    ColumnKind.BOOLEAN: (bool,),
+    **dict.fromkeys((ColumnKind.INT, ColumnKind.LONG, ColumnKind.DOUBLE, ColumnKind.DECIMAL), (int, float)),
+    ColumnKind.FLOAT: (int,),
+    **dict.fromkeys((ColumnKind.STRING, ColumnKind.JSON), (str,)),
+    ColumnKind.BINARY: (bytes,),
+}
+"""The literals of Python that a column of a type can be equal to. There are none for dates and times."""
+
+
+def _wrongly_compared(text: str, types: Mapping[str, ColumnType]) -> Iterator[str]:
+    """Yield the columns that an expression for `DataFrame.query` compares with literals of another type.
+
+    pandas compares them all the same, and then selects no row.
+    """
+    for node in ast.walk(ast.parse(_BACKTICKS.sub(r"\1", text.strip()), mode="eval")):
+        if not isinstance(node, ast.Compare):
+            continue
+        operands = [node.left, *node.comparators]
+        named = [each.id for each in operands if isinstance(each, ast.Name) and each.id in types]
+        values = [value for each in operands for value in _literals(each)]
+        for column in named:
+            kind = types[column]
+            allowed = () if kind.is_list else _LITERALS.get(kind.kind, ())
+            long = kind.kind is ColumnKind.DECIMAL and kind.precision > 15 and any(isinstance(v, float) for v in values)
+            if long or any(type(value) not in allowed for value in values if value is not None):
+                yield column
+
+
+def _literals(node: ast.expr) -> Iterator[Any]:
+    if isinstance(node, ast.Constant):
+        yield node.value
+    elif isinstance(node, ast.UnaryOp):
+        yield from _literals(node.operand)
+    elif isinstance(node, ast.List | ast.Tuple | ast.Set):
+        for each in node.elts:
+            yield from _literals(each)
 
 
 # --- texts ------------------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from decimal import Decimal
 from enum import StrEnum
 from pathlib import Path
@@ -14,6 +14,7 @@ from pydantic_core import CoreSchema
 
 from waybill.config import document
 from waybill.config.base import EmbeddedFile, IsEmbeddedFile, Section, section_error
+from waybill.config.columns import ColumnType
 from waybill.config.enums import Severity
 from waybill.config.error_lines import describe_all, find_line
 from waybill.config.expectations import Expectation, IsExpectation, IsExpectationList
@@ -203,10 +204,12 @@ class Quality(Section):
         return (*self.expectations, *self._from_file)
 
 
-def check_quality(quality: Quality, columns: Collection[str], *, writes_files: bool) -> None:
+def check_quality(
+    quality: Quality, columns: Collection[str], types: Mapping[str, ColumnType], *, writes_files: bool
+) -> None:
     """Raise an error at the key that does not fit the stream.
 
-    `columns`: the columns of the stream's table. `writes_files`: whether its sink is `files`.
+    `columns`: the columns of the stream's table. `types`: their types. `writes_files`: whether its sink is `files`.
     """
     if writes_files and quality.all_expectations:
         key = "expectations" if quality.expectations else "file"
@@ -215,11 +218,11 @@ def check_quality(quality: Quality, columns: Collection[str], *, writes_files: b
             "need rows in a table, which the sink files does not write: remove them; the built-in checks stay",
         )
     for number, expectation in enumerate(quality.expectations):
-        error = expectation.check_columns(columns)
+        error = expectation.check_columns(columns) or expectation.check_values(types)
         if error is not None:
             raise section_error(("quality", "expectations", number, expectation.name, error[0]), error[1])
     if quality.file is not None:
-        for message in _unknown_columns(quality, quality.file, columns):
+        for message in _errors_of_file(quality, quality.file, columns, types):
             raise section_error(("quality", "file"), message)
 
 
@@ -244,9 +247,11 @@ def _parse_yaml(file: EmbeddedFile) -> document.Node:
     return root
 
 
-def _unknown_columns(quality: Quality, file: EmbeddedFile, columns: Collection[str]) -> Iterator[str]:
+def _errors_of_file(
+    quality: Quality, file: EmbeddedFile, columns: Collection[str], types: Mapping[str, ColumnType]
+) -> Iterator[str]:
     for number, expectation in enumerate(quality._from_file):
-        error = expectation.check_columns(columns)
+        error = expectation.check_columns(columns) or expectation.check_values(types)
         if error is not None:
             line = find_line(_parse_yaml(file), ("expectations", number, expectation.name, error[0]))
             yield f"{file.path}, line {line}: {error[1]}"

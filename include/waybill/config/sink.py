@@ -21,21 +21,6 @@ SINK_PREFIX = Matching(
     "`{table}` stands for the table with its generation",
     refused=r"(?:^|/)\.\.?(?:/|$)|^.{401}",
 )
-_RESERVED = (
-    "backfills",
-    "backup",
-    "dedup",
-    "gaps",
-    "generations",
-    "groups",
-    "index",
-    "plans",
-    "quality",
-    "retries",
-    "starts",
-    "sweeps",
-)
-"""The prefixes of Waybill's own objects: first segments of object keys below the archive's prefix."""
 
 
 class FilesFormat(NamedSection):
@@ -120,7 +105,7 @@ class Sink(NamedSection):
                 if key != "name" and getattr(self, key) != type(self).model_fields[key].default:
                     raise section_error(key, "has no effect with the sink iceberg: remove it, or set name: files")
         first = self.prefix.split("/", 1)[0]
-        if first in _RESERVED:
+        if first in set(names.Folder):
             raise section_error("prefix", f"{first!r} is a prefix of Waybill's own objects: choose another prefix")
         return self
 

@@ -10,7 +10,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from waybill.config.archiving import Format, Ingest, UploadPolicy
 from waybill.config.base import Matching, Section, section_error
-from waybill.config.columns import OWN_COLUMNS, Columns
+from waybill.config.columns import OWN_COLUMNS, Columns, column_types
 from waybill.config.dedup import Dedup, check_dedup
 from waybill.config.enums import BackupFormat, IsolationLevel, KeyPartitioner, SourceKind, StartPosition, TimeUnit
 from waybill.config.expressions import IsRegex, IsStart
@@ -202,7 +202,8 @@ class Stream(Section):
 
     @model_validator(mode="after")
     def _check_quality(self) -> Self:
-        check_quality(self.quality, (*OWN_COLUMNS, *self.columns), writes_files=self.sink.is_files)
+        known, types = (*OWN_COLUMNS, *self.columns), column_types(self.columns)
+        check_quality(self.quality, known, types, writes_files=self.sink.is_files)
         return self
 
     @model_validator(mode="after")

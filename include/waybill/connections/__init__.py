@@ -12,7 +12,7 @@ from waybill.connections.connection import CatalogEndpoint, Connection, Tls, con
 from waybill.connections.http import AirflowEndpoint, HttpEndpoint, RegistryEndpoint
 from waybill.connections.kafka import KafkaEndpoint, Sasl, SaslMechanism, SecurityProtocol
 from waybill.connections.kinesis import KinesisEndpoint
-from waybill.connections.s3 import AssumedRole, Encryption, S3Endpoint
+from waybill.connections.s3 import AssumedRole, Checksums, Encryption, S3Endpoint
 from waybill.connections.zookeeper import Access, ZooKeeperEndpoint
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "AirflowEndpoint",
     "AssumedRole",
     "CatalogEndpoint",
+    "Checksums",
     "Connection",
     "Encryption",
     "HttpEndpoint",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from enum import StrEnum
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -10,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from waybill.connections.connection import Connection, Endpoint
 from waybill.errors import ConfigError
 
-__all__ = ["AssumedRole", "Encryption", "S3Endpoint", "service_url"]
+__all__ = ["AssumedRole", "Checksums", "Encryption", "S3Endpoint", "service_url"]
 
 _ROLE = re.compile(r"arn:[a-z-]+:iam::[0-9]{12}:role/\S+")
 _SESSION_NAME = re.compile(r"[A-Za-z0-9_+=,.@-]{2,64}")
@@ -40,6 +41,16 @@ class Encryption(BaseModel):
         return found
 
 
+class Checksums(StrEnum):
+    """The checksum of each request body, which the store compares before it stores the body."""
+
+    CRC32C = "crc32c"
+    MD5 = "md5"
+    """For stores that refuse or ignore the newer checksums: most know `Content-MD5`."""
+    NONE = "none"
+    """For stores that compare no checksum: damage on the way is found when the object is read."""
+
+
 class AssumedRole(BaseModel):
     """A role that Waybill assumes with the connection's credentials. STS returns temporary keys, which are renewed."""
 
@@ -64,6 +75,7 @@ class S3Endpoint(Endpoint):
     profile: str | None = None
     """A profile of the AWS config files."""
     role: AssumedRole | None = None
+    checksums: Checksums = Checksums.CRC32C
     encryption: Encryption | None = None
     """None: the bucket's default."""
     ca_file: str | None = None
@@ -92,6 +104,7 @@ class S3Endpoint(Endpoint):
             session_token=conn.text("aws_session_token"),
             profile=profile,
             role=_role(conn),
+            checksums=Checksums(conn.choice("checksums", Checksums, Checksums.CRC32C)),
             encryption=_encryption(conn),
             ca_file=_ca_file(conn),
         )

@@ -21,7 +21,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from waybill import names
-from waybill.audit import AuditRecord, append_results, find_audit
+from waybill.audit import AuditRecord, append_results, find_audit, keep_results_small
 from waybill.backfill import end_open_change, open_requests
 from waybill.config import Config, Stream
 from waybill.connections import S3Endpoint, find_connection
@@ -221,6 +221,7 @@ class _MaintenanceRun:
         keys = [names.plan_of_audit(entry.key) for plan in plans for entry in plan.objects]
         audits = [find_audit(self.store, key) for key in keys if key is not None]
         append_results(self.catalog, [AuditRecord(self.name, audit) for audit in audits if audit is not None])
+        keep_results_small(self.catalog)
 
     def _remove_key_index_files(self, dedup: DedupTables) -> Mapping[str, int]:
         # Plans before index manifests: a sweep that commits in between is in a manifest by the time they are read.

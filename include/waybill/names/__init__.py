@@ -52,6 +52,7 @@ from waybill.names.brokers import (
     topic_changes_prefix,
 )
 from waybill.names.files_sink import FileExtension, FileName, Period, period_of_key, sink_root, success_key
+from waybill.names.probe import probe_objects_prefix, probe_result_key, probes_prefix
 from waybill.names.replay_index import replay_index_key, replay_index_prefix, replay_index_range
 from waybill.names.replays import (
     replay_manifest_key,
@@ -84,7 +85,7 @@ from waybill.names.runs import (
     retry_offsets_key,
     staged_key,
 )
-from waybill.names.segments import MAX_OFFSET, OFFSET_DIGITS, join_segments
+from waybill.names.segments import MAX_OFFSET, OFFSET_DIGITS, Folder, join_segments
 from waybill.names.sweeps import (
     history_name,
     key_index_filter_key,
@@ -148,6 +149,7 @@ __all__ = [
     "Extension",
     "FileExtension",
     "FileName",
+    "Folder",
     "GapName",
     "Period",
     "Stage",
@@ -216,6 +218,9 @@ __all__ = [
     "plan_key",
     "plan_of_audit",
     "plans_prefix",
+    "probe_objects_prefix",
+    "probe_result_key",
+    "probes_prefix",
     "quarantine_table_name",
     "rebuild_ref",
     "replay_index_key",

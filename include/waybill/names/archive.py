@@ -15,8 +15,9 @@ from waybill.names.segments import (
     NUMBER,
     OFFSET_DIGITS,
     OFFSET_PATTERN,
+    Folder,
     check_token,
-    join_segments,
+    own_key,
     padded_offset,
 )
 from waybill.names.topics import TopicPartition, check_topic, is_topic
@@ -103,12 +104,12 @@ class BackupName:
 
 def archive_prefix(prefix: str) -> str:
     """Return the prefix of all backup objects."""
-    return join_segments(prefix, "backup", "")
+    return own_key(prefix, Folder.BACKUP, "")
 
 
 def backup_prefix(prefix: str, topic: str) -> str:
     """Return the prefix of all backup objects of a topic."""
-    return join_segments(prefix, "backup", check_topic(topic), "")
+    return own_key(prefix, Folder.BACKUP, check_topic(topic), "")
 
 
 def chain_prefix(prefix: str, topic: str, generation: int, partition: int) -> str:
@@ -137,7 +138,7 @@ def chain_of_key(key: str) -> tuple[TopicPartition, int] | None:
 
 def indexes_prefix(prefix: str) -> str:
     """Return the prefix of all index objects."""
-    return join_segments(prefix, "index", "")
+    return own_key(prefix, Folder.INDEX, "")
 
 
 def index_prefix(backup_key: str) -> str:
@@ -149,7 +150,7 @@ def index_prefix(backup_key: str) -> str:
     name = BackupName.parse(backup_key)
     prefix = "/".join(backup_key.split("/")[:-3])
     start = f"{name.generation}_{name.partition}_{name.first_offset:0{OFFSET_DIGITS}d}."
-    return join_segments(prefix, "index", name.topic, start)
+    return own_key(prefix, Folder.INDEX, name.topic, start)
 
 
 def index_key(backup_key: str, token: str) -> str:
@@ -162,17 +163,17 @@ def index_key(backup_key: str, token: str) -> str:
 
 def chain_start_key(prefix: str, topic: str, generation: int, partition: int) -> str:
     """Return the key of a chain start: `<prefix>/starts/<topic>/<generation>_<partition>.json`."""
-    return join_segments(prefix, "starts", check_topic(topic), f"{generation}_{partition}.json")
+    return own_key(prefix, Folder.STARTS, check_topic(topic), f"{generation}_{partition}.json")
 
 
 def stream_origin_key(prefix: str, topic: str, generation: int) -> str:
     """Return the key of the origin of a Kinesis stream: `<prefix>/shards/<topic>/<generation>.json`."""
-    return join_segments(prefix, "shards", check_topic(topic), f"{generation}.json")
+    return own_key(prefix, Folder.SHARDS, check_topic(topic), f"{generation}.json")
 
 
 def shard_starts_prefix(prefix: str, topic: str, generation: int) -> str:
     """Return the prefix of the assignments of a Kinesis stream's shards."""
-    return join_segments(prefix, "shards", check_topic(topic), f"{generation}_")
+    return own_key(prefix, Folder.SHARDS, check_topic(topic), f"{generation}_")
 
 
 def shard_start_key(prefix: str, topic: str, generation: int, shard_id: str) -> str:
@@ -194,7 +195,7 @@ def shard_of_key(key: str) -> str | None:
 
 def topic_settings_prefix(prefix: str, topic: str) -> str:
     """Return the prefix of the stored settings of a topic."""
-    return join_segments(prefix, "topics", check_topic(topic), "")
+    return own_key(prefix, Folder.TOPICS, check_topic(topic), "")
 
 
 def topic_settings_key(prefix: str, topic: str, at_ms: int) -> str:
@@ -238,9 +239,9 @@ class GapName:
 
 def gaps_prefix(prefix: str) -> str:
     """Return the prefix of all accepted gaps."""
-    return join_segments(prefix, "gaps", "")
+    return own_key(prefix, Folder.GAPS, "")
 
 
 def gap_prefix(prefix: str, topic: str, generation: int, partition: int) -> str:
     """Return the prefix of the accepted gaps of one chain."""
-    return join_segments(prefix, "gaps", check_topic(topic), f"{generation}_{partition}_")
+    return own_key(prefix, Folder.GAPS, check_topic(topic), f"{generation}_{partition}_")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 
-from waybill.names.segments import join_segments, padded
+from waybill.names.segments import Folder, own_key, padded
 from waybill.names.topics import check_stream_name
 
 __all__ = [
@@ -31,7 +31,7 @@ _BACKFILL = re.compile(r"[0-9]{8}_[0-9a-f]{4}")
 
 def all_backfills_prefix(prefix: str) -> str:
     """Return the prefix of the backfills of all streams."""
-    return join_segments(prefix, "backfills", "")
+    return own_key(prefix, Folder.BACKFILLS, "")
 
 
 def stream_of_backfill(prefix: str, key: str) -> str:
@@ -41,7 +41,7 @@ def stream_of_backfill(prefix: str, key: str) -> str:
 
 def backfills_prefix(prefix: str, stream: str) -> str:
     """Return the prefix of everything about the backfills of a stream."""
-    return join_segments(prefix, "backfills", check_stream_name(stream), "")
+    return own_key(prefix, Folder.BACKFILLS, check_stream_name(stream), "")
 
 
 def backfill_prefix(prefix: str, stream: str, backfill: str) -> str:

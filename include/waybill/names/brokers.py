@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from waybill.names.segments import join_segments
+from waybill.names.segments import Folder, own_key
 from waybill.names.topics import check_topic
 
 __all__ = [
@@ -18,7 +18,7 @@ __all__ = [
 
 def topic_changes_prefix(prefix: str) -> str:
     """Return the prefix of all records of changes to topics. Their keys sort by time."""
-    return join_segments(prefix, "kafka", "changes", "")
+    return own_key(prefix, Folder.KAFKA, "changes", "")
 
 
 def topic_change_key(prefix: str, at_ms: int) -> str:
@@ -28,7 +28,7 @@ def topic_change_key(prefix: str, at_ms: int) -> str:
 
 def throttles_prefix(prefix: str) -> str:
     """Return the prefix of the records of replication throttles that Waybill has set and not removed yet."""
-    return join_segments(prefix, "kafka", "throttles", "")
+    return own_key(prefix, Folder.KAFKA, "throttles", "")
 
 
 def throttle_key(prefix: str, topic: str, at_ms: int) -> str:
@@ -39,7 +39,7 @@ def throttle_key(prefix: str, topic: str, at_ms: int) -> str:
 def republish_key(prefix: str, topic: str, generation: int, partition: int, number: int) -> str:
     """Return the key of a record of lost messages that are published again: the records of a chain are numbered."""
     name = f"{generation}_{partition}_{number:06d}.json"
-    return join_segments(prefix, "kafka", "republished", check_topic(topic), name)
+    return own_key(prefix, Folder.KAFKA, "republished", check_topic(topic), name)
 
 
 def republish_done_key(prefix: str, topic: str, generation: int, partition: int, number: int) -> str:

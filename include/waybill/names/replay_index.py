@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from waybill.names.segments import OFFSET_PATTERN, join_segments, padded_offset
+from waybill.names.segments import OFFSET_PATTERN, Folder, own_key, padded_offset
 from waybill.names.topics import TopicPartition, check_topic
 
 __all__ = ["replay_index_key", "replay_index_prefix", "replay_index_range"]
@@ -14,7 +14,7 @@ _FILE = re.compile(rf"({OFFSET_PATTERN})-({OFFSET_PATTERN})\.index")
 
 def replay_index_prefix(prefix: str, generation: int, tp: TopicPartition) -> str:
     """Return the prefix of the index files of a chain."""
-    return join_segments(prefix, "replay-index", check_topic(tp.topic), f"{generation}_{tp.partition}", "")
+    return own_key(prefix, Folder.REPLAY_INDEX, check_topic(tp.topic), f"{generation}_{tp.partition}", "")
 
 
 def replay_index_key(prefix: str, generation: int, tp: TopicPartition, first_offset: int, next_offset: int) -> str:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from waybill.names.segments import join_segments
+from waybill.names.segments import Folder, own_key
 
 __all__ = ["replay_manifest_key", "replay_part_prefix", "replay_prefix", "replay_seen_key", "replay_seen_prefix"]
 
 
 def replay_prefix(prefix: str, request_id: str) -> str:
     """Return the prefix of the objects of a request; `prefix` is the archive's."""
-    return join_segments(prefix, "replays", request_id) + "/"
+    return own_key(prefix, Folder.REPLAYS, request_id) + "/"
 
 
 def replay_part_prefix(prefix: str, request_id: str) -> str:

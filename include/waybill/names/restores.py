@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from waybill.names.segments import OFFSET_PATTERN, join_segments, padded
+from waybill.names.segments import OFFSET_PATTERN, Folder, own_key, padded
 from waybill.names.topics import TopicPartition, check_topic
 
 __all__ = [
@@ -25,7 +25,7 @@ _MAP_PART = re.compile(rf"({OFFSET_PATTERN})_({OFFSET_PATTERN})\.parquet")
 
 def restores_prefix(prefix: str) -> str:
     """Return the prefix of everything about restores."""
-    return join_segments(prefix, "restores", "")
+    return own_key(prefix, Folder.RESTORES, "")
 
 
 def restore_prefix(prefix: str, restore: str) -> str:

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 
-from waybill.names.segments import check_token, join_segments
+from waybill.names.segments import Folder, check_token, own_key
 from waybill.names.topics import TopicPartition, check_stream_name
 
 __all__ = [
@@ -26,7 +26,7 @@ __all__ = [
 
 def plans_prefix(prefix: str, stream: str, generation: int, table_uuid: str) -> str:
     """Return the prefix of all plans of a stream's generation, and of the documents of their staged files."""
-    return join_segments(prefix, "plans", check_stream_name(stream), str(generation), table_uuid, "")
+    return own_key(prefix, Folder.PLANS, check_stream_name(stream), str(generation), table_uuid, "")
 
 
 def plan_key(
@@ -71,12 +71,12 @@ def decision_key(plan: str) -> str:
 
 def data_docs_key(prefix: str, stream: str, plan: str) -> str:
     """Return the key of the page about the audit of a plan, given by its id."""
-    return join_segments(prefix, "quality", check_stream_name(stream), f"{plan}.html")
+    return own_key(prefix, Folder.QUALITY, check_stream_name(stream), f"{plan}.html")
 
 
 def retries_prefix(prefix: str, stream: str, generation: int, table_uuid: str) -> str:
     """Return the prefix of everything about the retries of one table's quarantine."""
-    return join_segments(prefix, "retries", check_stream_name(stream), str(generation), table_uuid, "")
+    return own_key(prefix, Folder.RETRIES, check_stream_name(stream), str(generation), table_uuid, "")
 
 
 def retry_key(prefix: str, stream: str, generation: int, table_uuid: str, number: int) -> str:
@@ -99,4 +99,4 @@ def retry_offsets_key(retry: str, token: str) -> str:
 
 def group_results_key(prefix: str, group: str, job: str) -> str:
     """Return the key of the results of a group's last Spark application: `<prefix>/groups/<group>/<job>.json`."""
-    return join_segments(prefix, "groups", check_stream_name(group), f"{job}.json")
+    return own_key(prefix, Folder.GROUPS, check_stream_name(group), f"{job}.json")

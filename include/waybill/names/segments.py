@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+from enum import StrEnum
 
 __all__ = [
     "MAX_OFFSET",
     "NUMBER",
     "OFFSET_DIGITS",
     "OFFSET_PATTERN",
+    "Folder",
     "check_token",
     "join_segments",
+    "own_key",
     "padded",
     "padded_offset",
 ]
@@ -24,12 +27,46 @@ NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")
 """A number in a name. Each number has one spelling, so each object has one name."""
 OFFSET_PATTERN = rf"[0-9]{{{OFFSET_DIGITS}}}"
 
+
+class Folder(StrEnum):
+    """The folders of Waybill's own objects: the first segment of their keys below the archive's prefix.
+
+    A stream's `files` sink must not write there, so `own_key` takes no other first segment.
+    """
+
+    BACKFILLS = "backfills"
+    BACKUP = "backup"
+    DEDUP = "dedup"
+    GAPS = "gaps"
+    GENERATIONS = "generations"
+    GROUPS = "groups"
+    INDEX = "index"
+    KAFKA = "kafka"
+    PLANS = "plans"
+    PROBE = "probe"
+    QUALITY = "quality"
+    REPLAY_INDEX = "replay-index"
+    REPLAYS = "replays"
+    RESTORES = "restores"
+    RETRIES = "retries"
+    SHARDS = "shards"
+    STARTS = "starts"
+    SWEEPS = "sweeps"
+    TOPICS = "topics"
+    WATCH = "watch"
+
+
 _TOKEN = re.compile(r"[0-9a-f]{32}")
 
 
 def join_segments(prefix: str, *segments: str) -> str:
     """Return the segments of `prefix` that are not empty, and the others, separated by slashes."""
     return "/".join([*(p for p in prefix.split("/") if p), *segments])
+
+
+def own_key(prefix: str, folder: Folder, *segments: str) -> str:
+    """Return the key of one of Waybill's own objects, or a prefix of such keys if the last segment is empty."""
+    return join_segments(prefix, folder, *segments)
 
 
 def check_token(token: str) -> str:

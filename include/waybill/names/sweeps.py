@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from waybill.names.segments import MAX_OFFSET, OFFSET_PATTERN, check_token, join_segments, padded
+from waybill.names.segments import MAX_OFFSET, OFFSET_PATTERN, Folder, check_token, own_key, padded
 from waybill.names.topics import check_stream_name
 
 __all__ = [
@@ -35,7 +35,7 @@ def sweeps_prefix(prefix: str, stream: str, generation: int, history: str) -> st
 
 def sweeps_of_stream_prefix(prefix: str, stream: str) -> str:
     """Return the prefix of all sweep plans of a stream."""
-    return join_segments(prefix, "sweeps", check_stream_name(stream), "")
+    return own_key(prefix, Folder.SWEEPS, check_stream_name(stream), "")
 
 
 def history_name(unique_uuid: str, rebuild: str | None) -> str:
@@ -72,7 +72,7 @@ def key_index_prefix(prefix: str, stream: str, generation: int, history: str) ->
 
 def key_indexes_prefix(prefix: str, stream: str) -> str:
     """Return the prefix of all key indexes of a stream."""
-    return join_segments(prefix, "dedup", check_stream_name(stream), "")
+    return own_key(prefix, Folder.DEDUP, check_stream_name(stream), "")
 
 
 def key_index_manifests_prefix(index: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from waybill.names.segments import join_segments
+from waybill.names.segments import Folder, own_key
 from waybill.names.topics import check_stream_name
 
 __all__ = [
@@ -59,7 +59,7 @@ def generation_of_ref(ref: str) -> int | None:
 
 def generation_changes_prefix(prefix: str, stream: str) -> str:
     """Return the prefix of the records of all changes of the live generation, which sort by time."""
-    return join_segments(prefix, "generations", check_stream_name(stream), "")
+    return own_key(prefix, Folder.GENERATIONS, check_stream_name(stream), "")
 
 
 def generation_change_key(prefix: str, stream: str, at: datetime) -> str:

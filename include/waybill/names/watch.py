@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime
 
-from waybill.names.segments import join_segments
+from waybill.names.segments import Folder, own_key
 
 __all__ = [
     "action_key",
@@ -27,7 +27,7 @@ __all__ = [
 
 def actions_prefix(prefix: str, day: date) -> str:
     """Return the prefix of the actions that were recorded on a day (UTC). Their keys sort by time."""
-    return join_segments(prefix, "watch", "actions", f"{day:%Y-%m-%d}") + "/"
+    return own_key(prefix, Folder.WATCH, "actions", f"{day:%Y-%m-%d}") + "/"
 
 
 def action_key(prefix: str, at_ms: int, action: str) -> str:
@@ -42,7 +42,7 @@ def action_outcome_key(prefix: str, at_ms: int, action: str) -> str:
 
 def day_marks_prefix(prefix: str) -> str:
     """Return the prefix of all day marks. Their keys sort by day."""
-    return join_segments(prefix, "watch", "days") + "/"
+    return own_key(prefix, Folder.WATCH, "days") + "/"
 
 
 def day_mark_key(prefix: str, day: date) -> str:
@@ -57,7 +57,7 @@ def day_of(time_ms: int) -> date:
 
 def incidents_key(prefix: str) -> str:
     """Return the key of the copy of the incidents, which is read while ZooKeeper does not answer."""
-    return join_segments(prefix, "watch", "incidents.json")
+    return own_key(prefix, Folder.WATCH, "incidents.json")
 
 
 def interim_incidents_prefix(prefix: str) -> str:
@@ -72,29 +72,29 @@ def interim_incidents_key(prefix: str, number: int) -> str:
 
 def kafka_memory_key(prefix: str) -> str:
     """Return the key of what the watch remembers of the Kafka cluster."""
-    return join_segments(prefix, "watch", "kafka.json.gz")
+    return own_key(prefix, Folder.WATCH, "kafka.json.gz")
 
 
 def ledger_result_key(prefix: str, stream: str) -> str:
     """Return the key of the result of the newest recorded ledger of a stream."""
-    return join_segments(prefix, "watch", "ledgers", f"{stream}.json")
+    return own_key(prefix, Folder.WATCH, "ledgers", f"{stream}.json")
 
 
 def samples_key(prefix: str) -> str:
     """Return the key of the offsets that the watch has seen."""
-    return join_segments(prefix, "watch", "samples.json.gz")
+    return own_key(prefix, Folder.WATCH, "samples.json.gz")
 
 
 def status_key(prefix: str) -> str:
     """Return the key of the status document, which the pages in Airflow's UI show."""
-    return join_segments(prefix, "watch", "status.json.gz")
+    return own_key(prefix, Folder.WATCH, "status.json.gz")
 
 
 def table_states_key(prefix: str) -> str:
     """Return the key of the state of the tables, as the watch has read it."""
-    return join_segments(prefix, "watch", "tables.json.gz")
+    return own_key(prefix, Folder.WATCH, "tables.json.gz")
 
 
 def volumes_key(prefix: str) -> str:
     """Return the key of the messages of each hour that the watch has counted."""
-    return join_segments(prefix, "watch", "volumes.json.gz")
+    return own_key(prefix, Folder.WATCH, "volumes.json.gz")

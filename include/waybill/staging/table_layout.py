@@ -30,6 +30,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.typedef import Record
 
+from waybill.staging.column_bounds import shorten_upper_bounds
 from waybill.staging.grouping import PartitionValue
 
 __all__ = ["FileEntry", "TableLayout", "file_entries", "load_data_files"]
@@ -77,6 +78,7 @@ class TableLayout:
     ) -> DataFile:
         """Return the manifest entry of a file, with the column bounds that engines prune by."""
         statistics = data_file_statistics_from_parquet_metadata(metadata, *self._statistics_plan)
+        shorten_upper_bounds(statistics)
         file = DataFile.from_args(
             content=DataFileContent.DATA,
             file_path=path,

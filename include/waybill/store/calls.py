@@ -5,6 +5,7 @@ The client is created at the first call, and botocore is imported then: most lan
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 from base64 import b64encode
@@ -13,9 +14,11 @@ from contextlib import contextmanager
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
+import crc32c
+
 from waybill.clients.s3 import role_error, s3_client
-from waybill.connections import S3Endpoint
-from waybill.errors import ConfigError, ObjectExists, ObjectMissing, StoreUnavailable
+from waybill.connections import Checksums, S3Endpoint
+from waybill.errors import ConfigError, ObjectExists, ObjectMissing, StoreUnavailable, StoreUnfit
 
 if TYPE_CHECKING:
     from botocore.exceptions import ClientError
@@ -47,6 +50,9 @@ _NOT_ALLOWED = frozenset(
     }
 )
 _NOT_ENCRYPTED = frozenset({"InvalidEncryptionAlgorithmError", "NotImplemented"})
+_NOT_KNOWN = frozenset(
+    {"InvalidArgument", "InvalidRequest", "InvalidHeader", "NotImplemented", "UnsupportedArgument", "MissingContentMD5"}
+)
 _EXISTS = frozenset({"PreconditionFailed"})
 _IN_FLIGHT = frozenset({"ConditionalRequestConflict"})
 _MISSING = frozenset({"NoSuchKey", "NotFound"})
@@ -61,8 +67,10 @@ class BucketCalls:
         self.bucket = bucket
         self.encryption: dict[str, Any] = endpoint.encryption.arguments() if endpoint.encryption else {}
         """Arguments for every call that creates an object."""
+        self.ensure_fit: Callable[[], None] = lambda: None
+        """Called before an object is created if absent: raises `StoreUnfit` if the store cannot do that."""
         self._endpoint = endpoint
-        self._where = f"bucket {bucket!r}" + (f" at {endpoint.endpoint_url}" if endpoint.endpoint_url else "")
+        self.where = f"bucket {bucket!r}" + (f" at {endpoint.endpoint_url}" if endpoint.endpoint_url else "")
         self._client: Any = None
         self._creating = threading.Lock()
         if endpoint.profile is not None:
@@ -103,6 +111,7 @@ class BucketCalls:
         a 409 repeats the call with exponential backoff, and the last one raises `StoreUnavailable`. The loop is not
         tenacity's: its import would add 35 ms of CPU to the start of every lane.
         """
+        self.ensure_fit()
         from botocore.exceptions import ClientError
 
         for attempt in range(_CONFLICT_ATTEMPTS - 1):
@@ -121,9 +130,47 @@ class BucketCalls:
         wanted = self.encryption.get("ServerSideEncryption")
         if wanted is not None and answer.get("ServerSideEncryption") != wanted:
             raise ConfigError(
-                f"{self._where}: {key}: the store ignores server_side_encryption {wanted!r} of "
+                f"{self.where}: {key}: the store ignores server_side_encryption {wanted!r} of "
                 f"{self._endpoint.remedy}. Remove that option, and encrypt the bucket by other means"
             )
+
+    @property
+    def checksums(self) -> Checksums:
+        """The kind of checksum that request bodies carry."""
+        return self._endpoint.checksums
+
+    @property
+    def identity(self) -> tuple[str, str]:
+        """The store and the bucket, whoever asks."""
+        return self._endpoint.endpoint_url or "", self.bucket
+
+    def checksum_arguments(self, body: memoryview, crc: int | None = None) -> dict[str, str]:
+        """Return the argument of a call with the checksum of its body. `crc`: its CRC-32C, if it is known."""
+        if self._endpoint.checksums is Checksums.NONE:
+            return {}
+        if self._endpoint.checksums is Checksums.MD5:
+            return {"ContentMD5": b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()}
+        return {"ChecksumCRC32C": checksum_header(crc32c.crc32c(body) if crc is None else crc)}
+
+    @property
+    def upload_arguments(self) -> dict[str, str]:
+        """Arguments of `CreateMultipartUpload`: with which checksums its parts come."""
+        known = self._endpoint.checksums is Checksums.CRC32C
+        return {"ChecksumAlgorithm": "CRC32C", "ChecksumType": "COMPOSITE"} if known else {}
+
+    def part(self, answer: Mapping[str, Any], checksum: Mapping[str, str]) -> dict[str, Any]:
+        """Return a part for `CompleteMultipartUpload`, from S3's answer and the arguments with its checksum."""
+        etag = self.required(answer, "ETag", "UploadPart")
+        return {"ETag": etag} | ({} if "ContentMD5" in checksum else dict(checksum))
+
+    def required(self, answer: Mapping[str, Any], field: str, call: str) -> Any:
+        """Return a field of an answer. Raises `StoreUnfit` if the store's answer to `call` lacks it."""
+        try:
+            return answer[field]
+        except KeyError:
+            raise StoreUnfit(
+                self.where, [f"it answers {call} without {field}"], "Use a store with S3's complete answers"
+            ) from None
 
     @contextmanager
     def translate_errors(self, what: str, key: str = "") -> Iterator[None]:
@@ -136,10 +183,10 @@ class BucketCalls:
             self._raise(error, what, key)
         except (NoCredentialsError, PartialCredentialsError) as error:
             raise ConfigError(
-                f"{self._where}: could not {what}: {error}. Set them in {self._endpoint.remedy}"
+                f"{self.where}: could not {what}: {error}. Set them in {self._endpoint.remedy}"
             ) from error
         except (BotoCoreError, OSError) as error:
-            raise StoreUnavailable(f"{self._where}: could not {what}: {error}") from error
+            raise StoreUnavailable(f"{self.where}: could not {what}: {error}") from error
 
     def _raise(self, error: ClientError, what: str, key: str) -> NoReturn:
         if error.operation_name == "AssumeRole":
@@ -151,18 +198,50 @@ class BucketCalls:
         if code in _MISSING or (status == HTTPStatus.NOT_FOUND and code == "404"):
             raise ObjectMissing(key) from error
         if code == "NoSuchBucket":
-            raise ConfigError(f"{self._where} does not exist: create it, or correct storage.bucket") from error
+            raise ConfigError(f"{self.where} does not exist: create it, or correct storage.bucket") from error
         if code in _NOT_ALLOWED or status == HTTPStatus.FORBIDDEN:
             raise ConfigError(
-                f"{self._where}: not allowed to {what} ({code}): check the keys of {self._endpoint.remedy} and their "
+                f"{self.where}: not allowed to {what} ({code}): check the keys of {self._endpoint.remedy} and their "
                 f"policy"
             ) from error
-        if code.startswith("KMS.") or code in _NOT_ENCRYPTED:
+        if self.is_about_checksums(error):
+            raise StoreUnfit(
+                self.where, [f"it could not {what}, since it refuses the checksum ({error})"], self.checksum_remedy
+            ) from error
+        if code.startswith("KMS.") or (self.encryption and code in _NOT_ENCRYPTED):
             raise ConfigError(
-                f"{self._where}: could not {what} ({code}): check server_side_encryption and sse_kms_key_id of "
+                f"{self.where}: could not {what} ({code}): check server_side_encryption and sse_kms_key_id of "
                 f"{self._endpoint.remedy}, and who may use the key"
             ) from error
-        raise StoreUnavailable(f"{self._where}: could not {what}: {error}") from error
+        if status == HTTPStatus.NOT_IMPLEMENTED:
+            raise StoreUnfit(
+                self.where, [f"it could not {what} ({error})"], f"Use another store. {self.checksum_remedy}"
+            ) from error
+        raise StoreUnavailable(f"{self.where}: could not {what}: {error}") from error
+
+    def is_about_checksums(self, error: ClientError) -> bool:
+        """Return whether the store refuses a request because it does not know the kind of its checksum.
+
+        A checksum that differs from the body's is another answer (`BadDigest`): a retry can help.
+        """
+        text = f"{error_code(error)} {error.response['Error'].get('Message', '')}".lower()
+        status = error.response["ResponseMetadata"].get("HTTPStatusCode", 0)
+        return (
+            status in (HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_IMPLEMENTED)
+            and self.checksums is Checksums.CRC32C
+            and error_code(error) in _NOT_KNOWN
+            and any(word in text for word in ("checksum", "crc32", "trailer"))
+        )
+
+    @property
+    def checksum_remedy(self) -> str:
+        """What to do with a store that does not know the checksums of requests."""
+        known = f'"checksums" in the extra of {self._endpoint.remedy}'
+        if self.checksums is Checksums.CRC32C:
+            return f'If it does not know CRC-32C, set {known} to "md5"; if it compares no checksum at all, to "none"'
+        if self.checksums is Checksums.MD5:
+            return f'If it does not compare Content-MD5, set {known} to "none"'
+        return f"No checksums are sent: {known}"
 
 
 def store_client(endpoint: S3Endpoint) -> Any:

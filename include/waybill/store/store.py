@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-import crc32c
-
 from waybill import names
 from waybill.connections import Connection, S3Endpoint, find_connection
 from waybill.errors import ObjectExists, ObjectMissing, StoreUnavailable
 from waybill.names import BackupName, TopicPartition
-from waybill.store.calls import BucketCalls, checksum_header, error_code, request_body
+from waybill.store.calls import BucketCalls, error_code, request_body
+from waybill.store.fitness import ensure_fit, probe_and_remember
 from waybill.store.objects import ChainId, Description, ListedObject, ObjectStream, PendingUpload, StoredObject
+from waybill.store.probe import ProbeResult
 from waybill.store.upload import PART_BYTES, PartThreads, Upload
 
 if TYPE_CHECKING:
@@ -53,8 +53,21 @@ class Store:
     def of(
         cls, storage: Storage, find: Callable[[str], Connection] = find_connection, bucket: str | None = None
     ) -> Self:
-        """Return the archive that the config names, or another `bucket` of the same S3. `find` looks up connections."""
-        return cls(S3Endpoint.of(find(storage.connection)), bucket or storage.bucket, storage.prefix)
+        """Return the archive that the config names, or another `bucket` of the same S3. `find` looks up connections.
+
+        Before it creates an object if absent, it makes sure once a day that the store can do that
+        (`waybill.store.fitness`), and raises `StoreUnfit` if not.
+        """
+        store = cls(S3Endpoint.of(find(storage.connection)), bucket or storage.bucket, storage.prefix)
+        store._calls.ensure_fit = partial(ensure_fit, store._calls, store.prefix)
+        return store
+
+    def probe(self) -> ProbeResult:
+        """Find out whether the store has the abilities that Waybill relies on, and remember it in the bucket if so.
+
+        Raises no `StoreUnfit`: the result names what is missing.
+        """
+        return probe_and_remember(self._calls, self.prefix)
 
     @property
     def client(self) -> Any:
@@ -147,7 +160,8 @@ class Store:
         """Return a stream of an object's bytes. Raises `ObjectMissing` if there is none."""
         with self._calls.translate_errors(f"read {key}", key):
             answer = self.client.get_object(Bucket=self.bucket, Key=key)
-        return ObjectStream(answer["Body"], key, int(answer["ContentLength"]), answer.get("Metadata"))
+        size = int(self._calls.required(answer, "ContentLength", "GetObject"))
+        return ObjectStream(answer["Body"], key, size, answer.get("Metadata"))
 
     def read(self, key: str) -> bytes:
         """Return an object's bytes. Raises `ObjectMissing` if there is none."""
@@ -176,7 +190,8 @@ class Store:
                 if error_code(error) == "InvalidRange":
                     return b""
                 raise
-        with ObjectStream(answer["Body"], key, int(answer["ContentLength"])) as stream:
+        size = int(self._calls.required(answer, "ContentLength", "GetObject"))
+        with ObjectStream(answer["Body"], key, size) as stream:
             return stream.read()
 
     def metadata(self, key: str) -> dict[str, str]:
@@ -186,7 +201,8 @@ class Store:
     def describe(self, key: str) -> Description:
         """Return metadata, ETag and size of an object. Raises `ObjectMissing` if there is none."""
         answer = self._calls.head(key)
-        return Description(dict(answer["Metadata"]), answer["ETag"], int(answer["ContentLength"]))
+        etag, size = (self._calls.required(answer, field, "HeadObject") for field in ("ETag", "ContentLength"))
+        return Description(dict(answer["Metadata"]), etag, int(size))
 
     def exists(self, key: str) -> bool:
         """Return whether an object of that key exists now."""
@@ -207,7 +223,7 @@ class Store:
             Body=request_body(body),
             IfNoneMatch="*",
             Metadata=dict(metadata or {}),
-            ChecksumCRC32C=checksum_header(crc32c.crc32c(body)),
+            **self._calls.checksum_arguments(body),
             **self._calls.encryption,
         )
         self._calls.check_encryption(key, self._calls.create(f"create {key}", key, call))
@@ -229,7 +245,7 @@ class Store:
                 Bucket=self.bucket,
                 Key=key,
                 Body=request_body(body),
-                ChecksumCRC32C=checksum_header(crc32c.crc32c(body)),
+                **self._calls.checksum_arguments(body),
                 **described,
                 **self._calls.encryption,
             )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 import crc32c
 
 from waybill.errors import ObjectExists, StoreUnavailable
-from waybill.store.calls import UPLOAD_THREADS, BucketCalls, checksum_header, request_body
+from waybill.store.calls import UPLOAD_THREADS, BucketCalls, request_body
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -178,15 +178,15 @@ class Upload:
 
     def _send_part(self) -> None:
         if self._upload_id is None:
+            self._calls.ensure_fit()  # before gigabytes are sent in vain
             with self._calls.translate_errors(f"begin an upload of {self.key}", self.key):
                 answer = self._calls.client.create_multipart_upload(
                     **self._target,
                     Metadata=self._metadata,
-                    ChecksumAlgorithm="CRC32C",
-                    ChecksumType="COMPOSITE",
+                    **self._calls.upload_arguments,
                     **self._calls.encryption,
                 )
-            self._upload_id = answer["UploadId"]
+            self._upload_id = self._calls.required(answer, "UploadId", "CreateMultipartUpload")
             self._calls.check_encryption(self.key, answer)
         assert self._buffer is not None
         buffer, size, crc, number = self._buffer, self._filled, self._crc, len(self._parts) + 1
@@ -198,19 +198,15 @@ class Upload:
         self._parts.append(part)
 
     def _send(self, upload_id: str, number: int, buffer: bytearray, size: int, crc: int) -> dict[str, Any]:
-        checksum = checksum_header(crc)
         with (
             self._calls.translate_errors(f"send part {number} of {self.key}", self.key),
             memoryview(buffer)[:size] as content,
         ):
+            checksum = self._calls.checksum_arguments(content, crc)
             answer = self._calls.client.upload_part(
-                **self._target,
-                UploadId=upload_id,
-                PartNumber=number,
-                Body=request_body(content),
-                ChecksumCRC32C=checksum,
+                **self._target, UploadId=upload_id, PartNumber=number, Body=request_body(content), **checksum
             )
-        return {"ETag": answer["ETag"], "ChecksumCRC32C": checksum}
+        return self._calls.part(answer, checksum)
 
     def _release_buffer(self) -> None:
         if self._buffer is not None:

@@ -6,7 +6,17 @@ import contextlib
 from collections.abc import Iterator
 
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import (
+    AuthorizationExpiredError,
+    CommitStateUnknownException,
+    ForbiddenError,
+    ServerError,
+    ServiceUnavailableError,
+    TooManyRequestsError,
+    UnauthorizedError,
+)
 from pyiceberg.io import FileIO, load_file_io
+from requests import RequestException
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
@@ -16,7 +26,7 @@ from waybill.connections import CatalogEndpoint, S3Endpoint, find_connection
 from waybill.errors import CatalogUnavailable, ConfigError
 from waybill.tables.files import io_properties
 
-__all__ = ["CATALOG_NAME", "catalog_of", "file_io", "open_catalog", "task_io", "translate_catalog_errors"]
+__all__ = ["CATALOG_NAME", "NO_ANSWER", "catalog_of", "file_io", "open_catalog", "task_io", "translate_catalog_errors"]
 
 CATALOG_NAME = "waybill"
 """The catalog name in a SQL catalog's rows. Spark has to open the catalog under the same name to see its tables."""
@@ -72,16 +82,34 @@ def file_io(endpoint: CatalogEndpoint, s3: S3Endpoint, location: str) -> FileIO:
     return load_file_io({**io_properties(s3), **endpoint.properties}, location)
 
 
+NO_ANSWER = (
+    OperationalError,
+    PoolTimeout,
+    RequestException,
+    ServerError,
+    ServiceUnavailableError,
+    TooManyRequestsError,
+    CommitStateUnknownException,
+)
+"""What PyIceberg raises when the catalog's database or REST server does not answer, or answers with an error of its own
+(429, 5xx). After a commit, the outcome is then unknown: a proxy may answer 504 although the catalog has committed."""
+
+
 @contextlib.contextmanager
 def translate_catalog_errors(operation: str) -> Iterator[None]:
-    """Raise `CatalogUnavailable` instead of SQLAlchemy's errors for a database that is locked or unreachable.
+    """Raise `CatalogUnavailable` instead of the errors for a catalog that is locked, unreachable or out of order.
 
-    `operation` describes the block in the error message.
+    Raises `ConfigError` instead of those of a REST catalog that refuses the credentials. `operation` describes the
+    block in the error message.
     """
     try:
         yield
-    except (OperationalError, PoolTimeout) as error:
+    except NO_ANSWER as error:
         raise CatalogUnavailable(f"the Iceberg catalog did not answer ({operation}): {error}") from error
+    except (AuthorizationExpiredError, ForbiddenError, UnauthorizedError) as error:
+        raise ConfigError(
+            f"the Iceberg catalog refuses the credentials ({operation}): {error}. Check the connection of the catalog"
+        ) from error
 
 
 def _with_lock_timeout(uri: str) -> str:

@@ -12,18 +12,17 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from typing import TypeVar
 
-from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table, TableProperties, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update.snapshot import ManageSnapshots
-from sqlalchemy.exc import OperationalError
 from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_attempt, wait_exponential
 
 from waybill.errors import CatalogUnavailable, CommitConflict
-from waybill.tables.catalog import translate_catalog_errors
+from waybill.tables.catalog import NO_ANSWER, translate_catalog_errors
 from waybill.tables.state import metadata_at, state_of
 
 __all__ = [
@@ -181,7 +180,7 @@ def commit_transaction(table: Table, stage: Callable[[Transaction], object]) -> 
     except CommitFailedException as refused:
         logger.info("%s: the commit was refused, reading the table again: %s", ".".join(table.name()), refused)
         return False
-    except (CommitStateUnknownException, OperationalError, CatalogUnavailable) as error:
+    except (*NO_ANSWER, CatalogUnavailable) as error:
         # The catalog may have committed it all the same. The caller finds out when it refreshes the table.
         name = ".".join(table.name())
         logger.warning("%s: the outcome of the commit is unknown, reading the table again: %s", name, error)

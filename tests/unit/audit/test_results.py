@@ -4,17 +4,29 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from audited_table import NOON, catalog_in
 from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import (
+    AuthorizationExpiredError,
+    BadRequestError,
+    CommitStateUnknownException,
+    ForbiddenError,
+    ServerError,
+    ServiceUnavailableError,
+    TooManyRequestsError,
+    UnauthorizedError,
+)
 
 from waybill.audit import Audit, AuditRecord, CheckResult, Severity, append_results
 from waybill.audit import results_table as module
-from waybill.audit.results_table import RESULTS_TABLE, compact_results, expire_results, read_results
-from waybill.errors import DocumentDamaged, DocumentTooNew
+from waybill.audit.results_table import RESULTS_TABLE, compact_results, expire_results, keep_results_small, read_results
+from waybill.errors import CatalogUnavailable, ConfigError, DocumentDamaged, DocumentTooNew
+from waybill.tables.catalog import translate_catalog_errors
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
@@ -169,3 +181,115 @@ def test_snapshots_that_expired_before_their_files_were_removed_are_left_to_the_
         expire_results(first)
         expire_results(second)
     assert len(catalog.load_table(RESULTS_TABLE).snapshots()) == 2
+
+
+# --- a catalog that answers as it may -----------------------------------------------------------------------------
+
+
+FAILURES = [
+    CommitStateUnknownException("504 Gateway Time-out"),
+    ServiceUnavailableError("503"),
+    ServerError("500"),
+    TooManyRequestsError("429"),
+    BadRequestError("400"),
+    ConnectionError("reset"),
+    OSError("AWS Error SLOW_DOWN"),
+    FileNotFoundError("a manifest is gone"),
+    RuntimeError("not expected at all"),
+]
+
+
+@pytest.mark.parametrize("part", ["compact_results", "expire_results"])
+@pytest.mark.parametrize("failure", FAILURES, ids=repr)
+def test_upkeep_that_fails_fails_no_audit_and_is_shown_by_maintenance(
+    catalog: Catalog,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    part: str,
+    failure: Exception,
+) -> None:
+    def fail(_: object) -> None:
+        raise failure
+
+    for name, most in {"_MOST_FILES": 1, "_MOST_SNAPSHOTS": 1, "_KEPT_SNAPSHOTS": 1}.items():
+        monkeypatch.setattr(module, name, most)
+    monkeypatch.setattr(module, part, fail)
+    for number in range(3):
+        append_results(catalog, [AuditRecord("flights", audit_of(f"p{number}"), number)])
+    assert len(read_results(catalog, "flights")) == 6
+    assert "the results are stored, but the" in caplog.text
+    assert str(failure) in caplog.text
+    if part == "expire_results":  # a compaction leaves one file, which is not too many
+        with pytest.raises((type(failure), CatalogUnavailable)):
+            keep_results_small(catalog)
+
+
+def test_snapshots_that_expired_although_the_catalog_answered_504_leave_no_files(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_KEPT_SNAPSHOTS", 2)
+    for number in range(5):
+        append_results(catalog, [AuditRecord("flights", audit_of(f"p{number}"), number)])
+    commit = type(catalog).commit_table
+
+    def committed_but_504(*arguments: Any) -> Any:
+        commit(*arguments)
+        raise CommitStateUnknownException("504 Gateway Time-out")
+
+    table = catalog.load_table(RESULTS_TABLE)
+    monkeypatch.setattr(type(catalog), "commit_table", committed_but_504)
+    expire_results(table)
+    assert len(catalog.load_table(RESULTS_TABLE).snapshots()) == 2
+    assert len(list(tmp_path.rglob("snap-*.avro"))) == 2
+    assert len(read_results(catalog, "flights")) == 10
+
+
+@pytest.mark.parametrize("failure", FAILURES[:4], ids=repr)
+@pytest.mark.parametrize("is_done", [True, False])
+def test_an_append_whose_outcome_is_unknown_is_in_the_table_once(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch, failure: Exception, is_done: bool
+) -> None:
+    append_results(catalog, [AuditRecord("flights", audit_of("p1"), 1)])
+    commit, answers = type(catalog).commit_table, [failure]
+
+    def unknown_once(*arguments: Any) -> Any:
+        if answers:
+            if is_done:
+                commit(*arguments)
+            raise answers.pop()
+        return commit(*arguments)
+
+    monkeypatch.setattr(type(catalog), "commit_table", unknown_once)
+    append_results(catalog, [AuditRecord("flights", audit_of("p2"), 2)])
+    assert len(read_results(catalog, "flights")) == 4
+
+
+@pytest.mark.parametrize("failure", FAILURES[:4], ids=repr)
+def test_a_catalog_out_of_order_is_a_retriable_error(failure: Exception) -> None:
+    with pytest.raises(CatalogUnavailable, match="did not answer"), translate_catalog_errors("load t"):
+        raise failure
+
+
+@pytest.mark.parametrize("failure", [UnauthorizedError("401"), ForbiddenError("403"), AuthorizationExpiredError("419")])
+def test_a_catalog_that_refuses_the_credentials_is_an_error_of_the_connection(failure: Exception) -> None:
+    with pytest.raises(ConfigError, match="refuses the credentials"), translate_catalog_errors("load t"):
+        raise failure
+
+
+def test_a_compaction_with_unknown_outcome_keeps_its_file_until_the_table_moves_on(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(2):
+        append_results(catalog, [AuditRecord("flights", audit_of(f"p{number}"), number)])
+    commit, late = type(catalog).commit_table, []
+
+    def on_its_way(*arguments: Any) -> Any:
+        late.append(arguments)
+        raise CommitStateUnknownException("504 Gateway Time-out")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(catalog), "commit_table", on_its_way)
+        compact_results(catalog.load_table(RESULTS_TABLE))
+    [arguments] = late
+    commit(*arguments)  # it arrives now
+    assert len(read_results(catalog, "flights")) == 4
