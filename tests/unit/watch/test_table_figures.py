@@ -79,3 +79,26 @@ def test_a_state_is_read_as_it_was_stored() -> None:
         NOW_MS, {}, {}, (Published(1, 2, 3, 4, 5, 6),), 7, ("held",), "plan", "window", 8, ("a",), {"main": 9}
     )
     assert TableState.parse(state.document()) == state
+
+
+# --- messages at which a parser raised --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("runs", "verdict"),
+    [
+        ([], Verdict.KEPT),
+        ([(10, 0)], Verdict.KEPT),
+        ([(10, 1)], Verdict.BROKEN),
+        ([(59, 1), (1, 0)], Verdict.BROKEN),
+        ([(61, 5)], Verdict.KEPT),
+    ],
+)
+def test_one_message_at_which_a_parser_raised_is_an_incident(runs: list[tuple[int, int]], verdict: Verdict) -> None:
+    state = TableState(
+        NOW_MS, {}, {}, tuple(Published(NOW_MS - age * 60_000, 1_000_000, parser_failed=failed) for age, failed in runs)
+    )
+    found = finding(state, "parser_failed")
+    assert found.verdict is verdict
+    if verdict is Verdict.BROKEN:
+        assert found.command == "waybill quarantine ls flights"
