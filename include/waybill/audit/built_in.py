@@ -118,7 +118,13 @@ class _BuiltInChecks:
         if self._counts is None:
             return None
         counts, settings = self._counts, self._checks.parser_failed
-        return self._share(CheckName.PARSER_FAILED, counts.parser_failed, counts.messages, settings.max_share, 1)
+        return self._share(
+            CheckName.PARSER_FAILED,
+            counts.parser_failed,
+            counts.messages,
+            settings.max_share,
+            settings.min_messages,
+        )
 
     def _message_id_null_share(self) -> CheckResult | None:
         if self._counts is None or not self._reads_ids():

@@ -14,7 +14,7 @@ from waybill.config.base import Section, ValueType, section_error
 from waybill.config.columns import Column, Columns, EventTime, FieldPath
 from waybill.config.enums import WrongType
 from waybill.config.expressions import IsPattern, group_names
-from waybill.config.quantities import DurationBetween
+from waybill.config.quantities import DurationBetween, WholeNumberBetween
 from waybill.config.schema_parsers import AvroParser, ProtobufParser, check_path
 from waybill.config.sink import FilesFormat
 from waybill.config.texts import IsColumnList, IsFieldDelimiter, IsQuote
@@ -67,6 +67,11 @@ class MsgpackParser(Section):
         None,
         description="Field path of the producer's message id. Without this key, or for a message without an id, the "
         "id is `<topic>/<partition>@<offset>`.",
+    )
+    max_other_keys: Annotated[int, WholeNumberBetween(0, 1_000_000_000)] = Field(
+        1000,
+        description="A message with more keys of maps that are not text goes to quarantine. The time to read a map can "
+        "grow with the square of their number.",
     )
 
 

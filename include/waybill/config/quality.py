@@ -121,6 +121,9 @@ class ParserFailed(Check):
         description="`critical`: a failure holds the run; `warning`: it raises an alert; `info`: it is only recorded.",
     )
     max_share: Annotated[Decimal, IsShare()] = Field(Decimal("0.5"), description="A larger share fails.")
+    min_messages: Annotated[int, WholeNumberBetween(1, 1_000_000_000)] = Field(
+        10, description="A run with fewer messages does not fail: one message must not hold those after it."
+    )
 
 
 class ColumnBecameNull(Check):

@@ -25,10 +25,12 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
+import math
 import re
 import struct
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, date, datetime
 from decimal import Clamped, Context, Decimal, Rounded
 from itertools import chain
@@ -42,10 +44,18 @@ from waybill.config import Column, ColumnKind, ColumnType, EventTimeFormat
 from waybill.parsers.protocol import ColumnErrors, ColumnValueError, arrow_type
 from waybill.parsers.timestamps import convert_times, shorten, type_name
 
-__all__ = ["convert_values", "has_float", "to_date", "to_float", "to_whole_number"]
+__all__ = [
+    "convert_values",
+    "from_exact",
+    "may_be_rounded",
+    "to_date",
+    "to_float",
+    "to_whole_number",
+]
 
 _INT_RANGES = {ColumnKind.INT: (-(2**31), 2**31 - 1), ColumnKind.LONG: (-(2**63), 2**63 - 1)}
 _EXACT_WHOLE_NUMBERS = {ColumnKind.FLOAT: 2**24, ColumnKind.DOUBLE: 2**53}
+_FIRST_BEYOND_64_BITS = 2.0**63
 _DECIMAL = re.compile(r"[+-]?[0-9]{1,400}(\.[0-9]{1,400})?([eE][+-]?[0-9]{1,3})?", re.ASCII)
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
 _CANONICAL_DATE = f"^{_DATE.pattern}$"
@@ -83,9 +93,46 @@ def convert_values(values: Sequence[Any], column: Column, *, base64_texts: bool)
     return _convert_each(values, column.type, base64_texts)
 
 
-def has_float(value: Any) -> bool:
+def _has_float(value: Any) -> bool:
     """Return whether a value, or an element of a list, is a float: it may have fewer digits than the producer wrote."""
     return type(value) is float or (type(value) is list and any(type(element) is float for element in value))
+
+
+def may_be_rounded(value: Any, kind: ColumnType) -> bool:
+    """Return whether a value of a document holds a float in whose place the producer wrote a number of another kind.
+
+    In a column of whole numbers, `1e-400` would be 0 and `9007199254740993.0` its neighbour. In a column of floats, a
+    whole number of more than 64 bits would not be seen as one.
+    """
+    if kind.kind is ColumnKind.DECIMAL or kind.kind in _INT_RANGES:
+        return _has_float(value)
+    if kind.kind is ColumnKind.JSON:
+        return any(True for _ in _floats_in(value))
+    if kind.kind in _EXACT_WHOLE_NUMBERS and _has_float(value):
+        return any(abs(each) >= _FIRST_BEYOND_64_BITS for each in _floats_in(value))
+    return False
+
+
+def from_exact(value: Any, kind: ColumnType, where: str = "") -> Any:
+    """Return a number that was read exactly (`Decimal` or `int`), or a list of them, as the column's type takes it.
+
+    Raises `ColumnValueError` if the type takes whole numbers, and the number is not one, or beyond 2^53.
+    """
+    if type(value) is list:
+        return [from_exact(each, kind, f"[{index}]") for index, each in enumerate(value)]
+    if type(value) is not Decimal:
+        return value
+    if kind.kind in _EXACT_WHOLE_NUMBERS:
+        return float(value)
+    if kind.kind not in _INT_RANGES:
+        return value
+    if abs(value) > _EXACT_WHOLE_NUMBERS[ColumnKind.DOUBLE]:
+        raise ColumnValueError(
+            f"{where} is {shorten(value)}, where a floating point number does not represent every whole number"
+        )
+    if value != value.to_integral_value():
+        raise ColumnValueError(f"{where} is {shorten(value)}, which is not a whole number")
+    return int(value)
 
 
 def _convert_by_arrow(values: Sequence[Any], kind: ColumnType) -> pa.Array | None:
@@ -296,15 +343,15 @@ def _to_decimal(value: Decimal | int, kind: ColumnType) -> Decimal:
         raise ColumnValueError(f" is {shorten(value)}, which is out of the range of {kind}")
     number = Decimal(value)
     if not number.is_finite():
-        raise ColumnValueError(f" is {value}, which is not a number")
+        raise ColumnValueError(f" is {shorten(value)}, which is not a number")
     if number and number.adjusted() >= kind.precision - kind.scale:
-        raise ColumnValueError(f" is {value}, which is out of the range of {kind}")
+        raise ColumnValueError(f" is {shorten(value)}, which is out of the range of {kind}")
     _, digits, exponent = number.as_tuple()
     assert isinstance(exponent, int)
     places = -exponent
     significant = "".join(map(str, digits)).rstrip("0") if number else ""
     if significant and places - (len(digits) - len(significant)) > kind.scale:
-        raise ColumnValueError(f" is {value}, which has more digits after the point than {kind}")
+        raise ColumnValueError(f" is {shorten(value)}, which has more digits after the point than {kind}")
     return number.quantize(Decimal((0, (1,), -kind.scale)), context=_WIDE_CONTEXT)
 
 
@@ -344,9 +391,36 @@ def _json(value: Any) -> str:
         except TypeError:
             # Maps of MessagePack may have keys that are not text. The option doubles the time, so it is the second try.
             text = orjson.dumps(value, _json_other, orjson.OPT_NON_STR_KEYS)
+            json.loads(text, object_pairs_hook=_refuse_repeated_keys)
     except (TypeError, ValueError, RecursionError) as error:
         raise ColumnValueError(f" is {type_name(value)} that JSON cannot represent: {error}") from None
+    if b"null" in text and (found := _first_not_finite(value)) is not None:  # orjson writes NaN as null
+        raise ColumnValueError(f" is {type_name(value)} that JSON cannot represent: it contains {found}")
     return text.decode()
+
+
+def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> None:
+    """Raise `ValueError` if two keys are equal: the number 1 and the text "1" are, when both are written as text."""
+    if len({key for key, _ in pairs}) != len(pairs):
+        raise ValueError("two of its keys have the same text")
+
+
+def _first_not_finite(value: Any) -> float | None:
+    """Return a NaN or an infinity that is anywhere in a value; None if all its numbers are finite."""
+    return next((each for each in _floats_in(value) if not math.isfinite(each)), None)
+
+
+def _floats_in(value: Any) -> Iterator[float]:
+    """Yield the floats that are anywhere in a value, but for keys."""
+    below = [value]
+    while below:
+        each = below.pop()
+        if type(each) is float:
+            yield each
+        elif type(each) is dict:
+            below.extend(each.values())
+        elif type(each) is list:
+            below.extend(each)
 
 
 def _json_other(value: Any) -> Any:

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from waybill.config import Column, ColumnKind, Columns, EventTime, FieldPath, WrongType
-from waybill.parsers.column_values import convert_values, has_float
-from waybill.parsers.protocol import ColumnErrors, Parsed, Reason, column_error, reason
+from waybill.config import Column, ColumnKind, Columns, ColumnType, EventTime, FieldPath, WrongType
+from waybill.parsers.column_values import convert_values, from_exact, may_be_rounded
+from waybill.parsers.protocol import ColumnErrors, ColumnValueError, Parsed, Reason, column_error, reason
 from waybill.parsers.timestamps import convert_times, type_name
 
 __all__ = [
@@ -245,7 +245,7 @@ class DocumentColumns:
 
     columns: Columns
     read_exactly: Callable[[Any], Any] | None = None
-    """Decodes a message again, with numbers that have a fraction as `Decimal`, for decimal columns.
+    """Decodes a message again, with numbers that have a fraction or an exponent as `Decimal`, for columns of numbers.
 
     Raises `ValueError` if it cannot. None if the decoder never rounds numbers.
     """
@@ -268,49 +268,32 @@ class DocumentColumns:
         errors: dict[int, str] = {}
         for values, (name, column) in zip(gathered, self.columns.items(), strict=True):
             path = column.path(name)
-            unreadable: ColumnErrors = {}
-            if column.type.kind is ColumnKind.DECIMAL and self.read_exactly is not None:
-                unreadable = _read_again(self.read_exactly, has_float, path, values, messages)
-            elif column.type.kind is ColumnKind.JSON and self.read_verbatim is not None:
-                unreadable = _read_again(self.read_verbatim, _holds_float, path, values, messages)
+            unreadable = self._read_again(column.type, path, values, messages)
             arrays[name], column_errors = convert_values(values, column, base64_texts=self.base64_texts)
             if column.wrong_type is WrongType.QUARANTINE:
                 for index, detail in {**column_errors, **unreadable}.items():
                     errors.setdefault(index, column_error(path, detail))
         return ColumnsRead(arrays, errors)
 
-
-def _read_again(
-    read: Callable[[Any], Any],
-    is_rounded: Callable[[Any], bool],
-    path: FieldPath,
-    values: list[Any],
-    messages: Sequence[Any],
-) -> ColumnErrors:
-    """Replace rounded values by what the producer wrote, and return the errors of messages that cannot be read so."""
-    errors: ColumnErrors = {}
-    for index, value in enumerate(values):
-        try:
-            if is_rounded(value):
-                [values[index]] = _values_at(path, [read(messages[index])])
-        except ValueError as error:
-            values[index] = None
-            errors[index] = f" cannot be read exactly: {error}"
-    return errors
-
-
-def _holds_float(value: Any) -> bool:
-    """Return whether a float is anywhere in a value."""
-    below = [value]
-    while below:
-        each = below.pop()
-        if type(each) is float:
-            return True
-        if type(each) is dict:
-            below.extend(each.values())
-        elif type(each) is list:
-            below.extend(each)
-    return False
+    def _read_again(
+        self, kind: ColumnType, path: FieldPath, values: list[Any], messages: Sequence[Any]
+    ) -> ColumnErrors:
+        """Replace rounded numbers by what the producer wrote, and return the errors of those that cannot be read so."""
+        errors: ColumnErrors = {}
+        read = self.read_verbatim if kind.kind is ColumnKind.JSON else self.read_exactly
+        if read is None:
+            return errors
+        for index, value in enumerate(values):
+            if not may_be_rounded(value, kind):
+                continue
+            try:
+                [exact] = _values_at(path, [read(messages[index])])
+                values[index] = from_exact(exact, kind)
+            except ColumnValueError as error:
+                values[index], errors[index] = None, str(error)
+            except ValueError as error:
+                values[index], errors[index] = None, f" cannot be read exactly: {error}"
+        return errors
 
 
 def _values_at(path: FieldPath, documents: Sequence[dict[str, Any]]) -> list[Any]:

@@ -98,6 +98,8 @@ def _read_exactly(value: bytes) -> Any:
         return _read_decimals(value)
     except RecursionError:
         raise ValueError("nested too deeply") from None
+    except msgspec.MsgspecError as error:
+        raise ValueError(str(error)) from None
 
 
 def _read_verbatim(value: bytes) -> Any:

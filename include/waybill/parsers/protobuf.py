@@ -14,13 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
-from google.protobuf.json_format import Error as JsonFormatError
-from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 from google.protobuf.unknown_fields import UnknownFieldSet
@@ -35,11 +34,10 @@ __all__ = ["ProtobufMessages"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
+_LAST_EXACT = 2**53
+"""Up to this number, floating point numbers represent every whole number."""
+
 _Convert = Callable[[Any], Any]
-
-_DECODE_ERRORS = (DecodeError, JsonFormatError, ValueError, RecursionError)
-"""`ValueError` or `JsonFormatError`: a `Struct` holds NaN or Infinity, which JSON cannot hold."""
-
 
 class ProtobufMessages:
     """The parser `protobuf`: event time, message id and columns are found by field path."""
@@ -54,7 +52,7 @@ class ProtobufMessages:
             self._unframed: Callable[[pa.Array], list[Any]] = _Confluent(kind).unframed
         else:
             self._unframed = pa.Array.to_pylist
-        document_format = DocumentFormat(read, _DECODE_ERRORS, Reason.NOT_PROTOBUF, Reason.NOT_A_MAP)
+        document_format = DocumentFormat(read, (DecodeError, RecursionError), Reason.NOT_PROTOBUF, Reason.NOT_A_MAP)
         self._reader = DocumentReader(config.event_time, config.message_id, document_format, columns)
 
     def parse(self, messages: pa.RecordBatch) -> Parsed:
@@ -233,6 +231,10 @@ def _converter(described: FieldDescriptor) -> _Convert:
     return (lambda values: list(map(single, values))) if described.is_repeated else single
 
 
+_known_converter = cache(_converter)
+"""Made once for a field. To make one takes as long as the type has fields, and an empty message is two bytes long."""
+
+
 def _single(described: FieldDescriptor) -> _Convert:
     if described.enum_type is not None:
         numbers = described.enum_type.values_by_number
@@ -265,7 +267,7 @@ def _key_text(key: Any) -> str:
 
 def _whole_message(message: Any) -> dict[str, Any]:
     """Return all fields that are set in a message."""
-    return {described.name: _converter(described)(value) for described, value in message.ListFields()}
+    return {described.name: _known_converter(described)(value) for described, value in message.ListFields()}
 
 
 def _timestamp(message: Any) -> datetime | OutOfRangeTime:
@@ -279,13 +281,38 @@ def _value_of(message: Any) -> Any:
     return message.value
 
 
+def _struct(message: Any) -> dict[str, Any]:
+    return {_utf8(key): _struct_value(message.fields[key]) for key in message.fields}
+
+
+def _struct_list(message: Any) -> list[Any]:
+    return [_struct_value(each) for each in message.values]
+
+
+def _struct_value(message: Any) -> Any:
+    """Return a value of a `Struct`. Its numbers are all floats; a whole one is returned as such while it is exact."""
+    kind = message.WhichOneof("kind")
+    if kind == "struct_value":
+        return _struct(message.struct_value)
+    if kind == "list_value":
+        return _struct_list(message.list_value)
+    if kind == "number_value":
+        number = message.number_value
+        return int(number) if number.is_integer() and abs(number) <= _LAST_EXACT else number
+    if kind == "string_value":
+        return _utf8(message.string_value)
+    return message.bool_value if kind == "bool_value" else None
+
+
 _MESSAGES: dict[str, _Convert] = {
     "google.protobuf.Timestamp": _timestamp,
     **{
         f"google.protobuf.{name}Value": _value_of
         for name in ("Bool", "Bytes", "Double", "Float", "Int32", "Int64", "String", "UInt32", "UInt64")
     },
-    **{f"google.protobuf.{name}": MessageToDict for name in ("Struct", "Value", "ListValue")},
+    "google.protobuf.Struct": _struct,
+    "google.protobuf.Value": _struct_value,
+    "google.protobuf.ListValue": _struct_list,
 }
 
 

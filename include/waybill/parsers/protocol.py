@@ -114,10 +114,10 @@ def reason(kind: Reason, detail: str) -> str:
 
 def bounded_reason(text: str) -> str:
     """Return a reason of at most `MAX_REASON_CHARACTERS` and valid UTF-8, with escapes for what has no such form."""
-    if len(text) > MAX_REASON_CHARACTERS:
-        left_out = f"… ({len(text):,} characters)"
-        text = text[: MAX_REASON_CHARACTERS - len(left_out)] + left_out
-    return text.encode(errors="backslashreplace").decode()
+    left_out = f"… ({len(text):,} characters)"
+    # An escape is longer than what it stands for, so the text is escaped before it is cut.
+    text = text[: MAX_REASON_CHARACTERS + 1].encode(errors="backslashreplace").decode()
+    return text if len(text) <= MAX_REASON_CHARACTERS else text[: MAX_REASON_CHARACTERS - len(left_out)] + left_out
 
 
 def bounded_reasons(reasons: pa.Array) -> pa.Array:

@@ -7,7 +7,7 @@ compiled casts where they give the same result for every value of the batch, els
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.msgpack import Ext
 
 from waybill.config import EventTimeFormat
 from waybill.parsers.protocol import EVENT_TIME_TYPE, Reason, reason
@@ -72,6 +73,7 @@ _TYPE_NAMES = {
     date: "a date",
     time: "a time of day",
     Decimal: "a decimal",
+    Ext: "an extension",
 }
 _SHOWN_CHARACTERS = 100
 _MAX_NUMBER_CHARACTERS = 100
@@ -300,9 +302,46 @@ def type_name(value: Any) -> str:
 
 
 def shorten(value: object) -> str:
-    """Return a document's value as text, cut to 100 characters, for reasons for quarantine."""
+    """Return a document's value as text, cut to 100 characters, for reasons for quarantine.
+
+    The work is bounded whatever the value is. `repr` of a list copies the text of the innermost value once for each
+    level, and raises beyond a thousand levels.
+    """
+    text = ""
+    for piece in _pieces(value):
+        text += piece
+        if len(text) > _SHOWN_CHARACTERS:
+            return text[: _SHOWN_CHARACTERS - 1] + "…"
+    return text
+
+
+def _pieces(value: object) -> Iterator[str]:
+    """Yield the text of a value. Each level of nesting yields a character first, so the reader stops in time."""
+    if isinstance(value, str | bytes):
+        yield repr(value[: _SHOWN_CHARACTERS + 1])
+    elif type(value) is dict:
+        yield "{"
+        for number, (key, item) in enumerate(value.items()):
+            yield ", " if number else ""
+            yield from _pieces(key)
+            yield ": "
+            yield from _pieces(item)
+        yield "}"
+    elif isinstance(value, list | tuple):
+        yield "["
+        for number, item in enumerate(value):
+            yield ", " if number else ""
+            yield from _pieces(item)
+        yield "]"
+    elif type(value) is Ext:  # its `repr` names an address in memory, which differs in each run
+        yield f"type {value.code} "
+        yield from _pieces(bytes(value.data))
+    else:
+        yield _leaf(value)
+
+
+def _leaf(value: object) -> str:
     try:
-        text = repr(value)
+        return str(value) if type(value) is Decimal else repr(value)
     except ValueError:  # an int of more than 4,300 digits
         return "a huge number"
-    return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"

@@ -285,3 +285,27 @@ def test_one_value_is_enough(tmp_path: Path) -> None:
 def test_watermarks_of_the_helper_are_epoch_ms() -> None:
     assert epoch_ms(NOON) % HOUR_MS == 0
     assert epoch_ms(NOON) // DAY_MS == (NOON.date() - NOON.date().replace(year=1970, month=1, day=1)).days
+
+
+# --- messages at which a parser raised --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("failed", "messages", "passes"),
+    [(0, 10, True), (1, 10, True), (5, 10, True), (6, 10, False), (10, 10, False), (9, 9, None), (1, 1, None)],
+)
+def test_a_run_fails_if_the_parser_raised_at_most_messages(
+    table: AuditedTable, failed: int, messages: int, passes: bool | None
+) -> None:
+    found = result(table.given((), AuditCounts(messages=messages, parser_failed=failed)), CheckName.PARSER_FAILED)
+    assert (None if found is None else found.success) is passes
+    if passes is False and found is not None:
+        assert (found.severity, found.unexpected_count) == (Severity.CRITICAL, failed)
+
+
+def test_counts_of_an_earlier_version_have_no_failed_parser() -> None:
+    text = AuditCounts(messages=3, parser_failed=2).to_text()
+    assert AuditCounts.from_text(text) == AuditCounts(messages=3, parser_failed=2)
+    older = text.replace(',"parser_failed":2', "")
+    assert older != text
+    assert AuditCounts.from_text(older) == AuditCounts(messages=3)

@@ -29,7 +29,7 @@ class Fragile:
         self.parsed += messages.num_rows
         values = [int(value) for value in messages.column("value").to_pylist()]
         if self.bad & set(values):
-            raise self.error
+            raise type(self.error)(*self.error.args)  # one error that is raised again and again keeps all its frames
         n = len(values)
         return Parsed(pa.array(values, EVENT_TIME_TYPE), pa.nulls(n, pa.string()), pa.nulls(n, pa.string()))
 
@@ -39,7 +39,7 @@ def batch(n: int) -> pa.RecordBatch:
     return pa.record_batch({"offset": pa.array(range(n), pa.int64()), "value": pa.array(values, pa.binary())})
 
 
-@pytest.mark.parametrize("error", [AttributeError("encode"), RecursionError(), MemoryError(), ValueError("x" * 10**6)])
+@pytest.mark.parametrize("error", [AttributeError("encode"), RecursionError(), MemoryError(), ValueError("x" * 10**4)])
 @given(n=st.integers(1, 60), data=st.data())
 def test_each_failing_message_has_a_reason_and_the_others_are_parsed(
     error: Exception, n: int, data: st.DataObject
@@ -56,13 +56,17 @@ def test_each_failing_message_has_a_reason_and_the_others_are_parsed(
     assert all(len(text) <= MAX_REASON_CHARACTERS for text in parsed.error.drop_null().to_pylist())
     times = parsed.event_time.cast(pa.int64()).to_pylist()
     assert [time for row, time in enumerate(times) if row not in bad] == sorted(set(range(n)) - bad)
-    assert parser.parsed <= 2 * n * (1 + 2 * len(bad)), "the search costs a multiple of the batch"
+    # A batch of odd length has a larger half, which adds at most one message for each half on the way.
+    assert parser.parsed <= n + len(bad) * (2 * n + 2 * n.bit_length()), "the search costs a multiple of the batch"
 
 
 def test_an_error_of_waybill_concerns_all_messages() -> None:
-    error = RegistryUnavailable("http://registry", "503", "connection 'registry'")
+    class Refusing(Fragile):
+        def parse(self, messages: pa.RecordBatch) -> Parsed:
+            raise RegistryUnavailable("http://registry", "503", "connection 'registry'")
+
     with pytest.raises(RegistryUnavailable):
-        IsolatingParser(Fragile({1}, error), {}).parse(batch(4))
+        IsolatingParser(Refusing(set(), ValueError()), {}).parse(batch(4))
 
 
 def test_built_in_parsers_are_isolated_with_the_types_of_their_columns(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,7 +61,7 @@ def test_a_timestamp_is_used_as_event_time_whatever_the_format(written: str) -> 
         (b"\x81\xa2at\xc7\x0c\xff\0\0\0\0\x7f" + b"\xff" * 7, "not_msgpack: Timestamp is out of range"),
         (b"{}", "not_msgpack: MessagePack data is malformed: trailing characters"),
         (pack([1]), "not_a_map: found an array"),
-        (b"\xd4\x05\x01", "not_a_map: found Ext"),
+        (b"\xd4\x05\x01", "not_a_map: found an extension"),
         (pack({}), "event_time_missing: field at is missing"),
         (pack({b"at": 1}), "event_time_missing: field at is missing"),
         (pack({"at": None}), "event_time_missing: field at is null"),

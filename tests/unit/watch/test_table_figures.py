@@ -88,3 +88,26 @@ def test_a_share_of_too_few_messages_prints_no_limit_and_one_beyond_it_differs_f
     assert few.limit == "none below 1,000 messages; the last hour had 999"
     beyond = finding(published((10, 100_000, 20_001)), "late_share")
     assert (beyond.verdict, beyond.figure, beyond.limit) == (Verdict.BROKEN, "20.001%", "at most 20.0%")
+
+
+# --- messages at which a parser raised --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("runs", "verdict"),
+    [
+        ([], Verdict.KEPT),
+        ([(10, 0)], Verdict.KEPT),
+        ([(10, 1)], Verdict.BROKEN),
+        ([(59, 1), (1, 0)], Verdict.BROKEN),
+        ([(61, 5)], Verdict.KEPT),
+    ],
+)
+def test_one_message_at_which_a_parser_raised_is_an_incident(runs: list[tuple[int, int]], verdict: Verdict) -> None:
+    state = TableState(
+        NOW_MS, {}, {}, tuple(Published(NOW_MS - age * 60_000, 1_000_000, parser_failed=failed) for age, failed in runs)
+    )
+    found = finding(state, "parser_failed")
+    assert found.verdict is verdict
+    if verdict is Verdict.BROKEN:
+        assert found.command == "waybill quarantine ls flights"
