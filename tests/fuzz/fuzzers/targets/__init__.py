@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from fuzzers.engine import Target
-from fuzzers.targets import json
+from fuzzers.targets import formats, json, kinesis, records
 
 _ALL = (
+    records.FRAMES, records.BATCHES, kinesis.KPL, kinesis.ANSWERS, formats.FILES, formats.TEXT, formats.INDEXES,
     json.JSON, json.JSON_COLUMNS,
-)
+)  # fmt: skip
 
 TARGETS: dict[str, Target] = {target.name: target for target in _ALL}
