@@ -23,8 +23,11 @@ def read_document(
     if the bytes are no such document or `v` is below `oldest`: the caller turns these into an error of its own, since
     the remedy depends on the document.
     """
-    fields = dict(json.loads(data))
-    found = int(fields["v"])
+    try:
+        fields = dict(json.loads(data))
+        found = int(fields["v"])
+    except (RecursionError, OverflowError) as error:  # nested too deeply, and {"v": 1e999}
+        raise ValueError(f"{type(error).__name__}: {error}") from None
     if found > version:
         raise DocumentTooNew(
             f"{where} was written by a newer Waybill (document version {found}; this one reads up to {version}). "

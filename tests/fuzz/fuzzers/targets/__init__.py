@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from fuzzers.engine import Target
-from fuzzers.targets import formats, json, kinesis, records
+from fuzzers.targets import formats, json, kinesis, msgpack, records, text, times
 
 _ALL = (
     records.FRAMES, records.BATCHES, kinesis.KPL, kinesis.ANSWERS, formats.FILES, formats.TEXT, formats.INDEXES,
-    json.JSON, json.JSON_COLUMNS,
+    json.JSON, json.JSON_COLUMNS, text.DELIMITED, text.REGEX, msgpack.MSGPACK, times.TIMES,
 )  # fmt: skip
 
 TARGETS: dict[str, Target] = {target.name: target for target in _ALL}
