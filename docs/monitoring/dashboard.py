@@ -91,6 +91,7 @@ def _panels() -> Sequence[TimeSeries]:
             "Runs, topic-partitions and streams that wait for a person",
             "short",
             (f"waybill_held_runs{_OF_STREAM}", "held: {{stream}}"),
+            (f"waybill_parser_failed_messages{_OF_STREAM}", "parser failed: {{stream}}"),
             (f"waybill_stopped_topic_partitions{_OF_STREAM}", "stopped: {{stream}}"),
             (f"waybill_paused_seconds{_OF_STREAM} > bool 0", "paused: {{stream}}"),
         ),

@@ -683,12 +683,20 @@ class UnexpectedFailure(WaybillError):
     result of the run is not a success.
     """
 
+    stop_name: ClassVar[str] = "UnexpectedFailure"
+    """Its name in the journal of stops, if the element is a topic-partition."""
+
     def __init__(self, element: str, error: BaseException) -> None:
         self.element, self.kind, self.place = element, type(error).__name__, _place_of(error)
         super().__init__(
             f"{element}: unexpected {self.kind} at {self.place}: {_shortened(str(error))}. This is a fault of Waybill, "
             f"or an input that it does not know: report it with the stack trace in the log"
         )
+
+    @property
+    def figures(self) -> dict[str, int | str]:
+        """What the journal stores beside the message."""
+        return {"element": self.element, "kind": self.kind, "place": self.place}
 
 
 def expected(element: str, error: Exception) -> WaybillError:

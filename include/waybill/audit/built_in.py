@@ -53,6 +53,7 @@ class _BuiltInChecks:
             CheckName.CLOCK_SKEW: self._clock_skew,
             CheckName.VOLUME: self._volume,
             CheckName.COLUMN_BECAME_NULL: self._column_became_null,
+            CheckName.PARSER_FAILED: self._parser_failed,
         }
         for name, judge in judges.items():
             if name in self._given.checks and self._check(name).failure is not None:
@@ -112,6 +113,12 @@ class _BuiltInChecks:
             self._counts.without_event_time,
             self._counts.messages,
         )
+
+    def _parser_failed(self) -> CheckResult | None:
+        if self._counts is None:
+            return None
+        counts, settings = self._counts, self._checks.parser_failed
+        return self._share(CheckName.PARSER_FAILED, counts.parser_failed, counts.messages, settings.max_share, 1)
 
     def _message_id_null_share(self) -> CheckResult | None:
         if self._counts is None or not self._reads_ids():

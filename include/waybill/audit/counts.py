@@ -37,6 +37,8 @@ class AuditCounts:
     """Messages that were decoded."""
     without_event_time: int = 0
     """Messages that went to quarantine because they had no event time."""
+    parser_failed: int = 0
+    """Messages at which a built-in parser raised."""
     assigned_ids: int = 0
     """Rows that got an id assigned, because the message had none. Tombstones have none, and do not count."""
     event_times_ahead: int = 0
@@ -65,6 +67,7 @@ class AuditCounts:
         return cls(
             messages=sum(part.messages for part in found),
             without_event_time=sum(part.without_event_time for part in found),
+            parser_failed=sum(part.parser_failed for part in found),
             assigned_ids=sum(part.assigned_ids for part in found),
             event_times_ahead=sum(part.event_times_ahead for part in found),
             kafka_timestamps_ahead=sum(part.kafka_timestamps_ahead for part in found),
@@ -83,6 +86,7 @@ class AuditCounts:
             "assigned_ids": self.assigned_ids,
             "ahead": [self.event_times_ahead, self.kafka_timestamps_ahead, self.ahead_seconds],
             "repeated": [self.repeated_offsets, self.repeated_example],
+            "parser_failed": self.parser_failed,
         }
         return json.dumps(document, separators=(",", ":"))
 
@@ -94,7 +98,9 @@ class AuditCounts:
         except DocumentTooNew:
             return None
         return cls(
-            document["messages"], document["without_event_time"], document["assigned_ids"],
+            document["messages"], document["without_event_time"],
+            document.get("parser_failed", 0),  # an earlier Waybill did not count it
+            document["assigned_ids"],
             *document["ahead"], *document["repeated"],
         )  # fmt: skip
 

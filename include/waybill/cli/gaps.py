@@ -66,6 +66,13 @@ _REMEDIES = {
         "cannot be restored, accept the lost offsets with `waybill gaps accept` and its options --from and --to.",
         "waybill verify {stream} --no-table",
     ),
+    "UnexpectedFailure": _Remedy(
+        None,
+        "No offset is lost: the topic-partition stays at its committed offset, and a run tries again in ten minutes. "
+        "The lane's log has the stack trace. Report it, or correct its cause, before retention deletes what is not "
+        "archived:",
+        "waybill offsets --stream {stream}",
+    ),
 }
 """By the name of the stop. The messages of the other kinds contain their own remedy."""
 

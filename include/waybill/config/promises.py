@@ -47,6 +47,7 @@ class PromiseName(StrEnum):
     LEDGER_BALANCE = "ledger_balance"
     VOLUME = "volume"
     PAUSED = "paused"
+    PARSER_FAILED = "parser_failed"
 
 
 class PromiseSeverity(StrEnum):
@@ -308,6 +309,9 @@ class Promises(Section):
     )
     quarantine_share: ShareOfRuns = Field(
         ShareOfRuns(), description="The share of messages that went to quarantine in the last hour."
+    )
+    parser_failed: CriticalPromise = Field(
+        CriticalPromise(), description="No built-in parser has raised at a message in the last hour's runs."
     )
     duplicate_share: DuplicateShare = Field(
         DuplicateShare(), description="The share of rows that sweeps found to be sent again in the last hour."

@@ -44,6 +44,7 @@ class CheckName(StrEnum):
     CLOCK_SKEW = "clock_skew"
     VOLUME = "volume"
     COLUMN_BECAME_NULL = "column_became_null"
+    PARSER_FAILED = "parser_failed"
 
 
 class Check(Section):
@@ -111,6 +112,16 @@ class Volume(Check):
         return self
 
 
+class ParserFailed(Check):
+    """The share of a run's messages at which a built-in parser raised."""
+
+    severity: CheckSeverity = Field(
+        CheckSeverity.CRITICAL,
+        description="`critical`: a failure holds the run; `warning`: it raises an alert; `info`: it is only recorded.",
+    )
+    max_share: Annotated[Decimal, IsShare()] = Field(Decimal("0.5"), description="A larger share fails.")
+
+
 class ColumnBecameNull(Check):
     """A column of the config without any value in the run, although it had values before: a renamed field."""
 
@@ -120,7 +131,7 @@ class ColumnBecameNull(Check):
 
 
 class Checks(Section):
-    """The built-in checks. Each is on, and a failure is a `warning`, unless the config says otherwise."""
+    """The built-in checks. Each is on, and a failure is a `warning`, unless the check or the config says otherwise."""
 
     rows_match_messages: Check = Field(
         Check(), description="Each message of the run is in one row, of the table or of the quarantine."
@@ -147,6 +158,11 @@ class Checks(Section):
     )
     column_became_null: ColumnBecameNull = Field(
         ColumnBecameNull(), description="Columns without any value in the run, although they had values before."
+    )
+    parser_failed: ParserFailed = Field(
+        ParserFailed(),
+        description="The share of messages at which a built-in parser raised. The promise `parser_failed` alerts about "
+        "each of them.",
     )
 
 

@@ -16,7 +16,14 @@ from waybill.connections import Connection, find_connection
 from waybill.coordination.nodes import CommittedOffset, SlotRead, Stop, parse_node, to_node
 from waybill.coordination.paths import ZkPaths
 from waybill.coordination.session import NodeConflict, ZooKeeperSession
-from waybill.errors import CommitConflict, DocumentDamaged, DocumentTooNew, IngestStopped, LockHeld
+from waybill.errors import (
+    CommitConflict,
+    DocumentDamaged,
+    DocumentTooNew,
+    IngestStopped,
+    LockHeld,
+    UnexpectedFailure,
+)
 from waybill.names import TopicPartition, check_topic
 
 if TYPE_CHECKING:
@@ -179,8 +186,8 @@ class Coordinator:
 
     # --- the journal of stops ---
 
-    def record_stop(self, tp: TopicPartition, error: IngestStopped) -> None:
-        """Write a named stop to the journal, unless the journal holds the same message already."""
+    def record_stop(self, tp: TopicPartition, error: IngestStopped | UnexpectedFailure) -> None:
+        """Write a named stop, or an unexpected failure, to the journal, unless the journal holds the same message."""
         path = self.paths.stop(tp)
         before = self.session.get(path)
         if before is not None and parse_node(before[0], path).get("message") == str(error):
@@ -188,9 +195,19 @@ class Coordinator:
         stop = Stop(tp, error.stop_name, str(error), error.figures, int(self._clock() * 1000))
         self.session.put(path, stop.to_document(), f"journal the stop of {tp}")
 
-    def clear_stop(self, tp: TopicPartition) -> bool:
-        """Remove a stop from the journal, since its reason is gone. Return whether there was one."""
-        return self.session.delete(self.paths.stop(tp), f"clear the stop of {tp}")
+    def clear_stop(self, tp: TopicPartition, *, named: bool = True, unexpected: bool = True) -> bool:
+        """Remove a stop from the journal, since its reason is gone. Return whether there was one.
+
+        `named`, `unexpected`: whether named stops and unexpected failures are removed.
+        """
+        path = self.paths.stop(tp)
+        if not (named and unexpected):
+            if (node := self.session.get(path)) is None:
+                return False
+            is_unexpected = parse_node(node[0], path).get("error") == UnexpectedFailure.stop_name
+            if not (unexpected if is_unexpected else named):
+                return False
+        return self.session.delete(path, f"clear the stop of {tp}")
 
     def list_stops(self) -> list[Stop]:
         """Return the journal, sorted by topic-partition."""

@@ -70,10 +70,10 @@ def _log_stream(stream: StreamSummary) -> None:
 
 def _failures(streams: Iterable[StreamSummary]) -> list[StreamProblem]:
     return [
-        StreamProblem(stream=stream.stream, error=report.failure.error, message=report.failure.message)
+        StreamProblem(stream=stream.stream, error=failure.error, message=failure.message)
         for stream in streams
-        for report in stream.failures
-        if report.failure is not None
+        for failure in (*(report.failure for report in stream.failures), *stream.chores)
+        if failure is not None
     ]
 
 

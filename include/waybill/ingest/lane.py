@@ -19,11 +19,11 @@ from dataclasses import dataclass, field
 from waybill.config import Config, IsolationLevel, Stream
 from waybill.connections import find_connection
 from waybill.coordination import UsageStore
-from waybill.errors import GenerationConflict, WaybillError
+from waybill.errors import GenerationConflict, UnexpectedFailure, WaybillError
 from waybill.ingest.orphaned_uploads import abort_orphaned_uploads
 from waybill.ingest.plan import Lane, LaneShare
 from waybill.ingest.protocol import archive_topic_partition
-from waybill.ingest.report import LaneReport, Outcome, StreamReport, TopicPartitionReport
+from waybill.ingest.report import Failure, LaneReport, Outcome, StreamReport, TopicPartitionReport
 from waybill.ingest.services import FindConnection, Services, connect_all
 from waybill.ingest.target import ArchiveTarget
 from waybill.ingest.time_slice import Clock, RateLimit, TimeSlice
@@ -74,15 +74,13 @@ def drain_lane(
             name: _StreamInLane.begin(stack, services[name], config, name, clock, started) for name in lane.streams
         }
         reports = _TimeSlices(streams, clock).run(lane.shares)
-    for name, stream in streams.items():
-        if name in lane.chores:
-            with working_for(name):
-                abort_orphaned_uploads(stream.services.coordinator, stream.services.store, config, name, clock)
-        _commit_to_consumer_group(stream.services, stream.settings.consumer_group(name), reports[name])
+    chores = {name: _do_chores(stream, name in lane.chores, clock, reports[name]) for name, stream in streams.items()}
     report = LaneReport(
         lane=lane.number,
         seconds=clock.monotonic() - started,
-        streams=tuple(StreamReport(stream=name, partitions=tuple(each)) for name, each in reports.items()),
+        streams=tuple(
+            StreamReport(stream=name, partitions=tuple(each), chores=chores[name]) for name, each in reports.items()
+        ),
     )
     logger.info(
         "lane %d of %s: %d objects, %s messages, %.1f MB in %.1f s, lag %s, %d of %d topic-partitions failed",
@@ -173,9 +171,9 @@ class _TimeSlices:
                 source = self._streams[each[0].stream].services.kafka
                 found = source.describe_partitions({share.tp for share in each})
                 self._described.update({share.chain: found[share.tp] for share in each if share.tp in found})
-        except WaybillError as error:
+        except Exception as error:
             # Each topic-partition will ask for itself, and report its own error.
-            logger.warning("%s", error)
+            logger.warning("%s", error, exc_info=not isinstance(error, WaybillError))
             self._described = {}
 
     def _archive(self, stream: _StreamInLane, share: LaneShare, others: int) -> TopicPartitionReport:
@@ -228,6 +226,28 @@ def _store_usage(config: Config, services: Mapping[str, Services], lane: Lane, r
 
 def _list_streams(names: tuple[str, ...]) -> str:
     return ", ".join(names) if len(names) <= 3 else f"{len(names)} streams"
+
+
+def _do_chores(
+    stream: _StreamInLane, aborts_uploads: bool, clock: Clock, reports: Iterable[TopicPartitionReport]
+) -> tuple[Failure, ...]:
+    """Do what no commit depends on, and return its unexpected failures: the archive of all streams is sound."""
+    name, services = stream.name, stream.services
+    failures = []
+    try:
+        if aborts_uploads:
+            with working_for(name):
+                abort_orphaned_uploads(services.coordinator, services.store, stream.config, name, clock)
+    except Exception as fault:
+        failures.append(UnexpectedFailure(f"{name}: aborting the uploads of killed lanes", fault))
+        logger.exception("%s", failures[-1])
+    group = stream.settings.consumer_group(name)
+    try:
+        _commit_to_consumer_group(services, group, reports)
+    except Exception as fault:
+        failures.append(UnexpectedFailure(f"{name}: committing to the consumer group {group}", fault))
+        logger.exception("%s", failures[-1])
+    return tuple(Failure(error=each.stop_name, message=str(each), retriable=each.retriable) for each in failures)
 
 
 def _commit_to_consumer_group(services: Services, group: str | None, reports: Iterable[TopicPartitionReport]) -> None:

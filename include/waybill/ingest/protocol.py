@@ -32,6 +32,7 @@ from waybill.errors import (
     ObjectExists,
     RecordsExpired,
     RetentionGap,
+    UnexpectedFailure,
     WaybillError,
 )
 from waybill.ingest.committed_offset import (
@@ -70,7 +71,8 @@ class _ObjectInChain:
 def archive_topic_partition(target: ArchiveTarget) -> TopicPartitionReport:
     """Archive what the log holds at the start, within the time slice.
 
-    Errors of this topic-partition are in the report, since the lane continues with the others.
+    Errors of this topic-partition are in the report, since the lane continues with the others. That includes exceptions
+    that nothing here expects. They are in the journal, too, so that a person looks: the next runs meet them again.
     """
     started = target.clock.monotonic()
     error: WaybillError | None = None
@@ -85,6 +87,11 @@ def archive_topic_partition(target: ArchiveTarget) -> TopicPartitionReport:
     except WaybillError as failure:
         outcome, error = Outcome.FAILED, failure
         logger.warning("%s: %s: %s", target.tp, type(error).__name__, error)
+    except Exception as fault:
+        error = UnexpectedFailure(str(target.tp), fault)
+        outcome = Outcome.FAILED
+        logger.exception("the stack trace of the next line")
+        _record_stop(target, error)
     seconds = target.clock.monotonic() - started
     return target.draft.to_report(target.tp, outcome, seconds, None if error is None else _failure(error))
 
@@ -114,8 +121,9 @@ def _run_protocol(target: ArchiveTarget, described: PartitionState | None) -> Ou
         committed = read_committed_offset(target, described)  # 2. Read the committed offset, or rebuild it.
         position = check_log(target, committed, described)  # 3. Check that Kafka's log continues from it.
         failpoints.reach("ingest.log_checked")
-        _clear_stop(target)
+        _clear_named_stop(target)
         if (outcome := _outcome_without_fetch(target, position)) is not None:
+            _clear_unexpected_failure(target)
             return outcome
         while True:
             position = _adopt_uncommitted_objects(target, position)
@@ -129,6 +137,7 @@ def _run_protocol(target: ArchiveTarget, described: PartitionState | None) -> Ou
                             break  # It may end at another offset than ours: fetch again from its end.
                     else:
                         _record_slot_read(target, fetch)
+                        _clear_unexpected_failure(target)
                         return fetch.outcome
                 except LogTruncated as truncated:
                     _raise_truncated_while_reading(target, position, truncated)
@@ -391,17 +400,26 @@ def _write_committed_offset(target: ArchiveTarget, position: Position, found: _O
 # --- the journal of stops, and the report -----------------------------------------------------------------------------
 
 
-def _clear_stop(target: ArchiveTarget) -> None:
-    if target.may_have_stop and target.services.coordinator.clear_stop(target.tp):
+def _clear_named_stop(target: ArchiveTarget) -> None:
+    if target.may_have_stop and target.services.coordinator.clear_stop(target.tp, unexpected=False):
         logger.info("%s: its stop is resolved", target.tp)
 
 
-def _record_stop(target: ArchiveTarget, stop: IngestStopped) -> None:
+def _clear_unexpected_failure(target: ArchiveTarget) -> None:
+    """Remove it from the journal: this run has come to the end of the protocol, which the check of the log has not."""
+    if target.may_have_stop and target.services.coordinator.clear_stop(target.tp, named=False):
+        logger.info("%s: archived again after an unexpected failure", target.tp)
+
+
+def _record_stop(target: ArchiveTarget, stop: IngestStopped | UnexpectedFailure) -> None:
+    """Write the stop to the journal. The report has it in any case, so whatever prevents that is logged."""
     logger.error("%s", stop)
     try:
         target.services.coordinator.record_stop(target.tp, stop)
     except WaybillError as error:
         logger.warning("%s: the stop could not be journaled: %s", target.tp, error)
+    except Exception:
+        logger.exception("%s: the stop could not be journaled", target.tp)
 
 
 def _failure(error: WaybillError) -> Failure:

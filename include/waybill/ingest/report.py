@@ -174,6 +174,8 @@ class StreamReport(_Totals):
 
     stream: str
     partitions: tuple[TopicPartitionReport, ...]
+    chores: tuple[Failure, ...] = ()
+    """Unexpected failures of work beside archiving: uploads to abort, offsets for a consumer group."""
 
     def _reports(self) -> tuple[TopicPartitionReport, ...]:
         return self.partitions
@@ -188,6 +190,7 @@ class StreamReport(_Totals):
             size_bytes=self.size_bytes,
             lag=self.lag,
             failures=tuple(self.failures),
+            chores=self.chores,
         )
 
 
@@ -225,6 +228,8 @@ class StreamSummary(_Document):
     """The number of offsets left to archive, without the topic-partitions where it is unknown."""
     failures: tuple[TopicPartitionReport, ...] = ()
     """The topic-partitions that are stopped or failed."""
+    chores: tuple[Failure, ...] = ()
+    """Unexpected failures of work beside archiving."""
 
     def __add__(self, other: StreamSummary) -> StreamSummary:
         """Return the sum for two lanes of one run."""
@@ -236,6 +241,7 @@ class StreamSummary(_Document):
             size_bytes=self.size_bytes + other.size_bytes,
             lag=self.lag + other.lag,
             failures=self.failures + other.failures,
+            chores=self.chores + other.chores,
         )
 
 

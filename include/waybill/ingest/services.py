@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from waybill.config import Config, Stream
 from waybill.connections import Connection, KafkaEndpoint, KinesisEndpoint, find_connection
-from waybill.errors import ConfigError, WaybillError
+from waybill.errors import ConfigError, expected
 
 if TYPE_CHECKING:
     from waybill.coordination import Coordinator, ZooKeeperSession
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from waybill.store import Store
 
 __all__ = ["FindConnection", "Services", "Sources", "connect", "connect_all", "connect_source", "connect_sources"]
+
+logger = logging.getLogger(__name__)
 
 FindConnection = Callable[[str], Connection]
 
@@ -71,8 +74,11 @@ class Sources:
                 try:
                     # Of Kafka, the same method has no such argument.
                     found |= self.by_stream[name].describe_streams({name: stream}, assigns=assigns)  # type: ignore[call-arg]
-                except WaybillError as error:
-                    found[name] = StreamTopics({}, (), {name: error})
+                except Exception as error:
+                    failure = expected(name, error)
+                    if failure is not error:
+                        logger.exception("the stack trace of the problem of stream %s", name)
+                    found[name] = StreamTopics({}, (), {name: failure})
         return {name: found[name] for name in streams}
 
 

@@ -36,6 +36,10 @@ _BY_PROMISE: Mapping[str, tuple[str, str]] = {
     PromiseName.DEDUP_WINDOW: ("dedup_window_shortened", "1 while sweeps compare less than the whole window."),
     PromiseName.NAMED_STOP: ("stopped_topic_partitions", "Topic-partitions that wait for a person's decision."),
     PromiseName.HELD_PUBLICATION: ("held_runs", "Partition runs whose publication waits for a person's decision."),
+    PromiseName.PARSER_FAILED: (
+        "parser_failed_messages",
+        "Messages of the last hour's runs at which a built-in parser raised.",
+    ),
     PromiseName.PAUSED: ("paused_seconds", "How long the stream, or a stage of it, is paused."),
 }
 _PREFIX = "waybill_"

@@ -60,6 +60,9 @@ MEANINGS: dict[str, Meaning] = {
     PromiseName.HELD_PUBLICATION: Meaning(
         "held publication", "The table shows nothing newer until a person releases or rejects the held run."
     ),
+    PromiseName.PARSER_FAILED: Meaning(
+        "parser failed", "Messages at which Waybill's parser raised are in quarantine. All others are in the table."
+    ),
     PromiseName.LEDGER_BALANCE: Meaning(
         "ledger balance", "Rows are missing, or there too often, at the offsets that the alert names."
     ),

@@ -34,11 +34,17 @@ def mark_huge_numbers(data: Array, bounds: Array, marks: Array) -> None:
                     message += 1
                 marks[message] = True
     message = 0
-    for position in range(0, len(data), _MAX_DIGITS // 2):
-        if _is_digit(data[position]) and _run_around(data, position) > _MAX_DIGITS:
-            while bounds[message + 1] <= position:
-                message += 1
-            marks[message] = True
+    position = 0
+    while position < len(data):
+        if _is_digit(data[position]):
+            first, end = _run_around(data, position)
+            if end - first > _MAX_DIGITS:
+                while bounds[message + 1] <= position:
+                    message += 1
+                marks[message] = True
+                # A run is looked at once: a text of a million digits must not cost a million digits at each step.
+                position = max(position, end - _MAX_DIGITS // 2)
+        position += _MAX_DIGITS // 2
 
 
 @compiled
@@ -75,14 +81,14 @@ def _is_number_before(data: Array, position: Any) -> bool:
 
 
 @compiled
-def _run_around(data: Array, position: Any) -> int:
-    """Return the number of digits in a row around `position`."""
-    first = last = position
+def _run_around(data: Array, position: Any) -> tuple[int, int]:
+    """Return where the digits in a row around `position` begin, and where they have ended."""
+    first, end = int(position), int(position) + 1
     while first > 0 and _is_digit(data[first - 1]):
         first -= 1
-    while last + 1 < len(data) and _is_digit(data[last + 1]):
-        last += 1
-    return int(last - first + 1)
+    while end < len(data) and _is_digit(data[end]):
+        end += 1
+    return first, end
 
 
 @compiled

@@ -1,7 +1,13 @@
-"""Create the parser that a stream's config names. The results of a user's own parser are checked for each batch."""
+"""Create the parser that a stream's config names, inside one that keeps its faults from the other messages.
+
+A built-in parser reads messages one by one. If it raises, which it never should, the batch is cut in half until the
+messages that make it raise are found (`IsolatingParser`). A class of the user's parses whole batches, and may see each
+batch once only. If it raises, the run ends and commits nothing (`CheckedParser`).
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 
 import pyarrow as pa
@@ -19,15 +25,17 @@ from waybill.config import (
     RegexParser,
 )
 from waybill.config.parsing import make_parser
-from waybill.errors import ParserBroken
+from waybill.errors import ParserBroken, UnexpectedFailure, WaybillError
 from waybill.parsers.json import JsonMessages
 from waybill.parsers.msgpack import MsgpackMessages
-from waybill.parsers.protocol import EVENT_TIME_TYPE, Parsed, Parser, arrow_type
+from waybill.parsers.protocol import EVENT_TIME_TYPE, Parsed, Parser, Reason, arrow_type, reason
 from waybill.parsers.raw import RawMessages
 from waybill.parsers.text import DelimitedMessages, RegexMessages
 from waybill.parsers.timestamps import MAX_MICROSECONDS, MIN_MICROSECONDS
 
-__all__ = ["CheckedParser", "build_parser"]
+__all__ = ["CheckedParser", "IsolatingParser", "build_parser"]
+
+logger = logging.getLogger(__name__)
 
 _TYPES = {"event_time": EVENT_TIME_TYPE, "message_id": pa.string(), "error": pa.string()}
 _YEARS = "between the years 1 and 9999"
@@ -36,6 +44,12 @@ _NO_COLUMNS: Columns = {}
 
 def build_parser(config: ParserConfig, columns: Columns = _NO_COLUMNS) -> Parser:
     """Return the parser of `config`, which parses messages to the configured columns."""
+    if isinstance(config, PythonParser):
+        return CheckedParser(make_parser(config.class_path, config.options), config.class_path, columns)
+    return IsolatingParser(_build_built_in(config, columns), columns)
+
+
+def _build_built_in(config: ParserConfig, columns: Columns) -> Parser:
     if isinstance(config, RawParser):
         return RawMessages()
     if isinstance(config, RegexParser):
@@ -53,9 +67,61 @@ def build_parser(config: ParserConfig, columns: Columns = _NO_COLUMNS) -> Parser
         from waybill.parsers.protobuf import ProtobufMessages
 
         return ProtobufMessages(config, columns)
-    if isinstance(config, PythonParser):
-        return CheckedParser(make_parser(config.class_path, config.options), config.class_path, columns)
+    assert not isinstance(config, PythonParser)
     return JsonMessages(config, columns)
+
+
+class IsolatingParser:
+    """A built-in parser. A message at which it raises gets the reason `parser_failed`, and the others are parsed.
+
+    The search parses each failing message about as often as the batch can be halved: 14 times for 10,000 messages.
+    """
+
+    def __init__(self, parser: Parser, columns: Columns) -> None:
+        self._parser = parser
+        self._columns = {name: arrow_type(column.type) for name, column in columns.items()}
+        self._is_logged = False
+
+    @property
+    def name(self) -> str:
+        """See `Parser.name`."""
+        return self._parser.name
+
+    def parse(self, messages: pa.RecordBatch) -> Parsed:
+        """See `Parser.parse`. Errors of Waybill concern all messages, such as a registry that does not answer."""
+        try:
+            return self._parser.parse(messages)
+        except WaybillError:
+            raise
+        except Exception as error:
+            if messages.num_rows > 1:
+                half = messages.num_rows // 2
+                return _concat(self.parse(messages.slice(0, half)), self.parse(messages.slice(half)))
+            return self._failed(messages, error)
+
+    def _failed(self, messages: pa.RecordBatch, error: Exception) -> Parsed:
+        place = f"{messages.column('offset')[0]}" if "offset" in messages.schema.names else "a message"
+        if not self._is_logged:  # the stack trace of one message of a task is enough, and of a million too much
+            logger.error("the parser %s raised at offset %s", self.name, place, exc_info=error)
+            self._is_logged = True
+        failure = UnexpectedFailure(f"parser {self.name}", error)
+        detail = f"{failure.kind} at {failure.place}: {error}"
+        return Parsed(
+            pa.nulls(1, EVENT_TIME_TYPE),
+            pa.nulls(1, pa.string()),
+            pa.array([reason(Reason.PARSER_FAILED, detail)], pa.string()),
+            {name: pa.nulls(1, kind) for name, kind in self._columns.items()},
+        )
+
+
+def _concat(first: Parsed, second: Parsed) -> Parsed:
+    """Return the results of two halves of a batch as those of the batch."""
+    return Parsed(
+        pa.concat_arrays([first.event_time, second.event_time]),
+        pa.concat_arrays([first.message_id, second.message_id]),
+        pa.concat_arrays([first.error, second.error]),
+        {name: pa.concat_arrays([column, second.columns[name]]) for name, column in first.columns.items()},
+    )
 
 
 class CheckedParser:

@@ -68,6 +68,8 @@ class DocumentFormat:
     """
     read_exactly: Callable[[Any], Any] | None = None
     """See `DocumentColumns`."""
+    read_verbatim: Callable[[Any], Any] | None = None
+    """See `DocumentColumns`."""
     base64_texts: bool = False
     """See `DocumentColumns`."""
 
@@ -95,11 +97,14 @@ class DocumentReader:
     ) -> None:
         self._document_format = decoding
         self._time_format = event_time.format
+        self._time_field = event_time.field
         self._time_path = ".".join(event_time.field)
         self._get_time = _getter(event_time.field)
         self._id_path = ".".join(message_id or ())
         self._get_id = None if message_id is None else _getter(message_id)
-        self._columns = DocumentColumns(dict(columns), decoding.read_exactly, decoding.base64_texts)
+        self._columns = DocumentColumns(
+            dict(columns), decoding.read_exactly, decoding.base64_texts, decoding.read_verbatim
+        )
 
     def read(self, values: Sequence[Any]) -> Parsed:
         """Parse messages; `values` are the arguments of `DocumentFormat.loads`. No content makes this method raise."""
@@ -145,7 +150,7 @@ class DocumentReader:
                 continue
             time = get_time(document)
             if time is None or time is MISSING:
-                found = "is null" if time is None else "is missing"
+                found = "is null" if time is None else f"is missing{_other_case(document, self._time_field)}"
                 errors[row] = reason(Reason.EVENT_TIME_MISSING, f"field {self._time_path} {found}")
                 continue
             message_id = None if get_id is None else get_id(document)
@@ -199,6 +204,19 @@ def _getter(path: FieldPath) -> Getter:
     return get_path
 
 
+def _other_case(document: Any, path: FieldPath) -> str:
+    """Return a hint at the field that has the name of the missing one but for upper and lower case; else nothing."""
+    for number, name in enumerate(path):
+        if type(document) is not dict:
+            break
+        if name not in document:
+            wanted = name.casefold()
+            found = [each for each in document if type(each) is str and each.casefold() == wanted]
+            return f"; there is a field `{'.'.join((*path[:number], found[0]))}`" if found else ""
+        document = document[name]
+    return ""
+
+
 def _scatter(n: int, rows: list[int], parsed: Parsed, errors: dict[int, str]) -> Parsed:
     """Return `parsed`, whose messages are `rows`, as a result for all `n` messages, with the errors of the others."""
     positions: list[int | None] = [None] * n
@@ -233,6 +251,11 @@ class DocumentColumns:
     """
     base64_texts: bool = False
     """Whether a `binary` column reads texts as Base64, because the document format has no bytes."""
+    read_verbatim: Callable[[Any], Any] | None = None
+    """Decodes a message again, with each number as the producer wrote it, for columns of JSON.
+
+    Raises `ValueError` if it cannot. None if the format has no digits of its own.
+    """
 
     def gather(self, documents: Sequence[dict[str, Any]], into: Sequence[list[Any]]) -> None:
         """Append the values of each column in `documents` to the list of that column; None for a missing field."""
@@ -245,26 +268,49 @@ class DocumentColumns:
         errors: dict[int, str] = {}
         for values, (name, column) in zip(gathered, self.columns.items(), strict=True):
             path = column.path(name)
-            unreadable = self._read_exactly(path, values, messages) if column.type.kind is ColumnKind.DECIMAL else {}
+            unreadable: ColumnErrors = {}
+            if column.type.kind is ColumnKind.DECIMAL and self.read_exactly is not None:
+                unreadable = _read_again(self.read_exactly, has_float, path, values, messages)
+            elif column.type.kind is ColumnKind.JSON and self.read_verbatim is not None:
+                unreadable = _read_again(self.read_verbatim, _holds_float, path, values, messages)
             arrays[name], column_errors = convert_values(values, column, base64_texts=self.base64_texts)
             if column.wrong_type is WrongType.QUARANTINE:
                 for index, detail in {**column_errors, **unreadable}.items():
                     errors.setdefault(index, column_error(path, detail))
         return ColumnsRead(arrays, errors)
 
-    def _read_exactly(self, path: FieldPath, values: list[Any], messages: Sequence[Any]) -> ColumnErrors:
-        """Replace floats by the numbers that the producer wrote, and return the errors of messages without them."""
-        errors: ColumnErrors = {}
-        if self.read_exactly is None:
-            return errors
-        for index, value in enumerate(values):
-            if has_float(value):
-                try:
-                    [values[index]] = _values_at(path, [self.read_exactly(messages[index])])
-                except ValueError as error:
-                    values[index] = None
-                    errors[index] = f" cannot be read exactly: {error}"
-        return errors
+
+def _read_again(
+    read: Callable[[Any], Any],
+    is_rounded: Callable[[Any], bool],
+    path: FieldPath,
+    values: list[Any],
+    messages: Sequence[Any],
+) -> ColumnErrors:
+    """Replace rounded values by what the producer wrote, and return the errors of messages that cannot be read so."""
+    errors: ColumnErrors = {}
+    for index, value in enumerate(values):
+        try:
+            if is_rounded(value):
+                [values[index]] = _values_at(path, [read(messages[index])])
+        except ValueError as error:
+            values[index] = None
+            errors[index] = f" cannot be read exactly: {error}"
+    return errors
+
+
+def _holds_float(value: Any) -> bool:
+    """Return whether a float is anywhere in a value."""
+    below = [value]
+    while below:
+        each = below.pop()
+        if type(each) is float:
+            return True
+        if type(each) is dict:
+            below.extend(each.values())
+        elif type(each) is list:
+            below.extend(each)
+    return False
 
 
 def _values_at(path: FieldPath, documents: Sequence[dict[str, Any]]) -> list[Any]:

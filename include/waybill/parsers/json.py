@@ -100,6 +100,14 @@ def _read_exactly(value: bytes) -> Any:
         raise ValueError("nested too deeply") from None
 
 
+def _read_verbatim(value: bytes) -> Any:
+    """Decode a message with each number as it was written: `orjson.dumps` writes a fragment as it is."""
+    try:
+        return json.loads(value, parse_float=orjson.Fragment, parse_int=orjson.Fragment)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
 _JSON = DocumentFormat(
     orjson.loads,
     (orjson.JSONDecodeError, RecursionError),
@@ -107,5 +115,6 @@ _JSON = DocumentFormat(
     Reason.NOT_AN_OBJECT,
     other_id=_number_text,
     read_exactly=_read_exactly,
+    read_verbatim=_read_verbatim,
     base64_texts=True,
 )

@@ -19,6 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.json_format import Error as JsonFormatError
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
@@ -28,13 +29,16 @@ from waybill.config import Column, FieldPath, ProtobufFraming, ProtobufParser
 from waybill.parsers.confluent_framing import CONFLUENT_BYTES, framing_error, message_buffer, schema_ids
 from waybill.parsers.documents import MISSING, DocumentFormat, DocumentReader, UnreadableMessage
 from waybill.parsers.protocol import Parsed, Reason
-from waybill.parsers.timestamps import OutOfRangeTime
+from waybill.parsers.timestamps import OutOfRangeTime, shorten
 
 __all__ = ["ProtobufMessages"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _Convert = Callable[[Any], Any]
+
+_DECODE_ERRORS = (DecodeError, JsonFormatError, ValueError, RecursionError)
+"""`ValueError` or `JsonFormatError`: a `Struct` holds NaN or Infinity, which JSON cannot hold."""
 
 
 class ProtobufMessages:
@@ -50,7 +54,7 @@ class ProtobufMessages:
             self._unframed: Callable[[pa.Array], list[Any]] = _Confluent(kind).unframed
         else:
             self._unframed = pa.Array.to_pylist
-        document_format = DocumentFormat(read, (DecodeError,), Reason.NOT_PROTOBUF, Reason.NOT_A_MAP)
+        document_format = DocumentFormat(read, _DECODE_ERRORS, Reason.NOT_PROTOBUF, Reason.NOT_A_MAP)
         self._reader = DocumentReader(config.event_time, config.message_id, document_format, columns)
 
     def parse(self, messages: pa.RecordBatch) -> Parsed:
@@ -224,7 +228,7 @@ def _converter(described: FieldDescriptor) -> _Convert:
     """Return the converter of a whole field."""
     if _is_map(described):
         value = _single(_message_type(described).fields_by_name["value"])
-        return lambda entries: {str(key): value(entries[key]) for key in entries}
+        return lambda entries: {_key_text(key): value(entries[key]) for key in entries}
     single = _single(described)
     return (lambda values: list(map(single, values))) if described.is_repeated else single
 
@@ -234,7 +238,7 @@ def _single(described: FieldDescriptor) -> _Convert:
         numbers = described.enum_type.values_by_number
         return lambda number: numbers[number].name if number in numbers else number
     if described.message_type is None:
-        return lambda value: value
+        return _utf8 if described.type == FieldDescriptor.TYPE_STRING else lambda value: value
     check = _wire_type_check(described.message_type)
     convert: _Convert = _MESSAGES.get(described.message_type.full_name, _whole_message)
 
@@ -243,6 +247,20 @@ def _single(described: FieldDescriptor) -> _Convert:
         return convert(message)
 
     return read
+
+
+def _utf8(value: str | bytes) -> str:
+    """Return a text. Of proto2, protobuf returns a text that is not UTF-8 as bytes, without an error."""
+    if type(value) is str:
+        return value
+    raise UnreadableMessage(Reason.NOT_UTF8, f"a text is {shorten(value)}")
+
+
+def _key_text(key: Any) -> str:
+    """Return the key of a map as the JSON mapping of Protobuf writes it."""
+    if type(key) is bool:
+        return "true" if key else "false"
+    return _utf8(key) if isinstance(key, str | bytes) else str(key)
 
 
 def _whole_message(message: Any) -> dict[str, Any]:

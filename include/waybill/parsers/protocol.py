@@ -8,17 +8,21 @@ from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from waybill.config import ColumnKind, ColumnType
 
 __all__ = [
     "EVENT_TIME_TYPE",
+    "MAX_REASON_CHARACTERS",
     "ColumnErrors",
     "ColumnValueError",
     "Parsed",
     "Parser",
     "Reason",
     "arrow_type",
+    "bounded_reason",
+    "bounded_reasons",
     "column_error",
     "reason",
 ]
@@ -95,11 +99,33 @@ class Reason(StrEnum):
     EVENT_TIME_OUT_OF_BOUNDS = "event_time_out_of_bounds"
     MESSAGE_ID_WRONG_TYPE = "message_id_wrong_type"
     COLUMN_WRONG_TYPE = "column_wrong_type"
+    PARSER_FAILED = "parser_failed"
+    """The parser raised at this message, which it must never do: a fault of Waybill. The details say where."""
+
+
+MAX_REASON_CHARACTERS = 1_000
+"""A reason may quote a value, and a value may have a million digits."""
 
 
 def reason(kind: Reason, detail: str) -> str:
-    """Return the text that the quarantine stores: the kind of reason, a colon, and the details."""
-    return f"{kind}: {detail}"
+    """Return the text that the quarantine stores: the kind of reason, a colon, and the details, within bounds."""
+    return bounded_reason(f"{kind}: {detail}")
+
+
+def bounded_reason(text: str) -> str:
+    """Return a reason of at most `MAX_REASON_CHARACTERS` and valid UTF-8, with escapes for what has no such form."""
+    if len(text) > MAX_REASON_CHARACTERS:
+        left_out = f"… ({len(text):,} characters)"
+        text = text[: MAX_REASON_CHARACTERS - len(left_out)] + left_out
+    return text.encode(errors="backslashreplace").decode()
+
+
+def bounded_reasons(reasons: pa.Array) -> pa.Array:
+    """Return reasons (string), each of at most `MAX_REASON_CHARACTERS`."""
+    longest = pc.max(pc.utf8_length(reasons)).as_py()
+    if longest is None or longest <= MAX_REASON_CHARACTERS:
+        return reasons
+    return pa.array([None if text is None else bounded_reason(text) for text in reasons.to_pylist()], pa.string())
 
 
 ColumnErrors = dict[int, str]

@@ -33,11 +33,23 @@ csv.field_size_limit(max(csv.field_size_limit(), 2**31 - 1))
 _MAX_PATTERN_COLUMNS = 500
 """The pattern of a record with more columns is too large for RE2."""
 _LINE_BREAKS = "\r\n"
+_BYTE_ORDER_MARK = "\ufeff"
 _Text = TypeVar("_Text", str, pa.Array)
 
 
 def decode_utf8(values: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Return binary values as strings, and errors for those that are not UTF-8. In each row one of the two is null."""
+    """Return binary values as strings, and errors for those that are not UTF-8. In each row one of the two is null.
+
+    A byte order mark before a text is no part of it: some editors and libraries write one.
+    """
+    texts, errors = _decode(values)
+    marked = pc.starts_with(texts, _BYTE_ORDER_MARK)
+    if pc.any(marked).as_py():
+        texts = pc.if_else(marked, pc.utf8_slice_codeunits(texts, 1), texts)
+    return texts, errors
+
+
+def _decode(values: pa.Array) -> tuple[pa.Array, pa.Array]:
     try:
         return values.cast(pa.string()), pa.nulls(len(values), pa.string())
     except pa.ArrowInvalid:  # one value is not UTF-8, and Arrow does not report which one

@@ -18,7 +18,7 @@ from waybill.config.enums import BackupFormat
 from waybill.config.quantities import format_duration
 from waybill.names import TopicPartition
 from waybill.parsers import build_parser
-from waybill.parsers.protocol import EVENT_TIME_TYPE, Parsed, Parser, Reason, arrow_type, reason
+from waybill.parsers.protocol import EVENT_TIME_TYPE, Parsed, Parser, Reason, arrow_type, bounded_reasons, reason
 from waybill.parsers.timestamps import MAX_MICROSECONDS, MIN_MICROSECONDS
 from waybill.records.decode import HEADERS_TYPE, NO_TIMESTAMP_US
 from waybill.staging.table_layout import TableLayout
@@ -144,7 +144,7 @@ class RowBuilder:
         bad = pa.RecordBatch.from_arrays(
             [
                 *columns,
-                parsed.error,
+                bounded_reasons(parsed.error),  # also those of a class of the user's
                 self._refusers(messages),
                 pa.repeat(self._planned_at, n),
                 self._generations(messages),

@@ -197,7 +197,7 @@ class _CountsBuilder:
     def __init__(self, planned_at_us: int) -> None:
         self._planned_at_us = planned_at_us
         self._latest_us = planned_at_us + CLOCK_TOLERANCE_SECONDS * 1_000_000
-        self._messages = self._without_event_time = self._assigned_ids = 0
+        self._messages = self._without_event_time = self._parser_failed = self._assigned_ids = 0
         self._event_times_ahead = self._kafka_timestamps_ahead = 0
         self._newest_us = planned_at_us
         self._repeated = 0
@@ -219,6 +219,8 @@ class _CountsBuilder:
         self._assigned_ids += rows.assigned_ids
         missing = reasons.by_kind.get(Reason.EVENT_TIME_MISSING)
         self._without_event_time += missing.messages if missing else 0
+        failed = reasons.by_kind.get(Reason.PARSER_FAILED)
+        self._parser_failed += failed.messages if failed else 0
         self._event_times_ahead += self._count_ahead(rows.table.column("event_time"))
         if newest_timestamp_us is not None and newest_timestamp_us > self._latest_us:
             self._kafka_timestamps_ahead += self._count_ahead(messages.column("timestamp"))
@@ -250,6 +252,7 @@ class _CountsBuilder:
         return AuditCounts(
             messages=self._messages,
             without_event_time=self._without_event_time,
+            parser_failed=self._parser_failed,
             assigned_ids=self._assigned_ids,
             event_times_ahead=self._event_times_ahead,
             kafka_timestamps_ahead=self._kafka_timestamps_ahead,

@@ -69,6 +69,7 @@ _TABLE_PROMISES = (
     PromiseName.COMPLETE_BY,
     PromiseName.RUN_DURATION,
     PromiseName.QUARANTINE_SHARE,
+    PromiseName.PARSER_FAILED,
     PromiseName.DUPLICATE_SHARE,
     PromiseName.LATE_SHARE,
     PromiseName.DEDUP_WINDOW,

@@ -37,6 +37,8 @@ class Published:
     duplicates: int = 0
     late: int = 0
     """Rows later than `promises.late_share.late_after`."""
+    parser_failed: int = 0
+    """Messages at which a built-in parser raised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,7 @@ class TableState:
             sum(each.unique for each in recent),
             sum(each.duplicates for each in recent),
             sum(each.late for each in recent),
+            sum(each.parser_failed for each in recent),
         )
 
     def document(self) -> dict[str, Any]:
@@ -132,6 +135,7 @@ def table_findings(
         ),
         _run_duration(name, stream, state, now_ms),
         _quarantine_share(name, stream, state, now_ms),
+        _parser_failed(name, stream, state, now_ms),
         _duplicate_share(name, stream, state, now_ms),
         _late_share(name, stream, state, now_ms),
         _dedup_window(name, stream, state, now_ms),
@@ -218,6 +222,22 @@ def _quarantine_share(name: str, stream: Stream, state: TableState, now_ms: int)
         now_ms,
         of="messages of the last hour's runs",
         command=f"waybill quarantine ls {name}",
+    )
+
+
+def _parser_failed(name: str, stream: Stream, state: TableState, now_ms: int) -> Finding:
+    number = state.recent(now_ms).parser_failed
+    return measured(
+        name,
+        PromiseName.PARSER_FAILED,
+        stream.promises.parser_failed,
+        is_broken=bool(number),
+        figure=counted(number, "message"),
+        limit="none",
+        detail="the parser raised at them: the reason in the quarantine names the exception and its place",
+        command=f"waybill quarantine ls {name}",
+        since_ms=now_ms,
+        value=number,
     )
 
 

@@ -8,6 +8,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
 
 from waybill.audit import find_audit, find_decision
+from waybill.audit.counts import COUNTS_PROPERTY, AuditCounts
 from waybill.config import Stream
 from waybill.dedup.status import find_window_alert
 from waybill.ledger import LedgerResult
@@ -40,6 +41,7 @@ def read_table_state(name: str, stream: Stream, services: Services, now_ms: int)
             int(each.get(ROWS_PROPERTY) or each.get("added-records", "0")),
             int(each[QUARANTINED_PROPERTY]),
             late=_late_rows(each, stream, text),
+            parser_failed=_parser_failed(each),
         )
         for at, each in _appends(tables.main.metadata, since_ms)
         if QUARANTINED_PROPERTY in each
@@ -70,6 +72,13 @@ def read_table_state(name: str, stream: Stream, services: Services, now_ms: int)
         _row_counts(tables, dedup),
         {} if ledger is None else ledger.counts,
     )
+
+
+def _parser_failed(properties: Mapping[str, str]) -> int:
+    """Return at how many messages of a run the parser raised; 0 if the snapshot does not say it."""
+    text = properties.get(COUNTS_PROPERTY)
+    counts = None if text is None else AuditCounts.from_text(text)
+    return 0 if counts is None else counts.parser_failed
 
 
 def _late_rows(properties: Mapping[str, str], stream: Stream, table: str) -> int:

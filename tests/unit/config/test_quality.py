@@ -152,7 +152,8 @@ def test_expectations_need_rows_in_a_table(tmp_path: Path) -> None:
 
 def test_built_in_checks_warn_unless_configured(tmp_path: Path) -> None:
     checks = load(tmp_path, "checks: {}").stream("flights").quality.checks
-    assert {getattr(checks, name).failure for name in CheckName} == {Severity.WARNING}
+    assert {getattr(checks, name).failure for name in set(CheckName) - {CheckName.PARSER_FAILED}} == {Severity.WARNING}
+    assert checks.parser_failed.failure is Severity.CRITICAL
     assert set(CheckName) == set(Checks.model_fields)
 
 

@@ -67,7 +67,8 @@ def unpack(data: bytes) -> list[UserRecord] | None:
 
 
 def _user_records(aggregate: Any) -> Iterator[UserRecord]:
-    keys, hash_keys = list(aggregate.partition_key_table), list(aggregate.explicit_hash_key_table)
+    keys = [_text(key, "partition key") for key in aggregate.partition_key_table]
+    hash_keys = [_text(key, "explicit hash key") for key in aggregate.explicit_hash_key_table]
     for key in keys:
         if len(key) > _MAX_KEY_CHARACTERS:
             raise DamagedAggregate(
@@ -88,8 +89,15 @@ def _user_records(aggregate: Any) -> Iterator[UserRecord]:
                     f"user record {number} has explicit hash key {hash_index}, and there are {len(hash_keys)}"
                 )
             hash_key = hash_keys[hash_index]
-        tags = tuple((tag.key, tag.value) for tag in record.tags) if record.tags else ()
+        tags = tuple((_text(tag.key, "tag"), _text(tag.value, "tag")) for tag in record.tags) if record.tags else ()
         yield UserRecord(keys[index], hash_key, record.data, tags)
+
+
+def _text(value: str | bytes, what: str) -> str:
+    """Return a text of the message. Of proto2, Protobuf returns a text that is not UTF-8 as bytes, without an error."""
+    if isinstance(value, str):
+        return value
+    raise DamagedAggregate(f"a {what} is not UTF-8: {value[:50]!r}")
 
 
 @functools.cache

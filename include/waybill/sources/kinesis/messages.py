@@ -96,12 +96,11 @@ class _MessageWriter:
                 continue
             number = b"%d" % record.sequence_number
             headers = b"".join((self._front(record.encryption_type, 0), length(len(number)), number))
-            key = record.partition_key
-            yield record.arrival_ms, None if key is None else key.encode(), record.data, headers
+            yield record.arrival_ms, _key(record), record.data, headers
 
     def _aggregate(self, record: RawRecord) -> Iterator[DenseMessage]:
         number = _field(b"%d" % record.sequence_number)
-        key = None if record.partition_key is None else record.partition_key.encode()
+        key = _key(record)
         try:
             found = unpack(record.data)
         except DamagedAggregate as error:
@@ -149,6 +148,12 @@ class _MessageWriter:
             front = varint(len(headers) + 1 + more) + b"".join(headers) + name
             self._fronts[encryption_type, more] = front
         return front
+
+
+def _key(record: RawRecord) -> bytes | None:
+    """Return the partition key. JSON can carry half of a surrogate pair, which has no UTF-8 form: its bytes stay."""
+    key = record.partition_key
+    return None if key is None else key.encode(errors="surrogatepass")
 
 
 @lru_cache(maxsize=4096)

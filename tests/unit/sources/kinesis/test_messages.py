@@ -8,7 +8,7 @@ import pytest
 from fake_kinesis import FIRST_SEQUENCE, SHARD, raw, raws, whole_shard
 from hypothesis import given
 from hypothesis import strategies as st
-from test_aggregates import RECORDS, aggregate_of
+from test_aggregates import RECORDS, aggregate_of, sealed
 
 from waybill.records import Codec, check_crc, frames
 from waybill.records.decode import decode
@@ -123,3 +123,36 @@ def test_no_records_are_no_bytes() -> None:
 def test_the_codec_is_zstd() -> None:
     encoded = encode_records(raws(100), whole_shard(), 0)
     assert [frame.header.codec for frame in frames(encoded.data, where="test")] == [Codec.ZSTD]
+
+
+def field(number: int, value: bytes) -> bytes:
+    """Return a field of Protocol Buffers with a length, as any producer may write it."""
+    return bytes([number << 3 | 2, len(value)]) + value
+
+
+SHORT = st.binary(max_size=12)
+
+
+@given(key=SHORT, hash_key=SHORT, tag=SHORT, tag_value=SHORT, data=SHORT, number=st.integers(0, 2))
+def test_any_bytes_in_the_texts_of_an_aggregate_stop_no_other_record(
+    key: bytes, hash_key: bytes, tag: bytes, tag_value: bytes, data: bytes, number: int
+) -> None:
+    record = bytes([1 << 3, 0]) + (bytes([2 << 3, 0]) if number else b"") + field(3, data)
+    record += field(4, field(1, tag) + field(2, tag_value)) if number == 2 else b""
+    aggregate = field(1, key) + (field(2, hash_key) if number else b"") + field(3, record)
+    rows = decoded([raw(0, sealed(aggregate)), raw(1, b"next")])
+    assert [row["value"] for row in rows[1:]] == [b"next"]
+    damaged = [name for name, _ in rows[0]["headers"] if name == "kinesis.damaged_aggregate"]
+    assert rows[0]["value"] == (sealed(aggregate) if damaged else data)
+
+
+def test_an_aggregate_whose_partition_key_is_not_utf8_is_damaged() -> None:
+    aggregate = bytes.fromhex("f3899ac20a01ff1a0508001a017871f21278d47b36e0ed3346a7a269ecb9")
+    (row,) = decoded([raw(0, aggregate)])
+    assert row["value"] == aggregate
+    assert ("kinesis.damaged_aggregate", b"a partition key is not UTF-8: b'\\xff'") in row["headers"]
+
+
+def test_half_of_a_surrogate_pair_in_a_partition_key_is_kept() -> None:
+    (row,) = decoded([raw(0, b"value", "a\ud83d")])
+    assert row["key"] == b"a\xed\xa0\xbd"
