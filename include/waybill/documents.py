@@ -7,6 +7,7 @@ the versions that this Waybill reads.
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 from waybill.errors import DocumentTooNew
@@ -24,9 +25,9 @@ def read_document(
     the remedy depends on the document.
     """
     try:
-        fields = dict(json.loads(data))
+        fields = dict(json.loads(data, parse_float=_finite))
         found = int(fields["v"])
-    except (RecursionError, OverflowError) as error:  # nested too deeply, and {"v": 1e999}
+    except (RecursionError, OverflowError) as error:  # nested too deeply, and {"v": Infinity}
         raise ValueError(f"{type(error).__name__}: {error}") from None
     if found > version:
         raise DocumentTooNew(
@@ -36,3 +37,11 @@ def read_document(
     if found < oldest:
         raise ValueError(f"document version {found} is older than {oldest}, the oldest that this Waybill reads")
     return fields
+
+
+def _finite(written: str) -> float:
+    """Return a number with a fraction. 1e999 would be infinity, which raises OverflowError where an int is read."""
+    number = float(written)
+    if math.isinf(number):
+        raise ValueError(f"{written[:50]} is no number that a document holds")
+    return number

@@ -84,13 +84,13 @@ def _check_config(inputs: Sequence[bytes]) -> None:
                 _only_config_errors(lambda load=load: load(path), str(path))
 
 
-def _only_config_errors(step: Callable[[], Any], named: str = "") -> Any:
+def _only_config_errors(step: Callable[[], Any], named: str = "", secret: str = "") -> Any:
     try:
         return step()
     except ConfigError as error:
         shown = str(error)
         assert named in shown, shown
-        assert _SECRET not in shown, shown
+        assert not secret or secret not in shown, shown
         assert len(shown.encode()) < _MAX_ERROR_BYTES, f"an error of {len(shown):,} characters"
         return None
 
@@ -121,11 +121,13 @@ def _check_connections(inputs: Sequence[bytes]) -> None:
     """Invariants: an endpoint or `ConfigError`, whatever the connection is used for. No error shows the password."""
     for content in inputs:
         value = content.decode(errors="replace").replace("\0", "")
-        conn = _only_config_errors(lambda value=value: find_connection("fuzz", {"AIRFLOW_CONN_FUZZ": value}))
+        conn = _only_config_errors(lambda value=value: find_connection("fuzz", {"AIRFLOW_CONN_FUZZ": value}), secret=_SECRET)
         if conn is None:
             continue
+        others = repr([conn.conn_type, conn.host, conn.login, conn.path, conn.extra])
+        secret = "" if _SECRET in others else _SECRET  # a mutation has moved it to a field that may be shown
         for endpoint in _ENDPOINTS:
-            _only_config_errors(lambda endpoint=endpoint, conn=conn: endpoint(conn))
+            _only_config_errors(lambda endpoint=endpoint, conn=conn: endpoint(conn), secret=secret)
 
 
 CONFIG = Target("config", _make_config, _check_config, batch=20, deep=3_000, smoke=60)
