@@ -9,6 +9,8 @@ FIRST_SEED ?= 1#                its first one; SEEDS=1 FIRST_SEED=17 runs scenar
 MATRIX ?= sample#               full: `make test-deep` runs all parameters of the long kill matrices
 GUARD ?= on#                    off: S3 ignores the condition of creates, and the harness must find what that does
 SPARK_ENV_ARGS ?=#              e.g. SPARK_ENV_ARGS="--extra my-parser.txt"
+MINUTES ?= 5#                   how long `make fuzz` runs, all targets together
+FUZZ_ARGS = $(if $(TARGET),--target $(TARGET)) $(if $(SEED),--seed $(SEED)) $(if $(BATCH),--batch $(BATCH)) $(if $(INPUT),--input $(INPUT)) $(if $(FUZZ_JSON),--json $(FUZZ_JSON))
 CHAOS_ARGS ?=#                  e.g. CHAOS_ARGS="--json report.json"
 
 BIN := $(VENV)/bin
@@ -70,6 +72,10 @@ chaos-kafka: $(READY) ## Brokers killed, frozen and restarted: what the watch re
 .PHONY: chaos-publish
 chaos-publish: $(READY) ## Random histories of runs, holds, decisions and backfills, killed and frozen; SEEDS, FIRST_SEED
 	@PYTHONPATH=tests/faults:tests/integration $(BIN)/python -m publish_chaos --seeds $(SEEDS) --first-seed $(FIRST_SEED) $(CHAOS_ARGS)
+
+.PHONY: fuzz
+fuzz: $(READY) ## Random inputs for every decoder, parser, config, URL and web input; MINUTES, TARGET, SEED (INPUT, BATCH repeat)
+	@PYTHONPATH=tests/fuzz:tests/unit/web $(BIN)/python -m fuzzers --minutes $(MINUTES) $(FUZZ_ARGS)
 
 .PHONY: drills
 drills: $(READY) ## Break the stack in ten ways, wait for the alert, repair it, verify (DRILL selects, SHORT=1: shorter)

@@ -181,7 +181,9 @@ def cases() -> list[Case]:
         Case("msgpack, empty maps, column json", MSGPACK, packed(items(b"\x80")), {"a": "json"}),
         Case("msgpack, keys that collide", MSGPACK, packed(colliding_keys)),
         Case("msgpack, text keys, column json", MSGPACK, packed(text_keys), {"a": "json"}),
-        Case("msgpack, NaN, column json", MSGPACK, packed(items(struct.pack(">Bd", 0xCB, float("nan")))), {"a": "json"}),
+        Case(
+            "msgpack, NaN, column json", MSGPACK, packed(items(struct.pack(">Bd", 0xCB, float("nan")))), {"a": "json"}
+        ),
         Case("protobuf, unknown fields", protobuf(), fields(b"\x60\x01"), {"a": "json"}),
         Case("protobuf, unknown groups", protobuf(), fields(b"\x63\x64"), {"a": "json"}),
         Case("protobuf, empty messages, column json", protobuf(), fields(b"\x12\x00"), {"a": "json"}),
@@ -212,7 +214,7 @@ def measure(case: Case, size: int) -> tuple[float, float, str]:
         os._exit(0)
     os.close(writer)
     with os.fdopen(reader, "rb") as found:
-        result: tuple[float, float, str] = pickle.load(found)  # noqa: S301
+        result: tuple[float, float, str] = pickle.load(found)
     os.waitpid(child, 0)
     return result
 

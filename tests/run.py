@@ -50,7 +50,7 @@ class Part:
 
 def without_servers(kind: str) -> list[Part]:
     """Return the parts that need no stack. `kind`: the marker expression that all parts have in common."""
-    return [Part("Tests without servers", kind, ("tests/unit", "tests/model"), niceness=5)]
+    return [Part("Tests without servers", kind, ("tests/unit", "tests/model", "tests/fuzz"), niceness=5)]
 
 
 def with_servers(kind: str) -> list[Part]:

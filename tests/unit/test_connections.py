@@ -407,3 +407,8 @@ def test_catalog_endpoint_refuses_invalid_connections(value: object, message: st
     with pytest.raises(ConfigError) as raised:
         CatalogEndpoint.of(read(value))
     assert message in str(raised.value)
+
+
+def test_a_connection_that_is_nested_too_deeply_is_refused_as_any_other() -> None:
+    with pytest.raises(ConfigError, match="AIRFLOW_CONN_X is neither"):
+        find_connection("x", {"AIRFLOW_CONN_X": '{"extra": ' + "[" * 100_000})

@@ -28,3 +28,12 @@ def test_read_document_refuses_a_version_below_the_oldest() -> None:
 def test_read_document_raises_a_parsing_error_for_other_bytes(data: bytes) -> None:
     with pytest.raises((ValueError, KeyError, TypeError)):
         read_document(data, 1, "node /x")
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["[" * 100_000, '{"v": 1, "a": ' + "[" * 100_000, '{"v": 1e999}', '{"v": NaN}', '{"v": 1, "offset": 1e999}'],
+)
+def test_a_document_that_python_cannot_read_is_damaged_as_any_other(content: str) -> None:
+    with pytest.raises(ValueError, match=r"\w"):
+        read_document(content, 1, "here")

@@ -106,7 +106,7 @@ def find_connection(conn_id: str, environment: Mapping[str, str] | None = None) 
         fields["conn_type"] = _normal_type(fields.get("conn_type"))
         given = {key: value for key, value in fields.items() if value not in (None, "")}
         return Connection(**(given | {"conn_id": conn_id}))
-    except (ValueError, TypeError, AttributeError, ValidationError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError, ValidationError) as error:
         raise ConfigError(
             f"{connection_variable(conn_id)} is neither a connection's JSON nor its URI as Airflow reads them"
             f"{_fields_of(error)}"

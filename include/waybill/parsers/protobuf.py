@@ -39,6 +39,7 @@ _LAST_EXACT = 2**53
 
 _Convert = Callable[[Any], Any]
 
+
 class ProtobufMessages:
     """The parser `protobuf`: event time, message id and columns are found by field path."""
 

@@ -91,10 +91,12 @@ _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?", re.ASCII)
 _WHOLE_NUMBER = "^-?[0-9]{1,18}$"
 # The texts that Arrow's cast and this module read alike. The two forms differ in the zone only.
 _CANONICAL = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?"
-_CANONICAL_ZONED = _CANONICAL + r"(Z|[+-][0-9]{2}:[0-9]{2})$"
+_CANONICAL_ZONED = _CANONICAL + r"(Z|[+-][0-9]{2}:[0-5][0-9])$"
 _CANONICAL_NAIVE = _CANONICAL + "$"
-# Python accepts any character between date and time, and would read the zone of 2013-01-01-05:00 as an hour.
-_ISO8601 = re.compile(r"[0-9W-]+([Tt ].*)?", re.ASCII)
+# Python accepts any character between date and time, would read the zone of 2013-01-01-05:00 as an hour, and takes an
+# offset of 80 minutes, +00:80, for +01:20.
+_OFFSET = r"[+-][0-9]{2}(:?[0-5][0-9](:?[0-5][0-9]([.,][0-9]+)?)?)?"
+_ISO8601 = re.compile(rf"[0-9W-]+([Tt ][^+-]*({_OFFSET})?)?", re.ASCII)
 
 
 class BadEventTime(ValueError):

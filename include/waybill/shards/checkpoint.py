@@ -144,4 +144,6 @@ class Checkpoint:
     @classmethod
     def of_fields(cls, fields: Mapping[str, Any]) -> Self:
         """Parse JSON fields. Raises `KeyError`, `TypeError` or `ValueError`."""
+        if not isinstance(fields, Mapping):
+            raise TypeError(f"a {type(fields).__name__} is no checkpoint")
         return cls({str(shard_id): ShardPosition.of_fields(each) for shard_id, each in fields.items()})

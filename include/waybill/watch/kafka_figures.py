@@ -50,7 +50,7 @@ class KafkaMemory:
                 SlowReadings.parse(fields["slow"]),
                 {voter: int(since) for voter, since in fields.get("quorum", {}).items()},
             )
-        except (DocumentTooNew, KeyError, TypeError, ValueError, OSError) as error:
+        except (DocumentTooNew, AttributeError, KeyError, TypeError, ValueError, OSError) as error:
             logger.warning("the watch begins without a memory of Kafka: the stored one cannot be read: %s", error)
             return cls()
 

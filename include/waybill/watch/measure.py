@@ -469,7 +469,7 @@ def _parse_states(content: bytes | None) -> dict[str, TableState]:
     try:
         fields = read_document(gzip.decompress(content), _VERSION, "the watch's table states")
         return {name: TableState.parse(document) for name, document in fields["states"].items()}
-    except (DocumentTooNew, KeyError, TypeError, ValueError, OSError) as error:
+    except (DocumentTooNew, AttributeError, KeyError, TypeError, ValueError, OSError) as error:
         logger.warning("all tables are read again: the stored states cannot be read: %s", error)
         return {}
 

@@ -102,7 +102,7 @@ class Samples:
                     for stream, tp, at, offsets in fields.get("absent", ())
                 },
             )
-        except (DocumentTooNew, KeyError, TypeError, ValueError, OSError) as error:
+        except (DocumentTooNew, AttributeError, KeyError, TypeError, ValueError, OSError) as error:
             logger.warning("the watch begins without samples: those stored cannot be read: %s", error)
             return cls()
 

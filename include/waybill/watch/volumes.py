@@ -104,7 +104,7 @@ class Volumes:
         try:
             fields = read_document(gzip.decompress(content), _VERSION, "the watch's volumes")
             return cls({name: HourlyVolumes.parse(each) for name, each in fields["streams"].items()})
-        except (DocumentTooNew, KeyError, TypeError, ValueError, OSError) as error:
+        except (DocumentTooNew, AttributeError, KeyError, TypeError, ValueError, OSError) as error:
             logger.warning("the watch begins to count messages again: the stored volumes cannot be read: %s", error)
             return cls()
 

@@ -8,9 +8,10 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from parsing import ids, parse, parser_config, reasons, slow_examples, times
+from parsing import batch, ids, parse, parser_config, reasons, slow_examples, times
 
-from waybill.config import ParserConfig
+from waybill.config import Column, ParserConfig
+from waybill.parsers import build_parser
 
 pack = msgspec.msgpack.encode
 
@@ -115,3 +116,13 @@ def test_a_document_is_read_like_the_same_document_in_json(maps: list[dict[str, 
     assert (times(parsed), reasons(parsed)) == (times(twins), reasons(twins))
     there = parsed.error.is_null()
     assert parsed.message_id.filter(there) == twins.message_id.filter(there)
+
+
+def test_the_reason_for_an_extension_is_the_same_each_time() -> None:
+    message = msgspec.msgpack.encode({"at": 1, "id": msgspec.msgpack.Ext(5, b"abc")})
+    columns = {"c": Column.model_validate("long")}
+    parser = build_parser(config(message_id=None), columns)
+    nested = msgspec.msgpack.encode({"at": 1, "c": [msgspec.msgpack.Ext(5, b"abc")]})
+    [found] = parser.parse(batch(nested)).error.to_pylist()
+    assert found == "column_wrong_type: field c is [extension 5 of 3 bytes], an array, where long is expected"
+    assert reasons(parse(config(), message)) == ["message_id_wrong_type"]

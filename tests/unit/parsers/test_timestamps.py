@@ -162,3 +162,12 @@ def test_a_tiny_number_is_the_epoch() -> None:
 def test_an_empty_batch_has_no_times() -> None:
     assert converted([], ISO) == ([], [])
     assert converted([], MILLIS) == ([], [])
+
+
+@pytest.mark.parametrize("offset", ["+00:80", "-01:60", "+0080", "+00:00:99"])
+def test_an_offset_of_more_than_59_minutes_is_no_time(offset: str) -> None:
+    texts = [f"2026-01-01T00:00:00{offset}", f"2026-01-01 00:00:00.5{offset}"]
+    for values in (texts, pa.array(texts)):
+        times, errors = convert_times(values, EventTimeFormat.ISO8601)
+        assert times.null_count == 2
+        assert [text.partition(":")[0] for _, text in errors] == ["event_time_malformed"] * 2
