@@ -62,7 +62,7 @@ def incidents_key(prefix: str) -> str:
 
 def interim_incidents_prefix(prefix: str) -> str:
     """Return the prefix of the books of incidents that were stored while ZooKeeper did not answer."""
-    return join_segments(prefix, "watch", "incidents-interim") + "/"
+    return own_key(prefix, Folder.WATCH, "incidents-interim") + "/"
 
 
 def interim_incidents_key(prefix: str, number: int) -> str:

@@ -62,7 +62,7 @@ def test_each_failing_message_has_a_reason_and_the_others_are_parsed(
 
 def test_an_error_of_waybill_concerns_all_messages() -> None:
     class Refusing(Fragile):
-        def parse(self, messages: pa.RecordBatch) -> Parsed:
+        def parse(self, messages: pa.RecordBatch) -> Parsed:  # noqa: ARG002
             raise RegistryUnavailable("http://registry", "503", "connection 'registry'")
 
     with pytest.raises(RegistryUnavailable):

@@ -74,14 +74,14 @@ def _user_records(aggregate: Any) -> Iterator[UserRecord]:
             raise DamagedAggregate(
                 f"a partition key has {len(key):,} characters, and Kinesis allows {_MAX_KEY_CHARACTERS}"
             )
-    for hash_key in hash_keys:
-        if not (hash_key.isascii() and hash_key.isdecimal() and len(hash_key) <= 39 and int(hash_key) <= _MAX_HASH):
-            raise DamagedAggregate(f"{hash_key[:50]!r} is no hash key")
+    for text in hash_keys:
+        if not (text.isascii() and text.isdecimal() and len(text) <= 39 and int(text) <= _MAX_HASH):
+            raise DamagedAggregate(f"{text[:50]!r} is no hash key")
     for number, record in enumerate(aggregate.records):
         index = record.partition_key_index
         if index >= len(keys):
             raise DamagedAggregate(f"user record {number} has partition key {index}, and there are {len(keys)}")
-        hash_key = None
+        hash_key: str | None = None
         if record.HasField("explicit_hash_key_index"):
             hash_index = record.explicit_hash_key_index
             if hash_index >= len(hash_keys):
