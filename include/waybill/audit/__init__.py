@@ -4,7 +4,7 @@ from waybill.audit.decisions import Decision, DecisionKind, find_decision, recor
 from waybill.audit.given import AuditInput
 from waybill.audit.record import find_audit, record_audit
 from waybill.audit.results import Audit, CheckResult, Severity
-from waybill.audit.results_table import AuditRecord, append_results
+from waybill.audit.results_table import AuditRecord, append_results, keep_results_small
 from waybill.audit.run import run_audit
 
 __all__ = [
