@@ -53,6 +53,8 @@ _UNREADABLE = b""
 class Ext:
     """A value of an extension type. msgspec's own class shows its address: the reason for quarantine would change."""
 
+    type_name = "an extension"
+
     def __init__(self, code: int, data: memoryview) -> None:
         self._code, self._size = code, len(data)
 

@@ -300,7 +300,8 @@ def _wrong_type(value: Any, expected: str) -> BadEventTime:
 
 def type_name(value: Any) -> str:
     """Return the name of the type of a document's value, for reasons for quarantine."""
-    return _TYPE_NAMES.get(type(value), type(value).__name__)
+    kind = type(value)
+    return _TYPE_NAMES.get(kind) or str(getattr(kind, "type_name", kind.__name__))
 
 
 def shorten(value: object) -> str:
