@@ -61,6 +61,8 @@ class SchemaRegistry:
         Raises `RegistryUnavailable` when the registry does not answer within `patience_seconds`, and `RegistryRefused`
         when it rejects the credentials, or the server is no schema registry.
         """
+        if not 0 <= schema_id <= _LAST_ID:
+            return None  # a registry answers such an id with any error, which would look like one of the whole registry
         document = self._get(f"/schemas/ids/{schema_id}")
         return None if document is None else self._with_references(document, ())
 
@@ -114,6 +116,10 @@ class SchemaRegistry:
             return document
         reason = status if not answer.is_success else f"{status}, and the body is no schema"
         raise RegistryRefused(self._endpoint.url + path, reason, self._endpoint.remedy)
+
+
+_LAST_ID = 2**31 - 1
+"""Registries give ids as Java's `int`. A message with a greater one was not written with a schema of the registry."""
 
 
 def _json_object(answer: httpx.Response) -> dict[str, Any]:
