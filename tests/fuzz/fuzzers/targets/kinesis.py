@@ -16,7 +16,7 @@ from waybill.sources.kinesis.aggregates import MAGIC, DamagedAggregate, unpack
 from waybill.sources.kinesis.answers import RawRecord, UnreadableAnswer, parse_records
 from waybill.sources.kinesis.messages import Header, encode_records
 
-_SHARD = Shard("shardId-000000000000", 0, (1 << 128) - 1, "0")
+SHARD = Shard("shardId-000000000000", 0, (1 << 128) - 1, "0")
 
 
 # --- making aggregates ------------------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ def _check(inputs: Sequence[bytes]) -> None:
 def _check_messages(inputs: Sequence[bytes], counts: Sequence[int]) -> None:
     """All inputs as records of one shard: each has its messages, in order, and a reader of the format finds them."""
     records = [RawRecord(number, number, "key", data, "NONE") for number, data in enumerate(inputs)]
-    encoded = encode_records(records, _SHARD, 0)
+    encoded = encode_records(records, SHARD, 0)
     found = [each for batch in decode(encoded.data, where="fuzz") for each in to_records(batch)]
     assert encoded.messages == len(found) == sum(counts)
     messages = iter(found)
@@ -254,7 +254,7 @@ def _check_answers(inputs: Sequence[bytes]) -> None:
             assert isinstance(record.sequence_number, int)
             assert -(1 << 63) <= record.arrival_ms < 1 << 63
             (record.partition_key or "").encode()
-        encode_records(found.records, _SHARD, 0)
+        encode_records(found.records, SHARD, 0)
 
 
 KPL = Target("kpl", _make, _check)

@@ -76,7 +76,7 @@ def _descriptor_set() -> bytes:
 
 
 @cache
-def _parser() -> Parser:
+def parser() -> Parser:
     file = EmbeddedFile("fuzz.desc", _descriptor_set())
     config = parser_config(
         name="protobuf",
@@ -127,7 +127,7 @@ def _make(chance: random.Random) -> bytes:
 
 def _check(inputs: Sequence[bytes]) -> None:
     """Oracle: Google's protobuf, field by field, and its JSON numbers: a JSON column holds no NaN."""
-    for value, row in zip(inputs, parse(_parser(), inputs, _COLUMNS), strict=True):
+    for value, row in zip(inputs, parse(parser(), inputs, _COLUMNS), strict=True):
         try:
             message: Any = _class().FromString(value)
         except DecodeError:

@@ -38,15 +38,15 @@ Answer = Callable[[str], httpx.Response]
 
 
 @contextmanager
-def _registry(answer: Answer) -> Iterator[Parser]:
+def in_memory(answer: Answer) -> Iterator[Parser]:
     """Provide a parser whose registry answers so. `answer` gets the path of a request."""
     os.environ["AIRFLOW_CONN_FUZZED_REGISTRY"] = '{"conn_type": "http", "host": "http://registry.invalid"}'
     real, patience = client.SchemaRegistry._client, client.PATIENCE_SECONDS
 
-    def in_memory(_: client.SchemaRegistry) -> httpx.Client:
+    def transport(_: client.SchemaRegistry) -> httpx.Client:
         return httpx.Client(transport=httpx.MockTransport(lambda request: answer(request.url.raw_path.decode())))
 
-    client.SchemaRegistry._client = in_memory  # type: ignore[method-assign]
+    client.SchemaRegistry._client = transport  # type: ignore[method-assign]
     client.PATIENCE_SECONDS = 0.0
     try:
         yield build_parser(_CONFIG, _COLUMNS)
@@ -99,7 +99,7 @@ def _check_answers(inputs: Sequence[bytes]) -> None:
             requests.append(path)
             return httpx.Response(status, content=body, headers={"location": "http://elsewhere.invalid/"})
 
-        with _registry(answer) as parser:
+        with in_memory(answer) as parser:
             try:
                 # Ids of Confluent are positive int32: no registry has one beyond, so none is asked for it.
                 parse(parser, [_MESSAGE, b"\0\xff\xff\xff\xffx", b"\0\x80\0\0\0x", b"", b"\0", b"x"], _COLUMNS)
@@ -277,7 +277,7 @@ def _check_messages(inputs: Sequence[bytes]) -> None:
     values = [b"\0" + number.to_bytes(4, "big") + each[2:] for number, each in zip(numbers, inputs, strict=True)]
     if not values:
         return
-    with _registry(_schema_answer) as parser:
+    with in_memory(_schema_answer) as parser:
         rows = parse(parser, values, _COLUMNS)
     for number, value, row in zip(numbers, inputs, rows, strict=True):
         schema = _numbered(number)[1]

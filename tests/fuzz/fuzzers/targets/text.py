@@ -28,7 +28,7 @@ def _delimited(**keys: object) -> object:
     return parser_config(name="delimited", columns=_FIELDS, event_time=time, message_id="id", **keys)
 
 
-_PARSERS = [(build_parser(_delimited(**each), _COLUMNS), each) for each in _DELIMITED]  # type: ignore[arg-type]
+PARSERS = [(build_parser(_delimited(**each), _COLUMNS), each) for each in _DELIMITED]  # type: ignore[arg-type]
 _read_time = to_microseconds(EventTimeFormat.EPOCH_MILLISECONDS)
 
 
@@ -81,8 +81,8 @@ def _expected(value: bytes, dialect: dict[str, object]) -> tuple[int, str | None
 
 def _check(inputs: Sequence[bytes]) -> None:
     """Oracle: Python's csv in strict mode, for a record without its byte order mark."""
-    for number, (parser, dialect) in enumerate(_PARSERS):
-        values = [each[1:] for each in inputs if each and each[0] % len(_PARSERS) == number]
+    for number, (parser, dialect) in enumerate(PARSERS):
+        values = [each[1:] for each in inputs if each and each[0] % len(PARSERS) == number]
         if not values:
             continue
         for value, row in zip(values, parse(parser, values, _COLUMNS), strict=True):
@@ -97,7 +97,7 @@ def _check(inputs: Sequence[bytes]) -> None:
 
 _PATTERN = r"^(?P<at>[0-9.]*) (?:id=(?P<id>[^ ]*) )?(?P<s>[a-zA-Zä]+)[ \t]*(?P<n>-?[0-9]{1,3})?$"
 _REGEX_COLUMNS = columns_of(s="string")
-_REGEX = build_parser(
+REGEX_PARSER = build_parser(
     parser_config(name="regex", pattern=_PATTERN, event_time={"field": "at", "format": "epoch_ms"}, message_id="id"),
     _REGEX_COLUMNS,
 )
@@ -110,7 +110,7 @@ _mutate = Mutator(
 
 def _check_regex(inputs: Sequence[bytes]) -> None:
     """Oracle: Python's re. The pattern has no construct that RE2 and re read differently."""
-    for value, row in zip(inputs, parse(_REGEX, inputs, _REGEX_COLUMNS), strict=True):
+    for value, row in zip(inputs, parse(REGEX_PARSER, inputs, _REGEX_COLUMNS), strict=True):
         try:
             match = _COMPILED.search(value.decode())
             expected = None if match is None else (_read_time(match["at"]), match["id"] or None, match["s"])
