@@ -71,6 +71,7 @@ class _Answer(msgspec.Struct, gc=False):
 
 
 _decoder = msgspec.json.Decoder(_Answer)
+_MAX_ARRIVAL_MS = 1 << 53  # a record batch holds times, and differences of times, of 64 bits
 
 
 def parse_records(body: bytes) -> ParsedRecords:
@@ -87,9 +88,12 @@ def parse_records(body: bytes) -> ParsedRecords:
 
 def _raw_record(record: _Record) -> RawRecord:
     arrival = record.ApproximateArrivalTimestamp
+    arrival_ms = -1 if arrival is None else round(arrival * 1000)
+    if abs(arrival_ms) > _MAX_ARRIVAL_MS:
+        raise ValueError(f"ApproximateArrivalTimestamp {arrival} is no time")
     return RawRecord(
         int(record.SequenceNumber),
-        -1 if arrival is None else round(arrival * 1000),
+        arrival_ms,
         record.PartitionKey,
         record.Data,
         record.EncryptionType or "NONE",

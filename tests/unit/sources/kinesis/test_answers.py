@@ -78,3 +78,10 @@ def test_an_answer_that_is_cut_anywhere_is_refused() -> None:
 def test_no_bytes_raise_another_error(garbage: bytes) -> None:
     with pytest.raises(UnreadableAnswer):
         parse_records(garbage)
+
+
+@pytest.mark.parametrize("arrival", ["1E90", "-1e30", "1e16"])
+def test_an_arrival_time_that_no_batch_can_hold_makes_the_answer_unreadable(arrival: str) -> None:
+    record = f'{{"ApproximateArrivalTimestamp":{arrival},"Data":"","SequenceNumber":"0"}}'
+    with pytest.raises(UnreadableAnswer, match="is no time"):
+        parse_records(f'{{"MillisBehindLatest":0,"Records":[{record}]}}'.encode())
