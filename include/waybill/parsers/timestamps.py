@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec.msgpack import Ext
 
 from waybill.config import EventTimeFormat
 from waybill.parsers.protocol import EVENT_TIME_TYPE, Reason, reason
@@ -73,7 +72,6 @@ _TYPE_NAMES = {
     date: "a date",
     time: "a time of day",
     Decimal: "a decimal",
-    Ext: "an extension",
 }
 _SHOWN_CHARACTERS = 100
 _MAX_NUMBER_CHARACTERS = 100
@@ -336,9 +334,6 @@ def _pieces(value: object) -> Iterator[str]:
             yield ", " if number else ""
             yield from _pieces(item)
         yield "]"
-    elif type(value) is Ext:  # its `repr` names an address in memory, which differs in each run
-        yield f"type {value.code} "
-        yield from _pieces(bytes(value.data))
     else:
         yield _leaf(value)
 
