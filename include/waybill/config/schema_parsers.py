@@ -7,21 +7,44 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
+from waybill.config.avro_schemas import AvroSchema, read_avro_schema
 from waybill.config.base import EmbeddedFile, IsEmbeddedFile, Matching, Section, section_error
 from waybill.config.columns import EventTime, FieldPath
 from waybill.config.enums import AvroFraming, ProtobufFraming
-from waybill.config.schemas import AvroSchema, find_message, missing_field, read_avro_schema
+from waybill.config.quantities import WholeNumberBetween
+from waybill.config.schemas import find_message, missing_field
 from waybill.config.services import ConnectionId
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor
 
-__all__ = ["AvroParser", "ProtobufParser", "check_path"]
+__all__ = ["AvroLimits", "AvroParser", "ProtobufParser", "check_path"]
 
 MESSAGE_TYPE = Matching(
     r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*",
     "the full name of a message type (`package.Type`)",
 )
+
+
+class AvroLimits(Section):
+    """Limits that bound the work for a message by its size. The reason in the quarantine names the one that is met."""
+
+    max_depth: Annotated[int, WholeNumberBetween(1, 1_000)] = Field(
+        500, description="The most records, arrays and maps that may be nested in each other in a message."
+    )
+    max_steps_per_byte: Annotated[int, WholeNumberBetween(1, 10_000)] = Field(
+        16,
+        description="The most values, records, arrays and maps for each byte of a message, beyond the first 4,096. "
+        "Only a schema with many values that have no bytes (nulls, empty records) needs more than 3.",
+    )
+    max_empty_items: Annotated[int, WholeNumberBetween(0, 1_000_000)] = Field(
+        1_024, description="The most items that have no bytes (nulls, empty records) in all arrays of a message."
+    )
+    max_unknown_ids: Annotated[int, WholeNumberBetween(1, 10_000)] = Field(
+        100,
+        description="With `registry`: the most schema ids of one batch of messages that the registry is asked for in "
+        "vain. Ids of fewer messages are not looked up then.",
+    )
 
 
 class AvroParser(Section):
@@ -51,6 +74,7 @@ class AvroParser(Section):
         description="Field path of the producer's message id. Without this key, or for a message without an id, the "
         "id is `<topic>/<partition>@<offset>`.",
     )
+    limits: AvroLimits = Field(AvroLimits(), description="How much work one message, or one batch, may cause.")
 
     @model_validator(mode="after")
     def _check_schema(self) -> Self:

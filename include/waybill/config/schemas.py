@@ -1,95 +1,21 @@
-"""Avro schemas and Protobuf descriptor sets.
+"""Protobuf descriptor sets.
 
-Both are read and checked when the config is loaded, and read again in the tasks that parse messages by them. Their
-libraries are imported where they are used: most configs need neither.
+They are read and checked when the config is loaded, and read again in the tasks that parse messages by them. The
+library is imported where it is used: most configs do not need it.
 """
 
 from __future__ import annotations
 
 import difflib
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor
 
-__all__ = ["AvroSchema", "find_message", "missing_field", "read_avro_schema"]
+__all__ = ["find_message", "missing_field"]
 
-_MAX_ERROR_CHARACTERS = 200
 _MAX_LISTED_TYPES = 20
 _PROTOC_COMMAND = "protoc --include_imports --descriptor_set_out=…"
-
-
-# --- Avro -------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class AvroSchema:
-    """A schema as fastavro has parsed it: every name is a full name."""
-
-    parsed: Any
-    named: Mapping[str, Any]
-    """The named types that the schema defines or refers to, by full name."""
-
-    def missing_field(self, path: Sequence[str]) -> list[str] | None:
-        """Return None if a message can have a field at `path`.
-
-        Else return the names of the fields at the first place where `path` leaves the schema.
-        """
-        schemas = [self.parsed]
-        for name in path:
-            definitions = [definition for schema in schemas for definition in self._definitions(schema)]
-            fields = [field for definition in definitions for field in definition.get("fields", ())]
-            schemas = [field["type"] for field in fields if field["name"] == name]
-            schemas += [definition["values"] for definition in definitions if definition.get("type") == "map"]
-            if not schemas:
-                return [field["name"] for field in fields]
-        return None
-
-    def _definitions(self, schema: Any) -> list[dict[str, Any]]:
-        """Return the definitions of a schema: one, or those of a union's branches."""
-        if isinstance(schema, list):
-            return [definition for branch in schema for definition in self._definitions(branch)]
-        if isinstance(schema, str):
-            schema = self.named.get(schema)
-        if isinstance(schema, dict) and isinstance(schema["type"], list | dict):
-            return self._definitions(schema["type"])
-        return [schema] if isinstance(schema, dict) else []
-
-    def fingerprint(self) -> bytes:
-        """Return the CRC-64-AVRO of the schema's canonical form, in the byte order of Avro's single-object encoding."""
-        from fastavro.schema import fingerprint, to_parsing_canonical_form
-
-        return bytes.fromhex(fingerprint(to_parsing_canonical_form(self.parsed), "CRC-64-AVRO"))
-
-
-def read_avro_schema(text: str, referenced: Sequence[str] = ()) -> AvroSchema:
-    """Return the schema in `text`. Raise `ValueError` with a message of one line.
-
-    `referenced`: the texts of the schemas whose types it names, each after those that it needs itself.
-    """
-    import fastavro
-
-    named: dict[str, Any] = {}
-    try:
-        for each in dict.fromkeys(referenced):
-            fastavro.parse_schema(json.loads(each), named)
-        parsed = fastavro.parse_schema(json.loads(text), named)
-    except RecursionError:
-        raise ValueError("is nested too deeply") from None
-    except json.JSONDecodeError as error:
-        raise ValueError(f"is not JSON: {error}") from None
-    # fastavro does not check the shape of the JSON, so it may raise anything, a KeyError for example.
-    except Exception as error:
-        detail = " ".join(str(error).split()) or "no details"
-        message = f"is not an Avro schema: {type(error).__name__}: {detail[:_MAX_ERROR_CHARACTERS]}"
-        raise ValueError(message) from None
-    return AvroSchema(parsed, named)
-
-
-# --- Protobuf ---------------------------------------------------------------------------------------------------------
 
 
 def find_message(descriptor_set: bytes, name: str) -> Descriptor:

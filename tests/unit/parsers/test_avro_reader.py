@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from parsing import slow_examples
 
-from waybill.config.schemas import read_avro_schema
-from waybill.parsers.avro._kernels import MAX_DEPTH, is_utf8
+from waybill.config.avro_schemas import read_avro_schema
+from waybill.config.schema_parsers import AvroLimits
+from waybill.parsers.avro._kernels import is_utf8
 from waybill.parsers.avro.reader import SchemaReader
 from waybill.parsers.confluent_framing import MessageBuffer
 from waybill.parsers.documents import UnreadableMessage
@@ -122,6 +123,7 @@ def test_is_utf8_agrees_with_python(value: bytes, after: bytes) -> None:
     assert is_utf8(np.frombuffer(value + after + b" ", np.uint8), 0, len(value)) is expected
 
 
+MAX_DEPTH = AvroLimits().max_depth
 LIST = {"type": "record", "name": "List", "fields": [{"name": "next", "type": ["null", "List"]}]}
 
 
@@ -146,7 +148,11 @@ def test_nesting_is_limited() -> None:
         ("int", b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x00", "more items than the message can hold"),
         ("int", b"\x02\x80\x80\x80\x80\x10\x00", "a number has too many bits in field a[]"),
         ("null", b"\x04\x00", None),
-        ("null", b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01", "more items than the message can hold"),
+        (
+            "null",
+            b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01",
+            "more than 1,024 items without bytes are announced for field a",
+        ),
         ("boolean", b"\x02\x02\x00", "neither 0 nor 1 is field a[]"),
         ("string", b"\x02\x01\x00", "a negative length is announced for field a[]"),
         ("string", b"\x02\x02\xff\x00", "bytes that are not UTF-8 are in field a[]"),

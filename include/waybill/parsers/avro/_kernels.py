@@ -2,6 +2,9 @@
 
 Every length and count is compared with the bytes that are left before it is used. So no message can make the walk read
 outside of the message, run forever, or overflow the stack. Encoding: Apache Avro's specification, "Binary encoding".
+
+A schema may have values without bytes (nulls, empty records), and records of records of them, twice as many at each
+level. So the walk counts its steps, and a message has so many for each of its bytes.
 """
 
 from __future__ import annotations
@@ -12,10 +15,12 @@ import numpy as np
 
 from waybill.records._kernels import Array, Int, compiled
 
-MAX_DEPTH = 500
-"""The most records, arrays and maps that may be nested."""
-MAX_EMPTY_ITEMS = 1_024
-"""The most items without bytes, such as nulls, that a block may have."""
+FREE_STEPS = 4_096
+"""The steps that each message has in addition to those for its bytes."""
+# The elements of `limits`: the most records, arrays and maps that may be nested; the most steps for each byte of a
+# message; the most items without bytes that its arrays may have together. A step reads a value, a union's index, or
+# enters a record, an array or a map.
+DEPTH, STEPS_PER_BYTE, EMPTY_ITEMS, LIMITS = range(4)
 
 
 class Kind(IntEnum):
@@ -51,6 +56,8 @@ class Fault(IntEnum):
     COUNT = 8
     DEPTH = 9
     TRAILING = 10
+    STEPS = 11
+    EMPTY_ITEMS = 12
 
 
 # The rows of `program`, which has one column per node. ARG: the size of a fixed, or the number of an enum's symbols.
@@ -66,7 +73,9 @@ NODE, VALUE, LENGTH, FOUND_ROWS = range(4)
 _BOOLEAN, _INT, _LONG, _FLOAT, _DOUBLE = (int(k) for k in list(Kind)[1:6])
 _BYTES, _STRING, _FIXED, _ENUM, _UNION, _ARRAY, _MAP, _RECORD = (int(k) for k in list(Kind)[6:])
 _TRUNCATED, _BAD_NUMBER, _BAD_BOOLEAN, _BAD_LENGTH, _BAD_UTF8 = (int(f) for f in list(Fault)[1:6])
-_BAD_ENUM, _BAD_UNION, _BAD_COUNT, _TOO_DEEP, _TRAILING = (int(f) for f in list(Fault)[6:])
+_BAD_ENUM, _BAD_UNION, _BAD_COUNT, _TOO_DEEP, _TRAILING, _TOO_MANY_STEPS, _TOO_MANY_EMPTY = (
+    int(f) for f in list(Fault)[6:]
+)
 
 
 @compiled
@@ -185,23 +194,29 @@ def _scalar(data: Array, position: Int, end: Int, kind: Int, arg: Int) -> tuple[
 
 
 @compiled
-def _block(data: Array, position: Int, end: Int, min_bytes: Int) -> tuple[Int, Int]:
-    """Return the number of items of the block at `position`, and the position after it; a negative one is a fault."""
+def _block(data: Array, position: Int, end: Int, min_bytes: Int, empty_left: Array) -> tuple[Int, Int]:
+    """Return the number of items of the block at `position`, and the position after it; a negative one is a fault.
+
+    `empty_left`: how many more items without bytes the message may have.
+    """
     count, position = _number(data, position, end, 10)
     if position >= 0 and count < 0:  # the block's size in bytes follows, for readers that skip blocks
         count = -count
         _, position = _number(data, position, end, 10)
     if position < 0:
         return np.int64(0), position
-    limit = (end - position) // min_bytes if min_bytes > 0 else MAX_EMPTY_ITEMS
-    if count < 0 or count > limit:  # the smallest int64 negated is itself
+    if count < 0 or (min_bytes > 0 and count > (end - position) // min_bytes):  # the smallest int64 negated is itself
         return np.int64(0), np.int64(-_BAD_COUNT)
+    if min_bytes == 0:
+        if count > empty_left[0]:
+            return np.int64(0), np.int64(-_TOO_MANY_EMPTY)
+        empty_left[0] -= count
     return count, position
 
 
 @compiled
 def _next(
-    data: Array, position: Int, end: Int, program: Array, children: Array, stack: Array, depth: Int
+    data: Array, position: Int, end: Int, program: Array, children: Array, stack: Array, depth: Int, empty_left: Array
 ) -> tuple[Int, Int, Int]:
     """Return the next node to read, the position and the depth.
 
@@ -222,7 +237,8 @@ def _next(
         is_map = program[KIND, node] == _MAP
         item = np.int64(children[first])
         if stack[1, top] == 0:
-            stack[1, top], position = _block(data, position, end, program[MIN_BYTES, item] + (1 if is_map else 0))
+            min_bytes = program[MIN_BYTES, item] + (1 if is_map else 0)
+            stack[1, top], position = _block(data, position, end, min_bytes, empty_left)
             if position < 0:
                 return np.int64(-1), position, depth
             if stack[1, top] == 0:
@@ -259,12 +275,24 @@ def _read(
 
 @compiled
 def _walk_one(
-    data: Array, position: Int, end: Int, program: Array, children: Array, stack: Array, found: Array, row: Int
+    data: Array,
+    position: Int,
+    end: Int,
+    program: Array,
+    children: Array,
+    stack: Array,
+    steps: Int,
+    empty_left: Array,
+    found: Array,
+    row: Int,
 ) -> tuple[Int, Int, Int]:
-    """Walk one message. Return the number of its fault, 0 for none, with node and position."""
+    """Walk one message of at most `steps` steps. Return the number of its fault, 0 for none, with node and position."""
     node, depth = np.int64(0), 0
     while node >= 0:
         at, at_node = position, node
+        if steps == 0:
+            return np.int64(_TOO_MANY_STEPS), node, at
+        steps -= 1
         if program[KIND, node] >= _ARRAY:
             if depth == stack.shape[1]:
                 return np.int64(_TOO_DEEP), node, at
@@ -278,7 +306,7 @@ def _walk_one(
                 continue
         if position >= 0:
             at = position
-            node, position, depth = _next(data, position, end, program, children, stack, depth)
+            node, position, depth = _next(data, position, end, program, children, stack, depth, empty_left)
             if position < 0:
                 at_node = stack[0, depth - 1]
         if position < 0:
@@ -289,16 +317,29 @@ def _walk_one(
 
 
 @compiled
-def walk(data: Array, starts: Array, ends: Array, program: Array, children: Array, found: Array, faults: Array) -> None:
+def walk(
+    data: Array,
+    starts: Array,
+    ends: Array,
+    program: Array,
+    children: Array,
+    limits: Array,
+    found: Array,
+    faults: Array,
+) -> None:
     """Walk each message `data[starts[i]:ends[i]]` along the program, whose root is node 0.
 
     Fill `found`, of shape (FOUND_ROWS, slots, messages), and `faults`, of shape (messages, FAULT_COLUMNS). Positions
     are indices of `data`.
     """
-    stack = np.empty((2, MAX_DEPTH), np.int64)
+    stack = np.empty((2, limits[DEPTH]), np.int64)
+    empty_left = np.empty(1, np.int64)
     found[NODE] = -1
     for row in range(len(starts)):
-        fault, node, position = _walk_one(data, starts[row], ends[row], program, children, stack, found, row)
+        start, end = starts[row], ends[row]
+        empty_left[0] = limits[EMPTY_ITEMS]
+        steps = FREE_STEPS + limits[STEPS_PER_BYTE] * (end - start)
+        fault, node, position = _walk_one(data, start, end, program, children, stack, steps, empty_left, found, row)
         faults[row, FAULT] = fault
         faults[row, AT_NODE] = node
         faults[row, AT_BYTE] = position

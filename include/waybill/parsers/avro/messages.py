@@ -2,22 +2,25 @@
 
 A message must be valid to its last byte, whichever of its fields are read, without bytes left over. A message goes to
 quarantine for a boolean other than 0 or 1, a negative index of a union or an enum, a length beyond the message, text
-that is not UTF-8, or more than 500 nested records, arrays and maps. A schema registry that does not answer stops the
-run before a commit.
+that is not UTF-8, or more work than the limits of the config allow. A schema that cannot be read, for whatever reason,
+concerns its own messages only. A schema registry that does not answer stops the run before a commit.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
 
-from waybill.clients.registry import RegisteredSchema, SchemaRegistry
+from waybill.clients.registry import MAX_SCHEMA_ID, SchemaRegistry, UnusableSchema
 from waybill.config import AvroFraming, AvroParser, Column, FieldPath
-from waybill.config.schemas import AvroSchema, read_avro_schema
+from waybill.config.avro_schemas import AvroSchema, read_avro_schema
+from waybill.config.schema_parsers import AvroLimits
 from waybill.connections import RegistryEndpoint, find_connection
+from waybill.errors import ConfigError, UnexpectedFailure
 from waybill.parsers.avro.reader import Document, SchemaReader
 from waybill.parsers.confluent_framing import CONFLUENT_BYTES, MessageBuffer, framing_error, message_buffer, schema_ids
 from waybill.parsers.documents import DocumentFormat, DocumentReader, UnreadableMessage
@@ -25,6 +28,8 @@ from waybill.parsers.protocol import Parsed, Reason
 from waybill.records._kernels import Array
 
 __all__ = ["AvroMessages"]
+
+logger = logging.getLogger(__name__)
 
 _SINGLE_OBJECT = b"\xc3\x01"
 
@@ -50,22 +55,27 @@ class AvroMessages:
 
 def _reader(config: AvroParser, paths: Sequence[FieldPath]) -> _Read:
     if config.registry is not None:
-        return _ByRegistry(SchemaRegistry(RegistryEndpoint.of(find_connection(config.registry))), paths).read
+        registry = SchemaRegistry(RegistryEndpoint.of(find_connection(config.registry)))
+        return _ByRegistry(registry, paths, config.limits).read
     schema = config.avro_schema()
     assert schema is not None
     assert config.schema_file is not None
+    try:
+        reader = SchemaReader(schema, paths, config.limits)
+    except ValueError as error:
+        raise ConfigError(f"{config.schema_file.path} {error}") from None
     if config.framing is AvroFraming.SINGLE_OBJECT:
-        return _SingleObjects(schema, config.schema_file.path, paths).read
-    return SchemaReader(schema, paths).read
+        return _SingleObjects(schema, config.schema_file.path, reader).read
+    return reader.read
 
 
 class _SingleObjects:
     """Reads messages that begin with C3 01 and the fingerprint of their schema."""
 
-    def __init__(self, schema: AvroSchema, path: str, paths: Sequence[FieldPath]) -> None:
+    def __init__(self, schema: AvroSchema, path: str, reader: SchemaReader) -> None:
         self._prefix = _SINGLE_OBJECT + schema.fingerprint()
         self._path = path
-        self._schema_reader = SchemaReader(schema, paths)
+        self._schema_reader = reader
 
     def read(self, values: MessageBuffer) -> list[Document]:
         matching = values.starts_with(self._prefix)
@@ -86,54 +96,77 @@ class _SingleObjects:
 class _ByRegistry:
     """Reads messages that begin with the id of a schema in a registry. It keeps a reader for each id."""
 
-    def __init__(self, registry: SchemaRegistry, paths: Sequence[FieldPath]) -> None:
+    def __init__(self, registry: SchemaRegistry, paths: Sequence[FieldPath], limits: AvroLimits) -> None:
         self._registry = registry
         self._paths = paths
+        self._limits = limits
         self._readers: dict[int, SchemaReader | UnreadableMessage] = {}
 
     def read(self, values: MessageBuffer) -> list[Document]:
-        ids = schema_ids(values)
-        documents: list[Document] = [{} for _ in ids]
-        for schema_id in np.unique(ids).tolist():
-            rows = np.flatnonzero(ids == schema_id)
-            found: Sequence[Document]
-            if schema_id < 0:
-                found = [framing_error(values, row, Reason.NOT_AVRO) for row in rows.tolist()]
-            else:
-                found = self._read_by(schema_id, values, rows)
-            for row, document in zip(rows, found, strict=True):
-                documents[row] = document
+        documents: list[Document] = [{}] * len(values.starts)
+        unreadable_ids = 0
+        with self._registry.connected():
+            for schema_id, rows in _rows_by_id(schema_ids(values)):
+                found: Sequence[Document]
+                if schema_id < 0:
+                    found = [framing_error(values, row, Reason.NOT_AVRO) for row in rows.tolist()]
+                else:
+                    reader = self._reader(schema_id, unreadable_ids)
+                    unreadable_ids += isinstance(reader, UnreadableMessage) and schema_id <= MAX_SCHEMA_ID
+                    is_readable = isinstance(reader, SchemaReader)
+                    found = reader.read(values.select(rows, CONFLUENT_BYTES)) if is_readable else [reader] * len(rows)
+                for row, document in zip(rows.tolist(), found, strict=True):
+                    documents[row] = document
         return documents
 
-    def _read_by(self, schema_id: int, values: MessageBuffer, rows: Array) -> list[Document]:
+    def _reader(self, schema_id: int, unreadable_ids: int) -> SchemaReader | UnreadableMessage:
+        """Return the reader of a schema, or why there is none. `unreadable_ids`: the number without one before it."""
         reader = self._readers.get(schema_id)
-        if reader is None:
-            reader = self._readers[schema_id] = self._find(schema_id)
-        if isinstance(reader, UnreadableMessage):
-            return [reader] * len(rows)
-        return reader.read(values.select(rows, CONFLUENT_BYTES))
+        if reader is not None:
+            return reader
+        if unreadable_ids >= self._limits.max_unknown_ids and schema_id <= MAX_SCHEMA_ID:
+            # A request takes a millisecond or more, and five bytes make one.
+            return UnreadableMessage(
+                Reason.SCHEMA_UNKNOWN,
+                f"the id {schema_id} was not looked up, since {unreadable_ids:,} ids with as many messages have no "
+                f"usable schema in the registry: see parser.limits.max_unknown_ids",
+            )
+        reader = self._readers[schema_id] = self._find(schema_id)
+        return reader
 
     def _find(self, schema_id: int) -> SchemaReader | UnreadableMessage:
         found = self._registry.find(schema_id)
         if found is None:
             return UnreadableMessage(Reason.SCHEMA_UNKNOWN, f"the registry has no schema with the id {schema_id}")
+        if isinstance(found, UnusableSchema):
+            return _unusable(schema_id, found.reason)
         if found.kind != "AVRO":
-            return UnreadableMessage(
-                Reason.SCHEMA_UNUSABLE, f"the schema with the id {schema_id} is {found.kind}, not AVRO"
-            )
+            return _unusable(schema_id, f"is {found.kind}, not AVRO")
         try:
-            return SchemaReader(read_avro_schema(found.text, list(_texts_below(found))), self._paths)
+            return SchemaReader(read_avro_schema(found.text, found.referenced), self._paths, self._limits)
         except ValueError as error:
-            return UnreadableMessage(Reason.SCHEMA_UNUSABLE, f"the schema with the id {schema_id} {error}")
+            return _unusable(schema_id, str(error))
+        except Exception as error:
+            # A schema that Waybill cannot read, for whatever reason, must not stop the messages of other schemas.
+            logger.exception("the schema with the id %d cannot be read", schema_id)
+            failure = UnexpectedFailure(f"schema {schema_id}", error)
+            return _unusable(schema_id, f"cannot be read: {failure.kind} at {failure.place}: {error}")
 
 
-def _texts_below(schema: RegisteredSchema) -> Iterator[str]:
-    """Return the texts of the schemas that a schema refers to, each after those that it needs itself."""
-    for reference in schema.references:
-        if isinstance(reference, str):
-            raise ValueError(f"refers to {reference}, which the registry does not have")
-        yield from _texts_below(reference)
-        yield reference.text
+def _unusable(schema_id: int, detail: str) -> UnreadableMessage:
+    return UnreadableMessage(Reason.SCHEMA_UNUSABLE, f"the schema with the id {schema_id} {detail}")
+
+
+def _rows_by_id(ids: Array) -> Iterator[tuple[int, Array]]:
+    """Yield each id with the rows of its messages: ids of more messages first, then in the order of the messages.
+
+    The order decides which ids are not looked up, and which schema proves that a server is a registry.
+    """
+    found, firsts, inverse, counts = np.unique(ids, return_index=True, return_inverse=True, return_counts=True)
+    rows = np.argsort(inverse, kind="stable")
+    ends = np.cumsum(counts)
+    for number in np.lexsort((firsts, -counts)).tolist():
+        yield int(found[number]), rows[ends[number] - counts[number] : ends[number]]
 
 
 def _interleave(

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from waybill.config.avro_schemas import MAX_LEVELS, AvroSchema
 from waybill.parsers.avro import _kernels as kernels
 from waybill.parsers.avro._kernels import Kind
 
@@ -26,6 +27,12 @@ _SCALARS = {
 _MIN_BYTES = {Kind.NULL: 0, Kind.FLOAT: 4, Kind.DOUBLE: 8}
 """The smallest encoded size of scalar types; 1 for all others."""
 
+MAX_NODES = 400_000
+"""The most nodes of a program. A nullable field has three: the union and its branches."""
+_LARGEST = 1 << 40
+"""A size that no message has. Sizes of a schema may be larger, and add up to numbers of any size."""
+_MAX_LABEL = 200
+
 Path = tuple[str, ...]
 """The names that lead to a field, from the outside in."""
 
@@ -36,7 +43,7 @@ class Node:
 
     kind: Kind
     schema: Any
-    """The type as fastavro has parsed it."""
+    """The type, as `AvroSchema` has it."""
     label: str
     """The path of the first field of this node, for reasons for quarantine."""
     arg: int = 0
@@ -63,15 +70,16 @@ class Program:
     """Whether the walk cannot note a field that is read: it is in a map, or is a record, an array or a map."""
 
 
-def compile_schema(schema: Any, named: Mapping[str, Any], paths: Sequence[Path]) -> Program:
-    """Return the program of a schema that fastavro has parsed.
+def compile_schema(schema: AvroSchema, paths: Sequence[Path]) -> Program:
+    """Return the program of a schema. `paths`: the fields to read.
 
-    `named`: the named types that it refers to. `paths`: the fields to read.
+    Raises `ValueError`, with a message of one line that continues "the schema …", for a schema that is too large.
     """
-    compiler = _Compiler(named)
+    compiler = _Compiler(schema.named)
     slot_paths = tuple(dict.fromkeys(paths))
-    compiler.compile(schema, "", [(path, slot) for slot, path in enumerate(slot_paths)])
+    compiler.compile(schema.root, "", tuple((path, slot) for slot, path in enumerate(slot_paths)), 0)
     nodes = compiler.nodes
+    _complete_min_bytes(nodes)
     table = np.zeros((kernels.NODE_ROWS, len(nodes)), np.int64)
     children: list[int] = []
     for number, node in enumerate(nodes):
@@ -80,7 +88,35 @@ def compile_schema(schema: Any, named: Mapping[str, Any], paths: Sequence[Path])
     return Program(tuple(nodes), table, np.array([*children, 0], np.int64), slot_paths, compiler.needs_fastavro)
 
 
-_Paths = list[tuple[Path, int]]
+def _complete_min_bytes(nodes: Sequence[Node]) -> None:
+    """Set the smallest size to 1 at least, except of the nodes that have no bytes in any message.
+
+    Those are nulls, fixed of size 0, and records of them. A record that contains itself was not complete when its
+    fields were added up, so its size there counted as 0.
+    """
+    parents: dict[int, list[int]] = {}
+    missing = [len(node.children) for node in nodes]
+    for number, node in enumerate(nodes):
+        for child in node.children:
+            parents.setdefault(child, []).append(number)
+    without_bytes = [
+        number
+        for number, node in enumerate(nodes)
+        if node.kind is Kind.NULL
+        or (node.kind is Kind.FIXED and node.arg == 0)
+        or (node.kind is Kind.RECORD and not node.children)
+    ]
+    for number in without_bytes:
+        for parent in parents.get(number, ()):
+            missing[parent] -= 1
+            if missing[parent] == 0 and nodes[parent].kind is Kind.RECORD:
+                without_bytes.append(parent)
+    empty = set(without_bytes)
+    for number, node in enumerate(nodes):
+        node.min_bytes = 0 if number in empty else max(1, node.min_bytes)
+
+
+_Paths = tuple[tuple[Path, int], ...]
 """The fields to read below a node: the rest of each path, and its slot."""
 
 
@@ -90,30 +126,42 @@ class _Compiler:
     def __init__(self, named: Mapping[str, Any]) -> None:
         self.nodes: list[Node] = []
         self.needs_fastavro = False
-        self._named = dict(named)
-        self._shared: dict[str, int] = {}
+        self._named = named
+        self._shared: dict[tuple[str, _Paths], int] = {}
 
-    def compile(self, schema: Any, label: str, paths: _Paths) -> int:
+    def compile(self, schema: Any, label: str, paths: _Paths, level: int) -> int:
         """Add the nodes of `schema`, and return the number of the first.
 
-        A named type has one node for all its places, except where it leads to a field to read.
+        A named type has one node for all its places that lead to the same fields to read. So the number of nodes is at
+        most that of the schema's types for each field on the way to one that is read.
         """
-        if isinstance(schema, str) and schema not in _SCALARS:
-            if not paths and schema in self._shared:
-                return self._shared[schema]
-            schema = self._named[schema]
+        if level > MAX_LEVELS:
+            raise ValueError(f"nests types more than {MAX_LEVELS} levels deep")
         if isinstance(schema, list):
-            return self._union(schema, label, paths)
-        kind_name = schema if isinstance(schema, str) else schema["type"]
-        if not isinstance(kind_name, str) or (kind_name not in _SCALARS and kind_name not in _COMPLEX):
-            return self.compile(kind_name, label, paths)  # {"type": {"type": …}}
-        if isinstance(schema, dict) and "name" in schema:
-            self._named[schema["name"]] = schema
-        if kind_name in _SCALARS:
-            return self._leaf(_SCALARS[kind_name], schema, label, paths)
-        return int(_COMPLEX[kind_name](self, schema, label, paths))
+            return self._union(schema, label, paths, level)
+        if isinstance(schema, str) and schema not in _SCALARS:
+            if (schema, paths) not in self._shared:
+                # The number that the node will have: a record may contain itself.
+                self._shared[schema, paths] = len(self.nodes)
+                self._complex(self._named[schema], label, paths, level)
+            return self._shared[schema, paths]
+        if isinstance(schema, str) or schema["type"] in _SCALARS:
+            return self._leaf(_SCALARS[schema if isinstance(schema, str) else schema["type"]], schema, label, paths)
+        return self._complex(schema, label, paths, level)
+
+    def _complex(self, schema: Any, label: str, paths: _Paths, level: int) -> int:
+        match schema["type"]:
+            case "fixed":
+                return self._leaf(Kind.FIXED, schema, label, paths, min(schema["size"], _LARGEST))
+            case "enum":
+                return self._leaf(Kind.ENUM, schema, label, paths, len(schema["symbols"]))
+            case "record":
+                return self._record(schema, label, paths, level)
+        return self._items(schema, label, paths, level)
 
     def _add(self, kind: Kind, schema: Any, label: str, **more: Any) -> int:
+        if len(self.nodes) == MAX_NODES:
+            raise ValueError(f"has more than {MAX_NODES:,} types at the fields to read and below them")
         self.nodes.append(Node(kind, schema, label, **more))
         return len(self.nodes) - 1
 
@@ -122,48 +170,41 @@ class _Compiler:
         min_bytes = arg if kind is Kind.FIXED else _MIN_BYTES.get(kind, 1)
         return self._add(kind, schema, label, arg=arg, min_bytes=min_bytes, slot=slots[0] if slots else -1)
 
-    def _fixed(self, schema: Any, label: str, paths: _Paths) -> int:
-        return self._leaf(Kind.FIXED, schema, label, paths, schema["size"])
-
-    def _enum(self, schema: Any, label: str, paths: _Paths) -> int:
-        return self._leaf(Kind.ENUM, schema, label, paths, len(schema["symbols"]))
-
-    def _union(self, schema: list[Any], label: str, paths: _Paths) -> int:
+    def _union(self, schema: list[Any], label: str, paths: _Paths, level: int) -> int:
         number = self._add(Kind.UNION, schema, label)
-        children = tuple(self.compile(branch, label, paths) for branch in schema)
-        self.nodes[number].children = children
-        self.nodes[number].min_bytes = 1 + min((self.nodes[child].min_bytes for child in children), default=0)
+        children = [self.compile(branch, label, paths, level + 1) for branch in schema]
+        self.nodes[number].children = tuple(children)
+        smallest = min((self.nodes[child].min_bytes for child in children), default=0)
+        self.nodes[number].min_bytes = min(1 + smallest, _LARGEST)
         return number
 
-    def _items(self, schema: Any, label: str, paths: _Paths) -> int:
+    def _items(self, schema: Any, label: str, paths: _Paths, level: int) -> int:
         kind = Kind.ARRAY if schema["type"] == "array" else Kind.MAP
         # An array has no fields, so no path leads into one.
         self.needs_fastavro |= any(kind is Kind.MAP or not path for path, _ in paths)
         number = self._add(kind, schema, label, min_bytes=1)
         item = schema["items"] if kind is Kind.ARRAY else schema["values"]
-        self.nodes[number].children = (self.compile(item, f"{label}[]", []),)
+        self.nodes[number].children = (self.compile(item, _short_label(f"{label}[]"), (), level + 1),)
         return number
 
-    def _record(self, schema: Any, label: str, paths: _Paths) -> int:
+    def _record(self, schema: Any, label: str, paths: _Paths, level: int) -> int:
         self.needs_fastavro |= any(not path for path, _ in paths)
         number = self._add(Kind.RECORD, schema, label)
-        if not paths:
-            self._shared[schema["name"]] = number
+        below: dict[str, list[tuple[Path, int]]] = {}
+        for path, slot in paths:
+            if path:
+                below.setdefault(path[0], []).append((path[1:], slot))
         children = []
         for field in schema["fields"]:
             name = field["name"]
-            below = [(path[1:], slot) for path, slot in paths if path and path[0] == name]
-            children.append(self.compile(field["type"], f"{label}.{name}" if label else name, below))
+            field_label = _short_label(f"{label}.{name}" if label else name)
+            children.append(self.compile(field["type"], field_label, tuple(below.get(name, ())), level + 1))
         self.nodes[number].children = tuple(children)
-        self.nodes[number].min_bytes = sum(self.nodes[child].min_bytes for child in children)
+        size = sum(self.nodes[child].min_bytes for child in children)
+        self.nodes[number].min_bytes = min(size, _LARGEST)
         return number
 
 
-_COMPLEX: dict[str, Any] = {
-    "fixed": _Compiler._fixed,
-    "enum": _Compiler._enum,
-    "array": _Compiler._items,
-    "map": _Compiler._items,
-    "record": _Compiler._record,
-    "error": _Compiler._record,
-}
+def _short_label(label: str) -> str:
+    """Return a label of bounded length: those of nested fields with long names would add up to the square of them."""
+    return label if len(label) <= _MAX_LABEL else f"{label[:_MAX_LABEL]}…"

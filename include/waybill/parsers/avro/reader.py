@@ -25,7 +25,8 @@ import fastavro
 import numpy as np
 from fastavro.read import LOGICAL_READERS
 
-from waybill.config.schemas import AvroSchema
+from waybill.config.avro_schemas import AvroSchema
+from waybill.config.schema_parsers import AvroLimits
 from waybill.parsers.avro import _kernels as kernels
 from waybill.parsers.avro._kernels import Fault, Kind
 from waybill.parsers.avro.program import Node, Path, compile_schema
@@ -86,9 +87,11 @@ def _time(per_second: int) -> LogicalReader:
 
 def _decimal(schema: dict[str, Any]) -> LogicalReader | None:
     precision, scale = schema.get("precision"), schema.get("scale", 0)
-    if schema["type"] not in ("bytes", "fixed") or not isinstance(precision, int) or not isinstance(scale, int):
+    if schema["type"] not in ("bytes", "fixed") or type(precision) is not int or type(scale) is not int:
         return None
     if not 0 <= scale <= precision <= _MAX_PRECISION or precision == 0:
+        return None
+    if schema["type"] == "fixed" and precision > _digits_of(schema["size"]):
         return None
 
     limit, context = int(10**precision), Context(prec=precision)
@@ -98,6 +101,13 @@ def _decimal(schema: dict[str, Any]) -> LogicalReader | None:
         return Decimal(number).scaleb(-scale, context) if abs(number) < limit else value
 
     return read
+
+
+def _digits_of(size_bytes: int) -> int:
+    """Return how many decimal digits a number of that many bytes can always hold."""
+    if size_bytes * 2 > _MAX_PRECISION:
+        return _MAX_PRECISION
+    return len(str(2 ** (8 * size_bytes - 1) - 1)) - 1 if size_bytes > 0 else 0
 
 
 def _uuid(value: bytes) -> str:
@@ -117,9 +127,6 @@ for _prefix in ("", "local-"):
 
 Document = dict[str, Any] | UnreadableMessage
 
-_COPIED_KEYS = ("type", "name", "size", "symbols", "items", "values", "precision", "scale")
-"""The keys of a schema that a copy for fastavro keeps as they are."""
-
 _FAULT_TEXTS = {
     Fault.TRUNCATED: "the message ends in the middle of",
     Fault.NUMBER: "a number has too many bits in",
@@ -129,21 +136,34 @@ _FAULT_TEXTS = {
     Fault.ENUM: "there is no such symbol of",
     Fault.UNION: "there is no such branch of",
     Fault.COUNT: "more items than the message can hold are announced for",
-    Fault.DEPTH: f"more than {kernels.MAX_DEPTH} levels are nested in",
+    Fault.DEPTH: "more than {} levels are nested in",
     Fault.TRAILING: "bytes are left after",
+    Fault.STEPS: "more than {} steps for each byte lead to",
+    Fault.EMPTY_ITEMS: "more than {} items without bytes are announced for",
 }
+_LIMITS = {
+    Fault.DEPTH: "max_depth",
+    Fault.STEPS: "max_steps_per_byte",
+    Fault.EMPTY_ITEMS: "max_empty_items",
+}
+"""The keys in the config whose limits a message may exceed."""
 
 
 class SchemaReader:
     """Reads the messages that were written by one schema."""
 
-    def __init__(self, schema: AvroSchema, paths: Sequence[Path]) -> None:
-        """`paths`: the fields that documents must have. They may have more."""
-        self._program = compile_schema(schema.parsed, schema.named, paths)
+    def __init__(self, schema: AvroSchema, paths: Sequence[Path], limits: AvroLimits | None = None) -> None:
+        """`paths`: the fields that documents must have. They may have more.
+
+        Raises `ValueError` for a schema that is too large, see `compile_schema`.
+        """
+        self._limits = limits or AvroLimits()
+        self._program = compile_schema(schema, paths)
         self._setters = [_field_setter(path) for path in self._program.paths]
-        self._value_readers = {number: _value_reader(node) for number, node in enumerate(self._program.nodes)}
-        needs_fastavro = self._program.needs_fastavro
-        self._read_by_fastavro = _fastavro_reader(schema.parsed, schema.named) if needs_fastavro else None
+        self._value_readers = {
+            number: _value_reader(node) for number, node in enumerate(self._program.nodes) if node.slot >= 0
+        }
+        self._read_by_fastavro = _fastavro_reader(schema) if self._program.needs_fastavro else None
 
     def read(self, values: MessageBuffer) -> list[Document]:
         """Return for each message a document, or the error of a message that is not valid."""
@@ -151,7 +171,9 @@ class SchemaReader:
         data, starts, ends = values
         found = np.empty((kernels.FOUND_ROWS, len(program.paths), len(starts)), np.int64)
         faults = np.empty((len(starts), kernels.FAULT_COLUMNS), np.int64)
-        kernels.walk(data, starts, ends, program.table, program.children, found, faults)
+        allowed = self._limits
+        limits = np.array([allowed.max_depth, allowed.max_steps_per_byte, allowed.max_empty_items], np.int64)
+        kernels.walk(data, starts, ends, program.table, program.children, limits, found, faults)
         documents: list[Document]
         if self._read_by_fastavro is None:
             documents = self._documents(data, found)
@@ -165,10 +187,14 @@ class SchemaReader:
         return documents
 
     def _error(self, fault: Array, start: int) -> UnreadableMessage:
-        text = _FAULT_TEXTS[Fault(fault[kernels.FAULT])]
+        kind = Fault(fault[kernels.FAULT])
         label = self._program.nodes[fault[kernels.AT_NODE]].label
-        where = f"field {label}" if label else "the message"
-        return UnreadableMessage(Reason.NOT_AVRO, f"{text} {where}, byte {fault[kernels.AT_BYTE] - start} of the datum")
+        where = f"{f'field {label}' if label else 'the message'}, byte {fault[kernels.AT_BYTE] - start} of the datum"
+        if kind not in _LIMITS:
+            return UnreadableMessage(Reason.NOT_AVRO, f"{_FAULT_TEXTS[kind]} {where}")
+        key = _LIMITS[kind]
+        text = _FAULT_TEXTS[kind].format(f"{getattr(self._limits, key):,}")
+        return UnreadableMessage(Reason.NOT_AVRO, f"{text} {where}: see parser.limits.{key}")
 
     def _whole_document(self, value: bytes) -> Document:
         assert self._read_by_fastavro is not None
@@ -261,53 +287,49 @@ _PLAIN: dict[Kind, _ValueReader] = {
 # --- whole messages by fastavro ---------------------------------------------------------------------------------------
 
 
-def _fastavro_reader(schema: Any, named: Mapping[str, Any]) -> Callable[[bytes], Any]:
-    """Return the function that reads a valid message of a schema.
-
-    `schema`: as fastavro has parsed it. `named`: the named types that it refers to.
-    """
-    parsed = fastavro.parse_schema(_SchemaCopy(named).copy(schema))
+def _fastavro_reader(schema: AvroSchema) -> Callable[[bytes], Any]:
+    """Return the function that reads a valid message of a schema."""
+    copies = {name: _fastavro_type(definition) for name, definition in schema.named.items()}
+    marked = _marked(_fastavro_type(schema.root), copies)
 
     def read(value: bytes) -> Any:
-        return fastavro.schemaless_reader(io.BytesIO(value), parsed, None)
+        return fastavro.schemaless_reader(io.BytesIO(value), marked, None)
 
     return read
 
 
-class _SchemaCopy:
-    """Copies a schema, with the types that it refers to and Waybill's readers of logical types.
+def _marked(schema: Any, copies: Mapping[str, Any]) -> Any:
+    """Return a schema with the marks of one that fastavro has parsed, so that it does not parse and refuse it.
+
+    fastavro would refuse symbols that Avro forbids. With the marks it takes named types from the schema.
+    """
+    if isinstance(schema, list):
+        return [_marked(branch, copies) for branch in schema]
+    if isinstance(schema, str) and schema not in copies:
+        return schema
+    definition = copies[schema] if isinstance(schema, str) else schema
+    return {**definition, "__fastavro_parsed": True, "__named_schemas": copies}
+
+
+def _fastavro_type(schema: Any) -> Any:
+    """Return the copy of a type with Waybill's readers of logical types. Named types in it stay names.
 
     fastavro's own readers raise for times beyond the years of a `datetime`, and do not know nanoseconds.
     """
-
-    def __init__(self, named: Mapping[str, Any]) -> None:
-        self._named = named
-        self._defined: set[str] = set()
-
-    def copy(self, schema: Any) -> Any:
-        """Return the copy of a schema. The first place of a named type gets its definition, other places its name."""
-        if isinstance(schema, list):
-            return [self.copy(branch) for branch in schema]
-        name = schema if isinstance(schema, str) else schema.get("name")
-        if isinstance(schema, str) and name not in self._named:
-            return schema
-        if name in self._defined:
-            return name
-        if name is not None:
-            self._defined.add(name)
-        return self._copy_definition(self._named[name] if isinstance(schema, str) else schema)
-
-    def _copy_definition(self, schema: dict[str, Any]) -> dict[str, Any]:
-        copy = {key: schema[key] for key in _COPIED_KEYS if key in schema}
-        for key in ("type", "items", "values"):
-            if isinstance(copy.get(key), list | dict) or (key != "type" and key in copy):
-                copy[key] = self.copy(copy[key])
-        if "fields" in schema:
-            copy["fields"] = [{"name": field["name"], "type": self.copy(field["type"])} for field in schema["fields"]]
-        reader = logical_reader(schema)
-        if reader is not None:
-            copy["logicalType"] = _register(schema, reader)
-        return copy
+    if isinstance(schema, list):
+        return [_fastavro_type(branch) for branch in schema]
+    if isinstance(schema, str):
+        return schema
+    copy = {key: value for key, value in schema.items() if key not in ("logicalType", "precision", "scale")}
+    for key in ("items", "values"):
+        if key in copy:
+            copy[key] = _fastavro_type(copy[key])
+    if "fields" in schema:
+        copy["fields"] = [{"name": field["name"], "type": _fastavro_type(field["type"])} for field in schema["fields"]]
+    reader = logical_reader(schema)
+    if reader is not None:
+        copy["logicalType"] = _register(schema, reader)
+    return copy
 
 
 def _register(schema: dict[str, Any], reader: LogicalReader) -> str:
