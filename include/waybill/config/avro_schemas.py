@@ -164,7 +164,7 @@ class _SchemaReader:
             raise _fault(f"an {schema['type']} has no {below}" if below == "items" else "a map has no values")
         return {"type": schema["type"], below: self._type(schema[below], namespace, level + 1)}
 
-    def _enum(self, schema: dict[str, Any], namespace: str, _: int) -> str:
+    def _enum(self, schema: dict[str, Any], namespace: str, level: int) -> str:  # noqa: ARG002
         name, _ = self._define(schema, namespace)
         symbols = schema.get("symbols")
         if not isinstance(symbols, list) or not all(map(_is_text, symbols)):
@@ -173,7 +173,7 @@ class _SchemaReader:
             raise _fault(f"{_shown(name)} has the same symbol twice")
         return self._defined(name, {"type": "enum", "name": name, "symbols": symbols})
 
-    def _fixed(self, schema: dict[str, Any], namespace: str, _: int) -> str:
+    def _fixed(self, schema: dict[str, Any], namespace: str, level: int) -> str:  # noqa: ARG002
         name, _ = self._define(schema, namespace)
         size = schema.get("size")
         if type(size) is not int or size < 0:
@@ -188,7 +188,7 @@ class _SchemaReader:
         fields: dict[str, Any] = {}
         for field in stated:
             field_name = field.get("name") if isinstance(field, dict) else None
-            if not _is_text(field_name) or "type" not in field:
+            if not isinstance(field_name, str) or not _is_text(field_name) or "type" not in field:
                 raise _fault(f"a field of {_shown(name)} has no name or no type")
             if field_name in fields:
                 raise _fault(f"{_shown(name)} has two fields {_shown(field_name)}")
@@ -234,7 +234,7 @@ _COMPLEX: dict[str, Any] = {
 
 def _with_logical_type(kind: str, schema: dict[str, Any]) -> dict[str, Any]:
     """Return a type with what it states about its logical type. Whether that is valid is for its reader to decide."""
-    stated = {key: schema[key] for key in ("logicalType", "precision", "scale") if key in schema}
+    stated: dict[str, Any] = {key: schema[key] for key in ("logicalType", "precision", "scale") if key in schema}
     return {"type": kind, **stated}
 
 

@@ -286,13 +286,13 @@ _with_schema = cache(_read_schema)
 
 def _nested_records(size: int) -> str:
     """Return a schema of nested pairs of records, each inner one defined once and named twice."""
-    kind: Any = {"type": "record", "name": "N0", "fields": []}
-    number = 0
-    while len(json.dumps(kind)) < size:
+    # Text around text: Python's `json` does not write what is nested so deeply.
+    kind, number = '{"type": "record", "name": "N0", "fields": []}', 0
+    while len(kind) < size:
         number += 1
-        fields = [{"name": "a", "type": kind}, {"name": "b", "type": f"N{number - 1}"}]
-        kind = {"type": "record", "name": f"N{number}", "fields": fields}
-    return _record_of(kind)
+        fields = f'{{"name": "a", "type": {kind}}}, {{"name": "b", "type": "N{number - 1}"}}'
+        kind = f'{{"type": "record", "name": "N{number}", "fields": [{fields}]}}'
+    return _record_of("NESTED").replace('"NESTED"', kind)
 
 
 _SCHEMAS: dict[str, Callable[[int], str]] = {

@@ -113,8 +113,10 @@ class _ByRegistry:
                 else:
                     reader = self._reader(schema_id, unreadable_ids)
                     unreadable_ids += isinstance(reader, UnreadableMessage) and schema_id <= MAX_SCHEMA_ID
-                    is_readable = isinstance(reader, SchemaReader)
-                    found = reader.read(values.select(rows, CONFLUENT_BYTES)) if is_readable else [reader] * len(rows)
+                    if isinstance(reader, SchemaReader):
+                        found = reader.read(values.select(rows, CONFLUENT_BYTES))
+                    else:
+                        found = [reader] * len(rows)
                 for row, document in zip(rows.tolist(), found, strict=True):
                     documents[row] = document
         return documents
