@@ -18,6 +18,7 @@ later without any change. Retry policies, Airflow's among them, read that proper
       StoreUnavailable              (retriable) S3
       CatalogUnavailable            (retriable) the Iceberg catalog
       CoordinationUnavailable       (retriable) ZooKeeper
+        SessionReplaced             (retriable) ... began another session without a word
       RegistryUnavailable           (retriable) the schema registry
       AirflowUnavailable            (retriable) Airflow's API
       RegistryRefused
@@ -142,6 +143,7 @@ __all__ = [
     "RetentionGap",
     "RetryRefused",
     "ScratchUnusable",
+    "SessionReplaced",
     "ShardNotOwned",
     "StackError",
     "StoreUnavailable",
@@ -246,6 +248,20 @@ class CoordinationUnavailable(WaybillError):
     """ZooKeeper did not answer, or the session has ended. Nothing can be committed; a later run may succeed."""
 
     retriable = True
+
+
+class SessionReplaced(CoordinationUnavailable):
+    """A server of ZooKeeper's protocol answered a reconnect with another session: all locks of the old one are gone.
+
+    ZooKeeper itself reports an expired session. ClickHouse Keeper has been seen to hand out a new one instead.
+    """
+
+    def __init__(self, where: str, before: int, now: int) -> None:
+        super().__init__(
+            f"the ZooKeeper session {before:#x} at {where} was replaced by {now:#x} when the connection came back, and "
+            f"its locks are gone: nothing more is committed. The next run begins a session of its own. If this "
+            f"repeats, raise session_timeout in the config, or ask who runs the servers why they drop sessions"
+        )
 
 
 class RegistryUnavailable(WaybillError):

@@ -15,6 +15,7 @@ from waybill.config import Format
 from waybill.config.enums import BackupFormat
 from waybill.names import BackupName
 from waybill.records import framing
+from waybill.records.limits import LARGEST, Limits
 from waybill.store import Store
 
 __all__ = ["BackupObject", "RecordBatchObject", "new_backup_object"]
@@ -26,18 +27,24 @@ _WRITE_BYTES = 256 << 10
 
 
 def new_backup_object(
-    store: Store, name: BackupName, topic_id: str, kind: Format, metadata: Mapping[str, str] | None = None
+    store: Store,
+    name: BackupName,
+    topic_id: str,
+    kind: Format,
+    metadata: Mapping[str, str] | None = None,
+    limits: Limits = LARGEST,
 ) -> BackupObject:
     """Begin the object that starts at `name.first_offset`, in the format `kind`.
 
-    `metadata` is added to the object's user metadata.
+    `metadata` is added to the object's user metadata. `limits`: a format other than `kafka` sets messages beyond them
+    aside, without their values.
     """
     if kind.name is BackupFormat.KAFKA:
         return RecordBatchObject(store, name, topic_id, metadata)
     # numba and pyarrow take a second to import, and a lane starts every minute.
     from waybill.archive.indexed_object import IndexedObject
 
-    return IndexedObject(store, name, topic_id, kind, metadata)
+    return IndexedObject(store, name, topic_id, kind, metadata, limits)
 
 
 class BackupObject(ABC):

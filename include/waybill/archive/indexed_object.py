@@ -28,6 +28,7 @@ from waybill.formats.text import TextWriter
 from waybill.names import BackupName
 from waybill.records import framing
 from waybill.records.decode import NO_TIMESTAMP_US, decode
+from waybill.records.limits import LARGEST, SET_ASIDE, Limits
 from waybill.store import Store
 
 __all__ = ["FormatWriter", "IndexedObject", "new_format_writer"]
@@ -81,8 +82,16 @@ class IndexedObject(BackupObject):
     """
 
     def __init__(
-        self, store: Store, name: BackupName, topic_id: str, kind: Format, metadata: Mapping[str, str] | None = None
+        self,
+        store: Store,
+        name: BackupName,
+        topic_id: str,
+        kind: Format,
+        metadata: Mapping[str, str] | None = None,
+        limits: Limits = LARGEST,
     ) -> None:
+        """`limits`: a message beyond them is set aside without its value."""
+        self._limits = limits
         self._token = secrets.token_hex(16)
         super().__init__(store, name, topic_id, {**(metadata or {}), INDEX_TOKEN_KEY: self._token})
         self._store = store
@@ -120,7 +129,14 @@ class IndexedObject(BackupObject):
         where = f"{self.name.topic}/{self.name.partition}"
         try:
             # Ingest has checked the CRCs of the fetched batches.
-            for messages in decode(frames, where=where, first_offset=self.name.first_offset, verify_crc=False):
+            for messages in decode(
+                frames,
+                where=where,
+                first_offset=self.name.first_offset,
+                verify_crc=False,
+                limits=self._limits,
+                set_aside=True,
+            ):
                 self._add(messages)
         except CorruptBatch as error:
             reason = f"{error.reason}. Only the format kafka archives such a batch, unchanged; use a new generation"
@@ -145,6 +161,10 @@ class IndexedObject(BackupObject):
     def _add(self, messages: pa.RecordBatch) -> None:
         self._write_beginning()
         rejections = self._writer.rejections(messages)
+        if SET_ASIDE in messages.schema.names:
+            beyond = messages.column(SET_ASIDE)
+            rejections = beyond if rejections is None else pc.coalesce(beyond, rejections)
+            messages = messages.drop_columns([SET_ASIDE])
         self._index.add(messages, rejections)
         self._track_timestamps(messages)
         self.messages += messages.num_rows

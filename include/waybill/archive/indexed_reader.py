@@ -21,6 +21,8 @@ from waybill.formats import sequencefile, text
 from waybill.formats.columns import message_batch
 from waybill.names import BackupName, Extension
 from waybill.records.decode import MESSAGE_SCHEMA
+from waybill.records.limits import SET_ASIDE
+from waybill.records.message_rows import SET_ASIDE_SCHEMA
 from waybill.store import ObjectStream, Store
 from waybill.store.objects import HashedBytes
 
@@ -29,10 +31,6 @@ __all__ = ["INDEX_TOKEN_KEY", "SET_ASIDE", "IndexedReader"]
 INDEX_TOKEN_KEY = "index"
 """The key of a backup object's user metadata whose value is the token in the name of its index object."""
 
-SET_ASIDE = "set_aside"
-"""The column of `IndexedReader.messages` that holds why the object's format could not hold a message."""
-
-_SET_ASIDE_SCHEMA = MESSAGE_SCHEMA.append(pa.field(SET_ASIDE, pa.string()))
 _NO_MESSAGES = pa.RecordBatch.from_pylist([], schema=MESSAGE_SCHEMA)
 
 
@@ -93,8 +91,8 @@ class IndexedReader:
 
         The batches are of `MESSAGE_SCHEMA`. The formats hold no timestamps and no headers: the timestamp is
         `NO_TIMESTAMP_US`, the headers are empty, and the key is null for `text` and for the SequenceFile key `legacy`.
-        Messages that were set aside come from the index and are complete; a batch with such messages has one more
-        column, `SET_ASIDE`, with the reason, which is null for the other messages.
+        Messages that were set aside come from the index, complete but for those beyond the limits of a message; a batch
+        with such messages has one more column, `SET_ASIDE`, with the reason, which is null for the other messages.
         """
         rows = self._index.rows()
         for stored in self._stored():
@@ -124,7 +122,8 @@ class IndexedReader:
     def _join(self, rows: pa.RecordBatch, stored: pa.RecordBatch) -> pa.RecordBatch:
         """Join index rows with their messages: those in the object and those set aside, in order of offset."""
         offsets = rows.column("offset")
-        if self._extension is Extension.SEQUENCEFILE and not stored.column("offset").equals(offsets):
+        in_object = offsets.filter(rows.column("set_aside").is_null())
+        if self._extension is Extension.SEQUENCEFILE and not stored.column("offset").equals(in_object):
             raise self._damaged(f"has other keys than the offsets of its index, from {offsets[0]} on")
         if rows.column("set_aside").null_count < rows.num_rows:
             return _join_set_aside(rows, stored)
@@ -191,7 +190,7 @@ def _join_set_aside(rows: pa.RecordBatch, stored: pa.RecordBatch) -> pa.RecordBa
         if field.name != "offset"
     ]
     return pa.RecordBatch.from_arrays(
-        [rows.column("offset"), *columns, pc.struct_field(aside, "reason")], schema=_SET_ASIDE_SCHEMA
+        [rows.column("offset"), *columns, pc.struct_field(aside, "reason")], schema=SET_ASIDE_SCHEMA
     )
 
 

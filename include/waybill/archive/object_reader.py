@@ -75,7 +75,8 @@ def read_messages(
 ) -> Generator[pa.RecordBatch, None, None]:
     """Yield the messages of an object with offsets in `[first_offset, next_offset)`, in order of offset.
 
-    The batches are of `MESSAGE_SCHEMA`, with the column `SET_ASIDE` as in `IndexedReader.messages`. An object whose key
+    The batches are of `MESSAGE_SCHEMA`, with the column `SET_ASIDE` as in `IndexedReader.messages`; that column also
+    names messages that no reader can hold (`records.limits.LARGEST`). An object whose key
     is not a backup object's, such as a copy, is read as record batches. Close the generator to end before the last one.
 
     Raises `CorruptBatch` when the object or its index is damaged, `ObjectMissing` when there is no object.
@@ -90,7 +91,7 @@ def read_messages(
 
     with store.open(key) as stream:
         frames = framing.read_frames(stream, key)
-        yield from decode(frames, where=key, first_offset=first_offset, next_offset=next_offset)
+        yield from decode(frames, where=key, first_offset=first_offset, next_offset=next_offset, set_aside=True)
 
 
 def read_offsets(

@@ -16,6 +16,7 @@ from waybill.archive.chain import ChainObject
 from waybill.errors import ChainBroken, ChainGap, CorruptBatch, ObjectMissing
 from waybill.names import BackupName, TopicPartition
 from waybill.records.framing import Frame, read_frames
+from waybill.records.limits import LARGEST, Limits
 from waybill.store import Store
 
 if TYPE_CHECKING:
@@ -74,11 +75,13 @@ def read_span(
     in_part: bool = False,
     ahead: ReadAhead | None = None,
     buffers: DecodeBuffers | None = None,
+    limits: Limits | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the messages of a span as `waybill.records.decode.MESSAGE_SCHEMA`, with a few megabytes in memory.
 
-    A RecordBatch can have one more column, `indexed_reader.SET_ASIDE`: the reason why the object's format could not
-    hold a message. `IndexedReader.messages` lists what else a format cannot hold.
+    A RecordBatch can have one more column, `SET_ASIDE`: the reason why the object's format could not hold a message, or
+    that the message is beyond the `limits`, which then has no value and no headers. Without `limits`, a message that no
+    reader can hold is a `CorruptBatch`. `IndexedReader.messages` lists what else a format cannot hold.
 
     `in_part`: allow the span to end before the object does. Otherwise the object must end where the span ends. That
     detects a damaged offset, which the checksum of a record batch does not cover. `ahead`: opens objects of record
@@ -91,7 +94,7 @@ def read_span(
         if is_indexed(span):
             yield from _read_indexed(store, span, in_part)
         else:
-            yield from _read_batches(ahead or store, span, in_part, buffers)
+            yield from _read_batches(ahead or store, span, in_part, buffers, limits)
     except ObjectMissing as error:
         raise ChainBroken(f"{span.tp}: {error}, but it existed when the run was planned") from error
 
@@ -120,7 +123,7 @@ def find_fault(store: Store, span: Span) -> ArchiveFault | None:
 
 
 def _read_batches(
-    store: Store | ReadAhead, span: Span, in_part: bool, buffers: DecodeBuffers | None
+    store: Store | ReadAhead, span: Span, in_part: bool, buffers: DecodeBuffers | None, limits: Limits | None
 ) -> Iterator[pa.RecordBatch]:
     # numba takes a second to import, and the Spark driver lists spans but decodes nothing.
     from waybill.records.decode import decode
@@ -132,6 +135,8 @@ def _read_batches(
             where=span.key,
             first_offset=span.first_offset,
             next_offset=span.next_offset,
+            limits=limits or LARGEST,
+            set_aside=limits is not None,
             buffers=buffers,
         )
     _check_end(span, end.next_offset, in_part)

@@ -18,7 +18,6 @@ import pyarrow as pa
 
 from waybill import names
 from waybill.archive.checkpoint_batch import CoveredShard
-from waybill.archive.indexed_reader import SET_ASIDE
 from waybill.archive.object_reader import inspect_object, read_messages, read_next_offset
 from waybill.cli.render import (
     Column,
@@ -37,6 +36,7 @@ from waybill.errors import ChainBroken, ConfigError, ConnectionMissing, Coordina
 from waybill.ingest.orphaned_uploads import IsWanted, abort_old_uploads, belongs_to_stream
 from waybill.names import BackupName, TopicPartition
 from waybill.records.decode import NO_TIMESTAMP_US
+from waybill.records.limits import SET_ASIDE
 from waybill.store import PendingUpload, Store, StoredObject
 
 __all__ = ["abort_uploads", "list_uploads", "message_documents", "run_cat", "run_ls"]

@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, ByteSize, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from waybill.config.base import Section, ValueType, section_error
 from waybill.config.columns import Column, Columns, EventTime, FieldPath
 from waybill.config.enums import WrongType
 from waybill.config.expressions import IsPattern, group_names
-from waybill.config.quantities import DurationBetween, WholeNumberBetween
+from waybill.config.quantities import DurationBetween, SizeBetween, WholeNumberBetween
 from waybill.config.schema_parsers import AvroParser, ProtobufParser, check_path
 from waybill.config.sink import FilesFormat
 from waybill.config.texts import IsColumnList, IsFieldDelimiter, IsQuote
@@ -26,6 +26,7 @@ __all__ = [
     "EventTimeBounds",
     "FieldPath",
     "JsonParser",
+    "MessageLimits",
     "MsgpackParser",
     "ParseSettings",
     "ParserConfig",
@@ -263,12 +264,30 @@ class EventTimeBounds(Section):
     )
 
 
+class MessageLimits(Section):
+    """What one message may have. Others go to quarantine by their offset, without value and headers."""
+
+    max_bytes: Annotated[ByteSize, SizeBetween("1KiB", "1GiB")] = Field(
+        ByteSize(256 << 20),
+        description="The size of key, value and headers, decompressed. A task needs several times as much memory.",
+    )
+    max_headers: Annotated[int, WholeNumberBetween(0, 1_000_000)] = Field(
+        10_000, description="The number of headers. Each takes some 30 bytes of memory, even an empty one."
+    )
+
+    @property
+    def both(self) -> tuple[int, int]:
+        """The limits, in the order of `waybill.records.limits.Limits`."""
+        return int(self.max_bytes), self.max_headers
+
+
 class ParseSettings(Section):
     """All settings that decide what a message becomes. A plan stores them, so that a retry writes the same rows."""
 
     parser: ParserConfig = Field(description="How a message is parsed.")
     columns: Columns = Field({}, description="The fields that become columns of the table.")
     event_time_bounds: EventTimeBounds = Field(EventTimeBounds(), description="The event times that are accepted.")
+    message_limits: MessageLimits = Field(MessageLimits(), description="What one message may have.")
     files: FilesFormat | None = Field(
         None, description="The format of the files that rows are written to; none: rows are written to the table."
     )

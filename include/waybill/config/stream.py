@@ -16,7 +16,15 @@ from waybill.config.enums import BackupFormat, IsolationLevel, KeyPartitioner, S
 from waybill.config.expressions import IsRegex, IsStart
 from waybill.config.groups import GroupedSection
 from waybill.config.kinesis import Kinesis, check_source
-from waybill.config.parsing import EventTimeBounds, ParserConfig, ParseSettings, PythonParser, RawParser, check_columns
+from waybill.config.parsing import (
+    EventTimeBounds,
+    MessageLimits,
+    ParserConfig,
+    ParseSettings,
+    PythonParser,
+    RawParser,
+    check_columns,
+)
 from waybill.config.partition_by import (
     IsPartitionBy,
     Maintenance,
@@ -119,6 +127,9 @@ class Stream(Section):
     )
     event_time_bounds: EventTimeBounds = Field(
         EventTimeBounds(), description="How far an event time may be from the time at which a partition run is planned."
+    )
+    message_limits: MessageLimits = Field(
+        MessageLimits(), description="What one message may have: a few kilobytes of a record batch can hold gigabytes."
     )
     sink: Sink = Field(Sink(), description="Where the rows are written.")
     partition: Partition = Field(Partition(), description="How the Spark job runs.")
@@ -224,6 +235,7 @@ class Stream(Section):
             parser=self.parser,
             columns=self.columns,
             event_time_bounds=self.event_time_bounds,
+            message_limits=self.message_limits,
             files=self.sink.format if self.sink.is_files else None,
         )
 

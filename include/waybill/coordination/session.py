@@ -29,7 +29,7 @@ from kazoo.protocol.states import KazooState
 
 from waybill.clients.zookeeper import ZooKeeperClient
 from waybill.connections import Connection, ZooKeeperEndpoint, find_connection
-from waybill.errors import ConfigError, CoordinationUnavailable, NodeTooLarge
+from waybill.errors import ConfigError, CoordinationUnavailable, NodeTooLarge, SessionReplaced
 
 if TYPE_CHECKING:
     from waybill.config import Config
@@ -61,6 +61,8 @@ class ZooKeeperSession:
         self._remedy = endpoint.remedy
         self._chroot = f"/{endpoint.chroot}" if endpoint.chroot else ""
         self._timeout = session_timeout.total_seconds()
+        self._session_id: int | None = None
+        self._replaced_by: int | None = None
         self.client = ZooKeeperClient(endpoint, self._timeout)
         self.client.add_listener(self._watch)
 
@@ -82,9 +84,26 @@ class ZooKeeperSession:
         if state == KazooState.LOST:
             # Final: kazoo would start a new session, but the locks of this one are gone.
             self.lost = True
+        elif state == KazooState.CONNECTED:
+            self._compare_sessions()
+
+    def _compare_sessions(self) -> None:
+        """Note whether a reconnect led to another session, which servers other than ZooKeeper may not report.
+
+        kazoo takes over the id that the server answers, and reports a connection. The locks are ephemeral nodes of the
+        old session: the server deletes them, and another lane gets them.
+        """
+        session_id, _ = self.client.client_id
+        if self._session_id is None:
+            self._session_id = session_id
+        elif session_id != self._session_id and not self.lost:
+            self._replaced_by, self.lost = session_id, True
+            logger.warning("%s", SessionReplaced(self._hosts, self._session_id, session_id))
 
     def check(self) -> None:
         """Raise `CoordinationUnavailable` if the session has ended, and every lock with it."""
+        if self._session_id is not None and self._replaced_by is not None:
+            raise SessionReplaced(self._hosts, self._session_id, self._replaced_by)
         if self.lost:
             raise CoordinationUnavailable(
                 f"the ZooKeeper session at {self._hosts} has ended, and its locks with it: nothing more is committed"
@@ -125,10 +144,19 @@ class ZooKeeperSession:
 
     # --- nodes ---
 
+    def _retry(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """Call until the connection is back, but never in another session than the one that holds the locks."""
+
+        def attempt() -> Any:
+            self.check()
+            return call(*arguments, **options)
+
+        return self.client.retry(attempt)
+
     def get(self, path: str) -> tuple[bytes, int] | None:
         """Return a node's content and version, or None if there is no node."""
         with self.translate_errors(f"read {path}", passing=(NoNodeError,)), suppress(NoNodeError):
-            data, stat = self.client.retry(self.client.get, self.full_path(path))
+            data, stat = self._retry(self.client.get, self.full_path(path))
             return bytes(data), int(stat.version)
         return None
 
@@ -146,7 +174,7 @@ class ZooKeeperSession:
     def children(self, path: str) -> list[str]:
         """Return the names of a node's children, sorted; none if there is no node."""
         with self.translate_errors(f"list {path}", passing=(NoNodeError,)), suppress(NoNodeError):
-            return sorted(self.client.retry(self.client.get_children, self.full_path(path)))
+            return sorted(self._retry(self.client.get_children, self.full_path(path)))
         return []
 
     def children_of_all(self, paths: Iterable[str]) -> dict[str, list[str]]:
@@ -169,9 +197,9 @@ class ZooKeeperSession:
         _check_size(path, data)
         with self.translate_errors(f"write {path}", passing=NodeConflict):
             if version < 0:
-                self.client.retry(self.client.create, full, data, makepath=True)
+                self._retry(self.client.create, full, data, makepath=True)
                 return 0
-            return int(self.client.retry(self.client.set, full, data, version=version).version)
+            return int(self._retry(self.client.set, full, data, version=version).version)
 
     def write_once(self, path: str, data: bytes, version: int) -> None:
         """Write a node as `write` does, but never again after an answer was lost: the write may have succeeded.
@@ -193,12 +221,12 @@ class ZooKeeperSession:
         _check_size(path, data)
         with self.translate_errors(what):
             self.client.ensure_path(full)
-            self.client.retry(self.client.set, full, data)
+            self._retry(self.client.set, full, data)
 
     def delete(self, path: str, what: str) -> bool:
         """Delete a node. Return whether there was one. `what` completes "could not …"."""
         with self.translate_errors(what, passing=(NoNodeError,)), suppress(NoNodeError):
-            self.client.retry(self.client.delete, self.full_path(path))
+            self._retry(self.client.delete, self.full_path(path))
             return True
         return False
 

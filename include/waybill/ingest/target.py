@@ -16,6 +16,7 @@ from waybill.ingest.services import Services
 from waybill.ingest.time_slice import Clock, RateLimit, TimeSlice
 from waybill.names import BackupName, Extension, TopicPartition
 from waybill.records.compression import Recompressor
+from waybill.records.limits import Limits
 from waybill.shards.checkpoint import Checkpoint
 from waybill.sources.kafka import LogRange, PartitionState
 
@@ -62,7 +63,8 @@ class ArchiveTarget:
         """Begin the backup object that starts at `first_offset`."""
         kind = self.stream.format
         name = BackupName(self.tp.topic, self.stream.generation, self.tp.partition, first_offset, kind.extension)
-        return new_backup_object(self.services.store, name, topic_id, kind, metadata)
+        limits = Limits(*self.stream.message_limits.both)
+        return new_backup_object(self.services.store, name, topic_id, kind, metadata, limits)
 
     def new_slot_object(
         self, first_offset: int, topic_id: str, before: Checkpoint, metadata: Mapping[str, str] | None = None

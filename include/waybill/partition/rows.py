@@ -12,7 +12,6 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from waybill.archive.indexed_reader import SET_ASIDE
 from waybill.config import Columns, EventTimeBounds, ParseSettings
 from waybill.config.enums import BackupFormat
 from waybill.config.quantities import format_duration
@@ -21,10 +20,12 @@ from waybill.parsers import build_parser
 from waybill.parsers.protocol import EVENT_TIME_TYPE, Parsed, Parser, Reason, arrow_type, bounded_reasons, reason
 from waybill.parsers.timestamps import MAX_MICROSECONDS, MIN_MICROSECONDS
 from waybill.records.decode import HEADERS_TYPE, NO_TIMESTAMP_US
+from waybill.records.limits import MESSAGE_TOO_LARGE, SET_ASIDE
 from waybill.staging.table_layout import TableLayout
 
 __all__ = [
     "ARCHIVE_SCHEMA",
+    "MESSAGE_LIMITS",
     "QUARANTINE_ROWS",
     "TABLE_ROWS",
     "EventTimeCheck",
@@ -35,6 +36,9 @@ __all__ = [
     "rows_in_table",
     "table_rows",
 ]
+
+MESSAGE_LIMITS = "message_limits"
+"""What refused a message that is too large: the value of the quarantine's column `parser`."""
 
 _MICROSECOND = timedelta(microseconds=1)
 _TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
@@ -158,11 +162,14 @@ class RowBuilder:
         return pa.repeat(pa.scalar(self._generation, pa.int32()), messages.num_rows)
 
     def _refusers(self, messages: pa.RecordBatch) -> pa.Array:
-        """Return for each message what refused it: the parser, or the archive's format."""
+        """Return for each message what refused it: the parser, the limits of a message, or the archive's format."""
         parsers = pa.repeat(self._parser.name, messages.num_rows)
         if SET_ASIDE not in messages.schema.names:
             return parsers
-        return pc.if_else(messages.column(SET_ASIDE).is_valid(), BackupFormat.TEXT.value, parsers)
+        aside = messages.column(SET_ASIDE)
+        by_limits = pc.starts_with(aside, f"{MESSAGE_TOO_LARGE}:")
+        refusers = pc.if_else(by_limits, MESSAGE_LIMITS, BackupFormat.TEXT.value)
+        return pc.if_else(aside.is_valid(), refusers, parsers)
 
     def _parse(self, messages: pa.RecordBatch) -> Parsed:
         """Return what the parser makes of messages with a value, and of tombstones what Waybill itself does."""
@@ -236,7 +243,7 @@ def _text(at_us: int) -> str:
 
 
 def _with_set_aside(messages: pa.RecordBatch, parsed: Parsed) -> Parsed:
-    """Send messages that the archive's format could not hold to quarantine, with the format's reason."""
+    """Send messages that are not complete, or that the archive's format could not hold, to quarantine."""
     if SET_ASIDE not in messages.schema.names:
         return parsed
     return parsed._replace(error=pc.coalesce(messages.column(SET_ASIDE), parsed.error))

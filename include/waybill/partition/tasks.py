@@ -28,6 +28,7 @@ from waybill.partition.plan import Task
 from waybill.partition.rows import QUARANTINE_ROWS, build_row_builder, rows_in_table, table_rows
 from waybill.partition.statistics import RunStatistics, StatisticsBuilder
 from waybill.records.decode import DecodeBuffers
+from waybill.records.limits import Limits
 from waybill.staging.file_writer import PartitionedWriter
 from waybill.staging.table_layout import TableLayout
 from waybill.staging.timing import Stopwatch
@@ -139,6 +140,7 @@ class _TaskRun:
         rows = table_rows(settings.columns) if job.files else rows_in_table(settings, job.table)
         self._task, self._store = task, store
         self._objects_in_part = job.objects_in_part
+        self._limits = Limits(*settings.message_limits.both)
         self._builder = build_row_builder(settings, job.generation, job.planned_at, rows)
         self._statistics = StatisticsBuilder(job.planned_at)
         self._uploads = uploads
@@ -188,7 +190,9 @@ class _TaskRun:
         for span in self._task:
             try:
                 in_part = span.key in self._objects_in_part
-                for messages in read_span(self._store, span, in_part=in_part, ahead=ahead, buffers=buffers):
+                for messages in read_span(
+                    self._store, span, in_part=in_part, ahead=ahead, buffers=buffers, limits=self._limits
+                ):
                     yield span.tp, messages
             except ARCHIVE_ERRORS as error:
                 raise _UnreadableSpan(fault_from_error(span, error)) from error

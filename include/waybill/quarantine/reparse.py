@@ -15,17 +15,17 @@ import pyarrow.compute as pc
 from pyiceberg.manifest import DataFile
 
 from waybill import failpoints
-from waybill.archive.indexed_reader import SET_ASIDE
 from waybill.audit.counts import CLOCK_TOLERANCE_SECONDS, AuditCounts
 from waybill.config import ParseSettings, Stream
 from waybill.config.enums import BackupFormat
 from waybill.names import TopicPartition
-from waybill.partition.rows import Rows, build_row_builder, rows_in_table
+from waybill.partition.rows import MESSAGE_LIMITS, Rows, build_row_builder, rows_in_table
 from waybill.partition.statistics import OTHER, reason_kinds
 from waybill.quarantine.offset_sets import Offsets, OffsetsBuilder, by_topic_partition
 from waybill.quarantine.row_filter import RowFilter
 from waybill.quarantine.view import View
 from waybill.records.decode import MESSAGE_SCHEMA, NO_TIMESTAMP_US
+from waybill.records.limits import SET_ASIDE
 from waybill.staging.file_writer import write_data_files
 from waybill.staging.table_layout import TableLayout
 
@@ -70,8 +70,9 @@ def _messages(rows: pa.RecordBatch) -> pa.RecordBatch:
         "headers": rows.column("headers"),
     }
     messages = pa.RecordBatch.from_arrays([columns[field.name] for field in MESSAGE_SCHEMA], schema=MESSAGE_SCHEMA)
-    # A message that the archive's format could not hold never goes to the parser: it stays, with that reason.
-    aside = pc.equal(rows.column("parser"), BackupFormat.TEXT.value)
+    # A message that the archive's format could not hold never goes to the parser: it stays, with that reason. So does
+    # one beyond the limits, whose value is only in the archive: a backfill reads it after the limit was raised.
+    aside = pc.is_in(rows.column("parser"), value_set=pa.array([BackupFormat.TEXT.value, MESSAGE_LIMITS]))
     if not pc.any(aside).as_py():
         return messages
     why = pc.if_else(aside, rows.column("reason"), pa.scalar(None, pa.string()))

@@ -70,12 +70,30 @@ class Fault(IntEnum):
 START, END, BASE_OFFSET, LAST_DELTA, BASE_TIMESTAMP, APPEND_TIME, IS_APPEND_TIME, COUNT, BATCH_COLUMNS = range(9)
 # `state`: where the next call of `measure` continues. POSITION is -1 before the first record of a batch.
 BATCH, POSITION, DONE, LAST_SEEN, FAULT, STATE_FIELDS = range(6)
-# Rows of `spans`: where a record's parts lie. A length of -1 is null.
+# Elements of `limits`: the offsets that are wanted, and the size and the number of headers of one message at most.
+FIRST_OFFSET, NEXT_OFFSET, MAX_BYTES, MAX_HEADERS, LIMITS = range(5)
+# Rows of `spans`: where a record's parts lie. A length of -1 is null. Of a message that exceeds a limit, HEADERS holds
+# TOO_LARGE or TOO_MANY_HEADERS, and VALUE the size or the number of headers; the value is null, and it has no headers.
 KEY, KEY_LENGTH, VALUE, VALUE_LENGTH, HEADERS, HEADER_COUNT, SPAN_ROWS = range(7)
-# `totals`: sums over the rows of one call.
-KEY_BYTES, KEY_NULLS, VALUE_BYTES, VALUE_NULLS, N_HEADERS, HKEY_BYTES, HVALUE_BYTES, HVALUE_NULLS, TOTALS = range(9)
+TOO_LARGE, TOO_MANY_HEADERS = -1, -2
+KEPT_KEY_BYTES = 64 << 10
+"""The longest key that is kept of a message that exceeds a limit."""
+# `totals`: sums over the rows of one call. BEYOND: how many messages exceed a limit.
+KEY_BYTES, KEY_NULLS, VALUE_BYTES, VALUE_NULLS, N_HEADERS, HKEY_BYTES, HVALUE_BYTES, HVALUE_NULLS, BEYOND, TOTALS = (
+    range(10)
+)
 # `record`: the last parsed record; its first fields are those of a column of `spans`.
-R_OFFSET_DELTA, R_TIMESTAMP_DELTA, R_END, R_HKEY_BYTES, R_HVALUE_BYTES, R_HVALUE_NULLS, RECORD_FIELDS = range(6, 13)
+(
+    R_OFFSET_DELTA,
+    R_TIMESTAMP_DELTA,
+    R_END,
+    R_HKEY_BYTES,
+    R_HVALUE_BYTES,
+    R_HVALUE_NULLS,
+    R_LENGTH,
+    RECORD_FIELDS,
+) = range(6, 14)
+_LARGEST_INT32 = (1 << 31) - 1
 
 
 @compiled
@@ -139,6 +157,7 @@ def _parse_record(source: Array, position: Int, end: Int, record: Array) -> Int:
     length, position = _varint(source, position, end, 5)
     if position < 0 or length < 1 or length > end - position:
         return Fault.RECORD_LENGTH.value
+    record[R_LENGTH] = length
     end = position + length
     delta, position = _varint(source, position + 1, end, 10)  # the byte of attributes is unused
     if position < 0:
@@ -161,6 +180,27 @@ def _parse_record(source: Array, position: Int, end: Int, record: Array) -> Int:
         return Fault.RECORD_END.value
     record[R_END] = end
     return Fault.NONE.value
+
+
+@compiled
+def _apply_limits(record: Array, limits: Array, totals: Array) -> None:
+    """Leave the value and the headers out of a record that exceeds a limit, and note which one."""
+    if record[R_LENGTH] > limits[MAX_BYTES]:
+        record[VALUE] = record[R_LENGTH]
+        record[HEADERS] = TOO_LARGE
+    elif record[HEADER_COUNT] > limits[MAX_HEADERS]:
+        record[VALUE] = min(record[HEADER_COUNT], _LARGEST_INT32)
+        record[HEADERS] = TOO_MANY_HEADERS
+    else:
+        return
+    record[VALUE_LENGTH] = -1
+    record[HEADER_COUNT] = 0
+    record[R_HKEY_BYTES] = 0
+    record[R_HVALUE_BYTES] = 0
+    record[R_HVALUE_NULLS] = 0
+    if record[KEY_LENGTH] > KEPT_KEY_BYTES:
+        record[KEY_LENGTH] = -1
+    totals[BEYOND] += 1
 
 
 @compiled
@@ -224,9 +264,12 @@ def _measure_batch(
             state[FAULT] = fault
             return row, room
         offset = batch[BASE_OFFSET] + delta
-        if limits[0] <= offset < limits[1]:
+        if limits[FIRST_OFFSET] <= offset < limits[NEXT_OFFSET]:
+            beyond = totals[BEYOND]
+            _apply_limits(record, limits, totals)
             size = _size(record)
             if size > room and row > 0:
+                totals[BEYOND] = beyond  # the next call counts it
                 return row, -1
             room = max(room - size, 0)
             _keep(record, batch, row, offset, offsets, timestamps, spans)
@@ -254,7 +297,7 @@ def measure(
 ) -> Int:
     """Walk records from `state` on until the row arrays or `max_bytes` are full, or all batches are done.
 
-    Notes the rows with an offset in `[limits[0], limits[1])` and returns their number. Sets `state[FAULT]` if the
+    Notes the rows with an offset within the limits and returns their number. Sets `state[FAULT]` if the
     records of batch `state[BATCH]` are malformed. After the last batch, `state[BATCH] == len(batches)`.
     """
     record = np.empty(RECORD_FIELDS, np.int64)
@@ -273,6 +316,75 @@ def measure(
         state[BATCH] += 1
         state[POSITION] = -1
     return row
+
+
+@compiled
+def whole_records(source: Array, position: Int, end: Int, most: Int, max_bytes: Int, last: Int) -> tuple[Int, Int]:
+    """Return how many whole records of at most `max_bytes` follow each other, and where the last of them ends.
+
+    At most `most`, which begin before `last`. What follows is cut short at `end`, too large, or has a damaged length.
+    """
+    count = np.int64(0)
+    while count < most and position < last:
+        length, start = _varint(source, position, end, 5)
+        if start < 0 or length < 1 or length > max_bytes or length > end - start:
+            break
+        position = start + length
+        count += 1
+    return count, position
+
+
+@compiled
+def measure_head(
+    source: Array,
+    position: Int,
+    end: Int,
+    batch: Array,
+    state: Array,
+    limits: Array,
+    offsets: Array,
+    timestamps: Array,
+    spans: Array,
+    totals: Array,
+) -> Int:
+    """Note the record at `position`, which exceeds `MAX_BYTES`, from its first bytes alone; return the rows: 0 or 1.
+
+    The bytes up to `end` hold everything before the value, if the key is one to keep. `state[POSITION]` becomes the end
+    of the record, which lies beyond `end`. Sets `state[LAST_SEEN]`, and `state[FAULT]` if the bytes are malformed.
+    """
+    totals[:] = 0
+    record = np.zeros(RECORD_FIELDS, np.int64)
+    length, position = _varint(source, position, end, 5)
+    state[FAULT] = Fault.RECORD_FIELDS.value
+    if position < 0 or length < 1:
+        state[FAULT] = Fault.RECORD_LENGTH.value
+        return 0
+    state[POSITION] = position + length
+    record[R_LENGTH] = length
+    delta, position = _varint(source, position + 1, end, 10)
+    if position < 0:
+        return 0
+    record[R_TIMESTAMP_DELTA] = delta
+    delta, position = _varint(source, position, end, 5)
+    if position < 0:
+        return 0
+    key_length, position = _varint(source, position, end, 5)
+    if position < 0 or key_length > state[POSITION] - position:
+        return 0
+    if not state[LAST_SEEN] < delta <= batch[LAST_DELTA]:
+        state[FAULT] = Fault.OFFSET.value
+        return 0
+    state[FAULT] = Fault.NONE.value
+    state[LAST_SEEN] = delta
+    offset = batch[BASE_OFFSET] + delta
+    if not limits[FIRST_OFFSET] <= offset < limits[NEXT_OFFSET]:
+        return 0
+    record[KEY] = position
+    record[KEY_LENGTH] = max(key_length, -1)
+    _apply_limits(record, limits, totals)
+    _keep(record, batch, 0, offset, offsets, timestamps, spans)
+    _add_to_totals(record, totals)
+    return 1
 
 
 @compiled
@@ -349,7 +461,7 @@ def measure_offsets(source: Array, batch: Array, limits: Array, offsets: Array) 
             return -Fault.OFFSET.value
         last = delta
         position = end
-        if limits[0] <= batch[BASE_OFFSET] + delta < limits[1]:
+        if limits[FIRST_OFFSET] <= batch[BASE_OFFSET] + delta < limits[NEXT_OFFSET]:
             offsets[row] = batch[BASE_OFFSET] + delta
             row += 1
     if position != batch[END]:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BadCompression",
+    "DecompressedStream",
     "OutputTooSmall",
     "Recompressor",
     "compress",
@@ -43,6 +44,9 @@ _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES = 32 << 10
 _BLOCK_LENGTH = struct.Struct(">i")
+_SNAPPY_RATIO = 24
+"""Snappy's shortest copy takes 3 bytes for 64: no block holds more than 22 times its own bytes."""
+_ARROW_NAMES = {Codec.GZIP: "gzip", Codec.LZ4: "lz4", Codec.ZSTD: "zstd"}
 _MODULES: dict[Codec, Any] = {Codec.GZIP: cramjam.gzip, Codec.LZ4: cramjam.lz4, Codec.ZSTD: cramjam.zstd}
 # cramjam's errors differ only in their text; unit tests check these texts against the installed version.
 _TOO_SMALL = ("failed to write whole buffer", "output buffer")
@@ -126,15 +130,72 @@ def _decompress_snappy(data: memoryview, output: memoryview) -> int:
     if data[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
         return int(cramjam.snappy.decompress_raw_into(data, output))
     # As in other clients, the version fields after the magic are not checked: Redpanda writes them little-endian.
-    position, written = len(_XERIAL_HEADER), 0
+    written = 0
+    for block in _xerial_blocks(data):
+        written += int(cramjam.snappy.decompress_raw_into(block, output[written:]))
+    return written
+
+
+def _xerial_blocks(data: memoryview) -> Iterator[memoryview]:
+    position = len(_XERIAL_HEADER)
     while position < len(data):
         start = position + _BLOCK_LENGTH.size
         length = _BLOCK_LENGTH.unpack_from(data, position)[0] if start <= len(data) else -1
         position = start + length
         if length < 0 or position > len(data):
             raise BadCompression("a snappy block is cut short")
-        written += int(cramjam.snappy.decompress_raw_into(data[start:position], output[written:]))
-    return written
+        yield data[start:position]
+
+
+class DecompressedStream:
+    """A records section, decompressed piece by piece: the memory does not depend on its size.
+
+    Only a block of snappy is decompressed as a whole: at most `_SNAPPY_RATIO` times its own bytes.
+    """
+
+    def __init__(self, codec: Codec, data: memoryview) -> None:
+        self._source = _opened(codec, data)
+
+    def read_into(self, target: memoryview) -> int:
+        """Fill `target` as far as the section goes, and return the number of bytes. Raises `BadCompression`."""
+        filled = 0
+        try:
+            while filled < len(target) and (read := self._source.readinto(target[filled:])):
+                filled += read
+        except (OSError, cramjam.DecompressionError) as error:
+            raise BadCompression(str(error)) from None
+        return filled
+
+
+def _opened(codec: Codec, data: memoryview) -> Any:
+    """Return an object with `readinto`."""
+    import pyarrow as pa  # lanes decompress nothing, and start every minute
+
+    if codec is Codec.SNAPPY:
+        return _SnappyBlocks(_xerial_blocks(data) if data[: len(_XERIAL_MAGIC)] == _XERIAL_MAGIC else iter([data]))
+    source = pa.BufferReader(pa.py_buffer(data))
+    return source if codec is Codec.NONE else pa.CompressedInputStream(source, _ARROW_NAMES[codec])
+
+
+class _SnappyBlocks:
+    """Reads raw blocks of snappy one after the other."""
+
+    def __init__(self, blocks: Iterator[memoryview]) -> None:
+        self._blocks = blocks
+        self._rest = memoryview(b"")
+
+    def readinto(self, target: memoryview) -> int:
+        while not len(self._rest):
+            block = next(self._blocks, None)
+            if block is None:
+                return 0
+            # Not more than a sound block can hold: the length at its start is not to be believed.
+            size = min(_SNAPPY_RATIO * len(block), cramjam.snappy.decompress_raw_len(block))
+            self._rest = memoryview(bytearray(size))
+            self._rest = self._rest[: int(cramjam.snappy.decompress_raw_into(block, self._rest))]
+        count = min(len(target), len(self._rest))
+        target[:count], self._rest = self._rest[:count], self._rest[count:]
+        return count
 
 
 def recompress(frame: Frame, level: int) -> Frame:

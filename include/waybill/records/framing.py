@@ -60,8 +60,8 @@ HEADER_BYTES = 61
 MAX_OFFSETS_IN_BATCH = 1 << 31
 """A batch stores its last offset as an int32 distance from its first offset."""
 
-DEFAULT_MAX_BATCH_BYTES = 256 << 20
-"""A longer batch is refused, since its length is probably damaged. Kafka's default `max.message.bytes` is 1 MiB."""
+DEFAULT_MAX_BATCH_BYTES = 1 << 31
+"""No batch is longer, for its length is an int32. Kafka's default `max.message.bytes` is 1 MiB; topics may have any."""
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _LENGTH_OFFSET, _MAGIC_OFFSET, _CRC_OFFSET, _CRC_START = 8, 16, 17, 21
@@ -335,8 +335,7 @@ def _missing(rest: bytes, position: int, where: str, max_batch_bytes: int) -> in
         raise CorruptBatch(
             where,
             position,
-            f"batch length {size - _LOG_OVERHEAD:,} exceeds the limit of {max_batch_bytes:,} bytes a batch. "
-            f"If the topic's max.message.bytes is that large, raise max_batch_bytes",
+            f"batch length {size - _LOG_OVERHEAD:,} exceeds {max_batch_bytes:,} bytes: the length is probably damaged",
         )
     return size - len(rest)
 

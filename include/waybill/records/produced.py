@@ -21,7 +21,6 @@ import crc32c
 from waybill.errors import CorruptBatch
 from waybill.records.framing import (
     BATCH_MAGIC,
-    DEFAULT_MAX_BATCH_BYTES,
     HEADER_BYTES,
     BatchHeader,
     Codec,
@@ -38,6 +37,8 @@ _CHECKED = struct.Struct(">hiqqqhii")
 _NO_EPOCH = -1
 _SEQUENCE_MASK = (1 << 31) - 1
 _CODEC_MASK = 0x07
+_MOST_RECORD_BYTES = 256 << 20
+"""A batch is decompressed as a whole to be built again, and a few kilobytes can hold gigabytes."""
 
 
 class Producer(NamedTuple):
@@ -90,7 +91,7 @@ def renumber(
     next_offset: int,
     where: str,
     *,
-    max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES,
+    max_batch_bytes: int = _MOST_RECORD_BYTES,
 ) -> Frame | None:
     """Return a batch of the records with an offset in `[first_offset, next_offset)`, without missing offsets.
 
@@ -158,6 +159,10 @@ def _records(frame: Frame, where: str, max_batch_bytes: int) -> memoryview:
         except OutputTooSmall:
             if room >= max_batch_bytes:
                 raise CorruptBatch(
-                    where, frame.position, f"holds more than {max_batch_bytes:,} bytes of records"
+                    where,
+                    frame.position,
+                    f"the batch of offsets {frame.header.base_offset}–{frame.header.next_offset - 1} holds more than "
+                    f"{max_batch_bytes:,} bytes of records, and would have to be built again. It can be restored as it "
+                    f"is, if it lacks no offset: give ranges that do not begin or end within it; or leave it out",
                 ) from None
             room *= 4

@@ -195,6 +195,7 @@ class _Reading:
             next_offset=min(next_offset, self._next_offset),
             verify_crc=False,
             buffers=self._buffers,
+            set_aside=True,
         )
         for batch in decoded:
             found += self._wanted.select(self._tp, batch)

@@ -7,7 +7,9 @@ from collections.abc import Collection
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from waybill.errors import CorruptBatch
 from waybill.names import TopicPartition
+from waybill.records.limits import SET_ASIDE, is_beyond_limits
 from waybill.replay.message import ReplayedMessage
 
 __all__ = ["Wanted"]
@@ -27,7 +29,8 @@ class Wanted:
     def select(self, tp: TopicPartition, messages: pa.RecordBatch) -> list[ReplayedMessage]:
         """Return the wanted messages of a batch of `records.decode.MESSAGE_SCHEMA`, in its order.
 
-        A message without a timestamp or without a key is never wanted.
+        A message without a timestamp or without a key is never wanted. Raises `CorruptBatch` for a wanted message that
+        no reader can hold: its null value is no tombstone.
         """
         # Keys first: of most batches, none is left.
         found = messages.filter(pc.is_in(messages.column("key"), value_set=self._key_set))
@@ -35,6 +38,7 @@ class Wanted:
             return []
         timestamps = found.column("timestamp")
         found = found.filter(pc.and_(pc.greater_equal(timestamps, self._from), pc.less(timestamps, self._to)))
+        _check_complete(tp, found)
         columns = zip(
             found.column("offset").to_pylist(),
             found.column("timestamp").cast(pa.int64()).to_pylist(),
@@ -49,3 +53,12 @@ class Wanted:
             )
             for offset, timestamp_us, key, value, headers in columns
         ]
+
+
+def _check_complete(tp: TopicPartition, found: pa.RecordBatch) -> None:
+    """Raise `CorruptBatch` if a wanted message has no value here, since it is larger than any reader can hold."""
+    if SET_ASIDE not in found.schema.names:
+        return
+    for offset, why in zip(found.column("offset").to_pylist(), found.column(SET_ASIDE).to_pylist(), strict=True):
+        if why is not None and is_beyond_limits(why):
+            raise CorruptBatch(str(tp), 0, f"offset {offset} cannot be replayed: {why}")

@@ -183,7 +183,7 @@ def _misplaced_key(kafka: KafkaSource, tp: TopicPartition, counts: Collection[in
     if chunk is None:
         return None
     frames = [frame for frame in chunk.frames if _is_readable(frame.header)]
-    for batch in decode(frames, where=chunk.where):
+    for batch in decode(frames, where=chunk.where, set_aside=True):
         for key in batch.column("key").unique().to_pylist():
             if key is not None and all(partition_of(key, count) != tp.partition for count in counts):
                 return bytes(key)

@@ -114,7 +114,9 @@ class Reader:
             for chunk in chunks:
                 frames = [frame for frame, is_archived in select_archived(chunk) if is_archived]
                 found = []
-                for batch in decode(frames, where=chunk.where, first_offset=first_offset, next_offset=end):
+                for batch in decode(
+                    frames, where=chunk.where, first_offset=first_offset, next_offset=end, set_aside=True
+                ):
                     found += self._wanted.select(tp, batch)
                 offset = min(chunk.next_offset, end)
                 yield Piece(found, offset)

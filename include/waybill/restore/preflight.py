@@ -13,6 +13,7 @@ from waybill.archive.topic_settings import find_topic_settings
 from waybill.config import Config
 from waybill.config.quantities import format_duration
 from waybill.names import TopicPartition
+from waybill.records.limits import LARGEST
 from waybill.restore.request import Request, SourceRange
 from waybill.sources.target import KafkaTarget, Operation, TargetTopic
 from waybill.store import Store
@@ -221,7 +222,7 @@ def _schema_ids(store: Store, each: SourceRange) -> set[int]:
 
     ids: set[int] = set()
     for span in spans_from(each.tp, each.objects, each.first_offset):
-        for messages in read_span(store, span, in_part=True):
+        for messages in read_span(store, span, in_part=True, limits=LARGEST):
             heads = pc.unique(pc.binary_slice(messages.column("value").drop_null(), 0, 5)).to_pylist()
             ids.update(int.from_bytes(head[1:], "big") for head in heads if len(head) == 5 and head[0] == 0)
     return ids

@@ -178,7 +178,9 @@ def _first_at(batch: memoryview, key: str, whole: SourceRange, until_ms: int) ->
 
     from waybill.records.decode import decode
 
-    for messages in decode(batch, where=key, first_offset=whole.first_offset, next_offset=whole.next_offset):
+    for messages in decode(
+        batch, where=key, first_offset=whole.first_offset, next_offset=whole.next_offset, set_aside=True
+    ):
         late = pc.greater_equal(messages.column("timestamp").cast("int64"), until_ms * 1000)
         found = pc.index(late, True).as_py()
         if found >= 0:

@@ -18,6 +18,7 @@ from waybill.archive.spans import Span, read_span
 from waybill.config import Config, Stream
 from waybill.errors import ChainBroken, CorruptBatch, IndexDamaged
 from waybill.names import TopicPartition
+from waybill.records.limits import Limits
 from waybill.staging.services import Services, services_of
 from waybill.store import Store
 from waybill.tables import load_dedup_tables, load_tables, read_progress, translate_storage_errors
@@ -147,7 +148,7 @@ def _find_in_archive(store: Store, stream: Stream, tp: TopicPartition, offset: i
     if held is None or not held.name.first_offset <= offset < held.next_offset:
         return
     found["object"] = held
-    found["message"] = _read(store, held, tp, offset)
+    found["message"] = _read(store, stream, held, tp, offset)
 
 
 def read_message(store: Store, stream: Stream, tp: TopicPartition, offset: int) -> dict[str, Any] | None:
@@ -156,12 +157,17 @@ def read_message(store: Store, stream: Stream, tp: TopicPartition, offset: int) 
     Raises `ChainBroken`, `CorruptBatch` or `StoreUnavailable`.
     """
     held = next(walk_chain(store, stream.generation, tp, from_offset=offset), None)
-    return None if held is None else _read(store, held, tp, offset)
+    return None if held is None else _read(store, stream, held, tp, offset)
 
 
-def _read(store: Store, held: ChainObject, tp: TopicPartition, offset: int) -> dict[str, Any] | None:
-    """Return the message at an offset of an object. The object is read up to the record batch that has it."""
-    for batch in read_span(store, Span(tp, held.key, offset, offset + 1, held.size_bytes), in_part=True):
+def _read(store: Store, stream: Stream, held: ChainObject, tp: TopicPartition, offset: int) -> dict[str, Any] | None:
+    """Return the message at an offset of an object. The object is read up to the record batch that has it.
+
+    A message beyond the stream's limits has no value and no headers, and the key `set_aside` with the reason.
+    """
+    span = Span(tp, held.key, offset, offset + 1, held.size_bytes)
+    limits = Limits(*stream.message_limits.both)
+    for batch in read_span(store, span, in_part=True, limits=limits):
         for row in batch.to_pylist():
             return dict(row)
     return None

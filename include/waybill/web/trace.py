@@ -18,6 +18,7 @@ from waybill.config import Config
 from waybill.config.quantities import counted
 from waybill.errors import ConfigError, StoreUnavailable, WaybillError
 from waybill.names import TopicPartition
+from waybill.records.limits import SET_ASIDE, is_beyond_limits
 from waybill.web.figures import bytes_text, count_text
 from waybill.web.frame import Links
 from waybill.web.trace_page import (
@@ -85,6 +86,8 @@ class PageTracer:
                 return read_message(services.store, config.stream(name), tp, offset)
 
         message = self._run(read)
+        if message is not None and is_beyond_limits(message.get(SET_ASIDE) or ""):
+            raise LookupError(f"{tp}@{offset} is not shown: {message[SET_ASIDE]}")
         if message is None or message["value"] is None:
             raise LookupError(f"the archive has no value at {tp}@{offset}")
         return bytes(message["value"])
@@ -241,7 +244,7 @@ def _object(found: Traced, bucket: str) -> ObjectView | None:
 
 
 def _message(message: Mapping[str, Any], raw_href: str) -> MessageView:
-    value = message["value"]
+    value, aside = message["value"], message.get(SET_ASIDE) or ""
     text, is_text, is_cut = _bytes_text(value)
     return MessageView(
         timestamp=value_text(message["timestamp"]),
@@ -249,7 +252,7 @@ def _message(message: Mapping[str, Any], raw_href: str) -> MessageView:
         value=text,
         is_text=is_text,
         is_cut=is_cut,
-        size="null: a tombstone" if value is None else bytes_text(len(value)),
+        size=aside if is_beyond_limits(aside) else "null: a tombstone" if value is None else bytes_text(len(value)),
         headers=tuple(_headers(message["headers"])),
         raw_href=raw_href,
     )

@@ -35,7 +35,7 @@ streams:
     table: analytics.flights
 """
 
-KEYS_OF_STREAM = "source, topics, kinesis, generation, start, isolation_level, key_partitioner, upload, format, recompress, ingest, parser, columns, table, partition_by, event_time_bounds, sink, partition, quarantine, quality, promises, dedup, maintenance"
+KEYS_OF_STREAM = "source, topics, kinesis, generation, start, isolation_level, key_partitioner, upload, format, recompress, ingest, parser, columns, table, partition_by, event_time_bounds, message_limits, sink, partition, quarantine, quality, promises, dedup, maintenance"
 
 
 def load(tmp_path: Path, text: str) -> Config:

@@ -154,6 +154,7 @@ class _Growing:
             next_offset=each.next_offset,
             verify_crc=False,
             buffers=self._buffers,
+            set_aside=True,  # keys and timestamps are there
         )
         for batch in batches:
             messages += batch.num_rows

@@ -180,9 +180,9 @@ def _check_batches(inputs: Sequence[bytes]) -> None:
         data = _batch(given)
         if data is None:
             continue
-        found, error = _read(lambda data=data: list(decode(data, where=_WHERE, max_batch_bytes=_MAX_BATCH_BYTES)))
+        found, error = _read(lambda data=data: list(decode(data, where=_WHERE)))
         offsets, other = _read(
-            lambda data=data: list(decode_offsets(data, where=_WHERE, max_batch_bytes=_MAX_BATCH_BYTES))
+            lambda data=data: list(decode_offsets(data, where=_WHERE))
         )
         header = read_header(data, 0, _WHERE)
         records = _rows(found) if error is None else None
