@@ -181,9 +181,7 @@ def _check_batches(inputs: Sequence[bytes]) -> None:
         if data is None:
             continue
         found, error = _read(lambda data=data: list(decode(data, where=_WHERE)))
-        offsets, other = _read(
-            lambda data=data: list(decode_offsets(data, where=_WHERE))
-        )
+        offsets, other = _read(lambda data=data: list(decode_offsets(data, where=_WHERE)))
         header = read_header(data, 0, _WHERE)
         records = _rows(found) if error is None else None
         if not given[0] and header.record_count and not header.is_control:
