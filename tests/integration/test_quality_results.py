@@ -50,6 +50,7 @@ def test_an_audit_of_a_run_has_results_of_both_kinds(audited: tuple[Scene, Audit
         "quarantine_share",
         "event_time_null_share",
         "message_id_null_share",
+        "parser_failed",
         "expect_column_values_to_be_between",
         "expect_column_values_to_be_unique",
     }

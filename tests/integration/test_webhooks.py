@@ -297,7 +297,7 @@ def test_a_redirect_to_a_metadata_address_is_not_followed(status: int) -> None:
     with receiving(receiver):
         outcome = webhook(receiver.url).deliver(batches(1)[0])
     assert isinstance(outcome, Refused)
-    assert f"redirects to {location}" in outcome.reason
+    assert "redirects to http://169.254.169.254/… " in outcome.reason, "the path may hold a secret"
     assert len(receiver.keys) == 1
 
 

@@ -48,7 +48,7 @@ def test_a_failed_dead_mans_ping_and_the_log_of_httpx_show_no_url(caplog: pytest
         channels.ping(connection)
     assert SECRET not in str(failed.value)
     mask_urls_in_log("httpx")
-    with caplog.at_level(logging.DEBUG):
+    with caplog.at_level(logging.DEBUG, logger="httpx"):  # tasks silence it, and others of this process may have
         transport = httpx.MockTransport(lambda _: httpx.Response(200))
         with httpx.Client(transport=transport) as client:
             client.get(URL)

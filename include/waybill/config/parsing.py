@@ -292,6 +292,22 @@ class ParseSettings(Section):
         None, description="The format of the files that rows are written to; none: rows are written to the table."
     )
 
+    def document(self) -> dict[str, Any]:
+        """Return the settings as a plan stores them.
+
+        Limits at their defaults are left out: so an earlier Waybill, which does not know them, reads the plan.
+        """
+        found = self.model_dump(mode="json")
+        for section, stored, key in (
+            (self, found, "message_limits"),
+            (self.parser, found["parser"], "limits"),
+            (self.parser, found["parser"], "max_other_keys"),
+        ):
+            limit = type(section).model_fields.get(key)
+            if limit is not None and getattr(section, key) == limit.default:
+                del stored[key]
+        return found
+
 
 def check_columns(parser: ParserConfig, columns: Columns) -> None:
     """Raise an error at the key of a column that the parser cannot return."""

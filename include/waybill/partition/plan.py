@@ -83,7 +83,7 @@ class Plan:
             "stream": self.stream,
             "generation": self.generation,
             "created_at": self.created_at.isoformat(),
-            "reading": self.parse_settings.model_dump(mode="json"),
+            "reading": self.parse_settings.document(),
             "start": offsets_document(self.start),
             "end": offsets_document(self.end),
             "tasks": [

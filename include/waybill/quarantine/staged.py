@@ -79,7 +79,7 @@ class StagedRetry:
             "number": self.number,
             "run": self.run_id,
             "created_at": self.created_at.isoformat(),
-            "reading": self.parse_settings.model_dump(mode="json"),
+            "reading": self.parse_settings.document(),
             "choice": self.choice,
             "rows": self.rows,
             "ranges": {str(tp): list(ends) for tp, ends in sorted(self.ranges.items())},
