@@ -7,7 +7,8 @@ warning, which the plan keeps:
 - A config that the target refuses, such as one that its version does not know, is left out.
 - `message.timestamp.type` is CreateTime while the restore runs: LogAppendTime would replace the archived timestamps.
   When everything is restored, it is as it was: the target keeps the type and the timestamps of batches that it has.
-- `min.insync.replicas` above the number of replicas becomes that number: the target would refuse every batch.
+- `min.insync.replicas` above the number of replicas becomes that number: older brokers refuse every batch, and those of
+  today treat both alike.
 """
 
 from __future__ import annotations
@@ -71,11 +72,11 @@ def plan_creation(
         problems.append(
             _difference(
                 f"topic {name!r} will be created with {_MIN_IN_SYNC}={answer.replicas}, not {wanted}: with "
-                f"{answer.replicas} replicas, the target would refuse every batch",
+                f"{answer.replicas} replicas, older brokers refuse every batch",
                 f"Give --replication-factor {wanted} or more to keep it",
             )
         )
-    topic = TargetTopic(name, "", partitions, known, config, frozenset(), answer.replicas)
+    topic = TargetTopic(name, "", partitions, known, config, frozenset(), answer.replicas, answer.replicas)
     return Creation(topic, answer.config is not None, comes_back, tuple(problems))
 
 

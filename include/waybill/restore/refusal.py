@@ -27,6 +27,8 @@ __all__ = ["explain"]
 
 logger = logging.getLogger(__name__)
 
+_AFTER, _BEFORE = "message.timestamp.after.max.ms", "message.timestamp.before.max.ms"
+
 
 class _Message(NamedTuple):
     """The message that is refused, or the first of a batch that is refused as a whole."""
@@ -49,7 +51,8 @@ def explain(
     What cannot be found out, because the archive or the target does not answer, is left out of it.
     """
     now_ms = int(clock() * 1000)
-    message = _refused_message(refused, now_ms)
+    config = _config(target, partition.target_topic)
+    message = _refused_message(refused, config, now_ms)
     offset = _archived_offset(store, plan, partition, refused.offset + message.position)
     named = f"the message at archived offset {offset}" if offset is not None else "a message"
     what = (
@@ -57,14 +60,14 @@ def explain(
         f"{time_text(message.timestamp_ms)} ({message.timestamp_ms}), in a batch of {refused.messages:,} messages and "
         f"{len(refused.batch):,} bytes: {refused.reason}"
     )
-    remedy = _remedy(refused, message, _config(target, partition.target_topic), now_ms)
+    remedy = _remedy(refused, message, config, now_ms)
     return RestoreStopped(
         f"{what}. {remedy}, then continue with: waybill restore run --id {plan.id}. Everything before this batch is in "
         f"the target"
     )
 
 
-def _refused_message(refused: BatchRefused, now_ms: int) -> _Message:
+def _refused_message(refused: BatchRefused, config: Mapping[str, str], now_ms: int) -> _Message:
     from waybill.records.decode import decode
 
     times: list[int] = []
@@ -72,9 +75,15 @@ def _refused_message(refused: BatchRefused, now_ms: int) -> _Message:
         times += [each // 1000 for each in messages.column("timestamp").cast("int64").to_pylist()]
     index = refused.refused_record
     if index is None and refused.error is kafka_errors.InvalidTimestampError:
-        index = max(range(len(times)), key=lambda each: abs(times[each] - now_ms))
+        index = max(range(len(times)), key=lambda each: _excess_ms(times[each], config, now_ms))
     index = 0 if index is None or not 0 <= index < len(times) else index
     return _Message(index, times[index])
+
+
+def _excess_ms(timestamp_ms: int, config: Mapping[str, str], now_ms: int) -> int:
+    """Return how far a timestamp is beyond the topic's limits; negative within them. The brokers' clock may differ."""
+    after_ms, before_ms = int(config.get(_AFTER, 0)), int(config.get(_BEFORE, 0))
+    return max(timestamp_ms - now_ms - after_ms, now_ms - timestamp_ms - before_ms)
 
 
 def _archived_offset(store: Store, plan: Plan, partition: PartitionPlan, target_offset: int) -> int | None:
@@ -116,7 +125,7 @@ def _remedy(refused: BatchRefused, message: _Message, config: Mapping[str, str],
     error = refused.error
     if error is kafka_errors.InvalidTimestampError:
         ahead_ms = message.timestamp_ms - now_ms
-        key = "message.timestamp.after.max.ms" if ahead_ms > 0 else "message.timestamp.before.max.ms"
+        key = _AFTER if ahead_ms > 0 else _BEFORE
         return _raise(config, key, f"more than {abs(ahead_ms)}")
     if error is kafka_errors.InvalidRecordError and "compact" in config.get("cleanup.policy", ""):
         return (

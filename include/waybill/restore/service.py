@@ -19,7 +19,7 @@ from waybill.names import TopicPartition, restore_event_key, restore_plan_key, r
 from waybill.restore.comparison import NOT_CHECKED, PartitionComparison, compare
 from waybill.restore.creation import Creation
 from waybill.restore.groups import Move, commit_moves, plan_moves
-from waybill.restore.offset_map import Place, find_place
+from waybill.restore.offset_map import find_mapped_end
 from waybill.restore.plan import PartitionPlan, Plan, find_plan
 from waybill.restore.preflight import SUSPENDED, WHILE_RESTORING, examine, examine_schemas
 from waybill.restore.problem import Problem
@@ -41,7 +41,6 @@ __all__ = [
 ]
 
 _COMPLETE = "complete"
-_ANY_OFFSET = 1 << 63
 FindConnection = Callable[[str], Connection]
 
 
@@ -240,12 +239,7 @@ def _has_lost(store: Store, target: KafkaTarget, plan: Plan) -> bool:
     """
     check_target(target, plan)
     ends = target.log.offsets([each.target for each in plan.partitions])
-    for each in plan.partitions:
-        start = Place(each.first_offset, each.target_offset)
-        restored = find_place(store, plan.id, each.source, _ANY_OFFSET, start)
-        if ends[each.target].end < restored.target_offset:
-            return True
-    return False
+    return any(ends[each.target].end < find_mapped_end(store, plan.id, each.source) for each in plan.partitions)
 
 
 def _record_completion(store: Store, plan: Plan) -> None:

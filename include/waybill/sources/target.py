@@ -70,6 +70,8 @@ class TargetTopic:
     """What the user may do with the topic (`Operation`)."""
     in_sync: int | None = None
     """The number of in-sync replicas of the partition that has the fewest; None: not known."""
+    replicas: int | None = None
+    """The number of replicas of that partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +130,9 @@ class KafkaTarget:
             return None
         (metadata,) = self._ask(f"could not describe topic {name}", request).topics
         config = self._configs(name)
+        in_sync, replicas = min(
+            ((len(each.isr_nodes), len(each.replica_nodes)) for each in metadata.partitions), default=(None, None)
+        )
         return TargetTopic(
             name=name,
             topic_id=described.topic_id,
@@ -135,7 +140,8 @@ class KafkaTarget:
             config={key: value for key, value, _ in config},
             own_config={key: value for key, value, source in config if source in _OWN_CONFIG_SOURCES},
             allowed=frozenset(int(operation) for operation in metadata.authorized_operations or ()),
-            in_sync=min((len(each.isr_nodes) for each in metadata.partitions), default=None),
+            in_sync=in_sync,
+            replicas=replicas,
         )
 
     def check_new_topic(
