@@ -141,9 +141,6 @@ class _Partition:
             return self._advance()
         except OutOfSequence as error:
             return self._begin_again(error)
-        except BatchRefused as error:
-            self._fail(explain(self._store, self._target, self._restore, self.plan, error))
-            return False
         except WaybillError as error:
             self._fail(error)
             return False
@@ -158,6 +155,12 @@ class _Partition:
         self._close()
 
     def _advance(self) -> bool:
+        try:
+            return self._advance_by_chunk()
+        except BatchRefused as error:
+            raise explain(self._store, self._target, self._restore, self.plan, error) from error
+
+    def _advance_by_chunk(self) -> bool:
         if self._batches is None:
             self._begin()
         self._target.producer.check(self.plan.target)

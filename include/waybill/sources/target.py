@@ -169,7 +169,8 @@ class KafkaTarget:
         (answer,) = self._ask(action, request).topics
         error = kafka_errors.for_code(answer.error_code)
         if error not in (kafka_errors.NoError, kafka_errors.TopicAlreadyExistsError):
-            raise self._cluster.translate(action, error(answer.error_message or name))
+            acl = f"Create on topic {name}"
+            raise self._cluster.translate(action, error(answer.error_message or name), acl)
         self._wait_for_leaders(name, partitions)
 
     def delete_topic(self, name: str) -> None:
@@ -195,7 +196,8 @@ class KafkaTarget:
         (answer,) = self._ask(action, request).responses
         error = kafka_errors.for_code(answer.error_code)
         if error is not kafka_errors.NoError:
-            raise self._cluster.translate(action, error(answer.error_message or name))
+            acl = f"AlterConfigs on topic {name}"
+            raise self._cluster.translate(action, error(answer.error_message or name), acl)
 
     def producer_quotas(self) -> dict[str, float]:
         """Return the quotas of producers in bytes/s, by whom they limit, such as `user=alice`.
