@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from archived_stream import ArchivedStream
 from confluent_kafka import Consumer, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
-__all__ = ["Message", "config_of", "consume", "create_topic", "target_topic"]
+__all__ = ["Message", "alter_config", "config_of", "consume", "create_topic", "target_topic"]
 
 
 class Message(NamedTuple):
@@ -88,6 +88,14 @@ def create_topic(servers: str, name: str, partitions: int, **config: str) -> Non
     admin = AdminClient({"bootstrap.servers": servers})
     topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=settings)
     admin.create_topics([topic])[name].result(timeout=30)
+
+
+def alter_config(servers: str, topic: str, **config: str) -> None:
+    """Set configs of a topic, and leave the others."""
+    entries = [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in config.items()]
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+    admin = AdminClient({"bootstrap.servers": servers})
+    admin.incremental_alter_configs([resource])[resource].result(timeout=30)
 
 
 def config_of(servers: str, topic: str) -> dict[str, str]:

@@ -19,11 +19,12 @@ from archived_stream import WAYBILL, ArchivedStream
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from restore_scenes import config_of, consume, create_topic, target_topic
+from restore_scenes import alter_config, config_of, consume, create_topic, target_topic
 
 from devstack import Stack
 from devstack.jars import JarSet, resolve
 from waybill import names
+from waybill.archive.topic_settings import TopicSettings, record_topic_settings
 from waybill.errors import ChainBroken, CorruptBatch
 from waybill.ledger.signature import CheckResult, check_signed
 
@@ -486,3 +487,95 @@ def test_signed_report_says_what_was_compared(archived: ArchivedStream, monkeypa
         assert secret not in json.dumps(signed)
         signed["report"]["messages"] += 1
         assert check_signed(signed, key.public_key(), "report") is CheckResult.CHANGED
+
+
+def test_message_stamped_ahead_is_refused_and_named_and_restored_after_the_config_is_raised(
+    stack: Stack, tmp_path: Path, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unlimited = {"message.timestamp.after.max.ms": str((1 << 63) - 1)}
+    stream = ArchivedStream(tmp_path, topic_name, partitions=1, topic_config=unlimited)
+    ahead_ms = int(time.time() * 1000) + 2 * 3_600_000
+    producer = stream.producer(**{"compression.codec": "zstd", "linger.ms": 200})
+    for number in range(20):
+        timestamp = ahead_ms if number == 13 else 1_700_000_000_000
+        producer.produce(stream.topic, f"{number}".encode(), b"k", 0, timestamp=timestamp)
+        if number == 9:
+            assert producer.flush(30) == 0  # two batches at least
+    assert producer.flush(30) == 0
+    stream.ingest()
+    with target_topic(stream) as target:
+        ran = plan(stream, target)
+        assert ran.code == 1
+        [found] = [each for each in ran.document["problems"] if not each["warning"]]
+        assert "message.timestamp.after.max.ms=3600000" in found["what"]
+        assert f"({ahead_ms})" in found["what"]
+        assert "Set message.timestamp.after.max.ms of the topic to 7" in found["remedy"]
+        with monkeypatch.context() as patched:  # as if an estimate had missed the message
+            patched.setattr("waybill.restore.preflight.check_topic", lambda *_: iter(()))
+            stopped = stream.waybill("restore", "run", stream.name, *TO, "--to-topic", target, *REASON, "--json")
+        assert stopped.code == 1
+        error = stopped.document["partitions"][0]["error"]
+        assert f"the message at archived offset 13 of {stream.topic}/0" in error
+        assert f"({ahead_ms})" in error
+        assert "InvalidTimestampError" in error
+        assert "message.timestamp.after.max.ms of the topic to more than 7" in error
+        assert "(it is 3600000)" in error
+        assert [message.offset for message in consume(stream.servers, target)] == list(range(10))
+        alter_config(stream.servers, target, **unlimited)
+        restore = restore_id(stream)
+        assert stream.waybill("restore", "run", "--id", restore).code == 0
+        assert stream.waybill("restore", "verify", restore).code == 0
+        before, after = consume(stream.servers, stream.topic), consume(stream.servers, target)
+        assert [message.without_offset() for message in after] == [message.without_offset() for message in before]
+
+
+def test_topic_archived_with_append_time_is_created_with_create_time_until_everything_is_restored(
+    stack: Stack, tmp_path: Path, topic_name: str
+) -> None:
+    config = {"message.timestamp.type": "LogAppendTime", "max.message.bytes": "2000000"}
+    stream = ArchivedStream(tmp_path, topic_name, partitions=1, topic_config=config)
+    stream.produce_events(50)
+    stream.ingest()
+    with stream.store() as store:
+        archived = {**config, "message.format.version": "2.8"}  # Kafka 4 does not know it
+        record_topic_settings(store, TopicSettings(stream.topic, "an-id", 1, archived), 1)
+    name = f"created-{topic_name}"
+    planned = plan(stream, name, "--create")
+    assert planned.code == 0, planned.err
+    texts = [each["what"] for each in planned.document["problems"]]
+    assert any("message.timestamp.type=CreateTime, not LogAppendTime" in text for text in texts), texts
+    assert any("without message.format.version=2.8" in text for text in texts), texts
+    assert planned.document["creates"][name]["message.timestamp.type"] == "CreateTime"
+    ran = stream.waybill("restore", "run", stream.name, *TO, "--to-topic", name, "--create", *REASON)
+    assert ran.code == 0, ran.err
+    assert "message.timestamp.type=CreateTime, not LogAppendTime" in ran.err.replace("\n", " ")
+    restore = restore_id(stream)
+    [document] = stream.waybill("restore", "status", restore, "--json").document
+    assert any("not LogAppendTime" in text for text in document["warnings"])
+    before, after = consume(stream.servers, stream.topic), consume(stream.servers, name)
+    assert [m.timestamp[1] for m in after] == [m.timestamp[1] for m in before]
+    assert {m.timestamp[0] for m in after} == {1}, "CreateTime"
+    found = config_of(stream.servers, name)
+    assert (found["message.timestamp.type"], found["max.message.bytes"]) == ("LogAppendTime", "2000000")
+    assert stream.waybill("restore", "verify", restore).code == 0
+
+
+@pytest.mark.parametrize(
+    ("config", "options", "expected"),
+    [
+        ({}, ("--replication-factor", "9"), "InvalidReplicationFactorError"),
+        ({"max.message.bytes": "300"}, (), "refuses batches of more than 300 bytes (max.message.bytes)"),
+        ({"retention.bytes": "1000"}, (), "keeps 1000 bytes of each partition"),
+    ],
+)
+def test_topic_that_cannot_be_created_or_would_lose_messages_is_refused_by_the_targets_own_answer(
+    archived: ArchivedStream, config: dict[str, str], options: tuple[str, ...], expected: str
+) -> None:
+    with archived.store() as store:
+        record_topic_settings(store, TopicSettings(archived.topic, "an-id", 2, config), 1)
+    ran = plan(archived, f"none-{archived.topic}", "--create", *options)
+    assert ran.code == 1
+    refused = [each["what"] for each in ran.document["problems"] if not each["warning"]]
+    assert any(expected in text for text in refused), refused
+    topics = AdminClient({"bootstrap.servers": archived.servers}).list_topics(timeout=30).topics
+    assert f"none-{archived.topic}" not in topics

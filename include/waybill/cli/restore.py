@@ -48,6 +48,7 @@ def run_plan(request: Request, *, as_json: bool) -> None:
         print_json(
             {
                 "possible": preview.is_possible,
+                "creates": {name: dict(each.topic.own_config) for name, each in preview.creations.items()},
                 "problems": [{"what": p.what, "remedy": p.remedy, "warning": p.is_warning} for p in preview.problems],
                 "partitions": [
                     {
@@ -92,6 +93,8 @@ def begin(request: Request, reason: str, by: str | None, *, as_json: bool) -> st
     """Store the plan of a restore and return its id."""
     decision = make_decision(reason, by)
     plan = begin_restore(load_streams(), request, by=decision.by, reason=decision.reason)
+    for warning in plan.warnings:
+        typer.echo(f"warning: {warning}", err=True)
     if not as_json:
         typer.echo(f"restore {plan.id} begins; if it is interrupted: waybill restore run --id {plan.id}")
     return plan.id
@@ -236,6 +239,8 @@ def _print_partitions(plan: Plan, status: Status | str) -> None:
         for each in plan.partitions
     ]
     print_table(columns, rows)
+    for warning in plan.warnings:
+        typer.echo(f"warning: {warning}")
     typer.echo(_text_of(status))
 
 

@@ -139,6 +139,8 @@ def restore_from_form(config: Config, params: Mapping[str, Any], by: str | None,
         plan = begin_restore(
             config, request, by=by or "airflow", reason=params["reason"], restore_id=f"{at:%Y%m%d}_{digest}"
         )
+        for warning in plan.warnings:
+            logger.warning("warning: %s", warning)
         _run(config, plan.id)
     except RestoreRefused as error:
         raise AirflowFailException(str(error)) from error

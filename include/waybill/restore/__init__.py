@@ -2,9 +2,12 @@
 
 - `request`: what a person asks for, and the ranges of the archive that this means.
 - `preflight`: what would make the restore fail or lose messages, found before it begins.
+  `creation`: how a missing topic is created. `figures`: times and sizes of what is restored. `topic_checks`: the
+  target's configs against them.
 - `plan`: the stored plan, which every process carries out in the same way.
 - `archived`: the record batches of a range, checked, as a client may send them.
 - `run`: the main path: batches from the archive to the target. `progress`: how far the target is.
+  `refusal`: why the target refused a batch.
 - `offset_map`: where each archived message is in the target. `groups`: consumer groups continue there.
 - `comparison`: the proof that both sides are equal.
 - `rehearsal`: a random range, restored, compared and deleted again.
@@ -16,7 +19,7 @@ docs/decisions/0026-restore.md has the reasons.
 from waybill.restore.comparison import NOT_CHECKED, PartitionComparison
 from waybill.restore.groups import Move, MoveState
 from waybill.restore.plan import PartitionPlan, Plan, find_plan, list_plans
-from waybill.restore.preflight import Problem
+from waybill.restore.problem import Problem
 from waybill.restore.rehearsal import Rehearsed, rehearse
 from waybill.restore.request import Request, SourceRange
 from waybill.restore.run import PartitionResult

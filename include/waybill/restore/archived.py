@@ -19,7 +19,7 @@ from waybill.records.framing import Frame, check_crc, read_frames
 from waybill.records.produced import is_sendable, renumber
 from waybill.store import Store
 
-__all__ = ["ArchivedBatch", "objects_of_range", "read_batches"]
+__all__ = ["ArchivedBatch", "message_runs", "objects_of_range", "read_batches"]
 
 
 _READ_BYTES = 8 << 20
@@ -129,3 +129,28 @@ def _check_place(span: Span, base_offset: int, end: int, previous_end: int, obje
             f"{span.tp}: {span.key} goes on to offset {end - 1}, but the next object begins at {span.next_offset}",
             span.next_offset,
         )
+
+
+def message_runs(batch: ArchivedBatch, first_offset: int, next_offset: int) -> Iterator[tuple[int, int]]:
+    """Yield the archived offsets of a batch's messages, as runs of (first offset, number)."""
+    header = batch.archived.header
+    if header.is_dense:
+        low, high = max(header.base_offset, first_offset), min(header.next_offset, next_offset)
+        yield low, high - low
+        return
+    from waybill.records.decode import decode_offsets
+
+    run: tuple[int, int] | None = None
+    frames = [batch.archived]
+    for offsets in decode_offsets(
+        frames, where="the archive", first_offset=first_offset, next_offset=next_offset, verify_crc=False
+    ):
+        for offset in offsets.tolist():
+            if run is not None and run[0] + run[1] == offset:
+                run = run[0], run[1] + 1
+            else:
+                if run is not None:
+                    yield run
+                run = offset, 1
+    if run is not None:
+        yield run

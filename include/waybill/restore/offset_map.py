@@ -24,7 +24,7 @@ from waybill.store import Store
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["MapBuilder", "OffsetMap", "Place", "Run", "find_place", "map_schema", "read_map"]
+__all__ = ["MapBuilder", "OffsetMap", "Place", "Run", "find_mapped_end", "find_place", "map_schema", "read_map"]
 
 
 class Place(NamedTuple):
@@ -117,6 +117,11 @@ def find_place(store: Store, restore: str, source: TopicPartition, target_offset
         if numbers is not None and found.target_offset <= numbers[1] <= target_offset:
             found = Place(*numbers)
     return found
+
+
+def find_mapped_end(store: Store, restore: str, source: TopicPartition) -> int:
+    """Return the target offset after the last message of the map; 0 if there is no map."""
+    return max((run.target_offset + run.messages for run in _read_runs(store, restore, source)), default=0)
 
 
 class OffsetMap:

@@ -21,7 +21,7 @@ from waybill.store import Store
 
 __all__ = ["PartitionPlan", "Plan", "find_plan", "list_plans"]
 
-_VERSION = 1
+_VERSION = 2  # 2: `warnings`
 _OBJECT = "/plan.json"
 
 
@@ -68,6 +68,8 @@ class Plan:
     at: datetime
     suspended: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)
     """By target topic: the configs that are changed while the restore runs, with the values that come back."""
+    warnings: tuple[str, ...] = ()
+    """What the preflight warned of, among it how a created topic differs from the archived one."""
 
     @property
     def producer(self) -> Producer:
@@ -92,10 +94,11 @@ class Plan:
             "reason": self.reason,
             "at": self.at.isoformat(),
             "suspended": {topic: dict(config) for topic, config in self.suspended.items()},
+            "warnings": list(self.warnings),
         }
 
     def to_json(self) -> bytes:
-        """Return the plan's object, with `"v": 1`."""
+        """Return the plan's object, with `"v": 2`."""
         return json.dumps({"v": _VERSION, **self.document()}, separators=(",", ":")).encode()
 
     @classmethod
@@ -108,6 +111,7 @@ class Plan:
             fields = read_document(content, _VERSION, key)
             fields.pop("v")
             fields["partitions"] = tuple(PartitionPlan(**each) for each in fields["partitions"])
+            fields["warnings"] = tuple(fields.get("warnings", ()))
             fields["at"] = datetime.fromisoformat(fields["at"]).astimezone(UTC)
             return cls(**fields)
         except (KeyError, TypeError, ValueError) as error:

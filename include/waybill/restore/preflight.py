@@ -1,51 +1,56 @@
 """Preflight: everything that would make a restore fail or lose messages, found before it produces anything.
 
-Each problem names what was found, its value, and the remedy. A warning does not refuse the restore.
+`creation` says how a missing topic is created, `figures` what the archive holds, and `topic_checks` which configs of
+the target topic would refuse or delete it. A figure can be an estimate. What it misses, the restore itself names when
+the target refuses it (`refusal`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from waybill.archive.chain import find_chain_start
 from waybill.archive.topic_settings import find_topic_settings
 from waybill.config import Config
-from waybill.config.quantities import format_duration
 from waybill.names import TopicPartition
 from waybill.records.limits import LARGEST
+from waybill.restore.creation import CREATE_TIME, TIMESTAMP_TYPE, Creation, plan_creation
+from waybill.restore.figures import Figures, measure
+from waybill.restore.problem import Problem
 from waybill.restore.request import Request, SourceRange
+from waybill.restore.topic_checks import check_retention, check_topic
 from waybill.sources.target import KafkaTarget, Operation, TargetTopic
 from waybill.store import Store
 
-__all__ = ["SUSPENDED", "Problem", "examine", "examine_schemas"]
+__all__ = ["SUSPENDED", "WHILE_RESTORING", "Findings", "examine", "examine_schemas"]
 
 SUSPENDED = {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete"}
 """The configs of a target that keeps everything while a restore runs."""
 
-_APPEND_TIME = "LogAppendTime"
+WHILE_RESTORING = {**SUSPENDED, TIMESTAMP_TYPE: CREATE_TIME}
+"""The value of each config that a plan may suspend, while the restore runs."""
+
 _OPERATIONS = (Operation.WRITE, Operation.READ)
-_SOON = timedelta(hours=1)
-"""Messages that the target would delete within this time are refused, too: the restore itself takes time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+@dataclass(slots=True)
+class Findings:
     """What a preflight found."""
 
-    what: str
-    remedy: str
-    is_warning: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.what}. {self.remedy}"
+    problems: list[Problem] = field(default_factory=list)
+    creations: dict[str, Creation] = field(default_factory=dict)
+    """By target topic: how those that are missing will be created."""
 
 
 def examine(
     config: Config, store: Store, target: KafkaTarget, request: Request, ranges: Sequence[SourceRange], now: datetime
-) -> list[Problem]:
-    """Return the problems of a restore into the target as it is now."""
-    problems: list[Problem] = []
+) -> Findings:
+    """Return the problems of a restore into the target as it is now, and how missing topics will be created."""
+    findings = Findings()
+    problems = findings.problems
+    figures = measure(store, ranges)
     for topic in sorted({each.tp.topic for each in ranges}):
         name = request.target_of(topic)
         own = [each for each in ranges if each.tp.topic == topic]
@@ -59,18 +64,62 @@ def examine(
                 )
             )
             continue
-        problems.extend(_of_topic(store, target, request, found or _to_be_created(store, topic, name, own), own, now))
+        if found is None:
+            creation = _creation(config, store, target, request, topic, own)
+            findings.creations[name] = creation
+            problems.extend(_of_creation(creation, request))
+            found = creation.topic
+        problems.extend(_of_topic(target, request, found, figures[topic], own, now))
+    problems.extend(_estimated(figures))
     problems.extend(_two_topics_into_one(request, ranges))
     problems.extend(_quotas(target, ranges))
-    return problems
+    return findings
 
 
-def _to_be_created(store: Store, topic: str, name: str, ranges: Sequence[SourceRange]) -> TargetTopic:
-    """Return a target topic as it would be created: with the archived topic's own configs."""
+def _creation(
+    config: Config, store: Store, target: KafkaTarget, request: Request, topic: str, ranges: Sequence[SourceRange]
+) -> Creation:
     settings = find_topic_settings(store, topic)
-    config = {} if settings is None else settings.config
-    partitions = max(_partitions(ranges), 0 if settings is None else settings.partitions)
-    return TargetTopic(name, "", partitions, config, config, frozenset())
+    partitions = _archived_partitions(store, config.stream(request.stream).generation, topic, ranges)
+    own = {} if settings is None else settings.config
+    return plan_creation(target, request.target_of(topic), partitions, request.replication_factor, own)
+
+
+def _archived_partitions(store: Store, generation: int, topic: str, ranges: Sequence[SourceRange]) -> int:
+    """Return how many partitions the archived topic had when its chains began, at least those of the ranges."""
+    settings = find_topic_settings(store, topic)
+    numbers = [0 if settings is None else settings.partitions, _partitions(ranges)]
+    for chain_id in store.chains(topic):
+        if chain_id.generation == generation:
+            start = find_chain_start(store, generation, chain_id.tp)
+            numbers += [chain_id.tp.partition + 1, 0 if start is None else start.partitions]
+    return max(numbers)
+
+
+def _of_creation(creation: Creation, request: Request) -> Iterator[Problem]:
+    yield from creation.problems
+    is_refused = any(not each.is_warning for each in creation.problems)
+    if not creation.is_described and not is_refused:
+        yield Problem(
+            f"the target does not state which configs topic {creation.topic.name!r} will have: its defaults are not "
+            f"checked",
+            f"Give the user of {request.connection!r} the ACL DescribeConfigs on the topic, to have them checked",
+            is_warning=True,
+        )
+
+
+def _estimated(figures: Mapping[str, Figures]) -> Iterator[Problem]:
+    """Say that timestamps and sizes are not known of everything."""
+    partly = [each for each in figures.values() if each.is_estimate]
+    if partly:
+        read, of = sum(each.read_bytes for each in partly), sum(each.size_bytes for each in partly)
+        yield Problem(
+            f"timestamps and sizes of batches are an estimate: {read:,} of {of:,} bytes of {len(partly)} topics were "
+            f"read for them",
+            "If the target refuses a message that was not read, the restore stops there, names it and the config to "
+            "change, and can be continued",
+            is_warning=True,
+        )
 
 
 def _partitions(ranges: Sequence[SourceRange]) -> int:
@@ -78,10 +127,10 @@ def _partitions(ranges: Sequence[SourceRange]) -> int:
 
 
 def _of_topic(
-    store: Store,
     target: KafkaTarget,
     request: Request,
     topic: TargetTopic,
+    figures: Figures,
     ranges: Sequence[SourceRange],
     now: datetime,
 ) -> Iterator[Problem]:
@@ -91,11 +140,6 @@ def _of_topic(
             f"topic {name!r} has {topic.partitions} partitions, and the archive needs {_partitions(ranges)}",
             "Add partitions, or restore into another topic: keys stay in their partitions",
         )
-    if config.get("message.timestamp.type") == _APPEND_TIME:
-        yield Problem(
-            f"topic {name!r} has message.timestamp.type={_APPEND_TIME}, which replaces the archived timestamps",
-            "Set it to CreateTime",
-        )
     if "compact" in config.get("cleanup.policy", "") and not request.suspend_cleanup:
         yield Problem(
             f"topic {name!r} is compacted (cleanup.policy={config['cleanup.policy']}): restored messages would vanish "
@@ -103,8 +147,8 @@ def _of_topic(
             "Give --suspend-cleanup, which sets cleanup.policy=delete until the restore is complete",
         )
     if not request.suspend_cleanup:
-        yield from _retention(store, topic, ranges, now)
-    yield from _too_old(store, topic, ranges, now)
+        yield from check_retention(topic, figures, ranges, now)
+    yield from check_topic(topic, figures, ranges, now)
     missing = [operation for operation in _operations(request) if topic.allowed and operation not in topic.allowed]
     if missing:
         yield Problem(
@@ -127,43 +171,6 @@ def _not_empty(target: KafkaTarget, topic: TargetTopic, ranges: Sequence[SourceR
                 f"{tp} of the target is not empty: it has offsets {log_range.earliest}–{log_range.end - 1}",
                 "Restore into another topic (--to-topic), or delete this one. To continue a restore, give its --id",
             )
-
-
-def _retention(store: Store, topic: TargetTopic, ranges: Sequence[SourceRange], now: datetime) -> Iterator[Problem]:
-    retention_ms = _number(topic, "retention.ms")
-    if retention_ms is None or "delete" not in topic.config.get("cleanup.policy", "delete"):
-        return
-    limit_ms = int((now + _SOON).timestamp() * 1000) - retention_ms
-    oldest_ms = _oldest_ms(store, ranges)
-    if oldest_ms is not None and oldest_ms < limit_ms:
-        yield Problem(
-            f"topic {topic.name!r} deletes messages after {_duration(retention_ms)} (retention.ms={retention_ms}), and "
-            f"the oldest archived message is {_duration(int(now.timestamp() * 1000) - oldest_ms)} old: it would be "
-            f"deleted on arrival",
-            "Raise retention.ms for good, or give --suspend-cleanup: then the old value comes back when the restore is "
-            "complete, and the target deletes what is too old",
-        )
-
-
-def _too_old(store: Store, topic: TargetTopic, ranges: Sequence[SourceRange], now: datetime) -> Iterator[Problem]:
-    limit_ms = _number(topic, "message.timestamp.before.max.ms")
-    oldest_ms = _oldest_ms(store, ranges)
-    if limit_ms is None or oldest_ms is None:
-        return
-    age_ms = int(now.timestamp() * 1000) - oldest_ms
-    if age_ms > limit_ms:
-        yield Problem(
-            f"topic {topic.name!r} refuses messages older than {_duration(limit_ms)} "
-            f"(message.timestamp.before.max.ms={limit_ms}), and the oldest archived one is {_duration(age_ms)} old",
-            "Raise message.timestamp.before.max.ms",
-        )
-
-
-def _oldest_ms(store: Store, ranges: Sequence[SourceRange]) -> int | None:
-    """Return the timestamp of the oldest first batch. Later batches may hold older messages; this is an estimate."""
-    headers = [each.first_header(store) for each in ranges]
-    times = [header.base_timestamp_ms for header in headers if header is not None and header.base_timestamp_ms >= 0]
-    return min(times, default=None)
 
 
 def _would_be_archived_again(config: Config, request: Request, name: str) -> Iterator[Problem]:
@@ -226,14 +233,3 @@ def _schema_ids(store: Store, each: SourceRange) -> set[int]:
             heads = pc.unique(pc.binary_slice(messages.column("value").drop_null(), 0, 5)).to_pylist()
             ids.update(int.from_bytes(head[1:], "big") for head in heads if len(head) == 5 and head[0] == 0)
     return ids
-
-
-def _number(topic: TargetTopic, key: str) -> int | None:
-    """Return a config as a number; None if it is missing or means no limit."""
-    text = topic.config.get(key)
-    value = None if text is None else int(text)
-    return None if value is None or value < 0 or value > 1 << 61 else value
-
-
-def _duration(milliseconds: int) -> str:
-    return format_duration(timedelta(seconds=milliseconds // 1000))

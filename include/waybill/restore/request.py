@@ -11,7 +11,7 @@ from waybill.archive.chain import ChainObject
 from waybill.config import Stream
 from waybill.errors import RestoreRefused
 from waybill.names import TopicPartition, is_topic, parse_offsets
-from waybill.records.framing import HEADER_BYTES, BatchHeader, read_frames, read_header
+from waybill.records.framing import read_frames
 from waybill.restore.archived import objects_of_range
 from waybill.store import Store
 
@@ -101,14 +101,6 @@ class SourceRange:
     @property
     def size_bytes(self) -> int:
         return sum(each.size_bytes for each in self.objects)
-
-    def first_header(self, store: Store) -> BatchHeader | None:
-        """Return the header of the first batch; None if the first object holds none."""
-        if not self.objects:
-            return None
-        key = self.objects[0].key
-        data = store.read_range(key, 0, HEADER_BYTES)
-        return read_header(data, 0, key) if len(data) == HEADER_BYTES else None
 
 
 def find_ranges(store: Store, stream: Stream, request: Request) -> list[SourceRange]:

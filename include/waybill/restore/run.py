@@ -21,11 +21,12 @@ from waybill import failpoints
 from waybill.errors import CorruptBatch, IngestStopped, RestoreStopped, StoreUnavailable, WaybillError
 from waybill.names import TopicPartition
 from waybill.records.produced import stamp
-from waybill.restore.archived import ArchivedBatch, objects_of_range, read_batches
+from waybill.restore.archived import ArchivedBatch, message_runs, objects_of_range, read_batches
 from waybill.restore.offset_map import MapBuilder, Place, find_place
 from waybill.restore.plan import PartitionPlan, Plan
 from waybill.restore.progress import check_target, read_progress
-from waybill.sources.batch_producer import Batches, OutOfSequence
+from waybill.restore.refusal import explain
+from waybill.sources.batch_producer import Batches, BatchRefused, OutOfSequence
 from waybill.sources.target import KafkaTarget
 from waybill.store import Store
 
@@ -154,6 +155,12 @@ class _Partition:
         self._close()
 
     def _advance(self) -> bool:
+        try:
+            return self._advance_by_chunk()
+        except BatchRefused as error:
+            raise explain(self._store, self._target, self._restore, self.plan, error) from error
+
+    def _advance_by_chunk(self) -> bool:
         if self._batches is None:
             self._begin()
         self._target.producer.check(self.plan.target)
@@ -207,7 +214,7 @@ class _Partition:
         assert self._map is not None
         messages = 0 if batch.frame is None else batch.frame.header.record_count
         if batch.frame is not None:
-            for offset, count in _runs(batch, self._place.offset, self.plan.next_offset):
+            for offset, count in message_runs(batch, self._place.offset, self.plan.next_offset):
                 self._map.add(offset, count)
         self._place = Place(batch.next_offset, self._place.target_offset + messages)
         return messages
@@ -281,28 +288,3 @@ class _Partition:
         if self._batches is not None:
             self._batches.close()  # type: ignore[attr-defined]
         self._batches = None
-
-
-def _runs(batch: ArchivedBatch, first_offset: int, next_offset: int) -> Iterator[tuple[int, int]]:
-    """Yield the archived offsets of a batch's messages, as runs of (first offset, number)."""
-    header = batch.archived.header
-    if header.is_dense:
-        low, high = max(header.base_offset, first_offset), min(header.next_offset, next_offset)
-        yield low, high - low
-        return
-    from waybill.records.decode import decode_offsets
-
-    run: tuple[int, int] | None = None
-    frames = [batch.archived]
-    for offsets in decode_offsets(
-        frames, where="the archive", first_offset=first_offset, next_offset=next_offset, verify_crc=False
-    ):
-        for offset in offsets.tolist():
-            if run is not None and run[0] + run[1] == offset:
-                run = run[0], run[1] + 1
-            else:
-                if run is not None:
-                    yield run
-                run = offset, 1
-    if run is not None:
-        yield run

@@ -6,25 +6,27 @@ import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from waybill import failpoints
-from waybill.archive.chain import find_chain_start
-from waybill.archive.topic_settings import find_topic_settings
 from waybill.clients.registry import SchemaRegistry
 from waybill.config import Config
 from waybill.connections import Connection, KafkaEndpoint, RegistryEndpoint, find_connection
 from waybill.errors import KafkaUnavailable, ObjectExists, RestoreRefused
 from waybill.names import TopicPartition, restore_event_key, restore_plan_key, restore_report_key
 from waybill.restore.comparison import NOT_CHECKED, PartitionComparison, compare
+from waybill.restore.creation import Creation
 from waybill.restore.groups import Move, commit_moves, plan_moves
+from waybill.restore.offset_map import find_mapped_end
 from waybill.restore.plan import PartitionPlan, Plan, find_plan
-from waybill.restore.preflight import SUSPENDED, Problem, examine, examine_schemas
+from waybill.restore.preflight import SUSPENDED, WHILE_RESTORING, examine, examine_schemas
+from waybill.restore.problem import Problem
+from waybill.restore.progress import check_target
 from waybill.restore.request import Request, SourceRange, find_ranges
 from waybill.restore.run import PartitionResult, restore
-from waybill.sources.target import KafkaTarget
+from waybill.sources.target import KafkaTarget, Operation, TargetTopic
 from waybill.store import Store
 
 __all__ = [
@@ -48,6 +50,8 @@ class Preview:
 
     ranges: tuple[SourceRange, ...]
     problems: tuple[Problem, ...]
+    creations: Mapping[str, Creation] = field(default_factory=dict)
+    """By target topic: how those that are missing will be created."""
 
     @property
     def is_possible(self) -> bool:
@@ -84,11 +88,12 @@ def _open_target(connection: str, find: FindConnection) -> KafkaTarget:
 
 def _preview(config: Config, store: Store, target: KafkaTarget, request: Request, find: FindConnection) -> Preview:
     ranges = find_ranges(store, config.stream(request.stream), request)
-    problems = examine(config, store, target, request, ranges, datetime.now(UTC))
+    findings = examine(config, store, target, request, ranges, datetime.now(UTC))
+    problems = findings.problems
     if request.registry is not None:
         registry = SchemaRegistry(RegistryEndpoint.of(find(request.registry)))
         problems += examine_schemas(store, ranges, lambda schema_id: registry.find(schema_id) is not None)
-    return Preview(tuple(ranges), tuple(problems))
+    return Preview(tuple(ranges), tuple(problems), findings.creations)
 
 
 def begin_restore(
@@ -113,7 +118,7 @@ def begin_restore(
         if not preview.is_possible:
             problems = [f"- {each}" for each in preview.problems if not each.is_warning]
             raise RestoreRefused("\n".join(["the restore is refused; nothing was produced", *problems]))
-        plan = _make_plan(config, store, target, request, preview.ranges, by, reason, restore_id)
+        plan = _make_plan(config, target, request, preview, by, reason, restore_id)
         key = restore_plan_key(store.prefix, plan.id)
         stored = store.create_or_read_existing(key, plan.to_json())
         failpoints.reach("restore.planned")
@@ -122,31 +127,35 @@ def begin_restore(
 
 def _make_plan(
     config: Config,
-    store: Store,
     target: KafkaTarget,
     request: Request,
-    ranges: Sequence[SourceRange],
+    preview: Preview,
     by: str,
     reason: str,
     restore_id: str | None,
 ) -> Plan:
-    now = datetime.now(UTC)
+    now, ranges = datetime.now(UTC), preview.ranges
+    warnings = [str(each) for each in preview.problems]
     topic_ids: dict[str, str] = {}
     suspended: dict[str, dict[str, str | None]] = {}
     for topic in sorted({each.tp.topic for each in ranges}):
         name = request.target_of(topic)
-        found = target.find_topic(name)
-        if found is None:
-            settings = find_topic_settings(store, topic)
-            partitions = _archived_partitions(store, config.stream(request.stream).generation, topic, ranges)
-            own = {} if settings is None else settings.config
-            target.create_topic(name, partitions, request.replication_factor, own)
+        found, creation = target.find_topic(name), preview.creations.get(name)
+        if found is None and creation is not None:
+            own = creation.topic.own_config
+            target.create_topic(name, creation.topic.partitions, request.replication_factor, own)
             found = target.find_topic(name)
         if found is None:
-            raise KafkaUnavailable(f"topic {name!r} was created at {target.where}, and does not exist")
+            state = "was deleted after the preflight" if creation is None else "was created, and does not exist"
+            raise KafkaUnavailable(f"topic {name!r} at {target.where} {state}")
         topic_ids[name] = found.topic_id
         if request.suspend_cleanup:
             suspended[name] = {key: found.own_config.get(key) for key in SUSPENDED}
+        if creation is not None and creation.comes_back:
+            if _may_change(found):
+                suspended.setdefault(name, {}).update(creation.comes_back)
+            else:
+                warnings.append(_stays(request, name, creation))
     targets = [TopicPartition(request.target_of(each.tp.topic), each.tp.partition) for each in ranges]
     ends = target.log.offsets(targets)
     producer = target.producer.new_producer()
@@ -174,19 +183,20 @@ def _make_plan(
         reason=reason,
         at=now,
         suspended=suspended,
+        warnings=tuple(warnings),
     )
 
 
-def _archived_partitions(store: Store, generation: int, topic: str, ranges: Sequence[SourceRange]) -> int:
-    """Return how many partitions the archived topic had when its chains began, at least those of the ranges."""
-    settings = find_topic_settings(store, topic)
-    numbers = [0 if settings is None else settings.partitions]
-    numbers += [each.tp.partition + 1 for each in ranges if each.tp.topic == topic]
-    for chain_id in store.chains(topic):
-        if chain_id.generation == generation:
-            start = find_chain_start(store, generation, chain_id.tp)
-            numbers += [chain_id.tp.partition + 1, 0 if start is None else start.partitions]
-    return max(numbers)
+def _may_change(topic: TargetTopic) -> bool:
+    return not topic.allowed or Operation.ALTER_CONFIGS in topic.allowed
+
+
+def _stays(request: Request, name: str, creation: Creation) -> str:
+    keys = ", ".join(creation.comes_back)
+    return (
+        f"topic {name!r} keeps the {keys} that it is created with: the user of {request.connection!r} may not change "
+        f"its configs (ACL ALTER_CONFIGS). Set {keys} yourself when everything is restored"
+    )
 
 
 def run_restore(
@@ -206,18 +216,30 @@ def run_restore(
         plan = find_plan(store, restore_id)
         with _open_target(plan.connection, find) as target:
             is_complete = store.exists(restore_event_key(store.prefix, plan.id, _COMPLETE))
-            if not is_complete:
-                for name in plan.suspended:
-                    target.change_config(name, dict(SUSPENDED))
+            is_missing = not is_complete or (bool(plan.suspended) and _has_lost(store, target, plan))
+            if is_missing:
+                for name, own in plan.suspended.items():
+                    target.change_config(name, {key: WHILE_RESTORING[key] for key in own})
                 failpoints.reach("restore.target_changed")
             results = restore(store, target, plan, should_stop=should_stop, report=report)
-            if all(each.is_complete for each in results) and not is_complete:
+            if all(each.is_complete for each in results) and is_missing:
                 failpoints.reach("restore.produced")
                 for name, own in plan.suspended.items():
                     target.change_config(name, own)
                 failpoints.reach("restore.target_changed_back")
                 _record_completion(store, plan)
             return results
+
+
+def _has_lost(store: Store, target: KafkaTarget, plan: Plan) -> bool:
+    """Return whether a topic-partition of a complete restore has fewer messages than were restored.
+
+    An unclean leader election does that. What is produced again must find the target's configs as it did before: with
+    LogAppendTime it would get other timestamps.
+    """
+    check_target(target, plan)
+    ends = target.log.offsets([each.target for each in plan.partitions])
+    return any(ends[each.target].end < find_mapped_end(store, plan.id, each.source) for each in plan.partitions)
 
 
 def _record_completion(store: Store, plan: Plan) -> None:

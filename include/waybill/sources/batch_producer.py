@@ -36,7 +36,7 @@ from waybill.sources.cluster import CLIENT_ID, Cluster
 from waybill.sources.leader_connection import LeaderConnection
 from waybill.sources.produce_request import PartitionRequests, ProduceAnswer
 
-__all__ = ["BatchProducer", "Batches", "OutOfSequence"]
+__all__ = ["BatchProducer", "BatchRefused", "Batches", "OutOfSequence"]
 
 logger = logging.getLogger(__name__)
 
@@ -49,12 +49,46 @@ _QUEUED_BYTES = 1 << 20
 """How many bytes a topic-partition may hold in memory before `wait_for_room` waits."""
 _KNOWN_SECONDS = 6 * 3600
 """How long the leader is taken to know the producer id, after an acknowledgement or the reading of the log's end."""
+_REFUSALS = (
+    kafka_errors.InvalidRecordError,
+    kafka_errors.InvalidTimestampError,
+    kafka_errors.MessageSizeTooLargeError,
+    kafka_errors.RecordListTooLargeError,
+    kafka_errors.UnsupportedCompressionTypeError,
+    kafka_errors.UnsupportedForMessageFormatError,
+)
 _LOOK_SECONDS, _LOOK_SOON_SECONDS = 1.0, 0.02
 """How often every connection is looked at: for timeouts, and while one is made or delayed."""
 
 
 class OutOfSequence(Exception):
     """The leader has other batches of this producer id: another process sends them, or the log was truncated."""
+
+
+class BatchRefused(RestoreStopped):
+    """The leader refuses a batch for what it holds: its size, its codec, a timestamp, a message without a key.
+
+    No retry removes that, but a change of the topic's configs does.
+    """
+
+    def __init__(self, tp: TopicPartition, error: type[Exception], answer: ProduceAnswer, sent: _Sent) -> None:
+        self.tp = tp
+        self.error = error
+        """kafka-python's class for the leader's error code."""
+        self.leader_message = answer.error_message or ""
+        """What the leader says; '' if it says nothing."""
+        self.offset = sent.offset
+        """As in `Batches.first_offset`: where the batch's first message was to go."""
+        self.batch = sent.batch
+        self.messages = sent.messages
+        self.refused_record = answer.refused_record
+        """The position in the batch of the message that the leader refused; None if it named none."""
+        super().__init__(f"{tp}: the target refuses a batch of {len(sent.batch):,} bytes: {self.reason}")
+
+    @property
+    def reason(self) -> str:
+        """The error's name, and what the leader says."""
+        return f"{self.error.__name__}: {self.leader_message}" if self.leader_message else self.error.__name__
 
 
 class Batches(NamedTuple):
@@ -147,8 +181,8 @@ class BatchProducer:
     def check(self, tp: TopicPartition, *, flush: bool = False) -> None:
         """Send again what failed and may succeed now. With `flush`, wait until everything sent is acknowledged.
 
-        Raises `OutOfSequence`; `RestoreStopped` when the leader appended a batch at another offset, so somebody else
-        writes to the topic, and when it refuses a batch; `KafkaUnavailable` after the retry timeout; `ConfigError`.
+        Raises `OutOfSequence`; `RestoreStopped` when the leader appended a batch at another offset, so another producer
+        writes to the topic; its subclass `BatchRefused`; `KafkaUnavailable` after the retry timeout; `ConfigError`.
         """
         queue = self._partitions.get(tp)
         if queue is not None:
@@ -255,19 +289,13 @@ class _PartitionQueue:
                 raise self._translated(failure)
             logger.info("%s: %s; sending again", self._tp, failure)
             if attempts is None or progress != attempts[1]:
-                attempts = self._cluster.attempts(f"{self._tp}: could not produce"), progress
+                attempts = self._cluster.attempts(f"{self._tp}: could not produce ({_named(failure)})"), progress
                 next(attempts[0])
             next(attempts[0])
             self._send_again()
 
     def _translated(self, failure: Exception) -> Exception:
         if isinstance(failure, kafka_errors.KafkaError):
-            if isinstance(failure, kafka_errors.MessageSizeTooLargeError | kafka_errors.RecordListTooLargeError):
-                largest = max(len(sent.batch) for sent in self._in_flight)
-                return RestoreStopped(
-                    f"{self._tp}: the target refuses a batch of {largest:,} bytes. Set max.message.bytes of the topic "
-                    f"to {largest:,} or more, and run the restore again: it continues here"
-                )
             return self._cluster.translate(f"{self._tp}: could not produce", failure)
         return failure
 
@@ -337,8 +365,18 @@ class _PartitionQueue:
             return OutOfSequence(
                 f"{self._tp}: the target refuses the batch for offset {sent.offset} ({error.__name__})"
             )
+        if error in _REFUSALS:
+            return BatchRefused(self._tp, error, answer, sent)
         refusal: Exception = error(answer.error_message or f"{self._tp}")
         return refusal
+
+
+def _named(failure: Exception) -> str:
+    """Return an error's name and what it says; kafka-python's text may begin with the name already."""
+    name, text = type(failure).__name__, str(failure)
+    if isinstance(failure, kafka_errors.NotEnoughReplicasError | kafka_errors.NotEnoughReplicasAfterAppendError):
+        return f"{name}: fewer replicas are in sync than the topic's min.insync.replicas"
+    return text if text.startswith(name) or not text else f"{name}: {text}"
 
 
 def _time_since_boot() -> float:

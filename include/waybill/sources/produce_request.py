@@ -41,6 +41,8 @@ class ProduceAnswer(NamedTuple):
     """The offset of the batch's first message; -1 for an error."""
     error_message: str | None
     throttle_time_ms: int
+    refused_record: int | None = None
+    """The position in the batch of the first record that the leader refused; None if it named none (KIP-467)."""
 
 
 class PartitionRequests:
@@ -79,7 +81,14 @@ class PartitionRequests:
                 return ProduceAnswer(0, base_offset, None, throttle_ms)
         decoded = ProduceResponse[_VERSION].decode(response[_BODY:])
         answer = decoded.responses[0].partition_responses[0]
-        return ProduceAnswer(answer.error_code, answer.base_offset, answer.error_message, decoded.throttle_time_ms)
+        record_errors = answer.record_errors or ()
+        return ProduceAnswer(
+            answer.error_code,
+            answer.base_offset,
+            answer.error_message or next((each.batch_index_error_message for each in record_errors), None),
+            decoded.throttle_time_ms,
+            min((each.batch_index for each in record_errors), default=None),
+        )
 
 
 def _uvarint(value: int) -> bytes:

@@ -32,7 +32,7 @@ from waybill.sources.batch_producer import BatchProducer
 from waybill.sources.cluster import Cluster
 from waybill.sources.kafka import KafkaSource
 
-__all__ = ["KafkaTarget", "Operation", "TargetTopic"]
+__all__ = ["KafkaTarget", "NewTopic", "Operation", "TargetTopic"]
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +68,26 @@ class TargetTopic:
     """The configs that are set for the topic itself."""
     allowed: frozenset[int]
     """What the user may do with the topic (`Operation`)."""
+    in_sync: int | None = None
+    """The number of in-sync replicas of the partition that has the fewest; None: not known."""
+    replicas: int | None = None
+    """The number of replicas of that partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """What the cluster answers when it is asked whether it would create a topic."""
+
+    refusal: str = ""
+    """Why it would not, in its own words; '' if it would."""
+    is_config_refused: bool = False
+    """Whether it refuses one of the configs."""
+    is_forbidden: bool = False
+    """Whether the user may not create the topic."""
+    replicas: int | None = None
+    """How many replicas it would have; None: the cluster did not state it."""
+    config: Mapping[str, str] | None = None
+    """Every config that it would have, also those of brokers and defaults; None: the cluster did not state them."""
 
 
 class KafkaTarget:
@@ -110,6 +130,9 @@ class KafkaTarget:
             return None
         (metadata,) = self._ask(f"could not describe topic {name}", request).topics
         config = self._configs(name)
+        in_sync, replicas = min(
+            ((len(each.isr_nodes), len(each.replica_nodes)) for each in metadata.partitions), default=(None, None)
+        )
         return TargetTopic(
             name=name,
             topic_id=described.topic_id,
@@ -117,30 +140,37 @@ class KafkaTarget:
             config={key: value for key, value, _ in config},
             own_config={key: value for key, value, source in config if source in _OWN_CONFIG_SOURCES},
             allowed=frozenset(int(operation) for operation in metadata.authorized_operations or ()),
+            in_sync=in_sync,
+            replicas=replicas,
         )
+
+    def check_new_topic(
+        self, name: str, partitions: int, replication_factor: int, config: Mapping[str, str]
+    ) -> NewTopic:
+        """Return whether the cluster would create a topic, and which configs it would have. Nothing is created."""
+        request = _create_request(name, partitions, replication_factor, config, validate_only=True)
+        (answer,) = self._ask(f"could not ask whether topic {name} can be created", request).topics
+        error = kafka_errors.for_code(answer.error_code)
+        if error is not kafka_errors.NoError:
+            return NewTopic(
+                refusal=f"{error.__name__}: {answer.error_message}" if answer.error_message else error.__name__,
+                is_config_refused=error is kafka_errors.InvalidConfigurationError,
+                is_forbidden=issubclass(error, kafka_errors.AuthorizationError),
+            )
+        if not answer.configs:  # before Kafka 2.4, and without the ACL DescribeConfigs
+            return NewTopic()
+        known = {each.name: each.value for each in answer.configs if each.value is not None}
+        return NewTopic(replicas=answer.replication_factor, config=known)
 
     def create_topic(self, name: str, partitions: int, replication_factor: int, config: Mapping[str, str]) -> None:
         """Create a topic, unless it exists. `replication_factor` -1 stands for the brokers' default."""
-        topic = CreateTopicsRequest.CreatableTopic
-        request = CreateTopicsRequest(
-            topics=[
-                topic(
-                    name=name,
-                    num_partitions=partitions,
-                    replication_factor=replication_factor,
-                    assignments=[],
-                    configs=[topic.CreatableTopicConfig(name=key, value=value) for key, value in config.items()],
-                )
-            ],
-            timeout_ms=_CREATE_TIMEOUT_MS,
-            validate_only=False,
-            min_version=4,
-        )
+        request = _create_request(name, partitions, replication_factor, config, validate_only=False)
         action = f"could not create topic {name}"
         (answer,) = self._ask(action, request).topics
         error = kafka_errors.for_code(answer.error_code)
         if error not in (kafka_errors.NoError, kafka_errors.TopicAlreadyExistsError):
-            raise self._cluster.translate(action, error(answer.error_message or name))
+            acl = f"Create on topic {name}"
+            raise self._cluster.translate(action, error(answer.error_message or name), acl)
         self._wait_for_leaders(name, partitions)
 
     def delete_topic(self, name: str) -> None:
@@ -166,7 +196,8 @@ class KafkaTarget:
         (answer,) = self._ask(action, request).responses
         error = kafka_errors.for_code(answer.error_code)
         if error is not kafka_errors.NoError:
-            raise self._cluster.translate(action, error(answer.error_message or name))
+            acl = f"AlterConfigs on topic {name}"
+            raise self._cluster.translate(action, error(answer.error_message or name), acl)
 
     def producer_quotas(self) -> dict[str, float]:
         """Return the quotas of producers in bytes/s, by whom they limit, such as `user=alice`.
@@ -225,3 +256,23 @@ class KafkaTarget:
             except kafka_errors.KafkaError as error:
                 raise self._cluster.translate(action, error) from error
         raise KafkaUnavailable(action)
+
+
+def _create_request(
+    name: str, partitions: int, replication_factor: int, config: Mapping[str, str], *, validate_only: bool
+) -> CreateTopicsRequest:
+    topic = CreateTopicsRequest.CreatableTopic
+    return CreateTopicsRequest(
+        topics=[
+            topic(
+                name=name,
+                num_partitions=partitions,
+                replication_factor=replication_factor,
+                assignments=[],
+                configs=[topic.CreatableTopicConfig(name=key, value=value) for key, value in config.items()],
+            )
+        ],
+        timeout_ms=_CREATE_TIMEOUT_MS,
+        validate_only=validate_only,
+        min_version=4,
+    )

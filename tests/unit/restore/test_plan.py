@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -23,6 +25,7 @@ PLAN = Plan(
     reason="the cluster is lost",
     at=datetime(2026, 11, 22, 10, tzinfo=UTC),
     suspended={"restored": {"retention.ms": "86400000", "retention.bytes": None}},
+    warnings=("topic 'restored' will be created with message.timestamp.type=CreateTime",),
 )
 
 
@@ -30,9 +33,16 @@ def test_plan_is_the_same_after_it_was_stored() -> None:
     assert Plan.from_json("key", PLAN.to_json()) == PLAN
 
 
+def test_plan_of_an_earlier_waybill_is_read() -> None:
+    fields = json.loads(PLAN.to_json())
+    del fields["warnings"]
+    earlier = Plan.from_json("key", json.dumps({**fields, "v": 1}).encode())
+    assert earlier == replace(PLAN, warnings=())
+
+
 def test_plan_of_a_newer_waybill_and_a_damaged_one_are_refused() -> None:
     with pytest.raises(DocumentTooNew):
-        Plan.from_json("key", PLAN.to_json().replace(b'{"v":1', b'{"v":2'))
+        Plan.from_json("key", PLAN.to_json().replace(b'{"v":2', b'{"v":3'))
     with pytest.raises(DocumentDamaged, match="key is not a valid plan"):
         Plan.from_json("key", b'{"v": 1, "id": "x"}')
 

@@ -14,11 +14,12 @@ from kafka.protocol.producer import ProduceResponse
 
 from waybill.names import TopicPartition
 from waybill.sources import batch_producer
-from waybill.sources.batch_producer import Batches, BatchProducer, OutOfSequence
+from waybill.sources.batch_producer import Batches, BatchProducer, BatchRefused, OutOfSequence
 from waybill.sources.cluster import Cluster, Leader
 
 TP = TopicPartition("flights", 3)
-NOT_LEADER = 6
+NOT_LEADER, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, NOT_ENOUGH_REPLICAS = 6, 10, 18, 19
+INVALID_TIMESTAMP, UNSUPPORTED_FORMAT, UNSUPPORTED_COMPRESSION, INVALID_RECORD = 32, 43, 76, 87
 
 
 class Brokers:
@@ -26,6 +27,7 @@ class Brokers:
 
     def __init__(self) -> None:
         self.socks: list[socket.socket] = []
+        self.actions: list[str] = []
 
     def leader(self, _: TopicPartition) -> Leader:
         return Leader(1, 0)
@@ -33,7 +35,8 @@ class Brokers:
     def describe_topics(self, _: Any) -> None:
         pass
 
-    def attempts(self, _: str) -> Iterator[int]:
+    def attempts(self, action: str) -> Iterator[int]:
+        self.actions.append(action)
         return iter(count())
 
     def open_socket(self, _: int) -> Future[socket.socket]:
@@ -52,15 +55,18 @@ class Brokers:
         body = sock.recv(length, socket.MSG_WAITALL)
         return struct.unpack_from(">i", body, 4)[0], body[-4:-3]
 
-    def answer(self, correlation_id: int, offset: int, code: int = 0) -> None:
+    def answer(self, correlation_id: int, offset: int, code: int = 0, refused: dict[int, str] | None = None) -> None:
         topic_response = ProduceResponse.TopicProduceResponse
+        named = topic_response.PartitionProduceResponse.BatchIndexAndErrorMessage
         partition_response = topic_response.PartitionProduceResponse(
             index=TP.partition,
             error_code=code,
             base_offset=offset,
             log_append_time_ms=-1,
             log_start_offset=0,
-            record_errors=[],
+            record_errors=[
+                named(batch_index=index, batch_index_error_message=text) for index, text in (refused or {}).items()
+            ],
             error_message=None,
         )
         response = ProduceResponse(
@@ -158,3 +164,37 @@ def test_process_that_was_frozen_for_hours_does_not_send(
     producer.send(TP, batches(0, 1))
     brokers.answer(brokers.read_batch()[0], 0)
     producer.check(TP, flush=True)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        MESSAGE_TOO_LARGE,
+        RECORD_LIST_TOO_LARGE,
+        INVALID_TIMESTAMP,
+        UNSUPPORTED_FORMAT,
+        UNSUPPORTED_COMPRESSION,
+        INVALID_RECORD,
+    ],
+)
+def test_refused_batch_is_named_and_not_sent_again(brokers: Brokers, producer: BatchProducer, code: int) -> None:
+    producer.send(TP, batches(0, 3))
+    sent = [brokers.read_batch() for _ in range(3)]
+    brokers.answer(sent[0][0], 0)
+    brokers.answer(sent[1][0], -1, code, {4: "out of range", 2: "too early"})
+    with pytest.raises(BatchRefused, match=r"refuses a batch of 1 bytes: .*Error: out of range") as caught:
+        producer.check(TP, flush=True)
+    assert (caught.value.offset, caught.value.batch, caught.value.refused_record) == (1, b"B", 2)
+    assert producer.acknowledged(TP) == 1
+
+
+def test_too_few_replicas_are_waited_for_and_named(brokers: Brokers, producer: BatchProducer) -> None:
+    producer.send(TP, batches(0, 1))
+    brokers.answer(brokers.read_batch()[0], -1, NOT_ENOUGH_REPLICAS)
+    for _ in range(2):
+        producer.wait_for_room([TP])
+        producer.check(TP)
+    brokers.answer(brokers.read_batch()[0], 0)
+    producer.check(TP, flush=True)
+    [action] = brokers.actions
+    assert "NotEnoughReplicasError: fewer replicas are in sync than the topic's min.insync.replicas" in action

@@ -73,6 +73,7 @@ def test_answer_is_the_one_that_kafka_python_decodes(
     response.with_header(correlation_id=77)
     found = PartitionRequests(topic, partition, 1, "waybill").read(response.encode(header=True))
     if code or with_errors or message is not None:
-        assert found == ProduceAnswer(code, offset, message, throttle_ms)
+        said = message or "no" if with_errors else message
+        assert found == ProduceAnswer(code, offset, said, throttle_ms, 1 if with_errors else None)
     else:
         assert found == ProduceAnswer(0, offset, None, throttle_ms)

@@ -22,16 +22,17 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from typing import Any, NamedTuple
 
+from kafka.errors import InvalidTimestampError, MessageSizeTooLargeError, RecordListTooLargeError
 from kafka.partitioner.default import murmur2
 
-from waybill.errors import ReplayRefused, RestoreStopped
+from waybill.errors import ReplayRefused
 from waybill.names import TopicPartition
 from waybill.records.encode import Record, encode_batch
 from waybill.records.produced import Producer
 from waybill.replay.delivery.steps import TargetUnavailable
 from waybill.replay.delivery.webhook import Rejection
 from waybill.replay.message import ReplayedMessage
-from waybill.sources.batch_producer import Batches, OutOfSequence
+from waybill.sources.batch_producer import Batches, BatchRefused, OutOfSequence
 from waybill.sources.target import KafkaTarget, Operation, TargetTopic
 
 __all__ = ["TopicDelivery", "Wording"]
@@ -255,13 +256,27 @@ class TopicDelivery:
             raise TargetUnavailable(
                 f"another worker delivers this {self._wording.name} ({error})", _RIVAL_SECONDS
             ) from error
-        except RestoreStopped as error:
+        except BatchRefused as error:
+            if error.error is not MessageSizeTooLargeError:
+                raise ReplayRefused(
+                    f"{tp} refuses a batch: {error.reason}. Change the config of the topic that refuses it "
+                    f"({_refusing_config(error)}), and {self._wording.retry}",
+                    "target.topic",
+                ) from error
             limit = self._state["max_batch_bytes"]
             raise ReplayRefused(
                 f"{tp} refuses a batch: {_MAX_BATCH_CONFIG} was lowered from {limit:,} since the {self._wording.name} "
                 f"began. Set it to {limit:,} again, and {self._wording.retry}",
                 "target.topic",
             ) from error
+
+
+def _refusing_config(refused: BatchRefused) -> str:
+    if refused.error is InvalidTimestampError:
+        return "message.timestamp.before.max.ms or message.timestamp.after.max.ms"
+    if refused.error is RecordListTooLargeError:
+        return "segment.bytes"
+    return "cleanup.policy: a compacted topic takes no message without a key; or compression.type"
 
 
 def _encoded(messages: Sequence[ReplayedMessage], producer: Producer, position: int) -> bytes:

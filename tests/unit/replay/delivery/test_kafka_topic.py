@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kafka.errors import InvalidTimestampError
 
 from waybill.errors import ReplayRefused
 from waybill.names import TopicPartition
@@ -22,7 +23,8 @@ from waybill.records.produced import Producer
 from waybill.replay.delivery.kafka_topic import TopicDelivery, Wording
 from waybill.replay.delivery.steps import TargetUnavailable
 from waybill.replay.message import ReplayedMessage
-from waybill.sources.batch_producer import OutOfSequence
+from waybill.sources.batch_producer import BatchRefused, OutOfSequence
+from waybill.sources.produce_request import ProduceAnswer
 from waybill.sources.target import KafkaTarget
 
 TOPIC = "shared"
@@ -326,3 +328,19 @@ def test_added_partitions_matter_only_where_keys_choose_the_partition() -> None:
     delivery.prepare()
     delivery.deliver(all_)
     assert values(leaders) == list(range(10))
+
+
+def test_refused_timestamp_ends_the_request_with_the_config_to_change() -> None:
+    cluster = Cluster(one_leader())
+    delivery = TopicDelivery(cast("KafkaTarget", cluster), TOPIC, None)
+    delivery.prepare()
+
+    def refuse(tp: TopicPartition, *, flush: bool = False) -> None:
+        sent = SimpleNamespace(offset=0, batch=b"", messages=1)
+        answer = ProduceAnswer(32, -1, "Timestamp 5 is out of range", 0, 0)
+        raise BatchRefused(tp, InvalidTimestampError, answer, cast("Any", sent))
+
+    cluster.check = refuse  # type: ignore[method-assign]
+    expected = "InvalidTimestampError: Timestamp 5 is out of range.*message.timestamp.after.max.ms"
+    with pytest.raises(ReplayRefused, match=expected):
+        delivery.deliver(messages_up_to(1))
