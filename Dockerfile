@@ -9,10 +9,12 @@ RUN apt-get update \
 WORKDIR /opt/waybill
 
 # The lock first: a change of the code does not install everything again.
-COPY requirements.txt ./
-RUN pip install --no-cache-dir --no-deps --require-hashes -r requirements.txt \
-    # What Airflow's Postgres needs beyond the lock.
-    && pip install --no-cache-dir --no-deps psycopg2-binary==2.9.13 asyncpg==0.32.0
+COPY requirements.txt requirements-image.txt ./
+# setuptools first: what has no wheel is built with it, and not with one that the lock does not name.
+RUN awk '/^setuptools==/ {on = 1} on {print} on && !/\\$/ {on = 0}' requirements.txt > /tmp/setuptools.txt \
+    && pip install --no-cache-dir --no-deps --require-hashes -r /tmp/setuptools.txt \
+    && pip install --no-cache-dir --no-deps --require-hashes --no-build-isolation \
+        -r requirements.txt -r requirements-image.txt
 
 # The SHA-256 of each jar is compared.
 COPY include/devstack/jars.sha256 /tmp/jars.sha256
@@ -37,7 +39,7 @@ COPY include ./include
 COPY dags ./dags
 COPY plugins ./plugins
 COPY spark_jobs ./spark_jobs
-RUN pip install --no-cache-dir --no-deps -e . \
+RUN pip install --no-cache-dir --no-deps --no-build-isolation -e . \
     # The user below cannot write bytecode here, and each task would compile these modules again.
     && python -m compileall -q include dags plugins spark_jobs \
     && useradd --create-home --uid 50000 airflow \
