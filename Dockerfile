@@ -21,7 +21,7 @@ COPY include/devstack/jars.sha256 /tmp/jars.sha256
 # Iceberg's jars, which maintenance needs (waybill.spark.catalog.JARS), by the Ivy that is inside pyspark.
 RUN spark="$(python -c 'import importlib.util as u; print(u.find_spec("pyspark").submodule_search_locations[0])')" \
     && for jar in org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0 org.apache.iceberg:iceberg-aws-bundle:1.11.0 \
-        org.xerial:sqlite-jdbc:3.50.3.0 org.postgresql:postgresql:42.7.8; do \
+        org.xerial:sqlite-jdbc:3.50.3.0 org.postgresql:postgresql:42.7.12; do \
         java -cp "$spark/jars/*" org.apache.ivy.Main -cache /tmp/ivy -dependency $(echo $jar | tr : ' ') \
             -confs default -types jar bundle -retrieve "/opt/iceberg/[artifact]-[revision].[ext]" || exit 1; \
     done \

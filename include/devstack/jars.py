@@ -65,7 +65,7 @@ class JarSet:
 # Kafka logs through SLF4J 1.7. Without a binding of that version a broker that fails would log nothing.
 KAFKA = JarSet(
     "kafka",
-    ("org.apache.kafka:kafka_2.13:4.1.0", "org.apache.logging.log4j:log4j-slf4j-impl:2.24.3"),
+    ("org.apache.kafka:kafka_2.13:4.1.0", "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4"),
     size_mb=43,
 )
 
@@ -76,7 +76,7 @@ ICEBERG = JarSet(
         "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0",
         "org.apache.iceberg:iceberg-aws-bundle:1.11.0",
         "org.xerial:sqlite-jdbc:3.50.3.0",
-        "org.postgresql:postgresql:42.7.8",
+        "org.postgresql:postgresql:42.7.12",
     ),
     size_mb=128,
 )

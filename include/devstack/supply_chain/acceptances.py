@@ -11,7 +11,7 @@ import yaml
 from waybill.errors import StackError
 
 ACCEPTED = Path(__file__).with_name("accepted.yaml")
-_FIELDS = {"id", "package", "by", "on", "until", "why"}
+_FIELDS = {"id", "package", "by", "accepted_on", "until", "why"}
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Acceptance:
     id: str
     package: str
     by: str
-    on: date
+    accepted_on: date
     until: date
     """The last day on which it holds."""
     why: str
@@ -41,12 +41,12 @@ def read_acceptances(path: Path = ACCEPTED) -> list[Acceptance]:
 def _acceptance(path: Path, number: int, entry: object) -> Acceptance:
     if not isinstance(entry, dict) or set(entry) != _FIELDS:
         raise StackError(f"{path}: entry {number} must have exactly the fields {', '.join(sorted(_FIELDS))}")
-    for name in ("on", "until"):
+    for name in ("accepted_on", "until"):
         if type(entry[name]) is not date:
             raise StackError(f"{path}: entry {number}: {name} is {entry[name]!r}, and must be a day such as 2026-12-31")
     for name in ("id", "package", "by", "why"):
         if not isinstance(entry[name], str) or not entry[name].strip():
             raise StackError(f"{path}: entry {number}: {name} is {entry[name]!r}, and must be a text")
-    if entry["until"] < entry["on"]:
-        raise StackError(f"{path}: entry {number} ends on {entry['until']}, before it begins on {entry['on']}")
+    if entry["until"] < entry["accepted_on"]:
+        raise StackError(f"{path}: entry {number} ends on {entry['until']}, before it begins on {entry['accepted_on']}")
     return Acceptance(**entry)

@@ -21,7 +21,7 @@ WITHOUT_DIGEST = Path(__file__).with_name("images-without-digest.txt")
 _SECONDS = 120
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 # `FROM image AS name` of Dockerfiles, also of one inside docker-compose.yaml, and `image: name` of Compose.
-_FROM = re.compile(r"^(\s*FROM\s+(?:--\S+\s+)*)(\S+)(.*)$", re.IGNORECASE)
+_FROM = re.compile(r"^(\s*FROM\s+(?:--\S+\s+)*)(\S+)(.*)$")
 _IMAGE = re.compile(r"^(\s*(?:-\s+)?image:\s*)([^\s#]+)(.*)$")
 _OWN = "waybill-"
 """Begins the names of the images that are built here."""
@@ -30,7 +30,7 @@ _NOT_PULLED = {"scratch"}
 
 def images(text: str) -> list[str]:
     """Return the images that a file names, with their digests if they have some, less those that are built here."""
-    stages = set(re.findall(r"^\s*FROM\s+.*\s+AS\s+(\S+)\s*$", text, re.IGNORECASE | re.MULTILINE))
+    stages = set(re.findall(r"^\s*FROM\s+.*\s+AS\s+(\S+)\s*$", text, re.MULTILINE))
     found = [match[2].strip("\"'") for line in text.splitlines() if (match := _FROM.match(line) or _IMAGE.match(line))]
     own = {each for each in found if each.startswith(_OWN)} | stages | _NOT_PULLED
     return list(dict.fromkeys(each for each in found if each not in own))
