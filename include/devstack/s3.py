@@ -94,9 +94,7 @@ def _go_build(target: Path) -> None:
     # Go compares each module with its hash in go.sum, and `-mod=readonly` refuses one that is not there.
     command = ["go", "build", "-mod=readonly", "-o", str(target / "versitygw"), _PACKAGE]
     try:
-        done = subprocess.run(
-            command, cwd=_MODULE, capture_output=True, text=True, timeout=_BUILD_SECONDS, check=False
-        )
+        done = subprocess.run(command, cwd=_MODULE, capture_output=True, text=True, timeout=_BUILD_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise StackError(f"`go build {_PACKAGE}` failed: {error}") from error
     if done.returncode != 0:

@@ -37,7 +37,9 @@ def test_interrupt():
 
 def _ignoring(command: list[str]) -> subprocess.CompletedProcess[str]:
     """Run a command in a process that ignores SIGINT, as one of a background job."""
-    start = f"import os, signal, sys; signal.signal({signal.SIGINT:d}, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+    start = (
+        f"import os, signal, sys; signal.signal({signal.SIGINT:d}, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+    )
     return subprocess.run(
         [sys.executable, "-c", start, *command], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
     )
@@ -59,7 +61,9 @@ def test_pytest_itself_and_what_a_test_starts_have_it_too(tmp_path: Path) -> Non
     (tmp_path / "conftest.py").write_text(conftest)
     path = tmp_path / "test_interrupt.py"
     path.write_text(_TEST)
-    done = _ignoring([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(path)])
+    done = _ignoring(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(path)]
+    )
     assert done.returncode == 0, done.stdout
 
 

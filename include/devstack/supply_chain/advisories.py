@@ -27,7 +27,7 @@ _MAVEN_SUFFIX = re.compile(r"[.-](final|ga|release|jre\d*|android)$", re.IGNOREC
 
 @dataclass(frozen=True)
 class Range:
-    """The versions from `introduced` on, before `fixed`, and up to `last_affected`. '0' introduced: all earlier ones."""
+    """The versions from `introduced` on ('0': from the first one), before `fixed`, and up to `last_affected`."""
 
     introduced: str
     fixed: str = ""

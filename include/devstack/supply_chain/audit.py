@@ -161,7 +161,9 @@ def _print(report: Report, say: Callable[[str], None]) -> None:
     for each in report.unused:
         say(f"not needed any more: {each.id} of {each.package} in {acceptances.ACCEPTED.name}: remove it")
     if not report.passes:
-        say(f"Lock a fixed version (make lock), or accept it in {acceptances.ACCEPTED.name}: by, accepted_on, until, why.")
+        say(
+            f"Lock a fixed version (make lock), or accept it in {acceptances.ACCEPTED.name} until a day, with a reason."
+        )
 
 
 def _accepted(acceptance: Acceptance | None) -> str:

@@ -54,9 +54,10 @@ def test_all_digests_are_written_behind_the_tags_and_renewed(tmp_path: Path) -> 
     assert written == COMPOSE.replace("postgres:16", f"postgres:16@{DIGEST}").replace(
         "golang:1.26", f"golang:1.26@{DIGEST}"
     )
-    assert f"FROM --platform=linux/amd64 python:3.11@{DIGEST} AS base\nFROM base\n" in (
-        tmp_path / "Dockerfile"
-    ).read_text()
+    assert (
+        f"FROM --platform=linux/amd64 python:3.11@{DIGEST} AS base\nFROM base\n"
+        in (tmp_path / "Dockerfile").read_text()
+    )
 
 
 def test_nothing_is_written_if_one_image_is_not_found(tmp_path: Path) -> None:

@@ -76,17 +76,23 @@ def test_each_set_of_jars_is_compared_whichever_it_is(tmp_path: Path, monkeypatc
 
 # A line that downloads something, and what must be in it, or within 20 lines of it, so that what comes is compared.
 _NEAR_LINES = 20
+_LONGEST_LINE = 1_000
 DOWNLOADS = [
     (r"pip[\"', ]+install|pip_install ", r"--require-hashes|_hashed\(|-e \.", "a lock with hashes"),
     (r"\bgo[\"', ]+(install|get|run)\b", "$.", "a module with a go.sum, and `go build -mod=readonly`"),
     (r"\bgo[\"', ]+build\b", "-mod=readonly", "-mod=readonly"),
-    (r"\b(npm|npm-cli\.js|str\(npm\))[\"', )]+(install|pack|exec|ci)\b|\bnpx\b", "_SHA512", "the SHA-512 of the archive"),
+    (
+        r"\b(npm|npm-cli\.js|str\(npm\))[\"', )]+(install|pack|exec|ci)\b|\bnpx\b",
+        "_SHA512",
+        "the SHA-512 of the archive",
+    ),
     (r"\b(curl|wget)\b|urlretrieve", "sha256", "the SHA-256 of the file"),
     (r"ivy\.Main", r"check_digests|jars\.sha256", "check_digests"),
     (r"\buv[\"', ]+(tool|run)\b|\bpipx\b", "$.", "a lock with hashes"),
     (r"git[\"', ]+clone", "$.", "a package with a hash"),
     (r"urlopen\([\"']https?://(?!127\.0\.0\.1|localhost)|urlopen\(_?[A-Z]", "sha256", "the SHA-256 of the file"),
 ]
+_ANY = re.compile("|".join(f"(?:{download})" for download, _, _ in DOWNLOADS))
 # Packages of a user's own, which only they know: `make spark-env SPARK_ENV_ARGS="--extra FILE"`. And Debian's packages,
 # whose index is signed, are installed by apt-get, which is not in the list above.
 OF_USERS = {("include/devstack/spark_env.py", 'install = [uv, "pip", "install"')}
@@ -106,10 +112,12 @@ def _unchecked(text: str) -> Iterator[tuple[str, str]]:
     """Return each line that downloads something with nothing near it that compares it, and what is missing."""
     lines = text.splitlines()
     for number, line in enumerate(lines):
-        near = "\n".join(lines[max(0, number - _NEAR_LINES) : number + _NEAR_LINES + 1])
+        if len(line) > _LONGEST_LINE or not _ANY.search(line):  # such a long one is minified
+            continue
+        near = lines[max(0, number - _NEAR_LINES) : number + _NEAR_LINES + 1]
         code = line.split("#", 1)[0]
         for download, proof, missing in DOWNLOADS:
-            if re.search(download, code) and not re.search(proof, near):
+            if re.search(download, code) and not re.search(proof, "\n".join(near)):
                 yield line.strip(), missing
 
 
