@@ -87,7 +87,8 @@ def digest_of(tag: str) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise StackError(f"cannot look up the digest of {tag}: {error}. It needs Docker with buildx") from error
     if done.returncode != 0:
-        raise StackError(f"cannot look up the digest of {tag}: {done.stderr.strip()[-500:]}")
+        reason = done.stderr.strip()[-500:]
+        raise StackError(f"cannot look up the digest of {tag} with `docker buildx imagetools inspect`: {reason}")
     try:
         digest = str(json.loads(done.stdout)["digest"])
     except (ValueError, KeyError, TypeError) as error:
