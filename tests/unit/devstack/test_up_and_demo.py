@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from devstack import __main__ as commands
 from devstack import demo
+from devstack.airflow import Airflow, AirflowClient
 
 DAGS = ["flights_ingest", "flights_partition", "watch", "maintenance"]
 
@@ -26,6 +27,7 @@ class FakeAirflow:
 
     def __init__(self) -> None:
         self.calls: list[str] = []
+        self.environments: list[dict[str, str]] = []
         self.unpaused: list[str] = []
 
     @contextmanager
@@ -47,7 +49,7 @@ def fake_stack(airflow: FakeAirflow, *, has_airflow: bool = True) -> SimpleNames
     return SimpleNamespace(
         airflow=airflow,
         airflow_runs=lambda: has_airflow,
-        start_airflow=lambda: None,
+        start_airflow=airflow.environments.append,
         restart_ended=list,
         status=lambda: SimpleNamespace(pid=1),
         release=lambda: None,
@@ -67,7 +69,13 @@ def up(monkeypatch: pytest.MonkeyPatch, stack: SimpleNamespace, *arguments: str,
     out = io.StringIO()
     monkeypatch.setattr(commands, "console", Console(file=out, width=200))
     monkeypatch.setattr(commands, "_find", lambda _: stack if is_running else None)
-    monkeypatch.setattr(commands.Stack, "start", lambda *_, **__: stack)
+
+    def start(*_: object, airflow: bool, airflow_environment: dict[str, str], **__: object) -> SimpleNamespace:
+        if airflow:
+            stack.start_airflow(airflow_environment)
+        return stack
+
+    monkeypatch.setattr(commands.Stack, "start", start)
     result = CliRunner().invoke(commands.app, ["up", *arguments], catch_exceptions=False)
     assert result.exit_code == 0
     return out.getvalue()
@@ -79,6 +87,8 @@ def test_up_unpauses_all_dags_and_prints_the_address_of_the_pages(
 ) -> None:
     airflow = FakeAirflow()
     output = up(monkeypatch, fake_stack(airflow), is_running=is_running)
+    # A DAG that is parsed after the list was read, or whose stream is declared later, is created unpaused.
+    assert airflow.environments == [{"AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False"}]
     assert airflow.calls == ["wait for watch", "list"]
     assert airflow.unpaused == DAGS
     (line,) = (each for each in output.splitlines() if each.startswith("Waybill's pages"))
@@ -127,3 +137,25 @@ def test_the_pages_address_is_that_of_the_plugin() -> None:
     plugins = Path(__file__).parents[3] / "plugins"
     sources = [*plugins.glob("*.py"), *Path(sys.modules["waybill"].__path__[0], "orchestration").glob("*.py")]
     assert any(commands._PAGES_PATH.rstrip("/") in path.read_text() for path in sources)
+
+
+def test_all_dags_are_listed_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With three DAGs for each stream, 40 streams have more than one page of them."""
+    names = [f"dag_{number:03}" for number in range(250)]
+
+    def get(path: str, **query: object) -> dict[str, object]:
+        assert path == "/dags"
+        offset, limit = query.get("offset", 0), query["limit"]
+        assert isinstance(offset, int)
+        assert isinstance(limit, int)
+        page = names[offset : offset + min(limit, 100)]
+        return {"dags": [{"dag_id": name} for name in page], "total_entries": len(names)}
+
+    with AirflowClient("http://127.0.0.1:1", "admin", "secret") as client:
+        monkeypatch.setattr(client, "_get", get)
+        assert client.dag_ids() == names
+
+
+def test_airflow_gets_the_environment_that_up_gives(tmp_path: Path) -> None:
+    airflow = Airflow(tmp_path, tmp_path, (1, 2, 3), "secret", commands._NOT_PAUSED)
+    assert airflow.environment().items() >= commands._NOT_PAUSED.items()
