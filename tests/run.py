@@ -85,6 +85,7 @@ class Run:
         self._part = part
         self._started = time.monotonic()
         self._lines: list[str] = []
+        self._cpu_seconds = 0.0
         self.process = subprocess.Popen(
             ["nice", "-n", str(part.niceness), sys.executable, "-m", "pytest", "-m", part.select, *part.arguments],
             stdin=subprocess.DEVNULL,
@@ -105,11 +106,20 @@ class Run:
             else:
                 self._lines.append(line)
 
+    def has_ended(self) -> bool:
+        """Return whether pytest has ended. Then its CPU time, and that of all its processes that ended, is known."""
+        if self.process.returncode is None:
+            pid, status, usage = os.wait4(self.process.pid, os.WNOHANG)
+            if pid:
+                self.process.returncode = os.waitstatus_to_exitcode(status)
+                self._cpu_seconds = usage.ru_utime + usage.ru_stime
+        return self.process.returncode is not None
+
     def report(self) -> int:
         """Print what pytest printed beside its progress, and return its exit code; 0 if no test was selected."""
         self._reader.join()
-        minutes, seconds = divmod(round(time.monotonic() - self._started), 60)
-        print(f"\n{self._part.title}, {minutes} min {seconds:02d} s:\n{''.join(self._lines)}", flush=True)
+        wall, cpu = _minutes(time.monotonic() - self._started), _minutes(self._cpu_seconds)
+        print(f"\n{self._part.title}, {wall} (CPU {cpu}):\n{''.join(self._lines)}", flush=True)
         code = self.process.returncode
         return 0 if code == NO_TEST_SELECTED else code
 
@@ -137,10 +147,15 @@ def run_all(kind: str, directory: Path) -> int:
 def _wait_for(awaited: Sequence[Run], running: list[Run], codes: list[int]) -> None:
     """Wait until all of `awaited` have ended. Each run that ends leaves `running`, is printed, and adds its code."""
     while any(run in running for run in awaited):
-        for run in [each for each in running if each.process.poll() is not None]:
+        for run in [each for each in running if each.has_ended()]:
             running.remove(run)
             codes.append(run.report())
         time.sleep(_POLL_SECONDS)
+
+
+def _minutes(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02d} s"
 
 
 def _interrupt(running: Sequence[Run]) -> None:

@@ -171,6 +171,10 @@ class WaybillError(Exception):
         # the attributes without a call of __init__.
         return copyreg.__newobj__, (type(self), *self.args), vars(self)  # type: ignore[attr-defined]
 
+    def __str__(self) -> str:
+        # JSON and environment variables can hold half of a surrogate pair, which no log, mail or answer can encode.
+        return super().__str__().encode(errors="backslashreplace").decode()
+
 
 class ConfigError(WaybillError):
     """The config, a run parameter or an environment variable holds a value that cannot be used. Correct it first."""

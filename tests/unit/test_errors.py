@@ -97,3 +97,7 @@ def test_message_of_an_unexpected_exception_is_bounded() -> None:
 def test_error_of_waybill_stays_as_it_is() -> None:
     error = errors.ConfigError("wrong")
     assert errors.expected("flights/3", error) is error
+
+
+def test_message_can_be_encoded_whatever_it_names() -> None:
+    assert str(errors.ConfigError("key \uda00 is unknown")).encode() == b"key \\uda00 is unknown"

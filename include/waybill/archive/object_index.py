@@ -156,7 +156,9 @@ class ObjectIndex:
             self.figures = ObjectFigures(**fields)
         except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
             raise self._damaged(error) from None
-        if self._file.metadata.num_rows != self.figures.messages or self._file.schema_arrow != INDEX_SCHEMA:
+        metadata = self._file.metadata
+        counts = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
+        if not metadata.num_rows == sum(counts) == self.figures.messages or self._file.schema_arrow != INDEX_SCHEMA:
             raise self._damaged("its rows or columns contradict its metadata")
 
     def rows(self) -> IndexRows:
@@ -167,7 +169,11 @@ class ObjectIndex:
         # One row group at a time, as they were written: messages that are set aside can be large once decoded.
         try:
             for number in range(self._file.num_row_groups):
-                yield from self._file.read_row_group(number).to_batches()
+                rows = self._file.read_row_group(number)
+                # A damaged page header can end a column early, and pyarrow returns the rows before it.
+                if rows.num_rows != self._file.metadata.row_group(number).num_rows:
+                    raise self._damaged(f"row group {number} has {rows.num_rows} rows, which contradicts its metadata")
+                yield from rows.to_batches()
         except (pa.ArrowException, OSError) as error:
             raise self._damaged(error) from None
 

@@ -22,6 +22,8 @@ _log.addHandler(logging.NullHandler())
 _log.propagate = False  # what brokers being killed does to a producer is no news here
 
 _SECONDS = 60.0
+_MESSAGE_SECONDS = 240.0
+"""How long librdkafka tries to write a message: longer than servers are away on a slow machine. See `_delivered`."""
 _PENDING_AT_MOST = 2000
 _OVERTIME_PAUSE_SECONDS = 0.3
 
@@ -115,12 +117,14 @@ class _Run:
             "compression.type": self._plan.codec,
             "batch.num.messages": self._plan.batch_messages,
             "enable.idempotence": self._plan.kind is not ProducerKind.PLAIN,
-            "message.timeout.ms": int(_SECONDS * 1000),
+            "message.timeout.ms": int(_MESSAGE_SECONDS * 1000),
             "reconnect.backoff.max.ms": 500,
             "log_level": 0,
         }
         if self._plan.kind is ProducerKind.TRANSACTIONAL:
-            settings |= {"transactional.id": f"{self._topic}-{self._plan.name}", "transaction.timeout.ms": 60_000}
+            timeout_ms = int(_SECONDS * 1000)  # librdkafka wants no message to outlive its transaction
+            settings |= {"message.timeout.ms": timeout_ms, "transaction.timeout.ms": timeout_ms}
+            settings["transactional.id"] = f"{self._topic}-{self._plan.name}"
         producer = Producer(settings, logger=_log)
         if self._plan.kind is ProducerKind.TRANSACTIONAL:
             _retried(lambda: producer.init_transactions(_SECONDS))
@@ -137,7 +141,7 @@ class _Run:
             self._producer.flush(_SECONDS)
 
     def finish(self) -> None:
-        self._producer.flush(_SECONDS)
+        self._producer.flush(_MESSAGE_SECONDS)
         if self._plan.kind is not ProducerKind.TRANSACTIONAL:
             self._settle(list(self._answers))
 
@@ -156,6 +160,10 @@ class _Run:
         key = message.key()
         if error is None and isinstance(key, bytes):
             self._answers[key] = (message.partition(), message.offset())
+        elif self._plan.kind is ProducerKind.IDEMPOTENT:
+            # librdkafka gave up on a message, and goes on under a new epoch: what it then sends again, Kafka may hold
+            # twice. Kafka's content still tells what the archive must hold.
+            self.ledger.at_least_once.add(self._plan.name)
 
     def _settle(self, keys: list[bytes]) -> None:
         """Answered messages are acknowledged, the others unknown."""
