@@ -9,17 +9,19 @@ RUN apt-get update \
 WORKDIR /opt/waybill
 
 # The lock first: a change of the code does not install everything again.
-COPY requirements.txt ./
-RUN pip install --no-cache-dir --no-deps --require-hashes -r requirements.txt \
-    # What Airflow's Postgres needs beyond the lock.
-    && pip install --no-cache-dir --no-deps psycopg2-binary==2.9.13 asyncpg==0.32.0
+COPY requirements.txt requirements-image.txt ./
+# setuptools first: what has no wheel is built with it, and not with one that the lock does not name.
+RUN awk '/^setuptools==/ {on = 1} on {print} on && !/\\$/ {on = 0}' requirements.txt > /tmp/setuptools.txt \
+    && pip install --no-cache-dir --no-deps --require-hashes -r /tmp/setuptools.txt \
+    && pip install --no-cache-dir --no-deps --require-hashes --no-build-isolation \
+        -r requirements.txt -r requirements-image.txt
 
 # The SHA-256 of each jar is compared.
 COPY include/devstack/jars.sha256 /tmp/jars.sha256
 # Iceberg's jars, which maintenance needs (waybill.spark.catalog.JARS), by the Ivy that is inside pyspark.
 RUN spark="$(python -c 'import importlib.util as u; print(u.find_spec("pyspark").submodule_search_locations[0])')" \
     && for jar in org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0 org.apache.iceberg:iceberg-aws-bundle:1.11.0 \
-        org.xerial:sqlite-jdbc:3.50.3.0 org.postgresql:postgresql:42.7.8; do \
+        org.xerial:sqlite-jdbc:3.50.3.0 org.postgresql:postgresql:42.7.12; do \
         java -cp "$spark/jars/*" org.apache.ivy.Main -cache /tmp/ivy -dependency $(echo $jar | tr : ' ') \
             -confs default -types jar bundle -retrieve "/opt/iceberg/[artifact]-[revision].[ext]" || exit 1; \
     done \
@@ -37,7 +39,7 @@ COPY include ./include
 COPY dags ./dags
 COPY plugins ./plugins
 COPY spark_jobs ./spark_jobs
-RUN pip install --no-cache-dir --no-deps -e . \
+RUN pip install --no-cache-dir --no-deps --no-build-isolation -e . \
     # The user below cannot write bytecode here, and each task would compile these modules again.
     && python -m compileall -q include dags plugins spark_jobs \
     && useradd --create-home --uid 50000 airflow \

@@ -11,6 +11,7 @@ GUARD ?= on#                    off: S3 ignores the condition of creates, and th
 SPARK_ENV_ARGS ?=#              e.g. SPARK_ENV_ARGS="--extra my-parser.txt"
 MINUTES ?= 5#                   how long `make fuzz` runs, all targets together
 FUZZ_ARGS = $(if $(TARGET),--target $(TARGET)) $(if $(SEED),--seed $(SEED)) $(if $(BATCH),--batch $(BATCH)) $(if $(INPUT),--input $(INPUT)) $(if $(FUZZ_JSON),--json $(FUZZ_JSON))
+AUDIT_ARGS ?=#                  --stored: ask no server
 CHAOS_ARGS ?=#                  e.g. CHAOS_ARGS="--json report.json"
 
 BIN := $(VENV)/bin
@@ -98,6 +99,20 @@ lock: $(READY) ## Compile requirements*.txt from requirements*.in
 	@$(BIN)/uv pip compile -q --generate-hashes --no-emit-index-url --python-version 3.11 requirements.in -o requirements.txt
 	@$(BIN)/uv pip compile -q --generate-hashes --no-emit-index-url --python-version 3.11 requirements-dev.in -o requirements-dev.txt
 	@$(BIN)/uv pip compile -q --generate-hashes --no-emit-index-url --python-version 3.11 requirements-spark.in -o requirements-spark.txt
+	@$(BIN)/uv pip compile -q --generate-hashes --no-emit-index-url --python-version 3.11 requirements-image.in -o requirements-image.txt
+	@$(BIN)/uv pip compile -q --no-deps --generate-hashes --no-emit-index-url --python-version 3.11 tests/integration/data/corpora.in -o tests/integration/data/corpora.txt
+
+.PHONY: lock-images
+lock-images: $(READY) ## Write the digests of the images into the Dockerfile and docker-compose.yaml; needs Docker
+	@$(BIN)/python -m devstack.supply_chain lock-images
+
+.PHONY: audit
+audit: $(READY) ## Compare what is locked with known advisories: OSV's, or those stored here without a network
+	@$(BIN)/python -m devstack.supply_chain audit $(AUDIT_ARGS)
+
+.PHONY: audit-update
+audit-update: $(READY) ## Store OSV's advisories of what is locked, and compare
+	@$(BIN)/python -m devstack.supply_chain audit --update
 
 .PHONY: clean
 clean: ## Remove the virtual environment and the local stack's state

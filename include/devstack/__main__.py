@@ -33,6 +33,8 @@ app = typer.Typer(
 )
 console = Console(highlight=False, soft_wrap=True)
 
+# So that the stack works, and the watch tells how it is. Also for the DAGs of a stream that is declared later.
+_NOT_PAUSED = {"AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False"}
 _PAGES_PATH = "/waybill/ui/"
 _INTERRUPTED_CODE = 130
 _OTHER_OWNER_SECONDS = 600.0
@@ -45,7 +47,7 @@ def up(airflow: Annotated[bool, typer.Option(help="Start Airflow, too.")] = True
     stack = _find(directory)
     if stack is None:
         console.print(f"Starting the stack; its state is in {directory}")
-        stack = Stack.start(directory, airflow=airflow, on_progress=_print_progress)
+        stack = Stack.start(directory, airflow=airflow, airflow_environment=_NOT_PAUSED, on_progress=_print_progress)
         try:
             stack.release()
         except BaseException:
@@ -56,14 +58,14 @@ def up(airflow: Annotated[bool, typer.Option(help="Start Airflow, too.")] = True
         if ended := stack.restart_ended():
             console.print(f"Started again, since they had ended: {', '.join(ended)}")
         if airflow:
-            stack.start_airflow()
+            stack.start_airflow(_NOT_PAUSED)
     if airflow:
         _unpause_dags(stack)
     _print_endpoints(stack)
 
 
 def _unpause_dags(stack: Stack) -> None:
-    """Unpause all DAGs, which Airflow creates paused: so that the stack works, and the watch tells how it is."""
+    """Unpause the DAGs that an earlier start created paused, as the demo does; the others are created unpaused."""
     _print_progress("unpausing the DAGs")
     with stack.airflow.client() as client:
         client.wait_for_dag("watch")

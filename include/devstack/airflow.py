@@ -199,8 +199,12 @@ class AirflowClient:
 
     def dag_ids(self) -> list[str]:
         """Return all DAGs that the DAG processor has found."""
-        answer = self._get("/dags", limit=100)
-        return [dag["dag_id"] for dag in answer["dags"]]
+        found: list[str] = []
+        while True:  # a page has at most 100
+            answer = self._get("/dags", limit=100, offset=len(found), order_by="dag_id")
+            found += [dag["dag_id"] for dag in answer["dags"]]
+            if not answer["dags"] or len(found) >= answer["total_entries"]:
+                return found
 
     def import_errors(self) -> dict[str, str]:
         """Return the tracebacks of DAG files that cannot be imported, by file."""

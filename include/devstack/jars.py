@@ -28,6 +28,7 @@ __all__ = [
     "DIGESTS",
     "ICEBERG",
     "KAFKA",
+    "TEST_DIGESTS",
     "JarSet",
     "check_digests",
     "pyspark_jars",
@@ -38,6 +39,8 @@ __all__ = [
 _RESOLVE_SECONDS = 900
 DIGESTS = Path(__file__).with_name("jars.sha256")
 """The SHA-256 of each jar of the sets of this module, as `sha256sum` prints it."""
+TEST_DIGESTS = Path(__file__).with_name("test_jars.sha256")
+"""The same of the jars that only tests and benchmarks use."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,7 @@ class JarSet:
 # Kafka logs through SLF4J 1.7. Without a binding of that version a broker that fails would log nothing.
 KAFKA = JarSet(
     "kafka",
-    ("org.apache.kafka:kafka_2.13:4.1.0", "org.apache.logging.log4j:log4j-slf4j-impl:2.24.3"),
+    ("org.apache.kafka:kafka_2.13:4.1.0", "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4"),
     size_mb=43,
 )
 
@@ -73,7 +76,7 @@ ICEBERG = JarSet(
         "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0",
         "org.apache.iceberg:iceberg-aws-bundle:1.11.0",
         "org.xerial:sqlite-jdbc:3.50.3.0",
-        "org.postgresql:postgresql:42.7.8",
+        "org.postgresql:postgresql:42.7.12",
     ),
     size_mb=128,
 )
@@ -127,22 +130,30 @@ def _run_ivy(jar_set: JarSet, java: Java, target: Path) -> None:
         problems = [line for line in (done.stdout + done.stderr).splitlines() if "ERROR" in line or "FAILED" in line]
         tail = "\n".join(f"    {line.strip()}" for line in (problems or (done.stdout + done.stderr).splitlines())[-15:])
         raise StackError(_failure(jar_set, f"Ivy reports:\n{tail}"))
-    check_digests(target, is_complete=jar_set in (KAFKA, ICEBERG))
+    check_digests(target)
 
 
-def check_digests(directory: Path, *, is_complete: bool) -> None:
-    """Compare the files of a directory with their SHA-256 in `jars.sha256`.
+def check_digests(directory: Path) -> None:
+    """Compare the files of a directory with their SHA-256 in `jars.sha256` or `test_jars.sha256`.
 
-    `is_complete`: whether a file that is not listed there is refused, too. Raises `StackError` that names the file.
+    Raises `StackError` that names the file which has another one, or which neither lists.
     """
-    listed = {name: digest for digest, name in (line.split() for line in DIGESTS.read_text().splitlines())}
+    listed = {
+        name: (digest, source.name)
+        for source in (TEST_DIGESTS, DIGESTS)
+        for digest, name in (line.split() for line in source.read_text().splitlines())
+    }
     for file in sorted(directory.iterdir()):
-        found = hashlib.sha256(file.read_bytes()).hexdigest()
-        expected = listed.get(file.name)
-        if expected not in (None, found):
-            raise StackError(f"{file.name} has SHA-256 {found}, and {DIGESTS.name} expects {expected}: do not use it")
-        if expected is None and is_complete:
-            raise StackError(f"{file.name} (SHA-256 {found}) is not in {DIGESTS.name}: check it, and add it there")
+        with file.open("rb") as content:
+            found = hashlib.file_digest(content, "sha256").hexdigest()
+        expected, source_name = listed.get(file.name, ("", ""))
+        if not expected:
+            raise StackError(
+                f"{file.name} (SHA-256 {found}) is not in {DIGESTS.name}: check it, and add it there, or to "
+                f"{TEST_DIGESTS.name} if only tests use it"
+            )
+        if expected != found:
+            raise StackError(f"{file.name} has SHA-256 {found}, and {source_name} expects {expected}: do not use it")
 
 
 def _failure(jar_set: JarSet, reason: str) -> str:

@@ -108,12 +108,18 @@ class Stack:
 
     @classmethod
     def start(
-        cls, state_dir: Path, *, airflow: bool = False, on_progress: Callable[[str], None] | None = None
+        cls,
+        state_dir: Path,
+        *,
+        airflow: bool = False,
+        airflow_environment: Mapping[str, str] | None = None,
+        on_progress: Callable[[str], None] | None = None,
     ) -> Stack:
         """Start Kafka, ZooKeeper and S3, with `airflow` also Airflow, and return when all of them are ready.
 
         `state_dir` is created if it does not exist. A stack that was stopped continues with its state, on the same
-        ports if they are free. `on_progress` gets one line of text for each step that takes time.
+        ports if they are free. `airflow_environment`: as in `start_airflow`. `on_progress` gets one line of text for
+        each step that takes time.
 
         Raises `StackError` if a requirement is missing, a server does not start, or a stack runs in `state_dir`
         already. Then no process is left.
@@ -135,7 +141,7 @@ class Stack:
                 stack._start_migration()
             stack._start_services([stack.kafka, stack.zookeeper, stack.s3])
             if airflow:
-                stack.start_airflow()
+                stack.start_airflow(airflow_environment)
         except BaseException:
             guardian.shutdown(grace_seconds=0.0)
             raise

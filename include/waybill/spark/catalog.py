@@ -27,7 +27,7 @@ JARS = (
     "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0",
     "org.apache.iceberg:iceberg-aws-bundle:1.11.0",
     "org.xerial:sqlite-jdbc:3.50.3.0",
-    "org.postgresql:postgresql:42.7.8",
+    "org.postgresql:postgresql:42.7.12",
 )
 """Maven coordinates of the jars that Spark needs. The last two are for SQL catalogs; one of them is enough."""
 
