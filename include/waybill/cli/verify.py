@@ -14,9 +14,8 @@ from waybill.cli.render import Column, bytes_text, count, print_json, print_tabl
 from waybill.cli.targets import load_streams, open_catalog, open_coordinator, open_store, stream_names
 from waybill.config import Config
 from waybill.config.quantities import counted
-from waybill.errors import UnexpectedFailure, WaybillError
+from waybill.errors import WaybillError
 from waybill.verify import Report, verify_stream
-from waybill.verify.report import Fault, FaultKind
 
 __all__ = ["run"]
 
@@ -49,10 +48,8 @@ def _verify_alone(config: Config, name: str, *, table: bool, keys: bool) -> Repo
     except WaybillError:
         raise
     except Exception as error:
-        logger.exception("the stack trace of the failed check of stream %s", name)
         report = Report(name, config.stream(name).generation)
-        failure = UnexpectedFailure(f"the check of stream {name}", error)
-        report.add_fault(Fault(FaultKind.UNEXPECTED, "verify", None, None, None, str(failure)))
+        report.add_unexpected(f"the check of stream {name}", error)
         return report
 
 

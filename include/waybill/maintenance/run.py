@@ -177,7 +177,10 @@ class _MaintenanceRun:
             self.name, self.stream.maintenance, self.s3, self.get_procedures, self.now, self.warnings
         )
         work = [
-            (tables.main, partial(steps.maintain, tables.main, find_needed, partial(self._find_unswept, tables.main, dedup))),
+            (
+                tables.main,
+                partial(steps.maintain, tables.main, find_needed, partial(self._find_unswept, tables.main, dedup)),
+            ),
             (tables.quarantine, partial(steps.maintain, tables.quarantine, find_needed)),
         ]
         if dedup is not None:

@@ -152,7 +152,9 @@ class _Run:
             self._append(audits)
             return
         except Exception:
-            logger.exception("the results of %d audits cannot be appended together: each is appended alone", len(audits))
+            logger.exception(
+                "the results of %d audits cannot be appended together: each is appended alone", len(audits)
+            )
         works = {work.stream: work for work in finished}
         for audit in audits:
             try:

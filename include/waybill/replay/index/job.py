@@ -68,7 +68,7 @@ def index_stream(
     should_stop: Callable[[], bool] = lambda: False,
     find: Callable[[str], Connection] = find_connection,
 ) -> StreamIndexed:
-    """Index what was committed since the last run. Whatever ends the work on a chain leaves the other chains to be done.
+    """Index what was committed since the last run. What ends the work on a chain leaves the others to be done.
 
     Raises `ConfigError`, `StoreUnavailable` or `CoordinationUnavailable`.
     """
