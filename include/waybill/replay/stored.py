@@ -170,8 +170,9 @@ def read_request(row: RowMapping) -> StoredRequest | UnreadableRequest:
             logger.error("a replay request is left out: %s", failure)
         else:
             logger.exception("a replay request is left out: %s", failure)
-        columns = (str(row[name]) for name in ("id", "stream", "requester", "state"))
-        return UnreadableRequest(*columns, row["created_at_ms"], failure)
+        return UnreadableRequest(
+            row["id"], row["stream"], row["requester"], row["state"], row["created_at_ms"], failure
+        )
 
 
 _CURSOR_VERSION = 1
