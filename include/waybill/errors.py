@@ -733,9 +733,7 @@ class UnexpectedFailure(WaybillError):
     stop_name: ClassVar[str] = "UnexpectedFailure"
     """Its name in the journal of stops, if the element is a topic-partition."""
 
-    def __init__(
-        self, element: str, error: BaseException, mask: Callable[[str], str] = lambda text: text
-    ) -> None:
+    def __init__(self, element: str, error: BaseException, mask: Callable[[str], str] = lambda text: text) -> None:
         """`mask` returns a text without the secrets that the exception may name."""
         self.element, self.kind, self.place = element, type(error).__name__, _place_of(error)
         super().__init__(

@@ -157,10 +157,12 @@ class _MaintenanceRun:
         try:
             change = end_open_change(config, self.name, tables, services)
             finished = finish_retries(self.store, services.catalog, self.name, self.stream)
-        except WaybillError as error:
-            if error.retriable:
+        except Exception as error:
+            failure = expected(f"{self.name}: ending what was killed", error)
+            if failure.retriable:
                 raise
-            self.warnings.append(f"{self.name}: a backfill or a retry of the quarantine cannot be ended: {error}")
+            logger.exception("maintenance of %s: a backfill or a retry of the quarantine cannot be ended", self.name)
+            self.warnings.append(f"{self.name}: a backfill or a retry of the quarantine cannot be ended: {failure}")
             return False
         if change is not None:
             logger.info("maintenance of %s: ended the %s of backfill %s", self.name, change.action, change.backfill)
