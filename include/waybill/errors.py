@@ -736,8 +736,9 @@ class UnexpectedFailure(WaybillError):
     def __init__(self, element: str, error: BaseException, mask: Callable[[str], str] = lambda text: text) -> None:
         """`mask` returns a text without the secrets that the exception may name."""
         self.element, self.kind, self.place = element, type(error).__name__, _place_of(error)
+        shown = _shortened(mask(str(error)))
         super().__init__(
-            f"{element}: unexpected {self.kind} at {self.place}: {_shortened(mask(str(error)))}. This is a fault of Waybill, "
+            f"{element}: unexpected {self.kind} at {self.place}: {shown}. This is a fault of Waybill, "
             f"or an input that it does not know: report it with the stack trace in the log"
         )
 
