@@ -8,6 +8,8 @@ line in `LOOPS`. `test_no_loop_catches_only_known_errors` finds loops that catch
 from __future__ import annotations
 
 import ast
+import contextlib
+import io
 import logging
 from argparse import Namespace
 from collections.abc import Callable, Collection, Iterator
@@ -19,12 +21,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import typer
 from group_configs import config_of
 
 import waybill.errors as all_errors
 from waybill.archive import chain, spans
 from waybill.archive.object_scan import ObjectScan
 from waybill.archive.spans import Span, find_fault
+from waybill.cli.targets import StreamsAlone
 from waybill.config.replay import ReplayQuotas
 from waybill.connections import Connection
 from waybill.connections.database import DatabaseEndpoint
@@ -377,6 +381,16 @@ def served_requests(monkeypatch: pytest.MonkeyPatch, work: Work, folder: Path) -
     return Ran(work.done, " ".join(served.problems), not served.problems)
 
 
+def streams_of_a_command(_: pytest.MonkeyPatch, work: Work, __: Path) -> Ran:
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said), StreamsAlone() as alone:
+            found = alone.read(ELEMENTS, work)
+    except typer.Exit as end:
+        return Ran(found, said.getvalue(), succeeded=end.exit_code == 0)
+    return Ran(found, "", succeeded=True)
+
+
 class LogTexts(logging.Handler):
     """Collects what a logger logs."""
 
@@ -417,6 +431,7 @@ LOOPS: list[Loop] = [
     claimed_requests,
     listed_requests,
     served_requests,
+    streams_of_a_command,
 ]
 
 
@@ -442,6 +457,7 @@ def test_element_that_raises_is_reported_and_the_others_are_done(
         streams_of_the_replay_index,
         chains_of_the_replay_index,
         topic_partitions_of_a_comparison,
+        streams_of_a_command,
     ],
     ids=lambda each: each.__name__,
 )
