@@ -22,7 +22,8 @@ from waybill.incidents.book_store import BookStore
 from waybill.incidents.incident import Incident
 from waybill.metrics.families import metric_families
 from waybill.notify.channels import FindConnection
-from waybill.watch.measure import WatchServices, measure
+from waybill.watch.measure import measure
+from waybill.watch.services import WatchServices
 
 __all__ = ["WatchCollector", "metrics_text", "serve_metrics"]
 

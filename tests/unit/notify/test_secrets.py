@@ -12,7 +12,7 @@ import pytest
 from waybill.config.alerts import Alerts
 from waybill.connections import Connection
 from waybill.errors import UnexpectedFailure
-from waybill.notify import channels, http
+from waybill.notify import channels
 from waybill.notify.channels import ChannelFailed, ping, send, unusable_channels
 from waybill.notify.message import test_message as message_of_a_test
 from waybill.orchestration import deadlines
@@ -82,7 +82,7 @@ def test_answer_that_repeats_the_address_is_told_without_it(monkeypatch: pytest.
 
     client = httpx.Client(transport=httpx.MockTransport(answer))
     monkeypatch.setattr(
-        http.httpx, "stream", lambda method, url, **more: client.stream(method, url, headers=more["headers"])
+        httpx, "stream", lambda method, url, **more: client.stream(method, url, headers=more["headers"])
     )
     with pytest.raises(ChannelFailed, match=f"the server answered {status}: Cannot GET \\*\\*\\*") as raised:
         ping(HOOK)
