@@ -84,7 +84,7 @@ from __future__ import annotations
 
 import copyreg
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -737,10 +737,12 @@ class UnexpectedFailure(WaybillError):
     stop_name: ClassVar[str] = "UnexpectedFailure"
     """Its name in the journal of stops, if the element is a topic-partition."""
 
-    def __init__(self, element: str, error: BaseException) -> None:
+    def __init__(self, element: str, error: BaseException, mask: Callable[[str], str] = lambda text: text) -> None:
+        """`mask` returns a text without the secrets that the exception may name."""
         self.element, self.kind, self.place = element, type(error).__name__, _place_of(error)
+        shown = _shortened(mask(str(error)))
         super().__init__(
-            f"{element}: unexpected {self.kind} at {self.place}: {_shortened(str(error))}. This is a fault of Waybill, "
+            f"{element}: unexpected {self.kind} at {self.place}: {shown}. This is a fault of Waybill, "
             f"or an input that it does not know: report it with the stack trace in the log"
         )
 

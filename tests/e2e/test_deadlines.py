@@ -17,7 +17,8 @@ from devstack import Stack
 from devstack.airflow import AirflowClient, RunState
 from waybill.config import load_config
 from waybill.incidents.finding import TASKS, Finding, Verdict
-from waybill.watch.measure import WatchServices, measure
+from waybill.watch.measure import measure
+from waybill.watch.services import WatchServices
 
 pytestmark = [pytest.mark.e2e, pytest.mark.deep]
 

@@ -88,7 +88,7 @@ def test_a_request_is_accepted_found_and_cancelled(client: TestClient) -> None:
     assert document["request"]["keys"] == VALID["keys"]
     assert document["request"]["target"] == VALID["target"]
     assert client.get(made.headers["Location"]).json() == document
-    assert client.get("/requests").json() == {"requests": [document], "next": None}
+    assert client.get("/requests").json() == {"requests": [document], "next": None, "unreadable": []}
     cancelled = client.delete(made.headers["Location"], params={"reason": "a mistake"})
     assert (cancelled.status_code, cancelled.json()["reason"]) == (200, "cancelled by ada: a mistake")
     assert client.delete(made.headers["Location"]).status_code == 200

@@ -6,6 +6,7 @@ from which its topic-partition cannot be read.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from waybill.archive.chain import ChainObject
-from waybill.errors import ChainBroken, ChainGap, CorruptBatch, ObjectMissing
+from waybill.errors import ChainBroken, ChainGap, CorruptBatch, ObjectMissing, UnexpectedFailure, WaybillError
 from waybill.names import BackupName, TopicPartition
 from waybill.records.framing import Frame, read_frames
 from waybill.records.limits import LARGEST, Limits
@@ -24,18 +25,17 @@ if TYPE_CHECKING:
     from waybill.records.decode import DecodeBuffers
 
 __all__ = [
-    "ARCHIVE_ERRORS",
     "ArchiveFault",
     "Span",
     "fault_from_error",
     "find_fault",
+    "is_archive_fault",
     "is_indexed",
     "read_span",
     "spans_from",
 ]
 
-ARCHIVE_ERRORS = (ChainBroken, CorruptBatch)
-"""The errors of `read_span` that mean an archive fault."""
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,9 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveFault:
-    """Why a topic-partition stops: a backup object is missing, damaged, or does not hold its whole range."""
+    """Why a topic-partition stops: a backup object is missing, damaged, does not hold its whole range, or ends its
+    reader with an exception that no code expects.
+    """
 
     tp: TopicPartition
     offset: int
@@ -104,8 +106,22 @@ def is_indexed(span: Span) -> bool:
     return BackupName.parse(span.key).extension.is_indexed
 
 
-def fault_from_error(span: Span, error: ChainBroken | CorruptBatch) -> ArchiveFault:
-    """Return the archive fault that an error of `read_span` means."""
+def is_archive_fault(error: Exception) -> bool:
+    """Return whether an error of `read_span` concerns its topic-partition alone.
+
+    Those of the machine and of services do not: `OSError`, `MemoryError`, and the other errors of Waybill.
+    """
+    if isinstance(error, WaybillError):
+        return isinstance(error, ChainBroken | CorruptBatch)
+    return not isinstance(error, OSError | MemoryError)
+
+
+def fault_from_error(span: Span, error: Exception) -> ArchiveFault:
+    """Return the archive fault that an error of `read_span` means. One that no code expects is logged."""
+    if not isinstance(error, WaybillError):
+        failure = UnexpectedFailure(f"{span.tp}: {span.key}", error)
+        logger.error("%s", failure, exc_info=error)
+        return ArchiveFault(span.tp, span.first_offset, str(failure))
     offset = span.first_offset
     if isinstance(error, ChainGap) and error.first_offset is not None:
         offset = max(offset, error.first_offset)  # the messages that the object does hold are sound
@@ -115,9 +131,12 @@ def fault_from_error(span: Span, error: ChainBroken | CorruptBatch) -> ArchiveFa
 def find_fault(store: Store, span: Span) -> ArchiveFault | None:
     """Read a whole span and return its archive fault; None if it is sound."""
     try:
-        for _ in read_span(store, span):
+        # With limits, as a run reads it: a message beyond them is set aside, and no fault.
+        for _ in read_span(store, span, limits=LARGEST):
             pass
-    except ARCHIVE_ERRORS as error:
+    except Exception as error:
+        if not is_archive_fault(error):
+            raise
         return fault_from_error(span, error)
     return None
 

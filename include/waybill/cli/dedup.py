@@ -9,7 +9,7 @@ from datetime import timedelta
 import typer
 
 from waybill.cli.render import Column, bytes_text, count, print_json, print_table, time_text
-from waybill.cli.targets import load_streams, parse_duration_option, stream_names
+from waybill.cli.targets import StreamsAlone, load_streams, parse_duration_option, stream_names
 from waybill.config import Config
 from waybill.config.quantities import counted, format_duration, format_size
 from waybill.dedup.first_sweep import format_instant
@@ -25,7 +25,12 @@ def run_status(stream: str | None, last: str, *, as_json: bool) -> None:
     """Print the status of one stream, or of all that have dedup; see `waybill dedup status --help`."""
     config = load_streams()
     span = parse_duration_option("--last", last)
-    statuses = [status for name in _streams_with_dedup(config, stream) if (status := read_status(config, name, span))]
+    with StreamsAlone() as alone:
+        found = alone.read(_streams_with_dedup(config, stream), lambda name: read_status(config, name, span))
+        _print_statuses([status for status in found.values() if status], span, as_json=as_json)
+
+
+def _print_statuses(statuses: Sequence[DedupStatus], span: timedelta, *, as_json: bool) -> None:
     if as_json:
         print_json([status.document() for status in statuses])
         return

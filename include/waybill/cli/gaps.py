@@ -11,13 +11,23 @@ import typer
 from waybill.archive import gaps
 from waybill.archive.gaps import Gap
 from waybill.cli.render import Column, count, print_json, print_table, time_text_of
-from waybill.cli.targets import load_streams, make_decision, open_coordinator, open_store, stream_names, stream_of_topic
+from waybill.cli.targets import (
+    StreamsAlone,
+    load_streams,
+    make_decision,
+    open_coordinator,
+    open_store,
+    stream_names,
+    stream_of_topic,
+)
+from waybill.config import Config
 from waybill.config.quantities import counted
 from waybill.coordination import Stop
 from waybill.errors import ConfigError
 from waybill.ingest import connect
 from waybill.ingest.gap_acceptance import AcceptedGaps, SeenGap, accept_gap, accept_lost_offsets
 from waybill.names import TopicPartition
+from waybill.store import Store
 
 __all__ = ["list_gaps", "run_accept"]
 
@@ -83,14 +93,20 @@ _REMEDIES = {
 def list_gaps(stream: str | None, *, as_json: bool) -> None:
     """Print the stops with a remedy for each kind of stop, then the accepted gaps; see `waybill gaps --help`."""
     config = load_streams()
-    streams = []
-    with open_store(config) as store:
-        for name in stream_names(config, stream):
-            with open_coordinator(config, name) as coordinator:
-                stops = coordinator.list_stops()
-            chosen = config.stream(name)
-            accepted = gaps.list_gaps_of_topics(store, chosen.generation, chosen.matches)
-            streams.append(_StreamGaps(name, stops, accepted))
+    with StreamsAlone() as alone:
+        with open_store(config) as store:
+            found = alone.read(stream_names(config, stream), lambda name: _read_gaps(config, store, name))
+        _print_all(list(found.values()), as_json=as_json)
+
+
+def _read_gaps(config: Config, store: Store, name: str) -> _StreamGaps:
+    with open_coordinator(config, name) as coordinator:
+        stops = coordinator.list_stops()
+    chosen = config.stream(name)
+    return _StreamGaps(name, stops, gaps.list_gaps_of_topics(store, chosen.generation, chosen.matches))
+
+
+def _print_all(streams: Sequence[_StreamGaps], *, as_json: bool) -> None:
     if as_json:
         print_json(
             {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
@@ -26,7 +27,7 @@ from waybill.config.quantities import counted
 from waybill.connections import KafkaEndpoint, find_connection
 from waybill.coordination import Coordinator, ZooKeeperSession
 from waybill.coordination.paths import ZkPaths
-from waybill.errors import ConfigError, GapRefused, WaybillError
+from waybill.errors import ConfigError, GapRefused, WaybillError, expected
 from waybill.losses.records import Republished, abandon, abandoned_runs, list_records, not_recorded
 from waybill.losses.report import LossCounts, LossFiles, read_losses
 from waybill.losses.republish import RepublishResult
@@ -39,6 +40,8 @@ from waybill.store import Store
 from waybill.watch.samples import Offsets, Samples
 
 __all__ = ["abandon_publication", "list_losses", "republish"]
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +182,10 @@ def list_losses(
                 for truncation in reader.truncations(source, coordinator, tp):
                     counts = _count(store, source, truncation, files)
                     losses.append(_Loss(truncation, counts, records))
-            except WaybillError as error:
-                failures.append(_Failure(tp, error))
+            except Exception as error:
+                failures.append(_Failure(tp, expected(f"the losses of {tp}", error)))
+                if not isinstance(error, WaybillError):
+                    logger.exception("the stack trace of the failure of %s", tp)
     if as_json:
         failed = [each.document() for each in failures]
         print_json({"stream": stream, "truncations": [_document(each) for each in losses], "failed": failed})

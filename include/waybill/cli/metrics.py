@@ -17,7 +17,11 @@ def run(serve: str | None) -> None:
 
     collector = WatchCollector(load_streams)
     if address is None:
-        typer.echo(metrics_text(collector), nl=False)
+        text, failed = metrics_text(collector)
+        typer.echo(text, nl=False)
+        if failed:
+            typer.echo(f"these figures cannot be read (see above): {', '.join(failed)}", err=True)
+            raise typer.Exit(1)
         return
     try:
         serve_metrics(collector, *address, lambda url: typer.echo(f"serving metrics at {url}", err=True))

@@ -10,7 +10,7 @@ import typer
 
 from waybill.archive import chain
 from waybill.cli.render import Column, count, print_json, print_table, time_text_of
-from waybill.cli.targets import load_streams, stream_names
+from waybill.cli.targets import StreamsAlone, load_streams, stream_names
 from waybill.config import Config, StartPosition
 from waybill.config.quantities import counted
 from waybill.coordination import Coordinator, Stop
@@ -72,13 +72,22 @@ def run(stream: str | None, *, as_json: bool) -> None:
     """Print the offsets of one stream or of all; see `waybill offsets --help`."""
     config = load_streams()
     names = stream_names(config, stream)
-    rows = [row for name in names for row in stream_offsets(config, name)]
-    waiting = [each for name in names if config.stream(name).is_kinesis for each in _shards_without_slot(config, name)]
-    if as_json:
-        without_slot = [{"topic": each.topic, "partition": None, "shards": [_shard_document(each)]} for each in waiting]
-        print_json([*(row.document() for row in rows), *without_slot])
-    else:
-        _print_rows(rows, waiting)
+
+    def read(name: str) -> tuple[list[Row], list[ShardState]]:
+        waiting = _shards_without_slot(config, name) if config.stream(name).is_kinesis else ()
+        return list(stream_offsets(config, name)), list(waiting)
+
+    with StreamsAlone() as alone:
+        found = alone.read(names, read).values()
+        rows = [row for of_stream, _ in found for row in of_stream]
+        waiting = [each for _, of_stream in found for each in of_stream]
+        if as_json:
+            without_slot = [
+                {"topic": each.topic, "partition": None, "shards": [_shard_document(each)]} for each in waiting
+            ]
+            print_json([*(row.document() for row in rows), *without_slot])
+        else:
+            _print_rows(rows, waiting)
 
 
 def _print_rows(rows: Sequence[Row], waiting: Sequence[ShardState]) -> None:

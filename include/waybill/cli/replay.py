@@ -20,7 +20,7 @@ from waybill.connections import find_connection
 from waybill.connections.database import DatabaseEndpoint
 from waybill.errors import ReplayRefused
 from waybill.replay.database import Database
-from waybill.replay.queue import MAX_PAGE, Queue
+from waybill.replay.queue import MAX_PAGE, Page, Queue
 from waybill.replay.request import parse_request, replay_of, time_text_of
 from waybill.replay.states import State
 from waybill.replay.stored import RejectedMessage, StoredRequest
@@ -72,12 +72,20 @@ def print_list(*, state: str | None, requester: str | None, before: str | None, 
     wanted = _state(state)
     with _open_queue(load_streams()) as queue:
         page = queue.page(state=wanted, requester=requester, before_id=before, limit=limit)
-    now_ms = _now_ms()
     if as_json:
+        now_ms = _now_ms()
         print_json([stored.document(now_ms) for stored in page])
-        return
+    else:
+        _print_page(page)
+    for each in page.unreadable:
+        typer.echo(f"{each.id} of {each.requester} is left out: {each.error}", err=True)
+    if page.unreadable:
+        raise typer.Exit(1)
+
+
+def _print_page(page: Page) -> None:
     if not page:
-        typer.echo("there is no replay request", err=True)
+        typer.echo("there is no replay request" + " that can be read" * bool(page.unreadable), err=True)
         return
     columns = [
         Column("id"),
@@ -93,8 +101,8 @@ def print_list(*, state: str | None, requester: str | None, before: str | None, 
         Column("requester"),
     ]
     print_table(columns, [_row(stored) for stored in page])
-    if len(page) == limit:
-        typer.echo(f"There may be more: waybill replay ls --before {page[-1].request.id}", err=True)
+    if page.next_before is not None:
+        typer.echo(f"There may be more: waybill replay ls --before {page.next_before}", err=True)
 
 
 def show(request_id: str, *, as_json: bool) -> None:
@@ -138,21 +146,25 @@ def serve_requests(seconds: float, *, as_json: bool) -> None:
         signal.signal(signal.SIGTERM, before)
     if as_json:
         print_json(dataclasses.asdict(served))
-        return
-    typer.echo(
-        f"{counted(served.turns, 'turn')}: {served.completed:,} completed, {served.failed:,} failed, "
-        f"{counted(served.delivered, 'message')} delivered"
-    )
+    else:
+        typer.echo(
+            f"{counted(served.turns, 'turn')}: {served.completed:,} completed, {served.failed:,} failed, "
+            f"{counted(served.delivered, 'message')} delivered"
+        )
+    for problem in served.problems:
+        typer.echo(problem, err=True)
+    if served.problems:
+        raise typer.Exit(1)
 
 
 def index_streams(streams: list[str], *, as_json: bool) -> None:
     """Extend the replay index; see `waybill replay index --help`. Raises the first error after all streams."""
-    from waybill.replay.index.job import StreamIndexed, index_stream
+    from waybill.replay.index.job import index_all
 
     config = load_streams()
     for name in streams:
         config.stream(name)
-    done: dict[str, StreamIndexed] = {name: index_stream(config, name) for name in streams or sorted(config.streams)}
+    done = index_all(config, streams or sorted(config.streams))
     if as_json:
         print_json({name: dataclasses.asdict(each.figures) for name, each in done.items()})
     else:
@@ -162,7 +174,7 @@ def index_streams(streams: list[str], *, as_json: bool) -> None:
             for name, f in ((name, each.figures) for name, each in done.items())
         ]
         print_table(columns, rows)
-    errors = [error for each in done.values() for error in each.errors.values()]
+    errors = [error for each in done.values() for error in each.all_errors]
     if errors:
         raise errors[0]
 

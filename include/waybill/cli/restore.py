@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import signal
 import threading
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,7 @@ from waybill.cli.render import Column, bytes_text, count, print_json, print_tabl
 from waybill.cli.targets import load_streams, make_decision, open_store
 from waybill.config import Config
 from waybill.connections import KafkaEndpoint, find_connection
-from waybill.errors import RestoreRefused, WaybillError
+from waybill.errors import RestoreRefused, UnexpectedFailure, WaybillError
 from waybill.ledger.signature import read_signing_key, sign
 from waybill.names import TopicPartition
 from waybill.restore import (
@@ -37,6 +38,8 @@ from waybill.restore import (
 from waybill.restore import run_restore as run_restore_of
 
 __all__ = ["begin", "print_status", "run_groups", "run_plan", "run_restore", "run_verify"]
+
+logger = logging.getLogger(__name__)
 
 _KAFKA_TIMEOUT = timedelta(seconds=10)
 
@@ -221,6 +224,10 @@ def _status_of(store: Any, plan: Plan) -> Status | str:
         return read_status(store, plan)
     except WaybillError as error:
         return str(error)
+    except Exception as error:  # the other restores are listed
+        failure = UnexpectedFailure(f"the state of restore {plan.id}", error)
+        logger.exception("%s", failure)
+        return str(failure)
 
 
 def _text_of(status: Status | str) -> str:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import getpass
+import logging
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import typer
 
@@ -19,7 +20,7 @@ from waybill.archive.gaps import Decision
 from waybill.config import Config, load_valid_streams
 from waybill.config.quantities import parse_duration, parse_size
 from waybill.coordination import Coordinator
-from waybill.errors import ConfigError
+from waybill.errors import ConfigError, WaybillError, expected
 from waybill.names import TopicPartition
 from waybill.store import Store
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
 __all__ = [
+    "StreamsAlone",
     "archived_topic_partitions",
     "current_user",
     "make_decision",
@@ -39,6 +41,9 @@ __all__ = [
     "stream_of_topic",
 ]
 
+logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 _LONGEST_TEXT = 4_000
 """Characters of a reason. The latest 50 decisions about a stream share a node of ZooKeeper."""
@@ -78,6 +83,43 @@ def stream_names(config: Config, stream: str | None) -> list[str]:
         return list(config.streams)
     config.stream(stream)
     return [stream]
+
+
+class StreamsAlone:
+    """Reads streams one after the other. What keeps one from being read is printed when the command has ended.
+
+    A context manager: at its end it exits with 1 if a stream could not be read.
+    """
+
+    def __init__(self) -> None:
+        self._failures: dict[str, WaybillError] = {}
+
+    def read(self, streams: Sequence[str], read: Callable[[str], _T]) -> dict[str, _T]:
+        """Return what `read` returns for each stream, without those that cannot be read.
+
+        Raises what concerns all of them: the error of the only stream, and that of a service that does not answer.
+        """
+        done = {}
+        for name in streams:
+            try:
+                done[name] = read(name)
+            except Exception as error:
+                failure = expected(f"stream {name}", error)
+                if failure.retriable or len(streams) == 1:
+                    raise
+                if failure is not error:
+                    logger.exception("the stack trace of stream %s", name)
+                self._failures[name] = failure
+        return done
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        for name, failure in self._failures.items():
+            typer.echo(f"stream {name} is left out: {type(failure).__name__}: {failure}", err=True)
+        if self._failures and error is None:
+            raise typer.Exit(1)
 
 
 def stream_of_topic(config: Config, topic: str, stream: str | None) -> str:

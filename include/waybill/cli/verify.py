@@ -11,12 +11,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from waybill.cli.render import Column, bytes_text, count, print_json, print_table
-from waybill.cli.targets import load_streams, open_catalog, open_coordinator, open_store, stream_names
+from waybill.cli.targets import StreamsAlone, load_streams, open_catalog, open_coordinator, open_store, stream_names
 from waybill.config import Config
 from waybill.config.quantities import counted
-from waybill.errors import UnexpectedFailure, WaybillError
+from waybill.errors import WaybillError
 from waybill.verify import Report, verify_stream
-from waybill.verify.report import Fault, FaultKind
 
 __all__ = ["run"]
 
@@ -30,13 +29,16 @@ _OF_DEDUP = ("unique", "duplicates", "unswept")
 def run(stream: str | None, *, table: bool, keys: bool, as_json: bool) -> None:
     """Verify one stream or all, print the result, and exit with 1 if there are faults. See `waybill verify --help`."""
     config = load_streams()
-    reports = [_verify_alone(config, name, table=table, keys=keys) for name in stream_names(config, stream)]
-    if as_json:
-        print_json([report.document() for report in reports])
-    else:
-        _print(reports)
-    if not all(report.is_sound for report in reports):
-        raise typer.Exit(1)
+    with StreamsAlone() as alone:
+        names = stream_names(config, stream)
+        found = alone.read(names, lambda name: _verify_alone(config, name, table=table, keys=keys))
+        reports = list(found.values())
+        if as_json:
+            print_json([report.document() for report in reports])
+        else:
+            _print(reports)
+        if not all(report.is_sound for report in reports):
+            raise typer.Exit(1)
 
 
 def _verify_alone(config: Config, name: str, *, table: bool, keys: bool) -> Report:
@@ -49,10 +51,8 @@ def _verify_alone(config: Config, name: str, *, table: bool, keys: bool) -> Repo
     except WaybillError:
         raise
     except Exception as error:
-        logger.exception("the stack trace of the failed check of stream %s", name)
         report = Report(name, config.stream(name).generation)
-        failure = UnexpectedFailure(f"the check of stream {name}", error)
-        report.add_fault(Fault(FaultKind.UNEXPECTED, "verify", None, None, None, str(failure)))
+        report.add_unexpected(f"the check of stream {name}", error)
         return report
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import logging
 import re
+import traceback
 from typing import Any
 from urllib.parse import urlsplit
 
-__all__ = ["mask_urls_in_log", "masked_url", "without_urls"]
+__all__ = ["mask_urls_in_log", "masked_stack_trace", "masked_url", "without_urls"]
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>`]+")
 _UNREADABLE = "…"
@@ -34,6 +35,14 @@ def masked_url(url: str) -> str:
 def without_urls(text: str) -> str:
     """Return a text with each URL in it masked."""
     return _URL.sub(lambda found: masked_url(found[0]), text)
+
+
+def masked_stack_trace(error: BaseException) -> str:
+    """Return the stack trace of an exception and of its causes, with each URL in it masked.
+
+    Log it as a part of the message: `logger.exception` prints the texts of the exceptions as they are.
+    """
+    return without_urls("".join(traceback.format_exception(error)))
 
 
 def mask_urls_in_log(name: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from kazoo.exceptions import NodeExistsError
 
@@ -164,8 +164,12 @@ class Coordinator:
         found = {}
         for tp, path in paths.items():
             if path in nodes:
-                node = parse_node(nodes[path][0], path)
-                found[tp] = SlotRead(int(node.get("archived_to_ms", 0)), int(node.get("shards", 0)))
+                try:
+                    node = parse_node(nodes[path][0], path)
+                    found[tp] = SlotRead(int(node.get("archived_to_ms", 0)), int(node.get("shards", 0)))
+                except (DocumentDamaged, DocumentTooNew, TypeError, ValueError) as error:
+                    # As if no lane had read it: the slot counts as behind, and its lane writes the node again.
+                    logger.warning("how far %s is read is not known: %s", tp, error)
         return found
 
     # --- chores: work that any lane does from time to time ---
@@ -190,7 +194,7 @@ class Coordinator:
         """Write a named stop, or an unexpected failure, to the journal, unless the journal holds the same message."""
         path = self.paths.stop(tp)
         before = self.session.get(path)
-        if before is not None and parse_node(before[0], path).get("message") == str(error):
+        if before is not None and _fields_of_stop(before[0], path).get("message") == str(error):
             return
         stop = Stop(tp, error.stop_name, str(error), error.figures, int(self._clock() * 1000))
         self.session.put(path, stop.to_document(), f"journal the stop of {tp}")
@@ -204,19 +208,28 @@ class Coordinator:
         if not (named and unexpected):
             if (node := self.session.get(path)) is None:
                 return False
-            is_unexpected = parse_node(node[0], path).get("error") == UnexpectedFailure.stop_name
+            is_unexpected = _fields_of_stop(node[0], path).get("error") == UnexpectedFailure.stop_name
             if not (unexpected if is_unexpected else named):
                 return False
         return self.session.delete(path, f"clear the stop of {tp}")
 
     def list_stops(self) -> list[Stop]:
-        """Return the journal, sorted by topic-partition."""
+        """Return the journal, sorted by topic-partition.
+
+        A node that cannot be parsed is a stop of its own topic-partition, with the name of the error: it neither hides
+        the others nor keeps anything else from being archived.
+        """
         stops = []
         for tp in self._topic_partitions(self.paths.stops):
             path = self.paths.stop(tp)
             node = self.session.get(path)
-            if node is not None:
+            if node is None:
+                continue
+            try:
                 stops.append(Stop.from_document(tp, node[0], path))
+            except (DocumentDamaged, DocumentTooNew) as error:
+                logger.warning("%s", error)
+                stops.append(Stop(tp, type(error).__name__, str(error), {}, int(self._clock() * 1000)))
         return sorted(stops, key=lambda stop: stop.tp)
 
     def _topic_partitions(self, parent: str) -> Iterator[TopicPartition]:
@@ -259,3 +272,12 @@ def read_ingest_states(
         )
         for name, coordinator in coordinators.items()
     }
+
+
+def _fields_of_stop(data: bytes, path: str) -> dict[str, Any]:
+    """Return the fields of a node of the journal; none if it cannot be parsed: then it may be replaced and removed."""
+    try:
+        return parse_node(data, path)
+    except (DocumentDamaged, DocumentTooNew) as error:
+        logger.warning("%s", error)
+        return {}

@@ -6,6 +6,7 @@ disturbed, and nothing that another task has committed in the meantime is overwr
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -24,6 +25,7 @@ from waybill.errors import (
     GenerationConflict,
     IngestStopped,
     LockHeld,
+    expected,
 )
 from waybill.ingest.services import Services
 from waybill.ingest.time_slice import Clock
@@ -40,6 +42,8 @@ __all__ = [
     "rebuild_committed_offset",
     "set_committed_offset",
 ]
+
+logger = logging.getLogger(__name__)
 
 
 # --- rebuild ----------------------------------------------------------------------------------------------------------
@@ -233,5 +237,11 @@ def import_offsets(
                 services.coordinator.write_committed(proposal.tp, committed, version=-1)
         except (GapRefused, IngestStopped, LockHeld) as error:
             yield proposal, str(error)
+        except Exception as error:
+            failure = expected(f"the import of {proposal.tp}", error)
+            if failure is error:
+                raise
+            logger.exception("%s", failure)
+            yield proposal, str(failure)
         else:
             yield proposal, ""

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from typing import TypeVar
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
@@ -26,7 +27,7 @@ from waybill.backfill import end_open_change, open_requests
 from waybill.config import Config, Stream
 from waybill.connections import S3Endpoint, find_connection
 from waybill.dedup.rebuild import histories_of, reads_from
-from waybill.errors import SweepHistoryLost, WaybillError
+from waybill.errors import ProcedureFailed, SweepHistoryLost, WaybillError, expected
 from waybill.maintenance.orphans import (
     find_ended_histories,
     find_orphaned_indexes,
@@ -66,6 +67,8 @@ __all__ = ["run_maintenance"]
 
 logger = logging.getLogger(__name__)
 
+_T = TypeVar("_T")
+
 
 def run_maintenance(
     config: Config,
@@ -80,8 +83,10 @@ def run_maintenance(
     `make_procedures` is called only if a table needs one of Iceberg's procedures. `services`: those to use; without
     them the run opens and closes its own.
 
-    Raises `CompactionUnsound` when a compaction changed the number of rows, `ConfigError`, `ProgressLost`,
-    `CommitConflict`, one of the retriable `StoreUnavailable` and `CatalogUnavailable`, or the errors of procedures.
+    What ends the work on one table or one step leaves the others to be done; the first of these errors is raised when
+    they are: `CompactionUnsound` when a compaction changed the number of rows, `ProgressLost`, the errors of
+    procedures, or `UnexpectedFailure`. Raises at once the retriable `StoreUnavailable`, `CatalogUnavailable` and
+    `CommitConflict`, since they concern all of them, and `ConfigError`.
     """
     stream = config.stream(name)
     s3 = S3Endpoint.of(find_connection(config.storage.connection))
@@ -98,11 +103,12 @@ def run_maintenance(
             tables = load_tables(catalog, stream)
         dedup = load_dedup_tables(catalog, stream) if stream.dedup is not None else None
         table_reports = () if tables is None else run.maintain_tables(tables, dedup)
-        steps = [] if tables is None else [run.remove_branches(tables), run.remove_plans(tables)]
-        if dedup is not None:
-            steps += [run.remove_sweep_plans(dedup), run.remove_key_index_files(dedup)]
-        steps.append(run.remove_index_objects())
-    return MaintenanceReport(name, table_reports, tuple(steps), time.monotonic() - began, tuple(run.warnings))
+        steps = run.remove_unneeded(tables, dedup)
+    report = MaintenanceReport(name, table_reports, steps, time.monotonic() - began, tuple(run.warnings))
+    if run.failures:
+        logger.info("%s; %d parts of it failed", report, len(run.failures))
+        raise run.failures[0]
+    return report
 
 
 @dataclass(slots=True)
@@ -117,7 +123,24 @@ class _MaintenanceRun:
     writers: Collection[tuple[str, int]]
     """The streams of the config that write the table, each with its generation."""
     warnings: list[str] = field(default_factory=list)
+    failures: list[WaybillError] = field(default_factory=list)
+    """What ended the work on a table or a step. The others were done all the same."""
     procedures: Procedures | None = None
+
+    def alone(self, element: str, work: Callable[[], _T]) -> list[_T]:
+        """Return the result of one table or step; nothing if an error ended it, which is noted, and the others go on.
+
+        Raises what concerns the others as well: a service that does not answer.
+        """
+        try:
+            return [work()]
+        except Exception as error:
+            failure = expected(f"maintenance of {self.name}, {element}", error)
+            if failure.retriable and not isinstance(failure, ProcedureFailed):
+                raise
+            logger.exception("maintenance of %s, %s, has failed; the other parts are done", self.name, element)
+            self.failures.append(failure)
+            return []
 
     def get_procedures(self) -> Procedures:
         if self.procedures is None:
@@ -134,10 +157,12 @@ class _MaintenanceRun:
         try:
             change = end_open_change(config, self.name, tables, services)
             finished = finish_retries(self.store, services.catalog, self.name, self.stream)
-        except WaybillError as error:
-            if error.retriable:
+        except Exception as error:
+            failure = expected(f"{self.name}: ending what was killed", error)
+            if failure.retriable:
                 raise
-            self.warnings.append(f"{self.name}: a backfill or a retry of the quarantine cannot be ended: {error}")
+            logger.exception("maintenance of %s: a backfill or a retry of the quarantine cannot be ended", self.name)
+            self.warnings.append(f"{self.name}: a backfill or a retry of the quarantine cannot be ended: {failure}")
             return False
         if change is not None:
             logger.info("maintenance of %s: ended the %s of backfill %s", self.name, change.action, change.backfill)
@@ -153,14 +178,18 @@ class _MaintenanceRun:
         steps = TableMaintenance(
             self.name, self.stream.maintenance, self.s3, self.get_procedures, self.now, self.warnings
         )
-        reports = [
-            steps.maintain(tables.main, find_needed, lambda: self._find_unswept(tables.main, dedup)),
-            steps.maintain(tables.quarantine, find_needed),
+        work = [
+            (
+                tables.main,
+                partial(steps.maintain, tables.main, find_needed, partial(self._find_unswept, tables.main, dedup)),
+            ),
+            (tables.quarantine, partial(steps.maintain, tables.quarantine, find_needed)),
         ]
         if dedup is not None:
             find_sweeps = partial(self._read_sweep_plans, dedup)
-            reports += [steps.maintain(table, find_sweeps) for table in (dedup.unique, dedup.duplicates)]
-        return tuple(reports)
+            work += [(table, partial(steps.maintain, table, find_sweeps)) for table in (dedup.unique, dedup.duplicates)]
+        reports = [self.alone(f"table {'.'.join(table.name())}", maintain) for table, maintain in work]
+        return tuple(report for found in reports for report in found)
 
     def _find_unswept(self, main: Table, dedup: DedupTables | None) -> UnsweptSnapshots | None:
         if self.stream.dedup is None:
@@ -178,20 +207,18 @@ class _MaintenanceRun:
 
     # --- beside the archive ---
 
-    def remove_branches(self, tables: StreamTables) -> Step:
-        return timed_step(self.name, "remove_branches", lambda: self._remove_abandoned_branches(tables))
-
-    def remove_plans(self, tables: StreamTables) -> Step:
-        return timed_step(self.name, "remove_plans", lambda: self._remove_passed_plans(self._read_plans(tables)))
-
-    def remove_sweep_plans(self, dedup: DedupTables) -> Step:
-        return timed_step(self.name, "remove_sweeps", lambda: self._remove_passed_plans(self._read_sweep_plans(dedup)))
-
-    def remove_key_index_files(self, dedup: DedupTables) -> Step:
-        return timed_step(self.name, "remove_key_index_files", lambda: self._remove_key_index_files(dedup))
-
-    def remove_index_objects(self) -> Step:
-        return timed_step(self.name, "remove_indexes", self._remove_orphaned_index_objects)
+    def remove_unneeded(self, tables: StreamTables | None, dedup: DedupTables | None) -> tuple[Step, ...]:
+        """Remove what is not needed any more beside the tables' own files."""
+        work: dict[str, Callable[[], Mapping[str, int]]] = {}
+        if tables is not None:
+            work["remove_branches"] = lambda: self._remove_abandoned_branches(tables)
+            work["remove_plans"] = lambda: self._remove_passed_plans(self._read_plans(tables))
+        if dedup is not None:
+            work["remove_sweeps"] = lambda: self._remove_passed_plans(self._read_sweep_plans(dedup))
+            work["remove_key_index_files"] = lambda: self._remove_key_index_files(dedup)
+        work["remove_indexes"] = self._remove_orphaned_index_objects
+        steps = [self.alone(name, partial(timed_step, self.name, name, each)) for name, each in work.items()]
+        return tuple(step for found in steps for step in found)
 
     def _remove_passed_plans(self, plans: Plans) -> Mapping[str, int]:
         before = self._leftovers_before

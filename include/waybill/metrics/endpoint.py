@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import GaugeMetricFamily
@@ -16,15 +17,19 @@ from prometheus_client.registry import Collector
 from waybill.config import Config
 from waybill.connections import find_connection
 from waybill.coordination import Usage, UsageStore
-from waybill.errors import WaybillError, expected
+from waybill.errors import expected
 from waybill.incidents.book_store import BookStore
+from waybill.incidents.incident import Incident
 from waybill.metrics.families import metric_families
 from waybill.notify.channels import FindConnection
-from waybill.watch.measure import WatchServices, measure
+from waybill.watch.measure import measure
+from waybill.watch.services import WatchServices
 
 __all__ = ["WatchCollector", "metrics_text", "serve_metrics"]
 
 logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 _FRESH_SECONDS = 10.0
 """Two scrapes within this time get the same figures."""
@@ -60,42 +65,59 @@ class WatchCollector(Collector):
                     self._measured_at = time.monotonic()
             yield from self._families
 
-    def measure(self) -> None:
-        """Measure now, for the next call of `collect`. A service that does not answer is `waybill_service_up 0`.
+    def measure(self) -> list[str]:
+        """Measure now, for the next call of `collect`. Return the parts of the metrics that could not be made.
 
-        Raises `ConfigError`, `DocumentTooNew` or `DocumentDamaged`.
+        A service that does not answer is `waybill_service_up 0`, a part that cannot be made `waybill_figures_up 0`.
+
+        Raises `ConfigError`.
         """
         config = self._load()
         began, now_ms = time.monotonic(), self._now_ms()
         with WatchServices(config, self._find) as services:
             measured = measure(config, services, now_ms, stores=False)
-            book = BookStore(config.zookeeper.root, services.session, services.store).load()
-            usage = _usage_of_today(config, services, now_ms)
-        incidents = [incident for incident in book.incidents if incident.is_open]
+            incidents = _read("the open incidents", lambda: _open_incidents(config, services))
+            usage = _read("the usage of today", lambda: _usage_of_today(config, services, now_ms))
         self._families = [*metric_families(measured, incidents, time.monotonic() - began, now_ms, usage), _up(1)]
         self._measured_at = time.monotonic()
+        up = next(family for family in self._families if family.name == "waybill_figures_up")
+        return [sample.labels["part"] for sample in up.samples if not sample.value]
 
 
-def _usage_of_today(config: Config, services: WatchServices, now_ms: int) -> list[Usage] | None:
-    """Return what the processes of today have used; None if it cannot be read."""
-    if services.session is None:
-        return None
+def _read(what: str, read: Callable[[], _T]) -> _T | None:
+    """Return what `read` returns; None, and a line in the log, for what cannot be read."""
     try:
-        return UsageStore(services.session, config.zookeeper.root, lambda: now_ms / 1000).today()
-    except WaybillError as error:
-        logger.warning("the usage of today cannot be read: %s", error)
+        return read()
+    except Exception as error:
+        failure = expected(what, error)
+        logger.error("%s cannot be read: %s", what, failure, exc_info=failure is not error)
         return None
+
+
+def _open_incidents(config: Config, services: WatchServices) -> list[Incident]:
+    book = BookStore(config.zookeeper.root, services.session, services.store).load()
+    return [incident for incident in book.incidents if incident.is_open]
+
+
+def _usage_of_today(config: Config, services: WatchServices, now_ms: int) -> list[Usage]:
+    """Return what the processes of today have used; nothing if ZooKeeper does not answer, which is a service."""
+    if services.session is None:
+        return []
+    return UsageStore(services.session, config.zookeeper.root, lambda: now_ms / 1000).today()
 
 
 def _up(value: int) -> Metric:
     return GaugeMetricFamily("waybill_up", "1 if the streams could be measured.", value)
 
 
-def metrics_text(collector: WatchCollector) -> str:
-    """Return the metrics in the OpenMetrics text format. Raises what `WatchCollector.measure` raises."""
-    collector.measure()
+def metrics_text(collector: WatchCollector) -> tuple[str, list[str]]:
+    """Return the metrics in the OpenMetrics text format, and the parts of them that could not be made.
+
+    Raises what `WatchCollector.measure` raises.
+    """
+    failed = collector.measure()
     content: bytes = generate_latest(_registry(collector))  # type: ignore[no-untyped-call]
-    return content.decode()
+    return content.decode(), failed
 
 
 def serve_metrics(collector: WatchCollector, host: str, port: int, on_ready: Callable[[str], None]) -> None:

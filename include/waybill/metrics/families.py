@@ -6,8 +6,9 @@ by the config: streams, services, promises and their deadlines. No label is a to
 
 from __future__ import annotations
 
+import logging
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -15,6 +16,7 @@ from prometheus_client.metrics_core import Metric
 
 from waybill.config.promises import PromiseName
 from waybill.coordination import Usage
+from waybill.errors import UnexpectedFailure
 from waybill.incidents.finding import REACHABLE, Finding, Verdict
 from waybill.incidents.incident import Incident
 from waybill.watch.log_figures import Logs
@@ -22,6 +24,8 @@ from waybill.watch.measure import Measured
 from waybill.watch.table_figures import TableState
 
 __all__ = ["metric_families"]
+
+logger = logging.getLogger(__name__)
 
 _BY_PROMISE: Mapping[str, tuple[str, str]] = {
     PromiseName.ARCHIVE_LAG: ("archive_lag_seconds", "Age of the oldest message in Kafka that is not archived."),
@@ -47,28 +51,49 @@ _PREFIX = "waybill_"
 
 def metric_families(
     measured: Measured,
-    incidents: Iterable[Incident],
+    incidents: Iterable[Incident] | None,
     measured_seconds: float,
     now_ms: int,
     usage: Sequence[Usage] | None = None,
 ) -> Iterator[Metric]:
     """Yield the metrics of a measurement, which took `measured_seconds`.
 
-    `incidents`: those that are open. `usage`: that of today, None if it cannot be read.
+    `incidents`: those that are open. `usage`: that of today. None: they cannot be read. One part of the metrics that
+    cannot be made is `waybill_figures_up 0`, and the others are yielded.
     """
-    yield from _of_promises(measured.findings)
-    yield from _of_services(measured.findings)
-    if measured.logs is not None:
-        yield from _of_logs(measured.logs)
-        yield _table_lag(measured.logs, measured.states)
-    yield _rows(measured.states)
-    yield _incidents(incidents)
-    if usage is not None:
-        yield from _of_usage(usage, now_ms)
+    logs, states, findings = measured.logs, measured.states, measured.findings
+    parts: dict[str, Callable[[], Iterable[Metric]] | None] = {
+        "promises": lambda: _of_promises(findings),
+        "services": lambda: _of_services(findings),
+        "logs": lambda: () if logs is None else _of_logs(logs),
+        "tables": lambda: [_rows(states), *(() if logs is None else [_table_lag(logs, states)])],
+        "incidents": None if incidents is None else lambda: [_incidents(incidents)],
+        "usage": None if usage is None else lambda: _of_usage(usage, now_ms),
+    }
+    up = GaugeMetricFamily(
+        _PREFIX + "figures_up",
+        "1 if these figures could be read, 0 if not: the log of `waybill metrics` has the reason.",
+        labels=["part"],
+    )
+    for part, make in parts.items():
+        made = _made(part, make)
+        up.add_metric([part], int(made is not None))
+        yield from made or ()
+    yield up
     yield _gauge("measurement_duration_seconds", "How long the measurement of all streams took.", measured_seconds)
     yield _gauge(
         "measurement_timestamp_seconds", "When all streams were measured, in seconds since 1970.", now_ms / 1000
     )
+
+
+def _made(part: str, make: Callable[[], Iterable[Metric]] | None) -> list[Metric] | None:
+    if make is None:
+        return None
+    try:
+        return list(make())
+    except Exception as error:
+        logger.exception("%s", UnexpectedFailure(f"the metrics of the {part}", error))
+        return None
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:

@@ -6,15 +6,18 @@ up to `TIMEOUT_SECONDS`.
 
 from __future__ import annotations
 
+import logging
 import smtplib
 import ssl
 from collections.abc import Callable
 from contextlib import ExitStack
 from email.message import EmailMessage
+from functools import partial
 from typing import Any
 
 from waybill.config.alerts import Alerts, Channel, EmailChannel, SlackChannel, WebhookChannel
 from waybill.connections import Connection, find_connection
+from waybill.connections.masking import masked_stack_trace, without_urls
 from waybill.errors import UnexpectedFailure, WaybillError
 from waybill.incidents.finding import DEAD_MAN
 from waybill.notify.addresses import (
@@ -25,11 +28,13 @@ from waybill.notify.addresses import (
     slack_webhook,
     token,
 )
-from waybill.notify.http import TIMEOUT_SECONDS, Answer, ChannelFailed, failure, request
+from waybill.notify.http import TIMEOUT_SECONDS, Answer, ChannelFailed, failure, request, without_secrets
 from waybill.notify.message import Message
 from waybill.notify.texts import ascii_id
 
 __all__ = ["TIMEOUT_SECONDS", "ChannelFailed", "check_channel", "ping", "send", "unusable_channels"]
+
+logger = logging.getLogger(__name__)
 
 FindConnection = Callable[[str], Connection]
 
@@ -43,6 +48,7 @@ def send(channel: Channel, message: Message, find: FindConnection = find_connect
     Raises `ChannelFailed`, `ConfigError` for a connection that is missing or does not fit, and `UnexpectedFailure` for
     any other exception: whatever happens to one channel, the caller tells the others.
     """
+    connection = None
     try:
         connection = find(channel.connection)
         match channel:
@@ -55,7 +61,7 @@ def send(channel: Channel, message: Message, find: FindConnection = find_connect
     except (WaybillError, ChannelFailed):
         raise
     except Exception as error:
-        raise UnexpectedFailure(f"connection {channel.connection!r}", error) from error
+        raise _unexpected(connection or Connection(conn_id=channel.connection), error) from None
 
 
 def check_channel(channel: Channel, find: FindConnection = find_connection) -> None:
@@ -93,7 +99,8 @@ def unusable_channels(alerts: Alerts, find: FindConnection = find_connection) ->
         except WaybillError as error:
             found[name] = str(error)
         except Exception as error:
-            found[name] = str(UnexpectedFailure(f"channel {name}", error))
+            logger.error("channel %s: %s", name, masked_stack_trace(error))
+            found[name] = str(UnexpectedFailure(f"channel {name}", error, without_urls))
     return found
 
 
@@ -104,7 +111,17 @@ def ping(connection: Connection) -> None:
     except (WaybillError, ChannelFailed):
         raise
     except Exception as error:
-        raise UnexpectedFailure(f"connection {connection.conn_id!r}", error) from error
+        raise _unexpected(connection, error) from None
+
+
+def _unexpected(connection: Connection, error: Exception) -> UnexpectedFailure:
+    """Log an exception that no code expects, and return its failure; both without secrets.
+
+    Raise it `from None`: with its cause, whoever logs it would print the text of the exception.
+    """
+    mask = partial(without_secrets, connection)
+    logger.error("connection %r: %s", connection.conn_id, mask(masked_stack_trace(error)))
+    return UnexpectedFailure(f"connection {connection.conn_id!r}", error, mask)
 
 
 # --- email ------------------------------------------------------------------------------------------------------------

@@ -20,10 +20,10 @@ from urllib.parse import urljoin, urlsplit
 import httpx
 
 from waybill.connections import Connection
-from waybill.connections.masking import mask_urls_in_log
+from waybill.connections.masking import mask_urls_in_log, without_urls
 from waybill.notify.texts import encodable, one_line
 
-__all__ = ["TIMEOUT_SECONDS", "Answer", "ChannelFailed", "failure", "request"]
+__all__ = ["TIMEOUT_SECONDS", "Answer", "ChannelFailed", "failure", "request", "without_secrets"]
 
 TIMEOUT_SECONDS = 20.0
 _READ_BYTES = 64 * 1024
@@ -41,9 +41,16 @@ class ChannelFailed(Exception):
 
 def failure(connection: Connection, reason: str) -> ChannelFailed:
     """Return the error of a channel, without the password of its connection."""
-    secret = connection.password or ""
-    shown = reason.replace(secret, "***") if len(secret) >= _SHORTEST_SECRET else reason
-    return ChannelFailed(f"connection {connection.conn_id!r}: {shown}")
+    return ChannelFailed(f"connection {connection.conn_id!r}: {_without(reason, connection.password)}")
+
+
+def without_secrets(connection: Connection, text: str) -> str:
+    """Return a text of another program without the password of a connection, and with each URL in it masked."""
+    return without_urls(_without(text, connection.password))
+
+
+def _without(text: str, secret: str | None) -> str:
+    return text.replace(secret, "***") if secret and len(secret) >= _SHORTEST_SECRET else text
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +93,10 @@ def request(
         with httpx.stream(
             method, url, content=content, headers=sent, timeout=TIMEOUT_SECONDS, verify=_certificates()
         ) as response:
-            text = _beginning(response)
+            # Some servers repeat the address that they were asked for, whose path may be a secret.
+            text = _without(_beginning(response), urlsplit(url).path)
     except (OSError, httpx.HTTPError) as error:
-        raise failure(connection, f"{type(error).__name__}: {error}") from error
+        raise failure(connection, without_urls(f"{type(error).__name__}: {error}")) from error
     status = response.status_code
     media_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
     answer = Answer(status, media_type, text)

@@ -18,6 +18,7 @@ from waybill.config import Config
 from waybill.config.alerts import EmailChannel, SlackChannel
 from waybill.config.promises import PromiseSeverity
 from waybill.config.quantities import rough_duration
+from waybill.connections.masking import without_urls
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseNotifier
@@ -70,7 +71,7 @@ async def tell_of_missed_deadline(
     subject = f"[warning] {run['dag_id']}: the run has not ended {limit} after it was queued"
     results = await asyncio.gather(*(_tell(each, subject, facts) for each in channels), return_exceptions=True)
     failed = [
-        f"connection {channel['connection']!r}: {type(result).__name__}: {result}"
+        f"connection {channel['connection']!r}: {type(result).__name__}: {without_urls(str(result))}"
         for channel, result in zip(channels, results, strict=True)
         if isinstance(result, BaseException)
     ]

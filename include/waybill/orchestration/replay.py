@@ -99,7 +99,10 @@ def count_workers(config: Config) -> int:
 
 
 def serve_requests(config: Config, number: int) -> dict[str, int]:
-    """Serve requests for some minutes, and return the figures. SIGTERM ends it, and the claim is given back."""
+    """Serve requests for some minutes, and return the figures. SIGTERM ends it, and the claim is given back.
+
+    Raises `AirflowFailException` at the end for requests that a person must look at: the others were served.
+    """
     from waybill.replay.worker import serve
 
     with _stopping() as stop:
@@ -112,22 +115,23 @@ def serve_requests(config: Config, number: int) -> dict[str, int]:
         served.failed,
         served.delivered,
     )
+    if served.problems:
+        # A retry would do the same, and hold up the next run.
+        raise AirflowFailException("; ".join(served.problems))
     return {"completed": served.completed, "failed": served.failed, "delivered": served.delivered}
 
 
 def index_streams(config: Config) -> dict[str, Any]:
     """Extend the replay index of all streams, and remove old requests. Raises the first error after that."""
-    from waybill.replay.index.job import index_stream
+    from waybill.replay.index.job import index_all
 
-    messages, errors = 0, []
     with _stopping() as stop:
-        for name in config.streams:
-            done = index_stream(config, name, should_stop=stop.is_set)
-            messages += done.figures.messages
-            errors += list(done.errors.values())
-            if done.figures.objects:
-                figures = done.figures
-                logger.info("%s: %d messages of %d objects indexed", name, figures.messages, figures.objects)
+        done = index_all(config, config.streams, should_stop=stop.is_set)
+    for name, each in done.items():
+        if each.figures.objects:
+            logger.info("%s: %d messages of %d objects indexed", name, each.figures.messages, each.figures.objects)
+    messages = sum(each.figures.messages for each in done.values())
+    errors = [error for each in done.values() for error in each.all_errors]
     removed = _remove_old_requests(config)
     if errors:
         raise errors[0]

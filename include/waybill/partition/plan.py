@@ -9,6 +9,7 @@ after a crash, finds the plan and executes the same, even if the archive has gro
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ from waybill.archive.spans import ArchiveFault, Span, spans_from
 from waybill.config import ParseSettings
 from waybill.coordination import CommittedOffset
 from waybill.documents import read_document
-from waybill.errors import ChainBroken, DocumentDamaged, MixedFormats
+from waybill.errors import ChainBroken, DocumentDamaged, MixedFormats, UnexpectedFailure, WaybillError
 from waybill.names import TopicPartition
 from waybill.staging.driver import LEAST_TASK_BYTES
 from waybill.store import Store
@@ -42,6 +43,8 @@ __all__ = [
     "parse_offsets",
     "plan_id",
 ]
+
+logger = logging.getLogger(__name__)
 
 _VERSION = 2
 _LISTING_THREADS = 8
@@ -154,6 +157,12 @@ def _walk_chain(
         objects.extend(chain.walk_chain(store, generation, tp, from_offset=start, committed_offset=offset))
     except (ChainBroken, MixedFormats) as error:
         return objects, str(error)
+    except WaybillError:
+        raise
+    except Exception as error:
+        failure = UnexpectedFailure(f"the chain of {tp}", error)
+        logger.exception("%s", failure)
+        return objects, str(failure)
     return objects, ""
 
 

@@ -17,7 +17,7 @@ from pyiceberg.manifest import DataFile
 
 from waybill import failpoints
 from waybill.archive.read_ahead import ReadAhead
-from waybill.archive.spans import ARCHIVE_ERRORS, ArchiveFault, fault_from_error, is_indexed, read_span
+from waybill.archive.spans import ArchiveFault, fault_from_error, is_archive_fault, is_indexed, read_span
 from waybill.config import ParseSettings, Storage
 from waybill.errors import StoreUnavailable
 from waybill.names import TopicPartition
@@ -194,7 +194,9 @@ class _TaskRun:
                     self._store, span, in_part=in_part, ahead=ahead, buffers=buffers, limits=self._limits
                 ):
                     yield span.tp, messages
-            except ARCHIVE_ERRORS as error:
+            except Exception as error:
+                if not is_archive_fault(error):
+                    raise
                 raise _UnreadableSpan(fault_from_error(span, error)) from error
             failpoints.reach("partition.span_read")
 

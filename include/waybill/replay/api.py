@@ -122,6 +122,7 @@ class PageDocument(BaseModel):
 
     requests: list[RequestDocument]
     next: str | None = Field(description="The path of the next page.")
+    unreadable: list[str] = Field(description="The ids of requests that are damaged; the server's log has the reasons.")
 
 
 class RejectedDocument(BaseModel):
@@ -246,10 +247,11 @@ def _router(
             lambda: open_queue().page(state=state, requester=of, before_id=before, limit=limit),
         )
         now = now_ms()
-        last = page[-1].request.id if len(page) == limit else None
+        last = page.next_before
         return {
             "requests": [stored.document(now) for stored in page],
             "next": None if last is None else _path(http.url.include_query_params(before=last)),
+            "unreadable": [each.id for each in page.unreadable],
         }
 
     @router.get("/requests/{request_id}", response_model=RequestDocument, responses=_refusals(401, 404))

@@ -18,7 +18,6 @@ received has no heartbeats, so others get the request after the claim timeout.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -28,7 +27,6 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Connection,
-    RowMapping,
     Select,
     case,
     func,
@@ -39,15 +37,21 @@ from sqlalchemy import (
     update,
 )
 
-from waybill.errors import DocumentDamaged, DocumentTooNew, ReplayClaimLost, ReplayRefused
+from waybill.errors import ReplayClaimLost, ReplayRefused, WaybillError
 from waybill.replay.database import Database, rejected, requesters, requests
 from waybill.replay.request import ReplayRequest
 from waybill.replay.states import OPEN_STATES, TRANSITIONS, Event, State, states_before
-from waybill.replay.stored import Progress, RejectedMessage, StoredRequest, cursor_json, is_claimed_at, plain_text
+from waybill.replay.stored import (
+    Progress,
+    RejectedMessage,
+    UnreadableRequest,
+    cursor_json,
+    is_claimed_at,
+    plain_text,
+    read_request,
+)
 
 __all__ = ["MAX_CURSOR_CHARACTERS", "Claim", "Claims"]
-
-logger = logging.getLogger(__name__)
 
 MAX_CURSOR_CHARACTERS = 1 << 20
 _MAX_REASON_CHARACTERS = 2_000
@@ -75,6 +79,8 @@ class Claims:
         """`claim_timeout`: the age of a heartbeat from which others may claim the request."""
         self._database = database
         self._claim_timeout_ms = claim_timeout // timedelta(milliseconds=1)
+        self.unreadable: dict[str, WaybillError] = {}
+        """Requests that could not be read, by id: `claim` leaves them out. A person must look at them."""
 
     def claim(self, worker: str, now_ms: int) -> Claim | None:
         """Claim a request; None if none is to be served now.
@@ -156,8 +162,10 @@ class Claims:
             candidates = connection.execute(self.candidates(now_ms)).scalars().all()
             for request_id in candidates:
                 row = connection.execute(self.locked(request_id, now_ms)).mappings().one_or_none()
-                stored = None if row is None else _readable(row)
-                if stored is not None and self._take(connection, request_id, stored.claim, worker, now_ms):
+                stored = None if row is None else read_request(row)
+                if isinstance(stored, UnreadableRequest):
+                    self.unreadable[request_id] = stored.error
+                elif stored is not None and self._take(connection, request_id, stored.claim, worker, now_ms):
                     return Claim(stored.request, stored.claim + 1, worker, stored.progress)
             # With all the candidates, other workers were faster. There may be more.
             if len(candidates) < _MAX_CANDIDATES:
@@ -176,7 +184,8 @@ class Claims:
             select(requests.c.id)
             .join(requesters, requesters.c.requester == requests.c.requester)
             .outerjoin(running, running.c.requester == requests.c.requester)
-            .where(*self._may_be_claimed(now_ms))
+            # Without those that cannot be read: many of them would leave no place among the candidates.
+            .where(*self._may_be_claimed(now_ms), requests.c.id.not_in(list(self.unreadable)))
             .order_by(
                 requests.c.priority.desc(),
                 func.coalesce(running.c.claimed, 0),
@@ -245,15 +254,6 @@ class Claims:
         )
         if done.rowcount != 1:
             _accept_or_refuse(connection, claim, event)
-
-
-def _readable(row: RowMapping) -> StoredRequest | None:
-    """Return the request of a row; None if it cannot be read, which must not keep workers from all the others."""
-    try:
-        return StoredRequest.of(row)
-    except (DocumentDamaged, DocumentTooNew) as error:
-        logger.error("a replay request is left out: %s", error)
-        return None
 
 
 def _state_after(event: Event) -> ColumnElement[str]:

@@ -8,7 +8,7 @@ fast as an empty one. Times are arguments (epoch ms): the caller's clock decides
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, update
 
@@ -25,9 +25,9 @@ from waybill.replay.request import (
     new_request_id,
 )
 from waybill.replay.states import FINAL_STATES, OPEN_STATES, TRANSITIONS, Event, State, states_before
-from waybill.replay.stored import RejectedMessage, StoredRequest, plain_text
+from waybill.replay.stored import RejectedMessage, StoredRequest, UnreadableRequest, plain_text, read_request
 
-__all__ = ["MAX_PAGE", "Queue"]
+__all__ = ["MAX_PAGE", "Page", "Queue"]
 
 MAX_PAGE = 1_000
 _DAY_MS = 86_400_000
@@ -35,6 +35,17 @@ _MAX_IDEMPOTENCY_KEY_CHARACTERS = 200
 _MAX_REASON_CHARACTERS = 1_000
 _WAIT_FOR_OPEN_SECONDS = 60
 _REMOVED_AT_ONCE = 500
+
+
+class Page(list[StoredRequest]):
+    """Some requests, the newest first, and what stands beside those that can be read."""
+
+    def __init__(self, rows: Iterable[StoredRequest | UnreadableRequest] = (), next_before: str | None = None) -> None:
+        found = list(rows)
+        super().__init__(each for each in found if isinstance(each, StoredRequest))
+        self.unreadable = [each for each in found if isinstance(each, UnreadableRequest)]
+        self.next_before = next_before
+        """The next page begins before this id; None: there is none."""
 
 
 class Queue:
@@ -83,8 +94,8 @@ class Queue:
         requester: str | None = None,
         before_id: str | None = None,
         limit: int = 100,
-    ) -> list[StoredRequest]:
-        """Return up to `limit` requests, the newest first; the next page begins before the id of the last.
+    ) -> Page:
+        """Return up to `limit` requests, the newest first, with those that cannot be read apart from the others.
 
         Raises `ReplayRefused` if `before_id` is no id, `requester` no name, or `limit` not from 1 to `MAX_PAGE`.
         """
@@ -97,7 +108,7 @@ class Queue:
             wanted.append(requests.c.requester == check_requester(requester))
         query = select(requests).where(*wanted).order_by(requests.c.id.desc()).limit(limit)
         rows = self._database.read(lambda connection: connection.execute(query).mappings().all())
-        return [StoredRequest.of(row) for row in rows]
+        return Page(map(read_request, rows), rows[-1]["id"] if len(rows) == limit else None)
 
     def rejected_of(
         self, request_id: str, *, after: RejectedMessage | None = None, limit: int = 100

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,12 +11,14 @@ from typing import Any
 from sqlalchemy import ColumnElement, RowMapping, and_
 
 from waybill.documents import read_document
-from waybill.errors import DocumentDamaged
+from waybill.errors import DocumentDamaged, WaybillError, expected
 from waybill.replay.database import requests
 from waybill.replay.request import ReplayRequest, Requested, time_text_of
 from waybill.replay.states import State
 
-__all__ = ["Progress", "RejectedMessage", "StoredRequest", "is_claimed_at"]
+__all__ = ["Progress", "RejectedMessage", "StoredRequest", "UnreadableRequest", "is_claimed_at", "read_request"]
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +141,37 @@ class StoredRequest:
             rejected=row["rejected"],
             started_at_ms=row["started_at_ms"],
             finished_at_ms=row["finished_at_ms"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableRequest:
+    """A stored request that cannot be read, with the columns that need no reading."""
+
+    id: str
+    stream: str
+    requester: str
+    state: str
+    created_at_ms: int
+    error: WaybillError
+    """Why, and what to do."""
+
+
+def read_request(row: RowMapping) -> StoredRequest | UnreadableRequest:
+    """Return the request of a row. One that cannot be read keeps nobody from the others, whatever the reason is.
+
+    The reason is logged. A caller that goes on with the others tells its own caller of this one.
+    """
+    try:
+        return StoredRequest.of(row)
+    except Exception as error:
+        failure = expected(f"replay request {row['id']}", error)
+        if failure is error:
+            logger.error("a replay request is left out: %s", failure)
+        else:
+            logger.exception("a replay request is left out: %s", failure)
+        return UnreadableRequest(
+            row["id"], row["stream"], row["requester"], row["state"], row["created_at_ms"], failure
         )
 
 

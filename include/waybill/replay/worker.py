@@ -17,14 +17,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
 from waybill import failpoints, names
 from waybill.config import Config
 from waybill.config.quantities import format_duration
-from waybill.errors import ReplayClaimLost, ReplayRefused, ReplayUnavailable, WaybillError
+from waybill.errors import ReplayClaimLost, ReplayRefused, ReplayUnavailable, UnexpectedFailure, WaybillError
 from waybill.ingest.services import Services, connect
 from waybill.replay.claims import Claim, Claims
 from waybill.replay.cursor import Cursor, Place
@@ -60,6 +60,8 @@ class Served:
     failed: int = 0
     delivered: int = 0
     """How many messages."""
+    problems: list[str] = field(default_factory=list)
+    """Requests that a person must look at: those that cannot be read, and exceptions that no code expects."""
 
 
 def count_open(config: Config) -> int:
@@ -85,9 +87,22 @@ def serve(config: Config, *, worker: str, seconds: float, should_stop: Callable[
                 break
             failpoints.reach("replay.claimed")
             turn = min(deadline, time.monotonic() + _TURN_SECONDS)
-            _Turn(config, claims, claim, replay.claim_timeout, turn, should_stop, served).run()
+            _serve_alone(_Turn(config, claims, claim, replay.claim_timeout, turn, should_stop, served), claim, served)
             served.turns += 1
+        served.problems += [str(error) for error in claims.unreadable.values()]
     return served
+
+
+def _serve_alone(turn: _Turn, claim: Claim, served: Served) -> None:
+    """Serve a request. What ends even its release leaves its claim to its timeout, and other requests are served."""
+    try:
+        turn.run()
+    except ReplayUnavailable:
+        raise
+    except Exception as error:
+        failure = UnexpectedFailure(f"the release of replay request {claim.request.id}", error)
+        logger.exception("%s", failure)
+        served.problems.append(str(failure))
 
 
 class _Stopped(Exception):
@@ -134,8 +149,10 @@ class _Turn:
         except WaybillError as error:
             self._try_later(str(error), 0)
         except Exception as error:  # a bug must not keep the workers from the other requests
+            failure = UnexpectedFailure(f"replay request {self._request.id}", error)
             logger.exception("replay request %s cannot be served", self._request.id)
-            self._try_later(f"{type(error).__name__}: {error}", 0)
+            self._served.problems.append(str(failure))
+            self._try_later(str(failure), 0)
 
     def _serve(self) -> None:
         # Read before anything can fail, so that a failure keeps the cursor.

@@ -8,12 +8,13 @@ batches differ, the messages are decoded and compared column by column.
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from waybill.errors import WaybillError
+from waybill.errors import UnexpectedFailure, WaybillError
 from waybill.records.framing import HEADER_BYTES, Frame, check_crc
 from waybill.restore.archived import objects_of_range, read_batches
 from waybill.restore.plan import PartitionPlan, Plan
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = ["NOT_CHECKED", "ObjectDigest", "PartitionComparison", "compare"]
+
+logger = logging.getLogger(__name__)
 
 NOT_CHECKED = (
     "leader epochs, producer ids, sequence numbers and transaction marks: a restore does not keep them",
@@ -102,16 +105,20 @@ def compare(store: Store, target: KafkaTarget, plan: Plan) -> Iterator[Partition
 def _compare_partition(store: Store, target: KafkaTarget, plan: Plan, partition: PartitionPlan) -> PartitionComparison:
     found = PartitionComparison(partition)
     archived = _Archived(store, plan, partition, found)
-    log_range = target.log.offsets([partition.target])[partition.target]
-    if log_range.earliest > partition.target_offset:
-        found.difference = f"the target has deleted its messages before offset {log_range.earliest}"
-        return found
     try:
+        log_range = target.log.offsets([partition.target])[partition.target]
+        if log_range.earliest > partition.target_offset:
+            found.difference = f"the target has deleted its messages before offset {log_range.earliest}"
+            return found
         _compare_frames(archived.frames(), _target_frames(target, partition, log_range.end), found)
     except WaybillError as error:
         if error.retriable:
             raise
         found.difference = str(error)
+    except Exception as error:  # the other topic-partitions are compared
+        failure = UnexpectedFailure(f"the comparison of {partition.source}", error)
+        logger.exception("%s", failure)
+        found.difference = str(failure)
     return found
 
 

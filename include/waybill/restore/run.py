@@ -18,7 +18,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from waybill import failpoints
-from waybill.errors import CorruptBatch, IngestStopped, RestoreStopped, StoreUnavailable, WaybillError
+from waybill.errors import (
+    CorruptBatch,
+    IngestStopped,
+    RestoreStopped,
+    StoreUnavailable,
+    UnexpectedFailure,
+    WaybillError,
+)
 from waybill.names import TopicPartition
 from waybill.records.produced import stamp
 from waybill.restore.archived import ArchivedBatch, message_runs, objects_of_range, read_batches
@@ -144,6 +151,11 @@ class _Partition:
         except WaybillError as error:
             self._fail(error)
             return False
+        except Exception as error:
+            failure = UnexpectedFailure(f"the restore of {self.plan.source}", error)
+            logger.exception("%s", failure)
+            self._fail(failure)
+            return False
 
     def stop(self) -> None:
         """Wait for what was sent, and record it in the offset map."""
@@ -152,6 +164,10 @@ class _Partition:
                 self._flush()
         except (OutOfSequence, WaybillError) as error:
             logger.info("%s: %s", self.plan.target, error)
+        except Exception as error:
+            failure = UnexpectedFailure(f"the end of the restore of {self.plan.source}", error)
+            logger.exception("%s", failure)
+            self.result.error = failure
         self._close()
 
     def _advance(self) -> bool:

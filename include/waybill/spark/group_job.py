@@ -15,7 +15,7 @@ from pyspark import SparkContext
 
 from waybill.audit import AuditRecord, append_results
 from waybill.config import Config, load_valid_streams
-from waybill.errors import WaybillError
+from waybill.errors import WaybillError, expected
 from waybill.metering import Tally, meter
 from waybill.names import Stage
 from waybill.spark.group_results import GroupResults, ResultsRecorder, StreamResult
@@ -105,7 +105,7 @@ class _Run:
             on_end=lambda work: self._end_stream(work, recorder),
             can_go_on=lambda: _is_alive(application.context.started),
         )
-        self._append_audits(application.audits)
+        self._append_audits(application.audits, finished, recorder)
         self._write_report(finished)
         meter.add(Tally(cpu_seconds={"jvm": jvm_cpu_seconds()}))
         self.services.store_usage(str(self.job), names)
@@ -142,9 +142,34 @@ class _Run:
         earlier = GroupResults.load(store, options.group, str(self.job), options.run) if options.resume else None
         return ResultsRecorder(store, options.group, str(self.job), options.run, selected, earlier)
 
-    def _append_audits(self, audits: Sequence[AuditRecord]) -> None:
+    def _append_audits(
+        self, audits: Sequence[AuditRecord], finished: Sequence[StreamWork], recorder: ResultsRecorder | None
+    ) -> None:
+        """Append the results of all audits. One that raises what no code expects is an alert of its stream."""
         if not audits:
             return
+        try:
+            self._append(audits)
+            return
+        except Exception:
+            logger.exception(
+                "the results of %d audits cannot be appended together: each is appended alone", len(audits)
+            )
+        works = {work.stream: work for work in finished}
+        for audit in audits:
+            try:
+                self._append([audit])
+            except Exception as error:
+                failure = expected(f"the results of the audit of stream {audit.stream}", error)
+                logger.exception("%s", failure)
+                work = works.get(audit.stream)
+                if work is None:  # Spark has ended before this stream did, which fails the application
+                    continue
+                work.alerts.append(str(failure))
+                if recorder is not None:
+                    recorder.add(work.result())
+
+    def _append(self, audits: Sequence[AuditRecord]) -> None:
         try:
             append_results(self.services.catalog, audits)
         except WaybillError as error:

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from waybill.errors import WaybillError
+from waybill.errors import UnexpectedFailure, WaybillError, expected
 from waybill.metering import working_for
 from waybill.spark.group_results import StreamResult, StreamStatus
 from waybill.spark.job import current_stream, log_failure
@@ -94,7 +94,7 @@ class StreamWork:
             rows=self.rows,
             seconds=round(time.monotonic() - self.began, 3),
             error=None if error is None else type(error).__name__,
-            message=None if error is None else str(error)[:_LONGEST_MESSAGE],
+            message=None if error is None else str(expected(f"stream {self.stream}", error))[:_LONGEST_MESSAGE],
             retriable=any(_can_retry(each) for each in self.errors),
             lines=tuple(self.lines),
             alerts=tuple(self.alerts),
@@ -104,7 +104,8 @@ class StreamWork:
 
 def _can_retry(error: Exception) -> bool:
     # An error that is not Waybill's is a worker that died, or an unexpected fault: Airflow tries again.
-    return error.retriable if isinstance(error, WaybillError) else True
+    is_unexpected = isinstance(error, UnexpectedFailure) or not isinstance(error, WaybillError)
+    return is_unexpected or bool(getattr(error, "retriable", False))
 
 
 def run_side_by_side(

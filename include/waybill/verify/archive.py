@@ -8,11 +8,12 @@ Each accepted gap must have its gap marker in the chain, and each gap marker its
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from waybill.archive.object_reader import read_offsets
 from waybill.archive.object_scan import ObjectScan, scan_object
 from waybill.config.quantities import counted
 from waybill.coordination import CommittedOffset
+from waybill.errors import WaybillError
 from waybill.names import TopicPartition
 from waybill.store import Store, StoredObject
 from waybill.verify.report import Fault, FaultKind, Listener, Report
@@ -41,6 +43,8 @@ __all__ = [
     "read_offset_ranges",
 ]
 
+
+_T = TypeVar("_T")
 
 ReadCommitted = Callable[[TopicPartition], CommittedOffset | None]
 """Reads the committed offset of a topic-partition at the time of the call; None if there is none."""
@@ -97,11 +101,12 @@ def check_archive(
 ) -> CheckedArchive:
     """Read every object of the chains of `tps`, add figures, faults and notes to `report`, and return the chains.
 
-    `list_gaps` reads the accepted gaps at the time of the call. A topic-partition without objects is not in the result.
+    `list_gaps` reads the accepted gaps at the time of the call. A topic-partition without objects is not in the result,
+    nor is one whose check was ended by an exception that no code expects: that is a fault.
     """
-    committed = {tp: read_committed(tp) for tp in tps}
-    starts = {tp: _find_start(store, generation, tp, committed[tp]) for tp in tps}
-    listed = {tp: list(store.list_chain(tp.topic, generation, tp.partition)) for tp in tps}
+    committed = _for_each(tps, read_committed, report)
+    starts = _for_each(committed, lambda tp: _find_start(store, generation, tp, committed[tp]), report)
+    listed = _for_each(starts, lambda tp: list(store.list_chain(tp.topic, generation, tp.partition)), report)
     # After the listing: a gap is recorded before its gap marker is created, so the gap of every listed marker is here.
     accepted_gaps = list_gaps()
     stored_objects = [stored for objects in listed.values() for stored in objects]
@@ -109,26 +114,44 @@ def check_archive(
     report.figures.objects = len(stored_objects)
     report.figures.bytes = sum(stored.size_bytes for stored in stored_objects)
     listener.begin("reading the archive", report.figures.bytes)
-    archive: CheckedArchive = {}
     with ThreadPoolExecutor(READERS, thread_name_prefix="waybill-verify") as pool:
-        scans = pool.map(lambda stored: scan_object(store, stored), stored_objects)
+        scans = {tp: deque(pool.submit(scan_object, store, each) for each in objects) for tp, objects in listed.items()}
+
+        def check(tp: TopicPartition) -> CheckedChain | None:
+            expected = _Expected(
+                committed[tp],
+                partial(read_committed, tp),
+                starts[tp],
+                [gap for gap in accepted_gaps if gap.tp == tp],
+                store.prefix,
+            )
+            checker = _ChainChecker(tp, listed[tp], expected, report)
+            return checker.check(_advancing(listed[tp], scans.pop(tp), listener))
+
         try:
-            for tp, objects in listed.items():
-                expected = _Expected(
-                    committed[tp],
-                    partial(read_committed, tp),
-                    starts[tp],
-                    [gap for gap in accepted_gaps if gap.tp == tp],
-                    store.prefix,
-                )
-                checker = _ChainChecker(tp, objects, expected, report)
-                chain = checker.check(_advancing(objects, scans, listener))
-                if chain is not None:
-                    archive[tp] = chain
+            archive = {tp: chain for tp, chain in _for_each(listed, check, report).items() if chain is not None}
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     return archive
+
+
+def _for_each(
+    tps: Iterable[TopicPartition], work: Callable[[TopicPartition], _T], report: Report
+) -> dict[TopicPartition, _T]:
+    """Return the result of each topic-partition. An exception that no code expects is a fault of its own alone.
+
+    Raises the errors of Waybill, such as a service that does not answer.
+    """
+    done = {}
+    for tp in tps:
+        try:
+            done[tp] = work(tp)
+        except WaybillError:
+            raise
+        except Exception as error:
+            report.add_unexpected(f"the check of {tp}", error, tp)
+    return done
 
 
 def read_offset_ranges(store: Store, found: CheckedObject, first_offset: int, next_offset: int) -> Iterator[Int64s]:
@@ -152,10 +175,11 @@ def _find_start(store: Store, generation: int, tp: TopicPartition, committed: Co
 
 
 def _advancing(
-    objects: Sequence[StoredObject], scans: Iterator[ObjectScan], listener: Listener
+    objects: Sequence[StoredObject], scans: deque[Future[ObjectScan]], listener: Listener
 ) -> Iterator[ObjectScan]:
+    """Yield the scans of a chain in order. Each is released then, since it may hold many ranges of offsets."""
     for stored in objects:
-        scan = next(scans)
+        scan = scans.popleft().result()
         listener.advance(stored.size_bytes)
         yield scan
 

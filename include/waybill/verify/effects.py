@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["AffectedRows", "check_progress"]
 
-_ARCHIVE_FAULTS = (FaultKind.MISSING, FaultKind.DAMAGED)
+_ARCHIVE_FAULTS = (FaultKind.MISSING, FaultKind.DAMAGED, FaultKind.UNEXPECTED)
+"""Of a topic-partition whose check was ended by an unexpected exception, it is not known what the archive holds."""
 
 
 def check_progress(report: Report, progress: Progress, chain_ends: dict[TopicPartition, int], name: str) -> None:
@@ -94,7 +95,9 @@ class AffectedRows:
         """Attach the counted rows to the faults."""
         for fault, tables in self._rows.values():
             for table, rows in tables.items():
-                what = f"has {counted(rows, 'row')} of these offsets, which the archive no longer backs"
+                is_known = fault.kind is not FaultKind.UNEXPECTED
+                why = "which the archive no longer backs" if is_known else "which were not compared with the archive"
+                what = f"has {counted(rows, 'row')} of these offsets, {why}"
                 fault.affects.append(Effect(EffectKind.ROWS, table, rows, what))
 
     def _add(self, fault: Fault, table: str, rows: int) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
 from waybill.archive.gaps import Gap
+from waybill.errors import UnexpectedFailure
 from waybill.names import TopicPartition
 
 __all__ = ["Effect", "EffectKind", "Fault", "FaultKind", "Figures", "Listener", "Report", "first_line"]
+
+logger = logging.getLogger(__name__)
 
 
 class FaultKind(StrEnum):
@@ -168,6 +172,15 @@ class Report:
         """Add a fault, unless it is in the report already: several windows of offsets may meet the same bad file."""
         if fault not in self.faults:
             self.faults.append(fault)
+
+    def add_unexpected(self, element: str, error: Exception, tp: TopicPartition | None = None) -> None:
+        """Add a fault for an exception that no code expects, which ended the check of one element, and log it.
+
+        `tp`: the topic-partition of which nothing more is known.
+        """
+        failure = UnexpectedFailure(element, error)
+        logger.error("%s", failure, exc_info=error)
+        self.add_fault(Fault(FaultKind.UNEXPECTED, "verify", tp, None, None, str(failure)))
 
     def document(self) -> dict[str, Any]:
         """Return the report as JSON fields."""

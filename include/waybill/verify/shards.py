@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from waybill.archive.shard_starts import find_stream_origin, read_slot_map
+from waybill.errors import WaybillError
 from waybill.names import TopicPartition
 from waybill.shards.checkpoint import Checkpoint
 from waybill.shards.slot_map import SlotMap
@@ -29,14 +30,23 @@ def check_shards(store: Store, generation: int, archive: CheckedArchive, report:
         if any(each.slot_state is not None for each in chain.objects):
             by_topic.setdefault(tp.topic, []).append(chain)
     for topic, chains in by_topic.items():
-        origin = find_stream_origin(store, topic, generation)
-        if origin is None:
-            report.add_fault(_fault(chains[0].tp, "the slot map", "its origin is missing in S3"))
-            continue
-        slot_map = read_slot_map(store, topic, generation, SlotMap(origin))
-        report.figures.shards += len(slot_map.assignments)
-        last = {chain.tp.partition: _check_chain(chain, slot_map, report) for chain in chains}
-        _check_lineage(topic, slot_map, last, report)
+        try:
+            _check_topic(store, generation, topic, chains, report)
+        except WaybillError:
+            raise
+        except Exception as error:
+            report.add_unexpected(f"the check of the shards of {topic}", error)
+
+
+def _check_topic(store: Store, generation: int, topic: str, chains: list[CheckedChain], report: Report) -> None:
+    origin = find_stream_origin(store, topic, generation)
+    if origin is None:
+        report.add_fault(_fault(chains[0].tp, "the slot map", "its origin is missing in S3"))
+        return
+    slot_map = read_slot_map(store, topic, generation, SlotMap(origin))
+    report.figures.shards += len(slot_map.assignments)
+    last = {chain.tp.partition: _check_chain(chain, slot_map, report) for chain in chains}
+    _check_lineage(topic, slot_map, last, report)
 
 
 def _check_chain(chain: CheckedChain, slot_map: SlotMap, report: Report) -> Checkpoint:

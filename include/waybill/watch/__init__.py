@@ -3,7 +3,10 @@
 | module | content |
 |---|---|
 | `run` | one watch: measure, store the incidents, send the messages, ping the dead man's switch |
-| `measure` | the services, and the findings about all streams |
+| `measure` | the findings about all streams, and what they follow from |
+| `services` | the services, each of which may be away |
+| `table_states` | when the tables of a stream are read, and the findings about them |
+| `promise_findings` | the findings about one promise, whatever happens while it is measured |
 | `log_figures` | figures of Kafka and ZooKeeper: archive lag, retention, named stops, pauses |
 | `table_figures` | figures of the tables: table lag, deadlines, runs, shares, window, holds |
 | `status` | the status document, which the pages in Airflow's UI show |

@@ -23,8 +23,9 @@ from waybill.incidents.rules import advance, channel_findings, claim, record_pin
 from waybill.metering import meter
 from waybill.notify.channels import FindConnection, unusable_channels
 from waybill.watch.config_figures import config_findings, unwatched_findings
-from waybill.watch.measure import WatchServices, measure
+from waybill.watch.measure import measure
 from waybill.watch.sending import Sent, ping_dead_man, send_all
+from waybill.watch.services import WatchServices
 from waybill.watch.status_writer import store_status
 
 __all__ = ["WatchReport", "run_watch"]

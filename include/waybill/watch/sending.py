@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from waybill.config import Config
+from waybill.connections.masking import masked_stack_trace, without_urls
 from waybill.errors import UnexpectedFailure, WaybillError
 from waybill.incidents.incident import IncidentBook, Notification
 from waybill.incidents.rules import CLAIM
@@ -175,5 +176,6 @@ def _described(what: str, error: Exception) -> tuple[str, bool]:
     if is_expected:
         logger.warning("%s: not sent, and tried again: %s", what, error)
         return str(error), False
-    logger.exception("%s: not sent, and tried again", what, exc_info=error)
-    return str(error if isinstance(error, UnexpectedFailure) else UnexpectedFailure(what, error)), True
+    # Not `logger.exception`: an address in the text of an exception may be a secret.
+    logger.error("%s: not sent, and tried again: %s", what, masked_stack_trace(error))
+    return str(error if isinstance(error, UnexpectedFailure) else UnexpectedFailure(what, error, without_urls)), True

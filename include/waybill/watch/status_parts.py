@@ -330,7 +330,15 @@ def read_replays(config: Config) -> tuple[ReplayStatus, ...]:
 
     with Database.of(config) as database:
         found = Queue(database, config.replay.quotas).page(limit=_MOST_REPLAYS)
-    return tuple(_replays(found))
+    rows = [*_replays(found), *(_unreadable_replay(each) for each in found.unreadable)]
+    return tuple(sorted(rows, key=lambda each: each.id, reverse=True))
+
+
+def _unreadable_replay(found: Any) -> ReplayStatus:
+    reason = without_urls(str(found.error))
+    return ReplayStatus(
+        found.id, found.stream, "", found.requester, found.state, reason, 0.0, 0, 0, 0, found.created_at_ms, None
+    )
 
 
 def _replays(found: Iterable[Any]) -> Iterable[ReplayStatus]:

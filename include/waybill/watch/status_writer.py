@@ -20,7 +20,8 @@ from waybill.incidents.incident import IncidentBook
 from waybill.names import day_of, status_key
 from waybill.store import Store
 from waybill.watch.action_log import list_actions
-from waybill.watch.measure import Measured, WatchServices
+from waybill.watch.measure import Measured
+from waybill.watch.services import WatchServices
 from waybill.watch.status import DecisionStatus, ReplayStatus, Status, StreamDetails, UsageStatus
 from waybill.watch.status_build import (
     broker_statuses,

@@ -417,3 +417,36 @@ def test_a_value_that_a_column_cannot_hold_has_a_reason_or_is_null(
         assert reasons(parsed)[1] is None
         if wrong_type == "null":
             assert parsed.columns["x"].to_pylist()[0] is None or column == "json"
+
+
+# --- V7: a field that a producer has renamed --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "at", "hint"),
+    [
+        ("At", "long", "; there is a field `At`"),
+        ("AT", ["null", "long"], "; there is a field `AT`"),
+        ("At", {"type": "array", "items": "long"}, "; there is a field `At`"),
+        ("time", "long", ""),
+    ],
+    ids=str,
+)
+def test_a_missing_field_is_told_with_the_field_of_another_case(
+    registry: Registry, name: str, at: Any, hint: str
+) -> None:
+    renamed = {"type": "record", "name": "R", "fields": [{"name": "id", "type": "string"}, {"name": name, "type": at}]}
+    registry.schemas[9] = renamed
+    value = [1] if isinstance(at, dict) else 1
+    parsed = parse(framed(9, encoded(renamed, {"id": "a", name: value})), MESSAGE)
+    assert parsed.error.to_pylist() == [f"event_time_missing: field at is missing{hint}", None]
+    assert times(parsed)[1] == 1_000_000
+
+
+def test_a_missing_nested_field_is_told_with_the_field_of_another_case(registry: Registry) -> None:
+    inner = {"type": "record", "name": "I", "fields": [{"name": "aT", "type": "long"}]}
+    outer = {"type": "record", "name": "O", "fields": [{"name": "time", "type": inner}]}
+    registry.schemas[9] = outer
+    config = parser_config(name="avro", registry="field", event_time={"field": "time.at", "format": "epoch_s"})
+    parsed = build_parser(config).parse(batch(framed(9, encoded(outer, {"time": {"aT": 1}}))))
+    assert parsed.error.to_pylist() == ["event_time_missing: field time.at is missing; there is a field `time.aT`"]

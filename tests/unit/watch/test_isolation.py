@@ -21,11 +21,11 @@ from waybill.incidents.finding import CONFIG, MEASURED, READABLE, Finding, Verdi
 from waybill.incidents.incident import IncidentBook
 from waybill.incidents.rules import advance
 from waybill.names import TopicPartition
-from waybill.watch import log_figures, measure
+from waybill.watch import log_figures, measure, table_states
 from waybill.watch.config_figures import config_findings, unwatched_findings
 from waybill.watch.log_figures import Logs, joined
-from waybill.watch.measure import WatchServices
 from waybill.watch.samples import Offsets, Samples
+from waybill.watch.services import WatchServices
 from waybill.watch.table_figures import TableState
 from waybill.watch.volumes import Volumes
 
@@ -116,7 +116,7 @@ def test_tables_whose_figures_raise_hide_no_other_stream_or_promise(monkeypatch:
     services = WatchServices(CONFIG_OF_ALL, lambda _: None)  # type: ignore[arg-type,return-value]
     services.store = object()  # type: ignore[assignment]
     failed = {name: Failures() for name in NAMES}
-    found = measure._table_findings(CONFIG_OF_ALL, services, NAMES, logs_of(*NAMES), Samples(), {}, NOW_MS, failed)
+    found = table_states.table_findings(CONFIG_OF_ALL, services, NAMES, logs_of(*NAMES), Samples(), {}, NOW_MS, failed)
     by_key = {each.key: each.verdict for each in found}
     assert by_key["flights", PromiseName.LATE_SHARE, ""] is Verdict.KEPT
     assert by_key["fares", PromiseName.LATE_SHARE, ""] is Verdict.UNKNOWN

@@ -145,7 +145,8 @@ class _ByRegistry:
         if found.kind != "AVRO":
             return _unusable(schema_id, f"is {found.kind}, not AVRO")
         try:
-            return SchemaReader(read_avro_schema(found.text, found.referenced), self._paths, self._limits)
+            schema = read_avro_schema(found.text, found.referenced)
+            return SchemaReader(schema, [*self._paths, *_other_case(schema, self._paths[0])], self._limits)
         except ValueError as error:
             return _unusable(schema_id, str(error))
         except Exception as error:
@@ -153,6 +154,19 @@ class _ByRegistry:
             logger.exception("the schema with the id %d cannot be read", schema_id)
             failure = UnexpectedFailure(f"schema {schema_id}", error)
             return _unusable(schema_id, f"cannot be read: {failure.kind} at {failure.place}: {error}")
+
+
+def _other_case(schema: AvroSchema, path: FieldPath) -> list[FieldPath]:
+    """Return the field that has the name of the missing one but for upper and lower case, if a schema has it.
+
+    It is read as well, so that the reason of a message without event time can name it (`parsers.documents`).
+    """
+    for number, name in enumerate(path):
+        names = schema.missing_field(path[: number + 1])
+        if names is not None:
+            found = [each for each in names if each.casefold() == name.casefold()]
+            return [(*path[:number], found[0])] if found else []
+    return []
 
 
 def _unusable(schema_id: int, detail: str) -> UnreadableMessage:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from waybill.config import Config
 from waybill.connections import Connection, find_connection
 from waybill.coordination import Coordinator
-from waybill.errors import CorruptBatch, DocumentDamaged, IngestStopped, ObjectMissing, WaybillError
+from waybill.errors import WaybillError, expected
 from waybill.names import Extension, TopicPartition
 from waybill.replay.index.build import IndexFigures, extend_index
 from waybill.store import Store
 
-__all__ = ["StreamIndexed", "index_stream"]
+__all__ = ["StreamIndexed", "index_all", "index_stream"]
 
 logger = logging.getLogger(__name__)
 
@@ -26,8 +26,39 @@ class StreamIndexed:
     figures: IndexFigures = field(default_factory=IndexFigures)
     errors: dict[TopicPartition, WaybillError] = field(default_factory=dict)
     """The topic-partitions whose index ends before an object that cannot be read."""
+    failure: WaybillError | None = None
+    """What kept the whole stream from being indexed."""
     is_indexable: bool = True
     """Whether the stream has a replay index: only the format `kafka` keeps the timestamps that it needs."""
+
+    @property
+    def all_errors(self) -> list[WaybillError]:
+        """Return what a person must look at."""
+        return [*self.errors.values(), *([] if self.failure is None else [self.failure])]
+
+
+def index_all(
+    config: Config,
+    names: Iterable[str],
+    *,
+    should_stop: Callable[[], bool] = lambda: False,
+    find: Callable[[str], Connection] = find_connection,
+) -> dict[str, StreamIndexed]:
+    """Index streams one after the other. What ends the work on one is in its result, and the others are indexed.
+
+    Raises the retriable `StoreUnavailable` or `CoordinationUnavailable`: they concern all streams.
+    """
+    done: dict[str, StreamIndexed] = {}
+    for name in names:
+        try:
+            done[name] = index_stream(config, name, should_stop=should_stop, find=find)
+        except Exception as error:
+            failure = expected(f"the replay index of stream {name}", error)
+            if failure.retriable:
+                raise
+            logger.exception("stream %s cannot be indexed: %s", name, failure)
+            done[name] = StreamIndexed(failure=failure)
+    return done
 
 
 def index_stream(
@@ -37,7 +68,7 @@ def index_stream(
     should_stop: Callable[[], bool] = lambda: False,
     find: Callable[[str], Connection] = find_connection,
 ) -> StreamIndexed:
-    """Index what was committed since the last run. An object that cannot be read stops its own chain alone.
+    """Index what was committed since the last run. What ends the work on a chain leaves the others to be done.
 
     Raises `ConfigError`, `StoreUnavailable` or `CoordinationUnavailable`.
     """
@@ -51,9 +82,12 @@ def index_stream(
                 break
             try:
                 added = extend_index(store, stream.generation, tp, committed.committed_offset, should_stop=should_stop)
-            except (IngestStopped, CorruptBatch, DocumentDamaged, ObjectMissing) as error:
-                logger.error("%s: the replay index cannot be extended: %s", tp, error)
-                done.errors[tp] = error
+            except Exception as error:
+                failure = expected(f"the replay index of {tp}", error)
+                if failure.retriable:
+                    raise
+                logger.error("%s: the replay index cannot be extended: %s", tp, failure, exc_info=failure is not error)
+                done.errors[tp] = failure
                 continue
             total = done.figures
             total.objects += added.objects
