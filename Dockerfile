@@ -18,7 +18,7 @@ RUN awk '/^setuptools==/ {on = 1} on {print} on && !/\\$/ {on = 0}' requirements
 
 # The SHA-256 of each jar is compared.
 COPY include/devstack/jars.sha256 /tmp/jars.sha256
-# Iceberg's jars, which maintenance needs (waybill.spark.catalog.JARS), by the Ivy that is inside pyspark.
+# Iceberg's jars, which maintenance needs (waybill.tables.spark.catalog.JARS), by the Ivy that is inside pyspark.
 RUN spark="$(python -c 'import importlib.util as u; print(u.find_spec("pyspark").submodule_search_locations[0])')" \
     && for jar in org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0 org.apache.iceberg:iceberg-aws-bundle:1.11.0 \
         org.xerial:sqlite-jdbc:3.50.3.0 org.postgresql:postgresql:42.7.12; do \

@@ -76,7 +76,7 @@ chaos-publish: $(READY) ## Random histories of runs, holds, decisions and backfi
 
 .PHONY: fuzz
 fuzz: $(READY) ## Random inputs for every decoder, parser, config, URL and web input; MINUTES, TARGET, SEED (INPUT, BATCH repeat)
-	@PYTHONPATH=tests/fuzz:tests/unit/web $(BIN)/python -m fuzzers --minutes $(MINUTES) $(FUZZ_ARGS)
+	@PYTHONPATH=tests/fuzz:tests/unit/interfaces/web $(BIN)/python -m fuzzers --minutes $(MINUTES) $(FUZZ_ARGS)
 
 .PHONY: drills
 drills: $(READY) ## Break the stack in ten ways, wait for the alert, repair it, verify (DRILL selects, SHORT=1: shorter)

@@ -48,8 +48,8 @@ from partition import PARTITIONS, config_of, create_archive, remove, table_prefi
 from services import running_services, topic_name
 
 if TYPE_CHECKING:
-    from waybill.backfill import Choice
-    from waybill.config import Config
+    from waybill.config.models import Config
+    from waybill.tables.backfill import Choice
 
 NAMES = ("partition", "backfill-all", "backfill-all-diff", "backfill-range")
 _STREAM = "backfill"
@@ -83,7 +83,7 @@ def job(name: str, _: str, arguments: argparse.Namespace) -> Work:
 
 
 def _backfill(name: str, config: Config, file: Path, report: Path, messages: int) -> Sample:
-    from waybill.backfill import Trigger, request_backfill
+    from waybill.tables.backfill import Trigger, request_backfill
 
     trigger = Trigger(_STREAM, _choice(name, messages), "bench", "bench", slots=2)  # of local[2]
     request, figures = request_backfill(config, trigger)
@@ -107,7 +107,7 @@ def _backfill(name: str, config: Config, file: Path, report: Path, messages: int
 
 
 def _choice(name: str, messages: int) -> Choice:
-    from waybill.backfill import Choice
+    from waybill.tables.backfill import Choice
 
     if name != "backfill-range":
         return Choice.parse(everything=True)
@@ -118,7 +118,7 @@ def _choice(name: str, messages: int) -> Choice:
 
 
 def _submit(script: str, file: Path, report: Path, *options: str) -> CommandCost:
-    from waybill.spark.job import with_brief_jvm
+    from waybill.tables.spark.job import with_brief_jvm
 
     files = ["--stream", _STREAM, "--config", str(file), "--report", str(report)]
     return run_command([*_SPARK_SUBMIT, str(_ROOT / script), *options, *files], env=with_brief_jvm(os.environ))
@@ -126,7 +126,7 @@ def _submit(script: str, file: Path, report: Path, *options: str) -> CommandCost
 
 def build_without_diff() -> None:
     """Run the Spark job of the command line, which ends when the branch is audited. Called by spark-submit."""
-    from waybill.backfill import build
+    from waybill.tables.backfill import build
 
     build._Build.diff = lambda *_: None  # type: ignore[method-assign]
     sys.argv.remove(_WITHOUT_DIFF)

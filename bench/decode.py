@@ -17,13 +17,13 @@ from pathlib import Path
 from events import MESSAGE_BYTES, write_batches
 from measurement import Case, Sample, Work, argument_parser, print_rates, run_cases, run_only_case, write_json
 
-from waybill.records import Codec
+from waybill.records.batches import Codec
 
 VARIANTS = {codec.name.lower(): (codec, 500) for codec in Codec} | {"zstd-16k": (Codec.ZSTD, 36)}
 
 
 def waybill(variant: str, arguments: argparse.Namespace) -> Work:
-    from waybill.records.decode import decode
+    from waybill.records.batches.decode import decode
 
     data = (arguments.input / variant).read_bytes()
     return lambda: Sample(sum(batch.num_rows for batch in decode(data, where=variant)), len(data))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyiceberg.io import FileIO
     from pyiceberg.manifest import DataFile
 
-    from waybill.staging.table_layout import TableLayout
+    from waybill.tables.staging.table_layout import TableLayout
 
     Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -77,9 +77,9 @@ class NewRows:
 
     def write(self, layout: TableLayout, io: FileIO, scratch: Path) -> list[DataFile]:
         """Write the rows to files, as a partition run with two tasks does."""
-        from waybill.partition.rows import TABLE_ROWS
-        from waybill.staging.file_writer import PartitionedWriter
-        from waybill.staging.uploads import Uploads
+        from waybill.tables.partition.rows import TABLE_ROWS
+        from waybill.tables.staging.file_writer import PartitionedWriter
+        from waybill.tables.staging.uploads import Uploads
 
         uploads = Uploads(io)
         files: list[DataFile] = []
@@ -168,9 +168,9 @@ class Inputs:
 
 def local_layout(folder: Path) -> TableLayout:
     """Return the layout of a stream's table by hour, with its files in a local folder."""
-    from waybill.config import PartitionBy
-    from waybill.staging.table_layout import TableLayout
-    from waybill.tables.schemas import TABLE_SCHEMA, partition_spec
+    from waybill.config.models import PartitionBy
+    from waybill.tables.iceberg.schemas import TABLE_SCHEMA, partition_spec
+    from waybill.tables.staging.table_layout import TableLayout
 
     return TableLayout("bench.new", f"file://{folder}", TABLE_SCHEMA, partition_spec(PartitionBy()), 1, {})
 

@@ -4,7 +4,8 @@ Its files are on the local disk as those of the alternatives, but behind an S3 s
 seconds are reported separately, and what it reads from the disk counts as read.
 
 The window's index is written as hourly sweeps would have left it: `hourly_runs` simulates four weeks of sweeps with
-numbers alone, and asks `waybill.dedup.index.merge` every hour what to merge. `write_run` writes the resulting runs.
+numbers alone, and asks `waybill.tables.dedup.index.merge` every hour what to merge. `write_run` writes the resulting
+runs.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
 
-    from waybill.dedup.index.sorted_runs import SortedRun
-    from waybill.store import ListedObject
+    from waybill.services.store import ListedObject
+    from waybill.tables.dedup.index.sorted_runs import SortedRun
 
 _STREAM = "bench"
 _HOURS = WINDOW_MS // HOUR_MS
@@ -51,10 +52,10 @@ class Waybill:
 
     def start(self) -> None:
         """Start the session as the DAG's operator and spark_jobs/dedup.py do."""
-        from waybill.spark import daemon
-        from waybill.spark.daemon import forked_daemon
-        from waybill.spark.job import with_brief_jvm
-        from waybill.spark.session import connection_ids, spark_context
+        from waybill.tables.spark import daemon
+        from waybill.tables.spark.daemon import forked_daemon
+        from waybill.tables.spark.job import with_brief_jvm
+        from waybill.tables.spark.session import connection_ids, spark_context
 
         os.environ.update(with_brief_jvm(os.environ))
         os.environ["SPARK_LOCAL_DIRS"] = str(self.inputs.folder)
@@ -71,8 +72,8 @@ class Waybill:
 
     def prepare(self) -> None:
         """Write the tables and the index, and remember their state for `reset`."""
-        from waybill.names import TopicPartition
-        from waybill.store import Store
+        from waybill.config.names import TopicPartition
+        from waybill.services.store import Store
 
         self.store = Store.of(self.config.storage)
         self.topic_partitions = tuple(TopicPartition(TOPIC, number) for number in range(PARTITIONS))
@@ -85,12 +86,12 @@ class Waybill:
 
     def _write_tables(self, catalog: Catalog) -> Table:
         """Create the stream's table with the new rows, swept up to them; return the unique table."""
-        from waybill.staging.table_layout import TableLayout
-        from waybill.tables import SweepPosition, SweepState, ensure_dedup_tables, ensure_tables
-        from waybill.tables.commit import commit_snapshot
-        from waybill.tables.dedup import sweep_properties
-        from waybill.tables.progress import progress_text
-        from waybill.tables.state import PROGRESS_PROPERTY
+        from waybill.tables.iceberg import SweepPosition, SweepState, ensure_dedup_tables, ensure_tables
+        from waybill.tables.iceberg.commit import commit_snapshot
+        from waybill.tables.iceberg.dedup import sweep_properties
+        from waybill.tables.iceberg.progress import progress_text
+        from waybill.tables.iceberg.state import PROGRESS_PROPERTY
+        from waybill.tables.staging.table_layout import TableLayout
 
         stream = self.config.streams[_STREAM]
         main = ensure_tables(catalog, stream).main
@@ -110,9 +111,9 @@ class Waybill:
 
     def _write_index(self, unique: Table) -> None:
         """Write the window's keys as the sorted runs of an index of the unique table."""
-        from waybill.dedup.index.manifest import IndexIdentity, Manifest, save_manifest
-        from waybill.dedup.keys import hash_keys
-        from waybill.names import key_index_prefix
+        from waybill.config.names import key_index_prefix
+        from waybill.tables.dedup.index.manifest import IndexIdentity, Manifest, save_manifest
+        from waybill.tables.dedup.keys import hash_keys
 
         settings = self.config.streams[_STREAM].dedup
         unique_uuid = unique.metadata.table_uuid
@@ -134,7 +135,7 @@ class Waybill:
 
     def _write_runs(self, pool: ThreadPoolExecutor, first: int, keys: Keys) -> list[SortedRun]:
         """Write one run for each bucket; `first` is the number in the window of the first of these keys."""
-        from waybill.dedup.index.sorted_runs import IndexEntries, tail_of, write_run
+        from waybill.tables.dedup.index.sorted_runs import IndexEntries, tail_of, write_run
 
         order = np.argsort(keys.hi)
         numbers = first + order
@@ -154,8 +155,8 @@ class Waybill:
     # --- one run ---
 
     def run(self) -> Mapping[str, float]:
-        from waybill.dedup.sweep import run_sweep
-        from waybill.spark.execute import SparkSweep
+        from waybill.tables.dedup.sweep import run_sweep
+        from waybill.tables.spark.execute import SparkSweep
 
         server = psutil.Process(int(os.environ[S3_PID]))
         before = server.cpu_times()
@@ -176,7 +177,7 @@ class Waybill:
         }
 
     def kept_ids(self) -> pa.ChunkedArray:
-        from waybill.names import unique_table_name
+        from waybill.config.names import unique_table_name
 
         catalog = _open_catalog()
         unique = catalog.load_table(unique_table_name(self.config.streams[_STREAM].table))
@@ -185,7 +186,7 @@ class Waybill:
         return rows.column("message_id").cast(pa.string())
 
     def stored_keys(self) -> int:
-        from waybill.dedup.index.manifest import load_manifest
+        from waybill.tables.dedup.index.manifest import load_manifest
 
         manifest = load_manifest(self.store, self.index, self.identity).manifest
         return 0 if manifest is None else manifest.keys
@@ -214,8 +215,8 @@ def hourly_runs(count: int, buckets: int, memory_bytes: int, unmerged_hours: int
     Simulates one sweep an hour for four weeks, each followed by the merges that the policy chooses, except after the
     last `unmerged_hours`. All buckets are alike.
     """
-    from waybill.dedup.index.merge import MergePolicy, choose_merges
-    from waybill.dedup.index.sorted_runs import SortedRun
+    from waybill.tables.dedup.index.merge import MergePolicy, choose_merges
+    from waybill.tables.dedup.index.sorted_runs import SortedRun
 
     def new_run(first: int, end: int, sequence: int, keys: int, min_ms: int, max_ms: int) -> SortedRun:
         path = f"{first}-{end}"
@@ -259,8 +260,8 @@ def _cut(chunks: Iterator[Keys], ranges: list[tuple[int, int]]) -> Iterator[tupl
 
 
 def _open_catalog() -> Catalog:
-    from waybill.connections import CatalogEndpoint, S3Endpoint, find_connection
-    from waybill.tables import open_catalog
+    from waybill.config.connections import CatalogEndpoint, S3Endpoint, find_connection
+    from waybill.tables.iceberg import open_catalog
 
     iceberg, s3 = find_connection("iceberg_default"), find_connection("aws_default")
     return open_catalog(CatalogEndpoint.of(iceberg), S3Endpoint.of(s3))

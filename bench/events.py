@@ -15,16 +15,16 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from waybill.names import BackupName, TopicPartition
-from waybill.records import HEADER_BYTES, Codec, read_header
-from waybill.records.compression import compress
-from waybill.records.encode import Record, encode_batch
-from waybill.records.framing import pack_batch
+from waybill.config.names import BackupName, TopicPartition
+from waybill.records.batches import HEADER_BYTES, Codec, read_header
+from waybill.records.batches.compression import compress
+from waybill.records.batches.encode import Record, encode_batch
+from waybill.records.batches.framing import pack_batch
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from waybill.store import Store
+    from waybill.services.store import Store
 
     Values = np.ndarray[Any, np.dtype[np.uint8]]
 

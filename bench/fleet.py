@@ -39,8 +39,8 @@ from rich.table import Table
 if TYPE_CHECKING:
     from devstack import Stack
     from devstack.airflow import AirflowClient
-    from waybill.config import Config
-    from waybill.names import TopicPartition
+    from waybill.config.models import Config
+    from waybill.config.names import TopicPartition
 
 PARTITIONS = 3
 CASES = ("idle", "active", "hourly")
@@ -158,7 +158,7 @@ class Fleet(threading.Thread):
         producer.flush(60)
 
     def _delivered(self, error: Any, message: Any) -> None:
-        from waybill.names import TopicPartition
+        from waybill.config.names import TopicPartition
 
         if error is not None:
             self.error = RuntimeError(str(error))
@@ -167,8 +167,8 @@ class Fleet(threading.Thread):
         self._pending.setdefault(tp, deque()).append((message.offset(), time.time()))
 
     def _sample(self) -> None:
-        from waybill.coordination import Coordinator, ZooKeeperSession, read_ingest_states
-        from waybill.names import TopicPartition
+        from waybill.config.names import TopicPartition
+        from waybill.services.coordination import Coordinator, ZooKeeperSession, read_ingest_states
 
         with ZooKeeperSession.of(self._config) as session:
             coordinators = {name: Coordinator.sharing(session, self._config, name) for name in self._config.streams}
@@ -315,7 +315,7 @@ def show(rows: list[Row]) -> None:
 
 def main() -> None:
     from devstack import Stack
-    from waybill.config import load_config
+    from waybill.config.models import load_config
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows to FILE")

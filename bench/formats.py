@@ -18,7 +18,7 @@ from typing import Any
 from events import MESSAGE_BYTES, write_batches
 from measurement import Case, Sample, Work, argument_parser, print_rates, run_cases, run_only_case, write_json
 
-from waybill.records import Codec
+from waybill.records.batches import Codec
 
 CODECS = {"none": Codec.NONE, "zstd": Codec.ZSTD}
 FORMATS = {
@@ -53,10 +53,10 @@ class NullStore:
 
 
 def write_format(settings: dict[str, str], codec: str, arguments: argparse.Namespace) -> Work:
-    from waybill.archive.backup_object import new_backup_object
-    from waybill.config import Format
-    from waybill.names import BackupName
-    from waybill.records import framing
+    from waybill.archive.chain.backup_object import new_backup_object
+    from waybill.config.models import Format
+    from waybill.config.names import BackupName
+    from waybill.records.batches import framing
 
     data = memoryview((arguments.input / codec).read_bytes())
     frames = list(framing.frames(data, where=codec))
@@ -78,7 +78,7 @@ def write_format(settings: dict[str, str], codec: str, arguments: argparse.Names
 
 
 def decode_only(codec: str, arguments: argparse.Namespace) -> Work:
-    from waybill.records.decode import decode
+    from waybill.records.batches.decode import decode
 
     data = (arguments.input / codec).read_bytes()
     return lambda: Sample(sum(rows.num_rows for rows in decode(data, where=codec, verify_crc=False)), len(data))

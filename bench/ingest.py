@@ -54,8 +54,8 @@ from services import (
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-    from waybill.config import Config
-    from waybill.ingest import Lane, LaneReport
+    from waybill.archive.ingest import Lane, LaneReport
+    from waybill.config.models import Config
 
 CODECS = ("none", "lz4", "zstd")
 SETTINGS = {
@@ -91,8 +91,8 @@ def one_lane(settings: dict[str, object], codec: str, arguments: argparse.Namesp
 
 def connected_lane(stream: Config) -> Callable[[Config, Lane], LaneReport]:
     """Return a function that drains lanes and stays connected; each call has its own S3 prefix and ZooKeeper root."""
-    from waybill.coordination import ZkPaths
-    from waybill.ingest import connect, drain_lane
+    from waybill.archive.ingest import connect, drain_lane
+    from waybill.services.coordination import ZkPaths
 
     cleanup = ExitStack()
     atexit.register(cleanup.close)
@@ -107,7 +107,7 @@ def connected_lane(stream: Config) -> Callable[[Config, Lane], LaneReport]:
 
 
 def lane_of(topic: str, partition: int = 0) -> Lane:
-    from waybill.ingest import Lane, LaneShare
+    from waybill.archive.ingest import Lane, LaneShare
 
     return Lane(
         number=partition, shares=(LaneShare(stream="bench", topic=topic, partition=partition, estimated_bytes=0),)
@@ -151,7 +151,7 @@ def start_process(target: Callable[..., None], *parameters: object) -> Connectio
 
 def serve_lane(pipe: Connection, topic: str, partition: int) -> None:
     """Drain a lane for each config that arrives, and answer messages, bytes, CPU seconds and peak memory."""
-    from waybill.config import Config
+    from waybill.config.models import Config
 
     drain = connected_lane(stream_config(topic))
     while True:
@@ -177,7 +177,7 @@ def cold_lane(codec: str, arguments: argparse.Namespace) -> Work:
 
 def run_cold(codec: str, count: int) -> None:
     """Run one lane in this new process, and print the bytes."""
-    from waybill.ingest import run_lane
+    from waybill.archive.ingest import run_lane
 
     topic = topic_name(codec)
     print(checked(run_lane(stream_config(topic), lane_of(topic)), count).bytes)
@@ -228,9 +228,9 @@ def limit(codec: str, arguments: argparse.Namespace) -> Work:
 
 def send_topic(pipe: Connection, topic: str) -> None:
     """Hold the record batches of a topic in memory, and send them to each connection."""
-    from waybill.connections import KafkaEndpoint, find_connection
-    from waybill.names import TopicPartition
-    from waybill.sources.kafka import KafkaSource
+    from waybill.config.connections import KafkaEndpoint, find_connection
+    from waybill.config.names import TopicPartition
+    from waybill.services.kafka.kafka import KafkaSource
 
     tp = TopicPartition(topic, 0)
     with KafkaSource(KafkaEndpoint.of(find_connection("kafka_default"))) as source:

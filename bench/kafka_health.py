@@ -29,9 +29,9 @@ from kafka.protocol.consumer import ListOffsetsRequest, ListOffsetsResponse
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 from measurement import Case, Sample, argument_parser, print_table, run_cases, run_only_case, write_json
 
-from waybill.config import load_config
-from waybill.names import TopicPartition
-from waybill.watch.kafka_figures import KafkaMemory, measure_kafka
+from waybill.config.models import load_config
+from waybill.config.names import TopicPartition
+from waybill.watch.promises.kafka_figures import KafkaMemory, measure_kafka
 
 BROKERS, RACKS, TOPICS, AWAY = 12, 3, 100, 7
 _CONFIG = """\

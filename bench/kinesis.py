@@ -36,10 +36,10 @@ REGION = "us-east-1"
 
 
 def read_with_waybill(case: str, arguments: argparse.Namespace) -> Work:
-    from waybill.connections import KinesisEndpoint
-    from waybill.shards.checkpoint import ShardPosition
-    from waybill.sources.kinesis import KinesisSource, ShardLimits, ShardReader
-    from waybill.sources.kinesis.messages import encode_records
+    from waybill.config.connections import KinesisEndpoint
+    from waybill.records.shards.checkpoint import ShardPosition
+    from waybill.services.kinesis import KinesisSource, ShardLimits, ShardReader
+    from waybill.services.kinesis.messages import encode_records
 
     endpoint = KinesisEndpoint(endpoint_url=arguments.endpoint, region=REGION, access_key="key", secret_key="secret")
     source = KinesisSource(endpoint)

@@ -21,8 +21,8 @@ from measurement import Case, Sample, Work, argument_parser, print_rates, run_ca
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-from waybill.names import TopicPartition
-from waybill.tables.schemas import TABLE_SCHEMA
+from waybill.config.names import TopicPartition
+from waybill.tables.iceberg.schemas import TABLE_SCHEMA
 
 PARTITIONS = 12
 _NULLABLE = {"kafka_timestamp", "key", "value"}
@@ -58,8 +58,8 @@ def write_table(folder: Path, rows: int, files: int) -> None:
 
 
 def ledger(_: str, arguments: argparse.Namespace) -> Work:
-    from waybill.ledger.rows import RowCounts
-    from waybill.verify.offsets import read_columns
+    from waybill.watch.ledger.rows import RowCounts
+    from waybill.watch.verify.offsets import read_columns
 
     table = open_table(arguments.input)
 
@@ -73,7 +73,7 @@ def ledger(_: str, arguments: argparse.Namespace) -> Work:
 
 
 def verify(_: str, arguments: argparse.Namespace) -> Work:
-    from waybill.verify.offsets import LAST_OFFSET, by_topic_partition, read_offsets
+    from waybill.watch.verify.offsets import LAST_OFFSET, by_topic_partition, read_offsets
 
     table = open_table(arguments.input)
 

@@ -25,12 +25,12 @@ def measure(arguments: argparse.Namespace) -> list[object]:
     """Return the reports of both maintenance runs, as JSON documents."""
     from partition_scenes import DAY_MS, event, new_scene
 
-    from waybill.connections import CatalogEndpoint, S3Endpoint, find_connection
-    from waybill.maintenance.run import run_maintenance
-    from waybill.names import TopicPartition
-    from waybill.spark.catalog import spark_catalog
-    from waybill.spark.iceberg import SparkProcedures, attach_catalog
-    from waybill.spark.session import spark_session
+    from waybill.config.connections import CatalogEndpoint, S3Endpoint, find_connection
+    from waybill.config.names import TopicPartition
+    from waybill.tables.maintenance.run import run_maintenance
+    from waybill.tables.spark.catalog import spark_catalog
+    from waybill.tables.spark.iceberg import SparkProcedures, attach_catalog
+    from waybill.tables.spark.session import spark_session
 
     scene, tp, count = new_scene(), TopicPartition("flights", 0), arguments.days * arguments.rows
     start = time.perf_counter()

@@ -225,8 +225,8 @@ def _measure_here(case: Case, size: int) -> tuple[float, float, str]:
     import pyarrow as pa
     from pydantic import TypeAdapter
 
-    from waybill.config import ParserConfig
-    from waybill.config.columns import Column
+    from waybill.config.models import ParserConfig
+    from waybill.config.models.columns import Column
     from waybill.parsers import build_parser
 
     columns = {name: Column.model_validate(kind) for name, kind in case.columns.items()}

@@ -108,7 +108,7 @@ def protobuf_descriptors() -> bytes:
 def booking_class() -> Any:
     from google.protobuf.message_factory import GetMessageClass
 
-    from waybill.config.schemas import find_message
+    from waybill.config.models.schemas import find_message
 
     return GetMessageClass(find_message(protobuf_descriptors(), "bench.Booking"))
 
@@ -159,9 +159,9 @@ def waybill_parser(name: str, variant: str, arguments: argparse.Namespace) -> Wo
     import pyarrow as pa
     from pydantic import TypeAdapter
 
-    from waybill.config import Column, ParserConfig
+    from waybill.config.models import Column, ParserConfig
     from waybill.parsers import build_parser
-    from waybill.records.decode import MESSAGE_SCHEMA
+    from waybill.records.batches.decode import MESSAGE_SCHEMA
 
     config, encode = PARSERS[name]
     rows = [

@@ -66,12 +66,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from waybill.config import Config
-    from waybill.partition.plan import Task
-    from waybill.partition.run import Execute
-    from waybill.partition.tasks import Job, TaskResult
-    from waybill.records.framing import Frame
-    from waybill.store import Store
+    from waybill.config.models import Config
+    from waybill.records.batches.framing import Frame
+    from waybill.services.store import Store
+    from waybill.tables.partition.plan import Task
+    from waybill.tables.partition.run import Execute
+    from waybill.tables.partition.tasks import Job, TaskResult
 
 PARTITIONS = 4
 MEMORY_SIZES = ((16, 256), (64, 256), (256, 256), (256, 64))
@@ -97,7 +97,7 @@ def config_of(name: str, **partition: object) -> Config:
 
 
 def open_store() -> Store:
-    from waybill.store import Store
+    from waybill.services.store import Store
 
     return Store.of(config_of("store").storage)
 
@@ -106,8 +106,8 @@ def create_archive(
     name: str, *, messages: int, objects: int, partitions: int = PARTITIONS, per_batch: int = BATCH_MESSAGES
 ) -> None:
     """Create the backup objects of stream `name` and its committed offsets, without Kafka."""
-    from waybill.coordination import CommittedOffset, Coordinator
-    from waybill.names import TopicPartition
+    from waybill.config.names import TopicPartition
+    from waybill.services.coordination import CommittedOffset, Coordinator
 
     stream, topic = config_of(name), topic_name(name)
     with open_store() as store, Coordinator.of(stream, name) as coordinator:
@@ -119,7 +119,7 @@ def create_archive(
 
 
 def backup_keys(name: str) -> list[str]:
-    from waybill import names
+    from waybill.config import names
 
     with open_store() as store:
         return list(store.keys(names.backup_prefix(store.prefix, topic_name(name))))
@@ -135,8 +135,8 @@ def remove(prefix: str) -> None:
 
 def table_prefix(stream: Config, name: str) -> str:
     """Return the prefix of the files of the stream's table."""
-    from waybill.connections import CatalogEndpoint, S3Endpoint, find_connection
-    from waybill.tables import ensure_tables, open_catalog
+    from waybill.config.connections import CatalogEndpoint, S3Endpoint, find_connection
+    from waybill.tables.iceberg import ensure_tables, open_catalog
 
     endpoint = CatalogEndpoint.of(find_connection(stream.catalog.connection))
     catalog = open_catalog(endpoint, S3Endpoint.of(find_connection(stream.storage.connection)))
@@ -150,7 +150,7 @@ def table_prefix(stream: Config, name: str) -> str:
 
 def whole_job(name: str, *_: object) -> Work:
     """Waybill's hourly job over the archive of stream `name`, from the start of spark-submit to its end."""
-    from waybill.spark.job import with_brief_jvm
+    from waybill.tables.spark.job import with_brief_jvm
 
     def work() -> Sample:
         stream = config_of(name)
@@ -195,7 +195,7 @@ def print_jobs(title: str, rows: Sequence[Row]) -> None:
 
 def prepare_rivals(arguments: argparse.Namespace) -> None:
     """Produce the events to Kafka, in turns to the topic-partitions, and archive them with one lane."""
-    from waybill.ingest import Lane, LaneShare, run_lane
+    from waybill.archive.ingest import Lane, LaneShare, run_lane
 
     topic, count = topic_name("rivals"), arguments.messages
     create_topic(topic, PARTITIONS, **{"retention.ms": "-1"})
@@ -216,7 +216,7 @@ def prepare_rivals(arguments: argparse.Namespace) -> None:
 
 def spark_job(job: str, options: Sequence[str], *_: object) -> Work:
     """A job of partition_spark_jobs.py, from the topic or the sample's backup objects to Parquet files in S3."""
-    from waybill import names
+    from waybill.config import names
 
     source = {
         "spark-kafka": [",".join(bootstrap_servers()), topic_name("rivals")],
@@ -237,7 +237,7 @@ def spark_job(job: str, options: Sequence[str], *_: object) -> Work:
 
 def spark_settings() -> list[str]:
     """S3, zstd, memory, and the cheapest committer that these jars have."""
-    from waybill.connections import S3Endpoint, find_connection
+    from waybill.config.connections import S3Endpoint, find_connection
 
     s3 = S3Endpoint.of(find_connection("aws_default"))
     return [
@@ -323,8 +323,8 @@ def whole_task(name: str, settings: dict[str, object], one_core: bool, *_: objec
 
 def partition_here(stream: Config, name: str, samples: list[Sample]) -> str:
     """Run driver and tasks in this process; append the cost of the tasks, and return the prefix of the files."""
-    from waybill.partition.run import run_partition
-    from waybill.partition.tasks import run_task
+    from waybill.tables.partition.run import run_partition
+    from waybill.tables.partition.tasks import run_task
 
     def execute(job: Job, tasks: Sequence[Task]) -> Iterable[TaskResult]:
         cpu, start = time.process_time(), time.perf_counter()
@@ -374,8 +374,8 @@ def read_objects() -> Callable[[], tuple[int, int]]:
 
 def decompress() -> Callable[[], tuple[int, int]]:
     """Decompress the records of every batch into a buffer that is allocated once."""
-    from waybill.records import HEADER_BYTES
-    from waybill.records.compression import decompress_into
+    from waybill.records.batches import HEADER_BYTES
+    from waybill.records.batches.compression import decompress_into
 
     frames, buffer = list(archived_frames()), memoryview(bytearray(4 * MIB))
 
@@ -388,10 +388,10 @@ def decompress() -> Callable[[], tuple[int, int]]:
 
 def decode() -> Callable[[], tuple[int, int]]:
     """Decode uncompressed batches: check the CRC, walk the records, and copy them to Arrow."""
-    from waybill.records import HEADER_BYTES, Codec
-    from waybill.records.compression import decompress_into
-    from waybill.records.decode import decode
-    from waybill.records.framing import pack_batch
+    from waybill.records.batches import HEADER_BYTES, Codec
+    from waybill.records.batches.compression import decompress_into
+    from waybill.records.batches.decode import decode
+    from waybill.records.batches.framing import pack_batch
 
     buffer, batches = memoryview(bytearray(4 * MIB)), []
     for frame in archived_frames():
@@ -404,7 +404,7 @@ def decode() -> Callable[[], tuple[int, int]]:
 def parse() -> Callable[[], tuple[int, int]]:
     """Read event times and message ids from decoded messages."""
     from waybill.parsers import build_parser
-    from waybill.records.decode import decode
+    from waybill.records.batches.decode import decode
 
     parser = build_parser(config_of("parts").streams["parts"].parser)
     batches = list(decode(archived_frames(), where="parts"))
@@ -431,7 +431,7 @@ def encode_parquet() -> Callable[[], tuple[int, int]]:
 
 
 def archived_frames() -> Iterator[Frame]:
-    from waybill.records.framing import frames
+    from waybill.records.batches.framing import frames
 
     with open_store() as store:
         for key in backup_keys("parts"):

@@ -46,7 +46,7 @@ def produce_evenly(partitions: int, count: int) -> None:
 
 
 def waybill(case: str, arguments: argparse.Namespace) -> Work:
-    from waybill.ingest import connect, drain_lane, plan_lanes
+    from waybill.archive.ingest import connect, drain_lane, plan_lanes
 
     partitions, count = int(case), arguments.messages
     stream = stream_config(topic_name(case), ingest={"budget": "10m", "lanes": 1})

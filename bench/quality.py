@@ -90,7 +90,7 @@ def quality_of(name: str) -> dict[str, Any]:
 
 def job(name: str, *_: object) -> Work:
     """The partition job of a case, over the archive that all cases share."""
-    from waybill.spark.job import with_brief_jvm
+    from waybill.tables.spark.job import with_brief_jvm
 
     def work() -> Sample:
         config = config_of(_STREAM)
@@ -116,9 +116,9 @@ def job(name: str, *_: object) -> Work:
 
 def _check_audit(name: str, config_file: Path) -> None:
     """Raise an error unless the audit of the last run has the results of this case, all of them successful."""
-    from waybill.audit import Audit
-    from waybill.config import load_config
-    from waybill.store import Store
+    from waybill.config.models import load_config
+    from waybill.services.store import Store
+    from waybill.tables.audit import Audit
 
     with Store.of(load_config(config_file).storage) as store:
         keys = [

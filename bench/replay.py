@@ -27,7 +27,7 @@ from measurement import Case, Sample, Work, argument_parser, print_rates, run_ca
 from services import BUCKET, s3_server
 
 if TYPE_CHECKING:
-    from waybill.store import Store
+    from waybill.services.store import Store
 
 KEY = b"the wanted key"
 _HOURS, _HOUR_MS = 720, 3_600_000
@@ -39,18 +39,18 @@ _TOPIC, _GENERATION, _PREFIX = "events", 1, "bench"
 
 
 def open_store() -> Store:
-    from waybill.connections import S3Endpoint, find_connection
-    from waybill.store import Store
+    from waybill.config.connections import S3Endpoint, find_connection
+    from waybill.services.store import Store
 
     return Store(S3Endpoint.of(find_connection("aws_default")), os.environ[BUCKET], _PREFIX)
 
 
 def write_archive(arguments: argparse.Namespace) -> None:
     """Write the objects of all partitions: batches of a few templates, with new offsets and times."""
-    from waybill.names import BackupName
-    from waybill.records.encode import Record, encode_batch
-    from waybill.records.framing import HEADER_BYTES, Codec, pack_batch, read_header
-    from waybill.replay.ranges import partition_of
+    from waybill.config.names import BackupName
+    from waybill.records.batches.encode import Record, encode_batch
+    from waybill.records.batches.framing import HEADER_BYTES, Codec, pack_batch, read_header
+    from waybill.replay.requests.ranges import partition_of
 
     chosen = random.Random(1)
 
@@ -93,10 +93,10 @@ def _value(chosen: random.Random) -> bytes:
 
 def reading(partitions: str, arguments: argparse.Namespace) -> Work:
     """`partitions`: `all`, `one`, or `one, indexed`."""
-    from waybill.names import TopicPartition
-    from waybill.replay.archived import read_archived
-    from waybill.replay.matching import Wanted
-    from waybill.replay.ranges import partition_of
+    from waybill.config.names import TopicPartition
+    from waybill.replay.requests.archived import read_archived
+    from waybill.replay.requests.matching import Wanted
+    from waybill.replay.requests.ranges import partition_of
 
     own = partition_of(KEY, arguments.partitions)
     numbers = range(arguments.partitions) if partitions == "all" else [own]
@@ -125,8 +125,8 @@ def reading(partitions: str, arguments: argparse.Namespace) -> Work:
 
 
 def building(_: str, arguments: argparse.Namespace) -> Work:
-    from waybill.names import TopicPartition
-    from waybill.replay.index.build import extend_index
+    from waybill.config.names import TopicPartition
+    from waybill.replay.requests.index.build import extend_index
 
     end = messages_of_partition(arguments)
 

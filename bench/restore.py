@@ -4,8 +4,8 @@
 
 - `waybill`: `run_restore`, from the plan to the last acknowledgement: whole batches with new headers, every CRC and
   range checked, and the offset map written. Planning and the preflight are not measured.
-- `confluent-kafka`: read the same objects with the same client, decode them with `waybill.records.decode`, and call
-  librdkafka's producer for each message (idempotent, acks=all, the same codec), until all is acknowledged.
+- `confluent-kafka`: read the same objects with the same client, decode them with `waybill.records.batches.decode`, and
+  call librdkafka's producer for each message (idempotent, acks=all, the same codec), until all is acknowledged.
 
 Both write to a topic of their own for each run, with one replica. The messages were archived from batches of at most
 64 KB. CPU seconds are those of the measured process, not of the servers.
@@ -24,7 +24,7 @@ from measurement import Case, Sample, Work, argument_parser, print_rates, run_ca
 from services import bootstrap_servers, create_topic, produce, run_name, running_services, stream_config, topic_name
 
 if TYPE_CHECKING:
-    from waybill.config import Config
+    from waybill.config.models import Config
 
 CODECS = ("none", "zstd")
 _DISTINCT = 20_000
@@ -37,7 +37,7 @@ def config_of(codec: str) -> Config:
 
 def archive(codec: str, count: int, partitions: int) -> None:
     """Produce the messages and archive them, in a prefix that all runs of a codec share."""
-    from waybill.ingest import plan_lanes, run_lane
+    from waybill.archive.ingest import plan_lanes, run_lane
 
     topic = topic_name(codec)
     create_topic(topic, partitions, **{"retention.ms": "-1"})
@@ -56,7 +56,7 @@ def new_target(codec: str, partitions: int) -> str:
 
 
 def waybill(codec: str, arguments: argparse.Namespace) -> Work:
-    from waybill.restore import Request, begin_restore, run_restore
+    from waybill.archive.restore import Request, begin_restore, run_restore
 
     config = config_of(codec)
     plans = [
@@ -83,10 +83,10 @@ def waybill(codec: str, arguments: argparse.Namespace) -> Work:
 def confluent_kafka(codec: str, arguments: argparse.Namespace) -> Work:
     from confluent_kafka import Producer
 
-    from waybill.archive.chain import walk_chain
-    from waybill.archive.spans import read_span, spans_from
-    from waybill.names import TopicPartition
-    from waybill.store import Store
+    from waybill.archive.chain.chain import walk_chain
+    from waybill.archive.chain.spans import read_span, spans_from
+    from waybill.config.names import TopicPartition
+    from waybill.services.store import Store
 
     config = config_of(codec)
     topic = topic_name(codec)

@@ -55,8 +55,8 @@ def fill_archive(parser: dict[str, Any], messages: int, config: Path) -> dict[st
     """Create the backup objects, and write the stream's config to a file."""
     from partition_scenes import DAY_MS, junk, new_scene
 
-    from waybill.names import TopicPartition
-    from waybill.records.encode import Record
+    from waybill.config.names import TopicPartition
+    from waybill.records.batches.encode import Record
 
     def record(offset: int) -> Record:
         if offset % 100 == 99:
@@ -78,8 +78,8 @@ def partition(config: Path) -> dict[str, Any]:
     """Run the partition job's driver and its tasks in this process."""
     from partition_scenes import in_this_process
 
-    from waybill.config import Config
-    from waybill.partition.run import run_partition
+    from waybill.config.models import Config
+    from waybill.tables.partition.run import run_partition
 
     report = run_partition(Config.model_validate_json(config.read_text()), "flights", in_this_process)
     return {"moved": report.rows, "stayed": report.quarantined, "messages": report.rows + report.quarantined}
@@ -89,9 +89,9 @@ def retry(config: Path) -> dict[str, Any]:
     """Retry the whole quarantine with the repaired parser."""
     from quarantine_scenes import MENDED
 
-    from waybill.config import Config
-    from waybill.quarantine.retry import retry_quarantine
-    from waybill.quarantine.row_filter import RowFilter
+    from waybill.config.models import Config
+    from waybill.tables.quarantine.retry import retry_quarantine
+    from waybill.tables.quarantine.row_filter import RowFilter
 
     document = json.loads(config.read_text())
     document["streams"]["flights"]["parser"] = MENDED

@@ -33,7 +33,7 @@ Read = Callable[[str], Any]
 
 
 def waybill(store: Any, endpoint: Any) -> Read:
-    from waybill.dedup.index.lookup import QuickReads
+    from waybill.tables.dedup.index.lookup import QuickReads
 
     return QuickReads(store, endpoint).read
 
@@ -47,7 +47,7 @@ def signer(store: Any, endpoint: Any) -> Read:
     from botocore.auth import S3SigV4Auth
     from botocore.awsrequest import AWSRequest
 
-    from waybill.clients.s3 import current_keys, find_region
+    from waybill.services.clients.s3 import current_keys, find_region
 
     pool = urllib3.PoolManager(maxsize=THREADS)
     auth = S3SigV4Auth(current_keys(endpoint), "s3", find_region(endpoint))
@@ -64,7 +64,7 @@ def signer(store: Any, endpoint: Any) -> Read:
 def arrow(store: Any, endpoint: Any) -> Read:
     from pyarrow.fs import S3FileSystem
 
-    from waybill.clients.s3 import find_region
+    from waybill.services.clients.s3 import find_region
 
     files = S3FileSystem(
         access_key=endpoint.access_key,
@@ -81,8 +81,8 @@ def arrow(store: Any, endpoint: Any) -> Read:
 
 
 def read_objects(client: Callable[[Any, Any], Read], case: str, _: argparse.Namespace) -> Work:
-    from waybill.connections import S3Endpoint, find_connection
-    from waybill.store import Store
+    from waybill.config.connections import S3Endpoint, find_connection
+    from waybill.services.store import Store
 
     endpoint = S3Endpoint.of(find_connection("aws_default"))
     store = Store(endpoint, os.environ[BUCKET], "reads")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from waybill.config import Config
+    from waybill.config.models import Config
 
 BUCKET, CATALOG_FILE, S3_PID = "WAYBILL_BENCH_BUCKET", "WAYBILL_BENCH_CATALOG", "WAYBILL_BENCH_S3_PID"
 """Environment variables, which the processes of the cases inherit."""
@@ -52,7 +52,7 @@ def s3_server(folder: Path) -> Iterator[None]:
     The environment also gets the settings of Arrow's allocator that the sweep's job has.
     """
     from devstack.s3 import REGION, S3Server, choose_server
-    from waybill.spark.job import with_kept_memory
+    from waybill.tables.spark.job import with_kept_memory
 
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -99,7 +99,7 @@ def stream_config(topic: str, *, stream: str = "bench", prefix: str | None = Non
 
     Without `prefix` every call gets an S3 prefix and a ZooKeeper root of its own, so ingest starts at the first offset.
     """
-    from waybill.config import Config
+    from waybill.config.models import Config
 
     prefix = prefix or f"bench-{uuid.uuid4().hex[:12]}"
     parser = {"name": "json", "event_time": {"field": "event_time", "format": "epoch_ms"}, "message_id": "event_id"}
@@ -123,7 +123,7 @@ def stream_config(topic: str, *, stream: str = "bench", prefix: str | None = Non
 
 
 def bootstrap_servers() -> list[str]:
-    from waybill.connections import KafkaEndpoint, find_connection
+    from waybill.config.connections import KafkaEndpoint, find_connection
 
     return list(KafkaEndpoint.of(find_connection("kafka_default")).bootstrap_servers)
 

@@ -3,7 +3,7 @@
     python bench/startup.py [--repeats N] [--case NAME] [--running BUCKET] [--json FILE]
 
 - `python`: the interpreter alone.
-- `config`, `config-200`: import `waybill.config`, and load a file of one stream, or of 200.
+- `config`, `config-200`: import `waybill.config.models`, and load a file of one stream, or of 200.
 - `plan-idle`: load the config and plan a run with nothing new, of one stream with three topic-partitions.
 - `lane-idle`: load the config and run a lane whose three topic-partitions have nothing new.
 - `lane-one`: the same, and one message is new: it is archived as an object.
@@ -40,10 +40,10 @@ STREAM = "bench"
 PARTITIONS = 3
 MANY_STREAMS = 200
 
-_CONFIG = "from waybill.config import load_config\nconfig = load_config()\n"
-_PLAN = f"{_CONFIG}from waybill.ingest import plan_lanes\nassert plan_lanes(config, {STREAM!r}) == []\n"
+_CONFIG = "from waybill.config.models import load_config\nconfig = load_config()\n"
+_PLAN = f"{_CONFIG}from waybill.archive.ingest import plan_lanes\nassert plan_lanes(config, {STREAM!r}) == []\n"
 _LANE = f"""{_CONFIG}
-from waybill.ingest import Lane, LaneShare, run_lane
+from waybill.archive.ingest import Lane, LaneShare, run_lane
 topic = config.stream({STREAM!r}).topics[0]
 shares = [LaneShare(stream={STREAM!r}, topic=topic, partition=n, estimated_bytes=0) for n in range({PARTITIONS})]
 report = run_lane(config, Lane(number=1, shares=tuple(shares)))

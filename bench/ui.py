@@ -30,9 +30,9 @@ from pathlib import Path
 
 import httpx
 
-from waybill.config.promises import PromiseName, PromiseSeverity
-from waybill.incidents.finding import Verdict
-from waybill.watch.status import (
+from waybill.config.models.promises import PromiseName, PromiseSeverity
+from waybill.watch.incidents.finding import Verdict
+from waybill.watch.promises.status import (
     ChainRange,
     PromiseStatus,
     RunStatus,
@@ -116,13 +116,13 @@ def serve(port: int, content: bytes) -> None:
     import uvicorn
     from fastapi.middleware.gzip import GZipMiddleware
 
-    from waybill.config import load_valid_streams
-    from waybill.store import Store
-    from waybill.web.actions import Actions
-    from waybill.web.app import Caller, Site, create_app
-    from waybill.web.frame import Role, Viewer
-    from waybill.web.operations import OPERATIONS
-    from waybill.web.reading import StatusReader
+    from waybill.config.models import load_valid_streams
+    from waybill.interfaces.web.actions import Actions
+    from waybill.interfaces.web.app import Caller, Site, create_app
+    from waybill.interfaces.web.frame import Role, Viewer
+    from waybill.interfaces.web.operations import OPERATIONS
+    from waybill.interfaces.web.reading import StatusReader
+    from waybill.services.store import Store
 
     def authenticate() -> Caller:
         return Caller(Viewer("ada", Role.OPERATOR), _no_trigger, lambda *_: "")

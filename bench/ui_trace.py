@@ -23,7 +23,7 @@ from events import put_archive
 from services import BUCKET, run_name, running_services, topic_name
 
 if TYPE_CHECKING:
-    from waybill.config import Config
+    from waybill.config.models import Config
 
 PARTITIONS = 3
 RUNS = 10
@@ -31,7 +31,7 @@ RUNS = 10
 
 def config_of(streams: list[str]) -> Config:
     """Return a config of streams with message ids and dedup."""
-    from waybill.config import Config
+    from waybill.config.models import Config
 
     parser = {"name": "json", "event_time": {"field": "event_time", "format": "epoch_ms"}, "message_id": "event_id"}
     return Config.model_validate(
@@ -49,13 +49,13 @@ def config_of(streams: list[str]) -> Config:
 
 def make_stream(config: Config, name: str, messages: int, objects: int) -> None:
     """Make archive and tables of a stream."""
-    from waybill.coordination import CommittedOffset, Coordinator
-    from waybill.dedup.execute import InThisProcess
-    from waybill.dedup.sweep import run_sweep
-    from waybill.names import BackupName, TopicPartition, backup_prefix
-    from waybill.partition.run import run_partition
-    from waybill.partition.tasks import run_task
-    from waybill.store import Store
+    from waybill.config.names import BackupName, TopicPartition, backup_prefix
+    from waybill.services.coordination import CommittedOffset, Coordinator
+    from waybill.services.store import Store
+    from waybill.tables.dedup.execute import InThisProcess
+    from waybill.tables.dedup.sweep import run_sweep
+    from waybill.tables.partition.run import run_partition
+    from waybill.tables.partition.tasks import run_task
 
     topic = topic_name(name)
     with Store.of(config.storage) as store:
@@ -107,9 +107,9 @@ def main() -> None:
 
 
 def _measure_queries(config: Config, options: argparse.Namespace) -> None:
-    from waybill.web.frame import Links
-    from waybill.web.trace import PageTracer
-    from waybill.web.trace_page import TraceQuery, TraceView
+    from waybill.interfaces.web.frame import Links
+    from waybill.interfaces.web.trace import PageTracer
+    from waybill.interfaces.web.trace_page import TraceQuery, TraceView
 
     tracer, chance, links = PageTracer(lambda: config), random.Random(1), Links("", "")
     streams, topic = tuple(config.streams), topic_name("flights")

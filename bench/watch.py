@@ -46,12 +46,12 @@ class Row:
 
 def create_tables(path: Path, snapshots: int) -> None:
     """Create the tables of all streams, as they are after some published runs."""
-    from waybill.config import load_config
-    from waybill.coordination import CommittedOffset, Coordinator
-    from waybill.names import TopicPartition
-    from waybill.tables import catalog_of, commit_snapshot, ensure_dedup_tables, ensure_tables
-    from waybill.tables.progress import progress_text
-    from waybill.tables.state import PROGRESS_PROPERTY
+    from waybill.config.models import load_config
+    from waybill.config.names import TopicPartition
+    from waybill.services.coordination import CommittedOffset, Coordinator
+    from waybill.tables.iceberg import catalog_of, commit_snapshot, ensure_dedup_tables, ensure_tables
+    from waybill.tables.iceberg.progress import progress_text
+    from waybill.tables.iceberg.state import PROGRESS_PROPERTY
 
     config = load_config(path)
     with catalog_of(config) as catalog:
@@ -82,7 +82,7 @@ def with_airflow(path: Path) -> Path:
 
 def watch(path: Path) -> tuple[float, float, float]:
     """Run a watch in a process. Return its CPU seconds, its wall seconds, and those without imports."""
-    command = [sys.executable, "-m", "waybill.cli", "watch", "--json"]
+    command = [sys.executable, "-m", "waybill.interfaces.cli", "watch", "--json"]
     environment = {**os.environ, "WAYBILL_CONFIG": str(path)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     began = time.monotonic()

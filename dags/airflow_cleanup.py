@@ -12,7 +12,7 @@ from datetime import timedelta
 
 from airflow.sdk import Param, dag, task
 
-from waybill.orchestration.dag_arguments import Retries, dag_arguments
+from waybill.interfaces.airflow.dag_arguments import Retries, dag_arguments
 
 TIMEOUT = timedelta(hours=4)
 
@@ -36,8 +36,8 @@ def clean() -> None:
     from airflow.sdk import get_current_context
     from airflow.sdk.exceptions import AirflowFailException
 
-    from waybill.errors import ConfigError
-    from waybill.orchestration.airflow_cleanup import clean_airflow_database
+    from waybill.base.errors import ConfigError
+    from waybill.interfaces.airflow.airflow_cleanup import clean_airflow_database
 
     context = get_current_context()
     run, params = context["dag_run"], context["params"]

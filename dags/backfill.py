@@ -15,11 +15,11 @@ from typing import Any
 
 from airflow.sdk import DAG, dag, task
 
-from waybill.config import Config, load_valid_streams
-from waybill.orchestration.backfill import SubmitBackfill, backfill_params, undo_params
-from waybill.orchestration.dag_arguments import Retries, dag_arguments
-from waybill.orchestration.deadlines import deadline_arguments
-from waybill.orchestration.run_params import check_params
+from waybill.config.models import Config, load_valid_streams
+from waybill.interfaces.airflow.backfill import SubmitBackfill, backfill_params, undo_params
+from waybill.interfaces.airflow.dag_arguments import Retries, dag_arguments
+from waybill.interfaces.airflow.deadlines import deadline_arguments
+from waybill.interfaces.airflow.run_params import check_params
 
 RETRIES = Retries(2, timedelta(minutes=1))
 UNDO_DOC = """Take the promotion of a backfill back: restore the rows that it replaced.
@@ -33,8 +33,8 @@ promotion stays. The undo is stored with its reason and the user who triggered t
 def act() -> str | None:
     from airflow.sdk import get_current_context
 
-    from waybill.orchestration.backfill import act_from_form
-    from waybill.orchestration.tasks import begin_task
+    from waybill.interfaces.airflow.backfill import act_from_form
+    from waybill.interfaces.airflow.tasks import begin_task
 
     context = get_current_context()
     by = context["dag_run"].triggering_user_name
@@ -45,8 +45,8 @@ def act() -> str | None:
 def undo() -> str:
     from airflow.sdk import get_current_context
 
-    from waybill.orchestration.backfill import undo_from_form
-    from waybill.orchestration.tasks import begin_task
+    from waybill.interfaces.airflow.backfill import undo_from_form
+    from waybill.interfaces.airflow.tasks import begin_task
 
     context = get_current_context()
     return undo_from_form(begin_task(), context["params"], context["dag_run"].triggering_user_name)
@@ -56,8 +56,8 @@ def undo() -> str:
 def report(backfill: str) -> dict[str, Any]:
     from airflow.sdk import get_current_context
 
-    from waybill.orchestration.backfill import report_built
-    from waybill.orchestration.tasks import begin_task
+    from waybill.interfaces.airflow.backfill import report_built
+    from waybill.interfaces.airflow.tasks import begin_task
 
     return report_built(begin_task(), get_current_context()["params"]["stream"], backfill)
 

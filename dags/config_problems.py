@@ -3,6 +3,6 @@
 The other files leave out a stream with an error, and their DAGs continue with the others.
 """
 
-from waybill.config import load_config
+from waybill.config.models import load_config
 
 load_config()

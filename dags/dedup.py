@@ -18,12 +18,12 @@ from datetime import timedelta
 
 from airflow.sdk import DAG, Asset, AssetAny, AssetOrTimeSchedule, CronTriggerTimetable, Param, dag, task
 
-from waybill.config import Config, Dedup, load_valid_streams
-from waybill.names import Stage
-from waybill.orchestration.dag_arguments import Retries, group_arguments, stream_arguments
-from waybill.orchestration.groups import add_result_tasks, partition_assets
-from waybill.orchestration.run_params import check_sweep_range, streams_param
-from waybill.orchestration.spark_submit import SubmitGroup, SubmitStream, table_asset
+from waybill.config.models import Config, Dedup, load_valid_streams
+from waybill.config.names import Stage
+from waybill.interfaces.airflow.dag_arguments import Retries, group_arguments, stream_arguments
+from waybill.interfaces.airflow.groups import add_result_tasks, partition_assets
+from waybill.interfaces.airflow.run_params import check_sweep_range, streams_param
+from waybill.interfaces.airflow.spark_submit import SubmitGroup, SubmitStream, table_asset
 
 RETRIES = Retries(2, timedelta(minutes=1))
 
@@ -101,8 +101,8 @@ def group_dag(config: Config, group: str, streams: Sequence[str]) -> DAG:
 
 @task
 def merge(stream: str) -> None:
-    from waybill.dedup.key_index import merge_index
-    from waybill.orchestration.tasks import begin_task
+    from waybill.interfaces.airflow.tasks import begin_task
+    from waybill.tables.dedup.key_index import merge_index
 
     merge_index(begin_task(), stream)
 
@@ -110,8 +110,8 @@ def merge(stream: str) -> None:
 # It only reads, so a retry would find the same: it fails, and alerts, once and at once.
 @task(retries=0)
 def check_window(stream: str) -> None:
-    from waybill.dedup.status import check_window
-    from waybill.orchestration.tasks import begin_task
+    from waybill.interfaces.airflow.tasks import begin_task
+    from waybill.tables.dedup.status import check_window
 
     check_window(begin_task(), stream)
 

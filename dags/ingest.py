@@ -15,10 +15,10 @@ from typing import Any
 
 from airflow.sdk import DAG, dag, task
 
-from waybill.config import Config, load_valid_streams
-from waybill.names import Stage
-from waybill.orchestration.dag_arguments import group_arguments, stream_arguments
-from waybill.orchestration.run_params import streams_param
+from waybill.config.models import Config, load_valid_streams
+from waybill.config.names import Stage
+from waybill.interfaces.airflow.dag_arguments import group_arguments, stream_arguments
+from waybill.interfaces.airflow.run_params import streams_param
 
 
 @task(show_return_value_in_logs=False)
@@ -26,7 +26,7 @@ def plan(group: str | None, streams: list[str]) -> list[dict[str, Any]]:
     from airflow.sdk import get_current_context
     from airflow.sdk.exceptions import DownstreamTasksSkipped
 
-    from waybill.orchestration.tasks import plan_ingest
+    from waybill.interfaces.airflow.tasks import plan_ingest
 
     context = get_current_context()
     planned = plan_ingest(group, streams, context["params"]["streams"])
@@ -41,7 +41,7 @@ def plan(group: str | None, streams: list[str]) -> list[dict[str, Any]]:
 def lane(planned: dict[str, Any]) -> dict[str, Any]:
     from airflow.sdk import get_current_context
 
-    from waybill.orchestration.tasks import run_planned_lane
+    from waybill.interfaces.airflow.tasks import run_planned_lane
 
     shares = [f"{share['stream']}: {share['topic']}/{share['partition']}" for share in planned["shares"]]
     get_current_context()["lane_name"] = ", ".join(shares)[:250]
@@ -52,7 +52,7 @@ def lane(planned: dict[str, Any]) -> dict[str, Any]:
 def report(group: str | None, lanes: Any) -> None:
     from airflow.sdk import get_current_context
 
-    from waybill.orchestration.tasks import report_ingest
+    from waybill.interfaces.airflow.tasks import report_ingest
 
     # None after a failed plan. As an argument, a value that was never pushed would fail the task before its first line.
     plan = get_current_context()["ti"].xcom_pull(task_ids="plan", key="plan")

@@ -9,14 +9,14 @@ from typing import Any
 
 from airflow.sdk import dag, task
 
-from waybill.orchestration.dag_arguments import Retries, dag_arguments
+from waybill.interfaces.airflow.dag_arguments import Retries, dag_arguments
 
 TIMEOUT = timedelta(hours=4)
 
 
 @task(execution_timeout=TIMEOUT)
 def balance() -> dict[str, Any]:
-    from waybill.orchestration.tasks import record_ledgers
+    from waybill.interfaces.airflow.tasks import record_ledgers
 
     return record_ledgers()
 

@@ -13,12 +13,12 @@ from datetime import timedelta
 
 from airflow.sdk import DAG, dag
 
-from waybill.config import Config, Stream, load_valid_streams
-from waybill.names import Stage
-from waybill.orchestration.dag_arguments import Retries, group_arguments, stream_arguments
-from waybill.orchestration.groups import add_result_tasks
-from waybill.orchestration.run_params import check_params, streams_param
-from waybill.orchestration.spark_submit import SubmitGroup, SubmitStream
+from waybill.config.models import Config, Stream, load_valid_streams
+from waybill.config.names import Stage
+from waybill.interfaces.airflow.dag_arguments import Retries, group_arguments, stream_arguments
+from waybill.interfaces.airflow.groups import add_result_tasks
+from waybill.interfaces.airflow.run_params import check_params, streams_param
+from waybill.interfaces.airflow.spark_submit import SubmitGroup, SubmitStream
 
 RETRIES = Retries(1, timedelta(minutes=5))
 

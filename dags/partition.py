@@ -17,13 +17,13 @@ from datetime import timedelta
 
 from airflow.sdk import DAG, dag, task
 
-from waybill.config import Config, Stream, load_valid_streams
-from waybill.names import Stage
-from waybill.orchestration.dag_arguments import Retries, group_arguments, stream_arguments
-from waybill.orchestration.deadlines import deadline_arguments
-from waybill.orchestration.groups import add_result_tasks
-from waybill.orchestration.run_params import check_params, streams_param
-from waybill.orchestration.spark_submit import SubmitGroup, SubmitStream, table_asset
+from waybill.config.models import Config, Stream, load_valid_streams
+from waybill.config.names import Stage
+from waybill.interfaces.airflow.dag_arguments import Retries, group_arguments, stream_arguments
+from waybill.interfaces.airflow.deadlines import deadline_arguments
+from waybill.interfaces.airflow.groups import add_result_tasks
+from waybill.interfaces.airflow.run_params import check_params, streams_param
+from waybill.interfaces.airflow.spark_submit import SubmitGroup, SubmitStream, table_asset
 
 RETRIES = Retries(2, timedelta(minutes=1))
 
@@ -64,8 +64,8 @@ def group_dag(config: Config, group: str, streams: Sequence[str]) -> DAG:
 def check_alerts(stream: str) -> None:
     from airflow.sdk import get_current_context
 
-    from waybill.orchestration.tasks import begin_task
-    from waybill.partition.alerts import check_alerts
+    from waybill.interfaces.airflow.tasks import begin_task
+    from waybill.tables.partition.alerts import check_alerts
 
     check_alerts(begin_task(), stream, get_current_context()["dag_run"].start_date)
 
@@ -73,7 +73,7 @@ def check_alerts(stream: str) -> None:
 # Also after a failed partition run: earlier hours may have become final.
 @task(trigger_rule="all_done")
 def finalize(stream: str) -> None:
-    from waybill.orchestration.tasks import begin_task, finalize_hours
+    from waybill.interfaces.airflow.tasks import begin_task, finalize_hours
 
     finalize_hours(begin_task(), stream)
 

@@ -9,16 +9,16 @@ from typing import Any
 
 from airflow.sdk import DAG, Param, dag, task
 
-from waybill.config import Config, load_valid_streams
-from waybill.orchestration.dag_arguments import dag_arguments
-from waybill.orchestration.run_params import check_params
+from waybill.config.models import Config, load_valid_streams
+from waybill.interfaces.airflow.dag_arguments import dag_arguments
+from waybill.interfaces.airflow.run_params import check_params
 
 
 @task(pre_execute=check_params)
 def decide() -> dict[str, Any]:
     from airflow.sdk import get_current_context
 
-    from waybill.orchestration.tasks import begin_task, decide_from_form
+    from waybill.interfaces.airflow.tasks import begin_task, decide_from_form
 
     context = get_current_context()
     return decide_from_form(begin_task(), context["params"], context["dag_run"].triggering_user_name)

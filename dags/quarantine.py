@@ -11,9 +11,9 @@ from typing import Any
 
 from airflow.sdk import DAG, Param, dag, task
 
-from waybill.config import Config, load_valid_streams
-from waybill.orchestration.dag_arguments import Retries, dag_arguments
-from waybill.orchestration.run_params import check_params
+from waybill.config.models import Config, load_valid_streams
+from waybill.interfaces.airflow.dag_arguments import Retries, dag_arguments
+from waybill.interfaces.airflow.run_params import check_params
 
 RETRIES = Retries(2, timedelta(minutes=1))
 
@@ -48,7 +48,7 @@ FORM = {
 def retry() -> dict[str, Any]:
     from airflow.sdk import get_current_context
 
-    from waybill.orchestration.tasks import begin_task, retry_from_form
+    from waybill.interfaces.airflow.tasks import begin_task, retry_from_form
 
     context = get_current_context()
     return retry_from_form(begin_task(), context["params"], context["dag_run"].triggering_user_name)

@@ -11,10 +11,10 @@ from typing import Any
 
 from airflow.sdk import DAG, dag, task
 
-from waybill.config import Config, load_valid_streams
-from waybill.orchestration.dag_arguments import Retries, dag_arguments
-from waybill.orchestration.replay import SERVE_SECONDS, request_params
-from waybill.orchestration.run_params import check_params
+from waybill.config.models import Config, load_valid_streams
+from waybill.interfaces.airflow.dag_arguments import Retries, dag_arguments
+from waybill.interfaces.airflow.replay import SERVE_SECONDS, request_params
+from waybill.interfaces.airflow.run_params import check_params
 
 SERVE_TIMEOUT = timedelta(seconds=SERVE_SECONDS) + timedelta(minutes=6)
 """A worker ends between two messages; the last delivery to a target that does not answer may take minutes."""
@@ -28,8 +28,8 @@ def replay_dag() -> DAG:
     def plan() -> list[int]:
         from airflow.sdk.exceptions import DownstreamTasksSkipped
 
-        from waybill.orchestration.replay import count_workers
-        from waybill.orchestration.tasks import begin_replay_task
+        from waybill.interfaces.airflow.replay import count_workers
+        from waybill.interfaces.airflow.tasks import begin_replay_task
 
         workers = count_workers(begin_replay_task())
         if not workers:
@@ -38,8 +38,8 @@ def replay_dag() -> DAG:
 
     @task(execution_timeout=SERVE_TIMEOUT)
     def serve(number: int) -> dict[str, int]:
-        from waybill.orchestration.replay import serve_requests
-        from waybill.orchestration.tasks import begin_replay_task
+        from waybill.interfaces.airflow.replay import serve_requests
+        from waybill.interfaces.airflow.tasks import begin_replay_task
 
         return serve_requests(begin_replay_task(), number)
 
@@ -62,8 +62,8 @@ def request_dag(config: Config) -> DAG:
     def create() -> str:
         from airflow.sdk import get_current_context
 
-        from waybill.orchestration.replay import create_from_form
-        from waybill.orchestration.tasks import begin_replay_task
+        from waybill.interfaces.airflow.replay import create_from_form
+        from waybill.interfaces.airflow.tasks import begin_replay_task
 
         context = get_current_context()
         by = context["dag_run"].triggering_user_name
@@ -86,8 +86,8 @@ def index_dag() -> DAG:
 
     @task(execution_timeout=INDEX_TIMEOUT)
     def index() -> dict[str, Any]:
-        from waybill.orchestration.replay import index_streams
-        from waybill.orchestration.tasks import begin_replay_task
+        from waybill.interfaces.airflow.replay import index_streams
+        from waybill.interfaces.airflow.tasks import begin_replay_task
 
         return index_streams(begin_replay_task())
 

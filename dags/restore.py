@@ -12,10 +12,10 @@ from typing import Any
 
 from airflow.sdk import DAG, dag, task
 
-from waybill.config import Config, load_valid_streams
-from waybill.orchestration.dag_arguments import Retries, dag_arguments
-from waybill.orchestration.restore import rehearse_params, restore_params
-from waybill.orchestration.run_params import check_params
+from waybill.config.models import Config, load_valid_streams
+from waybill.interfaces.airflow.dag_arguments import Retries, dag_arguments
+from waybill.interfaces.airflow.restore import rehearse_params, restore_params
+from waybill.interfaces.airflow.run_params import check_params
 
 RETRIES = Retries(2, timedelta(minutes=1))
 
@@ -27,8 +27,8 @@ def restore_dag(config: Config) -> DAG:
     def act() -> str:
         from airflow.sdk import get_current_context
 
-        from waybill.orchestration.restore import restore_from_form
-        from waybill.orchestration.tasks import begin_task
+        from waybill.interfaces.airflow.restore import restore_from_form
+        from waybill.interfaces.airflow.tasks import begin_task
 
         context = get_current_context()
         run = context["dag_run"]
@@ -38,8 +38,8 @@ def restore_dag(config: Config) -> DAG:
 
     @task(execution_timeout=config.restore.timeout)
     def verify(restore: str) -> dict[str, Any]:
-        from waybill.orchestration.restore import verify_from_form
-        from waybill.orchestration.tasks import begin_task
+        from waybill.interfaces.airflow.restore import verify_from_form
+        from waybill.interfaces.airflow.tasks import begin_task
 
         return verify_from_form(begin_task(), restore)
 
@@ -62,8 +62,8 @@ def rehearse_dag(config: Config) -> DAG:
     def rehearse() -> dict[str, Any]:
         from airflow.sdk import get_current_context
 
-        from waybill.orchestration.restore import rehearse_from_form
-        from waybill.orchestration.tasks import begin_task
+        from waybill.interfaces.airflow.restore import rehearse_from_form
+        from waybill.interfaces.airflow.tasks import begin_task
 
         context = get_current_context()
         return rehearse_from_form(begin_task(), context["params"], context["run_id"])

@@ -9,14 +9,14 @@ from typing import Any
 
 from airflow.sdk import dag, task
 
-from waybill.orchestration.dag_arguments import dag_arguments
+from waybill.interfaces.airflow.dag_arguments import dag_arguments
 
 TIMEOUT = timedelta(minutes=5)
 
 
 @task(execution_timeout=TIMEOUT)
 def measure() -> dict[str, Any]:
-    from waybill.orchestration.tasks import watch_promises
+    from waybill.interfaces.airflow.tasks import watch_promises
 
     return watch_promises()
 

@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 from airflow.plugins_manager import AirflowPlugin
 
-from waybill.orchestration.replay_api import URL_PREFIX, ReplayApi
+from waybill.interfaces.airflow.replay_api import URL_PREFIX, ReplayApi
 
 
 class WaybillReplay(AirflowPlugin):

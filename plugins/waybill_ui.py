@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 from airflow.plugins_manager import AirflowPlugin
 
-from waybill.orchestration.ui import URL_PREFIX, WaybillUi
+from waybill.interfaces.airflow.ui import URL_PREFIX, WaybillUi
 
 
 class WaybillPages(AirflowPlugin):

@@ -15,15 +15,15 @@ from typing import Any
 
 from pyspark import SparkContext
 
-from waybill.backfill import run_backfill
-from waybill.config import load_valid_streams
-from waybill.config.quantities import parse_size
-from waybill.coordination import store_usage
-from waybill.errors import WaybillError
-from waybill.metering import Tally, meter, working_for
-from waybill.spark import daemon
-from waybill.spark.execute import run_each
-from waybill.spark.job import (
+from waybill.base.errors import WaybillError
+from waybill.base.metering import Tally, meter, working_for
+from waybill.config.models import load_valid_streams
+from waybill.config.models.quantities import parse_size
+from waybill.services.coordination import store_usage
+from waybill.tables.backfill import run_backfill
+from waybill.tables.spark import daemon
+from waybill.tables.spark.execute import run_each
+from waybill.tables.spark.job import (
     configure_logging,
     end_process,
     end_with_spark_submit,
@@ -31,8 +31,8 @@ from waybill.spark.job import (
     log_failure,
     write_report,
 )
-from waybill.spark.session import connection_ids, spark_context, task_slots
-from waybill.spark.side_by_side import StartedOnce
+from waybill.tables.spark.session import connection_ids, spark_context, task_slots
+from waybill.tables.spark.side_by_side import StartedOnce
 
 logger = logging.getLogger("waybill.backfill")
 

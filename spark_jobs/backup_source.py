@@ -4,7 +4,8 @@
     register(spark)
     spark.read.format("waybill_backup").option("stream", "flights").load()
 
-`waybill.spark.source` describes options and columns. As a script it counts a stream's messages by topic-partition:
+`waybill.tables.spark.source` describes options and columns. As a script it counts a stream's messages by
+topic-partition:
 
     spark-submit spark_jobs/backup_source.py flights
 """
@@ -15,9 +16,9 @@ import sys
 
 from pyspark.sql import SparkSession
 
-from waybill.config import load_config
-from waybill.spark.session import connection_ids, spark_session
-from waybill.spark.source import WaybillBackup
+from waybill.config.models import load_config
+from waybill.tables.spark.session import connection_ids, spark_session
+from waybill.tables.spark.source import WaybillBackup
 
 
 def register(spark: SparkSession) -> None:

@@ -16,21 +16,21 @@ from functools import partial
 
 from pyspark import SparkContext
 
-from waybill.config import Config
-from waybill.dedup.first_sweep import check_range, parse_instant
-from waybill.dedup.status import check_window
-from waybill.dedup.sweep import run_all_sweeps
-from waybill.errors import ConfigError, WindowShrunk
-from waybill.names import Stage
-from waybill.spark import daemon
-from waybill.spark.execute import SparkSweep
-from waybill.spark.group_job import Application, check_options, run_application
-from waybill.spark.job import configure_logging, end_process, end_with_spark_submit, job_parser
-from waybill.spark.session import connection_ids, spark_context, task_slots
-from waybill.spark.side_by_side import StreamWork
-from waybill.staging.driver import RunOutcome
+from waybill.base.errors import ConfigError, WindowShrunk
+from waybill.config.models import Config
+from waybill.config.names import Stage
+from waybill.tables.dedup.first_sweep import check_range, parse_instant
+from waybill.tables.dedup.status import check_window
+from waybill.tables.dedup.sweep import run_all_sweeps
+from waybill.tables.spark import daemon
+from waybill.tables.spark.execute import SparkSweep
+from waybill.tables.spark.group_job import Application, check_options, run_application
+from waybill.tables.spark.job import configure_logging, end_process, end_with_spark_submit, job_parser
+from waybill.tables.spark.session import connection_ids, spark_context, task_slots
+from waybill.tables.spark.side_by_side import StreamWork
+from waybill.tables.staging.driver import RunOutcome
 
-logger = logging.getLogger("waybill.dedup")
+logger = logging.getLogger("waybill.tables.dedup")
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -3,8 +3,9 @@
     spark-submit spark_jobs/maintenance.py --stream flights [--config streams.yaml] [--report report.json]
     spark-submit spark_jobs/maintenance.py --group default
 
-Spark needs Iceberg's jars (`waybill.spark.catalog.JARS`) on its class path. Connections come from the environment
-(`AIRFLOW_CONN_…`). With exit code 1, the last lines name the problems, and whether the same command may succeed later.
+Spark needs Iceberg's jars (`waybill.tables.spark.catalog.JARS`) on its class path. Connections come from the
+environment (`AIRFLOW_CONN_…`). With exit code 1, the last lines name the problems, and whether the same command may
+succeed later.
 """
 
 from __future__ import annotations
@@ -15,18 +16,18 @@ import sys
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from waybill.config import Config
-from waybill.connections import CatalogEndpoint, S3Endpoint, find_connection
-from waybill.maintenance.run import run_maintenance
-from waybill.names import Stage
-from waybill.spark.catalog import spark_catalog
-from waybill.spark.group_job import Application, check_options, run_application
-from waybill.spark.iceberg import SparkProcedures, attach_catalog
-from waybill.spark.job import configure_logging, end_with_spark_submit, job_parser
-from waybill.spark.session import connection_ids, spark_session
-from waybill.spark.side_by_side import StreamWork
+from waybill.config.connections import CatalogEndpoint, S3Endpoint, find_connection
+from waybill.config.models import Config
+from waybill.config.names import Stage
+from waybill.tables.maintenance.run import run_maintenance
+from waybill.tables.spark.catalog import spark_catalog
+from waybill.tables.spark.group_job import Application, check_options, run_application
+from waybill.tables.spark.iceberg import SparkProcedures, attach_catalog
+from waybill.tables.spark.job import configure_logging, end_with_spark_submit, job_parser
+from waybill.tables.spark.session import connection_ids, spark_session
+from waybill.tables.spark.side_by_side import StreamWork
 
-logger = logging.getLogger("waybill.maintenance")
+logger = logging.getLogger("waybill.tables.maintenance")
 
 # Spark's default of 200 is too many for the lists of files that the procedures process.
 _SETTINGS = {"spark.sql.shuffle.partitions": "16"}

@@ -13,21 +13,21 @@ import logging
 
 from pyspark import SparkContext
 
-import waybill.spark.quick_imports  # noqa: F401  (pauses garbage collection for the imports below)
-from waybill.config import Config
-from waybill.errors import HoursBlocked
-from waybill.names import Stage
-from waybill.partition.report import Report
-from waybill.partition.run import run_to_the_end
-from waybill.spark import daemon
-from waybill.spark.execute import spark_execute
-from waybill.spark.group_job import Application, check_options, run_application
-from waybill.spark.job import configure_logging, end_process, end_with_spark_submit, job_parser
-from waybill.spark.session import connection_ids, spark_context, task_slots
-from waybill.spark.side_by_side import StreamWork
-from waybill.staging.driver import RunOutcome
+import waybill.tables.spark.quick_imports  # noqa: F401  (pauses garbage collection for the imports below)
+from waybill.base.errors import HoursBlocked
+from waybill.config.models import Config
+from waybill.config.names import Stage
+from waybill.tables.partition.report import Report
+from waybill.tables.partition.run import run_to_the_end
+from waybill.tables.spark import daemon
+from waybill.tables.spark.execute import spark_execute
+from waybill.tables.spark.group_job import Application, check_options, run_application
+from waybill.tables.spark.job import configure_logging, end_process, end_with_spark_submit, job_parser
+from waybill.tables.spark.session import connection_ids, spark_context, task_slots
+from waybill.tables.spark.side_by_side import StreamWork
+from waybill.tables.staging.driver import RunOutcome
 
-logger = logging.getLogger("waybill.partition")
+logger = logging.getLogger("waybill.tables.partition")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -91,7 +91,7 @@ def partition(application: Application, work: StreamWork, *, alerts: bool) -> No
 def mark_final_hours(application: Application, work: StreamWork) -> None:
     """Mark the final hours of a stream with the sink `files`. Also after a failed run: earlier hours may be final."""
     # Imported here: it brings the client of Kafka, which most applications do not need.
-    from waybill.partition.files_sink.finalize import finalize, hours_blocked
+    from waybill.tables.partition.files_sink.finalize import finalize, hours_blocked
 
     report = finalize(application.config, work.stream, services=application.services)
     for note in report.notes:

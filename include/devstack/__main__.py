@@ -18,7 +18,7 @@ from devstack.control import GuardianHandle
 from devstack.kafka import BROKER_IDS
 from devstack.stack import Stack
 from devstack.state import ENVIRONMENT_FILE, project_root, state_dir
-from waybill.errors import StackError, WaybillError
+from waybill.base.errors import StackError, WaybillError
 
 if TYPE_CHECKING:
     from types import FrameType

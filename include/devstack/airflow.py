@@ -20,7 +20,7 @@ import httpx
 from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_delay, wait_exponential
 
 from devstack.servers import ServerSpec, write_private
-from waybill.errors import StackError
+from waybill.base.errors import StackError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

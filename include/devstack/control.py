@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from devstack.servers import LOG_FILE, SOCKET_FILE, ServerSpec, ServerState, log_tail
-from waybill.errors import StackError
+from waybill.base.errors import StackError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -28,7 +28,7 @@ from devstack.demo_hold import RenamedField
 from devstack.produce import create_topic, produce
 from devstack.stack import Stack
 from devstack.state import state_dir
-from waybill.errors import StackError
+from waybill.base.errors import StackError
 
 __all__ = ["Demo", "main"]
 
@@ -242,7 +242,7 @@ class Demo:
     def _waybill(self, *arguments: str, accept: tuple[int, ...] = (0,)) -> Any:
         """Run a `waybill` command as a user does, and return the JSON that it prints."""
         done = subprocess.run(
-            [sys.executable, "-m", "waybill.cli", *arguments],
+            [sys.executable, "-m", "waybill.interfaces.cli", *arguments],
             env=os.environ | self._stack.environment(),
             capture_output=True,
             text=True,

@@ -19,7 +19,7 @@ from rich.console import Console
 from devstack.flights import FlightEvent
 from devstack.produce import create_topic, produce
 from devstack.stack import Stack
-from waybill.errors import StackError
+from waybill.base.errors import StackError
 
 __all__ = ["RenamedField"]
 
@@ -47,9 +47,9 @@ streams:
 """
 
 _INGEST = """\
-from waybill.config import load_config
-from waybill.ingest.lane import run_lane
-from waybill.ingest.plan import plan_run
+from waybill.config.models import load_config
+from waybill.archive.ingest.lane import run_lane
+from waybill.archive.ingest.plan import plan_run
 config = load_config()
 for lane in plan_run(config, None, ["bookings"], with_stopped=True).lanes:
     run_lane(config, lane)
@@ -112,7 +112,7 @@ class RenamedField:
     # --- processes ---
 
     def _waybill(self, *arguments: str, code: int | None = 0) -> subprocess.CompletedProcess[str]:
-        return self._python("-m", "waybill.cli", *arguments, code=code)
+        return self._python("-m", "waybill.interfaces.cli", *arguments, code=code)
 
     def _python(self, *arguments: str, code: int | None = 0) -> subprocess.CompletedProcess[str]:
         return self._call([sys.executable, *arguments], code)

@@ -34,7 +34,7 @@ from devstack.demo import stage
 from devstack.flights import FlightEvent, flight_events
 from devstack.produce import create_topic, produce
 from devstack.stack import Stack
-from waybill.errors import StackError
+from waybill.base.errors import StackError
 
 __all__ = ["main"]
 
@@ -145,7 +145,7 @@ def _prepare(directory: Path, stack: Stack, receiver: Receiver) -> dict[str, str
         "AIRFLOW_CONN_WAYBILL_WEBHOOKS": json.dumps(webhooks),
     }
     migrated = subprocess.run(
-        [sys.executable, "-m", "waybill.cli", "replay", "migrate"],
+        [sys.executable, "-m", "waybill.interfaces.cli", "replay", "migrate"],
         env=os.environ | stack.environment() | environment,
         capture_output=True,
         text=True,

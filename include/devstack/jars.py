@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from xml.sax.saxutils import quoteattr
 
 from devstack.cache import cached
-from waybill.errors import StackError
+from waybill.base.errors import StackError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,7 +69,7 @@ KAFKA = JarSet(
     size_mb=43,
 )
 
-# The same as waybill.spark.catalog.JARS, which users give Spark by spark.jars.packages.
+# The same as waybill.tables.spark.catalog.JARS, which users give Spark by spark.jars.packages.
 ICEBERG = JarSet(
     "iceberg",
     (

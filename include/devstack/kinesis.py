@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from devstack.cache import cached
 from devstack.servers import ServerSpec
-from waybill.errors import StackError
+from waybill.base.errors import StackError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from waybill.errors import StackError
+from waybill.base.errors import StackError
 
 __all__ = ["Java", "check", "check_disk", "check_platform", "check_python", "find_java"]
 

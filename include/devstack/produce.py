@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from devstack.flights import FlightEvent
-from waybill.errors import StackError
+from waybill.base.errors import StackError
 
 __all__ = ["COMPRESSIONS", "create_topic", "produce"]
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from devstack.cache import cache_dir, cached
 from devstack.servers import ServerSpec
-from waybill.errors import StackError
+from waybill.base.errors import StackError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from waybill.errors import StackError
+from waybill.base.errors import StackError
 
 __all__ = [
     "LOCK_FILE",

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from devstack.cache import cached
-from waybill.errors import StackError
+from waybill.base.errors import StackError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,12 +31,12 @@ _LEVEL = 1
 # Compiles what every task needs. Else each executor would compile it in its first seconds.
 _COMPILE = """
 import importlib, io, pkgutil
-import waybill.formats, waybill.parsers, waybill.partition.tasks
-from waybill.config import JsonParser
-from waybill.records.decode import decode
-from waybill.records.encode import Record, encode_batch
-from waybill.records.framing import read_frames
-for package in (waybill.parsers, waybill.formats):
+import waybill.archive.formats, waybill.parsers, waybill.tables.partition.tasks
+from waybill.config.models import JsonParser
+from waybill.records.batches.decode import decode
+from waybill.records.batches.encode import Record, encode_batch
+from waybill.records.batches.framing import read_frames
+for package in (waybill.parsers, waybill.archive.formats):
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         importlib.import_module(module.name)
 frames = read_frames(io.BytesIO(encode_batch([Record(0, 0, b"key", b'{"t":0}', (("header", b""),))])), "")

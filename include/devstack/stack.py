@@ -31,7 +31,7 @@ from devstack.state import (
     write_spark_defaults,
 )
 from devstack.zookeeper import ZooKeeper
-from waybill.errors import StackError
+from waybill.base.errors import StackError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

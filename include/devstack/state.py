@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from devstack.kafka import BROKER_IDS
 from devstack.s3 import S3Kind, S3Program
 from devstack.servers import free_ports, write_private
-from waybill.errors import StackError
+from waybill.base.errors import StackError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

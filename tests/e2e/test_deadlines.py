@@ -15,10 +15,10 @@ from in_parallel import run_dag
 
 from devstack import Stack
 from devstack.airflow import AirflowClient, RunState
-from waybill.config import load_config
-from waybill.incidents.finding import TASKS, Finding, Verdict
-from waybill.watch.measure import measure
-from waybill.watch.services import WatchServices
+from waybill.config.models import load_config
+from waybill.watch.incidents.finding import TASKS, Finding, Verdict
+from waybill.watch.promises.measure import measure
+from waybill.watch.promises.services import WatchServices
 
 pytestmark = [pytest.mark.e2e, pytest.mark.deep]
 
@@ -79,7 +79,7 @@ def wait_for(condition: Callable[[], bool], seconds: float) -> bool:
 
 def tasks_of(dag: str, config_file: Path) -> Finding:
     """Return what a watch finds about the tasks of a DAG."""
-    from waybill.connections import find_connection
+    from waybill.config.connections import find_connection
 
     config = load_config(config_file)
     with WatchServices(config, find_connection) as services:

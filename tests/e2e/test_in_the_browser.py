@@ -16,9 +16,9 @@ from test_through_airflow import correct_config, create_topic, produce, rows_of,
 
 from devstack import Stack
 from devstack.airflow import USER, Airflow, AirflowClient, DagRun, RunState
-from waybill.config import load_valid_streams
-from waybill.names import status_key, table_states_key
-from waybill.store import Store
+from waybill.config.models import load_valid_streams
+from waybill.config.names import status_key, table_states_key
+from waybill.services.store import Store
 
 pytestmark = [
     pytest.mark.e2e,
@@ -39,7 +39,7 @@ def watch() -> None:
     with Store.of(load_valid_streams().storage) as store:
         for key in (status_key(store.prefix), table_states_key(store.prefix)):
             store.remove_if_exists(key)
-    command = [sys.executable, "-m", "waybill.cli", "watch"]
+    command = [sys.executable, "-m", "waybill.interfaces.cli", "watch"]
     subprocess.run(command, capture_output=True, timeout=180, check=False, env=os.environ)
 
 

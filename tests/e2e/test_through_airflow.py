@@ -29,13 +29,13 @@ from webhook_servers import Receiver, receiving
 from devstack import Stack
 from devstack.airflow import AirflowClient, DagRun, RunState
 from devstack.flights import flight_events
-from waybill.config import load_valid_streams
-from waybill.connections import CatalogEndpoint, S3Endpoint, find_connection
-from waybill.errors import StackError
-from waybill.names import BackupName
-from waybill.records.encode import Record, encode_batch
-from waybill.store import Store
-from waybill.tables import open_catalog
+from waybill.base.errors import StackError
+from waybill.config.connections import CatalogEndpoint, S3Endpoint, find_connection
+from waybill.config.models import load_valid_streams
+from waybill.config.names import BackupName
+from waybill.records.batches.encode import Record, encode_batch
+from waybill.services.store import Store
+from waybill.tables.iceberg import open_catalog
 
 pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(1800)]
 
@@ -59,7 +59,7 @@ def produce(stack: Stack, topic: str, ids: range, amount: str = "amount") -> Non
 
 
 def waybill(*arguments: str, code: int = 0) -> Any:
-    command = [sys.executable, "-m", "waybill.cli", *arguments, "--json"]
+    command = [sys.executable, "-m", "waybill.interfaces.cli", *arguments, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=os.environ)
     assert done.returncode == code, done.stderr
     return json.loads(done.stdout)
@@ -376,7 +376,9 @@ def test_request_over_http_and_one_of_a_form_are_served_to_a_webhook(stack: Stac
     # Both connections are only in Airflow's database; the command line, which migrates, needs the environment.
     database = {"conn_type": "sqlite", "host": str(Path(os.environ["WAYBILL_CONFIG"]).with_name("replay.db"))}
     migration = {**os.environ, "AIRFLOW_CONN_WAYBILL_REPLAY": json.dumps(database)}
-    subprocess.run([sys.executable, "-m", "waybill.cli", "replay", "migrate"], env=migration, check=True, timeout=60)
+    subprocess.run(
+        [sys.executable, "-m", "waybill.interfaces.cli", "replay", "migrate"], env=migration, check=True, timeout=60
+    )
     airflow.create_connection("waybill_replay", database)
     airflow.create_connection("waybill_webhooks", {"conn_type": "http", "password": key})
 

@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from waybill.config import Config
+from waybill.config.models import Config
 
 __all__ = ["PUBLISH", "RETRY", "SWEEP", "DriverProcesses", "open_driver_processes"]
 
 RETRY = """
-from waybill.quarantine.retry import retry_quarantine
-from waybill.quarantine.row_filter import RowFilter
+from waybill.tables.quarantine.retry import retry_quarantine
+from waybill.tables.quarantine.row_filter import RowFilter
 
 def drive(config):
     retry_quarantine(config, "flights", RowFilter())
@@ -27,8 +27,8 @@ def drive(config):
 """Retries the whole quarantine of the stream `flights`."""
 
 SWEEP = """
-from waybill.dedup.execute import InThisProcess, warm_up
-from waybill.dedup.sweep import run_all_sweeps
+from waybill.tables.dedup.execute import InThisProcess, warm_up
+from waybill.tables.dedup.sweep import run_all_sweeps
 
 warm_up()
 
@@ -40,12 +40,12 @@ def drive(config):
 PUBLISH = """
 import os
 
-from waybill.audit import DecisionKind
-from waybill.backfill import Action, change_backfill, run_backfill
-from waybill.errors import WaybillError
-from waybill.partition.holds import decide_hold
-from waybill.partition.run import run_partition
-from waybill.partition.tasks import run_task
+from waybill.tables.audit import DecisionKind
+from waybill.tables.backfill import Action, change_backfill, run_backfill
+from waybill.base.errors import WaybillError
+from waybill.tables.partition.holds import decide_hold
+from waybill.tables.partition.run import run_partition
+from waybill.tables.partition.tasks import run_task
 
 HELD, REFUSED = 3, 4
 CODES = {
@@ -80,8 +80,8 @@ def drive(config, what, backfill=""):
 _SERVER = """
 import os, sys, traceback
 from pathlib import Path
-from waybill import failpoints
-from waybill.config import Config
+from waybill.base import failpoints
+from waybill.config.models import Config
 
 print("ready", flush=True)
 for line in sys.stdin:

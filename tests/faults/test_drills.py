@@ -28,7 +28,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from test_unclean_election import FOLLOWER, LEADER, wait_until_led_by
 
 from devstack import Stack
-from waybill.ingest import plan_lanes, run_lane
+from waybill.archive.ingest import plan_lanes, run_lane
 
 pytestmark = [pytest.mark.drill, pytest.mark.faults, pytest.mark.timeout(1500)]
 
@@ -323,8 +323,8 @@ def test_s3_down_for_ten_minutes(stack: Stack, begin: Any) -> None:
 
 _LANE = """
 import sys
-from waybill.config import load_config
-from waybill.ingest import plan_lanes, run_lane
+from waybill.config.models import load_config
+from waybill.archive.ingest import plan_lanes, run_lane
 config = load_config()
 for lane in plan_lanes(config, "events"):
     run_lane(config, lane)

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 import pytest
 from kinesis_scenes import KinesisStream, Put, archive_of
 
-from waybill import failpoints
-from waybill.names import TopicPartition
+from waybill.base import failpoints
+from waybill.config.names import TopicPartition
 
 if TYPE_CHECKING:
     from ingest_scenes import Archive
 
     from devstack import Stack
-    from waybill.records.encode import Record
+    from waybill.records.batches.encode import Record
 
 pytestmark = [pytest.mark.faults, pytest.mark.integration]
 
@@ -32,8 +32,9 @@ _SESSION_SECONDS = 5.0
 _RUN = """
 import sys
 from pathlib import Path
-from waybill import failpoints, ingest
-from waybill.config import load_config
+from waybill.base import failpoints
+from waybill.archive import ingest
+from waybill.config.models import load_config
 failpoints.arm(sys.argv[2])
 config = load_config(Path(sys.argv[1]))
 for lane in ingest.plan_lanes(config, "drill"):

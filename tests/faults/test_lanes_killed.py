@@ -8,7 +8,7 @@ from chaos.scenario import LaneAction, LaneFault, Scenario
 from chaos.scene import SceneResult
 from scenarios import Play, small
 
-from waybill import failpoints
+from waybill.base import failpoints
 
 pytestmark = [pytest.mark.deep, pytest.mark.faults, pytest.mark.integration]
 

@@ -25,17 +25,17 @@ from driver_processes import DriverProcesses, open_driver_processes
 from ingest_scenes import Cluster
 
 from devstack import Stack
-from waybill import failpoints
-from waybill.names import TopicPartition
+from waybill.base import failpoints
+from waybill.config.names import TopicPartition
 
 pytestmark = [pytest.mark.deep, pytest.mark.faults, pytest.mark.integration]
 
 DRIVER = """
-from waybill.dedup.execute import InThisProcess, warm_up
-from waybill.dedup.sweep import run_all_sweeps
-from waybill.ingest import plan_lanes, run_lane
-from waybill.partition.run import run_partition
-from waybill.partition.tasks import run_task
+from waybill.tables.dedup.execute import InThisProcess, warm_up
+from waybill.tables.dedup.sweep import run_all_sweeps
+from waybill.archive.ingest import plan_lanes, run_lane
+from waybill.tables.partition.run import run_partition
+from waybill.tables.partition.tasks import run_task
 
 warm_up()
 

@@ -12,7 +12,7 @@ from partition_chaos.__main__ import play
 from partition_chaos.scenario import DRIVER_STEPS, Act, Kind, Meanwhile, Scenario, Wave, draw
 from partition_chaos.scene import PRELOAD, PartitionSceneResult
 
-from waybill import failpoints
+from waybill.base import failpoints
 
 if TYPE_CHECKING:
     from devstack import Stack

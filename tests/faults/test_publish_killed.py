@@ -35,7 +35,7 @@ from partition_scenes import Scene, mostly_deep, new_scene
 from quarantine_scenes import verified
 
 from devstack import Stack
-from waybill import failpoints
+from waybill.base import failpoints
 
 pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.matrix]
 

@@ -17,11 +17,11 @@ from replay_databases import NOW, TIMEOUT_MS, wanted
 from sqlalchemy import Connection as SqlConnection
 from sqlalchemy import delete, update
 
-from waybill.connections import Connection
-from waybill.replay.database import Database, locks, rejected, requesters, requests
-from waybill.replay.migrations import migrate
-from waybill.replay.states import Event, State
-from waybill.replay.stored import Progress, RejectedMessage
+from waybill.config.connections import Connection
+from waybill.replay.requests.database import Database, locks, rejected, requesters, requests
+from waybill.replay.requests.migrations import migrate
+from waybill.replay.requests.states import Event, State
+from waybill.replay.requests.stored import Progress, RejectedMessage
 
 pytestmark = pytest.mark.faults
 
@@ -134,7 +134,7 @@ def test_a_server_that_does_not_answer_for_a_while_is_waited_for(hurt: Hurt) -> 
 def test_a_worker_that_is_frozen_within_a_transaction_does_not_hold_its_locks(
     hurt: Hurt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("waybill.replay.database._IDLE_SECONDS", 1)
+    monkeypatch.setattr("waybill.replay.requests.database._IDLE_SECONDS", 1)
     locked = threading.Event()
     tries = 0
 

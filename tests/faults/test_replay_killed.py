@@ -13,9 +13,9 @@ from replay_scenes import KEY, Delivered, ReplayScene, expected, places
 from webhook_servers import Receiver, receiving
 
 from devstack import Stack
-from waybill import failpoints
-from waybill.replay.database import Database
-from waybill.replay.states import State
+from waybill.base import failpoints
+from waybill.replay.requests.database import Database
+from waybill.replay.requests.states import State
 
 pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.deep]
 
@@ -128,7 +128,7 @@ def test_a_worker_that_is_asked_to_end_gives_the_claim_back_and_keeps_its_cursor
     slow = Receiver(KEY, respond=lambda _: (time.sleep(0.3), (200, {}, b"{}"))[1])
     with receiving(slow):
         request = scene.request(KEYS, 0, 60, {"type": "webhook", "url": slow.url})
-        from waybill.replay.worker import serve
+        from waybill.replay.requests.worker import serve
 
         served = serve(scene.stream.config, worker="test", seconds=60, should_stop=lambda: len(slow.messages) > 0)
         stored = scene.show(request)
@@ -143,7 +143,7 @@ def test_a_worker_that_is_asked_to_end_gives_the_claim_back_and_keeps_its_cursor
 def test_a_request_survives_a_database_that_is_away(
     scene: ReplayScene, wanted: list[Delivered], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from waybill.errors import ReplayUnavailable
+    from waybill.base.errors import ReplayUnavailable
 
     request = scene.request(KEYS, 0, 60, {"type": "s3", "compression": "none"})
     write, calls = Database.write, [0]

@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from test_kafka_losses import consume_all
 from test_unclean_election import move_ahead, run
 
-from waybill import failpoints
+from waybill.base import failpoints
 
 pytestmark = [pytest.mark.faults, pytest.mark.usefixtures("stack")]
 

@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from restore_scenes import Message, consume, target_topic
 
 from devstack import Stack
-from waybill import failpoints
+from waybill.base import failpoints
 
 pytestmark = [pytest.mark.faults, pytest.mark.integration]
 

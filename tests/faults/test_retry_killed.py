@@ -24,8 +24,8 @@ from quarantine_scenes import (
 )
 
 from devstack import Stack
-from waybill import failpoints
-from waybill.partition.run import run_partition
+from waybill.base import failpoints
+from waybill.tables.partition.run import run_partition
 
 pytestmark = [pytest.mark.deep, pytest.mark.faults, pytest.mark.integration, pytest.mark.matrix]
 

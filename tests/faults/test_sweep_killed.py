@@ -13,8 +13,8 @@ from partition_scenes import new_scene
 from sweep_scenes import START_MS, SweptScene, compact
 
 from devstack import Stack
-from waybill import failpoints
-from waybill.names import TopicPartition
+from waybill.base import failpoints
+from waybill.config.names import TopicPartition
 
 pytestmark = [pytest.mark.deep, pytest.mark.faults, pytest.mark.integration, pytest.mark.matrix]
 

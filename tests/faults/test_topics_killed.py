@@ -13,7 +13,7 @@ from archived_stream import WAYBILL, ArchivedStream
 from test_kafka_topics import Declared, throttles
 
 from devstack import Stack
-from waybill import failpoints
+from waybill.base import failpoints
 
 pytestmark = pytest.mark.faults
 

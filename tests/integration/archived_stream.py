@@ -23,17 +23,17 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from waybill import cli
-from waybill.config import Config, Stream, load_config
-from waybill.connections import CatalogEndpoint, S3Endpoint, find_connection
-from waybill.coordination import CommittedOffset, Coordinator, ZkPaths, ZooKeeperSession
-from waybill.ingest import LaneReport, plan_lanes, run_lane
-from waybill.names import TopicPartition
-from waybill.partition.plan import Task
-from waybill.partition.run import run_partition
-from waybill.partition.tasks import Job, TaskResult, run_task
-from waybill.store import Store
-from waybill.tables import StreamTables, load_tables, open_catalog
+from waybill.archive.ingest import LaneReport, plan_lanes, run_lane
+from waybill.config.connections import CatalogEndpoint, S3Endpoint, find_connection
+from waybill.config.models import Config, Stream, load_config
+from waybill.config.names import TopicPartition
+from waybill.interfaces import cli
+from waybill.services.coordination import CommittedOffset, Coordinator, ZkPaths, ZooKeeperSession
+from waybill.services.store import Store
+from waybill.tables.iceberg import StreamTables, load_tables, open_catalog
+from waybill.tables.partition.plan import Task
+from waybill.tables.partition.run import run_partition
+from waybill.tables.partition.tasks import Job, TaskResult, run_task
 
 WAYBILL = str(Path(sys.executable).with_name("waybill"))
 

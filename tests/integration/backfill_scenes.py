@@ -15,11 +15,11 @@ import pytest
 from partition_scenes import DAY_MS, Scene
 from quarantine_scenes import verified
 
-from waybill.backfill import Action, Choice, Request, Trigger, change_backfill, request_backfill, run_backfill
-from waybill.config import ParseSettings, Stream
-from waybill.names import TopicPartition
-from waybill.partition.plan import Plan, make_plan
-from waybill.records.encode import Record
+from waybill.config.models import ParseSettings, Stream
+from waybill.config.names import TopicPartition
+from waybill.records.batches.encode import Record
+from waybill.tables.backfill import Action, Choice, Request, Trigger, change_backfill, request_backfill, run_backfill
+from waybill.tables.partition.plan import Plan, make_plan
 
 TP0, TP1 = TopicPartition("flights", 0), TopicPartition("flights", 1)
 
@@ -61,7 +61,7 @@ def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     def make_small(key: str, **settings: Any) -> Plan | None:
         return make_plan(key, **{**settings, "task_bytes": 1})
 
-    monkeypatch.setattr("waybill.backfill.planning.make_plan", make_small)
+    monkeypatch.setattr("waybill.tables.backfill.planning.make_plan", make_small)
 
 
 def put(scene: Scene, tp: TopicPartition, first: int, end: int, *, hours: int = 4) -> None:

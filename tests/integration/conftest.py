@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from devstack import Stack
-    from waybill.names import TopicPartition
+    from waybill.config.names import TopicPartition
 
 
 _background_builds = pytest.StashKey[BackgroundBuilds]()
@@ -57,7 +57,7 @@ def cluster(stack: Stack) -> Cluster:
 @pytest.fixture
 def tp(cluster: Cluster, topic_name: str) -> TopicPartition:
     """The one topic-partition of `topic_name`, which exists now."""
-    from waybill.names import TopicPartition
+    from waybill.config.names import TopicPartition
 
     cluster.create(topic_name)
     return TopicPartition(topic_name, 0)
@@ -85,7 +85,7 @@ def spark_session(stack: Stack) -> Iterator[SparkSession]:
     """One session for the whole run, `local[2]`; its workers find the stack in the environment."""
     from pyspark import SparkContext
 
-    from waybill.spark.session import spark_session as start
+    from waybill.tables.spark.session import spark_session as start
 
     session = start("waybill-tests")
     yield session

@@ -28,16 +28,16 @@ from partition_scenes import in_this_process
 from pyiceberg.table import Table
 
 from devstack import Stack
-from waybill import ingest
-from waybill.config import Config, load_config
-from waybill.dedup.execute import InThisProcess
-from waybill.dedup.sweep import run_sweep
-from waybill.names import TopicPartition
-from waybill.partition.run import run_to_the_end
-from waybill.records.encode import Record
-from waybill.store import Store
-from waybill.tables import catalog_of
-from waybill.tables.adoption import find_table
+from waybill.archive import ingest
+from waybill.config.models import Config, load_config
+from waybill.config.names import TopicPartition
+from waybill.records.batches.encode import Record
+from waybill.services.store import Store
+from waybill.tables.dedup.execute import InThisProcess
+from waybill.tables.dedup.sweep import run_sweep
+from waybill.tables.iceberg import catalog_of
+from waybill.tables.iceberg.adoption import find_table
+from waybill.tables.partition.run import run_to_the_end
 
 ARCHIVE = "earlier/archive/"
 """What the keys of all objects of the archive start with."""

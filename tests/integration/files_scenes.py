@@ -11,15 +11,15 @@ from typing import Any
 import pyarrow.parquet as pq
 from partition_scenes import Message, Scene, event, messages_in
 
-from waybill.formats.sequencefile import read_messages
-from waybill.formats.text import read_values
-from waybill.names import FileExtension, FileName, TopicPartition, period_of_key
-from waybill.partition.files_sink.finalize import FinalizeReport, finalize
-from waybill.partition.files_sink.hour_state import LogEnds
-from waybill.records.encode import Record
-from waybill.store import Store
-from waybill.tables import read_progress
-from waybill.tables.file_inventory import InventoryEntry, read_inventory
+from waybill.archive.formats.sequencefile import read_messages
+from waybill.archive.formats.text import read_values
+from waybill.config.names import FileExtension, FileName, TopicPartition, period_of_key
+from waybill.records.batches.encode import Record
+from waybill.services.store import Store
+from waybill.tables.iceberg import read_progress
+from waybill.tables.iceberg.file_inventory import InventoryEntry, read_inventory
+from waybill.tables.partition.files_sink.finalize import FinalizeReport, finalize
+from waybill.tables.partition.files_sink.hour_state import LogEnds
 
 HOUR_MS = 3_600_000
 START_MS = 473_184 * HOUR_MS

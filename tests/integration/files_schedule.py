@@ -18,19 +18,19 @@ import pytest
 from files_scenes import at, check_files_exactly_once, finalize_at, inventory, key_of, markers, moment, root
 from partition_scenes import Scene, in_this_process
 
-from waybill import failpoints
-from waybill.errors import CommitConflict
-from waybill.names import TopicPartition, period_of_key, plan_key, staged_key
-from waybill.partition import run as run_module
-from waybill.partition.files_sink import upload
-from waybill.partition.files_sink.finalize import FinalizeReport
-from waybill.partition.files_sink.hour_state import SuccessMarker
-from waybill.partition.plan import Plan, make_plan
-from waybill.partition.run import run_to_the_end
-from waybill.records.encode import Record
-from waybill.staging.driver import RunOutcome
-from waybill.store import Store
-from waybill.tables import read_blocked_partitions, read_progress
+from waybill.base import failpoints
+from waybill.base.errors import CommitConflict
+from waybill.config.names import TopicPartition, period_of_key, plan_key, staged_key
+from waybill.records.batches.encode import Record
+from waybill.services.store import Store
+from waybill.tables.iceberg import read_blocked_partitions, read_progress
+from waybill.tables.partition import run as run_module
+from waybill.tables.partition.files_sink import upload
+from waybill.tables.partition.files_sink.finalize import FinalizeReport
+from waybill.tables.partition.files_sink.hour_state import SuccessMarker
+from waybill.tables.partition.plan import Plan, make_plan
+from waybill.tables.partition.run import run_to_the_end
+from waybill.tables.staging.driver import RunOutcome
 
 TPS = [TopicPartition("flights", partition) for partition in range(3)]
 LATENESS_HOURS = 0.5

@@ -18,13 +18,13 @@ from partition_scenes import event, junk
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from waybill import names
-from waybill.config import Config
-from waybill.names import BackupName, TopicPartition
-from waybill.records.encode import Record, encode_batch
-from waybill.spark.group_results import GroupResults
-from waybill.store import Store
-from waybill.tables import catalog_of
+from waybill.config import names
+from waybill.config.models import Config
+from waybill.config.names import BackupName, TopicPartition
+from waybill.records.batches.encode import Record, encode_batch
+from waybill.services.store import Store
+from waybill.tables.iceberg import catalog_of
+from waybill.tables.spark.group_results import GroupResults
 
 SPARK_JOBS = Path(__file__).parents[2] / "spark_jobs"
 

@@ -1,7 +1,7 @@
 """Helpers of the ingest tests: topics, producers, the config of one stream, and two independent readers.
 
 `Cluster.messages` reads Kafka with confluent-kafka. `Archive.messages` decodes the backup objects with
-`waybill.records.decode`.
+`waybill.records.batches.decode`.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
 from devstack import Stack
-from waybill import ingest
-from waybill.archive.chain import ChainObject, walk_chain
-from waybill.config import Config
-from waybill.connections import S3Endpoint
-from waybill.coordination import CommittedOffset
-from waybill.names import TopicPartition
-from waybill.records.decode import decode
-from waybill.records.encode import Record, to_records
-from waybill.records.framing import read_frames
-from waybill.store import Store
+from waybill.archive import ingest
+from waybill.archive.chain.chain import ChainObject, walk_chain
+from waybill.config.connections import S3Endpoint
+from waybill.config.models import Config
+from waybill.config.names import TopicPartition
+from waybill.records.batches.decode import decode
+from waybill.records.batches.encode import Record, to_records
+from waybill.records.batches.framing import read_frames
+from waybill.services.coordination import CommittedOffset
+from waybill.services.store import Store
 
 __all__ = ["STREAM", "Archive", "Cluster"]
 

@@ -15,7 +15,7 @@ from devstack.control import GuardianHandle
 from devstack.jars import JarSet, resolve
 from devstack.kinesis import REGION, KinesisEmulator, emulator_home
 from devstack.servers import free_ports, log_tail
-from waybill.connections import Connection, KinesisEndpoint
+from waybill.config.connections import Connection, KinesisEndpoint
 
 __all__ = [
     "ACCESS_KEY",

@@ -12,9 +12,11 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from pyspark.sql import SparkSession
 
-from waybill.config import Config
-from waybill.connections import CatalogEndpoint, S3Endpoint, find_connection
-from waybill.maintenance.procedures import (
+from waybill.config.connections import CatalogEndpoint, S3Endpoint, find_connection
+from waybill.config.models import Config
+from waybill.services.store import ListedObject
+from waybill.tables.iceberg.state import ancestry
+from waybill.tables.maintenance.procedures import (
     CompactionResult,
     ExpiryResult,
     MaintenanceReport,
@@ -22,11 +24,9 @@ from waybill.maintenance.procedures import (
     Procedures,
     TableReport,
 )
-from waybill.maintenance.run import run_maintenance
-from waybill.spark.catalog import spark_catalog
-from waybill.spark.iceberg import SparkProcedures, attach_catalog
-from waybill.store import ListedObject
-from waybill.tables.state import ancestry
+from waybill.tables.maintenance.run import run_maintenance
+from waybill.tables.spark.catalog import spark_catalog
+from waybill.tables.spark.iceberg import SparkProcedures, attach_catalog
 
 Clock = Callable[[], datetime]
 

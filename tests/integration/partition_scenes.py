@@ -14,21 +14,21 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.io.pyarrow import parquet_file_to_data_file
 from pyiceberg.table import Table
 
-from waybill import names
-from waybill.archive.spans import ArchiveFault
-from waybill.config import Config, Stream
-from waybill.connections import CatalogEndpoint, S3Endpoint, find_connection
-from waybill.names import BackupName, TopicPartition
-from waybill.partition.execute import Execute
-from waybill.partition.plan import Task
-from waybill.partition.report import Report
-from waybill.partition.run import run_partition
-from waybill.partition.tasks import Job, TaskResult, run_task
-from waybill.records.encode import Record, encode_batch
-from waybill.records.framing import Codec
-from waybill.store import Store
-from waybill.tables import open_catalog
-from waybill.tables.state import ancestry
+from waybill.archive.chain.spans import ArchiveFault
+from waybill.config import names
+from waybill.config.connections import CatalogEndpoint, S3Endpoint, find_connection
+from waybill.config.models import Config, Stream
+from waybill.config.names import BackupName, TopicPartition
+from waybill.records.batches.encode import Record, encode_batch
+from waybill.records.batches.framing import Codec
+from waybill.services.store import Store
+from waybill.tables.iceberg import open_catalog
+from waybill.tables.iceberg.state import ancestry
+from waybill.tables.partition.execute import Execute
+from waybill.tables.partition.plan import Task
+from waybill.tables.partition.report import Report
+from waybill.tables.partition.run import run_partition
+from waybill.tables.partition.tasks import Job, TaskResult, run_task
 
 DAY_MS = 86_400_000
 Message = tuple[str, int, int, int | None, bytes | None, tuple[tuple[str, bytes | None], ...], bytes | None]

@@ -7,16 +7,16 @@ from typing import Any
 from partition_scenes import DAY_MS, Scene, event, junk
 from pyiceberg.io.pyarrow import parquet_file_to_data_file
 
-from waybill.names import TopicPartition, retry_key
-from waybill.quarantine.report import RetryReport
-from waybill.quarantine.retry import retry_quarantine
-from waybill.quarantine.row_filter import RowFilter
-from waybill.quarantine.staged import find_retry
-from waybill.quarantine.view import retries_of
-from waybill.records.encode import Record
-from waybill.tables import StreamTables, read_retries
-from waybill.verify import verify_stream
-from waybill.verify.report import Report
+from waybill.config.names import TopicPartition, retry_key
+from waybill.records.batches.encode import Record
+from waybill.tables.iceberg import StreamTables, read_retries
+from waybill.tables.quarantine.report import RetryReport
+from waybill.tables.quarantine.retry import retry_quarantine
+from waybill.tables.quarantine.row_filter import RowFilter
+from waybill.tables.quarantine.staged import find_retry
+from waybill.tables.quarantine.view import retries_of
+from waybill.watch.verify import verify_stream
+from waybill.watch.verify.report import Report
 
 TP0, TP1 = TopicPartition("flights", 0), TopicPartition("flights", 1)
 OTHER = TopicPartition("flights-extra", 0)

@@ -8,14 +8,14 @@ from datetime import timedelta
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from waybill.config.replay import ReplayQuotas
-from waybill.connections import Connection
-from waybill.connections.database import DatabaseEndpoint
-from waybill.replay.claims import Claims
-from waybill.replay.database import Database
-from waybill.replay.queue import Queue
-from waybill.replay.request import Requested
-from waybill.replay.targets import S3Target
+from waybill.config.connections import Connection
+from waybill.config.connections.database import DatabaseEndpoint
+from waybill.config.models.replay import ReplayQuotas
+from waybill.replay.requests.claims import Claims
+from waybill.replay.requests.database import Database
+from waybill.replay.requests.queue import Queue
+from waybill.replay.requests.request import Requested
+from waybill.replay.requests.targets import S3Target
 
 NOW = 1_790_000_000_000
 TIMEOUT_MS = 60_000

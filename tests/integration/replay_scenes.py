@@ -17,13 +17,13 @@ import replay_databases as helpers
 from archived_stream import ArchivedStream
 from restore_scenes import Message, consume
 
-from waybill.connections import Connection
-from waybill.replay.database import Database
-from waybill.replay.migrations import migrate
-from waybill.replay.queue import Queue
-from waybill.replay.request import parse_request, replay_of, time_text_of
-from waybill.replay.stored import StoredRequest
-from waybill.replay.worker import Served, serve
+from waybill.config.connections import Connection
+from waybill.replay.requests.database import Database
+from waybill.replay.requests.migrations import migrate
+from waybill.replay.requests.queue import Queue
+from waybill.replay.requests.request import parse_request, replay_of, time_text_of
+from waybill.replay.requests.stored import StoredRequest
+from waybill.replay.requests.worker import Served, serve
 
 __all__ = ["KEY", "Delivered", "ReplayScene", "expected", "places"]
 
@@ -111,8 +111,8 @@ class ReplayScene:
         """Serve requests in a process of its own."""
         code = (
             "import sys\n"
-            "from waybill.config import load_valid_streams\n"
-            "from waybill.replay.worker import serve\n"
+            "from waybill.config.models import load_valid_streams\n"
+            "from waybill.replay.requests.worker import serve\n"
             "print(serve(load_valid_streams(), worker=sys.argv[1], seconds=float(sys.argv[2])))\n"
         )
         return subprocess.Popen(

@@ -15,16 +15,16 @@ from partition_scenes import Scene
 from pyiceberg.io.pyarrow import _dataframe_to_data_files, schema_to_pyarrow
 from pyiceberg.table import Table
 
-from waybill import names
-from waybill.dedup.execute import Execute, InThisProcess
-from waybill.dedup.report import SweepReport
-from waybill.dedup.sweep import run_sweep
-from waybill.names import TopicPartition
-from waybill.staging.driver import RunOutcome
-from waybill.tables import ensure_tables, load_dedup_tables
-from waybill.tables.dedup import DedupTables, SweepState, read_sweep_state
-from waybill.tables.progress import progress_text, read_progress
-from waybill.tables.state import PROGRESS_PROPERTY
+from waybill.config import names
+from waybill.config.names import TopicPartition
+from waybill.tables.dedup.execute import Execute, InThisProcess
+from waybill.tables.dedup.report import SweepReport
+from waybill.tables.dedup.sweep import run_sweep
+from waybill.tables.iceberg import ensure_tables, load_dedup_tables
+from waybill.tables.iceberg.dedup import DedupTables, SweepState, read_sweep_state
+from waybill.tables.iceberg.progress import progress_text, read_progress
+from waybill.tables.iceberg.state import PROGRESS_PROPERTY
+from waybill.tables.staging.driver import RunOutcome
 
 START_MS = 1_600_000_000_000
 _US = 1000

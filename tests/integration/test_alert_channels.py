@@ -15,19 +15,29 @@ from typing import Any
 import pytest
 from alert_servers import AlertServers, alert_servers
 
-from waybill.config.alerts import Alerts
-from waybill.config.kafka_promises import KafkaPromiseName
-from waybill.config.promises import PromiseName, PromiseSeverity
-from waybill.connections import find_connection
-from waybill.errors import ConfigError
-from waybill.incidents.finding import CHANNEL, CONFIG, DEAD_MAN, MEASURED, REACHABLE, READABLE, TASKS, Finding, Verdict
-from waybill.incidents.incident import IncidentBook, Notification, NotificationKind
-from waybill.incidents.rules import advance, channel_findings, claim, settle
-from waybill.notify.channels import ChannelFailed, check_channel, ping, send, unusable_channels
-from waybill.notify.message import Message
-from waybill.notify.message import test_message as message_of_a_test
-from waybill.watch import sending
-from waybill.watch.sending import ping_dead_man, send_all
+from waybill.base.errors import ConfigError
+from waybill.config.connections import find_connection
+from waybill.config.models.alerts import Alerts
+from waybill.config.models.kafka_promises import KafkaPromiseName
+from waybill.config.models.promises import PromiseName, PromiseSeverity
+from waybill.watch.incidents.finding import (
+    CHANNEL,
+    CONFIG,
+    DEAD_MAN,
+    MEASURED,
+    REACHABLE,
+    READABLE,
+    TASKS,
+    Finding,
+    Verdict,
+)
+from waybill.watch.incidents.incident import IncidentBook, Notification, NotificationKind
+from waybill.watch.incidents.rules import advance, channel_findings, claim, settle
+from waybill.watch.notify.channels import ChannelFailed, check_channel, ping, send, unusable_channels
+from waybill.watch.notify.message import Message
+from waybill.watch.notify.message import test_message as message_of_a_test
+from waybill.watch.promises import sending
+from waybill.watch.promises.sending import ping_dead_man, send_all
 
 pytestmark = pytest.mark.integration
 

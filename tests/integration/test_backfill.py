@@ -35,7 +35,9 @@ from backfill_scenes import (
 from partition_scenes import Scene, in_this_process, mostly_deep
 from quarantine_scenes import rewrite_quarantine
 
-from waybill.backfill import (
+from waybill.base.errors import BackfillRefused, BackfillUnderWay, ConfigError
+from waybill.config.names import BackupName, TopicPartition, backfill_branch, backfill_tag
+from waybill.tables.backfill import (
     Action,
     Choice,
     State,
@@ -47,11 +49,9 @@ from waybill.backfill import (
     run_backfill,
     state_of,
 )
-from waybill.errors import BackfillRefused, BackfillUnderWay, ConfigError
-from waybill.names import BackupName, TopicPartition, backfill_branch, backfill_tag
-from waybill.partition.run import run_partition
-from waybill.quarantine.retry import retry_quarantine
-from waybill.quarantine.row_filter import RowFilter
+from waybill.tables.partition.run import run_partition
+from waybill.tables.quarantine.retry import retry_quarantine
+from waybill.tables.quarantine.row_filter import RowFilter
 
 pytestmark = [pytest.mark.integration, pytest.mark.matrix]
 
@@ -426,7 +426,7 @@ def test_a_retry_that_was_killed_is_ended_before_a_promotion(
 ) -> None:
     backfill = build(scene, *RANGE)
     with monkeypatch.context() as patched:
-        patched.setattr("waybill.failpoints.reach", lambda name: die_at(f"retry.{step}")(name))
+        patched.setattr("waybill.base.failpoints.reach", lambda name: die_at(f"retry.{step}")(name))
         with pytest.raises(Killed):
             retry_quarantine(scene.config, "flights", RowFilter())
     promote(scene, backfill)
@@ -449,7 +449,7 @@ def test_a_retry_that_sleeps_over_a_promotion_moves_nothing(scene: Scene, monkey
             with pytest.raises(Killed):
                 promote(scene, backfill, on_step=die_at("decided"))
 
-    monkeypatch.setattr("waybill.failpoints.reach", reach)
+    monkeypatch.setattr("waybill.base.failpoints.reach", reach)
     with pytest.raises(BackfillUnderWay):
         retry_quarantine(scene.config, "flights", RowFilter())
     promote(scene, backfill)

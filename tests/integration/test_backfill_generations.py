@@ -14,7 +14,10 @@ from archived_stream import ArchivedStream
 from backfill_scenes import Killed, die_at
 from partition_scenes import mostly_deep
 
-from waybill.backfill import (
+from waybill.archive.ingest import plan_lanes, run_lane
+from waybill.base.errors import BackfillRefused
+from waybill.interfaces.airflow.backfill import act_from_form, backfill_params, report_built, undo_from_form
+from waybill.tables.backfill import (
     Action,
     AnyReport,
     Choice,
@@ -29,10 +32,7 @@ from waybill.backfill import (
     request_backfill,
     run_backfill,
 )
-from waybill.errors import BackfillRefused
-from waybill.ingest import plan_lanes, run_lane
-from waybill.orchestration.backfill import act_from_form, backfill_params, report_built, undo_from_form
-from waybill.partition.generations import promote_generation
+from waybill.tables.partition.generations import promote_generation
 
 pytestmark = [pytest.mark.integration, pytest.mark.matrix]
 

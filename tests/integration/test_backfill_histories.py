@@ -27,8 +27,8 @@ from backfill_scenes import (
 from partition_scenes import Scene
 from quarantine_scenes import rewrite_quarantine
 
-from waybill.backfill import Action, Request
-from waybill.errors import BackfillRefused
+from waybill.base.errors import BackfillRefused
+from waybill.tables.backfill import Action, Request
 
 pytestmark = [pytest.mark.integration, pytest.mark.matrix]
 

@@ -20,13 +20,13 @@ from partition_scenes import Scene, event, junk
 from pyspark.sql import SparkSession
 
 from devstack import Stack
-from waybill.connections import CatalogEndpoint, S3Endpoint, find_connection
-from waybill.errors import ConfigError
-from waybill.maintenance.run import run_maintenance
-from waybill.names import TopicPartition
-from waybill.spark.catalog import SparkCatalog, spark_catalog
-from waybill.spark.iceberg import SparkProcedures, attach_catalog
-from waybill.tables import load_tables, open_catalog
+from waybill.base.errors import ConfigError
+from waybill.config.connections import CatalogEndpoint, S3Endpoint, find_connection
+from waybill.config.names import TopicPartition
+from waybill.tables.iceberg import load_tables, open_catalog
+from waybill.tables.maintenance.run import run_maintenance
+from waybill.tables.spark.catalog import SparkCatalog, spark_catalog
+from waybill.tables.spark.iceberg import SparkProcedures, attach_catalog
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -163,7 +163,7 @@ def test_catalog_password_is_in_no_setting_that_spark_shows(
 
 
 def test_missing_jars_are_named(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("waybill.spark.iceberg._REQUIRED_CLASSES", ("org.apache.iceberg.Absent",))
+    monkeypatch.setattr("waybill.tables.spark.iceberg._REQUIRED_CLASSES", ("org.apache.iceberg.Absent",))
     with pytest.raises(ConfigError, match=r"Spark does not find org.apache.iceberg.Absent: .*iceberg-spark-runtime"):
         in_spark(spark)
 

@@ -10,7 +10,7 @@ import pytest
 from archived_stream import ArchivedStream, Ran, waybill, waybill_process
 
 from devstack import Stack
-from waybill.errors import ChainBroken, GenerationConflict, RetentionGap
+from waybill.base.errors import ChainBroken, GenerationConflict, RetentionGap
 
 pytestmark = pytest.mark.integration
 

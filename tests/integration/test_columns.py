@@ -16,12 +16,12 @@ import pytest
 from partition_scenes import Scene
 from pyiceberg.types import StringType
 
-from waybill.config import Column
-from waybill.connections import CatalogEndpoint, S3Endpoint
-from waybill.errors import ConfigError
-from waybill.names import TopicPartition
-from waybill.records.encode import Record
-from waybill.tables import ensure_tables, evolve_columns, open_catalog
+from waybill.base.errors import ConfigError
+from waybill.config.connections import CatalogEndpoint, S3Endpoint
+from waybill.config.models import Column
+from waybill.config.names import TopicPartition
+from waybill.records.batches.encode import Record
+from waybill.tables.iceberg import ensure_tables, evolve_columns, open_catalog
 
 pytestmark = pytest.mark.integration
 

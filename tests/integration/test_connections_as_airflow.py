@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from waybill.connections import find_connection
+from waybill.config.connections import find_connection
 
 pytestmark = pytest.mark.integration
 

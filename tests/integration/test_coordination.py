@@ -10,9 +10,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from devstack import Stack
-from waybill.connections import ZooKeeperEndpoint
-from waybill.coordination import CommittedOffset, Coordinator, ZkPaths, ZooKeeperSession
-from waybill.errors import (
+from waybill.base.errors import (
     CommitConflict,
     CoordinationUnavailable,
     DocumentDamaged,
@@ -20,7 +18,9 @@ from waybill.errors import (
     LockHeld,
     RetentionGap,
 )
-from waybill.names import TopicPartition
+from waybill.config.connections import ZooKeeperEndpoint
+from waybill.config.names import TopicPartition
+from waybill.services.coordination import CommittedOffset, Coordinator, ZkPaths, ZooKeeperSession
 
 pytestmark = pytest.mark.integration
 

@@ -19,14 +19,14 @@ from devstack import Stack
 from devstack.control import GuardianHandle
 from devstack.s3 import S3Kind, S3Server, choose_server
 from devstack.servers import free_ports
-from waybill.cost import Kind, kind_of
-from waybill.dedup.execute import InThisProcess
-from waybill.dedup.sweep import run_sweep
-from waybill.metering import meter, working_for
-from waybill.partition.run import run_to_the_end
-from waybill.partition.tasks import run_task
-from waybill.staging.services import services_of
-from waybill.store import Store
+from waybill.base.metering import meter, working_for
+from waybill.services.store import Store
+from waybill.tables.dedup.execute import InThisProcess
+from waybill.tables.dedup.sweep import run_sweep
+from waybill.tables.partition.run import run_to_the_end
+from waybill.tables.partition.tasks import run_task
+from waybill.tables.staging.services import services_of
+from waybill.watch.cost import Kind, kind_of
 
 pytestmark = pytest.mark.integration
 

@@ -12,16 +12,16 @@ import yaml
 from archived_stream import Ran, waybill
 from partition_scenes import DAY_MS, Scene, event
 
-from waybill.config import Config
-from waybill.dedup.execute import InThisProcess
-from waybill.dedup.key_index import merge_index
-from waybill.dedup.key_lookup import find_kept_row
-from waybill.dedup.status import check_window
-from waybill.dedup.sweep import run_sweep
-from waybill.errors import ConfigError, WindowShrunk
-from waybill.names import TopicPartition
-from waybill.records.encode import Record
-from waybill.trace import find_places, open_services, trace_message
+from waybill.base.errors import ConfigError, WindowShrunk
+from waybill.config.models import Config
+from waybill.config.names import TopicPartition
+from waybill.records.batches.encode import Record
+from waybill.tables.dedup.execute import InThisProcess
+from waybill.tables.dedup.key_index import merge_index
+from waybill.tables.dedup.key_lookup import find_kept_row
+from waybill.tables.dedup.status import check_window
+from waybill.tables.dedup.sweep import run_sweep
+from waybill.watch.trace import find_places, open_services, trace_message
 
 pytestmark = pytest.mark.integration
 
@@ -140,7 +140,7 @@ def test_window_below_the_floor_raises_an_alert(
 ) -> None:
     assert check_window(scene.config, "flights") is None
     sweep(scene)
-    with caplog.at_level(logging.INFO, "waybill.dedup"):
+    with caplog.at_level(logging.INFO, "waybill.tables.dedup"):
         window = check_window(scene.config, "flights")
     assert window is not None
     assert window.is_whole

@@ -26,19 +26,19 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType, TimestamptzType
 
-from waybill import names
-from waybill.config import Dedup
-from waybill.dedup.index.lookup import BucketIndex
-from waybill.dedup.index.manifest import IndexIdentity, Manifest, load_manifest, save_manifest
-from waybill.dedup.index.merge import MERGE_BYTES_PER_KEY, MergePolicy, merge_all
-from waybill.dedup.index.sorted_runs import FileStore, SortedRun
-from waybill.dedup.index_build import BuildJob, BuildTask, bring_up_to_date, index_rows, rebuild
-from waybill.dedup.keys import hash_keys
-from waybill.errors import DamagedFile, IndexDamaged, PlanUnusable
-from waybill.names import TopicPartition
-from waybill.tables import commit_snapshot, ensure_dedup_tables
-from waybill.tables.dedup import NO_HORIZON_MS
-from waybill.tables.state import SWEEP_HORIZON_PROPERTY
+from waybill.base.errors import DamagedFile, IndexDamaged, PlanUnusable
+from waybill.config import names
+from waybill.config.models import Dedup
+from waybill.config.names import TopicPartition
+from waybill.tables.dedup.index.lookup import BucketIndex
+from waybill.tables.dedup.index.manifest import IndexIdentity, Manifest, load_manifest, save_manifest
+from waybill.tables.dedup.index.merge import MERGE_BYTES_PER_KEY, MergePolicy, merge_all
+from waybill.tables.dedup.index.sorted_runs import FileStore, SortedRun
+from waybill.tables.dedup.index_build import BuildJob, BuildTask, bring_up_to_date, index_rows, rebuild
+from waybill.tables.dedup.keys import hash_keys
+from waybill.tables.iceberg import commit_snapshot, ensure_dedup_tables
+from waybill.tables.iceberg.dedup import NO_HORIZON_MS
+from waybill.tables.iceberg.state import SWEEP_HORIZON_PROPERTY
 
 pytestmark = pytest.mark.integration
 

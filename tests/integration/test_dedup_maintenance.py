@@ -13,14 +13,14 @@ from oracle import Row
 from partition_scenes import Scene
 from sweep_scenes import START_MS, SweptScene, compact
 
-from waybill import names
-from waybill.maintenance.orphans import KEPT_MANIFESTS, find_ended_histories, find_unneeded_index_files
-from waybill.maintenance.plans import find_sweep_plans
-from waybill.maintenance.procedures import MaintenanceReport
-from waybill.maintenance.run import run_maintenance
-from waybill.names import TopicPartition
-from waybill.spark.iceberg import SparkProcedures
-from waybill.tables import SweepPosition
+from waybill.config import names
+from waybill.config.names import TopicPartition
+from waybill.tables.iceberg import SweepPosition
+from waybill.tables.maintenance.orphans import KEPT_MANIFESTS, find_ended_histories, find_unneeded_index_files
+from waybill.tables.maintenance.plans import find_sweep_plans
+from waybill.tables.maintenance.procedures import MaintenanceReport
+from waybill.tables.maintenance.run import run_maintenance
+from waybill.tables.spark.iceberg import SparkProcedures
 
 pytestmark = pytest.mark.integration
 
@@ -58,7 +58,7 @@ def no_spark() -> SparkProcedures:
 def test_no_snapshot_expires_before_it_is_swept(
     swept: SweptScene, quick: MaintenanceRunner, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "waybill.maintenance")
+    caplog.set_level(logging.INFO, "waybill.tables.maintenance")
     for n in range(3):
         swept.append(rows(10 * n))
     quick.later = 5 * DAY + timedelta(minutes=1)

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from devstack import Stack
-from waybill.connections import S3Endpoint
-from waybill.dedup.index.lookup import QuickReads
-from waybill.dedup.index.sorted_runs import IndexEntries, find_in_run, read_run, write_run
-from waybill.errors import ConfigError, IndexDamaged, ObjectMissing
-from waybill.names import TopicPartition, key_index_prefix
-from waybill.store import PART_BYTES, Store
+from waybill.base.errors import ConfigError, IndexDamaged, ObjectMissing
+from waybill.config.connections import S3Endpoint
+from waybill.config.names import TopicPartition, key_index_prefix
+from waybill.services.store import PART_BYTES, Store
+from waybill.tables.dedup.index.lookup import QuickReads
+from waybill.tables.dedup.index.sorted_runs import IndexEntries, find_in_run, read_run, write_run
 
 pytestmark = pytest.mark.integration
 

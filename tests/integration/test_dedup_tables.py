@@ -15,14 +15,11 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
 
-from waybill.config import Stream
-from waybill.connections import CatalogEndpoint, S3Endpoint
-from waybill.errors import ConfigError, ProgressLost, SweepHistoryLost
-from waybill.names import TopicPartition
-from waybill.staging.file_writer import PartitionedWriter
-from waybill.staging.table_layout import TableLayout
-from waybill.staging.uploads import Uploads
-from waybill.tables import (
+from waybill.base.errors import ConfigError, ProgressLost, SweepHistoryLost
+from waybill.config.connections import CatalogEndpoint, S3Endpoint
+from waybill.config.models import Stream
+from waybill.config.names import TopicPartition
+from waybill.tables.iceberg import (
     SweepPosition,
     SweepState,
     commit_snapshot,
@@ -34,8 +31,11 @@ from waybill.tables import (
     sweep_position_text,
     sweep_properties,
 )
-from waybill.tables.commit import copy_state_to_new_snapshot
-from waybill.tables.dedup import DUPLICATES_ROWS
+from waybill.tables.iceberg.commit import copy_state_to_new_snapshot
+from waybill.tables.iceberg.dedup import DUPLICATES_ROWS
+from waybill.tables.staging.file_writer import PartitionedWriter
+from waybill.tables.staging.table_layout import TableLayout
+from waybill.tables.staging.uploads import Uploads
 
 pytestmark = pytest.mark.integration
 

@@ -23,7 +23,7 @@ from devstack import Stack
 from devstack.control import GuardianHandle
 from devstack.s3 import S3Kind, S3Program, S3Server, choose_server
 from devstack.servers import free_ports
-from waybill.errors import StackError
+from waybill.base.errors import StackError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 from test_formats import read_by_hadoop
 
 from devstack import Stack
-from waybill.names import TopicPartition
-from waybill.records.encode import Record
+from waybill.config.names import TopicPartition
+from waybill.records.batches.encode import Record
 
 pytestmark = pytest.mark.integration
 

@@ -16,10 +16,10 @@ import pytest
 from files_schedule import MIXES, Schedule, Unsound
 from partition_scenes import Scene
 
-from waybill import failpoints
-from waybill.names import FileName
-from waybill.partition.files_sink import finalize, hour_state, upload
-from waybill.partition.files_sink.hour_state import TimeReached
+from waybill.base import failpoints
+from waybill.config.names import FileName
+from waybill.tables.partition.files_sink import finalize, hour_state, upload
+from waybill.tables.partition.files_sink.hour_state import TimeReached
 
 pytestmark = [pytest.mark.deep, pytest.mark.integration, pytest.mark.matrix]
 

@@ -20,17 +20,17 @@ from files_scenes import (
 )
 from partition_scenes import Scene, in_this_process, junk, mostly_deep
 
-from waybill.config.enums import Compression
-from waybill.config.sink import FilesFormat
-from waybill.errors import ConfigError, OutputDiffers
-from waybill.names import BackupName, TopicPartition
-from waybill.partition.generations import promote_generation
-from waybill.partition.plan import Task
-from waybill.partition.report import Report
-from waybill.partition.run import run_to_the_end
-from waybill.partition.tasks import Job, TaskResult
-from waybill.records.encode import Record
-from waybill.staging.driver import RunOutcome
+from waybill.base.errors import ConfigError, OutputDiffers
+from waybill.config.models.enums import Compression
+from waybill.config.models.sink import FilesFormat
+from waybill.config.names import BackupName, TopicPartition
+from waybill.records.batches.encode import Record
+from waybill.tables.partition.generations import promote_generation
+from waybill.tables.partition.plan import Task
+from waybill.tables.partition.report import Report
+from waybill.tables.partition.run import run_to_the_end
+from waybill.tables.partition.tasks import Job, TaskResult
+from waybill.tables.staging.driver import RunOutcome
 
 pytestmark = [pytest.mark.integration, pytest.mark.matrix]
 

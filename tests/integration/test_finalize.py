@@ -22,16 +22,16 @@ from files_scenes import (
 from partition_scenes import Scene, in_this_process, junk
 from test_holds import refuse_more_than_half
 
-from waybill.archive.spans import Span
-from waybill.audit import DecisionKind
-from waybill.errors import ConfigError, PublicationHeld
-from waybill.names import TopicPartition
-from waybill.partition import publication
-from waybill.partition.files_sink.hour_state import HourState
-from waybill.partition.holds import decide_hold
-from waybill.partition.plan import Task
-from waybill.partition.tasks import Job, TaskResult, run_task
-from waybill.store import ObjectStream, Store
+from waybill.archive.chain.spans import Span
+from waybill.base.errors import ConfigError, PublicationHeld
+from waybill.config.names import TopicPartition
+from waybill.services.store import ObjectStream, Store
+from waybill.tables.audit import DecisionKind
+from waybill.tables.partition import publication
+from waybill.tables.partition.files_sink.hour_state import HourState
+from waybill.tables.partition.holds import decide_hold
+from waybill.tables.partition.plan import Task
+from waybill.tables.partition.tasks import Job, TaskResult, run_task
 
 pytestmark = pytest.mark.integration
 

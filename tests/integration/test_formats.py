@@ -22,17 +22,18 @@ from pyspark.sql import SparkSession
 
 from devstack import Stack
 from devstack.jars import pyspark_jars
-from waybill import failpoints, ingest
-from waybill.archive.backup_object import BackupObject, new_backup_object
-from waybill.archive.chain import walk_chain
-from waybill.archive.indexed_reader import SET_ASIDE, IndexedReader
-from waybill.config import Format
-from waybill.coordination import Coordinator
-from waybill.errors import CorruptBatch, MixedFormats, ObjectExists
-from waybill.names import BackupName, TopicPartition
-from waybill.records import framing
-from waybill.records.encode import Record, encode_batch, to_records
-from waybill.store import Store, Upload
+from waybill.archive import ingest
+from waybill.archive.chain.backup_object import BackupObject, new_backup_object
+from waybill.archive.chain.chain import walk_chain
+from waybill.archive.chain.indexed_reader import SET_ASIDE, IndexedReader
+from waybill.base import failpoints
+from waybill.base.errors import CorruptBatch, MixedFormats, ObjectExists
+from waybill.config.models import Format
+from waybill.config.names import BackupName, TopicPartition
+from waybill.records.batches import framing
+from waybill.records.batches.encode import Record, encode_batch, to_records
+from waybill.services.coordination import Coordinator
+from waybill.services.store import Store, Upload
 
 pytestmark = pytest.mark.integration
 
@@ -215,7 +216,7 @@ def test_text_objects_hold_the_values_of_kafka_line_by_line(
 def test_spark_data_source_reads_text_objects_with_messages_that_were_set_aside(
     stack: Stack, cluster: Cluster, tp: TopicPartition, tmp_path: Path, spark: SparkSession
 ) -> None:
-    from waybill.spark.source import WaybillBackup
+    from waybill.tables.spark.source import WaybillBackup
 
     spark.dataSource.register(WaybillBackup)
     cluster.produce(tp, edge_cases(3, 200))

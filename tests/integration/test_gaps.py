@@ -14,15 +14,15 @@ from archived_stream import ArchivedStream, Ran, add_rows
 from ingest_scenes import Cluster
 
 from devstack import Stack
-from waybill import ingest
-from waybill.archive import chain, gaps
-from waybill.archive.gaps import Gap, GapKind
-from waybill.errors import IngestIncomplete, RetentionGap
-from waybill.ingest import Outcome
-from waybill.ingest.groups import report_run
-from waybill.names import BackupName
-from waybill.partition.run import run_partition
-from waybill.partition.tasks import run_task
+from waybill.archive import ingest
+from waybill.archive.chain import chain, gaps
+from waybill.archive.chain.gaps import Gap, GapKind
+from waybill.archive.ingest import Outcome
+from waybill.archive.ingest.groups import report_run
+from waybill.base.errors import IngestIncomplete, RetentionGap
+from waybill.config.names import BackupName
+from waybill.tables.partition.run import run_partition
+from waybill.tables.partition.tasks import run_task
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -248,7 +248,7 @@ def test_gap_in_a_chain_of_another_format_is_accepted(stream: ArchivedStream, cl
 
 @pytest.mark.deep
 def test_spark_reads_the_messages_around_a_gap(spark: SparkSession, expired: ArchivedStream) -> None:
-    from waybill.spark.source import WaybillBackup
+    from waybill.tables.spark.source import WaybillBackup
 
     assert accept(expired, "--reason", "why").code == 0
     run(expired)
@@ -538,7 +538,7 @@ def test_journaled_stop_is_listed_with_its_remedy(stream: ArchivedStream) -> Non
 
 def events(first: int, following: int) -> bytes:
     """Return the content of a backup object with the offsets `[first, following)`."""
-    from waybill.records.encode import Record, encode_batch
+    from waybill.records.batches.encode import Record, encode_batch
 
     records = [
         Record(

@@ -12,13 +12,13 @@ from maintenance_scenes import MaintenanceRunner
 from partition_scenes import Scene, event, in_this_process, junk
 from test_partition import Killed, die_at
 
-from waybill.audit import DecisionKind
-from waybill.errors import ConfigError, DecisionRefused, PublicationHeld
-from waybill.names import TopicPartition
-from waybill.partition.generations import list_generations, promote_generation
-from waybill.partition.holds import decide_hold
-from waybill.partition.run import run_partition
-from waybill.tables.generations import generations_of, live_generation
+from waybill.base.errors import ConfigError, DecisionRefused, PublicationHeld
+from waybill.config.names import TopicPartition
+from waybill.tables.audit import DecisionKind
+from waybill.tables.iceberg.generations import generations_of, live_generation
+from waybill.tables.partition.generations import list_generations, promote_generation
+from waybill.tables.partition.holds import decide_hold
+from waybill.tables.partition.run import run_partition
 
 pytestmark = pytest.mark.integration
 

@@ -8,7 +8,7 @@ import pytest
 from group_scenes import PARSERS_FILE, new_group_scene
 
 from devstack import Stack
-from waybill.spark.group_results import StreamStatus
+from waybill.tables.spark.group_results import StreamStatus
 
 pytestmark = pytest.mark.integration
 

@@ -15,7 +15,7 @@ import pytest
 
 from devstack.control import GuardianHandle
 from devstack.servers import ServerSpec
-from waybill.errors import StackError
+from waybill.base.errors import StackError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

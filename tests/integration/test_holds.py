@@ -9,16 +9,16 @@ import pytest
 from partition_scenes import Scene, event, junk, mostly_deep
 from test_partition import Killed, die_at
 
-from waybill.audit import Audit, AuditInput, CheckResult, DecisionKind, Severity
-from waybill.errors import DecisionRefused, PublicationHeld, PublicationRejected
-from waybill.names import TopicPartition, name_with_generation, quarantine_table_name
-from waybill.partition import publication
-from waybill.partition.holds import decide_hold, find_hold
-from waybill.partition.plan import Task
-from waybill.partition.tasks import Job, TaskResult
-from waybill.staging.driver import RunOutcome
-from waybill.staging.services import services_of
-from waybill.tables import drop_branch, read_progress
+from waybill.base.errors import DecisionRefused, PublicationHeld, PublicationRejected
+from waybill.config.names import TopicPartition, name_with_generation, quarantine_table_name
+from waybill.tables.audit import Audit, AuditInput, CheckResult, DecisionKind, Severity
+from waybill.tables.iceberg import drop_branch, read_progress
+from waybill.tables.partition import publication
+from waybill.tables.partition.holds import decide_hold, find_hold
+from waybill.tables.partition.plan import Task
+from waybill.tables.partition.tasks import Job, TaskResult
+from waybill.tables.staging.driver import RunOutcome
+from waybill.tables.staging.services import services_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.matrix]
 

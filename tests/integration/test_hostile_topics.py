@@ -11,9 +11,9 @@ from ingest_scenes import STREAM, Archive, Cluster
 
 from devstack import Stack
 from devstack.s3 import S3Kind
-from waybill.names import TopicPartition
-from waybill.records.encode import Record
-from waybill.store import Store
+from waybill.config.names import TopicPartition
+from waybill.records.batches.encode import Record
+from waybill.services.store import Store
 
 pytestmark = [pytest.mark.integration, pytest.mark.stack_alone]
 

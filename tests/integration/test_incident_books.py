@@ -10,14 +10,14 @@ import pytest
 from archived_stream import ArchivedStream
 
 from devstack import Stack
-from waybill.config.alerts import Alerts
-from waybill.config.promises import PromiseSeverity
-from waybill.coordination import ZooKeeperSession
-from waybill.incidents.book_store import BookStore
-from waybill.incidents.finding import Finding, Verdict
-from waybill.incidents.incident import Acknowledgement, IncidentBook, Notification
-from waybill.incidents.rules import acknowledge, advance, claim, settle
-from waybill.store import Store
+from waybill.config.models.alerts import Alerts
+from waybill.config.models.promises import PromiseSeverity
+from waybill.services.coordination import ZooKeeperSession
+from waybill.services.store import Store
+from waybill.watch.incidents.book_store import BookStore
+from waybill.watch.incidents.finding import Finding, Verdict
+from waybill.watch.incidents.incident import Acknowledgement, IncidentBook, Notification
+from waybill.watch.incidents.rules import acknowledge, advance, claim, settle
 
 pytestmark = pytest.mark.integration
 

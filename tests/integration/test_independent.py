@@ -26,8 +26,8 @@ from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka import TopicPartition as KafkaTopicPartition
 
 from devstack import Stack
-from waybill.names import BackupName
-from waybill.records.decode import decode
+from waybill.config.names import BackupName
+from waybill.records.batches.decode import decode
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 

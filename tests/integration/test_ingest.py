@@ -19,13 +19,13 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 from ingest_scenes import STREAM, Archive, Cluster
 
 from devstack import Stack
-from waybill import ingest
-from waybill.coordination import CommittedOffset, Coordinator
-from waybill.errors import CommitConflict, CoordinationUnavailable
-from waybill.ingest import Clock, Outcome, Services
-from waybill.names import BackupName, TopicPartition
-from waybill.records.encode import Record
-from waybill.records.framing import Codec, read_frames
+from waybill.archive import ingest
+from waybill.archive.ingest import Clock, Outcome, Services
+from waybill.base.errors import CommitConflict, CoordinationUnavailable
+from waybill.config.names import BackupName, TopicPartition
+from waybill.records.batches.encode import Record
+from waybill.records.batches.framing import Codec, read_frames
+from waybill.services.coordination import CommittedOffset, Coordinator
 
 pytestmark = pytest.mark.integration
 

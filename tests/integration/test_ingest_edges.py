@@ -10,11 +10,11 @@ import pytest
 from ingest_scenes import Archive, Cluster
 
 from devstack import Stack
-from waybill.errors import LogTruncated
-from waybill.ingest import Outcome, Services, TopicPartitionReport
-from waybill.names import TopicPartition
-from waybill.sources.kafka import EpochEnd, KafkaSource, LogRange
-from waybill.sources.partition_reader import Chunk
+from waybill.archive.ingest import Outcome, Services, TopicPartitionReport
+from waybill.base.errors import LogTruncated
+from waybill.config.names import TopicPartition
+from waybill.services.kafka.kafka import EpochEnd, KafkaSource, LogRange
+from waybill.services.kafka.partition_reader import Chunk
 
 pytestmark = pytest.mark.integration
 

@@ -15,16 +15,16 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from devstack import Stack
-from waybill.archive.object_reader import inspect_object
-from waybill.config import Config, load_config, load_valid_streams
-from waybill.coordination import Coordinator, ZooKeeperSession
-from waybill.errors import IngestIncomplete, RetentionGap
-from waybill.ingest import IngestPlan, Lane, LaneReport, LaneShare, Outcome, plan_run, run_lane
-from waybill.ingest.groups import report_run
-from waybill.ingest.time_slice import Clock
-from waybill.names import TopicPartition
-from waybill.sources.cluster import Cluster
-from waybill.store import Store
+from waybill.archive.chain.object_reader import inspect_object
+from waybill.archive.ingest import IngestPlan, Lane, LaneReport, LaneShare, Outcome, plan_run, run_lane
+from waybill.archive.ingest.groups import report_run
+from waybill.archive.ingest.time_slice import Clock
+from waybill.base.errors import IngestIncomplete, RetentionGap
+from waybill.config.models import Config, load_config, load_valid_streams
+from waybill.config.names import TopicPartition
+from waybill.services.coordination import Coordinator, ZooKeeperSession
+from waybill.services.kafka.cluster import Cluster
+from waybill.services.store import Store
 
 pytestmark = pytest.mark.integration
 

@@ -17,8 +17,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from test_unclean_election import FOLLOWER, LEADER, run, stream, wait_until_led_by
 
 from devstack import Stack
-from waybill.ingest import Outcome
-from waybill.watch.run import run_watch
+from waybill.archive.ingest import Outcome
+from waybill.watch.promises.run import run_watch
 
 __all__ = ["stream"]
 

@@ -18,13 +18,13 @@ from typer.testing import CliRunner
 
 from devstack import Stack
 from devstack.kafka import BROKER_IDS
-from waybill.brokers.config_changes import differs
-from waybill.brokers.forecast_inputs import connect_cluster
-from waybill.brokers.placement import place
-from waybill.cli.app import app
-from waybill.names import TopicPartition, topic_changes_prefix
-from waybill.sources.cluster_state import Broker, fetch_cluster_state
-from waybill.sources.topic_changes import Resource, change_configs, fetch_broker_configs, reassign
+from waybill.config.names import TopicPartition, topic_changes_prefix
+from waybill.interfaces.cli.app import app
+from waybill.services.kafka.cluster_state import Broker, fetch_cluster_state
+from waybill.services.kafka.topic_changes import Resource, change_configs, fetch_broker_configs, reassign
+from waybill.watch.kafka_cluster.config_changes import differs
+from waybill.watch.kafka_cluster.forecast_inputs import connect_cluster
+from waybill.watch.kafka_cluster.placement import place
 
 pytestmark = pytest.mark.integration
 

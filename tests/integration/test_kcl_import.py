@@ -11,14 +11,14 @@ from kinesis_scenes import KinesisStream
 from moto.server import ThreadedMotoServer
 
 from devstack.kinesis import REGION
-from waybill.archive.gaps import Decision
-from waybill.archive.shard_starts import find_stream_origin
-from waybill.connections import find_connection
-from waybill.errors import ConfigError, GapRefused
-from waybill.ingest.kcl_import import ShardImport, import_leases, propose_lease_imports
-from waybill.names import TopicPartition
-from waybill.shards.checkpoint import PositionKind
-from waybill.sources.kinesis.kcl_leases import Lease, read_leases
+from waybill.archive.chain.gaps import Decision
+from waybill.archive.chain.shard_starts import find_stream_origin
+from waybill.archive.ingest.kcl_import import ShardImport, import_leases, propose_lease_imports
+from waybill.base.errors import ConfigError, GapRefused
+from waybill.config.connections import find_connection
+from waybill.config.names import TopicPartition
+from waybill.records.shards.checkpoint import PositionKind
+from waybill.services.kinesis.kcl_leases import Lease, read_leases
 
 if TYPE_CHECKING:
     from ingest_scenes import Archive

@@ -12,28 +12,28 @@ import pytest
 from ingest_scenes import STREAM
 from kinesis_scenes import KinesisStream, Put, archive_of
 
-from waybill.archive.checkpoint_batch import SlotState, checkpoint_batch, read_checkpoint_batch
-from waybill.archive.gaps import Decision, GapKind
-from waybill.archive.shard_starts import find_stream_origin, read_slot_map
-from waybill.coordination.shard_map import read_slot_map_copy, write_slot_map_copy
-from waybill.ingest import run_lane
-from waybill.ingest.gap_acceptance import accept_gap
-from waybill.ingest.lane import drain_lane
-from waybill.ingest.report import Outcome, TopicPartitionReport
-from waybill.ingest.target import ArchiveTarget
-from waybill.ingest.time_slice import Clock
-from waybill.names import TopicPartition
-from waybill.records import framing
-from waybill.shards.checkpoint import Checkpoint, PositionKind
-from waybill.shards.slot_map import SlotMap
-from waybill.verify import Report, verify_stream
-from waybill.verify.report import FaultKind
+from waybill.archive.chain.checkpoint_batch import SlotState, checkpoint_batch, read_checkpoint_batch
+from waybill.archive.chain.gaps import Decision, GapKind
+from waybill.archive.chain.shard_starts import find_stream_origin, read_slot_map
+from waybill.archive.ingest import run_lane
+from waybill.archive.ingest.gap_acceptance import accept_gap
+from waybill.archive.ingest.lane import drain_lane
+from waybill.archive.ingest.report import Outcome, TopicPartitionReport
+from waybill.archive.ingest.target import ArchiveTarget
+from waybill.archive.ingest.time_slice import Clock
+from waybill.config.names import TopicPartition
+from waybill.records.batches import framing
+from waybill.records.shards.checkpoint import Checkpoint, PositionKind
+from waybill.records.shards.slot_map import SlotMap
+from waybill.services.coordination.shard_map import read_slot_map_copy, write_slot_map_copy
+from waybill.watch.verify import Report, verify_stream
+from waybill.watch.verify.report import FaultKind
 
 if TYPE_CHECKING:
     from ingest_scenes import Archive
 
     from devstack import Stack
-    from waybill.records.encode import Record
+    from waybill.records.batches.encode import Record
 
 
 @pytest.fixture

@@ -18,15 +18,15 @@ from kinesis_scenes import KinesisStream, Put
 from restore_scenes import Message, consume
 
 from devstack import Stack
-from waybill.config import Config, load_config
-from waybill.coordination import SlotRead
-from waybill.ingest import StreamReport, connect, plan_lanes, run_lane
-from waybill.ingest.slot_source import SlotSource
-from waybill.names import TopicPartition
-from waybill.replay.migrations import migrate
-from waybill.replay.request import time_text_of
-from waybill.replay.worker import serve
-from waybill.store import Store
+from waybill.archive.ingest import StreamReport, connect, plan_lanes, run_lane
+from waybill.archive.ingest.slot_source import SlotSource
+from waybill.config.models import Config, load_config
+from waybill.config.names import TopicPartition
+from waybill.replay.requests.migrations import migrate
+from waybill.replay.requests.request import time_text_of
+from waybill.replay.requests.worker import serve
+from waybill.services.coordination import SlotRead
+from waybill.services.store import Store
 
 pytestmark = pytest.mark.integration
 

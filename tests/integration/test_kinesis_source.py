@@ -14,12 +14,12 @@ from chaos.kinesis_proxy import KinesisEffect, KinesisProxy
 from kinesis_server import FilledStream, kinesis_client, kinesis_endpoint, kinesis_server, put_with_kpl
 
 from devstack.kinesis import KinesisEmulator
-from waybill.errors import ConfigError, KinesisUnavailable
-from waybill.records.decode import decode
-from waybill.shards.checkpoint import Checkpoint, ShardPosition
-from waybill.shards.lineage import parents_first
-from waybill.sources.kinesis import KinesisSource, ShardLimits, ShardReader
-from waybill.sources.kinesis.messages import encode_records
+from waybill.base.errors import ConfigError, KinesisUnavailable
+from waybill.records.batches.decode import decode
+from waybill.records.shards.checkpoint import Checkpoint, ShardPosition
+from waybill.records.shards.lineage import parents_first
+from waybill.services.kinesis import KinesisSource, ShardLimits, ShardReader
+from waybill.services.kinesis.messages import encode_records
 
 FAST = ShardLimits(calls_per_second=math.inf, bytes_per_second=math.inf)
 MESSAGE = tuple[bytes | None, bytes | None, dict[str, bytes]]

@@ -11,12 +11,12 @@ import pytest
 from ingest_scenes import STREAM, Archive, Cluster
 
 from devstack import Stack
-from waybill import ingest
-from waybill.cli import run as waybill
-from waybill.ingest import Clock, Outcome
-from waybill.ingest.orphaned_uploads import abort_orphaned_uploads
-from waybill.names import BackupName, TopicPartition
-from waybill.store import Store
+from waybill.archive import ingest
+from waybill.archive.ingest import Clock, Outcome
+from waybill.archive.ingest.orphaned_uploads import abort_orphaned_uploads
+from waybill.config.names import BackupName, TopicPartition
+from waybill.interfaces.cli import run as waybill
+from waybill.services.store import Store
 
 pytestmark = pytest.mark.integration
 

@@ -21,15 +21,15 @@ from test_gaps import remove_committed_offset
 from test_holds import hold, refuse_more_than_half, reject, release
 
 from devstack import Stack
-from waybill.config import Config
-from waybill.dedup.execute import InThisProcess
-from waybill.dedup.sweep import run_sweep
-from waybill.errors import KafkaUnavailable
-from waybill.ledger import Ledger, read_ledger
-from waybill.names import TopicPartition
-from waybill.partition import publication
-from waybill.partition.generations import promote_generation
-from waybill.staging.services import services_of
+from waybill.base.errors import KafkaUnavailable
+from waybill.config.models import Config
+from waybill.config.names import TopicPartition
+from waybill.tables.dedup.execute import InThisProcess
+from waybill.tables.dedup.sweep import run_sweep
+from waybill.tables.partition import publication
+from waybill.tables.partition.generations import promote_generation
+from waybill.tables.staging.services import services_of
+from waybill.watch.ledger import Ledger, read_ledger
 
 pytestmark = pytest.mark.integration
 

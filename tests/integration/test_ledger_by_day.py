@@ -11,11 +11,11 @@ from archived_stream import ArchivedStream, remove_rows
 from ingest_scenes import Cluster
 
 from devstack import Stack
-from waybill.dedup.execute import InThisProcess
-from waybill.dedup.sweep import run_sweep
-from waybill.names import day_mark_key, day_of
-from waybill.store import Store
-from waybill.watch.run import run_watch
+from waybill.config.names import day_mark_key, day_of
+from waybill.services.store import Store
+from waybill.tables.dedup.execute import InThisProcess
+from waybill.tables.dedup.sweep import run_sweep
+from waybill.watch.promises.run import run_watch
 
 pytestmark = pytest.mark.integration
 

@@ -17,17 +17,18 @@ from maintenance_scenes import MaintenanceRunner, figures
 from partition_scenes import DAY_MS, Scene, event, junk
 from quarantine_scenes import check_done, check_sound, fill_quarantine, retry, uncommitted_files
 
-from waybill import failpoints, names
-from waybill.archive.indexed_reader import INDEX_TOKEN_KEY
-from waybill.maintenance.orphans import find_orphaned_indexes
-from waybill.maintenance.plans import Plans, find_open_retries
-from waybill.maintenance.procedures import MaintenanceReport
-from waybill.maintenance.run import run_maintenance
-from waybill.names import BackupName, TopicPartition
-from waybill.spark.iceberg import SparkProcedures
-from waybill.staging.driver import RunOutcome
-from waybill.tables import load_tables, read_progress
-from waybill.tables.commit import commit_snapshot, copy_state_to_new_snapshot
+from waybill.archive.chain.indexed_reader import INDEX_TOKEN_KEY
+from waybill.base import failpoints
+from waybill.config import names
+from waybill.config.names import BackupName, TopicPartition
+from waybill.tables.iceberg import load_tables, read_progress
+from waybill.tables.iceberg.commit import commit_snapshot, copy_state_to_new_snapshot
+from waybill.tables.maintenance.orphans import find_orphaned_indexes
+from waybill.tables.maintenance.plans import Plans, find_open_retries
+from waybill.tables.maintenance.procedures import MaintenanceReport
+from waybill.tables.maintenance.run import run_maintenance
+from waybill.tables.spark.iceberg import SparkProcedures
+from waybill.tables.staging.driver import RunOutcome
 
 pytestmark = pytest.mark.integration
 

@@ -16,9 +16,9 @@ from ingest_scenes import Cluster
 from kazoo.client import KazooClient
 
 from devstack import Stack
-from waybill.coordination import CommittedOffset
-from waybill.ingest import plan_lanes, run_lane
-from waybill.ingest.offset_changes import ImportCheck
+from waybill.archive.ingest import plan_lanes, run_lane
+from waybill.archive.ingest.offset_changes import ImportCheck
+from waybill.services.coordination import CommittedOffset
 
 pytestmark = pytest.mark.integration
 

@@ -29,8 +29,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from partition_scenes import Scene
 
 from devstack import Stack
-from waybill.names import TopicPartition
-from waybill.records.encode import Record
+from waybill.config.names import TopicPartition
+from waybill.records.batches.encode import Record
 
 pytestmark = pytest.mark.integration
 

@@ -15,18 +15,18 @@ import pytest
 from partition_scenes import DAY_MS, Scene, event, in_this_process, junk, mostly_deep
 from pyiceberg.expressions import GreaterThan
 
-from waybill.archive.spans import ArchiveFault
-from waybill.errors import ConfigError, PlanUnusable, ProgressLost, ScratchUnusable
-from waybill.names import BackupName, TopicPartition
-from waybill.partition.execute import Execute
-from waybill.partition.plan import Task
-from waybill.partition.report import Report
-from waybill.partition.run import run_to_the_end
-from waybill.partition.tasks import Job, TaskResult
-from waybill.records.encode import Record, control_batch, encode_batch
-from waybill.records.framing import Codec, ControlType, empty_batch
-from waybill.staging.driver import RunOutcome
-from waybill.tables import read_progress
+from waybill.archive.chain.spans import ArchiveFault
+from waybill.base.errors import ConfigError, PlanUnusable, ProgressLost, ScratchUnusable
+from waybill.config.names import BackupName, TopicPartition
+from waybill.records.batches.encode import Record, control_batch, encode_batch
+from waybill.records.batches.framing import Codec, ControlType, empty_batch
+from waybill.tables.iceberg import read_progress
+from waybill.tables.partition.execute import Execute
+from waybill.tables.partition.plan import Task
+from waybill.tables.partition.report import Report
+from waybill.tables.partition.run import run_to_the_end
+from waybill.tables.partition.tasks import Job, TaskResult
+from waybill.tables.staging.driver import RunOutcome
 
 STEPS = [
     "planned",
@@ -192,8 +192,8 @@ def test_the_next_run_continues_after_a_driver_was_killed_between_the_commits(sc
 import os, signal, sys
 from pathlib import Path
 from partition_scenes import in_this_process
-from waybill.config import Config
-from waybill.partition.run import run_partition
+from waybill.config.models import Config
+from waybill.tables.partition.run import run_partition
 
 def die(step):
     if step == "quarantine_published":

@@ -21,17 +21,17 @@ from pyiceberg.expressions import BooleanExpression, EqualTo, IsNull
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from waybill.cli.app import app
-from waybill.connections import CatalogEndpoint, S3Endpoint, find_connection
-from waybill.errors import ConfigError
-from waybill.names import TopicPartition
-from waybill.partition.lateness import LatenessHistory
-from waybill.partition.plan import Task
-from waybill.partition.tasks import Job, TaskResult
-from waybill.records.encode import Record
-from waybill.spark.catalog import spark_catalog
-from waybill.spark.iceberg import attach_catalog
-from waybill.tables import read_watermarks
+from waybill.base.errors import ConfigError
+from waybill.config.connections import CatalogEndpoint, S3Endpoint, find_connection
+from waybill.config.names import TopicPartition
+from waybill.interfaces.cli.app import app
+from waybill.records.batches.encode import Record
+from waybill.tables.iceberg import read_watermarks
+from waybill.tables.partition.lateness import LatenessHistory
+from waybill.tables.partition.plan import Task
+from waybill.tables.partition.tasks import Job, TaskResult
+from waybill.tables.spark.catalog import spark_catalog
+from waybill.tables.spark.iceberg import attach_catalog
 
 pytestmark = pytest.mark.integration
 

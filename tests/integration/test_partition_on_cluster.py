@@ -24,8 +24,8 @@ from spark_watch import PythonWorker, SparkWatch
 from devstack import Stack
 from devstack.servers import free_ports
 from devstack.spark import SparkCluster
-from waybill.names import TopicPartition
-from waybill.records.framing import Codec
+from waybill.config.names import TopicPartition
+from waybill.records.batches.framing import Codec
 
 pytestmark = [pytest.mark.deep, pytest.mark.integration, pytest.mark.timeout(900)]
 

@@ -20,13 +20,13 @@ import yaml
 from partition_scenes import DAY_MS, Scene, event, junk, messages_in
 from pyspark.sql import SparkSession
 
-from waybill.errors import ConnectionMissing
-from waybill.names import BackupName, TopicPartition
-from waybill.records.encode import Record, encode_batch
-from waybill.records.framing import Codec
-from waybill.spark.execute import spark_execute
-from waybill.spark.source import WaybillBackup
-from waybill.staging.driver import RunOutcome
+from waybill.base.errors import ConnectionMissing
+from waybill.config.names import BackupName, TopicPartition
+from waybill.records.batches.encode import Record, encode_batch
+from waybill.records.batches.framing import Codec
+from waybill.tables.spark.execute import spark_execute
+from waybill.tables.spark.source import WaybillBackup
+from waybill.tables.staging.driver import RunOutcome
 
 pytestmark = pytest.mark.integration
 

@@ -36,11 +36,11 @@ from pyiceberg.table import Table
 from quarantine_scenes import verified
 from test_rebuild import WINDOW_MS, Replaced, swept_and_promoted
 
-from waybill.audit import DecisionKind
-from waybill.backfill import Action, run_backfill
-from waybill.errors import BackfillRefused, PlanUnusable, ProgressLost, PublicationHeld, WaybillError
-from waybill.names import backfill_branch, backfill_tag
-from waybill.partition.holds import decide_hold
+from waybill.base.errors import BackfillRefused, PlanUnusable, ProgressLost, PublicationHeld, WaybillError
+from waybill.config.names import backfill_branch, backfill_tag
+from waybill.tables.audit import DecisionKind
+from waybill.tables.backfill import Action, run_backfill
+from waybill.tables.partition.holds import decide_hold
 
 pytestmark = [pytest.mark.deep, pytest.mark.integration, pytest.mark.matrix]
 

@@ -11,11 +11,11 @@ import yaml
 from archived_stream import waybill
 from partition_scenes import DAY_MS, Scene, event, junk
 
-from waybill import names
-from waybill.audit import Audit, AuditRecord, append_results, find_audit
-from waybill.audit.results_table import read_results
-from waybill.names import TopicPartition
-from waybill.tables import catalog_of
+from waybill.config import names
+from waybill.config.names import TopicPartition
+from waybill.tables.audit import Audit, AuditRecord, append_results, find_audit
+from waybill.tables.audit.results_table import read_results
+from waybill.tables.iceberg import catalog_of
 
 pytestmark = pytest.mark.integration
 

@@ -13,9 +13,9 @@ from archived_stream import Ran, waybill
 from partition_scenes import Scene, event, junk
 from quarantine_scenes import BROKEN, GOOD, JUNK, MENDED, TP0, check_done, fill_quarantine
 
-from waybill.errors import AlertsRaised
-from waybill.partition.alerts import check_alerts
-from waybill.records.encode import Record
+from waybill.base.errors import AlertsRaised
+from waybill.records.batches.encode import Record
+from waybill.tables.partition.alerts import check_alerts
 
 pytestmark = pytest.mark.integration
 

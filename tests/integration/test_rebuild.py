@@ -21,24 +21,24 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from quarantine_scenes import verified
 from sweep_scenes import START_MS, Killed, SweptScene, compact
 
-from waybill import names
-from waybill.dedup.execute import InThisProcess
-from waybill.dedup.rebuild import find_rebuild, histories_of, reads_from
-from waybill.dedup.report import SweepReport
-from waybill.dedup.status import read_status
-from waybill.dedup.sweep import run_sweep
-from waybill.errors import CommitConflict
-from waybill.maintenance.orphans import find_ended_histories
-from waybill.maintenance.table import find_unswept_snapshots
-from waybill.names import TopicPartition
-from waybill.partition.generations import promote_generation
-from waybill.staging.driver import RunOutcome
-from waybill.tables import commit_snapshot, ensure_tables, load_dedup_tables
-from waybill.tables.dedup import DedupTables
-from waybill.tables.generations import make_live
-from waybill.tables.histories import rebuilds_of, shown_history
-from waybill.tables.progress import progress_text
-from waybill.tables.state import BACKFILL_PROPERTY, PROGRESS_PROPERTY
+from waybill.base.errors import CommitConflict
+from waybill.config import names
+from waybill.config.names import TopicPartition
+from waybill.tables.dedup.execute import InThisProcess
+from waybill.tables.dedup.rebuild import find_rebuild, histories_of, reads_from
+from waybill.tables.dedup.report import SweepReport
+from waybill.tables.dedup.status import read_status
+from waybill.tables.dedup.sweep import run_sweep
+from waybill.tables.iceberg import commit_snapshot, ensure_tables, load_dedup_tables
+from waybill.tables.iceberg.dedup import DedupTables
+from waybill.tables.iceberg.generations import make_live
+from waybill.tables.iceberg.histories import rebuilds_of, shown_history
+from waybill.tables.iceberg.progress import progress_text
+from waybill.tables.iceberg.state import BACKFILL_PROPERTY, PROGRESS_PROPERTY
+from waybill.tables.maintenance.orphans import find_ended_histories
+from waybill.tables.maintenance.table import find_unswept_snapshots
+from waybill.tables.partition.generations import promote_generation
+from waybill.tables.staging.driver import RunOutcome
 
 pytestmark = [pytest.mark.integration, pytest.mark.matrix]
 

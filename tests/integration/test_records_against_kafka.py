@@ -17,9 +17,9 @@ from kafka import TopicPartition as KafkaPythonPartition
 from kafka.consumer import fetcher
 from kafka.record.memory_records import MemoryRecords
 
-from waybill.records import Codec, ControlType, check_crc, control_type, empty_batch, frames
-from waybill.records.decode import decode, decode_offsets
-from waybill.records.encode import Record, control_batch, encode_batch, to_records
+from waybill.records.batches import Codec, ControlType, check_crc, control_type, empty_batch, frames
+from waybill.records.batches.decode import decode, decode_offsets
+from waybill.records.batches.encode import Record, control_batch, encode_batch, to_records
 
 if TYPE_CHECKING:
     from devstack import Stack

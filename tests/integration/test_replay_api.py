@@ -17,13 +17,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from replay_databases import NOW
 
-from waybill.config import Config, load_config
-from waybill.errors import ReplayUnavailable
-from waybill.replay.api import MAX_BODY_BYTES, Caller, create_app
-from waybill.replay.database import Database
-from waybill.replay.migrations import migrate
-from waybill.replay.states import Event
-from waybill.replay.stored import Progress, RejectedMessage
+from waybill.base.errors import ReplayUnavailable
+from waybill.config.models import Config, load_config
+from waybill.replay.requests.api import MAX_BODY_BYTES, Caller, create_app
+from waybill.replay.requests.database import Database
+from waybill.replay.requests.migrations import migrate
+from waybill.replay.requests.states import Event
+from waybill.replay.requests.stored import Progress, RejectedMessage
 
 CONFIG = """\
 version: 1

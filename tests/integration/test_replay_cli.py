@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import replay_databases as helpers
 
-from waybill import cli
-from waybill.replay.states import Event
-from waybill.replay.stored import Progress, RejectedMessage
+from waybill.interfaces import cli
+from waybill.replay.requests.states import Event
+from waybill.replay.requests.stored import Progress, RejectedMessage
 
 CONFIG = """\
 version: 1

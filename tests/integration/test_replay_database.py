@@ -15,11 +15,11 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine, text
 
-from waybill.connections import Connection
-from waybill.connections.database import DatabaseEndpoint
-from waybill.errors import ConfigError, ReplayUnavailable
-from waybill.replay.database import REVISION, Database, metadata, revision_of, version
-from waybill.replay.migrations import alembic_config, migrate
+from waybill.base.errors import ConfigError, ReplayUnavailable
+from waybill.config.connections import Connection
+from waybill.config.connections.database import DatabaseEndpoint
+from waybill.replay.requests.database import REVISION, Database, metadata, revision_of, version
+from waybill.replay.requests.migrations import alembic_config, migrate
 
 
 @pytest.fixture(scope="module")

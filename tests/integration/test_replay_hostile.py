@@ -15,10 +15,10 @@ from fastapi import FastAPI, Header
 from hostile_requests import HOSTILE, HostileRequest, ask, requests_to
 from replay_databases import NOW
 
-from waybill.config import load_config
-from waybill.orchestration.replay_api import ReplayApi
-from waybill.replay.api import Caller, create_app
-from waybill.replay.migrations import migrate
+from waybill.config.models import load_config
+from waybill.interfaces.airflow.replay_api import ReplayApi
+from waybill.replay.requests.api import Caller, create_app
+from waybill.replay.requests.migrations import migrate
 
 CONFIG = """\
 version: 1

@@ -18,15 +18,15 @@ from replay_scenes import Delivered, ReplayScene, expected
 from restore_scenes import Message, consume, create_topic
 
 from devstack import Stack
-from waybill import failpoints
-from waybill.connections import KafkaEndpoint, find_connection
-from waybill.errors import KafkaUnavailable, ReplayRefused
-from waybill.names import TopicPartition
-from waybill.replay.delivery.kafka_topic import TopicDelivery
-from waybill.replay.delivery.steps import TargetUnavailable
-from waybill.replay.message import ReplayedMessage
-from waybill.replay.states import State
-from waybill.sources.target import KafkaTarget
+from waybill.base import failpoints
+from waybill.base.errors import KafkaUnavailable, ReplayRefused
+from waybill.config.connections import KafkaEndpoint, find_connection
+from waybill.config.names import TopicPartition
+from waybill.replay.requests.delivery.kafka_topic import TopicDelivery
+from waybill.replay.requests.delivery.steps import TargetUnavailable
+from waybill.replay.requests.message import ReplayedMessage
+from waybill.replay.requests.states import State
+from waybill.services.kafka.target import KafkaTarget
 
 pytestmark = pytest.mark.integration
 

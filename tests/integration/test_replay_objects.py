@@ -12,13 +12,13 @@ import httpx
 import pytest
 
 from devstack import Stack
-from waybill.connections import S3Endpoint
-from waybill.names import TopicPartition, replay_seen_prefix
-from waybill.replay.delivery.s3_objects import S3Objects, deliver_objects
-from waybill.replay.delivery.seen import SeenIds
-from waybill.replay.message import ReplayedMessage
-from waybill.replay.targets import ObjectCompression
-from waybill.store import Store
+from waybill.config.connections import S3Endpoint
+from waybill.config.names import TopicPartition, replay_seen_prefix
+from waybill.replay.requests.delivery.s3_objects import S3Objects, deliver_objects
+from waybill.replay.requests.delivery.seen import SeenIds
+from waybill.replay.requests.message import ReplayedMessage
+from waybill.replay.requests.targets import ObjectCompression
+from waybill.services.store import Store
 
 pytestmark = pytest.mark.integration
 

@@ -19,15 +19,15 @@ from sqlalchemy import delete, event, select, update
 from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import OperationalError
 
-from waybill.config.replay import ReplayQuotas
-from waybill.connections.database import DatabaseEndpoint
-from waybill.errors import ReplayClaimLost, ReplayQuotaReached, ReplayRefused
-from waybill.replay.claims import MAX_CURSOR_CHARACTERS, Claim, Claims
-from waybill.replay.database import Database, locks, metadata, rejected, requests
-from waybill.replay.migrations import migrate
-from waybill.replay.queue import Queue
-from waybill.replay.states import Event, State
-from waybill.replay.stored import Progress, RejectedMessage
+from waybill.base.errors import ReplayClaimLost, ReplayQuotaReached, ReplayRefused
+from waybill.config.connections.database import DatabaseEndpoint
+from waybill.config.models.replay import ReplayQuotas
+from waybill.replay.requests.claims import MAX_CURSOR_CHARACTERS, Claim, Claims
+from waybill.replay.requests.database import Database, locks, metadata, rejected, requests
+from waybill.replay.requests.migrations import migrate
+from waybill.replay.requests.queue import Queue
+from waybill.replay.requests.states import Event, State
+from waybill.replay.requests.stored import Progress, RejectedMessage
 
 T = TypeVar("T")
 

@@ -23,12 +23,12 @@ from hypothesis.stateful import (
 )
 from replay_databases import NOW, TIMEOUT_MS, wanted
 
-from waybill.config.replay import ReplayQuotas
-from waybill.errors import ReplayClaimLost, ReplayQuotaReached, ReplayRefused
-from waybill.replay.claims import Claim
-from waybill.replay.migrations import migrate
-from waybill.replay.states import Event, State
-from waybill.replay.stored import Progress, RejectedMessage
+from waybill.base.errors import ReplayClaimLost, ReplayQuotaReached, ReplayRefused
+from waybill.config.models.replay import ReplayQuotas
+from waybill.replay.requests.claims import Claim
+from waybill.replay.requests.migrations import migrate
+from waybill.replay.requests.states import Event, State
+from waybill.replay.requests.stored import Progress, RejectedMessage
 
 QUOTAS = ReplayQuotas(open_requests=6, open_requests_per_requester=4, requests_per_day=1_000)
 REQUESTERS = ("ada", "bob", "eve")

@@ -15,11 +15,11 @@ from sqlalchemy import update
 from webhook_servers import Receiver, receiving
 
 from devstack import Stack
-from waybill import names
-from waybill.replay.cursor import Cursor
-from waybill.replay.database import Database, requests
-from waybill.replay.states import State
-from waybill.replay.stored import cursor_json
+from waybill.config import names
+from waybill.replay.requests.cursor import Cursor
+from waybill.replay.requests.database import Database, requests
+from waybill.replay.requests.states import State
+from waybill.replay.requests.stored import cursor_json
 
 pytestmark = pytest.mark.integration
 

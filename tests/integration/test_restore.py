@@ -23,10 +23,10 @@ from restore_scenes import alter_config, config_of, consume, create_topic, targe
 
 from devstack import Stack
 from devstack.jars import JarSet, resolve
-from waybill import names
-from waybill.archive.topic_settings import TopicSettings, record_topic_settings
-from waybill.errors import ChainBroken, CorruptBatch
-from waybill.ledger.signature import CheckResult, check_signed
+from waybill.archive.chain.topic_settings import TopicSettings, record_topic_settings
+from waybill.base.errors import ChainBroken, CorruptBatch
+from waybill.config import names
+from waybill.watch.ledger.signature import CheckResult, check_signed
 
 pytestmark = pytest.mark.integration
 
@@ -213,7 +213,7 @@ def test_damaged_object_stops_the_restore_and_is_named_and_nothing_behind_it_is_
         elif kind == "flipped":
             damage(archived, keys[1], whole[:-1] + bytes([whole[-1] ^ 1]))
         elif kind == "short":
-            from waybill.records import frames
+            from waybill.records.batches import frames
 
             damage(archived, keys[1], b"".join(frame.data for frame in list(frames(whole, where="x"))[:-1]))
         else:
@@ -431,7 +431,7 @@ def read_with_console_consumer(stack: Stack, topic: str) -> list[str]:
 
 
 def rehearsal(stream: ArchivedStream, seed: str) -> Any:
-    from waybill.restore import rehearse
+    from waybill.archive.restore import rehearse
 
     return rehearse(stream.config, seed)
 
@@ -511,7 +511,7 @@ def test_message_stamped_ahead_is_refused_and_named_and_restored_after_the_confi
         assert f"({ahead_ms})" in found["what"]
         assert "Set message.timestamp.after.max.ms of the topic to 7" in found["remedy"]
         with monkeypatch.context() as patched:  # as if an estimate had missed the message
-            patched.setattr("waybill.restore.preflight.check_topic", lambda *_: iter(()))
+            patched.setattr("waybill.archive.restore.preflight.check_topic", lambda *_: iter(()))
             stopped = stream.waybill("restore", "run", stream.name, *TO, "--to-topic", target, *REASON, "--json")
         assert stopped.code == 1
         error = stopped.document["partitions"][0]["error"]

@@ -11,12 +11,12 @@ import pytest
 from partition_scenes import Scene, event, mostly_deep
 from quarantine_scenes import BROKEN, GOOD, JUNK, MENDED, TP0, check_done, check_sound, fill_quarantine, retries, retry
 
-from waybill import failpoints
-from waybill.audit import Decision, DecisionKind
-from waybill.audit import run as audit_run
-from waybill.audit.results_table import read_results
-from waybill.errors import RetryRefused
-from waybill.quarantine.staged import find_retry
+from waybill.base import failpoints
+from waybill.base.errors import RetryRefused
+from waybill.tables.audit import Decision, DecisionKind
+from waybill.tables.audit import run as audit_run
+from waybill.tables.audit.results_table import read_results
+from waybill.tables.quarantine.staged import find_retry
 
 pytestmark = [pytest.mark.integration, pytest.mark.matrix]
 

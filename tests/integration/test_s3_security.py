@@ -23,13 +23,13 @@ from moto.server import ThreadedMotoServer
 from obstore.exceptions import BaseError
 from secured import Certificates
 
-from waybill import tables
-from waybill.clients import object_store
-from waybill.clients import s3 as clients
-from waybill.connections import CatalogEndpoint, S3Endpoint, find_connection
-from waybill.dedup.index.lookup import QuickReads
-from waybill.errors import ConfigError, StoreUnavailable
-from waybill.store import Store
+from waybill.base.errors import ConfigError, StoreUnavailable
+from waybill.config.connections import CatalogEndpoint, S3Endpoint, find_connection
+from waybill.services.clients import object_store
+from waybill.services.clients import s3 as clients
+from waybill.services.store import Store
+from waybill.tables import iceberg as tables
+from waybill.tables.dedup.index.lookup import QuickReads
 
 pytestmark = pytest.mark.integration
 

@@ -24,9 +24,9 @@ from registry_server import as_connection, registry_server
 from restore_scenes import target_topic
 
 from devstack import Stack
-from waybill.errors import ConnectionMissing, RegistryUnavailable
-from waybill.names import TopicPartition
-from waybill.records.encode import Record
+from waybill.base.errors import ConnectionMissing, RegistryUnavailable
+from waybill.config.names import TopicPartition
+from waybill.records.batches.encode import Record
 
 pytestmark = pytest.mark.integration
 
@@ -159,7 +159,7 @@ def test_partition_commits_nothing_while_the_registry_is_unreachable(
     monkeypatch.delenv("AIRFLOW_CONN_ALERTS_REGISTRY")
     with pytest.raises(ConnectionMissing, match="AIRFLOW_CONN_ALERTS_REGISTRY"):
         scene.run()
-    monkeypatch.setattr("waybill.clients.registry.PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr("waybill.services.clients.registry.PATIENCE_SECONDS", 0.1)
     monkeypatch.setenv("AIRFLOW_CONN_ALERTS_REGISTRY", as_connection("http://127.0.0.1:1"))
     with pytest.raises(RegistryUnavailable):
         scene.run()

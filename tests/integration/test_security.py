@@ -27,19 +27,19 @@ from secured import ALICE, BOB, Certificates, SecuredServers, User, as_environme
 
 from devstack import Stack
 from devstack.s3 import S3Kind
-from waybill import ingest
-from waybill.config import load_config
-from waybill.connections import Encryption, KafkaEndpoint, S3Endpoint, ZooKeeperEndpoint, find_connection
-from waybill.coordination import CommittedOffset, Coordinator, ZkPaths, ZooKeeperSession
-from waybill.errors import ConfigError, CoordinationUnavailable, IngestStopped, KafkaUnavailable, WaybillError
-from waybill.names import TopicPartition
-from waybill.records.encode import Record, encode_batch
-from waybill.records.framing import read_frames
-from waybill.records.produced import stamp
-from waybill.sources.batch_producer import Batches
-from waybill.sources.kafka import KafkaSource
-from waybill.sources.target import KafkaTarget
-from waybill.store import Store
+from waybill.archive import ingest
+from waybill.base.errors import ConfigError, CoordinationUnavailable, IngestStopped, KafkaUnavailable, WaybillError
+from waybill.config.connections import Encryption, KafkaEndpoint, S3Endpoint, ZooKeeperEndpoint, find_connection
+from waybill.config.models import load_config
+from waybill.config.names import TopicPartition
+from waybill.records.batches.encode import Record, encode_batch
+from waybill.records.batches.framing import read_frames
+from waybill.records.batches.produced import stamp
+from waybill.services.coordination import CommittedOffset, Coordinator, ZkPaths, ZooKeeperSession
+from waybill.services.kafka.batch_producer import Batches
+from waybill.services.kafka.kafka import KafkaSource
+from waybill.services.kafka.target import KafkaTarget
+from waybill.services.store import Store
 
 pytestmark = pytest.mark.integration
 

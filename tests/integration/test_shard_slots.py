@@ -9,17 +9,17 @@ from datetime import timedelta
 import pytest
 
 from devstack import Stack
-from waybill import names
-from waybill.archive.shard_starts import find_stream_origin, list_shard_starts
-from waybill.connections import S3Endpoint, ZooKeeperEndpoint
-from waybill.coordination import Coordinator, ZkPaths, ZooKeeperSession
-from waybill.coordination.shard_map import read_slot_map_copy, write_slot_map_copy
-from waybill.errors import ConfigError, DocumentDamaged, ShardNotOwned, StreamRecreated
-from waybill.ingest.slot_assignment import ExtendedMap, ShardListing, StreamStart, check_checkpoint, extend_map
-from waybill.shards.checkpoint import Checkpoint, PositionKind, ShardPosition
-from waybill.shards.lineage import Shard
-from waybill.shards.slot_map import SlotMap
-from waybill.store import Store
+from waybill.archive.chain.shard_starts import find_stream_origin, list_shard_starts
+from waybill.archive.ingest.slot_assignment import ExtendedMap, ShardListing, StreamStart, check_checkpoint, extend_map
+from waybill.base.errors import ConfigError, DocumentDamaged, ShardNotOwned, StreamRecreated
+from waybill.config import names
+from waybill.config.connections import S3Endpoint, ZooKeeperEndpoint
+from waybill.records.shards.checkpoint import Checkpoint, PositionKind, ShardPosition
+from waybill.records.shards.lineage import Shard
+from waybill.records.shards.slot_map import SlotMap
+from waybill.services.coordination import Coordinator, ZkPaths, ZooKeeperSession
+from waybill.services.coordination.shard_map import read_slot_map_copy, write_slot_map_copy
+from waybill.services.store import Store
 
 pytestmark = pytest.mark.integration
 

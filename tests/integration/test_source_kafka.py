@@ -12,14 +12,14 @@ import pytest
 from ingest_scenes import Cluster
 
 from devstack import Stack
-from waybill.config import IsolationLevel
-from waybill.connections import KafkaEndpoint
-from waybill.errors import KafkaUnavailable, LogTruncated, RetentionGap, TopicRecreated
-from waybill.names import TopicPartition
-from waybill.records.framing import check_crc
-from waybill.sources.cluster import Cluster as Brokers
-from waybill.sources.kafka import KafkaSource, LogRange
-from waybill.sources.log_directories import fetch_log_directories
+from waybill.base.errors import KafkaUnavailable, LogTruncated, RetentionGap, TopicRecreated
+from waybill.config.connections import KafkaEndpoint
+from waybill.config.models import IsolationLevel
+from waybill.config.names import TopicPartition
+from waybill.records.batches.framing import check_crc
+from waybill.services.kafka.cluster import Cluster as Brokers
+from waybill.services.kafka.kafka import KafkaSource, LogRange
+from waybill.services.kafka.log_directories import fetch_log_directories
 
 pytestmark = pytest.mark.integration
 
@@ -79,7 +79,7 @@ def test_end_is_the_last_stable_offset_under_read_committed(
 def test_offset_at_returns_the_first_offset_from_a_time_on(
     source: KafkaSource, cluster: Cluster, tp: TopicPartition
 ) -> None:
-    from waybill.records.encode import Record
+    from waybill.records.batches.encode import Record
 
     for timestamp_ms in (1_000_000, 2_000_000):
         cluster.produce(tp, [Record(0, timestamp_ms, None, b"v")])

@@ -13,12 +13,20 @@ from archived_stream import ArchivedStream
 from typer.testing import CliRunner
 
 from devstack import Stack
-from waybill.cli.app import app
-from waybill.incidents.finding import Verdict
-from waybill.names import TopicPartition, status_key
-from waybill.store import Store
-from waybill.watch import status_writer
-from waybill.watch.action_log import (
+from waybill.config.names import TopicPartition, status_key
+from waybill.interfaces.cli.app import app
+from waybill.interfaces.web.actions import Order
+from waybill.interfaces.web.forms import ActionName
+from waybill.interfaces.web.frame import Links, Role, Viewer
+from waybill.interfaces.web.operations import OPERATIONS
+from waybill.interfaces.web.stream_page import stream_page
+from waybill.interfaces.web.streams_page import streams_page
+from waybill.interfaces.web.trace import PageTracer
+from waybill.interfaces.web.trace_page import TraceQuery
+from waybill.services.store import Store
+from waybill.watch.incidents.finding import Verdict
+from waybill.watch.promises import status_writer
+from waybill.watch.promises.action_log import (
     ActionOutcome,
     ActionPlace,
     ActionRecord,
@@ -27,16 +35,8 @@ from waybill.watch.action_log import (
     record_action,
     record_outcome,
 )
-from waybill.watch.run import run_watch
-from waybill.watch.status import Status
-from waybill.web.actions import Order
-from waybill.web.forms import ActionName
-from waybill.web.frame import Links, Role, Viewer
-from waybill.web.operations import OPERATIONS
-from waybill.web.stream_page import stream_page
-from waybill.web.streams_page import streams_page
-from waybill.web.trace import PageTracer
-from waybill.web.trace_page import TraceQuery
+from waybill.watch.promises.run import run_watch
+from waybill.watch.promises.status import Status
 
 pytestmark = pytest.mark.integration
 
@@ -163,7 +163,7 @@ def test_a_pause_by_a_click_is_the_pause_of_the_command(shown: Shown) -> None:
 
 
 def test_a_trace_follows_a_message_to_its_object_and_its_row(shown: Shown) -> None:
-    from waybill.trace import find_places, open_services, trace_message
+    from waybill.watch.trace import find_places, open_services, trace_message
 
     shown.produce_events(10)
     shown.ingest()

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 import pytest
 
 from devstack import Stack
-from waybill.archive import chain, object_reader
-from waybill.connections import S3Endpoint
-from waybill.errors import ChainBroken, ConfigError, ObjectExists, ObjectMissing, StoreUnavailable
-from waybill.names import BackupName, TopicPartition
-from waybill.records import Codec
-from waybill.records.encode import Record, encode_batch
-from waybill.store import ChainId, Store
+from waybill.archive.chain import chain, object_reader
+from waybill.base.errors import ChainBroken, ConfigError, ObjectExists, ObjectMissing, StoreUnavailable
+from waybill.config.connections import S3Endpoint
+from waybill.config.names import BackupName, TopicPartition
+from waybill.records.batches import Codec
+from waybill.records.batches.encode import Record, encode_batch
+from waybill.services.store import ChainId, Store
 
 pytestmark = pytest.mark.integration
 

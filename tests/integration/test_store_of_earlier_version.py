@@ -14,12 +14,12 @@ import pytest
 from earlier_store import ARCHIVE, AS_IT_LAY, CARRIED_ON, EarlierStore, contents_of, differences
 
 from devstack import Stack
-from waybill.archive.chain import ChainStart
-from waybill.archive.gaps import Gap
-from waybill.coordination import CommittedOffset
-from waybill.dedup.plan import SweepPlan
-from waybill.partition.plan import Plan
-from waybill.quarantine.staged import StagedRetry
+from waybill.archive.chain.chain import ChainStart
+from waybill.archive.chain.gaps import Gap
+from waybill.services.coordination import CommittedOffset
+from waybill.tables.dedup.plan import SweepPlan
+from waybill.tables.partition.plan import Plan
+from waybill.tables.quarantine.staged import StagedRetry
 
 pytestmark = pytest.mark.integration
 

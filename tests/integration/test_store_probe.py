@@ -15,13 +15,13 @@ from ingest_scenes import Archive, Cluster
 from typer.testing import CliRunner
 
 from devstack import Stack
-from waybill import names
-from waybill.cli.app import app
-from waybill.connections import Checksums, S3Endpoint
-from waybill.errors import StoreUnavailable
-from waybill.ingest.report import Outcome
-from waybill.names import TopicPartition
-from waybill.store import Ability, Store, fitness
+from waybill.archive.ingest.report import Outcome
+from waybill.base.errors import StoreUnavailable
+from waybill.config import names
+from waybill.config.connections import Checksums, S3Endpoint
+from waybill.config.names import TopicPartition
+from waybill.interfaces.cli.app import app
+from waybill.services.store import Ability, Store, fitness
 
 pytestmark = pytest.mark.integration
 

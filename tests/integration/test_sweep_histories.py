@@ -11,9 +11,9 @@ from partition_scenes import Scene
 from pyiceberg.table import Table
 from sweep_scenes import START_MS, SweptScene
 
-from waybill.errors import PlanUnusable, SweepHistoryLost
-from waybill.names import TopicPartition, staged_key, sweep_plan_key
-from waybill.staging.driver import RunOutcome
+from waybill.base.errors import PlanUnusable, SweepHistoryLost
+from waybill.config.names import TopicPartition, staged_key, sweep_plan_key
+from waybill.tables.staging.driver import RunOutcome
 
 pytestmark = pytest.mark.integration
 

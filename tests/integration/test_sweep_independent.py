@@ -14,7 +14,7 @@ from partition_scenes import Scene
 from pyiceberg.table import Table
 from sweep_scenes import START_MS, RandomRows, SweptScene, compact
 
-from waybill.names import TopicPartition
+from waybill.config.names import TopicPartition
 
 pytestmark = pytest.mark.integration
 

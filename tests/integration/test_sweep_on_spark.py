@@ -19,12 +19,12 @@ from partition_scenes import DAY_MS, Scene, event
 from pyspark.sql import SparkSession
 from sweep_scenes import SweptScene
 
-from waybill.dedup.plan import epoch_ms
-from waybill.errors import ConnectionMissing
-from waybill.names import TopicPartition
-from waybill.spark.execute import SparkSweep
-from waybill.staging.driver import RunOutcome
-from waybill.tables.commit import copy_state_to_new_snapshot
+from waybill.base.errors import ConnectionMissing
+from waybill.config.names import TopicPartition
+from waybill.tables.dedup.plan import epoch_ms
+from waybill.tables.iceberg.commit import copy_state_to_new_snapshot
+from waybill.tables.spark.execute import SparkSweep
+from waybill.tables.staging.driver import RunOutcome
 
 pytestmark = pytest.mark.integration
 

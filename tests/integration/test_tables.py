@@ -16,10 +16,10 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType
 from sqlalchemy.exc import OperationalError
 
-from waybill.connections import CatalogEndpoint, S3Endpoint, find_connection
-from waybill.errors import CatalogUnavailable, CommitConflict, ConfigError, DocumentTooNew, ProgressLost
-from waybill.names import TopicPartition
-from waybill.tables import (
+from waybill.base.errors import CatalogUnavailable, CommitConflict, ConfigError, DocumentTooNew, ProgressLost
+from waybill.config.connections import CatalogEndpoint, S3Endpoint, find_connection
+from waybill.config.names import TopicPartition
+from waybill.tables.iceberg import (
     Commit,
     CommitOutcome,
     ensure_tables,

@@ -23,16 +23,16 @@ from sample_status import NOW_MS, sample_status
 from small_png import small_png
 
 from devstack import Stack
-from waybill.config import Config, load_config
-from waybill.connections import Connection, find_connection
-from waybill.ingest import Outcome, plan_lanes, run_lane
-from waybill.names import status_key
-from waybill.partition.run import run_partition
-from waybill.partition.tasks import run_task
-from waybill.store import Store
-from waybill.watch.run import run_watch
-from waybill.watch.status import ChainRange, PauseStatus, Status, StreamStatus
-from waybill.web.csrf import COOKIE, csrf_token, new_page_key
+from waybill.archive.ingest import Outcome, plan_lanes, run_lane
+from waybill.config.connections import Connection, find_connection
+from waybill.config.models import Config, load_config
+from waybill.config.names import status_key
+from waybill.interfaces.web.csrf import COOKIE, csrf_token, new_page_key
+from waybill.services.store import Store
+from waybill.tables.partition.run import run_partition
+from waybill.tables.partition.tasks import run_task
+from waybill.watch.promises.run import run_watch
+from waybill.watch.promises.status import ChainRange, PauseStatus, Status, StreamStatus
 
 pytestmark = [
     pytest.mark.integration,

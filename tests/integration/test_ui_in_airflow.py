@@ -14,11 +14,11 @@ import pytest
 from airflow_pages import BASE, USERS, Server
 from sample_status import sample_status
 
-from waybill.config import load_valid_streams
-from waybill.names import status_key
-from waybill.store import Store
-from waybill.web.csrf import csrf_token, new_page_key
-from waybill.web.forms import ACTION_ROLES, ActionName
+from waybill.config.models import load_valid_streams
+from waybill.config.names import status_key
+from waybill.interfaces.web.csrf import csrf_token, new_page_key
+from waybill.interfaces.web.forms import ACTION_ROLES, ActionName
+from waybill.services.store import Store
 
 pytestmark = [pytest.mark.integration, pytest.mark.deep]
 

@@ -10,13 +10,13 @@ from archived_stream import ArchivedStream
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from devstack import Stack
-from waybill import ingest
-from waybill.archive import chain, gaps
-from waybill.archive.gaps import Gap, GapKind
-from waybill.ingest import Outcome
-from waybill.records.decode import decode
-from waybill.records.encode import to_records
-from waybill.records.framing import read_frames
+from waybill.archive import ingest
+from waybill.archive.chain import chain, gaps
+from waybill.archive.chain.gaps import Gap, GapKind
+from waybill.archive.ingest import Outcome
+from waybill.records.batches.decode import decode
+from waybill.records.batches.encode import to_records
+from waybill.records.batches.framing import read_frames
 
 pytestmark = [pytest.mark.deep, pytest.mark.integration, pytest.mark.stack_alone]
 
@@ -147,8 +147,8 @@ def move_ahead(stream: ArchivedStream, offset: int) -> None:
     """Archive offsets up to `offset` that the log does not have, as if the log had been truncated."""
     from dataclasses import replace
 
-    from waybill.names import BackupName
-    from waybill.records.encode import Record, encode_batch
+    from waybill.config.names import BackupName
+    from waybill.records.batches.encode import Record, encode_batch
 
     with stream.coordinator() as coordinator, stream.store() as store:
         found = coordinator.read_committed(stream.tp())

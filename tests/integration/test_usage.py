@@ -13,13 +13,13 @@ from kazoo.exceptions import ConnectionLoss
 from pyspark.sql import SparkSession
 
 from devstack import Stack
-from waybill.connections import ZooKeeperEndpoint, find_connection
-from waybill.coordination import KEPT_DAYS, UsageStore, ZooKeeperSession
-from waybill.coordination.paths import usage_path
-from waybill.ingest import Lane, LaneShare, run_lane
-from waybill.metering import Tally, meter
-from waybill.spark.execute import try_each
-from waybill.store import Store
+from waybill.archive.ingest import Lane, LaneShare, run_lane
+from waybill.base.metering import Tally, meter
+from waybill.config.connections import ZooKeeperEndpoint, find_connection
+from waybill.services.coordination import KEPT_DAYS, UsageStore, ZooKeeperSession
+from waybill.services.coordination.paths import usage_path
+from waybill.services.store import Store
+from waybill.tables.spark.execute import try_each
 
 pytestmark = pytest.mark.integration
 
@@ -153,7 +153,7 @@ def test_a_lane_counts_the_requests_of_each_of_its_streams(
 
 def test_what_executors_use_comes_back_with_their_results(spark: SparkSession) -> None:
     def work(number: int) -> int:
-        from waybill.metering import meter  # that of the executor's process
+        from waybill.base.metering import meter  # that of the executor's process
 
         meter.count_request("PutObject", 7)
         return number * number

@@ -14,13 +14,13 @@ import pytest
 from archived_stream import ArchivedStream, Checkpoint, add_rows, remove_rows, waybill_process
 
 from devstack import Stack
-from waybill.coordination import CommittedOffset
-from waybill.dedup.execute import InThisProcess
-from waybill.dedup.sweep import run_sweep
-from waybill.names import BackupName
-from waybill.records import framing
-from waybill.store import Store
-from waybill.tables import load_dedup_tables
+from waybill.config.names import BackupName
+from waybill.records.batches import framing
+from waybill.services.coordination import CommittedOffset
+from waybill.services.store import Store
+from waybill.tables.dedup.execute import InThisProcess
+from waybill.tables.dedup.sweep import run_sweep
+from waybill.tables.iceberg import load_dedup_tables
 
 pytestmark = pytest.mark.integration
 

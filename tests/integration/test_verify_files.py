@@ -9,10 +9,10 @@ import pytest
 from files_scenes import finalize_at, inventory, key_of, markers, moment, root
 from partition_scenes import Scene, junk
 
-from waybill.coordination import CommittedOffset
-from waybill.names import BackupName, TopicPartition
-from waybill.records.encode import Record
-from waybill.verify import Report, verify_stream
+from waybill.config.names import BackupName, TopicPartition
+from waybill.records.batches.encode import Record
+from waybill.services.coordination import CommittedOffset
+from waybill.watch.verify import Report, verify_stream
 
 pytestmark = pytest.mark.integration
 

@@ -14,10 +14,10 @@ from partition_scenes import Scene
 from pyiceberg.table import Table
 from sweep_scenes import START_MS, SweptScene
 
-from waybill.config import Dedup
-from waybill.names import TopicPartition
-from waybill.verify.keys import check_keys
-from waybill.verify.report import Report
+from waybill.config.models import Dedup
+from waybill.config.names import TopicPartition
+from waybill.watch.verify.keys import check_keys
+from waybill.watch.verify.report import Report
 
 pytestmark = pytest.mark.integration
 

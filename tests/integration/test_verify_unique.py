@@ -15,14 +15,10 @@ from archived_stream import remove_rows
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from waybill.config import Stream
-from waybill.connections import CatalogEndpoint, S3Endpoint
-from waybill.names import TopicPartition
-from waybill.partition.rows import TABLE_ROWS
-from waybill.staging.file_writer import PartitionedWriter
-from waybill.staging.table_layout import TableLayout
-from waybill.staging.uploads import Uploads
-from waybill.tables import (
+from waybill.config.connections import CatalogEndpoint, S3Endpoint
+from waybill.config.models import Stream
+from waybill.config.names import TopicPartition
+from waybill.tables.iceberg import (
     FirstSweepStart,
     SweepPosition,
     SweepState,
@@ -33,9 +29,13 @@ from waybill.tables import (
     sweep_position_text,
     sweep_properties,
 )
-from waybill.tables.dedup import ARRIVED_AT_FIELD, DUPLICATES_ROWS
-from waybill.verify.report import Fault, FaultKind, Report
-from waybill.verify.unique import check_unique
+from waybill.tables.iceberg.dedup import ARRIVED_AT_FIELD, DUPLICATES_ROWS
+from waybill.tables.partition.rows import TABLE_ROWS
+from waybill.tables.staging.file_writer import PartitionedWriter
+from waybill.tables.staging.table_layout import TableLayout
+from waybill.tables.staging.uploads import Uploads
+from waybill.watch.verify.report import Fault, FaultKind, Report
+from waybill.watch.verify.unique import check_unique
 
 pytestmark = pytest.mark.integration
 

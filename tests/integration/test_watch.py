@@ -16,11 +16,11 @@ from archived_stream import ArchivedStream, remove_rows
 from ingest_scenes import Cluster
 
 from devstack import Stack
-from waybill.config import Config
-from waybill.incidents.finding import Finding, Verdict
-from waybill.incidents.incident import Incident
-from waybill.ingest import plan_lanes, run_lane
-from waybill.watch.run import WatchReport, run_watch
+from waybill.archive.ingest import plan_lanes, run_lane
+from waybill.config.models import Config
+from waybill.watch.incidents.finding import Finding, Verdict
+from waybill.watch.incidents.incident import Incident
+from waybill.watch.promises.run import WatchReport, run_watch
 
 pytestmark = pytest.mark.integration
 

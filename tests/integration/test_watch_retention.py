@@ -17,8 +17,8 @@ from confluent_kafka import Consumer
 from test_watch import CHANNELS, servers
 
 from devstack import Stack
-from waybill.ingest import plan_lanes, run_lane
-from waybill.watch.run import WatchReport, run_watch
+from waybill.archive.ingest import plan_lanes, run_lane
+from waybill.watch.promises.run import WatchReport, run_watch
 
 __all__ = ["servers"]  # the fixture
 

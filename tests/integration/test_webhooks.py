@@ -18,13 +18,13 @@ import pytest
 from secured import Certificates
 from webhook_servers import Receiver, hostile_server, read_request, receiving
 
-from waybill.config.replay import Replay
-from waybill.errors import ReplayRefused
-from waybill.names import TopicPartition
-from waybill.replay.delivery.batches import Batch, cut_batches
-from waybill.replay.delivery.http import NoAnswer, WebhookClient
-from waybill.replay.delivery.signature import Keys
-from waybill.replay.delivery.webhook import (
+from waybill.base.errors import ReplayRefused
+from waybill.config.models.replay import Replay
+from waybill.config.names import TopicPartition
+from waybill.replay.requests.delivery.batches import Batch, cut_batches
+from waybill.replay.requests.delivery.http import NoAnswer, WebhookClient
+from waybill.replay.requests.delivery.signature import Keys
+from waybill.replay.requests.delivery.webhook import (
     MAX_SPLIT_REQUESTS,
     Delivered,
     Refused,
@@ -32,7 +32,7 @@ from waybill.replay.delivery.webhook import (
     Webhook,
     webhook_client,
 )
-from waybill.replay.message import ReplayedMessage
+from waybill.replay.requests.message import ReplayedMessage
 
 KEY = b"a secret that nobody guesses 123"
 REQUEST = "01KB0000000000000000000000"

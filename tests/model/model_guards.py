@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from model_lanes import lane
 
-from waybill.archive import chain, object_reader
-from waybill.coordination import Coordinator
-from waybill.errors import ObjectExists
-from waybill.ingest import committed_offset
-from waybill.records.framing import frames
-from waybill.store import Store, Upload
+from waybill.archive.chain import chain, object_reader
+from waybill.archive.ingest import committed_offset
+from waybill.base.errors import ObjectExists
+from waybill.records.batches.framing import frames
+from waybill.services.coordination import Coordinator
+from waybill.services.store import Store, Upload
 
 __all__ = [
     "adopt_with_own_end",

@@ -12,11 +12,11 @@ from typing import Any
 from kafka import errors as kafka_errors
 from model_lanes import lane
 
-from waybill.errors import KafkaUnavailable
-from waybill.names import TopicPartition
-from waybill.records.encode import Record, control_batch, encode_batch
-from waybill.records.framing import ControlType, read_header
-from waybill.sources.cluster import Leader, Topic
+from waybill.base.errors import KafkaUnavailable
+from waybill.config.names import TopicPartition
+from waybill.records.batches.encode import Record, control_batch, encode_batch
+from waybill.records.batches.framing import ControlType, read_header
+from waybill.services.kafka.cluster import Leader, Topic
 
 __all__ = ["TOPIC", "Log", "ModelCluster"]
 
@@ -97,7 +97,8 @@ class Log:
 
 
 class ModelCluster:
-    """The methods of `waybill.sources.cluster.Cluster` that `KafkaSource` calls, on the log of the lane's world."""
+    """The methods of `waybill.services.kafka.cluster.Cluster` that `KafkaSource` calls, on the log of the lane's
+    world."""
 
     servers = "model"
 

@@ -1,9 +1,9 @@
 """The model: S3, ZooKeeper and Kafka in memory, and lanes that run the real code on them, step by step.
 
-A lane is a greenlet that runs `waybill.ingest.run_lane`, with the real commit protocol, `Store`, `Coordinator` and
-`KafkaSource`. Only botocore's client, kazoo's client and the Kafka cluster below them are doubles. A lane pauses before
-each call to one of these, and at each failpoint. The explorer then decides which lane continues, and how the call ends.
-After each step the world checks its invariants.
+A lane is a greenlet that runs `waybill.archive.ingest.run_lane`, with the real commit protocol, `Store`, `Coordinator`
+and `KafkaSource`. Only botocore's client, kazoo's client and the Kafka cluster below them are doubles. A lane pauses
+before each call to one of these, and at each failpoint. The explorer then decides which lane continues, and how the
+call ends. After each step the world checks its invariants.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from greenlet import GreenletExit, getcurrent, greenlet
 
-from waybill import failpoints, ingest
-from waybill.archive import gaps
-from waybill.config import Config
-from waybill.connections import Connection
-from waybill.coordination import session
-from waybill.errors import WaybillError
-from waybill.ingest import Clock, Outcome, TopicPartitionReport, gap_acceptance
-from waybill.names import BackupName, GapName, TopicPartition
-from waybill.records.framing import frames
-from waybill.sources import kafka
-from waybill.store import Store, calls, upload
+from waybill.archive import ingest
+from waybill.archive.chain import gaps
+from waybill.archive.ingest import Clock, Outcome, TopicPartitionReport, gap_acceptance
+from waybill.base import failpoints
+from waybill.base.errors import WaybillError
+from waybill.config.connections import Connection
+from waybill.config.models import Config
+from waybill.config.names import BackupName, GapName, TopicPartition
+from waybill.records.batches.framing import frames
+from waybill.services.coordination import session
+from waybill.services.kafka import kafka
+from waybill.services.store import Store, calls, upload
 
 if TYPE_CHECKING:
     from model_kafka import Log
@@ -521,12 +522,12 @@ def model_services(scenario: Scenario) -> Iterator[None]:
         patch.setattr(upload, "ThreadPoolExecutor", Inline)
         patch.setattr(calls, "_CONFLICT_PAUSE_SECONDS", 0)
         # Whether the store is fit is no step of the protocol; and here it may be unfit on purpose.
-        patch.setattr("waybill.store.store.ensure_fit", lambda *_: None)
+        patch.setattr("waybill.services.store.store.ensure_fit", lambda *_: None)
         patch.setitem(Store.__init__.__kwdefaults__, "part_bytes", scenario.part_bytes)
         patch.setattr(session, "ZooKeeperClient", ModelZooKeeper)
         patch.setattr(kafka, "Cluster", ModelCluster)
         # It concerns uploads that are a day old, and is no step of the protocol.
-        patch.setattr("waybill.ingest.lane.abort_orphaned_uploads", lambda *_: None)
+        patch.setattr("waybill.archive.ingest.lane.abort_orphaned_uploads", lambda *_: None)
         patch.setattr(failpoints, "reach", lambda name: lane().call(f"at {name}", lambda: None, shared=False))
         logging.disable(logging.CRITICAL)
         try:

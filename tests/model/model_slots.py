@@ -16,12 +16,12 @@ from typing import Any
 from greenlet import GreenletExit, getcurrent, greenlet
 from kazoo.exceptions import BadVersionError, NodeExistsError
 
-from waybill import names
-from waybill.coordination import ZkPaths
-from waybill.ingest.slot_assignment import ExtendedMap, ShardListing, StreamStart, check_checkpoint, extend_map
-from waybill.shards.checkpoint import Checkpoint, PositionKind, ShardPosition
-from waybill.shards.lineage import Shard
-from waybill.shards.slot_map import Assignment, SlotMap, garbage
+from waybill.archive.ingest.slot_assignment import ExtendedMap, ShardListing, StreamStart, check_checkpoint, extend_map
+from waybill.config import names
+from waybill.records.shards.checkpoint import Checkpoint, PositionKind, ShardPosition
+from waybill.records.shards.lineage import Shard
+from waybill.records.shards.slot_map import Assignment, SlotMap, garbage
+from waybill.services.coordination import ZkPaths
 
 __all__ = ["TOPIC", "ModelShard", "Planner", "World"]
 

@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 from model_explorer import Counterexample, Explored, explore, run_schedule
 from model_lanes import LaneSetup, Scenario
 
-from waybill import failpoints
+from waybill.base import failpoints
 
 DEEPER = int(os.environ.get("WAYBILL_MODEL_CHECK", "0"))
 pytestmark = pytest.mark.timeout(0 if DEEPER else 900)

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from model_slots import Pass, Planner, World
 
-from waybill.ingest.slot_assignment import StreamStart
-from waybill.shards.checkpoint import PositionKind
+from waybill.archive.ingest.slot_assignment import StreamStart
+from waybill.records.shards.checkpoint import PositionKind
 
 LATEST = StreamStart(PositionKind.AT_TIMESTAMP)
 STARTS = st.sampled_from([StreamStart(), LATEST])

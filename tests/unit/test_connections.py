@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from waybill.connections import (
+from waybill.base.errors import ConfigError, ConnectionMissing
+from waybill.config.connections import (
     Access,
     AssumedRole,
     CatalogEndpoint,
@@ -20,7 +21,6 @@ from waybill.connections import (
     ZooKeeperEndpoint,
     find_connection,
 )
-from waybill.errors import ConfigError, ConnectionMissing
 
 SECRET = "s3cr3t-value"
 ROLE = {"role_arn": "arn:aws:iam::123456789012:role/archive"}

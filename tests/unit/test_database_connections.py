@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from waybill.connections import find_connection
-from waybill.connections.database import DatabaseEndpoint
-from waybill.errors import ConfigError
-from waybill.replay.database import Database
+from waybill.base.errors import ConfigError
+from waybill.config.connections import find_connection
+from waybill.config.connections.database import DatabaseEndpoint
+from waybill.replay.requests.database import Database
 
 
 def endpoint(text: str) -> DatabaseEndpoint:

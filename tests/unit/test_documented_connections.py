@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from waybill.connections import (
+from waybill.config.connections import (
     CatalogEndpoint,
     KafkaEndpoint,
     RegistryEndpoint,

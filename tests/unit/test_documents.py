@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from waybill.documents import read_document
-from waybill.errors import DocumentTooNew
+from waybill.base.documents import read_document
+from waybill.base.errors import DocumentTooNew
 
 
 @pytest.mark.parametrize("data", [b'{"v":1,"a":7}', '{"v":2,"a":7}'])

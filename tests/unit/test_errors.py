@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from waybill import errors
-from waybill.documents import read_document
+from waybill.base import errors
+from waybill.base.documents import read_document
 
 EXAMPLES = [
     errors.ConfigError("the value is wrong"),

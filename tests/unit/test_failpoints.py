@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from waybill import failpoints
-from waybill.errors import ConfigError
+from waybill.base import failpoints
+from waybill.base.errors import ConfigError
 
 
 @pytest.fixture(autouse=True)

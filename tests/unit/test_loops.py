@@ -24,40 +24,40 @@ import pytest
 import typer
 from group_configs import config_of
 
-import waybill.errors as all_errors
-from waybill.archive import chain, spans
-from waybill.archive.object_scan import ObjectScan
-from waybill.archive.spans import Span, find_fault
-from waybill.cli.targets import StreamsAlone
-from waybill.config.replay import ReplayQuotas
-from waybill.connections import Connection
-from waybill.connections.database import DatabaseEndpoint
-from waybill.coordination.coordinator import Coordinator
-from waybill.errors import StoreUnavailable, UnexpectedFailure
-from waybill.ingest import offset_changes
-from waybill.maintenance import run as maintenance_run
-from waybill.metrics import families
-from waybill.names import TopicPartition
-from waybill.partition import plan as partition_plan
-from waybill.partition import tasks as partition_tasks
-from waybill.replay import worker
-from waybill.replay.claims import Claims
-from waybill.replay.database import Database
-from waybill.replay.index import job as index_job
-from waybill.replay.migrations import migrate
-from waybill.replay.queue import Queue
-from waybill.replay.request import Requested
-from waybill.replay.stored import StoredRequest
-from waybill.replay.targets import S3Target
-from waybill.restore import comparison
-from waybill.restore import run as restore_run
-from waybill.spark import group_job
-from waybill.verify import archive as verify_archive
-from waybill.verify import shards as verify_shards
-from waybill.verify.report import Report
-from waybill.watch.measure import Measured
+import waybill.base.errors as all_errors
+from waybill.archive.chain import chain, spans
+from waybill.archive.chain.object_scan import ObjectScan
+from waybill.archive.chain.spans import Span, find_fault
+from waybill.archive.ingest import offset_changes
+from waybill.archive.restore import comparison
+from waybill.archive.restore import run as restore_run
+from waybill.base.errors import StoreUnavailable, UnexpectedFailure
+from waybill.config.connections import Connection
+from waybill.config.connections.database import DatabaseEndpoint
+from waybill.config.models.replay import ReplayQuotas
+from waybill.config.names import TopicPartition
+from waybill.interfaces.cli.targets import StreamsAlone
+from waybill.replay.requests import worker
+from waybill.replay.requests.claims import Claims
+from waybill.replay.requests.database import Database
+from waybill.replay.requests.index import job as index_job
+from waybill.replay.requests.migrations import migrate
+from waybill.replay.requests.queue import Queue
+from waybill.replay.requests.request import Requested
+from waybill.replay.requests.stored import StoredRequest
+from waybill.replay.requests.targets import S3Target
+from waybill.services.coordination.coordinator import Coordinator
+from waybill.tables.maintenance import run as maintenance_run
+from waybill.tables.partition import plan as partition_plan
+from waybill.tables.partition import tasks as partition_tasks
+from waybill.tables.spark import group_job
+from waybill.watch.metrics import families
+from waybill.watch.promises.measure import Measured
+from waybill.watch.verify import archive as verify_archive
+from waybill.watch.verify import shards as verify_shards
+from waybill.watch.verify.report import Report
 
-PACKAGE = Path(all_errors.__file__).parent
+PACKAGE = Path(all_errors.__file__).parents[1]
 NOW_MS = 1_800_000_000_000
 ELEMENTS = ("a", "b", "c")
 BROKEN = "b"
@@ -213,7 +213,7 @@ def topics_of_shards_that_are_verified(monkeypatch: pytest.MonkeyPatch, work: Wo
 
 
 def parts_of_the_metrics(monkeypatch: pytest.MonkeyPatch, work: Work, _: Path) -> Ran:
-    log = LogTexts.of("waybill.metrics.families", monkeypatch)
+    log = LogTexts.of("waybill.watch.metrics.families", monkeypatch)
     monkeypatch.setattr(families, "_of_promises", lambda _: (work("a"), ())[1])
     monkeypatch.setattr(families, "_of_services", lambda _: (work("b"), ())[1])
     monkeypatch.setattr(families, "_of_usage", lambda *_: (work("c"), ())[1])
@@ -515,39 +515,39 @@ _ONE = "one request of a person or one call: an unexpected exception is its end,
 _WHOLE = "the result of one task, stream or process: the exception goes up, and fails it"
 _DOCUMENT = "the parsers of the documents turn each exception into these errors"
 NO_ELEMENT: dict[str, str] = {
-    "backfill/promotion.py:change_range": _ATTEMPTS,
-    "brokers/readings.py:_without_markers": _CALLER,
-    "cli/__init__.py:run": _ONE,
-    "coordination/coordinator.py:_parse_committed": _DOCUMENT,
-    "coordination/coordinator.py:list_stops": _DOCUMENT,
-    "coordination/coordinator.py:read_slot_reads": _DOCUMENT,
-    "coordination/usage.py:add": _WHOLE,
-    "coordination/usage.py:store_usage": _WHOLE,
-    "dedup/execute.py:_result_of": _WHOLE,
-    "dedup/first_sweep.py:_readable_progress": "it looks for the first snapshot that can be read",
-    "dedup/index_build.py:_build_until_saved": _ATTEMPTS,
-    "dedup/sweep.py:extend_index": _WHOLE,
-    "dedup/sweep.py:merge_index": _WHOLE,
-    "incidents/interim_books.py:read_all": "an object that another watch has merged is no failure",
-    "ingest/gap_acceptance.py:accept_gap": _ATTEMPTS,
-    "ingest/lane.py:_commit_to_consumer_group": _CALLER,
-    "ingest/orphaned_uploads.py:abort_orphaned_uploads": _CALLER,
-    "ingest/protocol.py:_record_slot_read": _CALLER,
-    "ingest/protocol.py:_run_rounds": _ATTEMPTS,
-    "maintenance/table.py:_retry_if_moved": _ATTEMPTS,
-    "partition/files_sink/finalize.py:fetch_log_ends": "the finalizer of the stream fails, so no hour becomes final",
-    "partition/files_sink/upload.py:_create": _ATTEMPTS,
-    "replay/archived.py:_indexed_blocks": _ATTEMPTS,
-    "spark/execute.py:_scan": _WHOLE,
-    "spark/execute.py:result_or_error": _WHOLE,
-    "spark/group_job.py:_append": _CALLER,
-    "spark/group_job.py:run_application": _WHOLE,
-    "staging/services.py:store_usage": _WHOLE,
-    "store/fitness.py:_remember": _WHOLE,
-    "store/probe.py:_try_to_remove": _WHOLE,
-    "watch/status_writer.py:_read_before": _CALLER,
-    "web/actions.py:take": _ONE,
-    "web/trace.py:__call__": _ONE,
+    "tables/backfill/promotion.py:change_range": _ATTEMPTS,
+    "watch/kafka_cluster/readings.py:_without_markers": _CALLER,
+    "interfaces/cli/__init__.py:run": _ONE,
+    "services/coordination/coordinator.py:_parse_committed": _DOCUMENT,
+    "services/coordination/coordinator.py:list_stops": _DOCUMENT,
+    "services/coordination/coordinator.py:read_slot_reads": _DOCUMENT,
+    "services/coordination/usage.py:add": _WHOLE,
+    "services/coordination/usage.py:store_usage": _WHOLE,
+    "tables/dedup/execute.py:_result_of": _WHOLE,
+    "tables/dedup/first_sweep.py:_readable_progress": "it looks for the first snapshot that can be read",
+    "tables/dedup/index_build.py:_build_until_saved": _ATTEMPTS,
+    "tables/dedup/sweep.py:extend_index": _WHOLE,
+    "tables/dedup/sweep.py:merge_index": _WHOLE,
+    "watch/incidents/interim_books.py:read_all": "an object that another watch has merged is no failure",
+    "archive/ingest/gap_acceptance.py:accept_gap": _ATTEMPTS,
+    "archive/ingest/lane.py:_commit_to_consumer_group": _CALLER,
+    "archive/ingest/orphaned_uploads.py:abort_orphaned_uploads": _CALLER,
+    "archive/ingest/protocol.py:_record_slot_read": _CALLER,
+    "archive/ingest/protocol.py:_run_rounds": _ATTEMPTS,
+    "tables/maintenance/table.py:_retry_if_moved": _ATTEMPTS,
+    "tables/partition/files_sink/finalize.py:fetch_log_ends": "the stream's finalizer fails, and no hour becomes final",
+    "tables/partition/files_sink/upload.py:_create": _ATTEMPTS,
+    "replay/requests/archived.py:_indexed_blocks": _ATTEMPTS,
+    "tables/spark/execute.py:_scan": _WHOLE,
+    "tables/spark/execute.py:result_or_error": _WHOLE,
+    "tables/spark/group_job.py:_append": _CALLER,
+    "tables/spark/group_job.py:run_application": _WHOLE,
+    "tables/staging/services.py:store_usage": _WHOLE,
+    "services/store/fitness.py:_remember": _WHOLE,
+    "services/store/probe.py:_try_to_remove": _WHOLE,
+    "watch/promises/status_writer.py:_read_before": _CALLER,
+    "interfaces/web/actions.py:take": _ONE,
+    "interfaces/web/trace.py:__call__": _ONE,
 }
 """Places that catch errors of Waybill and not the others, and why they need not."""
 

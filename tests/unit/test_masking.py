@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from pages_under_test import PREFIX, Pages
 from sample_status import sample_status
 
-import waybill.notify.channels as channels
-from waybill.connections import Connection
-from waybill.connections.masking import mask_urls_in_log, masked_url, without_urls
-from waybill.replay.targets import WebhookTarget
-from waybill.web.frame import Role
+import waybill.watch.notify.channels as channels
+from waybill.config.connections import Connection
+from waybill.config.connections.masking import mask_urls_in_log, masked_url, without_urls
+from waybill.interfaces.web.frame import Role
+from waybill.replay.requests.targets import WebhookTarget
 
 SECRET = "T0KEN8f3a"
 URL = f"https://hooks.example.com:8443/services/{SECRET}?key={SECRET}"

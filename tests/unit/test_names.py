@@ -11,10 +11,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from waybill import names
-from waybill.coordination.paths import ZkPaths
-from waybill.errors import ConfigError
-from waybill.names import BackupName, Extension, FileExtension, Period, TopicPartition
+from waybill.base.errors import ConfigError
+from waybill.config import names
+from waybill.config.names import BackupName, Extension, FileExtension, Period, TopicPartition
+from waybill.services.coordination.paths import ZkPaths
 
 TOPICS = st.from_regex(r"[a-zA-Z0-9._-]{1,249}", fullmatch=True).filter(lambda t: t not in {".", ".."})
 SEGMENTS = st.from_regex(r"[A-Za-z0-9!_.*'()=-]{1,20}", fullmatch=True).filter(lambda s: s not in {".", ".."})

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from waybill import names
-from waybill.config import load_config
-from waybill.errors import ConfigError
-from waybill.names import Folder
+from waybill.base.errors import ConfigError
+from waybill.config import names
+from waybill.config.models import load_config
+from waybill.config.names import Folder
 
 PACKAGE = Path(names.__file__).parent
 OF_A_FILES_SINK = {"sink_root", "prefix", "period_of_key"}
-"""Functions of `names/files_sink.py` whose keys are the user's."""
+"""Functions of `config/names/files_sink.py` whose keys are the user's."""
 
 
 def calls_of(name: str) -> list[tuple[str, str, ast.Call]]:

@@ -10,12 +10,12 @@ from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from waybill.cli.render import Column, print_table
-from waybill.config.promises import PromiseSeverity
-from waybill.errors import UnexpectedFailure
-from waybill.incidents.failures import Failures
-from waybill.incidents.finding import Finding, Verdict
-from waybill.printable import printable
+from waybill.base.errors import UnexpectedFailure
+from waybill.base.printable import printable
+from waybill.config.models.promises import PromiseSeverity
+from waybill.interfaces.cli.render import Column, print_table
+from waybill.watch.incidents.failures import Failures
+from waybill.watch.incidents.finding import Finding, Verdict
 
 HOSTILE = (
     "[red]group[/red]",

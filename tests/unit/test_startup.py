@@ -28,12 +28,12 @@ streams:
 
 CODE = f"""
 import json, sys
-from waybill.config import load_config
-from waybill.connections import S3Endpoint
-from waybill.coordination import Coordinator
-from waybill.ingest import plan_lanes, run_lane
-from waybill.sources.kafka import KafkaSource
-from waybill.store import Store
+from waybill.config.models import load_config
+from waybill.config.connections import S3Endpoint
+from waybill.services.coordination import Coordinator
+from waybill.archive.ingest import plan_lanes, run_lane
+from waybill.services.kafka.kafka import KafkaSource
+from waybill.services.store import Store
 config = load_config()
 with Store(S3Endpoint(endpoint_url="http://127.0.0.1:1", access_key="a", secret_key="b"), "archive"):
     pass

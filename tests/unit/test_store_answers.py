@@ -11,9 +11,9 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from waybill.connections import S3Endpoint
-from waybill.errors import ConfigError, ObjectExists, StoreUnavailable
-from waybill.store import Store, calls
+from waybill.base.errors import ConfigError, ObjectExists, StoreUnavailable
+from waybill.config.connections import S3Endpoint
+from waybill.services.store import Store, calls
 
 CONFLICT = (409, "<Error><Code>ConditionalRequestConflict</Code><Message>in flight</Message></Error>")
 REFUSED = (412, "<Error><Code>PreconditionFailed</Code><Message>exists</Message></Error>")

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waybill.config.quantities import whole_number
-from waybill.errors import GapRefused
-from waybill.ingest.gap_acceptance import SeenGap
-from waybill.names import LAST_OFFSET, MAX_PARTITION, TopicPartition, parse_offsets
+from waybill.archive.ingest.gap_acceptance import SeenGap
+from waybill.base.errors import GapRefused
+from waybill.config.models.quantities import whole_number
+from waybill.config.names import LAST_OFFSET, MAX_PARTITION, TopicPartition, parse_offsets
 
 
 @given(st.integers(0, 10**30), st.integers(0, 10**20), st.integers(0, 5))

@@ -11,7 +11,7 @@ import typer
 from devstack.state import project_root
 from devstack.supply_chain import audit as audits
 from devstack.supply_chain import images
-from waybill.errors import StackError
+from waybill.base.errors import StackError
 
 app = typer.Typer(
     help="The supply chain: advisories, and digests of images.", add_completion=False, pretty_exceptions_enable=False

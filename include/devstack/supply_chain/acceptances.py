@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from waybill.errors import StackError
+from waybill.base.errors import StackError
 
 ACCEPTED = Path(__file__).with_name("accepted.yaml")
 _FIELDS = {"id", "package", "by", "accepted_on", "until", "why"}

@@ -17,7 +17,7 @@ from typing import Any
 from packaging.version import InvalidVersion, Version
 
 from devstack.supply_chain.locks import Ecosystem, Locked, normal_name
-from waybill.errors import StackError
+from waybill.base.errors import StackError
 
 STORED = Path(__file__).with_name("advisories.json")
 _FORMAT = 1

@@ -11,7 +11,7 @@ from devstack.supply_chain import acceptances, advisories, osv
 from devstack.supply_chain.acceptances import Acceptance
 from devstack.supply_chain.advisories import Advisory, AdvisoryFile
 from devstack.supply_chain.locks import Locked, locked_packages
-from waybill.errors import StackError
+from waybill.base.errors import StackError
 
 OLD_DAYS = 30
 """The age at which a stored file is called old."""

@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from waybill.errors import StackError
+from waybill.base.errors import StackError
 
 FILES = ("Dockerfile", "docker-compose.yaml")
 WITHOUT_DIGEST = Path(__file__).with_name("images-without-digest.txt")

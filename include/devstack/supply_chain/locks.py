@@ -8,7 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from devstack.jars import DIGESTS
-from waybill.errors import StackError
+from waybill.base.errors import StackError
 
 REQUIREMENTS = ("requirements.txt", "requirements-dev.txt", "requirements-spark.txt", "requirements-image.txt")
 COORDINATES = Path(__file__).with_name("jars.coordinates")

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_exponential
 
-from waybill.errors import StackError
+from waybill.base.errors import StackError
 
 SOURCE = "https://api.osv.dev"
 _TIMEOUT_SECONDS = 20.0

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from waybill.records._kernels import Array, Int, allocation_free, inlined
+from waybill.records.batches._kernels import Array, Int, allocation_free, inlined
 
 __all__ = ["Kind", "Scratch", "find_fields"]
 

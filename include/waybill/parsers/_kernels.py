@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from waybill.records._kernels import Array, compiled
+from waybill.records.batches._kernels import Array, compiled
 
 __all__ = ["mark_huge_numbers"]
 

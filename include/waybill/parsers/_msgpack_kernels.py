@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from waybill.records._kernels import Array, Int, compiled
+from waybill.records.batches._kernels import Array, Int, compiled
 
 __all__ = ["mark_many_other_keys"]
 

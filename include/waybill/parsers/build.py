@@ -13,7 +13,8 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from waybill.config import (
+from waybill.base.errors import ParserBroken, UnexpectedFailure, WaybillError
+from waybill.config.models import (
     AvroParser,
     Columns,
     DelimitedParser,
@@ -24,8 +25,7 @@ from waybill.config import (
     RawParser,
     RegexParser,
 )
-from waybill.config.parsing import make_parser
-from waybill.errors import ParserBroken, UnexpectedFailure, WaybillError
+from waybill.config.models.parsing import make_parser
 from waybill.parsers.json import JsonMessages
 from waybill.parsers.msgpack import MsgpackMessages
 from waybill.parsers.protocol import EVENT_TIME_TYPE, Parsed, Parser, Reason, arrow_type, reason

@@ -29,7 +29,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from waybill.config import Column, ColumnKind, Columns, ColumnType, EventTimeFormat, WrongType
+from waybill.config.models import Column, ColumnKind, Columns, ColumnType, EventTimeFormat, WrongType
 from waybill.parsers.column_values import convert_values, to_date, to_float, to_whole_number
 from waybill.parsers.protocol import ColumnErrors, ColumnValueError, Parsed, arrow_type, column_error
 from waybill.parsers.timestamps import convert_times, shorten

@@ -40,7 +40,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from waybill.config import Column, ColumnKind, ColumnType, EventTimeFormat
+from waybill.config.models import Column, ColumnKind, ColumnType, EventTimeFormat
 from waybill.parsers.protocol import ColumnErrors, ColumnValueError, arrow_type
 from waybill.parsers.timestamps import convert_times, shorten, type_name
 

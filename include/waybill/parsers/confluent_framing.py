@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from waybill.parsers.documents import UnreadableMessage
 from waybill.parsers.protocol import Reason
-from waybill.records._kernels import Array
+from waybill.records.batches._kernels import Array
 
 __all__ = ["CONFLUENT_BYTES", "MessageBuffer", "framing_error", "message_buffer", "schema_ids"]
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from waybill.config import Column, ColumnKind, Columns, ColumnType, EventTime, FieldPath, WrongType
+from waybill.config.models import Column, ColumnKind, Columns, ColumnType, EventTime, FieldPath, WrongType
 from waybill.parsers.column_values import convert_values, from_exact, may_be_rounded
 from waybill.parsers.protocol import ColumnErrors, ColumnValueError, Parsed, Reason, column_error, reason
 from waybill.parsers.timestamps import convert_times, type_name

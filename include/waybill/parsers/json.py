@@ -19,7 +19,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from waybill.config import Column, JsonParser
+from waybill.config.models import Column, JsonParser
 from waybill.parsers.documents import DocumentFormat, DocumentReader, Getter
 from waybill.parsers.named_fields import NamedFieldReader, Rows
 from waybill.parsers.plain_json import PlainJsonReader

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from waybill.config import Columns, MsgpackParser
+from waybill.config.models import Columns, MsgpackParser
 from waybill.parsers._msgpack_kernels import mark_many_other_keys
 from waybill.parsers.documents import DocumentFormat, DocumentReader
 from waybill.parsers.named_fields import content_of

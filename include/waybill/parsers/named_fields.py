@@ -26,7 +26,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from waybill.config import Column, ColumnKind, EventTime, EventTimeFormat, FieldPath
+from waybill.config.models import Column, ColumnKind, EventTime, EventTimeFormat, FieldPath
 from waybill.parsers._kernels import mark_huge_numbers
 from waybill.parsers.documents import DocumentColumns
 from waybill.parsers.protocol import Parsed

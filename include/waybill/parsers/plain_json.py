@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from waybill.config import EventTime, EventTimeFormat, FieldPath
+from waybill.config.models import EventTime, EventTimeFormat, FieldPath
 from waybill.parsers._json_kernels import Kind, Scratch, find_fields
 from waybill.parsers.named_fields import Rows, content_of
 from waybill.parsers.protocol import Parsed
 from waybill.parsers.timestamps import convert_times, convert_whole_numbers, whole_number_bounds
-from waybill.records._kernels import fill_bytes
+from waybill.records.batches._kernels import fill_bytes
 
 if TYPE_CHECKING:
     _Bytes = np.ndarray[Any, np.dtype[np.uint8]]

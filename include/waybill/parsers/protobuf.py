@@ -24,7 +24,7 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from waybill.config import Column, FieldPath, ProtobufFraming, ProtobufParser
+from waybill.config.models import Column, FieldPath, ProtobufFraming, ProtobufParser
 from waybill.parsers.confluent_framing import CONFLUENT_BYTES, framing_error, message_buffer, schema_ids
 from waybill.parsers.documents import MISSING, DocumentFormat, DocumentReader, UnreadableMessage
 from waybill.parsers.protocol import Parsed, Reason

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from waybill.config import ColumnKind, ColumnType
+from waybill.config.models import ColumnKind, ColumnType
 
 __all__ = [
     "EVENT_TIME_TYPE",
@@ -70,7 +70,7 @@ class Parser(Protocol):
         """The name of the parser in the config and in the quarantine."""
 
     def parse(self, messages: pa.RecordBatch) -> Parsed:
-        """Parse messages of `waybill.records.decode.MESSAGE_SCHEMA`, without tombstones.
+        """Parse messages of `waybill.records.batches.decode.MESSAGE_SCHEMA`, without tombstones.
 
         A message that cannot be parsed gets an error. The content of a message must never make this method raise.
         """

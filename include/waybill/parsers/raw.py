@@ -7,7 +7,7 @@ import pyarrow.compute as pc
 
 from waybill.parsers.protocol import EVENT_TIME_TYPE, Parsed, Reason, reason
 from waybill.parsers.timestamps import MAX_MICROSECONDS, MIN_MICROSECONDS
-from waybill.records.decode import NO_TIMESTAMP_US
+from waybill.records.batches.decode import NO_TIMESTAMP_US
 
 __all__ = ["RawMessages"]
 

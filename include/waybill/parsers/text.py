@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from waybill.config import Columns, DelimitedParser, EventTimeFormat, RegexParser
+from waybill.config.models import Columns, DelimitedParser, EventTimeFormat, RegexParser
 from waybill.parsers.column_texts import NO_TEXT, TextColumns, scatter
 from waybill.parsers.protocol import Parsed, Reason, reason
 from waybill.parsers.timestamps import convert_times

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from waybill.config import EventTimeFormat
+from waybill.config.models import EventTimeFormat
 from waybill.parsers.protocol import EVENT_TIME_TYPE, Reason, reason
 
 if TYPE_CHECKING:

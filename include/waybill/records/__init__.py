@@ -1,44 +1,5 @@
-"""Kafka's record batches, format v2: framing and checks, decoding to Arrow, encoding, compression.
+"""Kafka's record batches as bytes and as Arrow, and the shards of a Kinesis stream as numbers and ranges.
 
-- `framing`: where each batch starts and ends, its header and its CRC. Exported here.
-- `decode`: from batches to Arrow, with compiled loops (numba, pyarrow).
-- `encode`: from messages to batches, for tests, benchmarks and restores.
-- `compression`: Kafka's four codecs, and recompression of uncompressed batches (cramjam).
-
-Import the last three where they are used: an ingest lane of the format `kafka` needs neither numba nor pyarrow, and a
-lane starts every minute.
+- `batches`: frame, check, decode, encode and compress record batches of format v2.
+- `shards`: the map of shards onto slots, and checkpoints.
 """
-
-from waybill.records.framing import (
-    HEADER_BYTES,
-    BatchHeader,
-    Codec,
-    ControlType,
-    Frame,
-    Frames,
-    TimestampType,
-    check_crc,
-    control_type,
-    empty_batch,
-    frames,
-    is_abort_marker,
-    read_frames,
-    read_header,
-)
-
-__all__ = [
-    "HEADER_BYTES",
-    "BatchHeader",
-    "Codec",
-    "ControlType",
-    "Frame",
-    "Frames",
-    "TimestampType",
-    "check_crc",
-    "control_type",
-    "empty_batch",
-    "frames",
-    "is_abort_marker",
-    "read_frames",
-    "read_header",
-]

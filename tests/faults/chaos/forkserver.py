@@ -123,8 +123,8 @@ def _child(server_pid: int, inherited: tuple[socket.socket, ...], request: dict[
 
 
 def _work(request: dict[str, Any]) -> int:
-    from waybill import failpoints
-    from waybill.errors import WaybillError
+    from waybill.base import failpoints
+    from waybill.base.errors import WaybillError
 
     patch(**{name: value for name, value in request["patches"].items() if name != "partition"})
     if request["failpoints"]:
@@ -142,15 +142,15 @@ def _work(request: dict[str, Any]) -> int:
 
 
 def _plan(request: dict[str, Any]) -> dict[str, Any]:
-    from waybill.config import load_config
-    from waybill.ingest import plan_lanes
+    from waybill.archive.ingest import plan_lanes
+    from waybill.config.models import load_config
 
     return {"lanes": [lane.model_dump(mode="json") for lane in plan_lanes(load_config(), request["stream"])]}
 
 
 def _lane(request: dict[str, Any]) -> dict[str, Any]:
-    from waybill.config import load_config
-    from waybill.ingest import Lane, run_lane
+    from waybill.archive.ingest import Lane, run_lane
+    from waybill.config.models import load_config
 
     lane = Lane.model_validate(request["lane"])
     return {"report": run_lane(load_config(), lane).model_dump(mode="json")}
@@ -158,7 +158,7 @@ def _lane(request: dict[str, Any]) -> dict[str, Any]:
 
 def _command(request: dict[str, Any]) -> dict[str, Any]:
     """`waybill …`, as the command line runs it."""
-    from waybill.cli import main as waybill
+    from waybill.interfaces.cli import main as waybill
 
     sys.argv = ["waybill", *request["arguments"]]
     try:
@@ -170,9 +170,9 @@ def _command(request: dict[str, Any]) -> dict[str, Any]:
 
 def _partition(request: dict[str, Any]) -> dict[str, Any]:
     """What `spark_jobs/partition.py` runs, with the tasks in this process."""
-    from waybill.config import load_config
-    from waybill.partition.run import run_to_the_end
-    from waybill.partition.tasks import run_task
+    from waybill.config.models import load_config
+    from waybill.tables.partition.run import run_to_the_end
+    from waybill.tables.partition.tasks import run_task
 
     config, name = load_config(), request["stream"]
     stream = config.stream(name)
@@ -201,18 +201,18 @@ def patch(
     proxy for each `host:port` of a broker, since brokers say themselves where they are; `commit_guard`: without it, a
     commit to a table does not look whether a rival has committed the same.
     """
-    from waybill import store
-    from waybill.sources import kafka as source
-    from waybill.sources import transport
-    from waybill.store import calls
-    from waybill.store import store as module_of_store
+    from waybill.services import store
+    from waybill.services.kafka import kafka as source
+    from waybill.services.kafka import transport
+    from waybill.services.store import calls
+    from waybill.services.store import store as module_of_store
 
     # The harness counts and hurts the calls of the protocol, and its S3 may be unfit on purpose (GUARD=off).
     assert module_of_store.ensure_fit
     module_of_store.ensure_fit = lambda *_: None
     if not commit_guard:
-        # `waybill.tables.publish` is a function, too, which hides the module of that name.
-        module = importlib.import_module("waybill.tables.publish")
+        # `waybill.tables.iceberg.publish` is a function, too, which hides the module of that name.
+        module = importlib.import_module("waybill.tables.iceberg.publish")
         assert module._is_published
         module._is_published = lambda *_: False
     if part_bytes is not None:
@@ -238,14 +238,14 @@ def _preload() -> None:
     """Import what lanes and `waybill verify` need, and let botocore parse its models."""
     import botocore.session  # noqa: F401
 
-    import waybill.cli.app
-    import waybill.cli.verify  # noqa: F401
+    import waybill.interfaces.cli.app
+    import waybill.interfaces.cli.verify  # noqa: F401
     from waybill import ingest  # noqa: F401
-    from waybill.config import load_config  # noqa: F401
-    from waybill.connections import S3Endpoint
-    from waybill.coordination import Coordinator  # noqa: F401
-    from waybill.sources.kafka import KafkaSource  # noqa: F401
-    from waybill.store.calls import store_client
+    from waybill.config.connections import S3Endpoint
+    from waybill.config.models import load_config  # noqa: F401
+    from waybill.services.coordination import Coordinator  # noqa: F401
+    from waybill.services.kafka.kafka import KafkaSource  # noqa: F401
+    from waybill.services.store.calls import store_client
 
     endpoint = S3Endpoint(endpoint_url="http://127.0.0.1:1", access_key="none", secret_key="none")
     store_client(endpoint).close()

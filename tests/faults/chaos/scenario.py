@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from chaos.producers import ProducerKind, ProducerPlan
 from chaos.s3_proxy import CallFault, Effect, S3Call
-from waybill import failpoints
+from waybill.base import failpoints
 
 __all__ = ["LaneAction", "LaneFault", "Scenario", "ServerFault", "draw", "draw_server_fault"]
 

@@ -17,14 +17,14 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from devstack import Stack
 from kafka_chaos.scenario import Hit, Hurt, Scenario, Step, expected_of, expected_promises
-from waybill.brokers.isr_history import ReplicaState
-from waybill.config import load_config
-from waybill.connections import Connection, find_connection
-from waybill.incidents.finding import REACHABLE
-from waybill.names import kafka_memory_key
-from waybill.store import Store
-from waybill.watch.kafka_figures import KafkaMemory
-from waybill.watch.run import run_watch
+from waybill.config.connections import Connection, find_connection
+from waybill.config.models import load_config
+from waybill.config.names import kafka_memory_key
+from waybill.services.store import Store
+from waybill.watch.incidents.finding import REACHABLE
+from waybill.watch.kafka_cluster.isr_history import ReplicaState
+from waybill.watch.promises.kafka_figures import KafkaMemory
+from waybill.watch.promises.run import run_watch
 
 __all__ = ["Played", "play"]
 

@@ -10,7 +10,7 @@ from chaos.s3_proxy import CallFault, Effect, S3Call
 from chaos.scenario import LaneAction, LaneFault, Scenario, ServerFault
 
 from kinesis_chaos.producers import PutKind, PutPlan, ReshardPlan
-from waybill import failpoints
+from waybill.base import failpoints
 
 __all__ = ["CallHurt", "KinesisScenario", "draw", "draw_server_fault"]
 

@@ -25,10 +25,10 @@ __all__ = ["PRELOAD", "KinesisResult", "KinesisScene"]
 
 PRELOAD = (
     "tenacity",
-    "waybill.ingest.slot_source",
-    "waybill.ingest.slot_assignment",
-    "waybill.ingest.slot_fetching",
-    "waybill.sources.kinesis",
+    "waybill.archive.ingest.slot_source",
+    "waybill.archive.ingest.slot_assignment",
+    "waybill.archive.ingest.slot_fetching",
+    "waybill.services.kinesis",
 )
 """What lanes of Kinesis import besides those of Kafka."""
 

@@ -14,7 +14,10 @@ from typing import Any
 
 from partition_scenes import Scene
 
-from waybill.backfill import (
+from waybill.base.errors import BackfillRefused
+from waybill.config.models import Config
+from waybill.config.names import TopicPartition, backfill_tag
+from waybill.tables.backfill import (
     Action,
     Choice,
     Request,
@@ -25,12 +28,9 @@ from waybill.backfill import (
     request_backfill,
     run_backfill,
 )
-from waybill.backfill.events import events_of
-from waybill.config import Config
-from waybill.errors import BackfillRefused
-from waybill.names import TopicPartition, backfill_tag
-from waybill.staging.driver import OnStep
-from waybill.tables.state import read_retries
+from waybill.tables.backfill.events import events_of
+from waybill.tables.iceberg.state import read_retries
+from waybill.tables.staging.driver import OnStep
 
 __all__ = ["BUILD_STEPS", "CHANGE_STEPS", "Backfills"]
 

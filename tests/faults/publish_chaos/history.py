@@ -22,10 +22,7 @@ from partition_scenes import Scene, in_this_process, new_scene
 from pyiceberg.table.snapshots import Snapshot
 
 from publish_chaos.backfills import BUILD_STEPS, CHANGE_STEPS, Backfills, version_of
-from waybill.audit import find_audit, find_decision
-from waybill.audit.decisions import DecisionKind
-from waybill.backfill import Action
-from waybill.errors import (
+from waybill.base.errors import (
     BackfillRefused,
     BackfillUnderWay,
     CommitConflict,
@@ -34,14 +31,17 @@ from waybill.errors import (
     PublicationRejected,
     WaybillError,
 )
-from waybill.names import TopicPartition, plans_prefix
-from waybill.partition.holds import decide_hold
-from waybill.partition.plan import Plan
-from waybill.partition.run import run_partition
-from waybill.quarantine.retry import retry_quarantine
-from waybill.quarantine.row_filter import RowFilter
-from waybill.records.encode import Record
-from waybill.tables.state import BACKFILL_PROPERTY, PLAN_PROPERTY, RETRIES_PROPERTY, ancestry
+from waybill.config.names import TopicPartition, plans_prefix
+from waybill.records.batches.encode import Record
+from waybill.tables.audit import find_audit, find_decision
+from waybill.tables.audit.decisions import DecisionKind
+from waybill.tables.backfill import Action
+from waybill.tables.iceberg.state import BACKFILL_PROPERTY, PLAN_PROPERTY, RETRIES_PROPERTY, ancestry
+from waybill.tables.partition.holds import decide_hold
+from waybill.tables.partition.plan import Plan
+from waybill.tables.partition.run import run_partition
+from waybill.tables.quarantine.retry import retry_quarantine
+from waybill.tables.quarantine.row_filter import RowFilter
 
 __all__ = ["Fault", "History", "HistoryResult"]
 

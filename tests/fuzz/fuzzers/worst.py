@@ -23,17 +23,17 @@ import msgpack
 
 from fuzzers.mutation import varint
 from fuzzers.targets import kinesis, parsed, protobuf, registry, text
-from waybill.documents import read_document
-from waybill.errors import DamagedObject
-from waybill.formats.text import read_values
+from waybill.archive.formats.text import read_values
+from waybill.base.documents import read_document
+from waybill.base.errors import DamagedObject
 from waybill.parsers import Parser, build_parser
-from waybill.records import Codec
-from waybill.records.decode import decode, decode_offsets
-from waybill.records.encode import Record, encode_batch
-from waybill.records.framing import check_crc, empty_batch, frames, read_frames
-from waybill.sources.kinesis.aggregates import MAGIC
-from waybill.sources.kinesis.answers import RawRecord
-from waybill.sources.kinesis.messages import encode_records
+from waybill.records.batches import Codec
+from waybill.records.batches.decode import decode, decode_offsets
+from waybill.records.batches.encode import Record, encode_batch
+from waybill.records.batches.framing import check_crc, empty_batch, frames, read_frames
+from waybill.services.kinesis.aggregates import MAGIC
+from waybill.services.kinesis.answers import RawRecord
+from waybill.services.kinesis.messages import encode_records
 
 FLOOR_SECONDS = 0.02
 """Less work than this is too short to compare, and no risk."""

@@ -13,7 +13,7 @@ import pytest
 from devstack.supply_chain import acceptances, advisories, audit, locks, osv
 from devstack.supply_chain.advisories import advisory_of
 from devstack.supply_chain.locks import Ecosystem, Locked
-from waybill.errors import StackError
+from waybill.base.errors import StackError
 
 ROOT = Path(__file__).parents[3]
 TODAY = date(2026, 11, 25)

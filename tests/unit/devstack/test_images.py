@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from devstack.supply_chain import images
-from waybill.errors import StackError
+from waybill.base.errors import StackError
 
 ROOT = Path(__file__).parents[3]
 DIGEST = f"sha256:{'ab' * 32}"

@@ -10,7 +10,7 @@ import pytest
 
 from devstack import kinesis
 from devstack.kinesis import KinesisEmulator, emulator_home, node_binary
-from waybill.errors import StackError
+from waybill.base.errors import StackError
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from devstack import preflight
-from waybill.errors import StackError
+from waybill.base.errors import StackError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,7 @@ import pytest
 
 from devstack.jars import DIGESTS, ICEBERG, KAFKA, TEST_DIGESTS, JarSet, check_digests, resolve
 from devstack.preflight import Java
-from waybill.errors import StackError
+from waybill.base.errors import StackError
 
 ROOT = Path(__file__).parents[3]
 

@@ -6,7 +6,7 @@ import random
 
 import pyarrow as pa
 
-from waybill.config import JsonParser
+from waybill.config.models import JsonParser
 from waybill.parsers.plain_json import PlainJsonReader
 
 CONFIG = JsonParser.model_validate({"event_time": {"field": "a.at", "format": "epoch_ms"}, "message_id": "id"})

@@ -15,7 +15,7 @@ from avro_messages import EVERYTHING, encoded
 from parsing import batch, check, ids, parse, parser_config, reasons, times
 from pydantic import TypeAdapter, ValidationError
 
-from waybill.config import Columns, ParserConfig
+from waybill.config.models import Columns, ParserConfig
 from waybill.parsers import build_parser
 
 BOOKING: dict[str, Any] = {

@@ -13,11 +13,11 @@ from avro_messages import encoded
 from parsing import batch, check, ids, parser_config, reasons, times
 from pydantic import TypeAdapter
 
-from waybill.clients.registry import SchemaRegistry
-from waybill.config import Columns
-from waybill.errors import RegistryRefused
+from waybill.base.errors import RegistryRefused
+from waybill.config.models import Columns
 from waybill.parsers import Parsed, build_parser
 from waybill.parsers.avro import messages as avro_messages_module
+from waybill.services.clients.registry import SchemaRegistry
 
 GOOD = {"type": "record", "name": "Good", "fields": [{"name": "at", "type": "long"}, {"name": "id", "type": "string"}]}
 GOOD_ID = 7

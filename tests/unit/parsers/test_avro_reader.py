@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from parsing import slow_examples
 
-from waybill.config.avro_schemas import read_avro_schema
-from waybill.config.schema_parsers import AvroLimits
+from waybill.config.models.avro_schemas import read_avro_schema
+from waybill.config.models.schema_parsers import AvroLimits
 from waybill.parsers.avro._kernels import is_utf8
 from waybill.parsers.avro.reader import SchemaReader
 from waybill.parsers.confluent_framing import MessageBuffer

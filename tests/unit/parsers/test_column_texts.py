@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waybill.config import Column
+from waybill.config.models import Column
 from waybill.parsers.column_texts import convert_texts
 from waybill.parsers.protocol import arrow_type
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from waybill.config import Column
+from waybill.config.models import Column
 from waybill.parsers import column_values
 from waybill.parsers.column_values import convert_values
 from waybill.parsers.protocol import arrow_type

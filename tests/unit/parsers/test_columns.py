@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from parsing import batch, parser_config, slow_examples
 
-from waybill.config import Column
+from waybill.config.models import Column
 from waybill.parsers import Parsed, build_parser
 
 pack = msgspec.msgpack.encode

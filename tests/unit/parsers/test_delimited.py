@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from parsing import ids, parse, parser_config, reasons, slow_examples, times
 
-from waybill.config import ParserConfig
+from waybill.config.models import ParserConfig
 from waybill.parsers import Reason
 from waybill.parsers.timestamps import BadEventTime, to_microseconds
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from parsing import batch, ids, parse, parser_config, reasons, times
 
-from waybill.config import ParserConfig
-from waybill.config.columns import Column
+from waybill.config.models import ParserConfig
+from waybill.config.models.columns import Column
 from waybill.parsers import build_parser
 
 AT = {"field": "at", "format": "epoch_ms"}

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from parsing import batch, parser_config, reasons
 from test_field_cases import protobuf as protobuf_parser
 
-from waybill.config.columns import Column
+from waybill.config.models.columns import Column
 from waybill.parsers import Parsed, build_parser
 from waybill.parsers.protocol import MAX_REASON_CHARACTERS, bounded_reason
 from waybill.parsers.timestamps import shorten

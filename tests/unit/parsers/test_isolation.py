@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from parsing import parser_config
 
-from waybill.errors import RegistryUnavailable
+from waybill.base.errors import RegistryUnavailable
 from waybill.parsers import Parsed, Reason, build_parser
 from waybill.parsers.build import IsolatingParser
 from waybill.parsers.protocol import EVENT_TIME_TYPE, MAX_REASON_CHARACTERS, bounded_reasons, reason

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from parsing import slow_examples
 
-from waybill.config import JsonParser
+from waybill.config.models import JsonParser
 from waybill.parsers import Parsed, Reason, build_parser
-from waybill.records.decode import MESSAGE_SCHEMA
+from waybill.records.batches.decode import MESSAGE_SCHEMA
 
 
 def parser_config(**fields: object) -> JsonParser:

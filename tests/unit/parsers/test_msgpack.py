@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from parsing import batch, ids, parse, parser_config, reasons, slow_examples, times
 
-from waybill.config import Column, ParserConfig
+from waybill.config.models import Column, ParserConfig
 from waybill.parsers import build_parser
 
 pack = msgspec.msgpack.encode

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from waybill.config import Column, JsonParser
+from waybill.config.models import Column, JsonParser
 from waybill.parsers import Parsed
 from waybill.parsers.json import JsonMessages
 from waybill.parsers.named_fields import NamedFieldReader
 from waybill.parsers.plain_json import PlainJsonReader
-from waybill.records.decode import MESSAGE_SCHEMA
+from waybill.records.batches.decode import MESSAGE_SCHEMA
 
 CONFIGS = {
     "flat": {"event_time": {"field": "at", "format": "epoch_ms"}, "message_id": "id"},

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from parsing import batch, check, ids, parse, parser_config, reasons, times
 from pydantic import TypeAdapter, ValidationError
 
-from waybill.config import Columns, ParserConfig, ProtobufParser
-from waybill.config.schemas import find_message
+from waybill.config.models import Columns, ParserConfig, ProtobufParser
+from waybill.config.models.schemas import find_message
 from waybill.parsers import build_parser
 
 

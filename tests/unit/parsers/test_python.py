@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from parsing import batch, check, parser_config, reasons, times
 from pydantic import ValidationError
 
-from waybill.config import Column
-from waybill.errors import ParserBroken
+from waybill.base.errors import ParserBroken
+from waybill.config.models import Column
 from waybill.parsers import Parsed, build_parser
 from waybill.parsers.protocol import EVENT_TIME_TYPE
-from waybill.records.decode import MESSAGE_SCHEMA
+from waybill.records.batches.decode import MESSAGE_SCHEMA
 
 MODULE = """
 import pyarrow as pa

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from parsing import batch, check, parser_config
 
-from waybill.config import ParserConfig
+from waybill.config.models import ParserConfig
 from waybill.parsers import build_parser
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waybill.config import EventTimeFormat
+from waybill.config.models import EventTimeFormat
 from waybill.parsers.timestamps import MAX_MICROSECONDS, MIN_MICROSECONDS, BadEventTime, convert_times, to_microseconds
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from parsing import batch, check, parser_config
 
-from waybill.config.columns import Column
+from waybill.config.models.columns import Column
 from waybill.parsers import build_parser
 
 JSON = parser_config(name="json", event_time={"field": "t", "format": "epoch_ms"})

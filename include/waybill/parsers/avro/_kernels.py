@@ -13,7 +13,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from waybill.records._kernels import Array, Int, compiled
+from waybill.records.batches._kernels import Array, Int, compiled
 
 FREE_STEPS = 4_096
 """The steps that each message has in addition to those for its bytes."""

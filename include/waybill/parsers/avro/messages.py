@@ -15,17 +15,17 @@ from types import MappingProxyType
 import numpy as np
 import pyarrow as pa
 
-from waybill.clients.registry import MAX_SCHEMA_ID, SchemaRegistry, UnusableSchema
-from waybill.config import AvroFraming, AvroParser, Column, FieldPath
-from waybill.config.avro_schemas import AvroSchema, read_avro_schema
-from waybill.config.schema_parsers import AvroLimits
-from waybill.connections import RegistryEndpoint, find_connection
-from waybill.errors import ConfigError, UnexpectedFailure
+from waybill.base.errors import ConfigError, UnexpectedFailure
+from waybill.config.connections import RegistryEndpoint, find_connection
+from waybill.config.models import AvroFraming, AvroParser, Column, FieldPath
+from waybill.config.models.avro_schemas import AvroSchema, read_avro_schema
+from waybill.config.models.schema_parsers import AvroLimits
 from waybill.parsers.avro.reader import Document, SchemaReader
 from waybill.parsers.confluent_framing import CONFLUENT_BYTES, MessageBuffer, framing_error, message_buffer, schema_ids
 from waybill.parsers.documents import DocumentFormat, DocumentReader, UnreadableMessage
 from waybill.parsers.protocol import Parsed, Reason
-from waybill.records._kernels import Array
+from waybill.records.batches._kernels import Array
+from waybill.services.clients.registry import MAX_SCHEMA_ID, SchemaRegistry, UnusableSchema
 
 __all__ = ["AvroMessages"]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from waybill.config.avro_schemas import MAX_LEVELS, AvroSchema
+from waybill.config.models.avro_schemas import MAX_LEVELS, AvroSchema
 from waybill.parsers.avro import _kernels as kernels
 from waybill.parsers.avro._kernels import Kind
 

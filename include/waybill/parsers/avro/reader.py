@@ -25,8 +25,8 @@ import fastavro
 import numpy as np
 from fastavro.read import LOGICAL_READERS
 
-from waybill.config.avro_schemas import AvroSchema
-from waybill.config.schema_parsers import AvroLimits
+from waybill.config.models.avro_schemas import AvroSchema
+from waybill.config.models.schema_parsers import AvroLimits
 from waybill.parsers.avro import _kernels as kernels
 from waybill.parsers.avro._kernels import Fault, Kind
 from waybill.parsers.avro.program import Node, Path, compile_schema
@@ -34,7 +34,7 @@ from waybill.parsers.confluent_framing import MessageBuffer
 from waybill.parsers.documents import UnreadableMessage
 from waybill.parsers.protocol import Reason
 from waybill.parsers.timestamps import OutOfRangeTime
-from waybill.records._kernels import Array
+from waybill.records.batches._kernels import Array
 
 __all__ = ["Document", "LogicalReader", "SchemaReader", "logical_reader"]
 

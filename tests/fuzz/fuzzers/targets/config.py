@@ -13,16 +13,16 @@ from urllib.parse import quote
 
 from fuzzers.engine import Target
 from fuzzers.mutation import Mutator, edge, text
-from waybill.config import load_config
-from waybill.config.load import load_valid_streams
-from waybill.connections.connection import CatalogEndpoint, Connection, find_connection
-from waybill.connections.database import DatabaseEndpoint
-from waybill.connections.http import AirflowEndpoint, HttpEndpoint, RegistryEndpoint
-from waybill.connections.kafka import KafkaEndpoint
-from waybill.connections.kinesis import KinesisEndpoint
-from waybill.connections.s3 import S3Endpoint
-from waybill.connections.zookeeper import ZooKeeperEndpoint
-from waybill.errors import ConfigError
+from waybill.base.errors import ConfigError
+from waybill.config.connections.connection import CatalogEndpoint, Connection, find_connection
+from waybill.config.connections.database import DatabaseEndpoint
+from waybill.config.connections.http import AirflowEndpoint, HttpEndpoint, RegistryEndpoint
+from waybill.config.connections.kafka import KafkaEndpoint
+from waybill.config.connections.kinesis import KinesisEndpoint
+from waybill.config.connections.s3 import S3Endpoint
+from waybill.config.connections.zookeeper import ZooKeeperEndpoint
+from waybill.config.models import load_config
+from waybill.config.models.load import load_valid_streams
 
 _MAX_ERROR_BYTES = 20_000
 

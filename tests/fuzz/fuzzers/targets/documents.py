@@ -12,24 +12,24 @@ from sample_status import sample_status
 
 from fuzzers.engine import Target
 from fuzzers.mutation import Mutator
-from waybill.archive.chain import ChainStart
-from waybill.archive.gaps import Gap, GapKind
-from waybill.archive.topic_settings import TopicSettings
-from waybill.audit.decisions import Decision
-from waybill.audit.results import Audit
-from waybill.backfill.request import Request
-from waybill.coordination.nodes import CommittedOffset, Stop
-from waybill.dedup.plan import SweepPlan
-from waybill.errors import DocumentDamaged, DocumentTooNew
-from waybill.losses.records import Abandoned, Republished
-from waybill.names import TopicPartition
-from waybill.partition.plan import Plan
-from waybill.replay.request import Requested
-from waybill.restore.plan import Plan as RestorePlan
-from waybill.watch.kafka_figures import KafkaMemory
-from waybill.watch.samples import Samples
-from waybill.watch.status import Status
-from waybill.watch.volumes import Volumes
+from waybill.archive.chain.chain import ChainStart
+from waybill.archive.chain.gaps import Gap, GapKind
+from waybill.archive.chain.topic_settings import TopicSettings
+from waybill.archive.restore.plan import Plan as RestorePlan
+from waybill.base.errors import DocumentDamaged, DocumentTooNew
+from waybill.config.names import TopicPartition
+from waybill.replay.republish.records import Abandoned, Republished
+from waybill.replay.requests.request import Requested
+from waybill.services.coordination.nodes import CommittedOffset, Stop
+from waybill.tables.audit.decisions import Decision
+from waybill.tables.audit.results import Audit
+from waybill.tables.backfill.request import Request
+from waybill.tables.dedup.plan import SweepPlan
+from waybill.tables.partition.plan import Plan
+from waybill.watch.promises.kafka_figures import KafkaMemory
+from waybill.watch.promises.samples import Samples
+from waybill.watch.promises.status import Status
+from waybill.watch.promises.volumes import Volumes
 
 _TP = TopicPartition("orders", 1)
 _GAP = Gap(_TP, 1, 5, 9, GapKind.RETENTION, "why", "ada", 1_700_000_000_000, {"lost": 4})

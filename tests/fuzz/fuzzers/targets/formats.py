@@ -13,13 +13,13 @@ import pyarrow as pa
 
 from fuzzers.engine import Target
 from fuzzers.mutation import Mutator, edge_bytes
-from waybill.archive.object_index import INDEX_SCHEMA, ObjectFigures, ObjectIndex, ObjectIndexWriter
-from waybill.config.enums import Compression, SequenceFileKey
-from waybill.errors import DamagedObject, DocumentTooNew
-from waybill.formats.sequencefile import SequenceFileWriter, read_header, read_messages
-from waybill.formats.text import read_values
-from waybill.records.decode import MESSAGE_SCHEMA, decode
-from waybill.records.encode import Record, encode_batch
+from waybill.archive.chain.object_index import INDEX_SCHEMA, ObjectFigures, ObjectIndex, ObjectIndexWriter
+from waybill.archive.formats.sequencefile import SequenceFileWriter, read_header, read_messages
+from waybill.archive.formats.text import read_values
+from waybill.base.errors import DamagedObject, DocumentTooNew
+from waybill.config.models.enums import Compression, SequenceFileKey
+from waybill.records.batches.decode import MESSAGE_SCHEMA, decode
+from waybill.records.batches.encode import Record, encode_batch
 
 _WHERE = "fuzz"
 _SYNC = bytes(range(16))

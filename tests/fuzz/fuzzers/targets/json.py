@@ -11,7 +11,7 @@ from typing import Any
 from fuzzers.engine import Target
 from fuzzers.mutation import EDGES, Mutator, text
 from fuzzers.targets.parsed import columns_of, parse, parser_config
-from waybill.config import EventTimeFormat
+from waybill.config.models import EventTimeFormat
 from waybill.parsers import build_parser
 from waybill.parsers.timestamps import BadEventTime, to_microseconds
 

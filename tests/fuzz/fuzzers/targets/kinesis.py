@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 from fuzzers.engine import Target
 from fuzzers.mutation import Mutator, edge, text, varint
-from waybill.records.decode import decode
-from waybill.records.encode import to_records
-from waybill.shards.lineage import Shard
-from waybill.sources.kinesis.aggregates import MAGIC, DamagedAggregate, unpack
-from waybill.sources.kinesis.answers import RawRecord, UnreadableAnswer, parse_records
-from waybill.sources.kinesis.messages import Header, encode_records
+from waybill.records.batches.decode import decode
+from waybill.records.batches.encode import to_records
+from waybill.records.shards.lineage import Shard
+from waybill.services.kinesis.aggregates import MAGIC, DamagedAggregate, unpack
+from waybill.services.kinesis.answers import RawRecord, UnreadableAnswer, parse_records
+from waybill.services.kinesis.messages import Header, encode_records
 
 SHARD = Shard("shardId-000000000000", 0, (1 << 128) - 1, "0")
 

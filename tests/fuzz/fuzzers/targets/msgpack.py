@@ -13,7 +13,7 @@ import msgpack
 from fuzzers.engine import Target
 from fuzzers.mutation import Mutator, edge, text
 from fuzzers.targets.parsed import columns_of, parse, parser_config
-from waybill.config import EventTimeFormat
+from waybill.config.models import EventTimeFormat
 from waybill.parsers import build_parser
 from waybill.parsers.timestamps import BadEventTime, to_microseconds
 

@@ -23,14 +23,14 @@ from pyiceberg.types import NestedField, StringType
 
 from fuzzers.engine import Target
 from fuzzers.mutation import CHARACTERS, text
-from waybill.config.alerts import Alerts
-from waybill.config.promises import PromiseName, PromiseSeverity
-from waybill.incidents.finding import REACHABLE, Finding, Verdict
-from waybill.incidents.incident import IncidentBook
-from waybill.incidents.rules import advance
-from waybill.metrics.families import metric_families
-from waybill.staging.table_layout import TableLayout
-from waybill.watch.measure import Measured
+from waybill.config.models.alerts import Alerts
+from waybill.config.models.promises import PromiseName, PromiseSeverity
+from waybill.tables.staging.table_layout import TableLayout
+from waybill.watch.incidents.finding import REACHABLE, Finding, Verdict
+from waybill.watch.incidents.incident import IncidentBook
+from waybill.watch.incidents.rules import advance
+from waybill.watch.metrics.families import metric_families
+from waybill.watch.promises.measure import Measured
 
 _NOW_MS = 1_800_000_000_000
 _PROMISES = [str(each) for each in PromiseName]

@@ -17,9 +17,9 @@ from google.protobuf.message_factory import GetMessageClass
 from fuzzers.engine import Target
 from fuzzers.mutation import Mutator, edge, text, varint
 from fuzzers.targets.parsed import columns_of, parse, parser_config
-from waybill.config import EventTimeFormat
-from waybill.config.base import EmbeddedFile
-from waybill.config.schemas import find_message
+from waybill.config.models import EventTimeFormat
+from waybill.config.models.base import EmbeddedFile
+from waybill.config.models.schemas import find_message
 from waybill.parsers import Parser, build_parser
 from waybill.parsers.timestamps import BadEventTime, to_microseconds
 

@@ -13,13 +13,13 @@ import pyarrow as pa
 
 from fuzzers.engine import Target
 from fuzzers.mutation import Mutator, edge, varint
-from waybill.archive.checkpoint_batch import SlotState, checkpoint_batch, read_checkpoint_batch
-from waybill.errors import CorruptBatch, DocumentTooNew
-from waybill.records import Codec, read_header
-from waybill.records.compression import compress
-from waybill.records.decode import MESSAGE_SCHEMA, decode, decode_offsets
-from waybill.records.encode import Record, control_batch, encode_batch, to_records
-from waybill.records.framing import (
+from waybill.archive.chain.checkpoint_batch import SlotState, checkpoint_batch, read_checkpoint_batch
+from waybill.base.errors import CorruptBatch, DocumentTooNew
+from waybill.records.batches import Codec, read_header
+from waybill.records.batches.compression import compress
+from waybill.records.batches.decode import MESSAGE_SCHEMA, decode, decode_offsets
+from waybill.records.batches.encode import Record, control_batch, encode_batch, to_records
+from waybill.records.batches.framing import (
     HEADER_BYTES,
     BatchHeader,
     ControlType,
@@ -32,7 +32,7 @@ from waybill.records.framing import (
     pack_batch,
     read_frames,
 )
-from waybill.shards.checkpoint import Checkpoint
+from waybill.records.shards.checkpoint import Checkpoint
 
 _WHERE = "fuzz"
 _MAX_BATCH_BYTES = 1 << 22

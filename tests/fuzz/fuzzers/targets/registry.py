@@ -22,11 +22,11 @@ from fastavro.validation import validate
 from fuzzers.engine import Target
 from fuzzers.mutation import Mutator, edge, text, varint
 from fuzzers.targets.parsed import columns_of, parse, parser_config
-from waybill.clients import registry as client
-from waybill.config import EventTimeFormat
-from waybill.errors import RegistryRefused, RegistryUnavailable
+from waybill.base.errors import RegistryRefused, RegistryUnavailable
+from waybill.config.models import EventTimeFormat
 from waybill.parsers import Parser, build_parser
 from waybill.parsers.timestamps import BadEventTime, to_microseconds
+from waybill.services.clients import registry as client
 
 _COLUMNS = columns_of(f0="json", f1="string", f2="long", f3="double", f4="list<string>")
 _CONFIG = parser_config(

@@ -15,7 +15,7 @@ from dateutil.parser import isoparser
 from fuzzers.engine import Target
 from fuzzers.mutation import Mutator, edge
 from fuzzers.targets.parsed import MAX_REASON_BYTES
-from waybill.config import EventTimeFormat
+from waybill.config.models import EventTimeFormat
 from waybill.parsers.timestamps import MAX_MICROSECONDS, MIN_MICROSECONDS, convert_times
 
 _FORMATS = list(EventTimeFormat)

@@ -18,13 +18,13 @@ from starlette.testclient import httpx
 
 from fuzzers.engine import Target
 from fuzzers.mutation import Mutator, edge, text
-from waybill.config import load_config
-from waybill.connections import find_connection
-from waybill.connections.database import DatabaseEndpoint
-from waybill.replay.api import Caller, create_app
-from waybill.replay.database import Database
-from waybill.replay.migrations import migrate
-from waybill.web.frame import Role
+from waybill.config.connections import find_connection
+from waybill.config.connections.database import DatabaseEndpoint
+from waybill.config.models import load_config
+from waybill.interfaces.web.frame import Role
+from waybill.replay.requests.api import Caller, create_app
+from waybill.replay.requests.database import Database
+from waybill.replay.requests.migrations import migrate
 
 _NOW_MS = 1_700_000_000_000
 _PARTS = [

@@ -1,0 +1,112 @@
+"""The assignments of shards to slots, as S3 objects: created if absent, and never changed.
+
+S3 decides, as it does for a chain start: the first plan that creates a shard's object has made the assignment, and
+every other plan uses it. So two slots never read one shard, whatever ZooKeeper has lost and however long a plan slept.
+
+The stream's origin is one such object too. It is created before the first assignment and holds all that the starts of
+shards follow from. So a plan that dies between two assignments leaves the next one nothing to guess.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator
+
+from waybill.base.documents import read_document
+from waybill.base.errors import DocumentDamaged
+from waybill.config import names
+from waybill.records.shards.slot_map import Assignment, SlotMap, StreamOrigin
+from waybill.services.store import Store
+
+__all__ = [
+    "find_shard_start",
+    "find_stream_origin",
+    "list_shard_starts",
+    "read_slot_map",
+    "record_shard_start",
+    "record_stream_origin",
+]
+
+_VERSION = 1
+
+
+def record_stream_origin(store: Store, topic: str, generation: int, origin: StreamOrigin) -> StreamOrigin:
+    """Store the origin of a stream, unless that is stored already. Return the origin that is in force.
+
+    Raises `DocumentTooNew` or `DocumentDamaged` for the stored one.
+    """
+    key = names.stream_origin_key(store.prefix, topic, generation)
+    existing = store.create_or_read_existing(key, _to_json(origin.to_fields()))
+    return origin if existing is None else _parse_origin(existing, key)
+
+
+def find_stream_origin(store: Store, topic: str, generation: int) -> StreamOrigin | None:
+    """Return the origin of a stream; None if it is not stored. Raises `DocumentTooNew` or `DocumentDamaged`."""
+    key = names.stream_origin_key(store.prefix, topic, generation)
+    data = store.read_if_exists(key)
+    return None if data is None else _parse_origin(data, key)
+
+
+def record_shard_start(store: Store, topic: str, generation: int, assignment: Assignment) -> Assignment:
+    """Store the assignment of a shard, unless one is stored already. Return the assignment that is in force.
+
+    Raises `DocumentTooNew` or `DocumentDamaged` for the stored one.
+    """
+    key = names.shard_start_key(store.prefix, topic, generation, assignment.shard_id)
+    fields = {"shard_id": assignment.shard_id, **assignment.to_fields()}
+    existing = store.create_or_read_existing(key, _to_json(fields))
+    return assignment if existing is None else _parse_assignment(existing, assignment.shard_id, key)
+
+
+def find_shard_start(store: Store, topic: str, generation: int, shard_id: str) -> Assignment | None:
+    """Return the assignment of a shard; None if there is none. Raises `DocumentTooNew` or `DocumentDamaged`."""
+    key = names.shard_start_key(store.prefix, topic, generation, shard_id)
+    data = store.read_if_exists(key)
+    return None if data is None else _parse_assignment(data, shard_id, key)
+
+
+def list_shard_starts(store: Store, topic: str, generation: int, known: Collection[str] = ()) -> Iterator[Assignment]:
+    """Yield the assignments of a stream's shards, in the order of their ids, without those of `known` shards.
+
+    It takes one call for each thousand shards, and one for each assignment that is not known. Raises `DocumentTooNew`
+    or `DocumentDamaged`.
+    """
+    for found in store.list_objects(names.shard_starts_prefix(store.prefix, topic, generation)):
+        shard_id = names.shard_of_key(found.key)
+        if shard_id is not None and shard_id not in known:
+            yield _parse_assignment(store.read(found.key), shard_id, found.key)
+
+
+def read_slot_map(store: Store, topic: str, generation: int, known: SlotMap) -> SlotMap:
+    """Return a slot map with all assignments that S3 holds. Those that `known` has are not read again.
+
+    Raises `DocumentTooNew` or `DocumentDamaged`.
+    """
+    return known.extended(list_shard_starts(store, topic, generation, known.assignments.keys()))
+
+
+def _to_json(fields: dict[str, object]) -> bytes:
+    return json.dumps({"v": _VERSION, **fields}, separators=(",", ":")).encode()
+
+
+def _parse_origin(data: bytes, key: str) -> StreamOrigin:
+    try:
+        return StreamOrigin.of_fields(read_document(data, _VERSION, key))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise _damaged(key, "origin of a stream", error) from None
+
+
+def _parse_assignment(data: bytes, shard_id: str, key: str) -> Assignment:
+    try:
+        fields = read_document(data, _VERSION, key)
+        if fields["shard_id"] != shard_id:
+            raise ValueError(f"it is that of {fields['shard_id']!r}")
+        return Assignment.of_fields(shard_id, fields)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise _damaged(key, "assignment of a shard", error) from None
+
+
+def _damaged(key: str, what: str, error: Exception) -> DocumentDamaged:
+    return DocumentDamaged(
+        f"{key} is not a valid {what} ({type(error).__name__}: {error}): restore it from the bucket's versions"
+    )

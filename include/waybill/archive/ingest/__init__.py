@@ -1,0 +1,50 @@
+"""Ingest: archives topic-partitions of Kafka as chains of backup objects, each offset exactly once (docs/protocol.md).
+
+`plan_run` plans a run of a group of streams, `run_lane` runs one of its lanes, and `merge_reports` joins their reports.
+These are plain functions for tasks, tests and notebooks, and their arguments and results can be stored as JSON.
+
+To read the code, begin with `protocol.py`, whose `_run_protocol` lists the steps of the commit protocol.
+"""
+
+from waybill.archive.ingest.lane import drain_lane, run_lane
+from waybill.archive.ingest.plan import IngestPlan, Lane, LaneShare, StreamProblem, plan_lanes, plan_run
+from waybill.archive.ingest.report import (
+    ArchivedObject,
+    Failure,
+    IngestReport,
+    LaneReport,
+    LaneSummary,
+    Outcome,
+    StreamReport,
+    StreamSummary,
+    TopicPartitionReport,
+    merge_reports,
+)
+from waybill.archive.ingest.services import Services, connect, connect_all
+from waybill.archive.ingest.time_slice import Clock, TimeSlice
+
+__all__ = [
+    "ArchivedObject",
+    "Clock",
+    "Failure",
+    "IngestPlan",
+    "IngestReport",
+    "Lane",
+    "LaneReport",
+    "LaneShare",
+    "LaneSummary",
+    "Outcome",
+    "Services",
+    "StreamProblem",
+    "StreamReport",
+    "StreamSummary",
+    "TimeSlice",
+    "TopicPartitionReport",
+    "connect",
+    "connect_all",
+    "drain_lane",
+    "merge_reports",
+    "plan_lanes",
+    "plan_run",
+    "run_lane",
+]

@@ -1,0 +1,60 @@
+"""Restore: the archive back into a Kafka topic, byte for byte and exactly once.
+
+- `request`: what a person asks for, and the ranges of the archive that this means.
+- `preflight`: what would make the restore fail or lose messages, found before it begins.
+  `creation`: how a missing topic is created. `figures`: times and sizes of what is restored. `topic_checks`: the
+  target's configs against them.
+- `plan`: the stored plan, which every process carries out in the same way.
+- `archived`: the record batches of a range, checked, as a client may send them.
+- `run`: the main path: batches from the archive to the target. `progress`: how far the target is.
+  `refusal`: why the target refused a batch.
+- `offset_map`: where each archived message is in the target. `groups`: consumer groups continue there.
+- `comparison`: the proof that both sides are equal.
+- `rehearsal`: a random range, restored, compared and deleted again.
+- `service`: the operations that the command line and the DAG call.
+
+docs/decisions/0026-restore.md has the reasons.
+"""
+
+from waybill.archive.restore.comparison import NOT_CHECKED, PartitionComparison
+from waybill.archive.restore.groups import Move, MoveState
+from waybill.archive.restore.plan import PartitionPlan, Plan, find_plan, list_plans
+from waybill.archive.restore.problem import Problem
+from waybill.archive.restore.rehearsal import Rehearsed, rehearse
+from waybill.archive.restore.request import Request, SourceRange
+from waybill.archive.restore.run import PartitionResult
+from waybill.archive.restore.service import (
+    Preview,
+    Status,
+    begin_restore,
+    compare_restore,
+    move_groups,
+    preview_restore,
+    read_status,
+    run_restore,
+)
+
+__all__ = [
+    "NOT_CHECKED",
+    "Move",
+    "MoveState",
+    "PartitionComparison",
+    "PartitionPlan",
+    "PartitionResult",
+    "Plan",
+    "Preview",
+    "Problem",
+    "Rehearsed",
+    "Request",
+    "SourceRange",
+    "Status",
+    "begin_restore",
+    "compare_restore",
+    "find_plan",
+    "list_plans",
+    "move_groups",
+    "preview_restore",
+    "read_status",
+    "rehearse",
+    "run_restore",
+]

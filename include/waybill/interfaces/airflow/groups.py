@@ -1,0 +1,198 @@
+"""What the DAGs of groups share: their assets, and the tasks that show the result of each stream.
+
+    partition (Spark) → results → stream (one mapped task for each stream that did something or failed)
+
+The Spark job writes the results to S3 (`waybill.tables.spark.group_results`). `results` reads them. A task `stream`
+fails if its stream failed or has an alert. Each committed table has its asset event, whatever its stream's task.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import Asset, AssetAlias, task
+
+from waybill.config.models import Config
+from waybill.config.models.groups import group_dag_id
+from waybill.config.names import Stage
+from waybill.interfaces.airflow.counters import count_result
+from waybill.interfaces.airflow.spark_submit import SubmitGroup, table_asset
+
+if TYPE_CHECKING:
+    from waybill.tables.spark.group_results import GroupResults, StreamResult
+
+__all__ = [
+    "GroupReport",
+    "add_result_tasks",
+    "group_asset",
+    "partition_assets",
+    "read_group_report",
+    "report_stream",
+]
+
+logger = logging.getLogger(__name__)
+
+_MOST_STREAM_TASKS = 1000
+"""Airflow refuses to map a task more than 1,024 times (`core.max_map_length`)."""
+_MOST_NAMES = 20
+
+
+# --- when DAGs are parsed ---------------------------------------------------------------------------------------------
+
+
+def group_asset(group: str) -> Asset:
+    """Return the asset that stands for the tables of a partition group: one event for each run that commits."""
+    return Asset(name=group_dag_id(Stage.PARTITION, group), uri=f"x-waybill://partition/{group}", group="waybill")
+
+
+def partition_assets(config: Config, streams: Sequence[str]) -> list[Asset]:
+    """Return the assets that partition runs of these streams update: of groups, and of tables with a DAG of their own.
+
+    Each once, in the order of the streams.
+    """
+    assets: dict[str, Asset] = {}
+    for name in streams:
+        stream = config.stream(name)
+        partition = stream.partition
+        asset = table_asset(config, stream) if partition.has_own_dag else group_asset(partition.group)
+        assets.setdefault(asset.name, asset)
+    return list(assets.values())
+
+
+def add_result_tasks(job: Stage, group: str, submit: SubmitGroup) -> None:
+    """Add the tasks `results` and `stream` after the task that submits the job."""
+    # Events of an alias are only for the assets that a task names, so a table without a commit has none.
+    updates = AssetAlias(f"{group_dag_id(job, group)}_updates", group="waybill")
+    outlets = [updates] if job is Stage.PARTITION else []
+
+    # Also after a failed application: it has done its work for some streams.
+    @task(trigger_rule="all_done", outlets=outlets)
+    def results() -> list[dict[str, Any]]:
+        from airflow.sdk import get_current_context
+
+        from waybill.interfaces.airflow.tasks import begin_task
+
+        context = get_current_context()
+        report = read_group_report(begin_task(), job, group, context["run_id"])
+        for asset in report.assets:
+            context["outlet_events"][updates].add(asset)
+        return report.tasks
+
+    # It only reports, so a retry would report the same: it fails, and alerts, once and at once.
+    @task(retries=0, map_index_template="{{ stream_name }}", outlets=outlets)
+    def stream(result: dict[str, Any]) -> None:
+        from airflow.sdk import get_current_context
+
+        context: Any = get_current_context()
+        context["stream_name"] = result["stream"]
+        report_stream(job, result)
+        if result["asset"] is not None:
+            context["outlet_events"][updates].add(Asset(**result["asset"]))
+
+    found = results()
+    submit >> found
+    stream.expand(result=found)
+
+
+# --- when tasks run ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class GroupReport:
+    """What follows from the results of a group's application."""
+
+    tasks: list[dict[str, Any]]
+    """The argument of each task `stream`: a result as a JSON object, and the asset that the task updates."""
+    assets: list[Asset]
+    """Assets that no such task updates."""
+
+
+def read_group_report(config: Config, job: Stage, group: str, run: str) -> GroupReport:
+    """Return what follows from the results of a DAG run, and log a summary.
+
+    Raises `AirflowFailException` if the application has written no results, `DocumentDamaged`, or the retriable
+    `StoreUnavailable`.
+    """
+    from airflow.sdk.exceptions import AirflowFailException
+
+    from waybill.services.store import Store
+    from waybill.tables.spark.group_results import GroupResults
+
+    with Store.of(config.storage) as store:
+        results = GroupResults.load(store, group, str(job), run)
+    if results is None:
+        raise AirflowFailException(
+            f"the Spark application of {group_dag_id(job, group)} has written no results for run {run}: see the log of "
+            f"the task before this one. The next run does its work"
+        )
+    logger.info("%s", _summary(results))
+    return _report(config, job, group, results)
+
+
+def _report(config: Config, job: Stage, group: str, results: GroupResults) -> GroupReport:
+    shown = _shown(results)
+    assets: dict[str, Asset] = {}
+    if job is Stage.PARTITION:
+        committed = [each.stream for each in results.streams.values() if each.committed]
+        assets = {name: table_asset(config, config.stream(name)) for name in committed if name in config.streams}
+    # A task that fails updates nothing, so `results` does it. The other tasks do it themselves: Airflow writes all
+    # events of a task in one transaction, and hundreds of them would take longer than a task waits for the answer.
+    by_task = {each.stream: assets[each.stream] for each in shown if each.is_sound and each.stream in assets}
+    tasks = []
+    for each in shown:
+        asset = by_task.get(each.stream)
+        document = None if asset is None else {"name": asset.name, "uri": asset.uri, "group": asset.group}
+        tasks.append({**each.document(), "asset": document})
+    of_group = [group_asset(group)] if assets else []
+    return GroupReport(tasks, [*of_group, *(asset for name, asset in assets.items() if name not in by_task)])
+
+
+def _shown(results: GroupResults) -> list[StreamResult]:
+    """Return the results that have a task: those of streams that failed, then those that did something."""
+    from waybill.tables.spark.group_results import StreamResult, StreamStatus
+
+    shown = [each for each in results.streams.values() if not each.is_sound]
+    shown += [each for each in results.streams.values() if each.is_sound and each.status is StreamStatus.DONE]
+    if not results.ended:
+        missing = results.missing
+        names = ", ".join(missing[:_MOST_NAMES]) + (", …" if len(missing) > _MOST_NAMES else "")
+        message = (
+            f"the Spark application ended before {len(missing)} streams had a result: {names}. See the log of the task "
+            f"that submits it. The next run does their work"
+        )
+        ended = StreamResult("(the application)", StreamStatus.FAILED, error="ApplicationEnded", message=message)
+        shown.insert(0, ended)
+    return shown[:_MOST_STREAM_TASKS]
+
+
+def _summary(results: GroupResults) -> str:
+    from waybill.tables.spark.group_results import StreamStatus
+
+    found = results.streams.values()
+    counts = {status: sum(each.status is status for each in found) for status in StreamStatus}
+    return (
+        f"{len(results.selected)} streams: {counts[StreamStatus.DONE]} did something, "
+        f"{counts[StreamStatus.NOTHING_NEW]} had nothing new, {counts[StreamStatus.FAILED]} failed, "
+        f"{len(results.missing)} without a result; {sum(bool(each.alerts) for each in found)} with alerts; "
+        f"{sum(each.rows for each in found):,} rows"
+    )
+
+
+def report_stream(job: Stage, result: Mapping[str, Any]) -> None:
+    """Log the result of a stream, and count it.
+
+    Raises `AirflowFailException` with its error and its alerts, if it has any.
+    """
+    from airflow.sdk.exceptions import AirflowFailException
+
+    from waybill.tables.spark.group_results import StreamResult
+
+    found = StreamResult.of_document({name: value for name, value in result.items() if name != "asset"})
+    for line in found.lines:
+        logger.info("%s", line)
+    count_result(job, found.stream, found.counts)
+    if found.problems:
+        raise AirflowFailException("\n".join(found.problems))

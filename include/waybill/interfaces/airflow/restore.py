@@ -1,0 +1,203 @@
+"""The code of the DAGs `restore` and `rehearse`: the form, and their tasks."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import signal
+import threading
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from airflow.sdk import Param
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+from waybill.base.errors import RestoreRefused, RestoreStopped, WaybillError
+from waybill.config.models import Config
+
+__all__ = ["rehearse_from_form", "rehearse_params", "restore_from_form", "restore_params", "verify_from_form"]
+
+logger = logging.getLogger(__name__)
+
+_ACTIONS = ("plan", "run", "verify")
+_INSTANT = r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?(Z|[+-]\d{2}:\d{2})$"
+_RESTORE_ID = "^[0-9]{8}_[0-9a-f]{4}$"
+
+
+def restore_params(config: Config) -> dict[str, Param]:
+    """Return the fields of the form. Airflow refuses other values when a run is triggered."""
+    return {
+        "action": Param(
+            "plan",
+            type="string",
+            enum=list(_ACTIONS),
+            title="Action",
+            description="plan: a dry run with the preflight. run: restore, then compare. verify: compare again.",
+        ),
+        "stream": Param(type="string", enum=sorted(config.streams), title="Stream"),
+        "to": Param(
+            "kafka_default", type="string", minLength=1, title="To", description="Airflow connection of the target."
+        ),
+        "to_topic": Param(
+            "{topic}",
+            type="string",
+            pattern="^[a-zA-Z0-9._{}-]{1,249}$",
+            title="Target topic",
+            description="{topic} stands for the archived topic.",
+        ),
+        "offsets": _list(
+            "Offsets", "TOPIC/PARTITION@FIRST-LAST, such as flights/0@100-199; one per line. Not with the fields below."
+        ),
+        "topic_partitions": _list("Topic-partitions", "Such as flights/0; one per line. Empty: all of the stream."),
+        "until": Param(
+            None,
+            type=["null", "string"],
+            pattern=_INSTANT,
+            title="Until",
+            description="Up to the first message with this Kafka timestamp or a later one: 2026-11-22T10:00:00Z.",
+        ),
+        "create": Param(False, type="boolean", title="Create", description="Create a missing target topic."),
+        "suspend_cleanup": Param(
+            False,
+            type="boolean",
+            title="Suspend cleanup",
+            description="The target deletes and compacts nothing while the restore runs; then its own configs come "
+            "back.",
+        ),
+        "registry": Param(
+            None,
+            type=["null", "string"],
+            title="Schema registry",
+            description="Airflow connection of the target's registry, which must know all schema ids. Empty: no check.",
+        ),
+        "restore": Param(
+            None,
+            type=["null", "string"],
+            pattern=_RESTORE_ID,
+            title="Restore",
+            description="To continue or verify: the id, such as 20261122_7f3a. The fields above do not count then.",
+        ),
+        "reason": Param(None, type=["null", "string"], title="Reason", description="Stored with the plan."),
+    }
+
+
+def rehearse_params(config: Config) -> dict[str, Param]:
+    """Return the field of the form of a rehearsal."""
+    return {
+        "stream": Param(
+            None,
+            type=["null", "string"],
+            enum=[None, *sorted(config.streams)],
+            title="Stream",
+            description="Empty: a random one.",
+        )
+    }
+
+
+def _list(title: str, description: str) -> Param:
+    return Param([], type=["null", "array"], items={"type": "string"}, title=title, description=description)
+
+
+def restore_from_form(config: Config, params: Mapping[str, Any], by: str | None, run_id: str, at: datetime) -> str:
+    """Do what the form says, and return the restore's id. Skips the following tasks after a dry run.
+
+    A retry of the same DAG run finds its restore again. Raises `AirflowFailException` for what a retry cannot mend.
+    """
+    from waybill.archive.restore import Request, begin_restore, preview_restore
+
+    try:
+        if params["action"] == "verify" or params["restore"]:
+            if not params["restore"]:
+                raise RestoreRefused("give the id of the restore")
+            if params["action"] == "run":
+                _run(config, params["restore"])
+            return str(params["restore"])
+        request = Request.parse(
+            params["stream"],
+            params["to"],
+            to_topic=params["to_topic"],
+            offsets=params["offsets"] or (),
+            topic_partitions=params["topic_partitions"] or (),
+            until=params["until"],
+            create=params["create"],
+            suspend_cleanup=params["suspend_cleanup"],
+            registry=params["registry"],
+        )
+        if params["action"] == "plan":
+            preview = preview_restore(config, request)
+            for each in preview.ranges:
+                logger.info(
+                    "%s: offsets %d–%d, %d bytes", each.tp, each.first_offset, each.next_offset - 1, each.size_bytes
+                )
+            for problem in preview.problems:
+                logger.warning("%s: %s", "warning" if problem.is_warning else "refused", problem)
+            raise AirflowSkipException("the restore is possible" if preview.is_possible else "the restore is refused")
+        if not params["reason"]:
+            raise RestoreRefused("give the reason; it is stored with the plan")
+        digest = hashlib.sha256(run_id.encode()).hexdigest()[:4]
+        plan = begin_restore(
+            config, request, by=by or "airflow", reason=params["reason"], restore_id=f"{at:%Y%m%d}_{digest}"
+        )
+        for warning in plan.warnings:
+            logger.warning("warning: %s", warning)
+        _run(config, plan.id)
+    except RestoreRefused as error:
+        raise AirflowFailException(str(error)) from error
+    return plan.id
+
+
+def _run(config: Config, restore: str) -> None:
+    """Carry out a restore. SIGTERM (a cleared task, a timeout) ends it after what was sent is acknowledged."""
+    from waybill.archive.restore import run_restore
+
+    stop = threading.Event()
+    before = signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    try:
+        results = run_restore(config, restore, should_stop=stop.is_set)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    errors: list[WaybillError] = [each.error for each in results if each.error is not None]
+    for each in results:
+        logger.info("%s to %s: %d messages produced", each.plan.source, each.plan.target, each.messages)
+    if errors:
+        raise errors[0]
+    if not all(each.is_complete for each in results):
+        raise RestoreStopped(f"restore {restore} was interrupted; the next try continues")
+
+
+def verify_from_form(config: Config, restore: str) -> dict[str, Any]:
+    """Compare a restore with the archive. Raises `AirflowFailException` if anything differs."""
+    from waybill.archive.restore import compare_restore
+
+    report = compare_restore(config, restore)
+    if not report["sound"]:
+        differences = [f"{each['target']}: {each['difference']}" for each in report["partitions"] if each["difference"]]
+        raise AirflowFailException("\n".join([f"restore {restore} differs from the archive", *differences]))
+    return {"restore": restore, "messages": report["messages"], "not_checked": report["not_checked"]}
+
+
+def rehearse_from_form(config: Config, params: Mapping[str, Any], run_id: str) -> dict[str, Any]:
+    """Rehearse a restore, and return its figures."""
+    from waybill.archive.restore import rehearse
+
+    found = rehearse(config, run_id, stream=params["stream"])
+    if found is None:
+        raise AirflowSkipException("nothing is archived in the format `kafka`")
+    logger.info(
+        "restored %d messages of %s/%d in %.1f s, compared in %.1f s; the whole stream would take %.0f s",
+        found.messages,
+        found.topic,
+        found.partition,
+        found.restore_seconds,
+        found.compare_seconds,
+        found.recovery_seconds,
+    )
+    return {
+        "restore": found.restore,
+        "stream": found.stream,
+        "messages": found.messages,
+        "size_bytes": found.size_bytes,
+        "restore_seconds": round(found.restore_seconds, 3),
+        "recovery_seconds": round(found.recovery_seconds, 1),
+    }

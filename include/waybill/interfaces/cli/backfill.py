@@ -1,0 +1,187 @@
+"""`waybill backfill`: plan, build, compare, promote, undo and cancel backfills."""
+
+from __future__ import annotations
+
+import typer
+
+from waybill.base.errors import BackfillRefused
+from waybill.config.models import Config
+from waybill.config.models.quantities import parse_size
+from waybill.interfaces.cli.render import Column, count, print_json, print_table, time_text
+from waybill.interfaces.cli.targets import current_user, load_streams, make_decision, open_store, stream_names
+from waybill.tables.backfill import (
+    Action,
+    AnyReport,
+    AnyRequest,
+    Choice,
+    Trigger,
+    change_backfill,
+    find_backfill,
+    plan_backfill,
+    report_backfill,
+    report_backfills,
+    request_backfill,
+    run_backfill,
+)
+
+__all__ = ["print_diff", "print_status", "run_build", "run_change", "run_plan"]
+
+
+def run_plan(stream: str, choice: Choice, *, generation: int | None, source: str, as_json: bool) -> None:
+    """Print what a backfill would take; see `waybill backfill plan --help`."""
+    trigger = Trigger(stream, choice, current_user(), "", generation, source)
+    _, figures = plan_backfill(load_streams(), trigger)
+    if as_json:
+        print_json(figures.document())
+        return
+    for line in figures.lines():
+        typer.echo(line)
+
+
+def run_build(
+    stream: str,
+    choice: Choice | None,
+    backfill: str | None,
+    *,
+    generation: int | None,
+    source: str,
+    reason: str | None,
+    by: str | None,
+    rate: str | None,
+    as_json: bool,
+) -> None:
+    """Request and build a backfill, or continue one; see `waybill backfill run --help`."""
+    config = load_streams()
+    try:
+        bytes_per_second = None if rate is None else parse_size(rate)
+    except ValueError as error:
+        raise typer.BadParameter(f"{rate!r}: {error}", param_hint="--rate") from None
+    identifier = backfill or _request(config, stream, choice, generation, source, reason, by, as_json=as_json).id
+    report = run_backfill(config, stream, identifier, bytes_per_second=bytes_per_second)
+    _print_report(report, as_json=as_json)
+    if not as_json:
+        typer.echo(f"Promote it: waybill backfill promote {stream} {identifier} --reason …")
+
+
+def _request(
+    config: Config,
+    stream: str,
+    choice: Choice | None,
+    generation: int | None,
+    source: str,
+    reason: str | None,
+    by: str | None,
+    *,
+    as_json: bool,
+) -> AnyRequest:
+    if choice is None or reason is None:
+        raise BackfillRefused("give --reason, and what to build again; or --id to continue a backfill")
+    decision = make_decision(reason, by)
+    trigger = Trigger(stream, choice, decision.by, decision.reason, generation, source)
+    request, figures = request_backfill(config, trigger)
+    if not as_json:
+        typer.echo(
+            f"requested backfill {request.id}; if this is interrupted: waybill backfill run {stream} --id {request.id}"
+        )
+        for line in figures.lines():
+            typer.echo(line)
+    return request
+
+
+def print_status(stream: str | None, backfill: str | None, *, as_json: bool) -> None:
+    """Print the state of backfills; see `waybill backfill status --help`."""
+    config = load_streams()
+    if backfill is not None and stream is None:
+        raise BackfillRefused("give the stream of the backfill")
+    with open_store(config) as store:
+        if stream is not None and backfill is not None:
+            _print_report(report_backfill(store, find_backfill(store, config, stream, backfill)), as_json=as_json)
+            return
+        reports = [report for name in stream_names(config, stream) for report in report_backfills(store, name)]
+    if as_json:
+        print_json([report.document() for report in reports])
+        return
+    columns = [
+        Column("stream"),
+        Column("id"),
+        Column("state"),
+        Column("tasks", figure=True),
+        Column("offsets", figure=True),
+        Column("by"),
+        Column("requested"),
+        Column("reason"),
+    ]
+    rows = [
+        [
+            report.request.stream,
+            report.request.id,
+            str(report.state),
+            report.tasks_text,
+            count(report.request.ranges.offsets),
+            report.request.by,
+            time_text(report.request.at),
+            report.request.reason,
+        ]
+        for report in reports
+    ]
+    if rows:
+        print_table(columns, rows)
+    else:
+        typer.echo("there is no backfill", err=True)
+
+
+def print_diff(stream: str, backfill: str, *, as_json: bool) -> None:
+    """Print the diff of a backfill; see `waybill backfill diff --help`."""
+    config = load_streams()
+    with open_store(config) as store:
+        report = report_backfill(store, find_backfill(store, config, stream, backfill))
+    if report.diff is None:
+        raise BackfillRefused(
+            f"backfill {backfill} of {stream} is not built yet: `waybill backfill run {stream} --id {backfill}` "
+            f"continues"
+        )
+    if as_json:
+        print_json(report.diff.document())
+        return
+    for line in report.diff.lines():
+        typer.echo(line)
+
+
+def run_change(
+    action: Action,
+    stream: str,
+    backfill: str,
+    *,
+    reason: str,
+    by: str | None,
+    accept_failed_checks: bool = False,
+    as_json: bool,
+) -> None:
+    """Promote, undo or cancel a backfill; see `waybill backfill promote --help`."""
+    decision = make_decision(reason, by)
+    config = load_streams()
+    changed = change_backfill(
+        config,
+        stream,
+        backfill,
+        action,
+        by=decision.by,
+        reason=decision.reason,
+        accept_failed_checks=accept_failed_checks,
+    )
+    with open_store(config) as store:
+        report = report_backfill(store, find_backfill(store, config, stream, backfill))
+    if as_json:
+        print_json({**report.document(), "done_now": changed.is_new})
+        return
+    event = changed.event
+    already = "" if changed.is_new else f" already, by {event.by} at {time_text(event.at)}"
+    typer.echo(f"{stream} {backfill}: {report.state}{already}")
+
+
+def _print_report(report: AnyReport, *, as_json: bool) -> None:
+    if as_json:
+        print_json(report.document())
+        return
+    for line in report.lines():
+        typer.echo(line)

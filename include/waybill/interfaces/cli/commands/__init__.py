@@ -1,0 +1,1 @@
+"""The commands with their options, by subject. Each calls the module of `waybill.interfaces.cli` that implements it."""

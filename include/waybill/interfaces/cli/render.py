@@ -1,0 +1,131 @@
+"""What the commands print: tables that stay readable in a pipe and in 80 columns, JSON, figures and times as text."""
+
+from __future__ import annotations
+
+import json
+import sys
+from base64 import b64encode
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from waybill.base.printable import printable
+
+__all__ = [
+    "Column",
+    "bytes_document",
+    "bytes_text",
+    "count",
+    "print_json",
+    "print_table",
+    "time_text",
+    "time_text_ms",
+]
+
+_WIDTH_WITHOUT_TERMINAL = 10_000
+_COLUMN_DISTANCE = 2
+_MIN_NAME_WIDTH = 24
+_UNITS = ("KB", "MB", "GB", "TB", "PB")
+
+
+# --- tables and JSON --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table.
+
+    Figures are aligned to the right and never broken. Names are wrapped to the next line if the terminal is narrow, but
+    never cut.
+    """
+
+    title: str
+    figure: bool = False
+
+
+def print_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table to stdout: as wide as the terminal, or as wide as it needs to be if stdout is no terminal.
+
+    A cell that cannot be wrapped makes the table wider than the terminal; it is not cut.
+    """
+    cells = [[column.title for column in columns], *([printable(cell) for cell in row] for row in rows)]
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, _COLUMN_DISTANCE, 0, 0))
+    for column in columns:
+        table.add_column(
+            column.title,
+            justify="right" if column.figure else "left",
+            no_wrap=column.figure,
+            overflow="fold",
+        )
+    for row in cells[1:]:
+        table.add_row(*row)
+    console = Console(highlight=False, markup=False)
+    is_terminal = sys.stdout.isatty()
+    console.width = max(console.width, _min_width(columns, cells)) if is_terminal else _WIDTH_WITHOUT_TERMINAL
+    with console.capture() as capture:
+        console.print(table)
+    for line in capture.get().splitlines():
+        typer.echo(line.rstrip())
+
+
+def _min_width(columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> int:
+    """Return the width below which a figure would be cut, or a name wrapped into pieces too small to read."""
+    widths = (max(map(len, column)) for column in zip(*cells, strict=True))
+    return sum(
+        _COLUMN_DISTANCE + (width if column.figure else min(width, _MIN_NAME_WIDTH))
+        for column, width in zip(columns, widths, strict=True)
+    )
+
+
+def print_json(document: Any) -> None:
+    """Print one JSON document to stdout."""
+    typer.echo(json.dumps(document, indent=2, ensure_ascii=False))
+
+
+# --- values as text ---------------------------------------------------------------------------------------------------
+
+
+def count(number: int | None) -> str:
+    """Return a number with thousands separators; `-` for None."""
+    return "-" if number is None else f"{number:,}"
+
+
+def bytes_text(size: int) -> str:
+    """Return a size in bytes as a person reads it: `18.2 MB`."""
+    if size < 1000:
+        return f"{size} B"
+    amount, units = size / 1000, iter(_UNITS)
+    unit = next(units)
+    while amount >= 999.95 and (larger := next(units, None)):
+        amount, unit = amount / 1000, larger
+    return f"{amount:.1f} {unit}"
+
+
+def bytes_document(data: bytes | None) -> str | dict[str, str] | None:
+    """Return bytes as a JSON value: text if they are UTF-8, else `{"base64": …}`."""
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": b64encode(data).decode()}
+
+
+def time_text(moment: datetime) -> str:
+    """Return a time in UTC, cut to seconds: `2026-01-31T00:00:00Z`."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def time_text_of(epoch_ms: int) -> str:
+    """Return a time in epoch ms as `time_text` does."""
+    return time_text(datetime.fromtimestamp(epoch_ms / 1000, UTC))
+
+
+def time_text_ms(moment: datetime) -> str:
+    """Return a time in UTC, cut to milliseconds: `2026-01-31T00:00:00.000Z`."""
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,347 @@
+"""`waybill restore`: plan, run, status, verify, and the offsets of consumer groups."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from waybill.archive.restore import (
+    Move,
+    PartitionResult,
+    Plan,
+    Request,
+    Status,
+    begin_restore,
+    compare_restore,
+    find_plan,
+    list_plans,
+    move_groups,
+    preview_restore,
+    read_status,
+)
+from waybill.archive.restore import run_restore as run_restore_of
+from waybill.base.errors import RestoreRefused, UnexpectedFailure, WaybillError
+from waybill.config.connections import KafkaEndpoint, find_connection
+from waybill.config.models import Config
+from waybill.config.names import TopicPartition
+from waybill.interfaces.cli.render import Column, bytes_text, count, print_json, print_table, time_text
+from waybill.interfaces.cli.targets import load_streams, make_decision, open_store
+from waybill.watch.ledger.signature import read_signing_key, sign
+
+__all__ = ["begin", "print_status", "run_groups", "run_plan", "run_restore", "run_verify"]
+
+logger = logging.getLogger(__name__)
+
+_KAFKA_TIMEOUT = timedelta(seconds=10)
+
+
+def run_plan(request: Request, *, as_json: bool) -> None:
+    """Print the preview of a restore. Exit with 1 if the preflight refuses it."""
+    preview = preview_restore(load_streams(), request)
+    if as_json:
+        print_json(
+            {
+                "possible": preview.is_possible,
+                "creates": {name: dict(each.topic.own_config) for name, each in preview.creations.items()},
+                "problems": [{"what": p.what, "remedy": p.remedy, "warning": p.is_warning} for p in preview.problems],
+                "partitions": [
+                    {
+                        "source": str(each.tp),
+                        "target": f"{request.target_of(each.tp.topic)}/{each.tp.partition}",
+                        "first_offset": each.first_offset,
+                        "next_offset": each.next_offset,
+                        "objects": len(each.objects),
+                        "size_bytes": each.size_bytes,
+                    }
+                    for each in preview.ranges
+                ],
+            }
+        )
+    else:
+        print_table(
+            [
+                Column("from"),
+                Column("to"),
+                Column("offsets"),
+                Column("objects", figure=True),
+                Column("bytes", figure=True),
+            ],
+            [
+                [
+                    str(each.tp),
+                    f"{request.target_of(each.tp.topic)}/{each.tp.partition}",
+                    f"{each.first_offset}–{each.next_offset - 1}",
+                    count(len(each.objects)),
+                    bytes_text(each.size_bytes),
+                ]
+                for each in preview.ranges
+            ],
+        )
+        for problem in preview.problems:
+            typer.echo(f"{'warning' if problem.is_warning else 'refused'}: {problem}", err=True)
+    if not preview.is_possible:
+        raise typer.Exit(1)
+
+
+def begin(request: Request, reason: str, by: str | None, *, as_json: bool) -> str:
+    """Store the plan of a restore and return its id."""
+    decision = make_decision(reason, by)
+    plan = begin_restore(load_streams(), request, by=decision.by, reason=decision.reason)
+    for warning in plan.warnings:
+        typer.echo(f"warning: {warning}", err=True)
+    if not as_json:
+        typer.echo(f"restore {plan.id} begins; if it is interrupted: waybill restore run --id {plan.id}")
+    return plan.id
+
+
+def run_restore(restore: str, *, as_json: bool) -> None:
+    """Carry out a restore. SIGTERM and SIGINT end it after what was sent is acknowledged, with exit code 1."""
+    stop = threading.Event()
+    with _stopping(stop):
+        results = run_restore_of(load_streams(), restore, should_stop=stop.is_set)
+    if as_json:
+        print_json({"restore": restore, "stopped": stop.is_set(), "partitions": [_result(each) for each in results]})
+    else:
+        _print_results(restore, results, stopped=stop.is_set())
+    if not all(each.is_complete for each in results):
+        raise typer.Exit(1)
+
+
+class _stopping:  # noqa: N801 - used like a function
+    """Sets an event at SIGTERM and SIGINT while it is open."""
+
+    def __init__(self, stop: threading.Event) -> None:
+        self._stop = stop
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            with suppress(ValueError):  # not the main thread, as in tests
+                self._before[number] = signal.signal(number, lambda *_: self._stop.set())
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+
+def _result(result: PartitionResult) -> dict[str, Any]:
+    return {
+        "source": str(result.plan.source),
+        "target": str(result.plan.target),
+        "resumed_at": result.resumed_at,
+        "target_end": result.target_end,
+        "next_offset": result.next_offset,
+        "messages": result.messages,
+        "batches": result.batches,
+        "encoded_batches": result.encoded_batches,
+        "complete": result.is_complete,
+        "error": None if result.error is None else str(result.error),
+    }
+
+
+def _print_results(restore: str, results: Sequence[PartitionResult], *, stopped: bool) -> None:
+    columns = [
+        Column("from"),
+        Column("to"),
+        Column("messages", figure=True),
+        Column("batches", figure=True),
+        Column("encoded", figure=True),
+        Column("target end", figure=True),
+        Column("state"),
+    ]
+    rows = [
+        [
+            str(each.plan.source),
+            str(each.plan.target),
+            count(each.messages),
+            count(each.batches),
+            count(each.encoded_batches),
+            "" if each.target_end is None else str(each.target_end),
+            _state_of(each),
+        ]
+        for each in results
+    ]
+    print_table(columns, rows)
+    for each in results:
+        if each.error is not None:
+            typer.echo(f"error: {each.error}", err=True)
+    if all(each.is_complete for each in results):
+        typer.echo(f"everything is restored; compare it: waybill restore verify {restore}")
+    else:
+        why = "stopped by a signal" if stopped else "not complete"
+        typer.echo(f"{why}; continue with: waybill restore run --id {restore}", err=True)
+
+
+def _state_of(result: PartitionResult) -> str:
+    if result.is_complete:
+        return "complete"
+    if result.error is not None:
+        return "error"
+    return "not begun" if result.next_offset is None else f"stopped before offset {result.next_offset}"
+
+
+def print_status(restore: str | None, *, as_json: bool) -> None:
+    """Print how far one restore is, by topic-partition, or a line for each restore."""
+    config = load_streams()
+    with open_store(config) as store:
+        plans = list(list_plans(store)) if restore is None else [find_plan(store, restore)]
+        found = [(plan, _status_of(store, plan)) for plan in plans]
+    if as_json:
+        print_json([_status_document(plan, status) for plan, status in found])
+        return
+    if not found:
+        typer.echo("there is no restore", err=True)
+    elif restore is None:
+        columns = [
+            Column("id"),
+            Column("stream"),
+            Column("to"),
+            Column("state"),
+            Column("by"),
+            Column("begun"),
+            Column("reason"),
+        ]
+        rows = [
+            [plan.id, plan.stream, plan.connection, _text_of(status), plan.by, time_text(plan.at), plan.reason]
+            for plan, status in found
+        ]
+        print_table(columns, rows)
+    else:
+        _print_partitions(*found[0])
+
+
+def _status_of(store: Any, plan: Plan) -> Status | str:
+    try:
+        return read_status(store, plan)
+    except WaybillError as error:
+        return str(error)
+    except Exception as error:  # the other restores are listed
+        failure = UnexpectedFailure(f"the state of restore {plan.id}", error)
+        logger.exception("%s", failure)
+        return str(failure)
+
+
+def _text_of(status: Status | str) -> str:
+    if isinstance(status, str):
+        return f"unknown: {status}"
+    return "complete" if status.is_complete else "not complete"
+
+
+def _print_partitions(plan: Plan, status: Status | str) -> None:
+    if isinstance(status, str):
+        typer.echo(status, err=True)
+        raise typer.Exit(1)
+    columns = [Column("from"), Column("to"), Column("offsets"), Column("messages in the target", figure=True)]
+    rows = [
+        [str(each.source), str(each.target), f"{each.first_offset}–{each.next_offset - 1}", _messages(status, each)]
+        for each in plan.partitions
+    ]
+    print_table(columns, rows)
+    for warning in plan.warnings:
+        typer.echo(f"warning: {warning}")
+    typer.echo(_text_of(status))
+
+
+def _messages(status: Status, partition: Any) -> str:
+    messages = status.messages(partition)
+    return ("" if status.is_complete else "no answer") if messages is None else count(messages)
+
+
+def _status_document(plan: Plan, status: Status | str) -> dict[str, Any]:
+    document: dict[str, Any] = {**plan.document(), "state": _text_of(status)}
+    if isinstance(status, Status):
+        for each, partition in zip(document["partitions"], plan.partitions, strict=True):
+            each["messages"] = status.messages(partition)
+    return document
+
+
+def run_verify(restore: str, sign_with: str | None, *, as_json: bool) -> None:
+    """Compare a restore with the archive, and print the report."""
+    key = None if sign_with is None else read_signing_key(find_connection(sign_with))
+    report = compare_restore(load_streams(), restore)
+    if as_json or key is not None:
+        print_json(report if key is None else sign(report, key, "report"))
+    else:
+        columns = [Column("from"), Column("to"), Column("equal messages", figure=True), Column("result")]
+        rows = [
+            [each["source"], each["target"], count(each["messages"]), each["difference"] or "equal"]
+            for each in report["partitions"]
+        ]
+        print_table(columns, rows)
+        typer.echo("not checked: " + "; ".join(report["not_checked"]))
+    if not report["sound"]:
+        raise typer.Exit(1)
+
+
+def run_groups(
+    restore: str, groups: Sequence[str], offsets_file: Path | None, *, commit: bool, backwards: bool, as_json: bool
+) -> None:
+    """Print where consumer groups continue in the target, and commit that if asked."""
+    config = load_streams()
+    offsets = _offsets_of_groups(config, restore, groups, offsets_file)
+    moves = move_groups(config, restore, offsets, commit=commit, backwards=backwards)
+    if as_json:
+        print_json([move.document() for move in moves])
+        return
+    columns = [
+        Column("group"),
+        Column("from"),
+        Column("offset", figure=True),
+        Column("to"),
+        Column("present", figure=True),
+        Column("continues at", figure=True),
+        Column("state"),
+    ]
+    print_table(columns, [_move_row(move) for move in moves])
+
+
+def _move_row(move: Move) -> list[str]:
+    present = "" if move.present_offset is None else str(move.present_offset)
+    return [
+        move.group,
+        str(move.source),
+        str(move.source_offset),
+        str(move.target),
+        present,
+        str(move.target_offset),
+        str(move.state),
+    ]
+
+
+def _offsets_of_groups(
+    config: Config, restore: str, groups: Sequence[str], offsets_file: Path | None
+) -> Mapping[str, Mapping[TopicPartition, int]]:
+    """Return the committed offsets of the groups, from a file or the source cluster."""
+    if (offsets_file is None) == (not groups):
+        raise RestoreRefused("give the consumer groups with --group, or their offsets with --offsets-from FILE")
+    if offsets_file is not None:
+        return _read_offsets(offsets_file)
+    from waybill.services.kafka.kafka import KafkaSource
+
+    with open_store(config) as store:
+        tps = [each.source for each in find_plan(store, restore).partitions]
+    endpoint = KafkaEndpoint.of(find_connection(config.kafka.connection))
+    with KafkaSource(endpoint, retry_timeout=_KAFKA_TIMEOUT) as source:
+        return {group: source.group_offsets(group, tps) for group in groups}
+
+
+def _read_offsets(file: Path) -> dict[str, dict[TopicPartition, int]]:
+    try:
+        document = json.loads(file.read_text())
+        return {
+            str(group): {TopicPartition.parse(tp): int(offset) for tp, offset in offsets.items()}
+            for group, offsets in document.items()
+        }
+    except (OSError, ValueError, AttributeError, TypeError) as error:
+        raise RestoreRefused(
+            f'{file} does not hold the offsets of groups, {{"group": {{"topic/partition": offset}}}}: {error}'
+        ) from error

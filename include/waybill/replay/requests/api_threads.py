@@ -1,0 +1,47 @@
+"""The threads in which the HTTP API waits for its database.
+
+While the database does not answer, each call holds a thread for as long as a transaction is repeated (30 s). So these
+threads are none of those that Airflow's own routes need, and they are few. A call that finds them all at work waits
+without a thread. After a call that failed, those that wait, and those that come within `RETRY_SECONDS`, fail at once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import anyio
+
+from waybill.base.errors import ReplayUnavailable
+
+__all__ = ["RETRY_SECONDS", "THREADS", "DatabaseThreads"]
+
+T = TypeVar("T")
+
+THREADS = 8
+RETRY_SECONDS = 5.0
+
+
+class DatabaseThreads:
+    """Runs functions that ask the database."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limiter = anyio.CapacityLimiter(THREADS)
+        self._clock = clock
+        self._failed: float | None = None
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Return what `work` returns. Raises what it raises; `ReplayUnavailable` at once after a failure."""
+        return await anyio.to_thread.run_sync(lambda: self._run(work), limiter=self._limiter)
+
+    def _run(self, work: Callable[[], T]) -> T:
+        if self._failed is not None and self._clock() - self._failed < RETRY_SECONDS:
+            raise ReplayUnavailable("the database did not answer a moment ago")
+        try:
+            found = work()
+        except ReplayUnavailable:
+            self._failed = self._clock()
+            raise
+        self._failed = None
+        return found

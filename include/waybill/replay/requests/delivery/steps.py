@@ -1,0 +1,230 @@
+"""Delivering a request's messages step by step, to whichever target it has.
+
+A step is done when the target has its messages: then the worker stores the cursor behind them. `open_delivery` returns
+the delivery of a request, which goes on where the stored state says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any, NamedTuple, Protocol
+
+from waybill.base.errors import ReplayRefused
+from waybill.config.connections import KafkaEndpoint, find_connection
+from waybill.config.models import Config
+from waybill.replay.requests.delivery.batches import cut_batches
+from waybill.replay.requests.delivery.s3_objects import S3Objects, deliver_objects
+from waybill.replay.requests.delivery.signature import Keys
+from waybill.replay.requests.delivery.webhook import (
+    Delivered,
+    Outcome,
+    Refused,
+    Rejection,
+    Unavailable,
+    Webhook,
+    webhook_client,
+)
+from waybill.replay.requests.message import ReplayedMessage
+from waybill.replay.requests.request import ReplayRequest, replay_of
+from waybill.replay.requests.stored import RejectedMessage
+from waybill.replay.requests.targets import KafkaTarget, S3Target, WebhookTarget
+from waybill.services.store import Store
+
+__all__ = ["Delivery", "Step", "TargetUnavailable", "open_delivery"]
+
+_TOPIC_MESSAGES = 2_000
+_TOPIC_BYTES = 4 << 20
+
+
+class Step(NamedTuple):
+    """Messages that are done: the target has each of them, or rejected it."""
+
+    messages: int
+    """How many of the messages that follow the step before."""
+    rejections: tuple[RejectedMessage, ...] = ()
+
+
+class TargetUnavailable(Exception):
+    """The target takes nothing now."""
+
+    def __init__(self, reason: str, wait_seconds: float) -> None:
+        super().__init__(reason)
+        self.wait_seconds = wait_seconds
+
+
+class Delivery(Protocol):
+    """The delivery of one request. Its methods raise `TargetUnavailable`, and `ReplayRefused` if it cannot go on."""
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What the next worker needs, as JSON. It belongs to the messages of the steps so far."""
+        ...
+
+    def expected_messages(self) -> int:
+        """Return how many messages the next step must have, because an earlier worker has begun it; 0: any number."""
+        ...
+
+    def steps(self, messages: Iterable[ReplayedMessage]) -> Iterator[Step]:
+        """Deliver the messages, which follow those of the state, and yield what is done. Repeating it does no harm."""
+        ...
+
+    def finish(self) -> None:
+        """Tell the target that everything is delivered."""
+        ...
+
+
+@contextmanager
+def open_delivery(
+    config: Config,
+    request: ReplayRequest,
+    state: Mapping[str, Any],
+    store: Store,
+    *,
+    save: Callable[[dict[str, Any]], None],
+    pause: Callable[[float], None],
+) -> Iterator[Delivery]:
+    """Open the delivery of a request with the state of the worker before; `{}` at first.
+
+    `save` stores a state at once. `pause` waits for so many seconds, keeps the claim meanwhile, and may raise.
+
+    Raises `ReplayRefused` or `ConfigError` when there can be no delivery.
+    """
+    replay = replay_of(config)
+    match request.requested.target:
+        case WebhookTarget(url):
+            keys = Keys.of(find_connection(replay.webhooks.connection))
+            client = webhook_client(url, replay)
+            try:
+                webhook = Webhook(client, request.id, keys, replay, state.get("breaker"), pause=pause)
+                limits = replay.webhooks.batch_messages, int(replay.webhooks.batch_bytes)
+                yield _WebhookDelivery(webhook, request.id, limits, state, save)
+            finally:
+                client.close()
+        case S3Target(compression):
+            yield _ObjectDelivery(S3Objects(store, request.id, compression), state)
+        case KafkaTarget(connection, topic):
+            # Checked again: the config may have changed since the request was created.
+            if connection not in replay.kafka.connections:
+                raise ReplayRefused(f"{connection!r} is no longer in replay.kafka.connections", "target.connection")
+            from waybill.replay.requests.delivery.kafka_topic import TopicDelivery
+            from waybill.services.kafka.target import KafkaTarget as Cluster
+
+            with Cluster(KafkaEndpoint.of(find_connection(connection))) as cluster:
+                delivery = TopicDelivery(cluster, topic, state.get("topic"), keep_claim=lambda: pause(0.0))
+                yield _TopicDelivery(delivery, save)
+
+
+class _WebhookDelivery:
+    def __init__(
+        self,
+        webhook: Webhook,
+        request_id: str,
+        limits: tuple[int, int],
+        state: Mapping[str, Any],
+        save: Callable[[dict[str, Any]], None],
+    ) -> None:
+        self._webhook, self._request_id, self._save = webhook, request_id, save
+        self._max_messages, self._max_bytes = limits
+        self._is_proved = bool(state.get("proved"))
+        self._batch = int(state.get("batch", 0))
+
+    @property
+    def state(self) -> dict[str, Any]:
+        return {"proved": self._is_proved, "batch": self._batch, "breaker": self._webhook.breaker.document()}
+
+    def expected_messages(self) -> int:
+        return 0
+
+    def steps(self, messages: Iterable[ReplayedMessage]) -> Iterator[Step]:
+        if not self._is_proved:
+            _check(self._webhook.prove_ownership())
+            self._is_proved = True
+            self._save(self.state)
+        batches = cut_batches(
+            messages, self._request_id, self._batch, max_messages=self._max_messages, max_bytes=self._max_bytes
+        )
+        for batch in batches:
+            rejections = _check(self._webhook.deliver(batch))
+            self._batch += 1
+            yield Step(len(batch.messages), rejections)
+
+    def finish(self) -> None:
+        """Do nothing: a webhook has all messages by then."""
+
+
+class _ObjectDelivery:
+    def __init__(self, objects: S3Objects, state: Mapping[str, Any]) -> None:
+        self._objects = objects
+        self._part = int(state.get("part", 0))
+
+    @property
+    def state(self) -> dict[str, Any]:
+        return {"part": self._part}
+
+    def expected_messages(self) -> int:
+        return self._objects.count_messages(self._part)
+
+    def steps(self, messages: Iterable[ReplayedMessage]) -> Iterator[Step]:
+        for part in deliver_objects(self._objects, messages, self._part):
+            self._part = part.number + 1
+            yield Step(len(part.messages))
+
+    def finish(self) -> None:
+        self._objects.finish(self._part)
+
+
+class _TopicDelivery:
+    def __init__(self, topic: Any, save: Callable[[dict[str, Any]], None]) -> None:
+        self._topic, self._save = topic, save
+
+    @property
+    def state(self) -> dict[str, Any]:
+        return {"topic": self._topic.state}
+
+    def expected_messages(self) -> int:
+        return 0
+
+    def steps(self, messages: Iterable[ReplayedMessage]) -> Iterator[Step]:
+        self._topic.prepare()
+        self._save(self.state)  # before the first message is sent: the next worker must have the same producer id
+        for part in _parts(messages):
+            yield Step(len(part), _rejected(self._topic.deliver(part)))
+
+    def finish(self) -> None:
+        """Do nothing: every step ends with the acknowledgement of the target's replicas."""
+
+
+def _parts(messages: Iterable[ReplayedMessage]) -> Iterator[list[ReplayedMessage]]:
+    source = iter(messages)
+    while part := list(islice(_up_to_bytes(source), _TOPIC_MESSAGES)):
+        yield part
+
+
+def _up_to_bytes(source: Iterator[ReplayedMessage]) -> Iterator[ReplayedMessage]:
+    size_bytes = 0
+    for message in source:
+        yield message
+        size_bytes += len(message.key or b"") + len(message.value or b"")
+        if size_bytes >= _TOPIC_BYTES:
+            return
+
+
+def _check(outcome: Outcome) -> tuple[RejectedMessage, ...]:
+    match outcome:
+        case Delivered(rejections):
+            return _rejected(rejections)
+        case Unavailable(reason, wait_seconds):
+            raise TargetUnavailable(f"the webhook {reason}", wait_seconds)
+        case Refused(reason):
+            raise ReplayRefused(f"the webhook {reason}", "target")
+
+
+def _rejected(rejections: Iterable[Rejection]) -> tuple[RejectedMessage, ...]:
+    return tuple(
+        RejectedMessage(
+            each.message.topic_partition.topic, each.message.topic_partition.partition, each.message.offset, each.reason
+        )
+        for each in rejections
+    )

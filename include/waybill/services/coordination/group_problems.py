@@ -1,0 +1,74 @@
+"""The problems of the streams of a group, as the group's last run found them.
+
+A stream may stand still for days until a person decides. Its group's run fails once, when the problem appears, and not
+every minute until it is solved. So the runs record the problems that they have reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from waybill.services.coordination.nodes import damaged_node, parse_node, to_node
+from waybill.services.coordination.paths import group_problems_path
+from waybill.services.coordination.session import ZooKeeperSession
+
+__all__ = ["GroupProblems", "Problem"]
+
+_REMEDY = "the next run records the problems again"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a stream, or some of its topic-partitions, does not advance."""
+
+    stream: str
+    error: str
+    """The name of the error's class."""
+    message: str
+    since_ms: int = 0
+    """When a run found it first. Epoch ms."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What identifies the problem from run to run. The message may contain figures that change."""
+        return self.stream, self.error
+
+
+@dataclass(frozen=True, slots=True)
+class GroupProblems:
+    """The problems that the last run of a group found."""
+
+    root: str
+    group: str
+    known: Mapping[tuple[str, str], Problem] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, session: ZooKeeperSession, root: str, group: str) -> GroupProblems:
+        """Return the recorded problems. Raises `DocumentTooNew` or `DocumentDamaged`."""
+        path = group_problems_path(root, group)
+        node = session.get(path)
+        if node is None:
+            return cls(root, group)
+        fields = parse_node(node[0], path, _REMEDY)
+        try:
+            problems = [
+                Problem(str(each["stream"]), str(each["error"]), str(each["message"]), int(each["since"]))
+                for each in fields["problems"]
+            ]
+        except (KeyError, TypeError, ValueError) as error:
+            raise damaged_node(path, error, _REMEDY) from None
+        return cls(root, group, {problem.key: problem for problem in problems})
+
+    def keys_of(self, streams: Collection[str]) -> set[tuple[str, str]]:
+        """Return the keys of the problems of these streams."""
+        return {key for key, problem in self.known.items() if problem.stream in streams}
+
+    def write(self, session: ZooKeeperSession) -> None:
+        """Record the problems."""
+        problems = [
+            {"stream": each.stream, "error": each.error, "message": each.message, "since": each.since_ms}
+            for each in self.known.values()
+        ]
+        path = group_problems_path(self.root, self.group)
+        session.put(path, to_node(problems=problems), f"record the problems of the group {self.group}")

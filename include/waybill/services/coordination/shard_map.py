@@ -1,0 +1,76 @@
+"""The copy of a slot map in ZooKeeper, so that a plan needs no listing of S3 while no shard is new.
+
+The copy is only a cache: S3 holds each assignment. One that is missing, damaged, or older than S3 costs a listing and
+nothing else. The map is stored compressed, since ZooKeeper refuses nodes above one megabyte: the ids of shards differ
+little, so about 40,000 assignments fit.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import logging
+import zlib
+from dataclasses import dataclass
+
+from waybill.base.errors import DocumentDamaged
+from waybill.records.shards.slot_map import SlotMap
+from waybill.services.coordination.nodes import damaged_node, parse_node, to_node
+from waybill.services.coordination.paths import ZkPaths
+from waybill.services.coordination.session import NodeConflict, ZooKeeperSession
+
+__all__ = ["StoredSlotMap", "read_slot_map_copy", "write_slot_map_copy"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSlotMap:
+    """The copy of a slot map, and the version of its node."""
+
+    slot_map: SlotMap | None
+    """None if there is no node, or if it is damaged."""
+    version: int
+    """-1 if there is no node."""
+
+
+def read_slot_map_copy(session: ZooKeeperSession, paths: ZkPaths, topic: str) -> StoredSlotMap:
+    """Return the copy of a topic's slot map. A damaged one is logged and counts as missing.
+
+    Raises `DocumentTooNew` for a copy of a newer Waybill, and `CoordinationUnavailable`.
+    """
+    path = paths.slot_map(topic)
+    node = session.get(path)
+    if node is None:
+        return StoredSlotMap(None, -1)
+    data, version = node
+    try:
+        return StoredSlotMap(_parse(data, path), version)
+    except DocumentDamaged as error:
+        logger.warning("%s. This plan does so", error)
+        return StoredSlotMap(None, version)
+
+
+def write_slot_map_copy(
+    session: ZooKeeperSession, paths: ZkPaths, topic: str, slot_map: SlotMap, version: int
+) -> int | None:
+    """Replace the copy whose version was read (-1: there was none). Return the new version.
+
+    Return None if the node has another version by now: another plan has written it. Raises `CoordinationUnavailable`.
+    """
+    packed = base64.b64encode(zlib.compress(json.dumps(slot_map.to_fields(), separators=(",", ":")).encode(), 9))
+    try:
+        return session.write(
+            paths.slot_map(topic), to_node(shards=len(slot_map.assignments), map=packed.decode()), version
+        )
+    except NodeConflict:
+        return None
+
+
+def _parse(data: bytes, path: str) -> SlotMap:
+    fields = parse_node(data, path)
+    try:
+        return SlotMap.of_fields(json.loads(zlib.decompress(base64.b64decode(fields["map"], validate=True))))
+    except (AttributeError, KeyError, TypeError, ValueError, binascii.Error, zlib.error) as error:
+        raise damaged_node(path, error) from None

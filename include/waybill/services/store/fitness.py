@@ -1,0 +1,110 @@
+"""Whether a store is fit, found out at most once a day: the newest result of a probe is remembered in the bucket.
+
+A process asks before it creates an object if absent, which is the protocol's commit point. It reads the remembered
+result, one request, and asks no more until that is a day old. If there is none, or it is older, or the probe has become
+stricter since, the process probes the store itself. Processes that probe at the same time do not disturb each other,
+and each stores the same. A store that fails is refused, and nothing is remembered: the next process probes again.
+
+What this relies on: the clocks of hosts differ by less than a day. The remembered result is no proof against a store
+that changes within the day.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+from waybill.base.documents import read_document
+from waybill.base.errors import DocumentTooNew, ObjectMissing, WaybillError
+from waybill.config import names
+from waybill.services.store.calls import BucketCalls
+from waybill.services.store.probe import ProbeResult, needed_abilities, probe
+
+__all__ = ["ensure_fit", "probe_and_remember"]
+
+logger = logging.getLogger(__name__)
+
+_VERSION = 1
+_PROBE = 1
+"""The version of the probe. Raise it when a probe finds more than before, or finds it in another way."""
+_VALID_FOR = timedelta(days=1)
+
+_known: dict[tuple[str, ...], datetime] = {}
+"""When this process need not ask again, by store, bucket and checksum."""
+_asking = threading.Lock()
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def ensure_fit(calls: BucketCalls, prefix: str, now: Callable[[], datetime] = _now) -> None:
+    """Return if the store is known to be fit, else probe it and remember the result.
+
+    Raises `StoreUnfit` if the store lacks an ability; `StoreUnavailable` or `ConfigError` if it cannot be asked.
+    """
+    identity = (*calls.identity, calls.checksums)  # the prefix makes no difference to what a store can do
+    with _asking:
+        if identity in _known and now() < _known[identity]:
+            return
+        at = _remembered(calls, prefix, now())
+        if at is None:
+            result = probe_and_remember(calls, prefix, now)
+            result.raise_if_unfit()
+            at = result.at
+        _known[identity] = at + _VALID_FOR
+
+
+def probe_and_remember(calls: BucketCalls, prefix: str, now: Callable[[], datetime] = _now) -> ProbeResult:
+    """Probe the store, and store the result if the store is fit. Raises what `probe` raises."""
+    result = probe(calls, prefix, now())
+    if result.is_fit:
+        logger.info("%s: the store has all %d abilities that Waybill relies on", calls.where, len(result.findings))
+        _remember(calls, prefix, result)
+    return result
+
+
+def _remembered(calls: BucketCalls, prefix: str, now: datetime) -> datetime | None:
+    """Return when the store was found fit, if that still counts."""
+    key = names.probe_result_key(prefix)
+    try:
+        with calls.translate_errors(f"read {key}", key):
+            data = calls.client.get_object(Bucket=calls.bucket, Key=key)["Body"].read()
+    except ObjectMissing:
+        return None
+    try:
+        fields = read_document(data, _VERSION, key)
+        at = datetime.fromisoformat(fields["at"])
+        covers = fields["probe"] >= _PROBE and needed_abilities(calls.checksums) <= {*fields["abilities"]}
+        counts = covers and fields["checksums"] == calls.checksums and abs(now - at) < _VALID_FOR
+    except (DocumentTooNew, ValueError, KeyError, TypeError) as error:
+        logger.warning("%s is not the result of a probe that this Waybill reads, probing again: %s", key, error)
+        return None
+    return at if counts else None
+
+
+def _remember(calls: BucketCalls, prefix: str, result: ProbeResult) -> None:
+    key = names.probe_result_key(prefix)
+    fields = {
+        "v": _VERSION,
+        "probe": _PROBE,
+        "at": result.at.isoformat(),
+        "checksums": str(calls.checksums),
+        "abilities": [str(finding.ability) for finding in result.findings],
+    }
+    body = json.dumps(fields, indent=2).encode()
+    try:
+        with calls.translate_errors(f"write {key}", key):
+            calls.client.put_object(
+                Bucket=calls.bucket,
+                Key=key,
+                Body=body,
+                **calls.checksum_arguments(memoryview(body)),
+                **calls.encryption,
+            )
+    except WaybillError as error:
+        # The store is fit all the same; each process probes it until the result can be stored.
+        logger.warning("%s: the result of the probe could not be stored: %s", key, error)

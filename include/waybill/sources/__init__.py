@@ -1,5 +1,0 @@
-"""Reading record batches from Kafka, and other tools' offsets from where they keep them. Import the module you need."""
-
-from waybill.sources.kafka_package import skip_packages
-
-skip_packages()

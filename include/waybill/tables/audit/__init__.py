@@ -1,0 +1,25 @@
+"""The audit of a run: what is checked of its staged files before they are published."""
+
+from waybill.tables.audit.decisions import Decision, DecisionKind, find_decision, record_decision
+from waybill.tables.audit.given import AuditInput
+from waybill.tables.audit.record import find_audit, record_audit
+from waybill.tables.audit.results import Audit, CheckResult, Severity
+from waybill.tables.audit.results_table import AuditRecord, append_results, keep_results_small
+from waybill.tables.audit.run import run_audit
+
+__all__ = [
+    "Audit",
+    "AuditInput",
+    "AuditRecord",
+    "CheckResult",
+    "Decision",
+    "DecisionKind",
+    "Severity",
+    "append_results",
+    "find_audit",
+    "find_decision",
+    "keep_results_small",
+    "record_audit",
+    "record_decision",
+    "run_audit",
+]

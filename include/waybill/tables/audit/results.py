@@ -1,0 +1,118 @@
+"""The result of an audit: what each expectation and each built-in check found.
+
+The result is a document beside the plan, created if absent (`waybill.tables.audit.record`): a retry or a rival finds
+it, and does not audit again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any, Self
+
+from waybill.base.documents import read_document
+from waybill.base.errors import DocumentDamaged
+from waybill.config.models.enums import Severity
+
+__all__ = ["MAX_EXAMPLES", "Audit", "CheckResult", "Severity"]
+
+MAX_EXAMPLES = 10
+"""The most examples of one result."""
+
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """What one expectation or one built-in check found."""
+
+    check: str
+    """The name of an expectation of Great Expectations, or of a built-in check."""
+    arguments: Mapping[str, Any]
+    severity: Severity
+    success: bool
+    observed: str | None = None
+    """The observed value as text; JSON if it is not a text by itself."""
+    unexpected_count: int | None = None
+    examples: tuple[str, ...] = ()
+    """`topic/partition@offset: value`, at most `MAX_EXAMPLES`."""
+
+    def __str__(self) -> str:
+        written = ", ".join(f"{name}={_text(value)}" for name, value in self.arguments.items())
+        observed = "" if self.observed is None else f": {self.observed}"
+        count = "" if self.unexpected_count is None else f" ({self.unexpected_count:,} unexpected)"
+        return f"{self.check}({written}){observed}{count}"
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """The results of one audit, which is about the staged files of one plan."""
+
+    plan: str
+    """The id of the plan."""
+    run_id: str
+    """The run that staged the files."""
+    at: datetime
+    results: tuple[CheckResult, ...]
+    data_docs: str | None = None
+    """The key of the page of Great Expectations' Data Docs; None if the stream has no expectations."""
+    generation: int = 1
+    """The generation of the stream."""
+
+    @property
+    def failed_critical(self) -> tuple[CheckResult, ...]:
+        """The failed results that hold the run."""
+        return self._failed(Severity.CRITICAL)
+
+    @property
+    def warnings(self) -> tuple[CheckResult, ...]:
+        """The failed results that raise an alert, and let the run be published."""
+        return self._failed(Severity.WARNING)
+
+    def _failed(self, severity: Severity) -> tuple[CheckResult, ...]:
+        return tuple(result for result in self.results if not result.success and result.severity is severity)
+
+    def document(self) -> dict[str, Any]:
+        """Return the audit for a JSON document."""
+        return {
+            "plan": self.plan,
+            "run": self.run_id,
+            "at": self.at.isoformat(),
+            "results": [asdict(result) for result in self.results],
+            "data_docs": self.data_docs,
+            "generation": self.generation,
+        }
+
+    def to_json(self) -> bytes:
+        """Return the content of the audit's object, with `"v": 1`."""
+        return json.dumps({"v": _VERSION, **self.document()}, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_json(cls, key: str, data: bytes) -> Self:
+        """Parse what `to_json` returned; `key` names the object in errors.
+
+        Raises `DocumentTooNew` for an audit of a newer Waybill, `DocumentDamaged` for any other content.
+        """
+        remedy = "Let the Waybill that wrote it publish the plan, or remove the object, and run again"
+        try:
+            document = read_document(data, _VERSION, f"audit {key}", remedy=remedy)
+            return cls(
+                document["plan"],
+                document["run"],
+                datetime.fromisoformat(document["at"]),
+                tuple(_result(fields) for fields in document["results"]),
+                document["data_docs"],
+                document["generation"],
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DocumentDamaged(f"audit {key} cannot be read ({error}): remove the object, and run again") from error
+
+
+def _result(fields: Mapping[str, Any]) -> CheckResult:
+    return CheckResult(**{**fields, "severity": Severity(fields["severity"]), "examples": tuple(fields["examples"])})
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)

@@ -1,0 +1,220 @@
+"""What was done with a backfill: promoted, undone, cancelled, by whom and why; and the claim that orders these events.
+
+Promotions and undos change two tables, and so do retries of the quarantine. If two of these overlapped, a message could
+be lost or repeated. So they take turns: the tables count the retries that they have taken part in (`waybill.retries`),
+and a promotion takes the next number, as a retry does. Its *claim* is the object of this number, created if absent:
+
+- A retry that finds a claim raises `BackfillUnderWay`; it has nothing committed, since its own number is taken.
+- A backfill that finds the claim of another, or of a process that was killed, first does what it claims.
+- Both tables record the number with the change. When both have it, the claim is done, and the next number is free.
+
+So events have an order, and what an event may do follows from the events before it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, Self
+
+from waybill.base.documents import read_document
+from waybill.base.errors import BackfillRefused, DocumentDamaged
+from waybill.config.models import Stream
+from waybill.config.names import backfill_built_key, backfill_event_key, backfill_prefix, retry_key
+from waybill.services.store import Store
+from waybill.tables.backfill.request import Requested
+from waybill.tables.iceberg import StreamTables
+from waybill.tables.quarantine.staged import CLAIM_FIELD, CLAIM_VERSION
+from waybill.tables.quarantine.view import retries_of
+
+__all__ = [
+    "ABANDONED_AFTER",
+    "Action",
+    "Event",
+    "State",
+    "check_action",
+    "events_of",
+    "find_claim",
+    "make_claim",
+    "record_event",
+    "state_of",
+]
+
+ABANDONED_AFTER = timedelta(days=30)
+"""A backfill that is neither promoted nor cancelled by then is over: its files are removed."""
+
+_VERSION = 1
+
+
+class Action(StrEnum):
+    """What a person does with a backfill."""
+
+    PROMOTE = "promote"
+    UNDO = "undo"
+    CANCEL = "cancel"
+
+
+class State(StrEnum):
+    """Where a backfill is."""
+
+    PLANNED = "planned"
+    """Requested; its tasks are executed, or were interrupted."""
+    BUILT = "built"
+    PROMOTED = "promoted"
+    UNDONE = "undone"
+    """Promoted, and undone: it can be promoted again."""
+    CANCELLED = "cancelled"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the backfill may still be promoted. No other may be requested for the same offsets."""
+        return self in (State.PLANNED, State.BUILT, State.UNDONE)
+
+
+_FROM = {
+    Action.PROMOTE: (State.BUILT, State.UNDONE),
+    Action.UNDO: (State.PROMOTED,),
+    Action.CANCEL: (State.PLANNED, State.BUILT, State.UNDONE),
+}
+_TO = {Action.PROMOTE: State.PROMOTED, Action.UNDO: State.UNDONE, Action.CANCEL: State.CANCELLED}
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event, which is a claim before it is recorded beside the request."""
+
+    backfill: str
+    action: Action
+    by: str
+    reason: str
+    at: datetime
+    number: int
+    """Events of all backfills of a stream, and retries of its quarantine, are numbered together."""
+    is_effective: bool = True
+    """False: when its turn came, another event had made it pointless, and nothing was done."""
+
+    def __str__(self) -> str:
+        effect = "" if self.is_effective else " (without effect)"
+        return f"{self.action} by {self.by} at {self.at:%Y-%m-%d %H:%M:%S} UTC: {self.reason}{effect}"
+
+    def document(self) -> dict[str, Any]:
+        """Return the event for a JSON document about its backfill."""
+        return {
+            "action": str(self.action),
+            "by": self.by,
+            "reason": self.reason,
+            "at": self.at.isoformat(),
+            "number": self.number,
+            "effective": self.is_effective,
+        }
+
+    def to_json(self, version: int) -> bytes:
+        """Return the content of the event's object, or of the claim's."""
+        document: dict[str, Any] = {
+            "v": version,
+            CLAIM_FIELD: self.backfill,
+            "action": self.action,
+            "by": self.by,
+            "reason": self.reason,
+            "at": self.at.isoformat(),
+            "number": self.number,
+            "effective": self.is_effective,
+        }
+        return json.dumps(document, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_json(cls, key: str, content: bytes, version: int) -> Self:
+        """Parse what `to_json` returned.
+
+        Raises `DocumentTooNew` for a newer Waybill's document, `DocumentDamaged` for one that cannot be parsed.
+        """
+        try:
+            document = read_document(content, version, key)
+            return cls(
+                document[CLAIM_FIELD],
+                Action(document["action"]),
+                document["by"],
+                document["reason"],
+                datetime.fromisoformat(document["at"]),
+                document["number"],
+                document["effective"],
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise DocumentDamaged(f"{key} cannot be read ({error}): restore the object") from error
+
+
+# --- claims -----------------------------------------------------------------------------------------------------------
+
+
+def find_claim(store: Store, name: str, stream: Stream, tables: StreamTables) -> Event | None:
+    """Return the claim that is not done yet, for the tables as they are loaded; None if there is none."""
+    key = _claim_key(store, name, stream, tables, min(retries_of(tables)))
+    found = store.read_if_exists(key)
+    if found is None or CLAIM_FIELD not in json.loads(found):
+        return None
+    return Event.from_json(key, found, CLAIM_VERSION)
+
+
+def make_claim(store: Store, name: str, stream: Stream, tables: StreamTables, claim: Event) -> bool:
+    """Take the number of `claim`. Return False if a retry or another claim has it."""
+    key = _claim_key(store, name, stream, tables, claim.number)
+    content = claim.to_json(CLAIM_VERSION)
+    existing = store.create_or_read_existing(key, content)
+    return existing is None or bytes(existing) == content
+
+
+def _claim_key(store: Store, name: str, stream: Stream, tables: StreamTables, number: int) -> str:
+    return retry_key(store.prefix, name, stream.generation, str(tables.main.metadata.table_uuid), number)
+
+
+# --- events -----------------------------------------------------------------------------------------------------------
+
+
+def events_of(store: Store, request: Requested) -> list[Event]:
+    """Return the recorded events of a backfill, in order."""
+    prefix = backfill_prefix(store.prefix, request.stream, request.id) + "events/"
+    return [Event.from_json(key, store.read(key), _VERSION) for key in store.keys(prefix)]
+
+
+def state_of(store: Store, request: Requested, before: int | None = None) -> State:
+    """Return the state of a backfill, or the one that it had before the event with the number `before`."""
+    events = [event for event in events_of(store, request) if before is None or event.number < before]
+    return _state(events, store.exists(backfill_built_key(store.prefix, request.stream, request.id)))
+
+
+def _state(events: Sequence[Event], is_built: bool) -> State:
+    done = [event for event in events if event.is_effective]
+    if done:
+        return _TO[done[-1].action]
+    return State.BUILT if is_built else State.PLANNED
+
+
+def check_action(request: Requested, state: State, action: Action) -> None:
+    """Raise `BackfillRefused` if the action does not apply to a backfill in this state."""
+    if state in _FROM[action]:
+        return
+    remedies = {
+        State.PLANNED: f"its tasks are not done: `waybill backfill run {request.stream} --id {request.id}` continues",
+        State.BUILT: "it was not promoted",
+        State.PROMOTED: f"it is promoted: `waybill backfill undo {request.stream} {request.id}` undoes it",
+        State.UNDONE: f"it is undone: `waybill backfill promote {request.stream} {request.id}` promotes it again",
+        State.CANCELLED: "it was cancelled, which is final",
+    }
+    raise BackfillRefused(
+        f"backfill {request.id} of {request.stream} cannot be acted on by {action}: {remedies[state]}"
+    )
+
+
+def record_event(store: Store, request: Requested, claim: Event, *, is_blocked: bool) -> Event:
+    """Record the event of a claim, or find it recorded.
+
+    It is not effective if it does not apply to the backfill's state when its turn comes, or if it `is_blocked`.
+    """
+    applies = not is_blocked and state_of(store, request, before=claim.number) in _FROM[claim.action]
+    event = replace(claim, is_effective=applies)
+    key = backfill_event_key(store.prefix, request.stream, request.id, claim.number)
+    existing = store.create_or_read_existing(key, event.to_json(_VERSION))
+    return event if existing is None else Event.from_json(key, existing, _VERSION)

@@ -1,0 +1,150 @@
+"""The request of a backfill: who wants what range built again, why, and the tasks that do it. It is never changed.
+
+The request is an object that is created if absent. Every process that continues a backfill (a retry, a rival, another
+machine) executes the tasks that the request lists, with the settings that it holds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol, Self
+
+from waybill.base.documents import read_document
+from waybill.base.errors import BackfillRefused, DocumentDamaged
+from waybill.config.names import backfill_plan_id, backfill_request_key, backfills_prefix, check_backfill_id
+from waybill.services.store import Store
+from waybill.tables.backfill.ranges import OffsetRanges
+from waybill.tables.partition.plan import Plan
+
+__all__ = ["Request", "Requested", "find_request", "list_requests"]
+
+_VERSION = 1
+_OBJECT = "/request.json"
+
+
+class Requested(Protocol):
+    """What requests of ranges and of generations have in common."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def stream(self) -> str: ...
+
+    @property
+    def by(self) -> str: ...
+
+    @property
+    def reason(self) -> str: ...
+
+    @property
+    def at(self) -> datetime: ...
+
+    @property
+    def ranges(self) -> OffsetRanges: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A backfill of a range of a stream's live generation from the archive."""
+
+    id: str
+    by: str
+    reason: str
+    token: str
+    """What triggered it, such as a DAG run: the same trigger finds its request again."""
+    table_uuid: str
+    """Of the main table: one that was dropped and created again is another table."""
+    base: int | None
+    """The head of the table's `main` when the backfill was requested."""
+    ranges: OffsetRanges
+    objects_in_part: frozenset[str]
+    """Keys of the backup objects that go on beyond the range."""
+    plan: Plan
+    """Stream, generation, time, parse settings and tasks. Its key is that of the request."""
+
+    @property
+    def plan_id(self) -> str:
+        return backfill_plan_id(self.id)
+
+    @property
+    def stream(self) -> str:
+        return self.plan.stream
+
+    @property
+    def at(self) -> datetime:
+        return self.plan.created_at
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the backup objects that the tasks read."""
+        return sum({span.key: span.size_bytes for task in self.plan.tasks for span in task}.values())
+
+    @property
+    def objects(self) -> int:
+        return len({span.key for task in self.plan.tasks for span in task})
+
+    def to_json(self) -> bytes:
+        """Return the request's object, with `"v": 1`."""
+        document: dict[str, Any] = {
+            "v": _VERSION,
+            "id": self.id,
+            "by": self.by,
+            "reason": self.reason,
+            "token": self.token,
+            "table_uuid": self.table_uuid,
+            "base": self.base,
+            "range": self.ranges.document(),
+            "objects_in_part": sorted(self.objects_in_part),
+            "plan": json.loads(self.plan.to_json()),
+        }
+        return json.dumps(document, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_json(cls, key: str, content: bytes) -> Self:
+        """Parse what `to_json` returned.
+
+        Raises `DocumentTooNew` for a newer Waybill's request, `DocumentDamaged` for one that cannot be parsed.
+        """
+        try:
+            document = read_document(content, _VERSION, f"backfill {key}")
+            return cls(
+                id=document["id"],
+                by=document["by"],
+                reason=document["reason"],
+                token=document["token"],
+                table_uuid=document["table_uuid"],
+                base=document["base"],
+                ranges=OffsetRanges.parse(document["range"]),
+                objects_in_part=frozenset(document["objects_in_part"]),
+                plan=Plan.from_json(key, json.dumps(document["plan"]).encode()),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DocumentDamaged(f"backfill {key} cannot be read ({error}): restore the object") from error
+
+
+def find_request(store: Store, stream: str, backfill: str) -> Request:
+    """Return the request of a backfill. Raises `BackfillRefused`, with the ids that exist, if there is none."""
+    try:
+        key = backfill_request_key(store.prefix, stream, check_backfill_id(backfill))
+        found = store.read_if_exists(key)
+    except ValueError:
+        found = None
+    if found is None:
+        known = ", ".join(_list_ids(store, stream)) or "none"
+        raise BackfillRefused(f"stream {stream} has no backfill {backfill!r}; its backfills: {known}")
+    return Request.from_json(key, found)
+
+
+def list_requests(store: Store, stream: str) -> list[Request]:
+    """Return the requests of all backfills of a stream, oldest first."""
+    found = [find_request(store, stream, backfill) for backfill in _list_ids(store, stream)]
+    return sorted(found, key=lambda request: (request.at, request.id))
+
+
+def _list_ids(store: Store, stream: str) -> Iterator[str]:
+    prefix = backfills_prefix(store.prefix, stream)
+    return (key.removeprefix(prefix).removesuffix(_OBJECT) for key in store.keys(prefix) if key.endswith(_OBJECT))

@@ -1,0 +1,167 @@
+"""The record of a retry: what it has staged, recorded before anything of it is committed.
+
+The n-th retry of a table is an object that is created if absent. A process that finds it finishes this retry before it
+begins the next number. A second object holds the offsets of the messages that the retry's files contain.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Self
+
+from pydantic import ValidationError
+
+from waybill.base.documents import read_document
+from waybill.base.errors import BackfillUnderWay, DocumentDamaged, ObjectMissing, PlanUnusable
+from waybill.config.models import ParseSettings
+from waybill.config.names import TopicPartition, retry_offsets_key
+from waybill.services.store import Store
+from waybill.tables.audit import Audit, Decision
+from waybill.tables.quarantine.offset_sets import Offsets
+from waybill.tables.staging.table_layout import FileEntry
+
+__all__ = [
+    "CLAIM_FIELD",
+    "CLAIM_VERSION",
+    "StagedRetry",
+    "find_retry",
+    "new_offsets_key",
+    "read_offsets",
+    "record_retry",
+]
+
+_VERSION = 1
+
+CLAIM_FIELD = "backfill"
+"""In the place of a retry's record: the id of the backfill that has claimed the number
+(`waybill.tables.backfill.events`)."""
+CLAIM_VERSION = 2
+"""An earlier Waybill, which knows no claims, refuses the document by its version."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedRetry:
+    """A retry of a quarantine whose files are staged."""
+
+    key: str
+    number: int
+    run_id: str
+    """The run that wrote the files."""
+    created_at: datetime
+    parse_settings: ParseSettings
+    """The settings that the rows were parsed by."""
+    choice: Mapping[str, Any]
+    """The filter that the user gave; only for people who read the object."""
+    rows: int
+    ranges: Mapping[TopicPartition, tuple[int, int]]
+    """The range `[first, next)` of the messages of each topic-partition."""
+    entries: tuple[FileEntry, ...]
+    """The data files for the table."""
+    offsets_key: str
+    """Key of the object with the offsets of the messages in the files."""
+    audit: Audit | None = None
+    """The audit of the files. None: an earlier Waybill, which made none, recorded the retry."""
+    accepted: Decision | None = None
+    """A person's decision to move the messages although critical checks failed."""
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Paths of the data files."""
+        return tuple(path for path, *_ in self.entries)
+
+    def to_json(self) -> bytes:
+        """Return the object's content, with `"v": 1`."""
+        document = {
+            "v": _VERSION,
+            "number": self.number,
+            "run": self.run_id,
+            "created_at": self.created_at.isoformat(),
+            "reading": self.parse_settings.document(),
+            "choice": self.choice,
+            "rows": self.rows,
+            "ranges": {str(tp): list(ends) for tp, ends in sorted(self.ranges.items())},
+            "files": list(self.entries),
+            "offsets": self.offsets_key,
+        }
+        if self.audit is not None:
+            document["audit"] = json.loads(self.audit.to_json())
+        if self.accepted is not None:
+            document["accepted"] = json.loads(self.accepted.to_json())
+        return json.dumps(document, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_json(cls, key: str, text: bytes) -> Self:
+        """Parse what `to_json` returned.
+
+        Raises `BackfillUnderWay` for the claim of a backfill, `DocumentTooNew` for a newer Waybill's document,
+        `DocumentDamaged` for one that cannot be parsed.
+        """
+        try:
+            document = read_document(text, CLAIM_VERSION, key)
+            if CLAIM_FIELD in document:
+                raise BackfillUnderWay(
+                    f"backfill {document[CLAIM_FIELD]} is being changed ({document['action']}) by {document['by']} "
+                    f"since {document['at']}: try again in a moment. If that process was killed, any command `waybill "
+                    f"backfill {document['action']} STREAM {document[CLAIM_FIELD]}` ends what it began"
+                )
+            read_document(text, _VERSION, key)
+            return cls(
+                key=key,
+                number=document["number"],
+                run_id=document["run"],
+                created_at=datetime.fromisoformat(document["created_at"]),
+                parse_settings=ParseSettings.model_validate(document["reading"]),
+                choice=document["choice"],
+                rows=document["rows"],
+                ranges={TopicPartition.parse(tp): (first, last) for tp, (first, last) in document["ranges"].items()},
+                entries=tuple(document["files"]),
+                offsets_key=document["offsets"],
+                audit=Audit.from_json(key, json.dumps(document["audit"]).encode()) if "audit" in document else None,
+                accepted=_read_decision(key, document["accepted"]) if "accepted" in document else None,
+            )
+        except (ValueError, KeyError, TypeError, AttributeError, ValidationError) as error:
+            raise DocumentDamaged(f"retry {key} cannot be read ({error}): restore the object, and run again") from error
+
+
+def _read_decision(key: str, fields: Mapping[str, Any]) -> Decision:
+    return Decision.from_json(key, json.dumps(fields).encode())
+
+
+def find_retry(store: Store, key: str) -> StagedRetry | None:
+    """Return the retry with this key, or None if no process has recorded it."""
+    found = store.read_if_exists(key)
+    return None if found is None else StagedRetry.from_json(key, found)
+
+
+def record_retry(store: Store, retry: StagedRetry, offsets: Offsets) -> bool:
+    """Record the offsets and the files of a retry. Return False if another process has recorded this number before."""
+    # The offsets first: until a record names their object, the object counts for nothing.
+    store.create_if_absent(retry.offsets_key, offsets.to_parquet())
+    existing = store.create_or_read_existing(retry.key, retry.to_json())
+    if existing is not None and CLAIM_FIELD in json.loads(existing):
+        return False
+    # The object may be our own: a create whose response was lost is sent again, and refused.
+    return existing is None or StagedRetry.from_json(retry.key, existing).run_id == retry.run_id
+
+
+def new_offsets_key(key: str) -> str:
+    """Return a new key for the offsets of the retry with this key. No other attempt uses it."""
+    return retry_offsets_key(key, uuid.uuid4().hex)
+
+
+def read_offsets(store: Store, retry: StagedRetry) -> Offsets:
+    """Return the retry's messages. Raises `PlanUnusable` when the object is missing or belongs to another retry."""
+    try:
+        offsets = Offsets.from_parquet(store.read(retry.offsets_key))
+    except (ObjectMissing, ValueError) as error:
+        raise PlanUnusable(f"retry {retry.key} names {retry.offsets_key}: {error}. Restore the object") from error
+    if len(offsets) != retry.rows:
+        raise PlanUnusable(
+            f"retry {retry.key} has {retry.rows:,} rows, and {retry.offsets_key} names {len(offsets):,} messages: one "
+            f"of the two was replaced by hand"
+        )
+    return offsets

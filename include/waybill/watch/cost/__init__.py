@@ -1,0 +1,24 @@
+"""What a stream costs: S3 requests, bytes and CPU time, and what other upload limits would change.
+
+| module | content |
+|---|---|
+| `report` | the figures of a period, from the stored usage, and what is stored now |
+| `prediction` | how many objects and requests an archive needs under other upload limits |
+
+No message is read: the figures come from counters, listings and the metadata of tables.
+"""
+
+from waybill.watch.cost.prediction import Limits, Prediction, predict, upload_requests
+from waybill.watch.cost.report import CostReport, Kind, Period, kind_of, read_cost
+
+__all__ = [
+    "CostReport",
+    "Kind",
+    "Limits",
+    "Period",
+    "Prediction",
+    "kind_of",
+    "predict",
+    "read_cost",
+    "upload_requests",
+]

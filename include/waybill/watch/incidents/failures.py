@@ -1,0 +1,71 @@
+"""Exceptions that no code expects, collected by a measurement whose other elements go on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from waybill.base.errors import WaybillError, expected
+from waybill.config.models.promises import PromiseSeverity
+from waybill.config.models.quantities import counted
+from waybill.watch.incidents.finding import MEASURED, Finding, Verdict
+
+__all__ = ["Failures", "measured_finding"]
+
+logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+_NAMED = 3
+"""So many errors are in the detail of a finding; all are in its names."""
+
+
+class Failures:
+    """What was caught, by the element whose measurement it ended: a promise, a group, a broker, a topic-partition."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, WaybillError] = {}
+
+    @property
+    def texts(self) -> Sequence[str]:
+        """Return the message of each, with class and place."""
+        return [str(error) for error in self._found.values()]
+
+    def caught(self, element: str, error: Exception) -> WaybillError:
+        """Note an exception that ended the work on an element, log it with its stack trace, and return it by name."""
+        logger.error("%s could not be measured", element, exc_info=error)
+        found = self._found[element] = expected(element, error)
+        return found
+
+    def measure(self, element: str, read: Callable[[], _T], default: Callable[[str], _T]) -> _T:
+        """Return what `read` returns; else what `default` returns for the text of the exception, which is noted.
+
+        A retriable error is raised on: a service does not answer, which concerns more than this element.
+        """
+        try:
+            return read()
+        except Exception as error:
+            if isinstance(error, WaybillError) and error.retriable:
+                raise
+            return default(str(self.caught(element, error)))
+
+
+def measured_finding(stream: str, errors: Sequence[str] = (), *, subject: str = "") -> Finding:
+    """Return the finding whether all promises of a stream could be measured.
+
+    `stream` '': of what all streams share, which `subject` names. `errors`: what was caught.
+    """
+    more = f"; and {len(errors) - _NAMED} more" if len(errors) > _NAMED else ""
+    return Finding(
+        stream=stream,
+        promise=MEASURED,
+        subject=subject,
+        verdict=Verdict.BROKEN if errors else Verdict.KEPT,
+        severity=PromiseSeverity.CRITICAL,
+        figure=f"{counted(len(errors), 'measurement')} failed" if errors else "all measured",
+        limit="none fails",
+        detail="; ".join(errors[:_NAMED]) + more,
+        names=tuple(errors),
+        command="waybill watch --dry-run",
+        value=len(errors),
+    )

@@ -1,0 +1,91 @@
+"""The promise about the controllers of the quorum, and since when one of them is not where it should be.
+
+A controller that has just become the leader of the quorum does not know yet when the others had all of its log, and
+during a failover no controller leads. So both are dated by the first watch that saw them, and may last for the limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from waybill.config.models.kafka_promises import Controllers, KafkaPromiseName
+from waybill.config.models.quantities import rough_duration
+from waybill.services.kafka.controllers import Quorum
+from waybill.watch.incidents.finding import Finding
+from waybill.watch.kafka_cluster.kafka_finding import kafka_finding, unknown_finding
+
+__all__ = ["QuorumTroubles", "controllers_finding", "follow_quorum"]
+
+QuorumTroubles = Mapping[str, int]
+"""Since when a watch has seen (epoch ms) that no controller leads (key ''), or that the leader does not know how far a
+controller is (key: its node id)."""
+_NO_LEADER = ""
+
+
+def follow_quorum(troubles: QuorumTroubles, quorum: Quorum | None, error: str, now_ms: int) -> dict[str, int]:
+    """Return the troubles after a watch that found this quorum, or this error of reading it.
+
+    Without either, the quorum may not be described, or the cluster has none: then nothing is remembered.
+    """
+    if error:
+        # How far each controller is was not read: what was known about them stays.
+        return {**troubles, _NO_LEADER: troubles.get(_NO_LEADER, now_ms)}
+    unknown = [] if quorum is None else [str(each) for each, time_ms in quorum.caught_up_ms.items() if time_ms < 0]
+    return {voter: troubles.get(voter, now_ms) for voter in unknown}
+
+
+def controllers_finding(
+    settings: Controllers, quorum: Quorum | None, error: str, *, hidden: bool, troubles: QuorumTroubles, now_ms: int
+) -> Finding:
+    """Return how far controllers are behind the leader of the quorum.
+
+    `hidden`: the user may not describe the quorum. `troubles` include what `quorum` and `error` show.
+    """
+    name, limit_ms = KafkaPromiseName.CONTROLLERS, int(settings.limit.total_seconds() * 1000)
+    limit = f"at most {rough_duration(limit_ms / 1000)}"
+    if error:
+        since_ms = troubles.get(_NO_LEADER, now_ms)
+        if now_ms - since_ms <= limit_ms:
+            return unknown_finding(name, settings, f"no controller leads the quorum: {error}", limit=limit)
+        detail = f"no controller leads the quorum, so Kafka elects no leaders: {error}"
+        return kafka_finding(
+            name,
+            settings,
+            now_ms,
+            broken=True,
+            figure="no controller leads",
+            limit=limit,
+            detail=detail,
+            since_ms=since_ms,
+        )
+    if quorum is None:
+        if hidden:
+            return unknown_finding(name, settings, "the user may not describe the quorum", limit=limit)
+        return kafka_finding(name, settings, now_ms, broken=False, figure="ZooKeeper elects", limit=limit)
+    return _behind(settings, quorum, troubles, now_ms, limit)
+
+
+def _behind(settings: Controllers, quorum: Quorum, troubles: QuorumTroubles, now_ms: int, limit: str) -> Finding:
+    name, limit_ms = KafkaPromiseName.CONTROLLERS, int(settings.limit.total_seconds() * 1000)
+    newest = max(quorum.caught_up_ms.values(), default=-1)
+    lags_ms = {voter: max(0, newest - time_ms) for voter, time_ms in quorum.caught_up_ms.items() if time_ms >= 0}
+    unknown = {voter: troubles.get(str(voter), now_ms) for voter in quorum.caught_up_ms if voter not in lags_ms}
+    late = {voter: now_ms - lag + limit_ms for voter, lag in lags_ms.items() if lag > limit_ms}
+    behind = late | {voter: since for voter, since in unknown.items() if now_ms - since > limit_ms}
+    if not behind and (unknown or not lags_ms):
+        waiting = ", ".join(map(str, sorted(unknown))) or "at all"
+        detail = f"the leader of the quorum does not know yet how far controller {waiting} is"
+        return unknown_finding(name, settings, detail, limit=limit)
+    worst_ms = max(lags_ms.values(), default=0)
+    return kafka_finding(
+        name,
+        settings,
+        now_ms,
+        broken=bool(behind),
+        figure="not caught up" if behind and not late else rough_duration(worst_ms / 1000),
+        limit=limit,
+        detail=f"controller {', '.join(map(str, sorted(behind)))} of {len(quorum.voters)} is behind the leader of the "
+        "quorum",
+        value=worst_ms / 1000,
+        since_ms=min(behind.values(), default=None),
+    )

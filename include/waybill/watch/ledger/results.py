@@ -1,0 +1,85 @@
+"""Recorded ledgers: a balance is made from time to time, and its result stored, so that the watch can tell of it.
+
+The balance reads a column of all rows, which is too much for each minute. So the DAG `ledger`, or `waybill ledger
+--record`, makes it, and the watch reads the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Self
+
+import orjson
+
+from waybill.base.documents import read_document
+from waybill.config.models import Config
+from waybill.config.names import ledger_result_key
+from waybill.services.coordination import Coordinator
+from waybill.services.store import Store
+from waybill.tables.staging.services import Services
+from waybill.watch.ledger.balance import Ledger
+from waybill.watch.ledger.read import ReadLogEnds, read_ledger
+
+__all__ = ["LedgerResult", "record_ledger"]
+
+_VERSION = 1
+_MOST_IMBALANCES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerResult:
+    """Whether a ledger balances."""
+
+    made_at_ms: int
+    """When its figures were read. Epoch ms."""
+    generation: int
+    imbalances: tuple[str, ...] = ()
+    """The first twenty, with their offsets."""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """The sums of `Ledger.counts`; empty in results that an older Waybill stored."""
+
+    @classmethod
+    def of(cls, ledger: Ledger) -> Self:
+        """Return the result of a ledger."""
+        texts = tuple(str(imbalance) for imbalance in ledger.imbalances[:_MOST_IMBALANCES])
+        return cls(ledger.made_at_ms, ledger.generation, texts, ledger.counts)
+
+    @classmethod
+    def read(cls, store: Store, stream: str) -> Self | None:
+        """Return the stored result; None if no ledger was recorded.
+
+        Raises `DocumentTooNew`, `DocumentDamaged` or `StoreUnavailable`.
+        """
+        key = ledger_result_key(store.prefix, stream)
+        content = store.read_if_exists(key)
+        if content is None:
+            return None
+        fields = read_document(content, _VERSION, key)
+        return cls(fields["made_at"], fields["generation"], tuple(fields["imbalances"]), fields.get("counts", {}))
+
+    def write(self, store: Store, stream: str) -> None:
+        """Store the result in place of the one before."""
+        fields = {
+            "v": _VERSION,
+            "made_at": self.made_at_ms,
+            "generation": self.generation,
+            "imbalances": self.imbalances,
+            "counts": dict(self.counts),
+        }
+        store.replace(ledger_result_key(store.prefix, stream), orjson.dumps(fields))
+
+
+def record_ledger(
+    config: Config, name: str, services: Services, coordinator: Coordinator, read_log_ends: ReadLogEnds
+) -> Ledger:
+    """Read the ledger of stream `name`, store its result for the watch, and return it. Raises as `read_ledger` does.
+
+    One that does not balance is read once more, since the result wakes a person: the second one counts.
+    """
+    for _ in range(2):
+        ledger = read_ledger(config, name, services, coordinator.list_committed, read_log_ends)
+        if not ledger.imbalances:
+            break
+    LedgerResult.of(ledger).write(services.store, name)
+    return ledger

@@ -1,0 +1,198 @@
+"""The log of actions that people take on the pages: who, when, what, why, and what came of it.
+
+Each action has two objects that are created once: the record before anything is done, and the outcome. An action whose
+record cannot be stored is not taken. One without an outcome was interrupted: the record of the decision itself (of a
+gap, a pause, a hold, an incident) tells whether it was made.
+
+The key of a record follows from the form that was sent (`ActionPlace`). So the same form, sent twice, finds the record
+of the first time, and nothing is done again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import timedelta
+from typing import Self
+
+import orjson
+
+from waybill.base.documents import read_document
+from waybill.base.errors import DocumentDamaged
+from waybill.config.names import action_key, action_outcome_key, actions_prefix, day_of
+from waybill.services.store import Store
+
+__all__ = [
+    "ActionOutcome",
+    "ActionPlace",
+    "ActionRecord",
+    "find_action",
+    "list_actions",
+    "record_action",
+    "record_outcome",
+]
+
+_VERSION = 1
+_SHOWN_DAYS = 7
+_MOST_SHOWN = 50
+_OUTCOME = ".outcome.json"
+_ID_CHARACTERS = 24
+_MS_DIGITS = 13
+
+
+@dataclass(frozen=True, slots=True)
+class ActionPlace:
+    """Where an action is recorded: it follows from the form, so that a form that is sent twice is one action."""
+
+    form_ms: int
+    """When the page with the form was made."""
+    id: str
+
+    @classmethod
+    def of(cls, form_ms: int, page_key: str, by: str, action: str, fields: Mapping[str, str], reason: str) -> Self:
+        """Return the place of an action that was sent from the page with that key."""
+        sent = orjson.dumps([page_key, by, action, sorted(fields.items()), reason])
+        return cls(form_ms, hashlib.sha256(sent).hexdigest()[:_ID_CHARACTERS])
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """Return the place of `str(place)`; None for another text."""
+        form_ms, dash, identifier = text.partition("-")
+        is_id = len(identifier) == _ID_CHARACTERS and set(identifier) <= set("0123456789abcdef")
+        if not (dash and is_id and form_ms.isascii() and form_ms.isdecimal() and len(form_ms) == _MS_DIGITS):
+            return None
+        return cls(int(form_ms), identifier)
+
+    def __str__(self) -> str:
+        return f"{self.form_ms:0{_MS_DIGITS}d}-{self.id}"
+
+
+@dataclass(frozen=True, slots=True)
+class ActionRecord:
+    """An action that a person began."""
+
+    id: str
+    form_ms: int
+    """When the page with the form was made. With `id`, it is the key of the record."""
+    at_ms: int
+    """When the action was taken."""
+    by: str
+    action: str
+    stream: str
+    """'' for an action that belongs to no stream."""
+    reason: str
+    command: str
+    """The command that does the same."""
+    arguments: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        place: ActionPlace,
+        at_ms: int,
+        by: str,
+        action: str,
+        arguments: dict[str, str],
+        reason: str,
+        command: str,
+    ) -> ActionRecord:
+        """Return the record of an action that begins now."""
+        stream = arguments.get("stream", "")
+        return cls(place.id, place.form_ms, at_ms, by, action, stream, reason, command, arguments)
+
+    @property
+    def place(self) -> ActionPlace:
+        return ActionPlace(self.form_ms, self.id)
+
+
+@dataclass(frozen=True, slots=True)
+class ActionOutcome:
+    """What came of an action."""
+
+    is_done: bool
+    """False: it was refused, or failed. True for an ordered DAG run, too, which may fail later."""
+    text: str
+    href: str = ""
+    """The address of the DAG run that was ordered; '' if there is none."""
+    dag: str = ""
+    run: str = ""
+    """The DAG and the id of the run."""
+
+
+def record_action(store: Store, record: ActionRecord) -> bool:
+    """Store the record of an action. Return False if the same form was sent before, so that nothing is to be done.
+
+    Raises `StoreUnavailable`.
+    """
+    key = action_key(store.prefix, record.form_ms, record.id)
+    # The random field tells this request from another one of the same millisecond.
+    content = orjson.dumps({"v": _VERSION, **asdict(record), "request": secrets.token_hex(8)})
+    existing = store.create_or_read_existing(key, content)
+    return existing is None or existing == content
+
+
+def record_outcome(store: Store, record: ActionRecord, outcome: ActionOutcome) -> None:
+    """Store what came of an action. Raises `StoreUnavailable`."""
+    key = action_outcome_key(store.prefix, record.form_ms, record.id)
+    store.create_if_absent(key, orjson.dumps({"v": _VERSION, **asdict(outcome)}))
+
+
+def find_action(store: Store, place: ActionPlace) -> tuple[ActionRecord, ActionOutcome | None] | None:
+    """Return an action and its outcome, as far as it is known; None if there is no such action.
+
+    Raises `StoreUnavailable`, `DocumentTooNew` or `DocumentDamaged`.
+    """
+    key = action_key(store.prefix, place.form_ms, place.id)
+    content = store.read_if_exists(key)
+    if content is None:
+        return None
+    record = _record(key, content)
+    outcome_key = action_outcome_key(store.prefix, place.form_ms, place.id)
+    outcome = store.read_if_exists(outcome_key)
+    return record, None if outcome is None else _outcome(outcome_key, outcome)
+
+
+def list_actions(store: Store, now_ms: int) -> list[tuple[ActionRecord, ActionOutcome | None]]:
+    """Return the newest actions of the last days, the newest first.
+
+    Raises `StoreUnavailable`, `DocumentTooNew` or `DocumentDamaged`.
+    """
+    found: list[tuple[ActionRecord, ActionOutcome | None]] = []
+    today = day_of(now_ms)
+    for days in range(_SHOWN_DAYS):
+        keys = sorted(store.keys(actions_prefix(store.prefix, today - timedelta(days=days))), reverse=True)
+        known = set(keys)
+        for key in (each for each in keys if not each.endswith(_OUTCOME)):
+            if len(found) == _MOST_SHOWN:
+                return sorted(found, key=lambda each: -each[0].at_ms)
+            outcome = key.removesuffix(".json") + _OUTCOME
+            found.append(
+                (_record(key, store.read(key)), _outcome(outcome, store.read(outcome)) if outcome in known else None)
+            )
+    return sorted(found, key=lambda each: -each[0].at_ms)
+
+
+def _record(key: str, content: bytes) -> ActionRecord:
+    try:
+        fields = read_document(content, _VERSION, key)
+        fields.setdefault("form_ms", fields["at_ms"])  # records of the first pages have none
+        return ActionRecord(**{name: fields[name] for name in ActionRecord.__dataclass_fields__})
+    except (KeyError, TypeError, ValueError) as error:
+        raise _damaged(key, error) from None
+
+
+def _outcome(key: str, content: bytes) -> ActionOutcome:
+    try:
+        fields = read_document(content, _VERSION, key)
+        return ActionOutcome(**{name: fields[name] for name in ActionOutcome.__dataclass_fields__ if name in fields})
+    except (KeyError, TypeError, ValueError) as error:
+        raise _damaged(key, error) from None
+
+
+def _damaged(key: str, error: Exception) -> DocumentDamaged:
+    return DocumentDamaged(
+        f"{key} does not hold the record of an action ({type(error).__name__}: {error}). Restore it from a version of "
+        f"the bucket, or move it away: the pages then do not list that action"
+    )

@@ -1,0 +1,216 @@
+"""The offsets that earlier watches saw: since when a log is beyond an offset, and how fast it grows.
+
+Kafka tells neither when a message arrived nor how fast its log grows without messages being read. So each watch stores
+the offsets that it sees. Old samples are thinned out: the older they are, the farther apart they may be.
+"""
+
+from __future__ import annotations
+
+import gzip
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Self
+
+import orjson
+
+from waybill.base.documents import read_document
+from waybill.base.errors import DocumentTooNew
+from waybill.config.names import TopicPartition, day_of
+
+__all__ = ["LogDrop", "Offsets", "Samples"]
+
+logger = logging.getLogger(__name__)
+
+_VERSION = 1
+_KEPT_MS = 36 * 3_600_000
+_ALL_KEPT_MS = 30 * 60_000
+"""Younger samples are all kept, so limits of minutes are exact to the minute."""
+_DROPS_KEPT_MS = 90 * 24 * 3_600_000
+_MOST_DROPS = 10_000
+_SPACING = 8
+"""Older samples, of age `a`, are at most `a / 8` apart. So an old time is too recent by an eighth at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offsets:
+    """One topic-partition of a stream, as a watch saw it."""
+
+    start: int
+    """Kafka's log start offset."""
+    end: int
+    """Kafka's log end offset."""
+    committed: int
+    """The committed offset; the start of the log before the first commit."""
+
+
+Key = tuple[str, TopicPartition]
+"""Stream and topic-partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogDrop:
+    """A log that was seen to become shorter: an unclean election took messages back, or the topic was created again."""
+
+    key: Key
+    at_ms: int
+    """When a watch saw the longer log last."""
+    end: int
+    """Where it ended then."""
+    committed: int
+    """The committed offset at that time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Samples, oldest first, each with its time (epoch ms)."""
+
+    samples: tuple[tuple[int, Mapping[Key, Offsets]], ...] = ()
+    drops: tuple[LogDrop, ...] = ()
+    """Oldest first. They are kept longer than samples: Kafka does not remember where a lost log ended."""
+    absent: Mapping[Key, tuple[int, Offsets]] = field(default_factory=dict)
+    """Topic-partitions that the newest sample lacks: when a watch saw each last, and its offsets then.
+
+    A topic-partition has no leader, and so no offsets, before most unclean elections.
+    """
+
+    @classmethod
+    def parse(cls, content: bytes | None) -> Self:
+        """Return the stored samples; none if they cannot be read, since figures are then only less exact."""
+        if content is None:
+            return cls()
+        try:
+            fields = read_document(gzip.decompress(content), _VERSION, "the watch's samples")
+            return cls(
+                tuple(
+                    (
+                        int(each["at"]),
+                        {
+                            (stream, TopicPartition.parse(tp)): Offsets(*offsets)
+                            for stream, tps in each["offsets"].items()
+                            for tp, offsets in tps.items()
+                        },
+                    )
+                    for each in fields["samples"]
+                ),
+                tuple(
+                    LogDrop((stream, TopicPartition.parse(tp)), int(at), int(end), int(committed))
+                    for stream, tp, at, end, committed in fields.get("drops", ())
+                ),
+                {
+                    (stream, TopicPartition.parse(tp)): (int(at), Offsets(*offsets))
+                    for stream, tp, at, offsets in fields.get("absent", ())
+                },
+            )
+        except (DocumentTooNew, AttributeError, KeyError, TypeError, ValueError, OSError) as error:
+            logger.warning("the watch begins without samples: those stored cannot be read: %s", error)
+            return cls()
+
+    def content(self) -> bytes:
+        """Return the document that `parse` reads."""
+        samples = []
+        for at, sample in self.samples:
+            offsets: dict[str, dict[str, tuple[int, int, int]]] = {}
+            for (stream, tp), each in sample.items():
+                offsets.setdefault(stream, {})[str(tp)] = (each.start, each.end, each.committed)
+            samples.append({"at": at, "offsets": offsets})
+        drops = [[each.key[0], str(each.key[1]), each.at_ms, each.end, each.committed] for each in self.drops]
+        absent = [
+            [stream, str(tp), at, (each.start, each.end, each.committed)]
+            for (stream, tp), (at, each) in self.absent.items()
+        ]
+        document = {"v": _VERSION, "samples": samples, "drops": drops, "absent": absent}
+        return gzip.compress(orjson.dumps(document), compresslevel=1)
+
+    @property
+    def is_first_of_day(self) -> bool:
+        """Return whether the newest sample is the only one of its day (UTC)."""
+        days = [day_of(at) for at, _ in self.samples[-2:]]
+        return len(set(days)) == len(days)
+
+    def with_sample(self, now_ms: int, sample: Mapping[Key, Offsets]) -> Self:
+        """Return the samples with another one, and without those that are too old or too close to each other."""
+        known = [each for each in self.samples if 0 < now_ms - each[0] <= _KEPT_MS]
+        kept: list[tuple[int, Mapping[Key, Offsets]]] = []
+        for number, (at, each) in enumerate(known):
+            after = known[number + 1][0] if number + 1 < len(known) else now_ms
+            age_ms = now_ms - at
+            # Without this one, its neighbours are still close enough to each other.
+            is_spare = kept and age_ms > _ALL_KEPT_MS and after - kept[-1][0] <= age_ms // _SPACING
+            if not is_spare:
+                kept.append((at, each))
+        return type(self)(
+            (*kept, (now_ms, sample)), self._drops_until(now_ms, sample), self._absent_from(now_ms, sample)
+        )
+
+    def beyond_since(self, key: Key, offset: int, *, of_archive: bool = False) -> int | None:
+        """Return since when the log, or the archive, of a topic-partition is known to be beyond an offset (epoch ms).
+
+        None: the newest sample does not show it. The true time is between this one and that of the sample before.
+        """
+        since = None
+        for at, sample in reversed(self.samples):
+            found = sample.get(key)
+            if found is None or (found.committed if of_archive else found.end) <= offset:
+                break
+            since = at
+        return since
+
+    def latest_before(self, key: Key, offset: int) -> int | None:
+        """Return when a watch saw last that the log had not reached beyond an offset (epoch ms).
+
+        The message at the offset is younger. Without such a sample: the time of the oldest one; None without any.
+        """
+        found = None
+        for at, sample in reversed(self.samples):
+            if key not in sample:
+                break
+            found = at
+            if sample[key].end <= offset:
+                break
+        return found
+
+    def first_since(self, key: Key, time_ms: int) -> Offsets | None:
+        """Return the oldest sample of a topic-partition from that time on; None if there is none."""
+        found = None
+        for at, sample in reversed(self.samples):
+            if at < time_ms or key not in sample:
+                break
+            found = sample[key]
+        return found
+
+    def at_least_ago(self, key: Key, ago_ms: int) -> tuple[int, Offsets] | None:
+        """Return the newest sample of a topic-partition that is at least so old; else the oldest; None without any."""
+        found = None
+        newest_ms = self.samples[-1][0] if self.samples else 0
+        for at, sample in reversed(self.samples):
+            if key not in sample:
+                break
+            found = at, sample[key]
+            if newest_ms - at >= ago_ms:
+                break
+        return found
+
+    def _last_seen(self) -> dict[Key, tuple[int, Offsets]]:
+        """Return when a watch saw each topic-partition last, and its offsets then."""
+        at, newest = self.samples[-1] if self.samples else (0, {})
+        return {**self.absent, **{key: (at, each) for key, each in newest.items()}}
+
+    def _drops_until(self, now_ms: int, sample: Mapping[Key, Offsets]) -> tuple[LogDrop, ...]:
+        """Return the drops that are kept, and those that a new sample shows."""
+        seen = self._last_seen()
+        new = [
+            LogDrop(key, seen[key][0], seen[key][1].end, seen[key][1].committed)
+            for key, each in sample.items()
+            if key in seen and each.end < seen[key][1].end
+        ]
+        kept = [each for each in self.drops if now_ms - each.at_ms <= _DROPS_KEPT_MS]
+        return tuple([*kept, *new][-_MOST_DROPS:])
+
+    def _absent_from(self, now_ms: int, sample: Mapping[Key, Offsets]) -> dict[Key, tuple[int, Offsets]]:
+        """Return the topic-partitions that were seen before and are not in a new sample."""
+        return {
+            key: (at, each)
+            for key, (at, each) in self._last_seen().items()
+            if key not in sample and now_ms - at <= _DROPS_KEPT_MS
+        }

@@ -1,0 +1,181 @@
+"""Send the messages of a watch: each channel on its own, within a time.
+
+Whatever happens to one channel, the others are told. Each channel has a thread, since a server that answers slowly
+would hold up the messages to the others, and a watch must end before its claim of the messages does: another would
+send them again. So what a channel does not come to in time goes back to the outbox, and after a few failures in a row
+the rest of a channel's messages wait for the next watch.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from waybill.base.errors import UnexpectedFailure, WaybillError
+from waybill.config.connections.masking import masked_stack_trace, without_urls
+from waybill.config.models import Config
+from waybill.watch.incidents.incident import IncidentBook, Notification
+from waybill.watch.incidents.rules import CLAIM
+from waybill.watch.notify.channels import ChannelFailed, FindConnection, ping, send
+from waybill.watch.notify.message import Message
+
+__all__ = ["Sent", "ping_dead_man", "send_all"]
+
+logger = logging.getLogger(__name__)
+
+BEGIN_SECONDS = CLAIM.total_seconds() * 0.5
+"""No message is begun later than so long after the first one."""
+END_SECONDS = CLAIM.total_seconds() * 0.8
+"""What has not ended by then counts as failed."""
+_MOST_FAILURES = 3
+"""In a row. The messages may be at fault, and not the channel: so the next watch goes on with others."""
+
+
+@dataclass(slots=True)
+class Sent:
+    """What became of the messages that a watch has claimed."""
+
+    results: dict[str, str | None] = field(default_factory=dict)
+    """By the message's id: None for one that was sent, else why it failed."""
+    untried: set[str] = field(default_factory=set)
+    """The ids of messages that the watch did not come to."""
+    unexpected: list[str] = field(default_factory=list)
+    """Exceptions that no code expects."""
+
+    @property
+    def failed(self) -> list[str]:
+        """Return why messages were not sent."""
+        return [error for error in self.results.values() if error is not None]
+
+    @property
+    def count(self) -> int:
+        """Return how many messages were sent."""
+        return len(self.results) - len(self.failed)
+
+
+def send_all(
+    config: Config,
+    book: IncidentBook,
+    claimed: Sequence[Notification],
+    now_ms: int,
+    find: FindConnection,
+    clock: Callable[[], float] = time.monotonic,
+) -> Sent:
+    """Send messages, each channel's one after the other. `clock`: seconds."""
+    by_channel: dict[str, list[Notification]] = {}
+    for notification in claimed:
+        by_channel.setdefault(notification.channel, []).append(notification)
+    began = clock()
+    channels = [_ChannelSending(config, book, each, now_ms, find, clock, began) for each in by_channel.values()]
+    for channel in channels:
+        channel.start()
+    for channel in channels:
+        channel.join(max(0.0, began + END_SECONDS - clock()))
+    sent = Sent()
+    for channel in channels:
+        channel.add_to(sent)
+    return sent
+
+
+class _ChannelSending:
+    """The messages of one channel, in a thread of their own. It ends with the process: a server may never answer."""
+
+    def __init__(
+        self,
+        config: Config,
+        book: IncidentBook,
+        notifications: Sequence[Notification],
+        now_ms: int,
+        find: FindConnection,
+        clock: Callable[[], float],
+        began: float,
+    ) -> None:
+        self._config, self._book, self._now_ms, self._find = config, book, now_ms, find
+        self._notifications = notifications
+        self._clock, self._began = clock, began
+        self._lock = threading.Lock()
+        self._sent = Sent()
+        self._in_hand = ""
+        self._is_over = False
+        self._thread = threading.Thread(target=self._run, name=f"to {notifications[0].channel}", daemon=True)
+        self.start, self.join = self._thread.start, self._thread.join
+
+    def _run(self) -> None:
+        failures = 0
+        for notification in self._notifications:
+            with self._lock:
+                if self._is_over or self._clock() - self._began > BEGIN_SECONDS or failures == _MOST_FAILURES:
+                    return
+                self._in_hand = notification.id
+            error, is_unexpected = _send(self._config, self._book, notification, self._now_ms, self._find)
+            failures = 0 if error is None else failures + 1
+            with self._lock:
+                self._sent.results[notification.id] = error
+                self._in_hand = ""
+                if error is not None and is_unexpected:
+                    self._sent.unexpected.append(error)
+
+    def add_to(self, sent: Sent) -> None:
+        """Add what was done to `sent`. From then on, no other message is begun."""
+        with self._lock:
+            self._is_over = True
+            if self._in_hand:
+                channel = self._notifications[0].channel
+                self._sent.results[self._in_hand] = f"channel {channel!r}: no end within {END_SECONDS:.0f} s"
+                logger.warning("%s: no end within %.0f s; tried again", self._in_hand, END_SECONDS)
+            sent.results |= self._sent.results
+            sent.unexpected += self._sent.unexpected
+            sent.untried |= {each.id for each in self._notifications if each.id not in self._sent.results}
+
+
+def _send(
+    config: Config, book: IncidentBook, notification: Notification, now_ms: int, find: FindConnection
+) -> tuple[str | None, bool]:
+    """Send a message. Return None, else why it could not be sent, and whether no code expects that."""
+    try:
+        incident = book.find(notification.incident)
+        if incident is None:
+            # Incidents are kept longer than messages about them. A book of another version may lack it.
+            logger.error("the message %s is about an incident that is not stored: it is dropped", notification.id)
+            return None, False
+        message = Message.of(notification.id, notification.kind, incident, config.alerts, now_ms)
+        send(config.alerts.channels[notification.channel], message, find)
+    except Exception as error:
+        return _described(f"message {notification.id}", error)
+    logger.info("sent to %s: %s", notification.channel, message.subject)
+    return None, False
+
+
+def ping_dead_man(connection: str, find: FindConnection, sent: Sent) -> str | None:
+    """Ping the dead man's switch. Return None, else why it was not reached. `sent` gets an unexpected exception."""
+    results: list[tuple[str | None, bool]] = []
+
+    def run() -> None:
+        try:
+            ping(find(connection))
+        except Exception as error:
+            results.append(_described("the dead man's switch", error))
+        else:
+            results.append((None, False))
+
+    thread = threading.Thread(target=run, name="to the dead man's switch", daemon=True)
+    thread.start()
+    thread.join(END_SECONDS)
+    error, is_unexpected = results[0] if results else (f"no end within {END_SECONDS:.0f} s", False)
+    if error is not None and is_unexpected:
+        sent.unexpected.append(error)
+    return error
+
+
+def _described(what: str, error: Exception) -> tuple[str, bool]:
+    """Log why something was not sent, and return the reason, and whether no code expects it."""
+    is_expected = isinstance(error, ChannelFailed | WaybillError) and not isinstance(error, UnexpectedFailure)
+    if is_expected:
+        logger.warning("%s: not sent, and tried again: %s", what, error)
+        return str(error), False
+    # Not `logger.exception`: an address in the text of an exception may be a secret.
+    logger.error("%s: not sent, and tried again: %s", what, masked_stack_trace(error))
+    return str(error if isinstance(error, UnexpectedFailure) else UnexpectedFailure(what, error, without_urls)), True
