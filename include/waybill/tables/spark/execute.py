@@ -25,6 +25,7 @@ from waybill.tables.dedup.tasks import MatchedRange, SweepJob, SweepTask, Unplan
 from waybill.tables.dedup.write import write
 from waybill.tables.partition.execute import Execute
 from waybill.tables.partition.tasks import run_task
+from waybill.tables.spark.layout import executors_have_this_waybill
 
 __all__ = ["SparkSweep", "can_retry", "max_attempts", "result_or_error", "run_each", "spark_execute", "try_each"]
 
@@ -64,7 +65,9 @@ def try_each(
     attempts = max_attempts(context.getConf())
     # One partition, and so one Spark task, for each task.
     numbers = context.parallelize(range(len(tasks)), len(tasks))
-    return _counted(numbers.map(lambda number: _metered(lambda: work(tasks[number]), attempts)).collect())
+    metered = numbers.map(lambda number: _metered(lambda: work(tasks[number]), attempts))
+    with executors_have_this_waybill():
+        return _counted(metered.collect())
 
 
 def _metered(work: Callable[[], _Result], attempts: int) -> tuple[_Result | WaybillError, Tally]:
@@ -132,7 +135,8 @@ class SparkSweep:
         )
         ranges = sent.partitionBy(job.hash_ranges, lambda hash_range: hash_range)
         metered = ranges.mapPartitionsWithIndex(lambda number, pairs: [_match_range(job, number, pairs, attempts)])
-        return _counted(metered.collect())
+        with executors_have_this_waybill():
+            return _counted(metered.collect())
 
     def write(
         self, job: SweepJob, tasks: Sequence[SweepTask], duplicate_lists: tuple[str, ...]
