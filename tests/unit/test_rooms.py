@@ -1,0 +1,51 @@
+"""The contracts in `pyproject.toml` name every room and package of `waybill` that exists."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "include" / "waybill"
+
+
+def contracts() -> dict[str, dict[str, Any]]:
+    document = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    return {contract["name"]: contract for contract in document["tool"]["importlinter"]["contracts"]}
+
+
+def parts_of(folder: Path) -> set[str]:
+    """Return the packages and modules of a folder, as dotted names."""
+    found = {path.stem for path in folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    return {".".join((folder.relative_to(PACKAGE.parent) / name).parts) for name in found - {"__init__"}}
+
+
+def all_but(package: str) -> set[str]:
+    """Return the rooms without that of `package`, and the other packages of its room."""
+    room = PACKAGE / package.split(".")[1]
+    return (parts_of(PACKAGE) - {f"waybill.{room.name}"}) | (parts_of(room) - {package})
+
+
+def test_waybill_has_ten_rooms_at_most() -> None:
+    assert len(parts_of(PACKAGE)) <= 10
+
+
+def test_each_room_that_holds_packages_has_layers() -> None:
+    with_layers = {each for contract in contracts().values() for each in contract.get("containers", ())}
+    rooms = {f"waybill.{path.name}" for path in PACKAGE.iterdir() if any(path.glob("*/__init__.py"))}
+    assert rooms - with_layers <= {"waybill.parsers"}, "give each a contract of the type layers"
+
+
+def test_all_but_one_package_are_kept_from_airflow_and_from_spark() -> None:
+    found = contracts()
+    airflow = found["Airflow is known to one package"]
+    spark = found["Spark is known to one package, and is not needed to verify or to ingest"]
+    assert set(airflow["source_modules"]) == all_but("waybill.interfaces.airflow")
+    assert set(spark["source_modules"]) == all_but("waybill.tables.spark")
+
+
+def test_the_local_stack_is_kept_from_all_but_errors() -> None:
+    contract = contracts()["The local stack shares errors with waybill, and nothing else but in the demo"]
+    allowed = {"waybill.base.printable"}  # errors uses it
+    assert set(contract["forbidden_modules"]) == all_but("waybill.base.errors") - allowed
