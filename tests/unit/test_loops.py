@@ -36,6 +36,7 @@ from waybill.coordination.coordinator import Coordinator
 from waybill.errors import StoreUnavailable, UnexpectedFailure
 from waybill.ingest import offset_changes
 from waybill.maintenance import run as maintenance_run
+from waybill.maintenance.procedures import TableReport, TableSize
 from waybill.metrics import families
 from waybill.names import TopicPartition
 from waybill.partition import plan as partition_plan
@@ -111,8 +112,11 @@ def maintain(monkeypatch: pytest.MonkeyPatch, work: Work, *, of_tables: bool) ->
     class Steps:
         def __init__(self, *_: object) -> None: ...
 
-        def maintain(self, table: Any, *_: object) -> str:
-            return work(table.name()[0]) if of_tables else ""
+        def maintain(self, table: Any, *_: object) -> TableReport:
+            [name] = table.name()
+            if of_tables:
+                work(name)
+            return TableReport(name, TableSize(), TableSize(), ())
 
     @contextmanager
     def services(*_: object) -> Iterator[Namespace]:
@@ -512,6 +516,7 @@ KNOWN_ERRORS = {name for name, value in vars(all_errors).items() if isinstance(v
 _CALLER = "its caller catches the others, for the same element"
 _ATTEMPTS = "a loop of attempts at one thing, not over elements"
 _ONE = "one request of a person or one call: an unexpected exception is its end, and is shown"
+_EXPLAINS = "it only explains an error that goes up in any case"
 _WHOLE = "the result of one task, stream or process: the exception goes up, and fails it"
 _DOCUMENT = "the parsers of the documents turn each exception into these errors"
 NO_ELEMENT: dict[str, str] = {
@@ -538,6 +543,8 @@ NO_ELEMENT: dict[str, str] = {
     "partition/files_sink/finalize.py:fetch_log_ends": "the finalizer of the stream fails, so no hour becomes final",
     "partition/files_sink/upload.py:_create": _ATTEMPTS,
     "replay/archived.py:_indexed_blocks": _ATTEMPTS,
+    "restore/refusal.py:_archived_offset": _EXPLAINS,
+    "restore/refusal.py:_config": _EXPLAINS,
     "spark/execute.py:_scan": _WHOLE,
     "spark/execute.py:result_or_error": _WHOLE,
     "spark/group_job.py:_append": _CALLER,
