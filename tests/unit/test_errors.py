@@ -87,7 +87,7 @@ def test_unexpected_exception_names_its_element_class_and_place() -> None:
 def test_place_of_an_unexpected_exception_is_the_innermost_line_of_waybill() -> None:
     with pytest.raises(KeyError) as raised:
         read_document(b"{}", 1, "x")
-    assert re.fullmatch(r"documents\.py:\d+", errors.UnexpectedFailure("x", raised.value).place)
+    assert re.fullmatch(r"base/documents\.py:\d+", errors.UnexpectedFailure("x", raised.value).place)
 
 
 def test_message_of_an_unexpected_exception_is_bounded() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
@@ -44,6 +44,8 @@ def test_request_is_the_one_that_kafka_python_encodes(
     st.integers(0, 100_000),
     st.booleans(),
 )
+@example("t", 0, 0, 0, "", 0, False)
+@example("t", 0, 10, 0, "", 0, True)
 def test_answer_is_the_one_that_kafka_python_decodes(
     topic: str, partition: int, code: int, offset: int, message: str | None, throttle_ms: int, with_errors: bool
 ) -> None:
@@ -73,7 +75,7 @@ def test_answer_is_the_one_that_kafka_python_decodes(
     response.with_header(correlation_id=77)
     found = PartitionRequests(topic, partition, 1, "waybill").read(response.encode(header=True))
     if code or with_errors or message is not None:
-        said = message or "no" if with_errors else message
+        said = message or ("no" if with_errors else None)  # an empty message says nothing
         assert found == ProduceAnswer(code, offset, said, throttle_ms, 1 if with_errors else None)
     else:
         assert found == ProduceAnswer(0, offset, None, throttle_ms)
