@@ -65,6 +65,6 @@ def test_a_missing_driver_or_directory_is_named(tmp_path: Path) -> None:
 
 def test_the_documented_connections_are_accepted() -> None:
     docs = Path(__file__).resolve().parents[2] / "docs"
-    texts = [(docs / name).read_text() for name in ("your-own-kafka-and-s3.md", "user-guide.md")]
+    texts = [(docs / name).read_text() for name in ("your-own-kafka-and-s3.md", "restore-and-replay.md")]
     values = [each for text in texts for each in re.findall(r"^export AIRFLOW_CONN_WAYBILL_REPLAY='(.+)'$", text, re.M)]
     assert [endpoint(value).url.get_backend_name() for value in values] == ["postgresql", "sqlite"]

@@ -422,7 +422,7 @@ def test_each_parser_is_loaded_and_survives_a_dump(tmp_path: Path, name: str) ->
     jsonschema.validate({**yaml.load(text, Loader=yaml.BaseLoader), "version": 1}, json.loads(json_schema()))
 
 
-GUIDE = (Path(__file__).parents[4] / "docs" / "user-guide.md").read_text(encoding="utf-8")
+GUIDE = (Path(__file__).parents[4] / "docs" / "stream-author.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```yaml\n(parser:.*?)```", GUIDE, re.DOTALL)
 
 
