@@ -87,11 +87,14 @@ def anchors_of(page: Path) -> set[str]:
 
 def paths_in(page: Path) -> Iterator[str]:
     """Return what looks like a path of this repository: a file of code, or what begins with a folder of ours."""
+    top = "bench|dags|docs|include|plugins|spark_jobs|tests"
+    yield from re.findall(rf"(?<![\w./-])((?:{top})/\w[\w/-]*(?:\.\w+)?)", text_of(page))
     name = r"[\w.*<>{}…-]+"
     stored = set(re.findall(r'= "([\w-]+)"', text_of(PACKAGE / "config" / "names" / "segments.py")))
     ours = {path.name for path in [*ROOT.iterdir(), *PACKAGE.iterdir()] if path.is_dir()} - stored
     for code in code_in(page):
         is_file = re.fullmatch(rf"({name}/)*[\w-]+\.(py|toml|sh|in)", code)
+        yield from re.findall(r" ((?:\w+/)+\w+\.py)\b", code)
         if is_file or (re.fullmatch(rf"({name}/)+({name})?", code) and code.split("/")[0] in ours):
             yield code
 

@@ -1,8 +1,14 @@
-"""Every alert links to a runbook that exists, has the common form, and names only commands that exist."""
+"""Every alert links to a runbook that exists, has the common form, and names only commands that exist.
+
+So do the other pages: each command that they show can be typed.
+"""
 
 from __future__ import annotations
 
 import re
+import shlex
+from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +47,11 @@ _PLACEHOLDERS = {"STREAM": "flights", "ID": "1", "{name}": "flights", "PARTITION
 def commands_in(text: str) -> set[tuple[str, ...]]:
     """Return the commands of `waybill` in a text, with values in place of the placeholders."""
     text = re.sub(r"\s+", " ", text)
-    return {arguments_of(command) for command in re.findall(r"`waybill ([a-z][^`]*)`", text)}
+    return {arguments_of(command.split()) for command in re.findall(r"`waybill ([a-z][^`]*)`", text)}
 
 
-def arguments_of(command: str) -> tuple[str, ...]:
-    return tuple(_PLACEHOLDERS.get(word, "x" if word.isupper() else word) for word in command.split())
+def arguments_of(words: Iterable[str]) -> tuple[str, ...]:
+    return tuple(_PLACEHOLDERS.get(word, "x" if word.isupper() else word) for word in words)
 
 
 @pytest.mark.parametrize("text", [(RUNBOOKS / page).read_text() for page in PAGES], ids=PAGES)
@@ -72,13 +78,17 @@ def test_every_command_of_an_alert_can_be_typed(file: str) -> None:
     found = re.findall(r"waybill ([a-z][^\"`\n]*)", "\n".join(re.findall(r'f?"waybill [^"]*"|: waybill [^"]*"', text)))
     assert found
     for command in found:
-        assert_can_be_typed(arguments_of(command))
+        assert_can_be_typed(arguments_of(command.split()))
+
+
+@cache
+def commands() -> Any:
+    return typer.main.get_command(app)
 
 
 def assert_can_be_typed(arguments: tuple[str, ...]) -> None:
     """Parse a command line with the real commands, without running one. Arguments at its end may be left out."""
-    command: Any = typer.main.get_command(app)
-    rest, parent = list(arguments), None
+    command, rest, parent = commands(), list(arguments), None
     try:
         while True:
             context = command.make_context(command.name, rest, parent=parent)
@@ -89,6 +99,24 @@ def assert_can_be_typed(arguments: tuple[str, ...]) -> None:
     except _USAGE_ERROR as error:
         if type(error).__name__ != "MissingParameter":
             raise AssertionError(f"waybill {' '.join(arguments)}: {error}") from None
+
+
+ROOT = RUNBOOKS.parents[1]
+OUTPUTS = {ROOT / "docs" / "drills.md", ROOT / "CHANGELOG.md"}
+"""What a drill prints, and history, which shortens commands."""
+OTHER_PAGES = sorted({*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("docs/monitoring/*.md")} - OUTPUTS)
+
+
+@pytest.mark.parametrize("page", OTHER_PAGES, ids=lambda page: page.name)
+def test_every_command_of_a_page_can_be_typed(page: Path) -> None:
+    """In a block, a command ends before a comment, a redirection or ` · `. In a line, a group may stand alone."""
+    text = page.read_text()
+    for block in re.findall(r"^ {4,}(?:\$ )?waybill ((?:.*\\\n)*.*)$", text, re.MULTILINE):
+        command = re.split(r"\s+(?:[#>]|·)\s", block.replace("\\\n", ""))[0]
+        assert_can_be_typed(arguments_of(shlex.split(command)))
+    for arguments in commands_in(text):
+        if len(arguments) > 1:
+            assert_can_be_typed(tuple("1" if word.startswith("<") else word for word in arguments))
 
 
 def test_a_command_that_does_not_exist_is_noticed() -> None:
