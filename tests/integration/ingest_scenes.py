@@ -176,7 +176,7 @@ class Archive:
             }
         )
 
-    def services(self) -> AbstractContextManager[ingest.Services]:
+    def services(self) -> AbstractContextManager[ingest.IngestServices]:
         return ingest.connect(self.config, STREAM)
 
     def plan(self) -> list[ingest.Lane]:
@@ -187,7 +187,9 @@ class Archive:
         lanes = [ingest.run_lane(self.config, lane) for lane in self.plan()]
         return one_report(lanes)
 
-    def run_one(self, services: ingest.Services, tp: TopicPartition, **kwargs: Any) -> ingest.TopicPartitionReport:
+    def run_one(
+        self, services: ingest.IngestServices, tp: TopicPartition, **kwargs: Any
+    ) -> ingest.TopicPartitionReport:
         """Archive one topic-partition, planned or not, with services that the test may have changed."""
         share = ingest.LaneShare(stream=STREAM, topic=tp.topic, partition=tp.partition, estimated_bytes=0)
         report = ingest.drain_lane({STREAM: services}, self.config, ingest.Lane(number=0, shares=(share,)), **kwargs)

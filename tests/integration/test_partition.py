@@ -23,7 +23,7 @@ from waybill.records.batches.framing import Codec, ControlType, empty_batch
 from waybill.tables.iceberg import read_progress
 from waybill.tables.partition.execute import Execute
 from waybill.tables.partition.plan import Task
-from waybill.tables.partition.report import Report
+from waybill.tables.partition.report import PartitionReport
 from waybill.tables.partition.run import run_to_the_end
 from waybill.tables.partition.tasks import Job, TaskResult
 from waybill.tables.staging.driver import RunOutcome
@@ -257,7 +257,7 @@ def test_staged_files_of_another_plan_are_not_committed(scene: Scene) -> None:
 
 def test_of_two_drivers_one_commits_and_the_other_adopts(scene: Scene) -> None:
     barrier = threading.Barrier(2, timeout=60)
-    reports: list[Report] = []
+    reports: list[PartitionReport] = []
 
     def meet(step: str) -> None:
         if step in {"planned", "executed", "staged"}:

@@ -26,7 +26,7 @@ from waybill.tables.iceberg.progress import read_progress
 from waybill.tables.iceberg.state import PROGRESS_PROPERTY
 from waybill.tables.partition.rows import table_rows
 from waybill.tables.staging.driver import RunOutcome
-from waybill.watch.verify.report import Report
+from waybill.watch.verify.report import VerifyReport
 from waybill.watch.verify.unique import check_unique
 
 pytestmark = [pytest.mark.integration, pytest.mark.matrix]
@@ -209,10 +209,10 @@ def fill_table_before_dedup(swept: SweptScene) -> datetime:
     return commit_time_of(swept)
 
 
-def verify_unique(swept: SweptScene) -> Report:
+def verify_unique(swept: SweptScene) -> VerifyReport:
     main = swept.main
     ranges = {tp: (0, following) for tp, following in read_progress(main.metadata, "main").items()}
-    report = Report("flights", 1)
+    report = VerifyReport("flights", 1)
     check_unique(main, swept.tables, ranges, report, Silent(), window_offsets=1 << 20)
     return report
 

@@ -411,7 +411,7 @@ class Lane(greenlet):
         config = _config(self.setup.max_bytes, self.world.scenario.start)
         with ingest.connect(config, STREAM, _find) as services:
             try:
-                decision = gaps.Decision("model", "model")
+                decision = gaps.DecisionRecord("model", "model")
                 found = gap_acceptance.accept_gap(services, config.stream(STREAM), _TP, decision, clock=_CLOCK)
                 result = f"accepted {', '.join(map(str, found.gaps))}"
             except WaybillError as error:

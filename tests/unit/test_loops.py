@@ -56,7 +56,7 @@ from waybill.watch.metrics import families
 from waybill.watch.promises.measure import Measured
 from waybill.watch.verify import archive as verify_archive
 from waybill.watch.verify import shards as verify_shards
-from waybill.watch.verify.report import Report
+from waybill.watch.verify.report import VerifyReport
 
 PACKAGE = Path(all_errors.__file__).parents[1]
 NOW_MS = 1_800_000_000_000
@@ -179,7 +179,7 @@ def audits_of_a_group(monkeypatch: pytest.MonkeyPatch, work: Work, _: Path) -> R
 
 
 def chains_that_are_verified(monkeypatch: pytest.MonkeyPatch, work: Work, _: Path) -> Ran:
-    tps, report = tps_of(ELEMENTS), Report("s", 1)
+    tps, report = tps_of(ELEMENTS), VerifyReport("s", 1)
 
     def scan(_: object, stored: Any) -> ObjectScan:
         work(stored.name.topic)
@@ -197,7 +197,7 @@ def chains_that_are_verified(monkeypatch: pytest.MonkeyPatch, work: Work, _: Pat
 
 
 def committed_offsets_that_are_verified(monkeypatch: pytest.MonkeyPatch, work: Work, _: Path) -> Ran:
-    report = Report("s", 1)
+    report = VerifyReport("s", 1)
     monkeypatch.setattr(verify_archive, "find_chain_start", lambda *_: None)
     store: Any = SimpleNamespace(list_chain=lambda *_: [], prefix="")
     verify_archive.check_archive(
@@ -207,7 +207,7 @@ def committed_offsets_that_are_verified(monkeypatch: pytest.MonkeyPatch, work: W
 
 
 def topics_of_shards_that_are_verified(monkeypatch: pytest.MonkeyPatch, work: Work, _: Path) -> Ran:
-    report = Report("s", 1)
+    report = VerifyReport("s", 1)
     monkeypatch.setattr(verify_shards, "_check_topic", lambda _store, _generation, topic, *_: work(topic))
     archive: Any = {
         tp: SimpleNamespace(tp=tp, objects=[SimpleNamespace(slot_state="state")]) for tp in tps_of(ELEMENTS)
@@ -318,9 +318,9 @@ def chains_of_the_replay_index(monkeypatch: pytest.MonkeyPatch, work: Work, _: P
     def opened(value: Any) -> Iterator[Any]:
         yield value
 
-    def extend(_: object, __: int, tp: TopicPartition, *___: object, **____: object) -> index_job.IndexFigures:
+    def extend(_: object, __: int, tp: TopicPartition, *___: object, **____: object) -> index_job.ReplayIndexFigures:
         work(tp.topic)
-        return index_job.IndexFigures()
+        return index_job.ReplayIndexFigures()
 
     committed = {tp: SimpleNamespace(committed_offset=5) for tp in tps_of(ELEMENTS)}
     coordinator = SimpleNamespace(list_committed=lambda: committed)

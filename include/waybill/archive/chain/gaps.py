@@ -29,7 +29,7 @@ from waybill.services.store import Store
 
 __all__ = [
     "GAP_METADATA_KEY",
-    "Decision",
+    "DecisionRecord",
     "Gap",
     "GapKind",
     "find_gap",
@@ -48,7 +48,7 @@ GAP_METADATA_KEY = "gap"
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class DecisionRecord:
     """Who made a decision by hand, and why."""
 
     reason: str

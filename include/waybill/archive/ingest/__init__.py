@@ -20,7 +20,7 @@ from waybill.archive.ingest.report import (
     TopicPartitionReport,
     merge_reports,
 )
-from waybill.archive.ingest.services import Services, connect, connect_all
+from waybill.archive.ingest.services import IngestServices, connect, connect_all
 from waybill.archive.ingest.time_slice import Clock, TimeSlice
 
 __all__ = [
@@ -29,12 +29,12 @@ __all__ = [
     "Failure",
     "IngestPlan",
     "IngestReport",
+    "IngestServices",
     "Lane",
     "LaneReport",
     "LaneShare",
     "LaneSummary",
     "Outcome",
-    "Services",
     "StreamProblem",
     "StreamReport",
     "StreamSummary",

@@ -18,13 +18,13 @@ from waybill.base.errors import IngestIncomplete
 from waybill.config.connections import find_connection
 from waybill.config.models import Config
 from waybill.config.models.quantities import counted
-from waybill.services.coordination import GroupProblems, Problem, ZooKeeperSession
+from waybill.services.coordination import GroupProblem, GroupProblems, ZooKeeperSession
 
 __all__ = ["report_run"]
 
 logger = logging.getLogger(__name__)
 
-Problems = Mapping[tuple[str, str], Problem]
+Problems = Mapping[tuple[str, str], GroupProblem]
 """Problems by stream and error."""
 
 
@@ -77,10 +77,10 @@ def _failures(streams: Iterable[StreamSummary]) -> list[StreamProblem]:
     ]
 
 
-def _merge(found: Iterable[StreamProblem], known: Problems) -> dict[tuple[str, str], Problem]:
+def _merge(found: Iterable[StreamProblem], known: Problems) -> dict[tuple[str, str], GroupProblem]:
     """Return the problems by stream and error, each with the time at which it was found first."""
     now_ms = int(time.time() * 1000)
-    merged: dict[tuple[str, str], Problem] = {}
+    merged: dict[tuple[str, str], GroupProblem] = {}
     for each in found:
         problem = each.to_problem(now_ms)
         before = known.get(problem.key)

@@ -17,15 +17,15 @@ docs/decisions/0026-restore.md has the reasons.
 """
 
 from waybill.archive.restore.comparison import NOT_CHECKED, PartitionComparison
-from waybill.archive.restore.groups import Move, MoveState
-from waybill.archive.restore.plan import PartitionPlan, Plan, find_plan, list_plans
-from waybill.archive.restore.problem import Problem
+from waybill.archive.restore.groups import GroupMove, MoveState
+from waybill.archive.restore.plan import PartitionPlan, RestorePlan, find_plan, list_plans
+from waybill.archive.restore.problem import RestoreProblem
 from waybill.archive.restore.rehearsal import Rehearsed, rehearse
-from waybill.archive.restore.request import Request, SourceRange
+from waybill.archive.restore.request import RestoreRequest, SourceRange
 from waybill.archive.restore.run import PartitionResult
 from waybill.archive.restore.service import (
     Preview,
-    Status,
+    RestoreStatus,
     begin_restore,
     compare_restore,
     move_groups,
@@ -36,18 +36,18 @@ from waybill.archive.restore.service import (
 
 __all__ = [
     "NOT_CHECKED",
-    "Move",
+    "GroupMove",
     "MoveState",
     "PartitionComparison",
     "PartitionPlan",
     "PartitionResult",
-    "Plan",
     "Preview",
-    "Problem",
     "Rehearsed",
-    "Request",
+    "RestorePlan",
+    "RestoreProblem",
+    "RestoreRequest",
+    "RestoreStatus",
     "SourceRange",
-    "Status",
     "begin_restore",
     "compare_restore",
     "find_plan",

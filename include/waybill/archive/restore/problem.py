@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Problem"]
+__all__ = ["RestoreProblem"]
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class RestoreProblem:
     """What was found, with its value, and the remedy. A warning does not refuse the restore."""
 
     what: str

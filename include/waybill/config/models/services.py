@@ -10,7 +10,7 @@ from pydantic import Field
 from waybill.config.models.base import Matching, Section
 from waybill.config.models.groups import SparkTimeout
 from waybill.config.models.kafka_promises import KafkaPromises
-from waybill.config.models.kafka_topics import KafkaTopic
+from waybill.config.models.kafka_topics import DeclaredTopic
 from waybill.config.models.quantities import DurationBetween
 from waybill.config.models.texts import CONNECTION_ID, IsTopic
 
@@ -53,7 +53,7 @@ class Kafka(Section):
     """Where the messages come from."""
 
     connection: ConnectionId = Field("kafka_default", description="Airflow connection of Kafka (type `kafka`).")
-    topics: dict[Annotated[str, IsTopic()], KafkaTopic] = Field(
+    topics: dict[Annotated[str, IsTopic()], DeclaredTopic] = Field(
         {},
         description="Topics as they are to be, by name: `waybill kafka plan` compares, `waybill kafka apply` changes.",
     )

@@ -298,7 +298,7 @@ def retry_from_form(config: Config, form: Mapping[str, Any], user: str | None) -
 
     `user`: who triggered the DAG run. Raises what `retry_quarantine` raises.
     """
-    from waybill.tables.audit import Decision, DecisionKind
+    from waybill.tables.audit import DecisionKind, HoldDecision
     from waybill.tables.quarantine.retry import retry_quarantine
     from waybill.tables.quarantine.row_filter import RowFilter
 
@@ -309,7 +309,7 @@ def retry_from_form(config: Config, form: Mapping[str, Any], user: str | None) -
         last_offset=form["last_offset"],
     )
     reason = (form.get("accept_failed_checks") or "").strip()
-    accepted = Decision(DecisionKind.RELEASED, user or "Airflow", reason, datetime.now(UTC)) if reason else None
+    accepted = HoldDecision(DecisionKind.RELEASED, user or "Airflow", reason, datetime.now(UTC)) if reason else None
     report = retry_quarantine(config, form["stream"], row_filter, dry_run=form["dry_run"], accepted=accepted)
     for line in report.lines():
         logger.info("%s", line)

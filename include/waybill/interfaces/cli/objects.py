@@ -25,7 +25,7 @@ from waybill.config.models import Config
 from waybill.config.models.quantities import counted, parse_duration
 from waybill.config.names import BackupName, TopicPartition
 from waybill.interfaces.cli.render import (
-    Column,
+    PrintedColumn,
     bytes_document,
     bytes_text,
     count,
@@ -122,24 +122,24 @@ def run_ls(stream: str, topic: str | None, *, shards: bool, as_json: bool) -> No
 
 def _print_objects(objects: Iterable[_ListedObject]) -> None:
     columns = [
-        Column("key"),
-        Column("from", figure=True),
-        Column("to", figure=True),
-        Column("offsets", figure=True),
-        Column("size", figure=True),
-        Column("modified", figure=True),
+        PrintedColumn("key"),
+        PrintedColumn("from", figure=True),
+        PrintedColumn("to", figure=True),
+        PrintedColumn("offsets", figure=True),
+        PrintedColumn("size", figure=True),
+        PrintedColumn("modified", figure=True),
     ]
     print_table(columns, (listed.cells() for listed in objects))
 
 
 def _print_shards(objects: Iterable[_ListedObject], covered: Iterable[_Covered]) -> None:
     columns = [
-        Column("key"),
-        Column("from", figure=True),
-        Column("to", figure=True),
-        Column("shard"),
-        Column("behind sequence number", figure=True),
-        Column("up to", figure=True),
+        PrintedColumn("key"),
+        PrintedColumn("from", figure=True),
+        PrintedColumn("to", figure=True),
+        PrintedColumn("shard"),
+        PrintedColumn("behind sequence number", figure=True),
+        PrintedColumn("up to", figure=True),
     ]
     rows = [
         [*listed.cells()[:3], shard_id, each.after_sequence or "its start", each.last_sequence or "no record"]
@@ -319,7 +319,7 @@ def list_uploads(stream: str | None, *, as_json: bool) -> None:
         print_json([_upload_document(upload) for upload in uploads])
         return
     print_table(
-        [Column("key"), Column("begun", figure=True), Column("upload id")],
+        [PrintedColumn("key"), PrintedColumn("begun", figure=True), PrintedColumn("upload id")],
         ([upload.key, time_text(upload.begun), upload.upload_id] for upload in uploads),
     )
     print(counted(len(uploads), "upload"), file=sys.stderr)

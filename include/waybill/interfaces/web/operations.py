@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 
-from waybill.archive.chain.gaps import Decision
+from waybill.archive.chain.gaps import DecisionRecord
 from waybill.base.errors import ConfigError, CoordinationUnavailable
 from waybill.config.models.quantities import counted, whole_number
 from waybill.config.names import MAX_PARTITION, TopicPartition
@@ -81,7 +81,7 @@ def _accept_gap(order: Order) -> ActionOutcome:
         raise ConfigError(f"topic {tp.topic!r} does not belong to stream {name!r}")
     seen = SeenGap.parse(order.fields["within"])
     with connect(order.config, name) as services:
-        accepted = accept_gap(services, stream, tp, Decision(order.reason, order.by), seen=seen)
+        accepted = accept_gap(services, stream, tp, DecisionRecord(order.reason, order.by), seen=seen)
     lost = sum(gap.messages_at_most for gap in accepted.gaps)
     gaps = "; ".join(str(gap) for gap in accepted.gaps)
     return ActionOutcome(

@@ -9,7 +9,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from waybill.interfaces.web.frame import Frame
+from waybill.interfaces.web.frame import PageFrame
 
 __all__ = ["STATIC", "TEMPLATES", "Asset", "Renderer"]
 
@@ -53,7 +53,7 @@ class Renderer:
             for content in [each.read_bytes()]
         }
 
-    def render(self, template: str, frame: Frame, page: Any) -> str:
+    def render(self, template: str, frame: PageFrame, page: Any) -> str:
         """Return the HTML of a page."""
 
         def static_url(name: str) -> str:

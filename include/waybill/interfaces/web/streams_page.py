@@ -30,9 +30,9 @@ from waybill.watch.promises.status import (
     PromiseStatus,
     RunStatus,
     ServiceStatus,
-    Status,
     StopStatus,
     StreamStatus,
+    WatchStatus,
 )
 
 __all__ = [
@@ -181,7 +181,7 @@ class StreamsPage:
     """The command that prints what the totals follow from."""
 
 
-def streams_page(status: Status, links: Links, viewer: Viewer, now_ms: int) -> StreamsPage:
+def streams_page(status: WatchStatus, links: Links, viewer: Viewer, now_ms: int) -> StreamsPage:
     """Return the page. Streams in a worse health come first, then by name."""
     incidents: dict[str, list[IncidentStatus]] = {}
     for each in status.incidents:

@@ -22,9 +22,9 @@ from waybill.interfaces.web.figures import bytes_text, count_text
 from waybill.interfaces.web.frame import Links
 from waybill.interfaces.web.trace_page import (
     Field,
+    MessagePlace,
     MessageView,
     ObjectView,
-    Place,
     RowView,
     TracePage,
     TraceQuery,
@@ -192,8 +192,8 @@ def _traced(
     )
 
 
-def _link(stream: str, tp: TopicPartition, offset: int, links: Links) -> Place:
-    return Place(f"{tp}@{offset}", links.trace(stream, tp.topic, tp.partition, offset))
+def _link(stream: str, tp: TopicPartition, offset: int, links: Links) -> MessagePlace:
+    return MessagePlace(f"{tp}@{offset}", links.trace(stream, tp.topic, tp.partition, offset))
 
 
 def _archive_text(found: Traced) -> str:

@@ -279,7 +279,7 @@ class _Decoder:
 
     def _raise_for(self, fault: int, batch: int) -> None:
         if fault:
-            raise self._corrupt(self._batches[batch][0], FAULT_REASONS[kernels.Fault(fault)])
+            raise self._corrupt(self._batches[batch][0], FAULT_REASONS[kernels.RecordFault(fault)])
 
     def _corrupt(self, position: int, reason: str) -> CorruptBatch:
         return CorruptBatch(self._where, position, reason)

@@ -64,13 +64,13 @@ class _Record(msgspec.Struct, gc=False):
     EncryptionType: str | None = None
 
 
-class _Answer(msgspec.Struct, gc=False):
+class _GetRecordsAnswer(msgspec.Struct, gc=False):
     Records: list[_Record]
     MillisBehindLatest: int
     NextShardIterator: str | None = None
 
 
-_decoder = msgspec.json.Decoder(_Answer)
+_decoder = msgspec.json.Decoder(_GetRecordsAnswer)
 _MAX_ARRIVAL_MS = 1 << 53  # a record batch holds times, and differences of times, of 64 bits
 
 

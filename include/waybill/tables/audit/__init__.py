@@ -1,6 +1,6 @@
 """The audit of a run: what is checked of its staged files before they are published."""
 
-from waybill.tables.audit.decisions import Decision, DecisionKind, find_decision, record_decision
+from waybill.tables.audit.decisions import DecisionKind, HoldDecision, find_decision, record_decision
 from waybill.tables.audit.given import AuditInput
 from waybill.tables.audit.record import find_audit, record_audit
 from waybill.tables.audit.results import Audit, CheckResult, Severity
@@ -12,8 +12,8 @@ __all__ = [
     "AuditInput",
     "AuditRecord",
     "CheckResult",
-    "Decision",
     "DecisionKind",
+    "HoldDecision",
     "Severity",
     "append_results",
     "find_audit",

@@ -14,7 +14,7 @@ from waybill.tables.audit.results import Audit, CheckResult
 from waybill.tables.audit.staged_rows import StagedRows
 from waybill.tables.iceberg import translate_storage_errors
 from waybill.tables.staging.driver import OnStep
-from waybill.tables.staging.services import Services
+from waybill.tables.staging.services import StagingServices
 
 __all__ = ["run_audit"]
 
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 def run_audit(
-    services: Services,
+    services: StagingServices,
     given: AuditInput,
     *,
     on_step: OnStep = lambda _: None,

@@ -13,7 +13,7 @@ from waybill.tables.dedup.plan import SweepPlan
 from waybill.tables.dedup.tasks import MatchedRange, WrittenFiles
 from waybill.tables.iceberg.dedup import NO_HORIZON_MS, SweepState
 from waybill.tables.staging.driver import RunOutcome
-from waybill.tables.staging.timing import Usage
+from waybill.tables.staging.timing import TaskUsage
 
 __all__ = ["SweepReport", "TaskResults"]
 
@@ -167,5 +167,5 @@ class SweepReport:
         return f"; rebuild {self.rebuild}{', published' if self.published else ', not published yet'}"
 
 
-def _peak_memory(usages: Iterable[Usage]) -> int:
+def _peak_memory(usages: Iterable[TaskUsage]) -> int:
     return max((usage.peak_memory_bytes for usage in usages), default=0)

@@ -18,7 +18,7 @@ from waybill.tables.dedup.index.sorted_runs import SortedRun
 from waybill.tables.dedup.plan import SweepPlan
 from waybill.tables.staging.driver import LEAST_TASK_BYTES
 from waybill.tables.staging.table_layout import TableLayout
-from waybill.tables.staging.timing import Usage
+from waybill.tables.staging.timing import TaskUsage
 
 __all__ = [
     "CANDIDATE_BYTES",
@@ -141,7 +141,7 @@ class ScannedFiles:
     rows: int
     keyless: int
     """Rows without a key, or with an id that Waybill assigned. They are kept without a comparison."""
-    usage: Usage
+    usage: TaskUsage
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ class MatchedRange:
     """Bytes read of the index."""
     scanned: tuple[ScannedFiles, ...]
     """Figures of the scanning tasks that sent theirs to this range."""
-    usage: Usage
+    usage: TaskUsage
 
     @property
     def duplicates(self) -> int:
@@ -176,4 +176,4 @@ class WrittenFiles:
     duplicates: int
     arrived_ms: dict[TopicPartition, int]
     """The latest arrival of each topic-partition's rows, duplicates included, epoch ms."""
-    usage: Usage
+    usage: TaskUsage

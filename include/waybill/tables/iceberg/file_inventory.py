@@ -22,7 +22,7 @@ from pyiceberg.types import IntegerType, LongType, NestedField, StringType, Time
 from waybill.base.errors import ConfigError
 from waybill.config.models import Stream
 from waybill.config.models.enums import FileFormat
-from waybill.config.names import Period, TopicPartition
+from waybill.config.names import SinkPeriod, TopicPartition
 
 __all__ = [
     "INVENTORY_ARROW_SCHEMA",
@@ -95,9 +95,9 @@ class InventoryEntry:
     def tp(self) -> TopicPartition:
         return TopicPartition(self.topic, self.partition)
 
-    def period(self, *, by_hour: bool) -> Period:
+    def period(self, *, by_hour: bool) -> SinkPeriod:
         """Return the hour or day whose directory holds the file."""
-        return Period(self.topic, self.period_start, by_hour)
+        return SinkPeriod(self.topic, self.period_start, by_hour)
 
 
 def inventory_batch(entries: Iterable[InventoryEntry]) -> pa.RecordBatch:

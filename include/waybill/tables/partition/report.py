@@ -18,13 +18,13 @@ from waybill.tables.partition.statistics import REASONS_PROPERTY, ReasonCount, R
 from waybill.tables.partition.tasks import TaskResult
 from waybill.tables.staging.driver import RunOutcome
 
-__all__ = ["Report"]
+__all__ = ["PartitionReport"]
 
 _LATE_SECONDS = 3600
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class PartitionReport:
     """The figures of a partition run."""
 
     stream: str
@@ -78,7 +78,7 @@ class Report:
         alert_settings: QuarantineAlert,
         faults: tuple[str, ...],
         seconds: Mapping[str, float],
-    ) -> Report:
+    ) -> PartitionReport:
         """Compute the figures from plan, staged files and task results."""
         rows, quarantined = (staged.rows, staged.quarantined) if staged else (0, 0)
         reasons = staged.properties.get(REASONS_PROPERTY) if staged else None

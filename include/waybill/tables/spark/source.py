@@ -60,7 +60,7 @@ class WaybillBackup(DataSource):
         if "stream" not in self.options:
             raise ConfigError('waybill_backup needs the name of a stream: .option("stream", "…")')
         path = self.options.get("config")
-        return _Reader(
+        return _BackupReader(
             self.options["stream"],
             Path(path) if path else None,
             _parse_offsets("from", self.options.get("from")),
@@ -74,7 +74,7 @@ class _TaskPartition(InputPartition):
     spans: Task
 
 
-class _Reader(DataSourceReader):
+class _BackupReader(DataSourceReader):
     def __init__(
         self, stream: str, config: Path | None, first: dict[TopicPartition, int], end: dict[TopicPartition, int]
     ) -> None:

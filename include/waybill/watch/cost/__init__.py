@@ -8,15 +8,15 @@
 No message is read: the figures come from counters, listings and the metadata of tables.
 """
 
-from waybill.watch.cost.prediction import Limits, Prediction, predict, upload_requests
-from waybill.watch.cost.report import CostReport, Kind, Period, kind_of, read_cost
+from waybill.watch.cost.prediction import ObjectLimits, Prediction, predict, upload_requests
+from waybill.watch.cost.report import CostPeriod, CostReport, RequestKind, kind_of, read_cost
 
 __all__ = [
+    "CostPeriod",
     "CostReport",
-    "Kind",
-    "Limits",
-    "Period",
+    "ObjectLimits",
     "Prediction",
+    "RequestKind",
     "kind_of",
     "predict",
     "read_cost",

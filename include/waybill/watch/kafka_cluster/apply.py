@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from waybill.base import failpoints
 from waybill.base.errors import ConfigError, KafkaUnavailable
-from waybill.config.models.kafka_topics import KafkaTopic
+from waybill.config.models.kafka_topics import DeclaredTopic
 from waybill.config.names import TopicPartition
 from waybill.services.kafka.cluster import Cluster
 from waybill.services.kafka.cluster_state import fetch_cluster_state
@@ -59,7 +59,7 @@ ReadInputs = Callable[[], Inputs]
 Report = Callable[[str], None]
 
 
-def read_plan_inputs(cluster: Cluster, store: Store, declared: Mapping[str, KafkaTopic]) -> Inputs:
+def read_plan_inputs(cluster: Cluster, store: Store, declared: Mapping[str, DeclaredTopic]) -> Inputs:
     """Read what a plan starts from. Raises `KafkaUnavailable`, `StoreUnavailable` or `ConfigError`."""
     state = fetch_cluster_state(cluster)
     missing = declared.keys() - state.topic_ids.keys()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from waybill.config.models.kafka_promises import KafkaPromiseName, KafkaPromises, Lasting, Skew
-from waybill.config.models.kafka_topics import KafkaTopic
+from waybill.config.models.kafka_topics import DeclaredTopic
 from waybill.config.models.promises import PromiseSeverity
 from waybill.config.models.quantities import counted, duration_beside, rough_duration, share_beside
 from waybill.config.names import TopicPartition
@@ -46,7 +46,7 @@ class Subjects:
     """What the promises are about."""
 
     promises: KafkaPromises
-    declared: Mapping[str, KafkaTopic] = field(default_factory=dict)
+    declared: Mapping[str, DeclaredTopic] = field(default_factory=dict)
     streams: Mapping[str, Callable[[str], bool]] = field(default_factory=dict)
     """For each stream of Kafka: whether it archives a topic."""
     listed: Mapping[str, Collection[str]] = field(default_factory=dict)

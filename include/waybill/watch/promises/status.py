@@ -38,7 +38,6 @@ __all__ = [
     "ReplayStatus",
     "RunStatus",
     "ServiceStatus",
-    "Status",
     "StopStatus",
     "StreamDetails",
     "StreamStatus",
@@ -46,6 +45,7 @@ __all__ = [
     "TrendPoint",
     "UnreadPart",
     "UsageStatus",
+    "WatchStatus",
     "WindowStatus",
 ]
 
@@ -461,7 +461,7 @@ class DecisionStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class WatchStatus:
     """What a watch found about all streams."""
 
     at_ms: int
@@ -494,7 +494,7 @@ class Status:
         return gzip.compress(orjson.dumps({"v": _VERSION, "status": self}), compresslevel=1, mtime=0)
 
     @classmethod
-    def parse(cls, content: bytes, where: str) -> Status:
+    def parse(cls, content: bytes, where: str) -> WatchStatus:
         """Return the status of a document. Raises `DocumentTooNew` or `DocumentDamaged`."""
         try:
             fields = read_document(gzip.decompress(content), _VERSION, where)
@@ -507,5 +507,5 @@ class Status:
 
 
 @cache
-def _adapter() -> TypeAdapter[Status]:
-    return TypeAdapter(Status)
+def _adapter() -> TypeAdapter[WatchStatus]:
+    return TypeAdapter(WatchStatus)

@@ -16,7 +16,7 @@ from waybill.watch.kafka_cluster.readings import Readings
 from waybill.watch.notify.meanings import MEANINGS
 from waybill.watch.promises.log_figures import Logs
 from waybill.watch.promises.measure import Measured
-from waybill.watch.promises.samples import Key, Offsets, Samples
+from waybill.watch.promises.samples import Key, OffsetSample, Samples
 from waybill.watch.promises.status import (
     BrokerStatus,
     HoldStatus,
@@ -90,7 +90,7 @@ class _StreamBuilder:
         tps: list[TopicPartition],
         before: StreamStatus | None,
         details: StreamDetails | None,
-        reference: tuple[float, Mapping[Key, Offsets], Mapping[Key, Offsets]] | None,
+        reference: tuple[float, Mapping[Key, OffsetSample], Mapping[Key, OffsetSample]] | None,
         now_ms: int,
     ) -> None:
         self.name = name
@@ -191,11 +191,11 @@ class _StreamBuilder:
         return (*self.before.trend, point)[-_TREND_POINTS:]
 
 
-def _reached(offsets: Offsets, *, of_archive: bool) -> int:
+def _reached(offsets: OffsetSample, *, of_archive: bool) -> int:
     return offsets.committed if of_archive else offsets.end
 
 
-def _reference(samples: Samples) -> tuple[float, Mapping[Key, Offsets], Mapping[Key, Offsets]] | None:
+def _reference(samples: Samples) -> tuple[float, Mapping[Key, OffsetSample], Mapping[Key, OffsetSample]] | None:
     """Return the seconds between the newest sample and one of ten minutes before, and both.
 
     Without a sample of that age: the oldest. None with fewer than two samples.

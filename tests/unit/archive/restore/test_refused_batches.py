@@ -8,9 +8,9 @@ from typing import Any, cast
 import pytest
 from restore_models import HOUR_MS, TOPIC, TP, FakeTarget, MemoryStore, batch, config, request
 
-from waybill.archive.restore import PartitionResult, Plan, begin_restore, run_restore, service
+from waybill.archive.restore import PartitionResult, RestorePlan, begin_restore, run_restore, service
 from waybill.archive.restore.refusal import explain
-from waybill.archive.restore.request import Request
+from waybill.archive.restore.request import RestoreRequest
 from waybill.config.models import Config
 from waybill.records.batches.framing import Codec
 from waybill.services.kafka.target import Operation
@@ -30,11 +30,11 @@ class Scene:
         monkeypatch.setattr("waybill.archive.restore.run.explain", partial(explain, clock=lambda: NOW_MS / 1000))
         self.config: Config = config()
 
-    def begin(self, **options: Any) -> Plan:
-        wanted: Request = request(**options)
+    def begin(self, **options: Any) -> RestorePlan:
+        wanted: RestoreRequest = request(**options)
         return begin_restore(self.config, wanted, by="ann", reason="test")
 
-    def run(self, plan: Plan) -> PartitionResult:
+    def run(self, plan: RestorePlan) -> PartitionResult:
         [result] = run_restore(self.config, plan.id)
         return result
 
@@ -44,7 +44,7 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
     return Scene(monkeypatch)
 
 
-def without_preflight(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Plan:
+def without_preflight(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> RestorePlan:
     """Plan as if the preflight's estimate had missed everything."""
     with monkeypatch.context() as patched:
         patched.setattr("waybill.archive.restore.preflight.check_topic", lambda *_: iter(()))

@@ -70,10 +70,10 @@ def restore_plan(
     as_json: AsJson = False,
 ) -> None:
     """Print what a restore would do, and what the preflight finds. Nothing is changed."""
-    from waybill.archive.restore import Request
+    from waybill.archive.restore import RestoreRequest
     from waybill.interfaces.cli import restore as command
 
-    request = Request.parse(
+    request = RestoreRequest.parse(
         stream,
         to,
         to_topic=to_topic,
@@ -106,7 +106,7 @@ def restore_run(
     as_json: AsJson = False,
 ) -> None:
     """Restore, or continue a restore that was interrupted. Each message is in the target once, whatever happens."""
-    from waybill.archive.restore import Request
+    from waybill.archive.restore import RestoreRequest
     from waybill.base.errors import RestoreRefused
     from waybill.interfaces.cli import restore as command
 
@@ -115,7 +115,7 @@ def restore_run(
         return
     if stream is None or to is None or reason is None:
         raise RestoreRefused("give the stream, --to and --reason; or --id to continue a restore")
-    request = Request.parse(
+    request = RestoreRequest.parse(
         stream,
         to,
         to_topic=to_topic,
