@@ -49,7 +49,7 @@ streams:
 _INGEST = """\
 from waybill.config.models import load_config
 from waybill.archive.ingest.lane import run_lane
-from waybill.archive.ingest.plan import plan_run
+from waybill.archive.ingest.lane_plan import plan_run
 config = load_config()
 for lane in plan_run(config, None, ["bookings"], with_stopped=True).lanes:
     run_lane(config, lane)

@@ -44,7 +44,7 @@ from waybill.tables.audit import DecisionKind
 from waybill.tables.backfill import Action, change_backfill, run_backfill
 from waybill.base.errors import WaybillError
 from waybill.tables.partition.holds import decide_hold
-from waybill.tables.partition.run import run_partition
+from waybill.tables.partition.partition_run import run_partition
 from waybill.tables.partition.tasks import run_task
 
 HELD, REFUSED = 3, 4

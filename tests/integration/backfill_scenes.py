@@ -27,7 +27,7 @@ from waybill.tables.backfill import (
     request_backfill,
     run_backfill,
 )
-from waybill.tables.partition.plan import Plan, make_plan
+from waybill.tables.partition.partition_plan import Plan, make_plan
 
 TP0, TP1 = TopicPartition("flights", 0), TopicPartition("flights", 1)
 

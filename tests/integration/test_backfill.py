@@ -49,7 +49,7 @@ from waybill.tables.backfill import (
     run_backfill,
     state_of,
 )
-from waybill.tables.partition.run import run_partition
+from waybill.tables.partition.partition_run import run_partition
 from waybill.tables.quarantine.retry import retry_quarantine
 from waybill.tables.quarantine.row_filter import RowFilter
 

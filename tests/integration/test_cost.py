@@ -23,7 +23,7 @@ from waybill.base.metering import meter, working_for
 from waybill.services.store import Store
 from waybill.tables.dedup.execute import InThisProcess
 from waybill.tables.dedup.sweep import run_sweep
-from waybill.tables.partition.run import run_to_the_end
+from waybill.tables.partition.partition_run import run_to_the_end
 from waybill.tables.partition.tasks import run_task
 from waybill.tables.staging.services import services_of
 from waybill.watch.cost import RequestKind, kind_of

@@ -26,9 +26,9 @@ from waybill.config.models.sink import FilesFormat
 from waybill.config.names import BackupName, TopicPartition
 from waybill.records.batches.encode import Record
 from waybill.tables.partition.generations import promote_generation
-from waybill.tables.partition.plan import Task
-from waybill.tables.partition.report import PartitionReport
-from waybill.tables.partition.run import run_to_the_end
+from waybill.tables.partition.partition_plan import Task
+from waybill.tables.partition.partition_report import PartitionReport
+from waybill.tables.partition.partition_run import run_to_the_end
 from waybill.tables.partition.tasks import Job, TaskResult
 from waybill.tables.staging.driver import RunOutcome
 

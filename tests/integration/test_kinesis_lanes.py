@@ -18,7 +18,7 @@ from waybill.archive.chain.shard_starts import find_stream_origin, read_slot_map
 from waybill.archive.ingest import run_lane
 from waybill.archive.ingest.gap_acceptance import accept_gap
 from waybill.archive.ingest.lane import drain_lane
-from waybill.archive.ingest.report import Outcome, TopicPartitionReport
+from waybill.archive.ingest.lane_report import Outcome, TopicPartitionReport
 from waybill.archive.ingest.target import ArchiveTarget
 from waybill.archive.ingest.time_slice import Clock
 from waybill.config.names import TopicPartition
@@ -27,7 +27,7 @@ from waybill.records.shards.checkpoint import Checkpoint, PositionKind
 from waybill.records.shards.slot_map import SlotMap
 from waybill.services.coordination.shard_map import read_slot_map_copy, write_slot_map_copy
 from waybill.watch.verify import VerifyReport, verify_stream
-from waybill.watch.verify.report import FaultKind
+from waybill.watch.verify.verify_report import FaultKind
 
 if TYPE_CHECKING:
     from ingest_scenes import Archive

@@ -27,9 +27,9 @@ from quarantine_scenes import (
 from waybill.base import failpoints
 from waybill.base.errors import CommitConflict, ConfigError, PlanUnusable
 from waybill.tables.iceberg import load_tables, read_progress
-from waybill.tables.partition.run import run_partition
+from waybill.tables.partition.partition_run import run_partition
 from waybill.tables.quarantine.offset_sets import OffsetSet
-from waybill.tables.quarantine.report import RetryReport
+from waybill.tables.quarantine.quarantine_report import RetryReport
 from waybill.tables.quarantine.retry import finish_retries
 from waybill.tables.quarantine.row_filter import RowFilter
 

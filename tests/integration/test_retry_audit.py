@@ -13,8 +13,7 @@ from quarantine_scenes import BROKEN, GOOD, JUNK, MENDED, TP0, check_done, check
 
 from waybill.base import failpoints
 from waybill.base.errors import RetryRefused
-from waybill.tables.audit import DecisionKind, HoldDecision
-from waybill.tables.audit import run as audit_run
+from waybill.tables.audit import DecisionKind, HoldDecision, audit_run
 from waybill.tables.audit.results_table import read_results
 from waybill.tables.quarantine.staged import find_retry
 

@@ -35,8 +35,8 @@ from waybill.watch.promises.action_log import (
     record_action,
     record_outcome,
 )
-from waybill.watch.promises.run import run_watch
 from waybill.watch.promises.status import WatchStatus
+from waybill.watch.promises.watch_run import run_watch
 
 pytestmark = pytest.mark.integration
 

@@ -29,10 +29,10 @@ from waybill.config.models import Config, load_config
 from waybill.config.names import status_key
 from waybill.interfaces.web.csrf import COOKIE, csrf_token, new_page_key
 from waybill.services.store import Store
-from waybill.tables.partition.run import run_partition
+from waybill.tables.partition.partition_run import run_partition
 from waybill.tables.partition.tasks import run_task
-from waybill.watch.promises.run import run_watch
 from waybill.watch.promises.status import ChainRange, PauseStatus, StreamStatus, WatchStatus
+from waybill.watch.promises.watch_run import run_watch
 
 pytestmark = [
     pytest.mark.integration,

@@ -17,7 +17,7 @@ from sweep_scenes import START_MS, SweptScene
 from waybill.config.models import Dedup
 from waybill.config.names import TopicPartition
 from waybill.watch.verify.keys import check_keys
-from waybill.watch.verify.report import VerifyReport
+from waybill.watch.verify.verify_report import VerifyReport
 
 pytestmark = pytest.mark.integration
 

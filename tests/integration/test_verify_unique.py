@@ -34,8 +34,8 @@ from waybill.tables.partition.rows import TABLE_ROWS
 from waybill.tables.staging.file_writer import PartitionedWriter
 from waybill.tables.staging.table_layout import TableLayout
 from waybill.tables.staging.uploads import Uploads
-from waybill.watch.verify.report import FaultKind, VerifyFault, VerifyReport
 from waybill.watch.verify.unique import check_unique
+from waybill.watch.verify.verify_report import FaultKind, VerifyFault, VerifyReport
 
 pytestmark = pytest.mark.integration
 

@@ -29,8 +29,7 @@ from waybill.archive.chain import chain, spans
 from waybill.archive.chain.object_scan import ObjectScan
 from waybill.archive.chain.spans import Span, find_fault
 from waybill.archive.ingest import offset_changes
-from waybill.archive.restore import comparison
-from waybill.archive.restore import run as restore_run
+from waybill.archive.restore import comparison, restore_run
 from waybill.base.errors import StoreUnavailable, UnexpectedFailure
 from waybill.config.connections import Connection
 from waybill.config.connections.database import DatabaseEndpoint
@@ -47,16 +46,16 @@ from waybill.replay.requests.request import Requested
 from waybill.replay.requests.stored import StoredRequest
 from waybill.replay.requests.targets import S3Target
 from waybill.services.coordination.coordinator import Coordinator
-from waybill.tables.maintenance import run as maintenance_run
+from waybill.tables.maintenance import maintenance_run
 from waybill.tables.maintenance.procedures import TableReport, TableSize
-from waybill.tables.partition import plan as partition_plan
+from waybill.tables.partition import partition_plan
 from waybill.tables.partition import tasks as partition_tasks
 from waybill.tables.spark import group_job
 from waybill.watch.metrics import families
 from waybill.watch.promises.measure import Measured
 from waybill.watch.verify import archive as verify_archive
 from waybill.watch.verify import shards as verify_shards
-from waybill.watch.verify.report import VerifyReport
+from waybill.watch.verify.verify_report import VerifyReport
 
 PACKAGE = Path(all_errors.__file__).parents[1]
 NOW_MS = 1_800_000_000_000

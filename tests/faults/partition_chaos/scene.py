@@ -24,7 +24,7 @@ from partition_chaos.scenario import Act, Kind, Meanwhile, Scenario, Wave
 
 __all__ = ["PRELOAD", "PartitionScene", "PartitionSceneResult"]
 
-PRELOAD = ("waybill.tables.partition.run", "waybill.records.batches.decode", "waybill.parsers")
+PRELOAD = ("waybill.tables.partition.partition_run", "waybill.records.batches.decode", "waybill.parsers")
 """Modules of the driver that its fork server imports in advance."""
 
 STREAM = "chaos"

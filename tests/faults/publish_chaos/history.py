@@ -38,8 +38,8 @@ from waybill.tables.audit.decisions import DecisionKind
 from waybill.tables.backfill import BackfillAction
 from waybill.tables.iceberg.state import BACKFILL_PROPERTY, PLAN_PROPERTY, RETRIES_PROPERTY, ancestry
 from waybill.tables.partition.holds import decide_hold
-from waybill.tables.partition.plan import Plan
-from waybill.tables.partition.run import run_partition
+from waybill.tables.partition.partition_plan import Plan
+from waybill.tables.partition.partition_run import run_partition
 from waybill.tables.quarantine.retry import retry_quarantine
 from waybill.tables.quarantine.row_filter import RowFilter
 

@@ -7,8 +7,8 @@ To read the code, begin with `protocol.py`, whose `_run_protocol` lists the step
 """
 
 from waybill.archive.ingest.lane import drain_lane, run_lane
-from waybill.archive.ingest.plan import IngestPlan, Lane, LaneShare, StreamProblem, plan_lanes, plan_run
-from waybill.archive.ingest.report import (
+from waybill.archive.ingest.lane_plan import IngestPlan, Lane, LaneShare, StreamProblem, plan_lanes, plan_run
+from waybill.archive.ingest.lane_report import (
     ArchivedObject,
     Failure,
     IngestReport,

@@ -11,8 +11,8 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from waybill.archive.ingest.plan import IngestPlan, StreamProblem
-from waybill.archive.ingest.report import LaneSummary, StreamSummary, merge_reports
+from waybill.archive.ingest.lane_plan import IngestPlan, StreamProblem
+from waybill.archive.ingest.lane_report import LaneSummary, StreamSummary, merge_reports
 from waybill.archive.ingest.services import FindConnection
 from waybill.base.errors import IngestIncomplete
 from waybill.config.connections import find_connection

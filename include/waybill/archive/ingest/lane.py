@@ -16,10 +16,10 @@ from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
+from waybill.archive.ingest.lane_plan import Lane, LaneShare
+from waybill.archive.ingest.lane_report import Failure, LaneReport, Outcome, StreamReport, TopicPartitionReport
 from waybill.archive.ingest.orphaned_uploads import abort_orphaned_uploads
-from waybill.archive.ingest.plan import Lane, LaneShare
 from waybill.archive.ingest.protocol import archive_topic_partition
-from waybill.archive.ingest.report import Failure, LaneReport, Outcome, StreamReport, TopicPartitionReport
 from waybill.archive.ingest.services import FindConnection, IngestServices, connect_all
 from waybill.archive.ingest.target import ArchiveTarget
 from waybill.archive.ingest.time_slice import Clock, RateLimit, TimeSlice

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from waybill.archive.chain.backup_object import BackupObject, new_backup_object
 from waybill.archive.chain.slot_object import SlotObject
-from waybill.archive.ingest.report import ReportDraft
+from waybill.archive.ingest.lane_report import ReportDraft
 from waybill.archive.ingest.services import IngestServices
 from waybill.archive.ingest.time_slice import Clock, RateLimit, TimeSlice
 from waybill.base.errors import GenerationConflict

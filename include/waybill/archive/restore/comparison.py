@@ -15,8 +15,8 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from waybill.archive.restore.archived import objects_of_range, read_batches
-from waybill.archive.restore.plan import PartitionPlan, RestorePlan
 from waybill.archive.restore.progress import check_target
+from waybill.archive.restore.restore_plan import PartitionPlan, RestorePlan
 from waybill.base.errors import UnexpectedFailure, WaybillError
 from waybill.records.batches.framing import HEADER_BYTES, Frame, check_crc
 from waybill.services.kafka.target import TargetCluster

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from waybill.archive.restore.offset_map import read_map
-from waybill.archive.restore.plan import PartitionPlan, RestorePlan
+from waybill.archive.restore.restore_plan import PartitionPlan, RestorePlan
 from waybill.config.names import TopicPartition
 from waybill.services.kafka.target import TargetCluster
 from waybill.services.store import Store

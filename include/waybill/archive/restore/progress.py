@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from waybill.archive.restore.plan import PartitionPlan, RestorePlan
+from waybill.archive.restore.restore_plan import PartitionPlan, RestorePlan
 from waybill.base.errors import RestoreStopped
 from waybill.services.kafka.target import TargetCluster
 

@@ -16,7 +16,7 @@ from kafka import errors as kafka_errors
 from waybill.archive.restore.archived import message_runs, objects_of_range, read_batches
 from waybill.archive.restore.figures import time_text
 from waybill.archive.restore.offset_map import RestorePlace, find_place
-from waybill.archive.restore.plan import PartitionPlan, RestorePlan
+from waybill.archive.restore.restore_plan import PartitionPlan, RestorePlan
 from waybill.base.errors import RestoreStopped, WaybillError
 from waybill.records.batches.framing import Codec, read_header
 from waybill.services.kafka.batch_producer import BatchRefused

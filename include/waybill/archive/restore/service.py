@@ -14,12 +14,12 @@ from waybill.archive.restore.comparison import NOT_CHECKED, PartitionComparison,
 from waybill.archive.restore.creation import Creation
 from waybill.archive.restore.groups import GroupMove, commit_moves, plan_moves
 from waybill.archive.restore.offset_map import find_mapped_end
-from waybill.archive.restore.plan import PartitionPlan, RestorePlan, find_plan
 from waybill.archive.restore.preflight import SUSPENDED, WHILE_RESTORING, examine, examine_schemas
 from waybill.archive.restore.problem import RestoreProblem
 from waybill.archive.restore.progress import check_target
 from waybill.archive.restore.request import RestoreRequest, SourceRange, find_ranges
-from waybill.archive.restore.run import PartitionResult, restore
+from waybill.archive.restore.restore_plan import PartitionPlan, RestorePlan, find_plan
+from waybill.archive.restore.restore_run import PartitionResult, restore
 from waybill.base import failpoints
 from waybill.base.errors import KafkaUnavailable, ObjectExists, RestoreRefused
 from waybill.config.connections import Connection, KafkaEndpoint, RegistryEndpoint, find_connection

@@ -174,7 +174,7 @@ def watch_promises() -> dict[str, Any]:
     or if an exception that no code expects ended a part of it. Raises `WatchIncomplete` for that, when all is done.
     """
     from waybill.config.models.last_valid import load_for_watch
-    from waybill.watch.promises.run import run_watch
+    from waybill.watch.promises.watch_run import run_watch
 
     loaded = load_for_watch()
     begin_task(loaded.config)
@@ -226,7 +226,7 @@ def plan_ingest(
 
     Raises `ConfigError` for an unknown stream, and what `plan_run` raises.
     """
-    from waybill.archive.ingest.plan import plan_run
+    from waybill.archive.ingest.lane_plan import plan_run
 
     unknown = sorted(set(selected) - set(streams))
     if unknown:
@@ -246,7 +246,7 @@ def plan_ingest(
 def run_planned_lane(lane: Mapping[str, Any]) -> dict[str, Any]:
     """Run a lane of a plan, and return its summary, both as JSON objects. Raises what `run_lane` raises."""
     from waybill.archive.ingest.lane import run_lane
-    from waybill.archive.ingest.plan import Lane
+    from waybill.archive.ingest.lane_plan import Lane
     from waybill.interfaces.airflow.counters import count_lane
 
     report = run_lane(begin_task(), Lane.model_validate(lane))
@@ -261,8 +261,8 @@ def report_ingest(group: str | None, plan: Mapping[str, Any] | None, lanes: Sequ
     all the same. A problem that an earlier run of the group reported is logged, and does not fail the run again.
     """
     from waybill.archive.ingest.groups import report_run
-    from waybill.archive.ingest.plan import IngestPlan
-    from waybill.archive.ingest.report import LaneSummary
+    from waybill.archive.ingest.lane_plan import IngestPlan
+    from waybill.archive.ingest.lane_report import LaneSummary
 
     if plan is None:
         raise IngestIncomplete("ingest did not begin: see the log of the task 'plan'")

@@ -14,7 +14,7 @@ from waybill.interfaces.cli.targets import load_streams, parse_duration_option, 
 from waybill.services.coordination import UsageStore, ZooKeeperSession
 from waybill.tables.staging.services import services_of
 from waybill.watch.cost import CostPeriod, CostReport, RequestKind, kind_of, read_cost
-from waybill.watch.cost.report import WhatIf
+from waybill.watch.cost.cost_report import WhatIf
 
 __all__ = ["print_cost", "run"]
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from waybill.config.models import Config
     from waybill.watch.incidents.book_store import BookStore
     from waybill.watch.incidents.incident import Incident
-    from waybill.watch.promises.run import WatchReport
+    from waybill.watch.promises.watch_run import WatchReport
 
 __all__ = ["acknowledge", "list_incidents", "show", "test_channel", "watch"]
 
@@ -34,7 +34,7 @@ def watch(*, dry_run: bool, every_seconds: int | None, as_json: bool) -> None:
 
     Ends with code 1 if a promise is broken, or if an exception that no code expects ended a part of the watch.
     """
-    from waybill.watch.promises.run import run_watch
+    from waybill.watch.promises.watch_run import run_watch
 
     while True:
         began = time.monotonic()

@@ -26,8 +26,8 @@ from waybill.interfaces.cli.targets import (
     make_decision,
     open_store,
 )
+from waybill.replay.republish.losses_report import LossCounts, LossFiles, read_losses
 from waybill.replay.republish.records import Republished, abandon, abandoned_runs, list_records, not_recorded
-from waybill.replay.republish.report import LossCounts, LossFiles, read_losses
 from waybill.replay.republish.republish import RepublishResult
 from waybill.replay.republish.republish import republish as publish_again
 from waybill.replay.republish.truncations import EpochRun, SeenEnd, Truncation, check_same_topic, find_truncations

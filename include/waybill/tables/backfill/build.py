@@ -37,7 +37,7 @@ from waybill.tables.backfill.results import (
 )
 from waybill.tables.backfill.work import TaskRunner, in_this_process, reach_step
 from waybill.tables.iceberg import StreamTables, drop_branch, ensure_tables, evolve_columns, translate_storage_errors
-from waybill.tables.partition.plan import Task
+from waybill.tables.partition.partition_plan import Task
 from waybill.tables.partition.tasks import Job
 from waybill.tables.staging.driver import OnStep
 from waybill.tables.staging.services import StagingServices, services_of

@@ -42,8 +42,8 @@ from waybill.tables.iceberg import (
     target_of,
     translate_storage_errors,
 )
-from waybill.tables.partition.plan import Task
-from waybill.tables.partition.run import run_partition
+from waybill.tables.partition.partition_plan import Task
+from waybill.tables.partition.partition_run import run_partition
 from waybill.tables.partition.tasks import Job, run_task
 from waybill.tables.staging.driver import OnStep
 from waybill.tables.staging.services import StagingServices, services_of

@@ -23,7 +23,7 @@ from waybill.tables.backfill.ranges import OffsetRanges
 from waybill.tables.backfill.work import reach_step
 from waybill.tables.iceberg import StreamTables, is_live, load_tables, metadata_at, read_progress
 from waybill.tables.iceberg.generations import live_generation
-from waybill.tables.partition.plan import list_chains
+from waybill.tables.partition.partition_plan import list_chains
 from waybill.tables.staging.driver import OnStep
 from waybill.tables.staging.services import StagingServices, services_of
 

@@ -29,7 +29,7 @@ from waybill.tables.backfill.request import BackfillRequest, find_request, list_
 from waybill.tables.backfill.results import find_records
 from waybill.tables.backfill.work import reach_step
 from waybill.tables.iceberg import StreamTables, ensure_tables, head_of, load_tables, read_progress
-from waybill.tables.partition.plan import Plan, make_plan
+from waybill.tables.partition.partition_plan import Plan, make_plan
 from waybill.tables.staging.driver import OnStep
 from waybill.tables.staging.services import StagingServices, services_of
 

@@ -17,7 +17,7 @@ from waybill.base.errors import BackfillRefused, DocumentDamaged
 from waybill.config.names import backfill_plan_id, backfill_request_key, backfills_prefix, check_backfill_id
 from waybill.services.store import Store
 from waybill.tables.backfill.ranges import OffsetRanges
-from waybill.tables.partition.plan import Plan
+from waybill.tables.partition.partition_plan import Plan
 
 __all__ = ["AnyBackfill", "BackfillRequest", "find_request", "list_requests"]
 

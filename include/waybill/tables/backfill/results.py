@@ -27,7 +27,7 @@ from waybill.tables.backfill.request import BackfillRequest
 from waybill.tables.iceberg import StreamTables, remove_files, task_io
 from waybill.tables.iceberg.progress import parse_watermarks, watermarks_text
 from waybill.tables.partition.lateness import Lateness
-from waybill.tables.partition.plan import Task
+from waybill.tables.partition.partition_plan import Task
 from waybill.tables.partition.statistics import QUARANTINED_PROPERTY, ROWS_PROPERTY, ReasonCounts, RunStatistics
 from waybill.tables.partition.tasks import Job, TaskResult, run_task
 from waybill.tables.staging.table_layout import FileEntry, file_entries, load_data_files

@@ -27,7 +27,7 @@ from waybill.services.store import Store
 from waybill.tables.dedup.appends import TablePosition
 from waybill.tables.dedup.index.manifest import horizon_within
 from waybill.tables.dedup.index.sorted_runs import SortedRun
-from waybill.tables.dedup.plan import SweepPlan, horizon_after
+from waybill.tables.dedup.sweep_plan import SweepPlan, horizon_after
 from waybill.tables.dedup.tasks import MatchedRange, SweepJob, WrittenFiles
 from waybill.tables.iceberg import CommitOutcome, DedupTables, commit_snapshot, commit_with_retry, remove_files
 from waybill.tables.iceberg.dedup import (

@@ -49,10 +49,10 @@ from waybill.tables.dedup.execute import Execute, match_all, write_all
 from waybill.tables.dedup.first_sweep import check_range, check_since, format_first_sweep_start
 from waybill.tables.dedup.index.manifest import IndexIdentity, Manifest
 from waybill.tables.dedup.key_index import KeyIndex
-from waybill.tables.dedup.plan import SweepPlan, epoch_ms
 from waybill.tables.dedup.rebuild import find_change, follow_main, give_up_rebuilds, publish_if_current
-from waybill.tables.dedup.report import SweepReport, TaskResults
 from waybill.tables.dedup.status import DedupWindow, window_alert
+from waybill.tables.dedup.sweep_plan import SweepPlan, epoch_ms
+from waybill.tables.dedup.sweep_report import SweepReport, TaskResults
 from waybill.tables.dedup.tasks import SweepJob, WrittenFiles, count_hash_ranges, cut_tasks
 from waybill.tables.iceberg import (
     CommitOutcome,

@@ -15,7 +15,7 @@ from waybill.config.models import Storage
 from waybill.config.names import TopicPartition
 from waybill.tables.dedup.appends import AppendedFile
 from waybill.tables.dedup.index.sorted_runs import SortedRun
-from waybill.tables.dedup.plan import SweepPlan
+from waybill.tables.dedup.sweep_plan import SweepPlan
 from waybill.tables.staging.driver import LEAST_TASK_BYTES
 from waybill.tables.staging.table_layout import TableLayout
 from waybill.tables.staging.timing import TaskUsage

@@ -26,7 +26,7 @@ from waybill.config.names import TopicPartition
 from waybill.services.store import ListedObject, Store
 from waybill.tables.audit import DecisionKind, find_decision
 from waybill.tables.iceberg import Progress, SweepPosition
-from waybill.tables.partition.plan import plan_id
+from waybill.tables.partition.partition_plan import plan_id
 
 __all__ = [
     "Plans",

@@ -19,7 +19,7 @@ from waybill.config.names import run_ref
 from waybill.tables.audit import Audit, DecisionKind, HoldDecision, find_audit, find_decision, record_decision
 from waybill.tables.iceberg import StreamTables, load_tables, translate_storage_errors
 from waybill.tables.partition.next_plan import NextPlan
-from waybill.tables.partition.plan import Plan
+from waybill.tables.partition.partition_plan import Plan
 from waybill.tables.partition.publication import Publication, drop_branches
 from waybill.tables.partition.staged import Staged, find_staged
 from waybill.tables.staging.driver import OnStep

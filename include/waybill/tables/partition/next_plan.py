@@ -23,7 +23,7 @@ from waybill.tables.iceberg import (
     read_progress,
     target_of,
 )
-from waybill.tables.partition.plan import plan_id
+from waybill.tables.partition.partition_plan import plan_id
 
 __all__ = ["NextPlan"]
 

@@ -45,7 +45,7 @@ from waybill.tables.iceberg import (
     stage_on_branch,
     target_of,
 )
-from waybill.tables.partition.plan import Plan
+from waybill.tables.partition.partition_plan import Plan
 from waybill.tables.partition.staged import Staged
 from waybill.tables.partition.statistics import QUARANTINED_PROPERTY, ROWS_PROPERTY
 from waybill.tables.staging.driver import OnStep

@@ -29,7 +29,7 @@ from waybill.tables.iceberg.file_inventory import InventoryEntry
 from waybill.tables.partition.files_sink.encoders import FormatFilter
 from waybill.tables.partition.files_sink.upload import FilesLayout
 from waybill.tables.partition.files_sink.writer import HourFileWriter
-from waybill.tables.partition.plan import Task
+from waybill.tables.partition.partition_plan import Task
 from waybill.tables.partition.rows import QUARANTINE_ROWS, build_row_builder, rows_in_table, table_rows
 from waybill.tables.partition.statistics import RunStatistics, StatisticsBuilder
 from waybill.tables.staging.file_writer import PartitionedWriter

@@ -51,8 +51,8 @@ from waybill.tables.iceberg.catalog import translate_catalog_errors
 from waybill.tables.partition.publication import decision_text
 from waybill.tables.quarantine.files import drop_rows, translate_file_errors
 from waybill.tables.quarantine.offset_sets import OffsetSet
+from waybill.tables.quarantine.quarantine_report import RetryReport
 from waybill.tables.quarantine.reparse import MAX_MESSAGES, StayedMessages, count_rows, stage_rows
-from waybill.tables.quarantine.report import RetryReport
 from waybill.tables.quarantine.retry_audit import Attempt, audit_retry, failed_checks
 from waybill.tables.quarantine.row_filter import RowFilter
 from waybill.tables.quarantine.staged import StagedRetry, find_retry, new_offsets_key, read_offsets, record_retry

@@ -31,7 +31,7 @@ from waybill.base.errors import ChainBroken, ConfigError
 from waybill.config.models import Storage, load_config
 from waybill.config.names import TopicPartition
 from waybill.services.store import Store
-from waybill.tables.partition.plan import Task, list_chains, pack
+from waybill.tables.partition.partition_plan import Task, list_chains, pack
 from waybill.tables.staging.services import services_of
 
 __all__ = ["WaybillBackup"]

@@ -29,7 +29,9 @@ from waybill.services.kafka.topic_changes import (
 )
 from waybill.services.kafka.topic_configs import fetch_effective_configs
 from waybill.services.store import Store
-from waybill.watch.kafka_cluster.plan import (
+from waybill.watch.kafka_cluster.plan_text import describe
+from waybill.watch.kafka_cluster.throttle import Throttle, throttled_topics
+from waybill.watch.kafka_cluster.topics_plan import (
     AddPartitions,
     AlterConfigs,
     CreateTopic,
@@ -43,8 +45,6 @@ from waybill.watch.kafka_cluster.plan import (
     WaitForReassignment,
     make_plan,
 )
-from waybill.watch.kafka_cluster.plan_text import describe
-from waybill.watch.kafka_cluster.throttle import Throttle, throttled_topics
 
 __all__ = ["apply_plan", "read_plan_inputs"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from waybill.config.models.quantities import counted
 from waybill.watch.kafka_cluster.config_changes import ConfigChange
-from waybill.watch.kafka_cluster.plan import (
+from waybill.watch.kafka_cluster.topics_plan import (
     AddPartitions,
     AlterConfigs,
     CreateTopic,

@@ -22,7 +22,7 @@ from waybill.services.kafka.cluster_state import fetch_cluster_state
 from waybill.services.kafka.topic_changes import Resource, change_configs, fetch_broker_configs
 from waybill.services.kafka.topic_configs import fetch_own_configs
 from waybill.services.store import Store
-from waybill.watch.kafka_cluster.plan import ReplicaMove
+from waybill.watch.kafka_cluster.topics_plan import ReplicaMove
 
 __all__ = ["Throttle", "throttled_topics"]
 

@@ -22,7 +22,7 @@ from waybill.tables.iceberg import (
 from waybill.tables.iceberg.state import ancestry
 from waybill.tables.partition.lateness import LATENESS_PROPERTY, Lateness
 from waybill.tables.partition.next_plan import NextPlan
-from waybill.tables.partition.plan import Plan
+from waybill.tables.partition.partition_plan import Plan
 from waybill.tables.partition.statistics import QUARANTINED_PROPERTY, ROWS_PROPERTY
 from waybill.tables.staging.services import StagingServices
 from waybill.watch.ledger import LedgerResult

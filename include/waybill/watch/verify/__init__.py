@@ -9,7 +9,8 @@
 - `effects`: attaches the consequences of a missing object in tables to that fault.
 """
 
-from waybill.watch.verify.report import (
+from waybill.watch.verify.stream import verify_stream
+from waybill.watch.verify.verify_report import (
     EffectKind,
     FaultEffect,
     FaultKind,
@@ -18,7 +19,6 @@ from waybill.watch.verify.report import (
     VerifyFigures,
     VerifyReport,
 )
-from waybill.watch.verify.stream import verify_stream
 
 __all__ = [
     "EffectKind",

@@ -27,7 +27,7 @@ from waybill.config.models.quantities import counted
 from waybill.config.names import TopicPartition
 from waybill.services.coordination import CommittedOffset
 from waybill.services.store import Store, StoredObject
-from waybill.watch.verify.report import FaultKind, Listener, VerifyFault, VerifyReport
+from waybill.watch.verify.verify_report import FaultKind, Listener, VerifyFault, VerifyReport
 
 if TYPE_CHECKING:
     Int64s = np.ndarray[Any, np.dtype[np.int64]]

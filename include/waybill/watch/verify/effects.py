@@ -19,7 +19,7 @@ from waybill.config.models.quantities import counted
 from waybill.config.names import TopicPartition
 from waybill.tables.iceberg import Progress
 from waybill.watch.verify.offsets import LAST_OFFSET
-from waybill.watch.verify.report import EffectKind, FaultEffect, FaultKind, VerifyFault, VerifyReport
+from waybill.watch.verify.verify_report import EffectKind, FaultEffect, FaultKind, VerifyFault, VerifyReport
 
 if TYPE_CHECKING:
     Int64s = np.ndarray[Any, np.dtype[np.int64]]

@@ -30,7 +30,7 @@ from waybill.tables.iceberg import translate_damage_errors
 from waybill.tables.iceberg.file_inventory import InventoryEntry, read_inventory
 from waybill.tables.partition.files_sink.hour_state import HourStatus, SuccessMarker, classify_hour
 from waybill.watch.verify.effects import AffectedRows
-from waybill.watch.verify.report import FaultKind, VerifyFault, VerifyReport
+from waybill.watch.verify.verify_report import FaultKind, VerifyFault, VerifyReport
 
 if TYPE_CHECKING:
     Flags = np.ndarray[Any, np.dtype[np.bool_]]

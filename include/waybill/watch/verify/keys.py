@@ -27,7 +27,7 @@ from waybill.tables.iceberg import DedupTables, read_sweep_position, read_sweep_
 from waybill.tables.iceberg.dedup import NO_HORIZON_MS
 from waybill.watch.verify.files import UNREADABLE
 from waybill.watch.verify.offsets import ALL_ROWS, offset_windows, read_columns, total_records, within
-from waybill.watch.verify.report import FaultKind, Listener, VerifyFault, VerifyReport, first_line
+from waybill.watch.verify.verify_report import FaultKind, Listener, VerifyFault, VerifyReport, first_line
 
 if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]

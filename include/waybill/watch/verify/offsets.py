@@ -20,7 +20,7 @@ from pyiceberg.table.snapshots import Snapshot
 from waybill.config.models.quantities import counted
 from waybill.config.names import TopicPartition
 from waybill.tables.iceberg import translate_damage_errors
-from waybill.watch.verify.report import FaultKind, VerifyFault, VerifyReport
+from waybill.watch.verify.verify_report import FaultKind, VerifyFault, VerifyReport
 
 if TYPE_CHECKING:
     Int64s = np.ndarray[Any, np.dtype[np.int64]]

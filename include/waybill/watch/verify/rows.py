@@ -35,7 +35,7 @@ from waybill.watch.verify.offsets import (
     read_offsets,
     total_records,
 )
-from waybill.watch.verify.report import FaultKind, Listener, VerifyFault, VerifyReport, first_line
+from waybill.watch.verify.verify_report import FaultKind, Listener, VerifyFault, VerifyReport, first_line
 
 if TYPE_CHECKING:
     Counts = np.ndarray[Any, np.dtype[np.uint8]]

@@ -15,7 +15,7 @@ from waybill.records.shards.checkpoint import Checkpoint
 from waybill.records.shards.slot_map import SlotMap
 from waybill.services.store import Store
 from waybill.watch.verify.archive import CheckedArchive, CheckedChain
-from waybill.watch.verify.report import FaultKind, VerifyFault, VerifyReport
+from waybill.watch.verify.verify_report import FaultKind, VerifyFault, VerifyReport
 
 __all__ = ["check_shards"]
 

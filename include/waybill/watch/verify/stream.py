@@ -36,10 +36,10 @@ from waybill.tables.quarantine.view import moved_offsets
 from waybill.watch.verify.archive import ReadCommitted, check_archive
 from waybill.watch.verify.files import SinkFiles, check_directories
 from waybill.watch.verify.keys import check_keys
-from waybill.watch.verify.report import FaultKind, Listener, VerifyFault, VerifyReport, first_line
 from waybill.watch.verify.rows import WINDOW_OFFSETS, check_rows, row_ranges
 from waybill.watch.verify.shards import check_shards
 from waybill.watch.verify.unique import check_unique
+from waybill.watch.verify.verify_report import FaultKind, Listener, VerifyFault, VerifyReport, first_line
 
 __all__ = ["verify_stream"]
 

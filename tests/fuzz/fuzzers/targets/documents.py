@@ -15,7 +15,7 @@ from fuzzers.mutation import Mutator
 from waybill.archive.chain.chain import ChainStart
 from waybill.archive.chain.gaps import Gap, GapKind
 from waybill.archive.chain.topic_settings import TopicSettings
-from waybill.archive.restore.plan import RestorePlan as RestorePlan
+from waybill.archive.restore.restore_plan import RestorePlan as RestorePlan
 from waybill.base.errors import DocumentDamaged, DocumentTooNew
 from waybill.config.names import TopicPartition
 from waybill.replay.republish.records import Abandoned, Republished
@@ -24,8 +24,8 @@ from waybill.services.coordination.nodes import CommittedOffset, Stop
 from waybill.tables.audit.decisions import HoldDecision
 from waybill.tables.audit.results import Audit
 from waybill.tables.backfill.request import BackfillRequest
-from waybill.tables.dedup.plan import SweepPlan
-from waybill.tables.partition.plan import Plan
+from waybill.tables.dedup.sweep_plan import SweepPlan
+from waybill.tables.partition.partition_plan import Plan
 from waybill.watch.promises.kafka_figures import KafkaMemory
 from waybill.watch.promises.samples import Samples
 from waybill.watch.promises.status import WatchStatus

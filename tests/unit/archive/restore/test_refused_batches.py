@@ -27,7 +27,9 @@ class Scene:
         self.store, self.target = MemoryStore(), FakeTarget(NOW_MS)
         monkeypatch.setattr(service.Store, "of", lambda *_: cast("Store", self.store))
         monkeypatch.setattr(service, "_open_target", lambda *_: self.target)
-        monkeypatch.setattr("waybill.archive.restore.run.explain", partial(explain, clock=lambda: NOW_MS / 1000))
+        monkeypatch.setattr(
+            "waybill.archive.restore.restore_run.explain", partial(explain, clock=lambda: NOW_MS / 1000)
+        )
         self.config: Config = config()
 
     def begin(self, **options: Any) -> RestorePlan:

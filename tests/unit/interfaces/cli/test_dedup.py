@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from waybill.interfaces.cli.dedup import print_status
-from waybill.tables.dedup.plan import epoch_ms
 from waybill.tables.dedup.status import Backlog, DedupStatus, DedupWindow, DuplicateCount, KeyIndexFigures
+from waybill.tables.dedup.sweep_plan import epoch_ms
 from waybill.tables.iceberg import FirstSweepStart
 
 DAY_MS = 86_400_000

@@ -12,7 +12,8 @@ from waybill.config.names import TopicPartition
 from waybill.services.kafka.cluster_state import Broker, ClusterState, TopicPartitionReplicas
 from waybill.watch.kafka_cluster.apply import _is_agreed
 from waybill.watch.kafka_cluster.config_changes import ConfigChange
-from waybill.watch.kafka_cluster.plan import (
+from waybill.watch.kafka_cluster.plan_text import describe, describe_left, plan_document
+from waybill.watch.kafka_cluster.topics_plan import (
     AddPartitions,
     AlterConfigs,
     CreateTopic,
@@ -26,7 +27,6 @@ from waybill.watch.kafka_cluster.plan import (
     WaitForReassignment,
     make_plan,
 )
-from waybill.watch.kafka_cluster.plan_text import describe, describe_left, plan_document
 
 BROKERS = {node_id: Broker(node_id, "h", 1, f"r{node_id % 3}") for node_id in range(1, 5)}
 

@@ -13,8 +13,8 @@ from waybill.config.names import TopicPartition
 from waybill.services.kafka.cluster_state import Broker, ClusterState, TopicPartitionReplicas
 from waybill.services.kafka.topic_changes import Resource
 from waybill.watch.kafka_cluster import throttle
-from waybill.watch.kafka_cluster.plan import ReplicaMove
 from waybill.watch.kafka_cluster.throttle import Throttle, throttled_topics
+from waybill.watch.kafka_cluster.topics_plan import ReplicaMove
 
 LEADER_RATE, FOLLOWER_RATE = "leader.replication.throttled.rate", "follower.replication.throttled.rate"
 LEADER, FOLLOWER = "leader.replication.throttled.replicas", "follower.replication.throttled.replicas"

@@ -7,7 +7,7 @@ import pytest
 from waybill.archive.chain.gaps import Gap, GapKind
 from waybill.config.names import TopicPartition
 from waybill.watch.verify.archive import SoundObject, check_accepted_gaps
-from waybill.watch.verify.report import VerifyReport
+from waybill.watch.verify.verify_report import VerifyReport
 
 TP = TopicPartition("t", 0)
 

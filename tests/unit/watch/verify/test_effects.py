@@ -8,7 +8,7 @@ from waybill.config.models.quantities import counted
 from waybill.config.names import TopicPartition
 from waybill.tables.iceberg import Progress
 from waybill.watch.verify.effects import AffectedRows, check_progress
-from waybill.watch.verify.report import EffectKind, FaultKind, VerifyFault, VerifyReport
+from waybill.watch.verify.verify_report import EffectKind, FaultKind, VerifyFault, VerifyReport
 
 A, B = TopicPartition("flights", 3), TopicPartition("flights", 4)
 MAIN, QUARANTINE = "lake.flights", "lake.flights_quarantine"

@@ -27,7 +27,7 @@ from waybill.services.store import Store
 from waybill.tables.iceberg.file_inventory import INVENTORY_ARROW_SCHEMA, InventoryEntry, inventory_batch
 from waybill.tables.partition.files_sink.encoders import encode_file
 from waybill.tables.partition.files_sink.upload import FilesLayout, HourFileUploads, file_sha256
-from waybill.tables.partition.plan import Task
+from waybill.tables.partition.partition_plan import Task
 from waybill.tables.partition.statistics import ROWS_PROPERTY
 from waybill.tables.staging.file_writer import write_data_files
 

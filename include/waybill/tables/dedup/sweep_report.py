@@ -9,7 +9,7 @@ from typing import Any
 
 from waybill.tables.dedup.appends import TablePosition
 from waybill.tables.dedup.commit import StagedSweep
-from waybill.tables.dedup.plan import SweepPlan
+from waybill.tables.dedup.sweep_plan import SweepPlan
 from waybill.tables.dedup.tasks import MatchedRange, WrittenFiles
 from waybill.tables.iceberg.dedup import NO_HORIZON_MS, SweepState
 from waybill.tables.staging.driver import RunOutcome

@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 
 from waybill.archive.restore.archived import ArchivedBatch, message_runs, objects_of_range, read_batches
 from waybill.archive.restore.offset_map import MapBuilder, RestorePlace, find_place
-from waybill.archive.restore.plan import PartitionPlan, RestorePlan
 from waybill.archive.restore.progress import check_target, read_progress
 from waybill.archive.restore.refusal import explain
+from waybill.archive.restore.restore_plan import PartitionPlan, RestorePlan
 from waybill.base import failpoints
 from waybill.base.errors import (
     CorruptBatch,

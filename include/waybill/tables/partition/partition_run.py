@@ -42,9 +42,9 @@ from waybill.tables.partition.execute import Execute, execute_all_or_none, execu
 from waybill.tables.partition.files_sink.upload import FilesLayout, Origin
 from waybill.tables.partition.files_sink.writer import inventory_properties, stage_inventory
 from waybill.tables.partition.next_plan import NextPlan
-from waybill.tables.partition.plan import Plan, list_chains, make_plan
+from waybill.tables.partition.partition_plan import Plan, list_chains, make_plan
+from waybill.tables.partition.partition_report import PartitionReport
 from waybill.tables.partition.publication import OnAudit, Publication, drop_branches
-from waybill.tables.partition.report import PartitionReport
 from waybill.tables.partition.staged import Staged, discard, find_staged, record_staged
 from waybill.tables.partition.statistics import RunStatistics
 from waybill.tables.partition.tasks import Job, TaskResult

@@ -12,7 +12,7 @@ from waybill.tables.audit import Audit
 from waybill.tables.iceberg import Progress
 from waybill.tables.partition.alerts import run_alerts
 from waybill.tables.partition.lateness import LATENESS_PROPERTY, Lateness
-from waybill.tables.partition.plan import Plan
+from waybill.tables.partition.partition_plan import Plan
 from waybill.tables.partition.staged import Staged
 from waybill.tables.partition.statistics import REASONS_PROPERTY, ReasonCount, ReasonCounts
 from waybill.tables.partition.tasks import TaskResult
