@@ -69,8 +69,8 @@ if TYPE_CHECKING:
     from waybill.config.models import Config
     from waybill.records.batches.framing import Frame
     from waybill.services.store import Store
+    from waybill.tables.partition.execute import Execute
     from waybill.tables.partition.partition_plan import Task
-    from waybill.tables.partition.partition_run import Execute
     from waybill.tables.partition.tasks import Job, TaskResult
 
 PARTITIONS = 4

@@ -21,8 +21,6 @@ from devstack.produce import create_topic, produce
 from devstack.stack import Stack
 from waybill.base.errors import StackError
 
-__all__ = ["RenamedField"]
-
 _STREAM = "bookings"
 _MESSAGES = 2_000
 _FIRST_MS = 1_700_000_000_000

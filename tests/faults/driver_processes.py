@@ -15,8 +15,6 @@ from pathlib import Path
 
 from waybill.config.models import Config
 
-__all__ = ["PUBLISH", "RETRY", "SWEEP", "DriverProcesses", "open_driver_processes"]
-
 RETRY = """
 from waybill.tables.quarantine.retry import retry_quarantine
 from waybill.tables.quarantine.row_filter import RowFilter

@@ -29,8 +29,6 @@ from waybill.records.batches.framing import read_frames
 from waybill.services.coordination import CommittedOffset
 from waybill.services.store import Store
 
-__all__ = ["STREAM", "Archive", "Cluster"]
-
 STREAM = "drill"
 _SECONDS = 20.0
 

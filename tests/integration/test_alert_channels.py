@@ -33,7 +33,8 @@ from waybill.watch.incidents.finding import (
 )
 from waybill.watch.incidents.incident import IncidentBook, Notification, NotificationKind
 from waybill.watch.incidents.rules import advance, channel_findings, claim, settle
-from waybill.watch.notify.channels import ChannelFailed, check_channel, ping, send, unusable_channels
+from waybill.watch.notify.channels import check_channel, ping, send, unusable_channels
+from waybill.watch.notify.http import ChannelFailed
 from waybill.watch.notify.message import ChannelMessage
 from waybill.watch.notify.message import test_message as message_of_a_test
 from waybill.watch.promises import sending

@@ -36,26 +36,6 @@ if TYPE_CHECKING:
     from model_kafka import Log
     from model_zookeeper import ModelZooKeeper
 
-__all__ = [
-    "Begun",
-    "Faults",
-    "Lane",
-    "LaneSetup",
-    "Late",
-    "Node",
-    "Scenario",
-    "Stored",
-    "World",
-    "arrive",
-    "end",
-    "lane",
-    "model_services",
-    "new_world",
-    "run_quietly",
-    "shown",
-    "shown_document",
-]
-
 STREAM = "model"
 COMMITTED = f"/model/streams/{STREAM}/1/offsets/t/0"
 _TP = TopicPartition("t", 0)

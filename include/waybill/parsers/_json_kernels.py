@@ -16,8 +16,6 @@ import numpy as np
 
 from waybill.records.batches._kernels import Array, Int, allocation_free, inlined
 
-__all__ = ["JsonKind", "Scratch", "find_fields"]
-
 
 class JsonKind(IntEnum):
     """What a document has at a field."""

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     _Bytes = np.ndarray[Any, np.dtype[np.uint8]]
     _Int32s = np.ndarray[Any, np.dtype[np.int32]]
 
-__all__ = ["PlainJsonReader"]
-
 _Tree = dict[str, Any]
 _NULL_LENGTH = -1
 

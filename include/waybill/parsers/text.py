@@ -24,9 +24,6 @@ from waybill.parsers.column_texts import NO_TEXT, TextColumns, scatter
 from waybill.parsers.protocol import Parsed, Reason, reason
 from waybill.parsers.timestamps import convert_times
 
-__all__ = ["DelimitedMessages", "RegexMessages", "decode_utf8", "parse_fields"]
-
-
 # A field of a megabyte is allowed. The limit is global in the process, so it is never lowered.
 csv.field_size_limit(max(csv.field_size_limit(), 2**31 - 1))
 

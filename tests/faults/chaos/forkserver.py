@@ -26,8 +26,6 @@ from typing import Any
 
 from devstack.processes import die_with_parent
 
-__all__ = ["main"]
-
 OUT_OF_TURN = 3
 """Exit code of a child that ended with an error that the product should not raise."""
 

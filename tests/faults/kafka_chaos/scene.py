@@ -26,8 +26,6 @@ from waybill.watch.kafka_cluster.isr_history import ReplicaState
 from waybill.watch.promises.kafka_figures import KafkaMemory
 from waybill.watch.promises.watch_run import run_watch
 
-__all__ = ["Played", "play"]
-
 CONTROLLERS = "kafka_controllers"
 _STATES = {
     ReplicaState.OFFLINE: "kafka_offline_partitions",

@@ -32,8 +32,6 @@ from waybill.tables.backfill.events import events_of
 from waybill.tables.iceberg.state import read_retries
 from waybill.tables.staging.driver import OnStep
 
-__all__ = ["BUILD_STEPS", "CHANGE_STEPS", "Backfills"]
-
 BUILD_STEPS = ("quarantine_branched", "branched", "built", "audited", "diffed")
 CHANGE_STEPS = ("claimed", "decided", "quarantine_moved", "moved")
 

@@ -43,8 +43,6 @@ from waybill.tables.partition.partition_run import run_partition
 from waybill.tables.quarantine.retry import retry_quarantine
 from waybill.tables.quarantine.row_filter import RowFilter
 
-__all__ = ["Fault", "History", "HistoryResult"]
-
 TP = TopicPartition("flights", 0)
 MAX_DEPTH = 2
 ACTS = 12

@@ -28,8 +28,6 @@ from waybill.config.models.enums import Compression, SequenceFileKey
 from waybill.records.batches.framing import ByteStream
 from waybill.services.store.objects import read_exactly
 
-__all__ = ["FileHeader", "SequenceFileWriter", "read_header", "read_messages"]
-
 BLOCK_BYTES = 1 << 20
 """Size of the keys and values of a block before compression: Hadoop's own default."""
 

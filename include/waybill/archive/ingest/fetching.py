@@ -20,8 +20,6 @@ from waybill.config.models import UploadPolicy
 from waybill.records.batches import framing
 from waybill.services.kafka.partition_reader import Chunk
 
-__all__ = ["CutObject", "ObjectFetch", "is_due", "must_wait_for_more", "select_archived"]
-
 
 @dataclass(frozen=True, slots=True)
 class CutObject:

@@ -24,8 +24,6 @@ from waybill.config.names import LAST_OFFSET, TopicPartition
 from waybill.services.coordination import CommittedOffset
 from waybill.services.store import StoredObject
 
-__all__ = ["AcceptedGaps", "SeenGap", "accept_gap", "accept_lost_offsets"]
-
 _ROUNDS = 5
 
 

@@ -20,8 +20,6 @@ from waybill.config.models import Config
 from waybill.config.models.quantities import counted
 from waybill.services.coordination import GroupProblem, GroupProblems, ZooKeeperSession
 
-__all__ = ["report_run"]
-
 logger = logging.getLogger(__name__)
 
 Problems = Mapping[tuple[str, str], GroupProblem]

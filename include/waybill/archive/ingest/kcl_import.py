@@ -26,8 +26,6 @@ from waybill.services.kinesis.aggregates import DamagedAggregate, unpack
 from waybill.services.kinesis.kcl_leases import Lease
 from waybill.services.kinesis.shard_reader import ShardReader
 
-__all__ = ["ShardImport", "import_leases", "propose_lease_imports"]
-
 
 @dataclass(frozen=True, slots=True)
 class ShardImport:

@@ -32,8 +32,6 @@ from waybill.records.batches.compression import Recompressor
 from waybill.services.coordination import UsageStore
 from waybill.services.kafka.kafka import PartitionState
 
-__all__ = ["drain_lane", "run_lane"]
-
 logger = logging.getLogger(__name__)
 
 _MIN_SLICE_SECONDS = 1.0

@@ -31,8 +31,6 @@ from waybill.services.coordination import (
 )
 from waybill.services.kafka.kafka import LogRange, StreamTopics
 
-__all__ = ["IngestPlan", "Lane", "LaneShare", "StreamProblem", "estimate_bytes", "plan_lanes", "plan_run"]
-
 logger = logging.getLogger(__name__)
 
 MAX_LANES = 1024

@@ -33,16 +33,6 @@ from waybill.services.coordination import CommittedOffset, Coordinator
 from waybill.services.kafka.kafka import LogRange
 from waybill.services.store import Store
 
-__all__ = [
-    "ImportCheck",
-    "ImportProposal",
-    "RebuildResult",
-    "import_offsets",
-    "propose_imports",
-    "rebuild_committed_offset",
-    "set_committed_offset",
-]
-
 logger = logging.getLogger(__name__)
 
 

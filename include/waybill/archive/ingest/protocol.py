@@ -49,8 +49,6 @@ from waybill.records.shards.checkpoint import Checkpoint
 from waybill.services.coordination import CommittedOffset, OffsetCounts
 from waybill.services.kafka.kafka import PartitionState
 
-__all__ = ["archive_topic_partition", "check_log", "put_gap_marker", "read_committed_offset"]
-
 logger = logging.getLogger(__name__)
 
 _ROUNDS = 3

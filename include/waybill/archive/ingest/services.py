@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from waybill.services.kafka.kafka import KafkaSource, StreamTopics
     from waybill.services.store import Store
 
-__all__ = ["FindConnection", "IngestServices", "Sources", "connect", "connect_all", "connect_source", "connect_sources"]
-
 logger = logging.getLogger(__name__)
 
 FindConnection = Callable[[str], Connection]

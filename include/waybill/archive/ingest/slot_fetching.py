@@ -23,8 +23,6 @@ from waybill.base import failpoints
 from waybill.records.shards.checkpoint import Checkpoint, ShardPosition
 from waybill.services.coordination import SlotRead
 
-__all__ = ["ShardBatches", "ShardSource", "SlotFetch"]
-
 _PROOF_PARTS = 4
 """The checkpoint is committed again, without a record, when this part of the retention has passed."""
 

@@ -39,8 +39,6 @@ from waybill.services.store import Store
 if TYPE_CHECKING:
     from waybill.archive.ingest.target import Position
 
-__all__ = ["ShardProgress", "ShardState", "SlotSource", "creation_id", "start_of"]
-
 logger = logging.getLogger(__name__)
 
 _LISTINGS = 3

@@ -23,8 +23,6 @@ from waybill.services.kafka.kafka import LogRange, PartitionState
 if TYPE_CHECKING:
     from waybill.archive.ingest.slot_source import SlotSource
 
-__all__ = ["ArchiveTarget", "Position"]
-
 
 @dataclass(frozen=True, slots=True)
 class ArchiveTarget:

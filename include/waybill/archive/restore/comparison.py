@@ -25,8 +25,6 @@ from waybill.services.store import Store
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["NOT_CHECKED", "ObjectDigest", "PartitionComparison", "compare"]
-
 logger = logging.getLogger(__name__)
 
 NOT_CHECKED = (

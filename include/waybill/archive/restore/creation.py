@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from waybill.archive.restore.problem import RestoreProblem
 from waybill.services.kafka.target import NewTopic, TargetCluster, TargetTopic
 
-__all__ = ["APPEND_TIME", "CREATE_TIME", "TIMESTAMP_TYPE", "Creation", "plan_creation"]
-
 TIMESTAMP_TYPE, CREATE_TIME, APPEND_TIME = "message.timestamp.type", "CreateTime", "LogAppendTime"
 _MIN_IN_SYNC = "min.insync.replicas"
 

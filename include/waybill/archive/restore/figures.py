@@ -32,8 +32,6 @@ from waybill.records.batches.framing import (
 )
 from waybill.services.store import Store
 
-__all__ = ["READ_BYTES", "BatchFigures", "measure", "time_text"]
-
 logger = logging.getLogger(__name__)
 
 READ_BYTES = 512 << 20

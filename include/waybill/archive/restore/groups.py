@@ -17,8 +17,6 @@ from waybill.config.names import TopicPartition
 from waybill.services.kafka.target import TargetCluster
 from waybill.services.store import Store
 
-__all__ = ["GroupMove", "MoveState", "commit_moves", "plan_moves"]
-
 
 class MoveState(StrEnum):
     """What becomes of a group's offset."""

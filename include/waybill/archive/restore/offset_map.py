@@ -24,8 +24,6 @@ from waybill.services.store import Store
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["MapBuilder", "OffsetMap", "RestorePlace", "Run", "find_mapped_end", "find_place", "map_schema", "read_map"]
-
 
 class RestorePlace(NamedTuple):
     """Where a restore can continue: an archived offset, and the target offset of the next message from there on."""

@@ -24,8 +24,6 @@ from waybill.records.batches.limits import LARGEST
 from waybill.services.kafka.target import Operation, TargetCluster, TargetTopic
 from waybill.services.store import Store
 
-__all__ = ["SUSPENDED", "WHILE_RESTORING", "Findings", "examine", "examine_schemas"]
-
 SUSPENDED = {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete"}
 """The configs of a target that keeps everything while a restore runs."""
 

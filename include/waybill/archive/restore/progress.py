@@ -6,8 +6,6 @@ from waybill.archive.restore.restore_plan import PartitionPlan, RestorePlan
 from waybill.base.errors import RestoreStopped
 from waybill.services.kafka.target import TargetCluster
 
-__all__ = ["check_target", "read_progress"]
-
 
 def check_target(target: TargetCluster, plan: RestorePlan) -> None:
     """Raise `RestoreStopped` unless the target has the topics that the restore began with."""

@@ -23,8 +23,6 @@ from waybill.services.kafka.batch_producer import BatchRefused
 from waybill.services.kafka.target import TargetCluster
 from waybill.services.store import Store
 
-__all__ = ["explain"]
-
 logger = logging.getLogger(__name__)
 
 _AFTER, _BEFORE = "message.timestamp.after.max.ms", "message.timestamp.before.max.ms"

@@ -27,8 +27,6 @@ from waybill.config.names import TopicPartition, is_topic, restore_event_key
 from waybill.services.kafka.target import TargetCluster
 from waybill.services.store import Store
 
-__all__ = ["TOPIC_PREFIX", "Rehearsed", "rehearse"]
-
 logger = logging.getLogger(__name__)
 
 TOPIC_PREFIX = "waybill-rehearsal-"

@@ -15,8 +15,6 @@ from waybill.config.names import TopicPartition, is_topic, parse_offsets
 from waybill.records.batches.framing import read_frames
 from waybill.services.store import Store
 
-__all__ = ["RestoreRequest", "SourceRange", "find_ranges"]
-
 _TOPIC_PLACE = "{topic}"
 
 

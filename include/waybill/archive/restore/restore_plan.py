@@ -19,8 +19,6 @@ from waybill.config.names import TopicPartition, check_restore_id, restore_plan_
 from waybill.records.batches.produced import Producer
 from waybill.services.store import Store
 
-__all__ = ["PartitionPlan", "RestorePlan", "find_plan", "list_plans"]
-
 _VERSION = 2  # 2: `warnings`
 _OBJECT = "/plan.json"
 

@@ -37,8 +37,6 @@ from waybill.services.kafka.batch_producer import Batches, BatchRefused, OutOfSe
 from waybill.services.kafka.target import TargetCluster
 from waybill.services.store import Store
 
-__all__ = ["PartitionResult", "restore"]
-
 logger = logging.getLogger(__name__)
 
 _IN_TURN = 8

@@ -29,17 +29,6 @@ from waybill.services.clients.registry import SchemaRegistry
 from waybill.services.kafka.target import Operation, TargetCluster, TargetTopic
 from waybill.services.store import Store
 
-__all__ = [
-    "Preview",
-    "RestoreStatus",
-    "begin_restore",
-    "compare_restore",
-    "move_groups",
-    "preview_restore",
-    "read_status",
-    "run_restore",
-]
-
 _COMPLETE = "complete"
 FindConnection = Callable[[str], Connection]
 

@@ -13,8 +13,6 @@ from waybill.config.models.quantities import format_duration
 from waybill.records.batches.framing import Codec
 from waybill.services.kafka.target import TargetTopic
 
-__all__ = ["check_retention", "check_topic"]
-
 _SOON_MS = 3_600_000
 """Messages that the target would delete or refuse within this time are refused, too: the restore itself takes time."""
 _MANY_SEGMENTS = 1_000

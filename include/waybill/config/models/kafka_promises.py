@@ -14,8 +14,6 @@ from waybill.config.models.base import Section, ValueType
 from waybill.config.models.promises import CriticalPromise, Promise, PromiseSeverity
 from waybill.config.models.quantities import DurationBetween, IsRatio, IsShare, WholeNumberBetween
 
-__all__ = ["GroupLag", "KafkaPromiseName", "KafkaPromises", "Lasting", "Skew"]
-
 _Wait = Annotated[timedelta, DurationBetween("0s", "1d")]
 
 

@@ -11,8 +11,6 @@ from pydantic import ByteSize, Field, model_validator
 from waybill.config.models.base import Matching, Section, ValueType, section_error
 from waybill.config.models.quantities import DurationBetween, SizeBetween, WholeNumberBetween, format_duration
 
-__all__ = ["FOREVER", "THROTTLED_REPLICAS", "CleanupPolicy", "DeclaredTopic", "Retention"]
-
 FOREVER = "forever"
 THROTTLED_REPLICAS = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
 """The configs of a topic that name the replicas under a replication throttle."""

@@ -14,8 +14,6 @@ from waybill.config.models.kafka_topics import DeclaredTopic
 from waybill.config.models.quantities import DurationBetween
 from waybill.config.models.texts import CONNECTION_ID, IsTopic
 
-__all__ = ["Catalog", "ConnectionId", "Kafka", "Spark", "Storage", "ZooKeeper"]
-
 ConnectionId = Annotated[str, CONNECTION_ID]
 
 BUCKET = Matching(

@@ -10,8 +10,6 @@ from enum import StrEnum
 from waybill.config.names.segments import MAX_OFFSET, NUMBER, OFFSET_PATTERN, join_segments, padded_offset
 from waybill.config.names.topics import check_topic, is_topic
 
-__all__ = ["FileExtension", "FileName", "SinkPeriod", "period_of_key", "sink_root", "success_key"]
-
 
 class FileExtension(StrEnum):
     """The extension of a file of the `files` sink, which implies the format."""

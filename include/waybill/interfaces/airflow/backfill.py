@@ -17,8 +17,6 @@ from waybill.config.models import Config
 from waybill.interfaces.airflow.spark_submit import WaybillSparkSubmit
 from waybill.tables.spark.job import local_slots
 
-__all__ = ["SubmitBackfill", "act_from_form", "backfill_params", "report_built", "undo_from_form", "undo_params"]
-
 logger = logging.getLogger(__name__)
 
 _ACTIONS = ("plan", "run", "promote", "cancel")

@@ -18,8 +18,6 @@ from waybill.config.names import Stage
 if TYPE_CHECKING:
     from waybill.archive.ingest.lane_report import LaneReport
 
-__all__ = ["Counter", "count", "count_lane", "count_result"]
-
 
 class Counter(StrEnum):
     """What is counted."""

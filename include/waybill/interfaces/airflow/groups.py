@@ -24,15 +24,6 @@ from waybill.interfaces.airflow.spark_submit import SubmitGroup, table_asset
 if TYPE_CHECKING:
     from waybill.tables.spark.group_results import GroupResults, StreamResult
 
-__all__ = [
-    "GroupReport",
-    "add_result_tasks",
-    "group_asset",
-    "partition_assets",
-    "read_group_report",
-    "report_stream",
-]
-
 logger = logging.getLogger(__name__)
 
 _MOST_STREAM_TASKS = 1000

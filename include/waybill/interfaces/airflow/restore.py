@@ -16,8 +16,6 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from waybill.base.errors import RestoreRefused, RestoreStopped, WaybillError
 from waybill.config.models import Config
 
-__all__ = ["rehearse_from_form", "rehearse_params", "restore_from_form", "restore_params", "verify_from_form"]
-
 logger = logging.getLogger(__name__)
 
 _ACTIONS = ("plan", "run", "verify")

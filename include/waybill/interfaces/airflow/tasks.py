@@ -18,23 +18,6 @@ from waybill.base.errors import ConfigError, HoursBlocked, IngestIncomplete, Wat
 from waybill.config.connections import Connection, connection_variable
 from waybill.config.models import Config, load_valid_streams
 
-__all__ = [
-    "begin_replay_task",
-    "begin_task",
-    "connection_environment",
-    "decide_from_form",
-    "export_connections",
-    "export_replay_connections",
-    "finalize_hours",
-    "plan_ingest",
-    "record_ledgers",
-    "report_ingest",
-    "retry_from_form",
-    "run_planned_lane",
-    "to_environment",
-    "watch_promises",
-]
-
 logger = logging.getLogger(__name__)
 
 _VERBOSE_LIBRARIES = ("kafka", "kazoo", "botocore", "pyiceberg", "httpx")

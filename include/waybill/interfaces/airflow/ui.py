@@ -26,8 +26,6 @@ from waybill.interfaces.airflow.replay_api import sees_all_replays
 if TYPE_CHECKING:
     from waybill.interfaces.airflow.page_connections import PageConnections
 
-__all__ = ["URL_PREFIX", "WaybillUi"]
-
 logger = logging.getLogger(__name__)
 
 URL_PREFIX = "/waybill/ui"

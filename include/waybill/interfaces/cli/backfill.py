@@ -24,8 +24,6 @@ from waybill.tables.backfill import (
     run_backfill,
 )
 
-__all__ = ["print_diff", "print_status", "run_build", "run_change", "run_plan"]
-
 
 def run_plan(stream: str, choice: RangeChoice, *, generation: int | None, source: str, as_json: bool) -> None:
     """Print what a backfill would take; see `waybill backfill plan --help`."""

@@ -16,8 +16,6 @@ from waybill.tables.staging.services import services_of
 from waybill.watch.cost import CostPeriod, CostReport, RequestKind, kind_of, read_cost
 from waybill.watch.cost.cost_report import WhatIf
 
-__all__ = ["print_cost", "run"]
-
 _DEFAULT_DAYS = 7
 
 

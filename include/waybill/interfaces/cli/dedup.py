@@ -18,8 +18,6 @@ from waybill.tables.dedup.index.manifest import Manifest
 from waybill.tables.dedup.key_index import merge_index, rebuild_index
 from waybill.tables.dedup.status import DedupStatus, DuplicateCount, RebuildFigures, read_status
 
-__all__ = ["print_status", "run_merge", "run_rebuild", "run_status"]
-
 
 def run_status(stream: str | None, last: str, *, as_json: bool) -> None:
     """Print the status of one stream, or of all that have dedup; see `waybill dedup status --help`."""

@@ -9,8 +9,6 @@ from waybill.interfaces.cli.targets import load_streams
 from waybill.tables.partition.files_sink.finalize import FinalizeReport, finalize
 from waybill.tables.partition.files_sink.hour_state import HourState, HourStatus
 
-__all__ = ["run"]
-
 
 def run(stream: str, *, dry_run: bool, all_hours: bool, as_json: bool) -> None:
     """Finalize, print the report, and exit with 1 if an hour is blocked; see `waybill finalize --help`."""

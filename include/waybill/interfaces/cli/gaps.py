@@ -29,8 +29,6 @@ from waybill.interfaces.cli.targets import (
 from waybill.services.coordination import Stop
 from waybill.services.store import Store
 
-__all__ = ["list_gaps", "run_accept"]
-
 
 @dataclass(frozen=True, slots=True)
 class _StreamGaps:

@@ -7,8 +7,6 @@ import typer
 from waybill.interfaces.cli.render import PrintedColumn, count, print_json, print_table, time_text
 from waybill.interfaces.cli.targets import load_streams, make_decision, open_catalog
 
-__all__ = ["list_generations", "run_promote"]
-
 
 def list_generations(stream: str, *, as_json: bool) -> None:
     """Print the generations in the table of a stream; see `waybill generation ls --help`."""

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from waybill.watch.incidents.incident import Incident
     from waybill.watch.promises.watch_run import WatchReport
 
-__all__ = ["acknowledge", "list_incidents", "show", "test_channel", "watch"]
-
 
 def watch(*, dry_run: bool, every_seconds: int | None, as_json: bool) -> None:
     """Watch once, or again and again; see `waybill watch --help`.
@@ -61,7 +59,8 @@ def test_channel(name: str) -> None:
     if name not in config.alerts.channels:
         known = ", ".join(config.alerts.channels) or "none"
         raise ConfigError(f"the config has no channel {name!r}; channels: {known}")
-    from waybill.watch.notify.channels import ChannelFailed, check_channel, send
+    from waybill.watch.notify.channels import check_channel, send
+    from waybill.watch.notify.http import ChannelFailed
     from waybill.watch.notify.message import test_message
 
     channel = config.alerts.channels[name]

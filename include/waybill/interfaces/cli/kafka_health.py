@@ -18,8 +18,6 @@ from waybill.watch.kafka_cluster.forecast_inputs import connect_cluster
 from waybill.watch.kafka_cluster.isr_history import IsrHistory, ReplicaState
 from waybill.watch.promises.kafka_figures import KafkaMeasured, KafkaMemory, measure_kafka
 
-__all__ = ["show_health"]
-
 
 def show_health(*, history: bool, as_json: bool) -> None:
     """Print the promises about the Kafka cluster; see `waybill kafka health --help`."""

@@ -39,8 +39,6 @@ from waybill.services.store import Store
 from waybill.watch.kafka_cluster.forecast_inputs import connect_cluster
 from waybill.watch.promises.samples import OffsetSample, Samples
 
-__all__ = ["abandon_publication", "list_losses", "republish"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -22,8 +22,6 @@ from waybill.watch.kafka_cluster.batch_savings import Saving, measure_savings
 from waybill.watch.kafka_cluster.forecast_inputs import connect_cluster
 from waybill.watch.kafka_cluster.producers import NO_PRODUCER_ID, ProducerFigures, ProducerStatistics
 
-__all__ = ["report_producers"]
-
 _SAMPLE_BYTES = 2 << 20
 """Of one topic-partition: encoding it nine times takes some seconds."""
 _PROGRESS_SECONDS = 2.0

@@ -18,8 +18,6 @@ from waybill.watch.kafka_cluster.plan_text import describe, describe_left, plan_
 from waybill.watch.kafka_cluster.throttle import Throttle
 from waybill.watch.kafka_cluster.topics_plan import RiskyConfigs, TopicPlan, make_plan
 
-__all__ = ["apply_topics", "print_plan"]
-
 
 def print_plan(*, as_json: bool, check: bool) -> None:
     """Print what differs from the declared topics; see `waybill kafka plan --help`."""

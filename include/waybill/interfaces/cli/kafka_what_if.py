@@ -35,8 +35,6 @@ from waybill.watch.kafka_cluster.what_if import (
 )
 from waybill.watch.promises.samples import Samples
 
-__all__ = ["run_what_if", "start_drill"]
-
 logger = logging.getLogger(__name__)
 
 _MOST_PARTITIONS = 20

@@ -15,8 +15,6 @@ from waybill.config.models.quantities import counted
 from waybill.interfaces.cli.render import PrintedColumn, print_json, print_table
 from waybill.interfaces.cli.targets import current_user, load_streams
 
-__all__ = ["run"]
-
 
 def run(stream: str, table: str, *, yes: bool, as_json: bool) -> None:
     """Print where the shards would start, with `yes` record it."""

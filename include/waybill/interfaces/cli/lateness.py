@@ -15,8 +15,6 @@ from waybill.interfaces.cli.targets import load_streams, open_catalog, parse_dur
 if TYPE_CHECKING:
     from waybill.tables.partition.lateness import LatenessHistory
 
-__all__ = ["run"]
-
 _UNITS = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
 
 

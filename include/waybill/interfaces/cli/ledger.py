@@ -40,8 +40,6 @@ from waybill.watch.ledger.signature import (
     sign,
 )
 
-__all__ = ["Range", "print_ledger", "run", "run_check"]
-
 _KAFKA_TIMEOUT = timedelta(seconds=5)
 
 _Terms = Sequence[tuple[str, Callable[[Line], int | None]]]

@@ -35,11 +35,9 @@ from waybill.interfaces.cli.render import (
     time_text_ms,
 )
 from waybill.interfaces.cli.targets import archived_topic_partitions, load_streams, open_coordinator, open_store
-from waybill.records.batches.decode import NO_TIMESTAMP_US
 from waybill.records.batches.limits import SET_ASIDE
+from waybill.records.batches.message_rows import NO_TIMESTAMP_US
 from waybill.services.store import PendingUpload, Store, StoredObject
-
-__all__ = ["abort_uploads", "list_uploads", "message_documents", "run_cat", "run_ls"]
 
 logger = logging.getLogger(__name__)
 

@@ -37,9 +37,6 @@ from waybill.interfaces.cli.targets import (
     stream_names,
 )
 
-__all__ = ["run_import", "run_rebuild", "run_set"]
-
-
 # --- rebuild ----------------------------------------------------------------------------------------------------------
 
 

@@ -22,8 +22,6 @@ from waybill.services.store import Store
 if TYPE_CHECKING:
     from waybill.archive.ingest.slot_source import ShardState, SlotSource
 
-__all__ = ["Row", "run", "stream_offsets"]
-
 
 @dataclass(frozen=True, slots=True)
 class Row:

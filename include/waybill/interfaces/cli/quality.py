@@ -20,8 +20,6 @@ from waybill.interfaces.cli.targets import load_streams, make_decision, open_cat
 if TYPE_CHECKING:
     from waybill.tables.audit.decisions import DecisionKind
 
-__all__ = ["decide", "history", "show"]
-
 _Row = Mapping[str, Any]
 
 

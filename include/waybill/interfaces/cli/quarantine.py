@@ -29,8 +29,6 @@ from waybill.tables.quarantine.retry import retry_quarantine
 from waybill.tables.quarantine.row_filter import RowFilter, Target
 from waybill.tables.quarantine.view import QuarantineGroup, View, open_view, summarize
 
-__all__ = ["list_groups", "run_retry", "show_messages"]
-
 _SHOWN_BYTES = 4096
 _HEX_BYTES_A_LINE = 32
 

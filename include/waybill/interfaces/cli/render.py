@@ -16,17 +16,6 @@ from rich.table import Table
 
 from waybill.base.printable import printable
 
-__all__ = [
-    "PrintedColumn",
-    "bytes_document",
-    "bytes_text",
-    "count",
-    "print_json",
-    "print_table",
-    "time_text",
-    "time_text_ms",
-]
-
 _WIDTH_WITHOUT_TERMINAL = 10_000
 _COLUMN_DISTANCE = 2
 _MIN_NAME_WIDTH = 24

@@ -25,18 +25,6 @@ from waybill.replay.requests.request import parse_request, replay_of, time_text_
 from waybill.replay.requests.states import RequestState
 from waybill.replay.requests.stored import RejectedMessage, StoredRequest
 
-__all__ = [
-    "cancel",
-    "create",
-    "index_streams",
-    "migrate_database",
-    "print_list",
-    "print_rejected",
-    "serve_requests",
-    "show",
-    "target_of",
-]
-
 
 def target_of(*, webhook: str | None, kafka: str | None, s3: str | None) -> dict[str, str]:
     """Return the target of the options as a request's JSON has it. Raises `ReplayRefused` unless one is given."""

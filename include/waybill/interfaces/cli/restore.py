@@ -37,8 +37,6 @@ from waybill.interfaces.cli.render import PrintedColumn, bytes_text, count, prin
 from waybill.interfaces.cli.targets import load_streams, make_decision, open_store
 from waybill.watch.ledger.signature import read_signing_key, sign
 
-__all__ = ["begin", "print_status", "run_groups", "run_plan", "run_restore", "run_verify"]
-
 logger = logging.getLogger(__name__)
 
 _KAFKA_TIMEOUT = timedelta(seconds=10)

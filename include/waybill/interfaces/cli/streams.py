@@ -28,8 +28,6 @@ from waybill.watch.incidents.book_store import BookStore
 from waybill.watch.incidents.finding import CONFIG, TASKS
 from waybill.watch.incidents.incident import Incident
 
-__all__ = ["list_streams", "run_decision"]
-
 
 @dataclass(frozen=True, slots=True)
 class _ShownStream:

@@ -27,20 +27,6 @@ from waybill.services.store import Store
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
-__all__ = [
-    "StreamsAlone",
-    "archived_topic_partitions",
-    "current_user",
-    "make_decision",
-    "open_catalog",
-    "open_coordinator",
-    "open_store",
-    "parse_duration_option",
-    "parse_size_option",
-    "stream_names",
-    "stream_of_topic",
-]
-
 logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")

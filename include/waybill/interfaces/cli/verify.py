@@ -24,8 +24,6 @@ from waybill.interfaces.cli.targets import (
 )
 from waybill.watch.verify import VerifyReport, verify_stream
 
-__all__ = ["run"]
-
 logger = logging.getLogger(__name__)
 
 _OF_ARCHIVE = ("chains", "objects", "messages", "bytes")

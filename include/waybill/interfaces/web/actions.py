@@ -33,19 +33,6 @@ from waybill.watch.promises.action_log import (
     record_outcome,
 )
 
-__all__ = [
-    "FIELDS",
-    "ActionRefusal",
-    "Actions",
-    "Operation",
-    "Order",
-    "RunState",
-    "SentForm",
-    "Taken",
-    "Trigger",
-    "TriggerRefused",
-]
-
 logger = logging.getLogger(__name__)
 
 MAX_REASON = 500

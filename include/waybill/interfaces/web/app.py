@@ -45,8 +45,6 @@ from waybill.interfaces.web.trace_page import TracePage, TraceQuery
 from waybill.watch.promises.action_log import ActionPlace
 from waybill.watch.promises.status import WatchStatus
 
-__all__ = ["PageCaller", "Site", "Tracer", "create_app"]
-
 logger = logging.getLogger(__name__)
 
 _BUCKET_MS = 10_000

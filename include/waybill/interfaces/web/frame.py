@@ -10,19 +10,6 @@ from waybill.interfaces.web.figures import age_text
 from waybill.watch.incidents.finding import Verdict
 from waybill.watch.promises.status import WatchStatus
 
-__all__ = [
-    "POLL_SECONDS",
-    "Away",
-    "Freshness",
-    "Links",
-    "MessagePage",
-    "NavItem",
-    "PageFrame",
-    "Role",
-    "Viewer",
-    "freshness_of",
-]
-
 POLL_SECONDS = 5
 """How often a page asks for its fragment again."""
 _STALE_MS = 3 * 60_000

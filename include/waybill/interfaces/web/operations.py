@@ -19,8 +19,6 @@ from waybill.watch.incidents.book_store import BookStore
 from waybill.watch.incidents.incident import Acknowledgement
 from waybill.watch.promises.action_log import ActionOutcome
 
-__all__ = ["BACKFILL_DAG", "DECISION_DAG", "OPERATIONS", "RETRY_DAG", "UNDO_DAG"]
-
 RETRY_DAG, BACKFILL_DAG, DECISION_DAG = "quarantine_retry", "backfill", "quality_decision"
 UNDO_DAG = "backfill_undo"
 

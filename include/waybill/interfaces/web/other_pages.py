@@ -13,24 +13,6 @@ from waybill.interfaces.web.streams_page import IncidentRow, PromiseRow, inciden
 from waybill.watch.incidents.finding import REACHABLE, TASKS
 from waybill.watch.promises.status import BrokerStatus, DecisionStatus, ReplayStatus, UsageStatus, WatchStatus
 
-__all__ = [
-    "BrokerRow",
-    "CostPage",
-    "CostRow",
-    "DecisionRow",
-    "IncidentsPage",
-    "KafkaPage",
-    "KafkaTopicRow",
-    "ReplayRow",
-    "ReplaysPage",
-    "cost_page",
-    "incidents_page",
-    "kafka_page",
-    "replays_page",
-    "seen_replays",
-]
-
-
 # --- incidents --------------------------------------------------------------------------------------------------------
 
 

@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from waybill.base.errors import WaybillError
 from waybill.watch.promises.status import WatchStatus
 
-__all__ = ["Known", "StatusReader"]
-
 logger = logging.getLogger(__name__)
 
 _EVERY_SECONDS = 3.0

@@ -11,8 +11,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from waybill.interfaces.web.frame import PageFrame
 
-__all__ = ["STATIC", "TEMPLATES", "Asset", "Renderer"]
-
 TEMPLATES = Path(__file__).with_name("templates")
 STATIC = Path(__file__).with_name("static")
 

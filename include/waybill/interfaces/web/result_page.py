@@ -8,8 +8,6 @@ from waybill.interfaces.web.actions import ActionRefusal, Taken
 from waybill.interfaces.web.figures import Tone, age_text
 from waybill.watch.promises.action_log import ActionOutcome
 
-__all__ = ["ResultPage", "refusal_page", "taken_page"]
-
 _RUNS = {
     "running": ("At work", Tone.WARNING, "The DAG run is at work."),
     "success": ("Done", Tone.OK, "The DAG run has succeeded."),

@@ -47,22 +47,6 @@ from waybill.watch.promises.status import (
     WindowStatus,
 )
 
-__all__ = [
-    "AuditRow",
-    "BackfillRow",
-    "ExampleRow",
-    "GapRow",
-    "HoldRow",
-    "LedgerTerm",
-    "PartState",
-    "PauseRow",
-    "QuarantineRow",
-    "StopRow",
-    "StreamPage",
-    "WindowGauge",
-    "stream_page",
-]
-
 _MOST_LISTED = 50
 """So many stops and gaps are listed; the command lists all."""
 _TABLES_OLD_MS = 15 * 60_000

@@ -35,26 +35,6 @@ from waybill.watch.promises.status import (
     WatchStatus,
 )
 
-__all__ = [
-    "IncidentRow",
-    "PromiseRow",
-    "RunRow",
-    "StreamRow",
-    "StreamsPage",
-    "Waiting",
-    "clear_figure",
-    "health_of",
-    "incident_row",
-    "lag_figure",
-    "old_text",
-    "promise_row",
-    "rate_figures",
-    "run_rows",
-    "service_figures",
-    "streams_page",
-    "waiting_of",
-]
-
 _MOST_RUNS = 3
 _OLD_MS = 90_000
 """Offsets are read by each watch, tables every five minutes: see `old_text`."""

@@ -16,8 +16,6 @@ from waybill.interfaces.web.figures import Figure, Tone, count_text
 from waybill.interfaces.web.frame import Links
 from waybill.watch.promises.status import StreamStatus, TopicPartitionStatus
 
-__all__ = ["ROWS_ON_A_PAGE", "TopicPartitionFilter", "TopicPartitionRow", "TopicPartitionRows", "choose_rows"]
-
 ROWS_ON_A_PAGE = 100
 _MOST_PAGES = 1_000_000
 

@@ -35,8 +35,6 @@ from waybill.records.batches.limits import SET_ASIDE, is_beyond_limits
 if TYPE_CHECKING:
     from waybill.watch.trace import Traced, TraceServices
 
-__all__ = ["PageTracer", "value_text"]
-
 _AT_A_TIME = 4
 _WAIT_SECONDS = 15.0
 _FIRST_WAIT = 4

@@ -8,8 +8,6 @@ from waybill.base.errors import ConfigError
 from waybill.config.models.quantities import whole_number
 from waybill.config.names import LAST_OFFSET, MAX_PARTITION, TopicPartition, is_topic
 
-__all__ = ["Field", "MessagePlace", "MessageView", "ObjectView", "RowView", "TracePage", "TraceQuery", "TraceView"]
-
 
 @dataclass(frozen=True, slots=True)
 class TraceQuery:

@@ -12,8 +12,6 @@ from waybill.config.models.avro_schemas import MAX_LEVELS, AvroSchema
 from waybill.parsers.avro import _kernels as kernels
 from waybill.parsers.avro._kernels import AvroKind
 
-__all__ = ["Node", "Path", "Program", "compile_schema"]
-
 _SCALARS = {
     "null": AvroKind.NULL,
     "boolean": AvroKind.BOOLEAN,

@@ -36,9 +36,6 @@ from waybill.parsers.protocol import Reason
 from waybill.parsers.timestamps import OutOfRangeTime
 from waybill.records.batches._kernels import Array
 
-__all__ = ["Document", "LogicalReader", "SchemaReader", "logical_reader"]
-
-
 LogicalReader = Callable[[Any], Any]
 """Converts a value of the underlying type."""
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     Int64s = np.ndarray[Any, np.dtype[np.int64]]
     Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
-__all__ = ["MOST_BATCH_BYTES", "LargeBatch"]
-
 MOST_BATCH_BYTES = 4 << 30
 """After so many bytes of one batch the rest is left out. Kafka's producers build a batch in memory, in at most 2 GiB; a
 batch of zstd can hold 30,000 times its own bytes."""

@@ -16,18 +16,6 @@ if TYPE_CHECKING:
     Int64s = np.ndarray[Any, np.dtype[np.int64]]
     Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
-__all__ = [
-    "FAULT_REASONS",
-    "HEADERS_TYPE",
-    "MAX_ROWS",
-    "MESSAGE_SCHEMA",
-    "NO_TIMESTAMP_US",
-    "SET_ASIDE_SCHEMA",
-    "MessageRows",
-    "batch_row",
-    "left_out",
-]
-
 HEADERS_TYPE = pa.list_(
     pa.field(
         "element",

@@ -18,17 +18,6 @@ from waybill.config.names import TopicPartition, republish_abandoned_key, republ
 from waybill.replay.republish.truncations import EpochRun
 from waybill.services.store import Store
 
-__all__ = [
-    "Abandoned",
-    "Republished",
-    "abandon",
-    "abandoned_runs",
-    "create_record",
-    "list_records",
-    "not_recorded",
-    "record_done",
-]
-
 _VERSION = 1
 
 

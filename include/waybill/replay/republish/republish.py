@@ -38,8 +38,6 @@ from waybill.replay.requests.message import ReplayedMessage
 from waybill.services.kafka.target import TargetCluster
 from waybill.services.store import Store
 
-__all__ = ["HEADER", "RepublishResult", "republish"]
-
 logger = logging.getLogger(__name__)
 
 HEADER = "waybill-republished"

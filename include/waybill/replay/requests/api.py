@@ -30,8 +30,6 @@ from waybill.replay.requests.request import MAX_KEYS, MAX_PRIORITY, parse_reques
 from waybill.replay.requests.states import RequestState
 from waybill.replay.requests.stored import RejectedMessage, StoredRequest
 
-__all__ = ["MAX_BODY_BYTES", "Caller", "create_app"]
-
 MAX_BODY_BYTES = 1 << 20
 _RETRY_SECONDS = 30
 

@@ -25,8 +25,6 @@ from waybill.replay.requests.matching import WantedMessages
 from waybill.replay.requests.message import Piece, ReplayedMessage
 from waybill.services.store import Store
 
-__all__ = ["read_archived"]
-
 logger = logging.getLogger(__name__)
 
 _PIECE_SECONDS = 0.3

@@ -51,8 +51,6 @@ from waybill.replay.requests.stored import (
     read_request,
 )
 
-__all__ = ["MAX_CURSOR_CHARACTERS", "Claim", "Claims"]
-
 MAX_CURSOR_CHARACTERS = 1 << 20
 _MAX_REASON_CHARACTERS = 2_000
 _MAX_WORKER_CHARACTERS = 200

@@ -13,8 +13,6 @@ from typing import Any, NamedTuple, Self
 from waybill.config.names import TopicPartition
 from waybill.replay.requests.stored import Progress
 
-__all__ = ["Cursor", "CursorPlace", "OffsetRange"]
-
 
 class OffsetRange(NamedTuple):
     """The offsets `[first_offset, next_offset)` of a topic-partition."""

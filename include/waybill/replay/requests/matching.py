@@ -12,8 +12,6 @@ from waybill.config.names import TopicPartition
 from waybill.records.batches.limits import SET_ASIDE, is_beyond_limits
 from waybill.replay.requests.message import ReplayedMessage
 
-__all__ = ["WantedMessages"]
-
 
 class WantedMessages:
     """The keys and the time range of a request."""

@@ -34,8 +34,6 @@ from waybill.replay.requests.states import (
 )
 from waybill.replay.requests.stored import RejectedMessage, StoredRequest, UnreadableRequest, plain_text, read_request
 
-__all__ = ["MAX_PAGE", "Page", "Queue"]
-
 MAX_PAGE = 1_000
 _DAY_MS = 86_400_000
 _MAX_IDEMPOTENCY_KEY_CHARACTERS = 200

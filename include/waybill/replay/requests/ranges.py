@@ -37,8 +37,6 @@ from waybill.services.store import Store
 if TYPE_CHECKING:
     from waybill.archive.ingest.slot_source import SlotSource
 
-__all__ = ["find_ranges", "find_slot_ranges", "partition_of"]
-
 logger = logging.getLogger(__name__)
 
 _SAMPLED_PARTITIONS = 4

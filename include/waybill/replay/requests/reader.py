@@ -27,8 +27,6 @@ from waybill.services.coordination import Coordinator
 from waybill.services.kafka.kafka import KafkaSource
 from waybill.services.store import Store
 
-__all__ = ["Reader"]
-
 logger = logging.getLogger(__name__)
 
 

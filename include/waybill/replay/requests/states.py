@@ -14,8 +14,6 @@ from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
 
-__all__ = ["FINAL_STATES", "OPEN_STATES", "TRANSITIONS", "RequestEvent", "RequestState", "states_before"]
-
 
 class RequestState(StrEnum):
     """The state of a replay request."""

@@ -16,8 +16,6 @@ from waybill.replay.requests.database import requests
 from waybill.replay.requests.request import ReplayRequest, Requested, time_text_of
 from waybill.replay.requests.states import RequestState
 
-__all__ = ["Progress", "RejectedMessage", "StoredRequest", "UnreadableRequest", "is_claimed_at", "read_request"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -39,8 +39,6 @@ from waybill.replay.requests.reader import Reader
 from waybill.replay.requests.request import replay_of
 from waybill.replay.requests.states import RequestEvent
 
-__all__ = ["Served", "count_open", "serve"]
-
 logger = logging.getLogger(__name__)
 
 _TURN_SECONDS = 60.0

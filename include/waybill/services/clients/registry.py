@@ -34,8 +34,6 @@ from waybill.services.clients.registry_answers import (
     read_references,
 )
 
-__all__ = ["MAX_SCHEMA_ID", "RegisteredSchema", "SchemaRegistry", "UnusableSchema"]
-
 PATIENCE_SECONDS = 60.0
 """How long requests to a registry that does not answer are repeated before the task fails."""
 MAX_SCHEMA_ID = 2**31 - 1

@@ -16,8 +16,6 @@ from urllib.parse import quote
 
 import httpx
 
-__all__ = ["MAX_REFERENCES", "AnswerKind", "Reference", "RegistryAnswer", "read_answer", "read_references"]
-
 MAX_ANSWER_BYTES = 8 << 20
 """The most bytes of an answer. A schema's text in JSON is a little longer than the schema."""
 MAX_REFERENCES = 1_000

@@ -13,8 +13,6 @@ from waybill.services.coordination.nodes import damaged_node, parse_node, to_nod
 from waybill.services.coordination.paths import group_problems_path
 from waybill.services.coordination.session import ZooKeeperSession
 
-__all__ = ["GroupProblem", "GroupProblems"]
-
 _REMEDY = "the next run records the problems again"
 
 

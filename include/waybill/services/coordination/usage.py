@@ -27,8 +27,6 @@ from waybill.services.coordination.session import NodeConflict, ZooKeeperSession
 if TYPE_CHECKING:
     from waybill.config.models import Config
 
-__all__ = ["ALL_STREAMS", "KEPT_DAYS", "DailyUsage", "UsageStore", "store_usage"]
-
 logger = logging.getLogger(__name__)
 
 KEPT_DAYS = 35

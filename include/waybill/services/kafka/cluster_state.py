@@ -14,16 +14,6 @@ from waybill.config.names import TopicPartition
 from waybill.services.kafka.admin_calls import ask_each
 from waybill.services.kafka.cluster import Cluster
 
-__all__ = [
-    "NO_LEADER",
-    "Broker",
-    "ClusterState",
-    "TopicPartitionReplicas",
-    "fetch_cluster_state",
-    "fetch_states_of_all",
-    "read_cluster_state",
-]
-
 logger = logging.getLogger(__name__)
 
 NO_LEADER = -1

@@ -27,8 +27,6 @@ from waybill.services.kafka.cluster import Cluster, Topic
 from waybill.services.kafka.partition_reader import Chunk, FetchSettings, PartitionReader
 from waybill.services.kafka.topic_configs import TopicRetention, fetch_own_configs, fetch_retention
 
-__all__ = ["FETCH_BYTES", "EpochEnd", "KafkaSource", "LogRange", "PartitionState", "StreamTopics"]
-
 logger = logging.getLogger(__name__)
 
 FETCH_BYTES = 8 << 20

@@ -25,8 +25,6 @@ from kafka import errors as kafka_errors
 
 from waybill.services.kafka.produce_request import REQUEST_END, PartitionRequests, ProduceAnswer
 
-__all__ = ["LeaderConnection"]
-
 _LENGTH = struct.Struct(">i")
 _LENGTH_AND_ID = struct.Struct(">ii")
 _MIN_RESPONSE_BYTES, _MAX_RESPONSE_BYTES = 5, 1 << 20

@@ -32,8 +32,6 @@ from waybill.services.kafka.batch_producer import BatchProducer
 from waybill.services.kafka.cluster import Cluster
 from waybill.services.kafka.kafka import KafkaSource
 
-__all__ = ["NewTopic", "Operation", "TargetCluster", "TargetTopic"]
-
 logger = logging.getLogger(__name__)
 
 _REQUEST_TIMEOUT = timedelta(seconds=30)

@@ -11,8 +11,6 @@ from kafka import errors as kafka_errors
 
 from waybill.services.kafka.cluster import Cluster
 
-__all__ = ["TopicRetention", "fetch_effective_configs", "fetch_own_configs", "fetch_retention"]
-
 logger = logging.getLogger(__name__)
 
 _TOPIC = 2

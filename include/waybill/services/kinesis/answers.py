@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-__all__ = ["PARSED", "ParsedRecords", "RawRecord", "UnreadableAnswer", "parse_records", "register"]
-
 PARSED = "ParsedRecords"
 """The key in botocore's response under which `ParsedRecords` are found."""
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from botocore.exceptions import ClientError
     from tenacity import Retrying
 
-__all__ = ["KinesisAction", "KinesisCalls", "KinesisRefusal", "Sleep"]
-
 Sleep = Callable[[float], None]
 
 _CONNECT_TIMEOUT_SECONDS = 5

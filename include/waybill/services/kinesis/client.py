@@ -19,8 +19,6 @@ from waybill.config.connections import S3Endpoint
 from waybill.records.shards.lineage import Shard, by_id
 from waybill.services.kinesis.calls import KinesisAction, KinesisCalls, KinesisRefusal, Sleep
 
-__all__ = ["KinesisSource", "StreamDescription", "stream_argument"]
-
 _SHARDS_MAX_AGE = timedelta(seconds=30)
 _LISTING_STARTS = 3
 _NO_STREAM = "ResourceNotFoundException"

@@ -26,8 +26,6 @@ from waybill.records.shards.lineage import Shard
 from waybill.services.kinesis.aggregates import MAGIC, DamagedAggregate, unpack
 from waybill.services.kinesis.answers import RawRecord
 
-__all__ = ["EncodedRecords", "KinesisHeader", "encode_records", "to_messages"]
-
 _TAG_PREFIX = "kinesis.tag."
 
 

@@ -24,8 +24,6 @@ from waybill.services.kinesis.answers import PARSED, ParsedRecords, RawRecord
 from waybill.services.kinesis.calls import KinesisAction, KinesisRefusal
 from waybill.services.kinesis.client import KinesisSource, stream_argument
 
-__all__ = ["ShardLimits", "ShardRead", "ShardReader"]
-
 _MAX_RECORDS = 10_000
 _ITERATOR_STARTS = 5
 _EXPIRED = "ExpiredIteratorException"

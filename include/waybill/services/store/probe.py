@@ -24,8 +24,6 @@ from waybill.config import names
 from waybill.config.connections import Checksums
 from waybill.services.store.calls import BucketCalls, error_code, request_body
 
-__all__ = ["Ability", "AbilityFinding", "ProbeResult", "needed_abilities", "probe"]
-
 logger = logging.getLogger(__name__)
 
 

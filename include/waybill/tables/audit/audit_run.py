@@ -16,8 +16,6 @@ from waybill.tables.iceberg import translate_storage_errors
 from waybill.tables.staging.driver import OnStep
 from waybill.tables.staging.services import StagingServices
 
-__all__ = ["run_audit"]
-
 logger = logging.getLogger(__name__)
 
 

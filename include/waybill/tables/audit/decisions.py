@@ -16,8 +16,6 @@ from waybill.base.errors import DecisionRefused, DocumentDamaged
 from waybill.config.names import decision_key
 from waybill.services.store import Store
 
-__all__ = ["DecisionKind", "HoldDecision", "find_decision", "record_decision"]
-
 _VERSION = 1
 
 

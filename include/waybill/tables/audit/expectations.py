@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from great_expectations.core.expectation_validation_result import ExpectationValidationResult
 
-__all__ = ["Evaluation", "evaluate", "refused_expectations"]
-
 logger = logging.getLogger(__name__)
 
 _turn = threading.Lock()

@@ -13,8 +13,6 @@ from pyiceberg.table import Table
 
 from waybill.tables.iceberg import translate_damage_errors
 
-__all__ = ["RowPlace", "RowsPart", "StagedRows", "rows_without_columns"]
-
 _PLACE_COLUMNS = ("topic", "partition", "offset")
 
 

@@ -26,8 +26,6 @@ from waybill.services.kafka.kafka import KafkaSource, LogRange
 from waybill.services.store import Store
 from waybill.tables.backfill.ranges import OffsetRanges
 
-__all__ = ["InKafka", "archive_up_to", "find_in_kafka"]
-
 logger = logging.getLogger(__name__)
 
 _PAUSE_SECONDS = 1.0

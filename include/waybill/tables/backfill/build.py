@@ -43,8 +43,6 @@ from waybill.tables.staging.driver import OnStep
 from waybill.tables.staging.services import StagingServices, services_of
 from waybill.tables.staging.table_layout import TableLayout, load_data_files
 
-__all__ = ["BackfillReport", "Built", "build_range", "find_built", "report_range"]
-
 logger = logging.getLogger(__name__)
 
 _VERSION = 1

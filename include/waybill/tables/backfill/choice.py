@@ -22,8 +22,6 @@ from waybill.tables.iceberg import Progress, StreamTables
 from waybill.tables.quarantine.offset_sets import by_topic_partition
 from waybill.tables.staging.services import StagingServices
 
-__all__ = ["RangeChoice", "available_ranges", "bounded_ranges", "resolve"]
-
 _SHOWN = 10
 
 

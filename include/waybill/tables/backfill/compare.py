@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     Bools = np.ndarray[Any, np.dtype[np.bool_]]
     Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
-__all__ = ["DIFF_SCHEMA", "ChangeKind", "Comparison", "WindowRows", "compare"]
-
 MAX_EXAMPLES = 5
 
 DIFF_SCHEMA = pa.schema(

@@ -36,8 +36,6 @@ from waybill.tables.staging.file_writer import PartitionedWriter
 from waybill.tables.staging.table_layout import FileEntry, TableLayout, file_entries, load_data_files
 from waybill.tables.staging.uploads import Uploads, scratch_directory
 
-__all__ = ["CutJob", "Side", "cut_files", "place_files", "read_file", "read_rows"]
-
 logger = logging.getLogger(__name__)
 
 _VERSION = 1

@@ -34,8 +34,6 @@ from waybill.tables.iceberg import StreamTables, task_io
 from waybill.tables.staging.table_layout import TableLayout
 from waybill.tables.staging.uploads import scratch_directory
 
-__all__ = ["WINDOWS_OF_PART", "Diff", "DiffPart", "Files", "find_diff", "make_diff", "windows"]
-
 logger = logging.getLogger(__name__)
 
 _VERSION = 1

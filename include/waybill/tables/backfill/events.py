@@ -30,19 +30,6 @@ from waybill.tables.iceberg import StreamTables
 from waybill.tables.quarantine.staged import CLAIM_FIELD, CLAIM_VERSION
 from waybill.tables.quarantine.view import retries_of
 
-__all__ = [
-    "ABANDONED_AFTER",
-    "BackfillAction",
-    "BackfillEvent",
-    "BackfillState",
-    "check_action",
-    "events_of",
-    "find_claim",
-    "make_claim",
-    "record_event",
-    "state_of",
-]
-
 ABANDONED_AFTER = timedelta(days=30)
 """A backfill that is neither promoted nor cancelled by then is over: its files are removed."""
 

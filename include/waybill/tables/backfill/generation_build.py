@@ -48,8 +48,6 @@ from waybill.tables.partition.tasks import Job, run_task
 from waybill.tables.staging.driver import OnStep
 from waybill.tables.staging.services import StagingServices, services_of
 
-__all__ = ["GenerationReport", "build_generation", "load_generation", "report_generation"]
-
 logger = logging.getLogger(__name__)
 
 

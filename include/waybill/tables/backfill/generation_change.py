@@ -32,8 +32,6 @@ from waybill.tables.partition.generations import promote_generation
 from waybill.tables.staging.driver import OnStep
 from waybill.tables.staging.services import StagingServices, services_of
 
-__all__ = ["change_generation"]
-
 _STEPS = {"decided": "decided", "quarantine_promoted": "quarantine_moved", "promoted": "moved"}
 
 

@@ -27,8 +27,6 @@ from waybill.tables.partition.partition_plan import list_chains
 from waybill.tables.staging.driver import OnStep
 from waybill.tables.staging.services import StagingServices, services_of
 
-__all__ = ["find_stream", "is_generation_build", "plan_generation", "request_generation"]
-
 
 def find_stream(config: Config, name: str, generation: int | None) -> str:
     """Return the stream of the config that has a generation of the table of stream `name`; None: that of the stream.

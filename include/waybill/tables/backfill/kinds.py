@@ -37,18 +37,6 @@ from waybill.tables.iceberg import load_tables
 from waybill.tables.staging.driver import OnStep
 from waybill.tables.staging.services import StagingServices, services_of
 
-__all__ = [
-    "AnyReport",
-    "AnyRequest",
-    "change_backfill",
-    "find_backfill",
-    "plan_backfill",
-    "report_backfill",
-    "report_backfills",
-    "request_backfill",
-    "run_backfill",
-]
-
 AnyRequest = BackfillRequest | GenerationRequest
 AnyReport = BackfillReport | GenerationReport
 

@@ -33,8 +33,6 @@ from waybill.tables.partition.partition_plan import Plan, make_plan
 from waybill.tables.staging.driver import OnStep
 from waybill.tables.staging.services import StagingServices, services_of
 
-__all__ = ["Estimate", "Trigger", "estimate", "measured_speed", "open_requests", "plan_range", "request_range"]
-
 logger = logging.getLogger(__name__)
 
 BYTES_PER_SECOND = 8 << 20

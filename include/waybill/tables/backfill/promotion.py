@@ -49,8 +49,6 @@ from waybill.tables.quarantine.view import retries_of
 from waybill.tables.staging.driver import OnStep
 from waybill.tables.staging.services import StagingServices, services_of
 
-__all__ = ["Changed", "Changer", "change_range", "end_open_change", "refuse_if_not_of"]
-
 logger = logging.getLogger(__name__)
 
 _ATTEMPTS = 10

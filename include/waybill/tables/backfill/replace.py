@@ -33,8 +33,6 @@ from waybill.tables.iceberg.progress import progress_text
 from waybill.tables.iceberg.state import BACKFILL_PROPERTY, PROGRESS_PROPERTY, newest_property
 from waybill.tables.staging.table_layout import TableLayout
 
-__all__ = ["BACKFILL_PROPERTY", "UNDO_WINDOW", "Cutter", "RangeChange", "Replacement"]
-
 logger = logging.getLogger(__name__)
 
 ACTION_PROPERTY = "waybill.backfill.action"

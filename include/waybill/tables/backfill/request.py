@@ -19,8 +19,6 @@ from waybill.services.store import Store
 from waybill.tables.backfill.ranges import OffsetRanges
 from waybill.tables.partition.partition_plan import Plan
 
-__all__ = ["AnyBackfill", "BackfillRequest", "find_request", "list_requests"]
-
 _VERSION = 1
 _OBJECT = "/request.json"
 

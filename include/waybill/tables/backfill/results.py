@@ -32,8 +32,6 @@ from waybill.tables.partition.statistics import QUARANTINED_PROPERTY, ROWS_PROPE
 from waybill.tables.partition.tasks import Job, TaskResult, run_task
 from waybill.tables.staging.table_layout import FileEntry, file_entries, load_data_files
 
-__all__ = ["BuiltFiles", "PlannedTask", "TaskRecord", "find_records", "load_built_files", "run_and_record"]
-
 _VERSION = 1
 _THREADS = 8
 

@@ -7,8 +7,6 @@ from typing import Any, Protocol, TypeVar
 
 from waybill.base import failpoints
 
-__all__ = ["TaskRunner", "in_this_process", "reach_step"]
-
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 

@@ -52,18 +52,6 @@ from waybill.tables.iceberg.state import (
 from waybill.tables.staging.driver import record_staged_document, staged_files
 from waybill.tables.staging.table_layout import file_entries
 
-__all__ = [
-    "StagedSweep",
-    "commit_duplicates",
-    "commit_unique",
-    "discard_staged_sweep",
-    "find_staged_sweep",
-    "is_committed",
-    "position_of_sweep",
-    "record_staged_sweep",
-    "remove_objects",
-]
-
 _VERSION = 1
 _THREADS = 4  # waits for S3, not for the CPU
 

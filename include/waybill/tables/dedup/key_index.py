@@ -28,8 +28,6 @@ from waybill.tables.iceberg.dedup import SweepState, load_dedup_tables, read_swe
 from waybill.tables.iceberg.histories import TableHistory
 from waybill.tables.staging.services import StagingServices, services_of
 
-__all__ = ["KeyIndex", "merge_index", "open_index", "rebuild_index"]
-
 logger = logging.getLogger(__name__)
 
 

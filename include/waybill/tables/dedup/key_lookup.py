@@ -15,8 +15,6 @@ from waybill.tables.dedup.key_index import open_index
 from waybill.tables.dedup.keys import hash_keys, hash_range_of
 from waybill.tables.staging.services import StagingServices
 
-__all__ = ["find_kept_row"]
-
 
 def find_kept_row(
     config: Config, name: str, key: Sequence[str], services: StagingServices | None = None

@@ -44,21 +44,6 @@ from waybill.tables.iceberg.histories import TableHistory
 from waybill.tables.iceberg.state import SWEPT_PROPERTY, ancestry, metadata_as_of
 from waybill.tables.staging.services import StagingServices, services_of
 
-__all__ = [
-    "Backlog",
-    "DedupStatus",
-    "DedupWindow",
-    "DuplicateCount",
-    "KeyIndexFigures",
-    "RebuildFigures",
-    "check_window",
-    "final_snapshot",
-    "find_window_alert",
-    "read_index",
-    "read_status",
-    "window_alert",
-]
-
 logger = logging.getLogger(__name__)
 
 _UNITS_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000}

@@ -78,8 +78,6 @@ from waybill.tables.staging.services import StagingServices, services_of
 from waybill.tables.staging.table_layout import TableLayout
 from waybill.tables.staging.timing import StepClock
 
-__all__ = ["run_all_sweeps", "run_sweep"]
-
 logger = logging.getLogger(__name__)
 
 

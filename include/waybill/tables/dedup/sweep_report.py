@@ -15,8 +15,6 @@ from waybill.tables.iceberg.dedup import NO_HORIZON_MS, SweepState
 from waybill.tables.staging.driver import RunOutcome
 from waybill.tables.staging.timing import TaskUsage
 
-__all__ = ["SweepReport", "TaskResults"]
-
 
 @dataclass(frozen=True, slots=True)
 class TaskResults:

@@ -20,19 +20,6 @@ from waybill.tables.staging.driver import LEAST_TASK_BYTES
 from waybill.tables.staging.table_layout import TableLayout
 from waybill.tables.staging.timing import TaskUsage
 
-__all__ = [
-    "CANDIDATE_BYTES",
-    "FilePart",
-    "MatchedRange",
-    "ScannedFiles",
-    "SweepJob",
-    "SweepTask",
-    "UnplannedPartitions",
-    "WrittenFiles",
-    "count_hash_ranges",
-    "cut_tasks",
-]
-
 CANDIDATE_BYTES = 256
 """Memory of a matching task for each row that has a key: its 48 bytes as received and again in one array, the order by
 key, and the index entries it is compared with."""

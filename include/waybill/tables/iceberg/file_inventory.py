@@ -24,21 +24,6 @@ from waybill.config.models import Stream
 from waybill.config.models.enums import FileFormat
 from waybill.config.names import SinkPeriod, TopicPartition
 
-__all__ = [
-    "INVENTORY_ARROW_SCHEMA",
-    "INVENTORY_SCHEMA",
-    "SINK_PROPERTY",
-    "InventoryEntry",
-    "check_file_layout",
-    "file_layout_text",
-    "find_file_layout",
-    "inventory_batch",
-    "last_sequence_number",
-    "layout_property",
-    "read_inventory",
-    "read_inventory_file",
-]
-
 SINK_PROPERTY = "waybill.sink"
 """A table property: the layout of the files (`file_layout_text`), which must not change within a generation."""
 

@@ -63,8 +63,6 @@ from waybill.tables.maintenance.table import TableMaintenance, UnsweptSnapshots,
 from waybill.tables.quarantine.retry import finish_retries
 from waybill.tables.staging.services import StagingServices, services_of
 
-__all__ = ["run_maintenance"]
-
 logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")

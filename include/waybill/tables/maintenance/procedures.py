@@ -14,17 +14,6 @@ from pyiceberg.table import Table
 
 from waybill.services.store import ListedObject
 
-__all__ = [
-    "CompactionResult",
-    "ExpiryResult",
-    "MaintenanceReport",
-    "MaintenanceStep",
-    "ManifestRewriteResult",
-    "Procedures",
-    "TableReport",
-    "TableSize",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class CompactionResult:

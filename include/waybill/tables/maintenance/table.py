@@ -32,8 +32,6 @@ from waybill.tables.maintenance.orphans import Location, select_orphan_candidate
 from waybill.tables.maintenance.plans import Plans
 from waybill.tables.maintenance.procedures import MaintenanceStep, Procedures, TableReport, TableSize
 
-__all__ = ["TableMaintenance", "UnsweptSnapshots", "check_compaction", "find_unswept_snapshots", "timed_step"]
-
 logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")

@@ -16,8 +16,6 @@ from waybill.config.names import TopicPartition
 from waybill.tables.partition.partition_plan import Task
 from waybill.tables.partition.tasks import Job, TaskResult
 
-__all__ = ["Execute", "ExecutedTasks", "execute_all_or_none", "execute_tasks", "trim"]
-
 logger = logging.getLogger(__name__)
 
 Execute = Callable[[Job, Sequence[Task]], Iterable[TaskResult | ArchiveFault]]

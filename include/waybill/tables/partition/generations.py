@@ -21,8 +21,6 @@ from waybill.tables.iceberg.generations import generations_of, live_generation, 
 from waybill.tables.staging.driver import OnStep
 from waybill.tables.staging.services import StagingServices, services_of
 
-__all__ = ["Generation", "list_generations", "promote_generation"]
-
 _VERSION = 1
 
 

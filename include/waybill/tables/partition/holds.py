@@ -25,8 +25,6 @@ from waybill.tables.partition.staged import Staged, find_staged
 from waybill.tables.staging.driver import OnStep
 from waybill.tables.staging.services import StagingServices, services_of
 
-__all__ = ["Hold", "decide_hold", "find_hold"]
-
 
 @dataclass(frozen=True, slots=True)
 class Hold:

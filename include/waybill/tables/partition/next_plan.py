@@ -25,8 +25,6 @@ from waybill.tables.iceberg import (
 )
 from waybill.tables.partition.partition_plan import plan_id
 
-__all__ = ["NextPlan"]
-
 
 @dataclass(frozen=True, slots=True)
 class NextPlan:

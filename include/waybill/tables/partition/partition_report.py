@@ -18,8 +18,6 @@ from waybill.tables.partition.statistics import REASONS_PROPERTY, ReasonCount, R
 from waybill.tables.partition.tasks import TaskResult
 from waybill.tables.staging.driver import RunOutcome
 
-__all__ = ["PartitionReport"]
-
 _LATE_SECONDS = 3600
 
 

@@ -53,8 +53,6 @@ from waybill.tables.staging.services import StagingServices, services_of
 from waybill.tables.staging.table_layout import TableLayout
 from waybill.tables.staging.timing import StepClock
 
-__all__ = ["Execute", "run_partition", "run_to_the_end"]
-
 logger = logging.getLogger(__name__)
 
 

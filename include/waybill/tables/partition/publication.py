@@ -51,8 +51,6 @@ from waybill.tables.partition.statistics import QUARANTINED_PROPERTY, ROWS_PROPE
 from waybill.tables.staging.driver import OnStep
 from waybill.tables.staging.services import StagingServices
 
-__all__ = ["OnAudit", "Publication", "decision_text", "drop_branches", "failures_text"]
-
 logger = logging.getLogger(__name__)
 
 OnAudit = Callable[[AuditRecord], None]

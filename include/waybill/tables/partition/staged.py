@@ -31,8 +31,6 @@ from waybill.tables.partition.statistics import ROWS_PROPERTY
 from waybill.tables.staging.driver import record_staged_document, staged_files
 from waybill.tables.staging.table_layout import file_entries
 
-__all__ = ["Staged", "discard", "find_staged", "record_staged"]
-
 _VERSION = 3
 
 

@@ -37,17 +37,6 @@ from waybill.tables.staging.table_layout import TableLayout
 from waybill.tables.staging.timing import Stopwatch
 from waybill.tables.staging.uploads import Uploads, scratch_directory
 
-__all__ = [
-    "LARGE_BATCH_BYTES",
-    "LARGE_BATCH_ROWS",
-    "MAX_WAITING_BYTES",
-    "Job",
-    "StageSeconds",
-    "TaskResult",
-    "merge_small_batches",
-    "run_task",
-]
-
 LARGE_BATCH_ROWS = 8192
 LARGE_BATCH_BYTES = 2 << 20
 """A batch with as many rows or bytes is not merged with others."""

@@ -32,8 +32,6 @@ from waybill.tables.staging.file_reader import fit_columns_of_batch, read_batche
 from waybill.tables.staging.file_writer import write_data_files
 from waybill.tables.staging.table_layout import TableLayout
 
-__all__ = ["drop_rows", "plan_files", "read_file", "translate_file_errors"]
-
 # Small, since rows of the quarantine hold whole messages, and a retry holds parsed rows beside them.
 _BATCH_BYTES = 8 << 20
 _BATCH_ROWS = 8192

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     Int64s = np.ndarray[Any, np.dtype[np.int64]]
     Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
-__all__ = ["OffsetSet", "OffsetsBuilder", "by_topic_partition"]
-
 _SCHEMA = pa.schema(
     [
         pa.field("topic", pa.string(), nullable=False),

@@ -18,8 +18,8 @@ from waybill.base import failpoints
 from waybill.config.models import ParseSettings, Stream
 from waybill.config.models.enums import BackupFormat
 from waybill.config.names import TopicPartition
-from waybill.records.batches.decode import MESSAGE_SCHEMA, NO_TIMESTAMP_US
 from waybill.records.batches.limits import SET_ASIDE
+from waybill.records.batches.message_rows import MESSAGE_SCHEMA, NO_TIMESTAMP_US
 from waybill.tables.audit.counts import CLOCK_TOLERANCE_SECONDS, AuditCounts
 from waybill.tables.partition.rows import MESSAGE_LIMITS, Rows, build_row_builder, rows_in_table
 from waybill.tables.partition.statistics import OTHER, reason_kinds
@@ -28,8 +28,6 @@ from waybill.tables.quarantine.row_filter import RowFilter
 from waybill.tables.quarantine.view import View
 from waybill.tables.staging.file_writer import write_data_files
 from waybill.tables.staging.table_layout import TableLayout
-
-__all__ = ["MAX_MESSAGES", "Reparser", "RetriedRows", "StayedCounter", "StayedMessages", "count_rows", "stage_rows"]
 
 _EXAMPLE_LENGTH = 200
 _MAX_KINDS = 1000

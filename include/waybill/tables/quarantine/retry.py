@@ -62,8 +62,6 @@ from waybill.tables.staging.services import StagingServices, services_of
 from waybill.tables.staging.table_layout import file_entries, load_data_files
 from waybill.tables.staging.timing import StepClock
 
-__all__ = ["finish_retries", "retry_quarantine"]
-
 logger = logging.getLogger(__name__)
 
 

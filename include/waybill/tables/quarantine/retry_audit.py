@@ -23,8 +23,6 @@ from waybill.tables.quarantine.reparse import RetriedRows
 from waybill.tables.quarantine.staged import StagedRetry
 from waybill.tables.staging.services import StagingServices
 
-__all__ = ["CHECKS", "Attempt", "audit_retry", "failed_checks"]
-
 CHECKS = frozenset(
     {
         CheckName.ROWS_MATCH_MESSAGES,

@@ -24,16 +24,6 @@ from waybill.tables.audit import Audit, HoldDecision
 from waybill.tables.quarantine.offset_sets import OffsetSet
 from waybill.tables.staging.table_layout import FileEntry
 
-__all__ = [
-    "CLAIM_FIELD",
-    "CLAIM_VERSION",
-    "StagedRetry",
-    "find_retry",
-    "new_offsets_key",
-    "read_offsets",
-    "record_retry",
-]
-
 _VERSION = 1
 
 CLAIM_FIELD = "backfill"

@@ -27,17 +27,6 @@ from waybill.tables.quarantine.offset_sets import OffsetSet, by_topic_partition
 from waybill.tables.quarantine.row_filter import RowFilter
 from waybill.tables.quarantine.staged import find_retry, read_offsets
 
-__all__ = [
-    "QuarantineExample",
-    "QuarantineGroup",
-    "QuarantinePlace",
-    "View",
-    "moved_offsets",
-    "open_view",
-    "retries_of",
-    "summarize",
-]
-
 _SUMMARY_COLUMNS = ("topic", "partition", "offset", "reason", "parser", "quarantined_at")
 _MAX_GROUPS = 1000
 _MAX_EXAMPLES = 3

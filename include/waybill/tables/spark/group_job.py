@@ -24,8 +24,6 @@ from waybill.tables.spark.selection import active_streams, select_streams
 from waybill.tables.spark.side_by_side import StartedOnce, StreamWork, run_side_by_side
 from waybill.tables.staging.services import StagingServices, services_of
 
-__all__ = ["Application", "check_options", "run_application"]
-
 logger = logging.getLogger(__name__)
 
 _PARALLEL = 4

@@ -23,8 +23,6 @@ from waybill.base.errors import DocumentDamaged
 from waybill.config.names import group_results_key
 from waybill.services.store import Store
 
-__all__ = ["GroupResults", "ResultsRecorder", "StreamOutcome", "StreamResult"]
-
 _VERSION = 1
 
 

@@ -22,8 +22,6 @@ from waybill.base.metering import working_for
 from waybill.tables.spark.group_results import StreamOutcome, StreamResult
 from waybill.tables.spark.job import current_stream, log_failure
 
-__all__ = ["StartedOnce", "StreamWork", "run_side_by_side"]
-
 logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")

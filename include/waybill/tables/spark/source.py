@@ -34,8 +34,6 @@ from waybill.services.store import Store
 from waybill.tables.partition.partition_plan import Task, list_chains, pack
 from waybill.tables.staging.services import services_of
 
-__all__ = ["WaybillBackup"]
-
 _SCHEMA = (
     "topic string not null, partition int not null, offset bigint not null, kafka_timestamp timestamp, key binary, "
     "headers array<struct<key: string, value: binary>> not null, value binary"

@@ -22,8 +22,6 @@ from waybill.services.coordination import CommittedOffset, Coordinator, UsageSto
 from waybill.services.store import Store
 from waybill.tables.iceberg import catalog_of
 
-__all__ = ["StagingServices", "services_of"]
-
 logger = logging.getLogger(__name__)
 
 

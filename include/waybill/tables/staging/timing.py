@@ -8,8 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-__all__ = ["StepClock", "Stopwatch", "TaskUsage"]
-
 _T = TypeVar("_T")
 
 

@@ -18,8 +18,6 @@ from waybill.tables.iceberg import load_dedup_tables, load_tables
 from waybill.tables.staging.services import StagingServices
 from waybill.watch.cost.prediction import CostedObject, ObjectLimits, Prediction, predict, recut
 
-__all__ = ["CostPeriod", "CostReport", "RequestKind", "kind_of", "read_cost"]
-
 _DAY = timedelta(days=1)
 _SECONDS_PER_DAY = 86_400
 _MILLION = 1_000_000

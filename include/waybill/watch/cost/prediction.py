@@ -18,8 +18,6 @@ from itertools import accumulate, pairwise
 
 from waybill.services.store import PART_BYTES
 
-__all__ = ["CostedObject", "ObjectLimits", "Prediction", "predict", "recut", "upload_requests"]
-
 PASS_MS = 60_000
 """The time between two runs of ingest."""
 

@@ -46,8 +46,6 @@ from waybill.watch.kafka_cluster.topics_plan import (
     make_plan,
 )
 
-__all__ = ["apply_plan", "read_plan_inputs"]
-
 logger = logging.getLogger(__name__)
 
 _MOST_MOVES = 50

@@ -19,8 +19,6 @@ from waybill.services.kafka.cluster_state import ClusterState, TopicPartitionRep
 from waybill.services.kafka.kafka import KafkaSource
 from waybill.watch.kafka_cluster.what_if import Forecast, OutageEffect, PartitionForecast, TopicRules, observe
 
-__all__ = ["BrokerControl", "DrillReport", "PartitionOutcome", "run_drill"]
-
 logger = logging.getLogger(__name__)
 
 _PAUSE_SECONDS = 0.5

@@ -22,8 +22,6 @@ from waybill.watch.kafka_cluster.kafka_finding import HEALTH_COMMAND, first_of, 
 from waybill.watch.kafka_cluster.quorum_health import QuorumTroubles, controllers_finding
 from waybill.watch.kafka_cluster.readings import Groups, Readings
 
-__all__ = ["Seen", "Subjects", "health_findings", "unknown_findings"]
-
 _LASTING = {
     KafkaPromiseName.OFFLINE_PARTITIONS: ReplicaState.OFFLINE,
     KafkaPromiseName.UNDER_MIN_ISR: ReplicaState.UNDER_MIN_ISR,

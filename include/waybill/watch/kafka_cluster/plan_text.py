@@ -20,8 +20,6 @@ from waybill.watch.kafka_cluster.topics_plan import (
     WaitForReassignment,
 )
 
-__all__ = ["describe", "describe_left", "plan_document"]
-
 
 def describe(step: Step) -> str:
     """Return what a step does, in one line."""

@@ -28,8 +28,6 @@ from waybill.services.kafka.waiting_messages import MOST_OFFSETS, count_waiting
 from waybill.watch.incidents.failures import Failures
 from waybill.watch.kafka_cluster.what_if import TopicRules
 
-__all__ = ["GroupReading", "Groups", "Readings", "SlowReadings", "WantedReadings", "read_cluster"]
-
 logger = logging.getLogger(__name__)
 
 _READ_AGAIN = timedelta(minutes=5)

@@ -24,8 +24,6 @@ from waybill.services.kafka.topic_configs import fetch_own_configs
 from waybill.services.store import Store
 from waybill.watch.kafka_cluster.topics_plan import ReplicaMove
 
-__all__ = ["Throttle", "throttled_topics"]
-
 _VERSION = 1
 _RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 

@@ -17,23 +17,6 @@ from waybill.services.kafka.cluster_state import ClusterState
 from waybill.watch.kafka_cluster.config_changes import ConfigChange, split_by_risk
 from waybill.watch.kafka_cluster.placement import alternate_racks, complete, has_rack_fault, place
 
-__all__ = [
-    "AddPartitions",
-    "AlterConfigs",
-    "CreateTopic",
-    "Difference",
-    "ElectPreferredLeaders",
-    "Inputs",
-    "Reassign",
-    "RemoveThrottle",
-    "ReplicaMove",
-    "RiskyConfigs",
-    "Step",
-    "TopicPlan",
-    "WaitForReassignment",
-    "make_plan",
-]
-
 _MIN_ISR = "min.insync.replicas"
 
 

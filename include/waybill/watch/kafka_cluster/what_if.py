@@ -20,20 +20,6 @@ from enum import IntEnum
 from waybill.config.names import TopicPartition
 from waybill.services.kafka.cluster_state import NO_LEADER, ClusterState, TopicPartitionReplicas
 
-__all__ = [
-    "ClusterRules",
-    "Forecast",
-    "OutageEffect",
-    "PartitionForecast",
-    "StreamForecast",
-    "TopicRules",
-    "Unarchived",
-    "brokers_of_rack",
-    "forecast",
-    "forecast_streams",
-    "observe",
-]
-
 
 class OutageEffect(IntEnum):
     """What happens to a topic-partition, from harmless to worst."""

@@ -19,8 +19,6 @@ from waybill.watch.ledger.archived import Chain
 from waybill.watch.ledger.balance import Imbalance, Line, sorted_imbalances
 from waybill.watch.ledger.rows import Cuts
 
-__all__ = ["LedgerPeriod", "PeriodLedger", "Periods"]
-
 
 @dataclass(frozen=True, slots=True)
 class LedgerPeriod:

@@ -40,8 +40,6 @@ from waybill.watch.ledger.balance import Imbalance, Ledger, Line
 from waybill.watch.ledger.lines import LedgerTables, LineReader
 from waybill.watch.ledger.periods import LedgerPeriod, PeriodLedger, Periods
 
-__all__ = ["ReadLogEnds", "read_ledger", "read_ledger_by_period"]
-
 logger = logging.getLogger(__name__)
 
 _LISTERS = 8

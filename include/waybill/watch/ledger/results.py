@@ -21,8 +21,6 @@ from waybill.tables.staging.services import StagingServices
 from waybill.watch.ledger.balance import Ledger
 from waybill.watch.ledger.read import ReadLogEnds, read_ledger
 
-__all__ = ["LedgerResult", "record_ledger"]
-
 _VERSION = 1
 _MOST_IMBALANCES = 20
 

@@ -27,8 +27,6 @@ from cryptography.hazmat.primitives.serialization import (
 from waybill.base.errors import ConfigError
 from waybill.config.connections import Connection
 
-__all__ = ["SignatureCheck", "check_signed", "public_key_of", "read_public_key", "read_signing_key", "sign"]
-
 _ALGORITHM = "ed25519"
 _KEY_BYTES = 32
 

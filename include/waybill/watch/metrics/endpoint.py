@@ -25,8 +25,6 @@ from waybill.watch.notify.channels import FindConnection
 from waybill.watch.promises.measure import measure
 from waybill.watch.promises.services import WatchServices
 
-__all__ = ["WatchCollector", "metrics_text", "serve_metrics"]
-
 logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")

@@ -23,8 +23,6 @@ from waybill.watch.promises.log_figures import Logs
 from waybill.watch.promises.measure import Measured
 from waybill.watch.promises.table_figures import TableState
 
-__all__ = ["metric_families"]
-
 logger = logging.getLogger(__name__)
 
 _BY_PROMISE: Mapping[str, tuple[str, str]] = {

@@ -32,8 +32,6 @@ from waybill.watch.notify.http import TIMEOUT_SECONDS, ChannelAnswer, ChannelFai
 from waybill.watch.notify.message import ChannelMessage
 from waybill.watch.notify.texts import ascii_id
 
-__all__ = ["TIMEOUT_SECONDS", "ChannelFailed", "check_channel", "ping", "send", "unusable_channels"]
-
 logger = logging.getLogger(__name__)
 
 FindConnection = Callable[[str], Connection]

@@ -23,8 +23,6 @@ from waybill.config.connections import Connection
 from waybill.config.connections.masking import mask_urls_in_log, without_urls
 from waybill.watch.notify.texts import encodable, one_line
 
-__all__ = ["TIMEOUT_SECONDS", "ChannelAnswer", "ChannelFailed", "failure", "request", "without_secrets"]
-
 TIMEOUT_SECONDS = 20.0
 _READ_BYTES = 64 * 1024
 _EXCERPT_CHARACTERS = 200

@@ -15,8 +15,6 @@ from waybill.watch.incidents.incident import Incident, NotificationKind
 from waybill.watch.notify.meanings import MEANINGS
 from waybill.watch.notify.texts import one_line, readable, slack_code, slack_link, slack_text
 
-__all__ = ["ChannelMessage", "test_message"]
-
 _LONGEST_NAME = 200
 _LONGEST_LINE = 600
 

@@ -21,8 +21,6 @@ from waybill.watch.kafka_cluster.isr_history import IsrHistory, classify
 from waybill.watch.kafka_cluster.quorum_health import QuorumTroubles, follow_quorum
 from waybill.watch.kafka_cluster.readings import Readings, SlowReadings, WantedReadings, read_cluster
 
-__all__ = ["KafkaMeasured", "KafkaMemory", "measure_kafka", "subjects_of"]
-
 logger = logging.getLogger(__name__)
 
 _VERSION = 1

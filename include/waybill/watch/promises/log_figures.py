@@ -21,17 +21,6 @@ from waybill.services.kafka.topic_configs import TopicRetention
 from waybill.watch.incidents.finding import Finding, Verdict, duration_finding, measured
 from waybill.watch.promises.samples import Key, OffsetSample, Samples
 
-__all__ = [
-    "Logs",
-    "archive_lag",
-    "joined",
-    "named_stops",
-    "observe",
-    "pauses",
-    "retention_runway",
-    "without_verdicts",
-]
-
 _RATE_MS = 3_600_000
 """Rates are those of the last hour."""
 

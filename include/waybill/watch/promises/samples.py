@@ -18,8 +18,6 @@ from waybill.base.documents import read_document
 from waybill.base.errors import DocumentTooNew
 from waybill.config.names import TopicPartition, day_of
 
-__all__ = ["LogDrop", "OffsetSample", "Samples"]
-
 logger = logging.getLogger(__name__)
 
 _VERSION = 1

@@ -19,10 +19,9 @@ from waybill.config.connections.masking import masked_stack_trace, without_urls
 from waybill.config.models import Config
 from waybill.watch.incidents.incident import IncidentBook, Notification
 from waybill.watch.incidents.rules import CLAIM
-from waybill.watch.notify.channels import ChannelFailed, FindConnection, ping, send
+from waybill.watch.notify.channels import FindConnection, ping, send
+from waybill.watch.notify.http import ChannelFailed
 from waybill.watch.notify.message import ChannelMessage
-
-__all__ = ["Sent", "ping_dead_man", "send_all"]
 
 logger = logging.getLogger(__name__)
 

@@ -21,34 +21,6 @@ from waybill.base.errors import DocumentDamaged
 from waybill.config.models.promises import PromiseSeverity
 from waybill.watch.incidents.finding import Verdict
 
-__all__ = [
-    "AuditStatus",
-    "BackfillStatus",
-    "BrokerStatus",
-    "ChainRange",
-    "CheckStatus",
-    "DecisionStatus",
-    "ExampleStatus",
-    "HoldStatus",
-    "IncidentStatus",
-    "LedgerStatus",
-    "PauseStatus",
-    "PromiseStatus",
-    "QuarantineStatus",
-    "ReplayStatus",
-    "RunStatus",
-    "ServiceStatus",
-    "StopStatus",
-    "StreamDetails",
-    "StreamStatus",
-    "TopicPartitionStatus",
-    "TrendPoint",
-    "UnreadPart",
-    "UsageStatus",
-    "WatchStatus",
-    "WindowStatus",
-]
-
 _VERSION = 1
 
 

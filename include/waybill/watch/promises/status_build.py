@@ -34,8 +34,6 @@ from waybill.watch.promises.status import (
 )
 from waybill.watch.promises.table_figures import Published, TableState
 
-__all__ = ["broker_statuses", "incident_statuses", "promise_statuses", "service_statuses", "stream_statuses"]
-
 _RATE_MS = 10 * 60_000
 """Rates are those of the last ten minutes."""
 _TREND_POINTS = 120

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from waybill.tables.iceberg import StreamTables
     from waybill.tables.staging.services import StagingServices
 
-__all__ = ["kept_details", "read_details", "read_replays"]
-
 _THREADS = 8
 _AUDITS_SINCE = timedelta(days=1)
 _MOST_AUDITS = 24

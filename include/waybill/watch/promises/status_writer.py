@@ -32,8 +32,6 @@ from waybill.watch.promises.status_build import (
 )
 from waybill.watch.promises.status_runs import find_action_runs, find_dag_runs, known_action_runs
 
-__all__ = ["store_status"]
-
 logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")

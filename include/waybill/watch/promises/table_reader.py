@@ -28,8 +28,6 @@ from waybill.tables.staging.services import StagingServices
 from waybill.watch.ledger import LedgerResult
 from waybill.watch.promises.table_figures import RECENT_MS, Published, TableState
 
-__all__ = ["read_table_state"]
-
 
 def read_table_state(name: str, stream: Stream, services: StagingServices, now_ms: int) -> TableState:
     """Return the state of the tables of a stream; an empty one before its first run.

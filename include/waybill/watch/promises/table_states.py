@@ -31,8 +31,6 @@ from waybill.watch.promises.table_figures import TableState, table_promises
 if TYPE_CHECKING:
     from waybill.tables.staging.services import StagingServices
 
-__all__ = ["parse_states", "states_content", "table_findings"]
-
 logger = logging.getLogger(__name__)
 
 _THREADS = 8

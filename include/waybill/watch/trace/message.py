@@ -26,8 +26,6 @@ from waybill.tables.staging.services import StagingServices, services_of
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
-__all__ = ["MAX_FOUND", "TraceServices", "Traced", "find_places", "open_services", "read_message", "trace_message"]
-
 logger = logging.getLogger(__name__)
 
 MAX_FOUND = 10

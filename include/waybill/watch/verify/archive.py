@@ -32,18 +32,6 @@ from waybill.watch.verify.verify_report import FaultKind, Listener, VerifyFault,
 if TYPE_CHECKING:
     Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
-__all__ = [
-    "CheckedArchive",
-    "CheckedChain",
-    "CheckedObject",
-    "ReadCommitted",
-    "SoundObject",
-    "check_accepted_gaps",
-    "check_archive",
-    "read_offset_ranges",
-]
-
-
 _T = TypeVar("_T")
 
 ReadCommitted = Callable[[TopicPartition], CommittedOffset | None]

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     Int64s = np.ndarray[Any, np.dtype[np.int64]]
     Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
-__all__ = ["AffectedRows", "check_progress"]
-
 _ARCHIVE_FAULTS = (FaultKind.MISSING, FaultKind.DAMAGED, FaultKind.UNEXPECTED)
 """Of a topic-partition whose check was ended by an unexpected exception, it is not known what the archive holds."""
 

@@ -35,8 +35,6 @@ from waybill.watch.verify.verify_report import FaultKind, VerifyFault, VerifyRep
 if TYPE_CHECKING:
     Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
-__all__ = ["UNREADABLE", "SinkFiles", "check_directories"]
-
 UNREADABLE = (FileNotFoundError, pa.ArrowInvalid, DamagedFile, ObjectMissing, CorruptBatch)
 """The errors of reading a file that is missing or damaged."""
 

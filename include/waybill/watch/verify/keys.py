@@ -32,8 +32,6 @@ from waybill.watch.verify.verify_report import FaultKind, Listener, VerifyFault,
 if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
-__all__ = ["ROWS_IN_MEMORY", "check_keys"]
-
 ROWS_IN_MEMORY = 4 << 20
 """Keys that are compared at the same time: some 100 bytes each."""
 

@@ -25,20 +25,6 @@ from waybill.watch.verify.verify_report import FaultKind, VerifyFault, VerifyRep
 if TYPE_CHECKING:
     Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
-__all__ = [
-    "ALL_ROWS",
-    "LAST_OFFSET",
-    "MAX_FOREIGN_OFFSETS",
-    "by_topic_partition",
-    "list_faults",
-    "offset_windows",
-    "ranges_of",
-    "read_columns",
-    "read_offsets",
-    "total_records",
-    "within",
-]
-
 LAST_OFFSET = (1 << 63) - 1
 
 ROWS_AT_A_TIME = 1 << 20

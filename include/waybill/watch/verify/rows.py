@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     Counts = np.ndarray[Any, np.dtype[np.uint8]]
     Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
-__all__ = ["WINDOW_OFFSETS", "check_rows", "row_ranges"]
-
 WINDOW_OFFSETS = 32 << 20
 """Offsets that are counted at the same time: two bytes each."""
 

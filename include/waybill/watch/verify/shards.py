@@ -17,8 +17,6 @@ from waybill.services.store import Store
 from waybill.watch.verify.archive import CheckedArchive, CheckedChain
 from waybill.watch.verify.verify_report import FaultKind, VerifyFault, VerifyReport
 
-__all__ = ["check_shards"]
-
 
 def check_shards(store: Store, generation: int, archive: CheckedArchive, report: VerifyReport) -> None:
     """Add faults of the shards of all Kinesis streams in a checked archive.

@@ -41,8 +41,6 @@ from waybill.watch.verify.shards import check_shards
 from waybill.watch.verify.unique import check_unique
 from waybill.watch.verify.verify_report import FaultKind, Listener, VerifyFault, VerifyReport, first_line
 
-__all__ = ["verify_stream"]
-
 
 def verify_stream(
     name: str,

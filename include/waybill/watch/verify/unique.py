@@ -56,8 +56,6 @@ if TYPE_CHECKING:
     Counts = np.ndarray[Any, np.dtype[np.uint8]]
     Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
-__all__ = ["SweptRows", "check_unique", "find_swept_rows"]
-
 _MAX_COUNT = 255
 
 

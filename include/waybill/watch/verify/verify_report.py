@@ -11,17 +11,6 @@ from waybill.archive.chain.gaps import Gap
 from waybill.base.errors import UnexpectedFailure
 from waybill.config.names import TopicPartition
 
-__all__ = [
-    "EffectKind",
-    "FaultEffect",
-    "FaultKind",
-    "Listener",
-    "VerifyFault",
-    "VerifyFigures",
-    "VerifyReport",
-    "first_line",
-]
-
 logger = logging.getLogger(__name__)
 
 

@@ -8,8 +8,6 @@ import typer
 
 from waybill.interfaces.cli.commands.options import AsJson, By, Reason, StreamName
 
-__all__ = ["app"]
-
 app = typer.Typer()
 backfill_app = typer.Typer(help="Build a range of a table again, compare, promote, undo.", no_args_is_help=True)
 app.add_typer(backfill_app, name="backfill")

@@ -9,8 +9,6 @@ import typer
 
 from waybill.interfaces.cli.commands.options import AsJson, By, StreamName
 
-__all__ = ["app"]
-
 app = typer.Typer()
 restore_app = typer.Typer(help="Restore archived messages to a Kafka topic, exactly once.", no_args_is_help=True)
 app.add_typer(restore_app, name="restore")

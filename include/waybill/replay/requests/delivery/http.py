@@ -24,8 +24,6 @@ import httpx
 from waybill.base.errors import ReplayRefused
 from waybill.replay.requests.delivery.addresses import HostUnknown, Lookup, Network, find_addresses
 
-__all__ = ["NoAnswer", "ReceiverAnswer", "WebhookClient"]
-
 Clock = Callable[[], float]
 
 

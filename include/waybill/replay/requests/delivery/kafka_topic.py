@@ -35,8 +35,6 @@ from waybill.replay.requests.message import ReplayedMessage
 from waybill.services.kafka.batch_producer import Batches, BatchRefused, OutOfSequence
 from waybill.services.kafka.target import Operation, TargetCluster, TargetTopic
 
-__all__ = ["TopicDelivery", "Wording"]
-
 _BATCH_BYTES = 512 << 10
 """Keys and values of a batch, if the topic allows so much."""
 _RIVAL_SECONDS = 5.0

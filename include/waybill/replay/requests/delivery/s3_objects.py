@@ -35,8 +35,6 @@ from waybill.replay.requests.targets import ObjectCompression
 from waybill.services.clients.s3 import s3_client
 from waybill.services.store import Description, ListedObject
 
-__all__ = ["ExistingPart", "RequestObjects", "deliver_objects"]
-
 _EXTENSIONS = {ObjectCompression.GZIP: ".gz", ObjectCompression.ZSTD: ".zst", ObjectCompression.NONE: ""}
 _ZSTD_LEVEL, _GZIP_LEVEL = 3, 6
 _VERSION = 1

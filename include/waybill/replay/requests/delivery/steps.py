@@ -32,8 +32,6 @@ from waybill.replay.requests.stored import RejectedMessage
 from waybill.replay.requests.targets import KafkaTarget, S3Target, WebhookTarget
 from waybill.services.store import Store
 
-__all__ = ["Delivery", "DeliveryStep", "TargetUnavailable", "open_delivery"]
-
 _TOPIC_MESSAGES = 2_000
 _TOPIC_BYTES = 4 << 20
 

@@ -45,16 +45,6 @@ from waybill.replay.requests.delivery.rate import TokenBucket
 from waybill.replay.requests.delivery.signature import SIGNATURE_HEADER, Keys
 from waybill.replay.requests.message import ReplayedMessage
 
-__all__ = [
-    "MAX_SPLIT_REQUESTS",
-    "Delivered",
-    "Refused",
-    "Rejection",
-    "Unavailable",
-    "WebhookDelivery",
-    "webhook_client",
-]
-
 logger = logging.getLogger(__name__)
 
 MAX_SPLIT_REQUESTS = 256

@@ -35,8 +35,6 @@ from waybill.replay.requests.index.file_format import (
 from waybill.replay.requests.index.lookup import IndexFile, list_index_files
 from waybill.services.store import Store
 
-__all__ = ["MAX_MESSAGES", "ReplayIndexFigures", "extend_index"]
-
 logger = logging.getLogger(__name__)
 
 MAX_MESSAGES = 4_000_000

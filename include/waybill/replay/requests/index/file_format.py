@@ -25,19 +25,6 @@ from kafka.partitioner.default import murmur2
 
 from waybill.base.errors import DocumentDamaged, DocumentTooNew
 
-__all__ = [
-    "HEAD_BYTES",
-    "Block",
-    "IndexHead",
-    "IndexedBackupObject",
-    "blocks_of",
-    "blocks_with_hash",
-    "check_bucket",
-    "encode_index",
-    "hash_of",
-    "postings_of",
-]
-
 Array = np.ndarray[Any, Any]
 
 HEAD_BYTES = 128 << 10

@@ -14,8 +14,6 @@ from waybill.replay.requests.index.build import ReplayIndexFigures, extend_index
 from waybill.services.coordination import Coordinator
 from waybill.services.store import Store
 
-__all__ = ["StreamIndexed", "index_all", "index_stream"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -23,8 +23,6 @@ from waybill.replay.requests.index.file_format import (
 from waybill.replay.requests.matching import WantedMessages
 from waybill.services.store import Store
 
-__all__ = ["Found", "IndexFile", "list_index_files", "look_up"]
-
 
 @dataclass(frozen=True, slots=True)
 class IndexFile:

@@ -61,8 +61,6 @@ from waybill.tables.partition.files_sink.upload import Origin
 from waybill.tables.partition.next_plan import NextPlan
 from waybill.tables.staging.services import StagingServices, services_of
 
-__all__ = ["FinalizeReport", "fetch_log_ends", "finalize", "hours_blocked"]
-
 _MAX_NAMED_HOURS = 5
 _UNKNOWN_END = (1 << 63) - 1
 

@@ -14,18 +14,6 @@ from waybill.config.names import SinkPeriod, TopicPartition
 from waybill.services.store import ListedObject
 from waybill.tables.iceberg.file_inventory import InventoryEntry
 
-__all__ = [
-    "HourState",
-    "HourStatus",
-    "LogEnds",
-    "SuccessMarker",
-    "TimeReached",
-    "classify_hour",
-    "earliest_time",
-    "final_before",
-    "times_reached",
-]
-
 _VERSION = 1
 _EARLIEST = datetime.min.replace(tzinfo=UTC)
 

@@ -31,15 +31,6 @@ from waybill.tables.partition.partition_plan import Task
 from waybill.tables.partition.statistics import ROWS_PROPERTY
 from waybill.tables.staging.file_writer import write_data_files
 
-__all__ = [
-    "FILES_PROPERTY",
-    "FILE_BYTES_PROPERTY",
-    "HourFileWriter",
-    "inventory_properties",
-    "offset_ranges",
-    "stage_inventory",
-]
-
 FILES_PROPERTY = "waybill.files"
 """Snapshot property of a run with sink `files`: the number of files that it wrote."""
 FILE_BYTES_PROPERTY = "waybill.file_bytes"
